@@ -1,0 +1,72 @@
+"""grpo_nb: teach a language model with GRPO on one GPU or a plain CPU, in a notebook, with evidence at every step.
+
+Importing this package loads nothing heavy. Names resolve on first use, in the order that keeps Unsloth ahead of trl and
+transformers, which it patches while they load.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Public name -> the module that defines it.
+_PUBLIC = {
+    "AnswerFormat": "formats",
+    "EMBEDDED_MODEL": "config",
+    "EnvironmentProblem": "environment",
+    "Run": "metrics",
+    "Settings": "config",
+    "Task": "data",
+    "boxed": "formats",
+    "check_environment": "environment",
+    "compare": "evaluation",
+    "evaluate": "evaluation",
+    "export_merged": "export",
+    "hashes": "formats",
+    "load_model": "models",
+    "load_task": "data",
+    "open_run": "metrics",
+    "preset": "config",
+    "think_answer": "formats",
+    "train": "training",
+    "xml": "formats",
+}
+_MODULES = ("rewards",)
+
+if TYPE_CHECKING:
+    from grpo_nb import rewards as rewards
+    from grpo_nb.config import EMBEDDED_MODEL as EMBEDDED_MODEL
+    from grpo_nb.config import Settings as Settings
+    from grpo_nb.config import preset as preset
+    from grpo_nb.data import Task as Task
+    from grpo_nb.data import load_task as load_task
+    from grpo_nb.environment import EnvironmentProblem as EnvironmentProblem
+    from grpo_nb.environment import check_environment as check_environment
+    from grpo_nb.evaluation import compare as compare
+    from grpo_nb.evaluation import evaluate as evaluate
+    from grpo_nb.export import export_merged as export_merged
+    from grpo_nb.formats import AnswerFormat as AnswerFormat
+    from grpo_nb.formats import boxed as boxed
+    from grpo_nb.formats import hashes as hashes
+    from grpo_nb.formats import think_answer as think_answer
+    from grpo_nb.formats import xml as xml
+    from grpo_nb.metrics import Run as Run
+    from grpo_nb.metrics import open_run as open_run
+    from grpo_nb.models import load_model as load_model
+    from grpo_nb.training import train as train
+
+__all__ = sorted([*_PUBLIC, *_MODULES])  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"grpo_nb.{name}")
+    if name in _PUBLIC:
+        return getattr(importlib.import_module(f"grpo_nb.{_PUBLIC[name]}"), name)
+    raise AttributeError(f"module 'grpo_nb' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

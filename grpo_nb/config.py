@@ -1,0 +1,261 @@
+"""Settings: one frozen object, checked completely before anything is downloaded or loaded.
+
+Names are TRL's and Unsloth's own, so that their documentation applies. What has no field here is still reachable through
+`extra`, which is checked against the installed `GRPOConfig` when training starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
+
+_LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `"; did you mean 'x'?"` for the nearest known name, or a list of all of them."""
+    known = sorted(known)
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {nearest[0]!r}?" if nearest else f"; known: {', '.join(known)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything a run can be told, with the reason of each default. Make one with `preset`, change it with `replace`.
+
+    Raises:
+        ValueError: A value that cannot work, with the value seen, why, and what to write instead.
+
+    >>> Settings(num_generations=4, per_device_train_batch_size=8).prompts_per_step
+    2
+    """
+
+    model: str = EMBEDDED_MODEL
+    """A Hub id, a local folder, or the embedded model, which needs no network."""
+    load_in_4bit: bool = False
+    """4-bit saves memory, which a GPU is short of; on a CPU it only costs time."""
+    fast_inference: bool = False
+    """vLLM generation. Needs a GPU."""
+    gpu_memory_utilization: float = 0.6
+    """Share of GPU memory that vLLM may take; the rest is for training. Unused on a CPU."""
+    max_prompt_length: int = 256
+    """Tokens. Longer prompts are dropped from the data and counted; TRL itself no longer limits them."""
+    max_completion_length: int = 48
+    """Tokens. The short answers of the arithmetic task need about 32."""
+
+    lora_rank: int = 16
+    """Enough for a narrow task; more costs memory and time."""
+    lora_alpha: int = 32
+    """Twice the rank, the common choice."""
+    lora_target_modules: tuple[str, ...] = _LORA_TARGETS
+    """All linear projections: better than attention alone at the same size (arXiv:2305.14314)."""
+
+    num_generations: int = 8
+    """Group size. A prompt teaches only if its completions differ in reward, and among 8 they usually do."""
+    per_device_train_batch_size: int = 16
+    """Completions per forward pass. Times accumulation, it must be a multiple of the group size."""
+    gradient_accumulation_steps: int = 1
+    """More of these instead of a larger batch when memory is short."""
+    max_steps: int = 24
+    """Where the arithmetic task has converged on every seed measured (docs/quickstart_seeds.md)."""
+    learning_rate: float = 1e-4
+    """High, for a LoRA on a small model and a short run. Larger models want 5e-6 to 2e-5."""
+    lr_scheduler_type: str = "constant"
+    """A run this short has no time to decay."""
+    warmup_steps: int = 0
+    """LoRA starts at zero change, and gradients are clipped."""
+    max_grad_norm: float = 0.2
+    """RL gradients are noisy; small groups make them more so."""
+    weight_decay: float = 0.0
+    """The KL term already holds the policy near its start."""
+    beta: float = 0.04
+    """Weight of the KL to the starting model. Above zero, or there is no KL curve at all."""
+    temperature: float = 1.0
+    """Sampling from the policy itself. Lower values reduce the spread that GRPO learns from."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 is off. transformers would otherwise cut to 50 words, and the policy gradient assumes that nothing is cut."""
+    loss_type: str = "bnpo"
+    """Mean over the tokens of the batch: TRL's default `dapo` for one process, and nothing that Unsloth changes for it."""
+    optim: str = "adamw_torch_fused"
+    """The optimizer state of a LoRA is small. `adamw_8bit` saves a little more on a GPU."""
+
+    seed: int = 3407
+    shared_prompts: bool = True
+    """On a CPU, compute each distinct prompt once per step instead of once per completion (grpo_nb.rollout)."""
+    run_root: str = "runs"
+    """Folder under which each run gets a folder of its own."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of TRL's `GRPOConfig`, checked against the installed version."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extra", types.MappingProxyType(dict(self.extra)))
+        object.__setattr__(self, "lora_target_modules", tuple(self.lora_target_modules))
+        self._check_types()
+        self._check_ranges()
+        self._check_batch()
+
+    @property
+    def batch_size(self) -> int:
+        """Completions per optimizer step."""
+        return self.per_device_train_batch_size * self.gradient_accumulation_steps
+
+    @property
+    def prompts_per_step(self) -> int:
+        """Distinct prompts per optimizer step."""
+        return self.batch_size // self.num_generations
+
+    def replace(self, **changes: Any) -> Settings:
+        """Return a copy with some settings changed. Unknown names are errors with the nearest right name."""
+        _refuse_unknown(changes)
+        return dataclasses.replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that `Settings.from_dict` takes back, fit for JSON."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {**values, "extra": dict(self.extra), "lora_target_modules": list(self.lora_target_modules)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Settings:
+        """The inverse of `to_dict`."""
+        _refuse_unknown(values)
+        return cls(**values)
+
+    def _check_types(self) -> None:
+        for f in dataclasses.fields(self):
+            value, kind = getattr(self, f.name), f.type
+            is_bool = isinstance(value, bool)
+            wrong = (
+                (kind == "bool" and not is_bool)
+                or (kind == "int" and (not isinstance(value, int) or is_bool))
+                or (kind == "float" and (not isinstance(value, (int, float)) or is_bool))
+                or (kind == "str" and not isinstance(value, str))
+            )
+            if wrong:
+                raise ValueError(f"{f.name} = {value!r} is a {type(value).__name__}, but {f.name} takes {kind}.")
+
+    def _check_ranges(self) -> None:
+        least = {
+            "max_prompt_length": 1,
+            "max_completion_length": 1,
+            "lora_rank": 1,
+            "lora_alpha": 1,
+            "num_generations": 2,
+            "per_device_train_batch_size": 1,
+            "gradient_accumulation_steps": 1,
+            "max_steps": 1,
+            "warmup_steps": 0,
+            "beta": 0,
+            "top_k": 0,
+            "weight_decay": 0,
+        }
+        for name, low in least.items():
+            if not getattr(self, name) >= low:
+                why = " (GRPO compares the completions of a group with each other)" if name == "num_generations" else ""
+                raise ValueError(f"{name} = {getattr(self, name)!r} is too small: it must be at least {low}{why}.")
+        for name in ("learning_rate", "temperature", "max_grad_norm"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} = {getattr(self, name)!r} must be above 0.")
+        for name in ("top_p", "gpu_memory_utilization"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ValueError(f"{name} = {getattr(self, name)!r} must be above 0 and at most 1.")
+
+    def _check_batch(self) -> None:
+        if self.batch_size % self.num_generations:
+            up = -(-self.batch_size // self.num_generations) * self.num_generations
+            raise ValueError(
+                f"per_device_train_batch_size {self.per_device_train_batch_size} x gradient_accumulation_steps "
+                f"{self.gradient_accumulation_steps} = {self.batch_size} completions per step cannot be divided into "
+                f"groups of num_generations = {self.num_generations}: a group must be whole, or its advantages mean "
+                f"nothing. Write per_device_train_batch_size={up}, gradient_accumulation_steps=1, or choose a "
+                f"num_generations that divides {self.batch_size}."
+            )
+
+
+def _refuse_unknown(names: Iterable[str]) -> None:
+    known = {f.name for f in dataclasses.fields(Settings)}
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"unknown setting {name!r}{did_you_mean(name, known)} "
+                f"(arguments of TRL that have no field here go into extra={{{name!r}: ...}})"
+            )
+
+
+# Starting points, not measured here: the sizes follow the published guides for each card. `cpu` is measured.
+_GPU = {
+    "model": "unsloth/Qwen2.5-1.5B-Instruct",
+    "load_in_4bit": True,
+    "fast_inference": True,
+    "max_completion_length": 256,
+    "learning_rate": 2e-5,
+    "max_steps": 100,
+    "optim": "adamw_8bit",
+}
+PRESETS: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
+    {
+        "cpu": {},
+        "t4": {**_GPU, "gpu_memory_utilization": 0.5},
+        "l4": {**_GPU, "model": "unsloth/Qwen2.5-3B-Instruct", "max_completion_length": 512},
+        "a100": {
+            **_GPU,
+            "model": "unsloth/Qwen2.5-7B-Instruct",
+            "max_completion_length": 1024,
+            "max_prompt_length": 512,
+            "num_generations": 16,
+            "per_device_train_batch_size": 16,
+            "gradient_accumulation_steps": 2,
+            "learning_rate": 1e-5,
+        },
+        "h100": {
+            **_GPU,
+            "model": "unsloth/Qwen2.5-7B-Instruct",
+            "max_completion_length": 1024,
+            "max_prompt_length": 512,
+            "num_generations": 16,
+            "per_device_train_batch_size": 32,
+            "learning_rate": 1e-5,
+            "gpu_memory_utilization": 0.7,
+        },
+    }
+)
+
+
+def preset(name: str = "auto", **changes: Any) -> Settings:
+    """Return the settings for a kind of machine, with changes.
+
+    Args:
+        name: `cpu`, `t4`, `l4`, `a100`, `h100`, or `auto`, which takes the one for the memory of the GPU found, or `cpu`.
+        **changes: Any field of `Settings`.
+
+    Raises:
+        ValueError: An unknown preset or setting (with the nearest right name), or a value that cannot work.
+
+    >>> preset("cpu", max_steps=5).max_steps
+    5
+    """
+    if name != "auto" and name not in PRESETS:
+        raise ValueError(f"unknown preset {name!r}{did_you_mean(name, [*PRESETS, 'auto'])}")
+    _refuse_unknown(changes)
+    if name == "auto":
+        name = _preset_for_this_machine()
+    return Settings(**{**PRESETS[name], **changes})
+
+
+def _preset_for_this_machine() -> str:
+    from grpo_nb.environment import find_gpu
+
+    gpu = find_gpu()
+    if gpu is None:
+        return "cpu"
+    if gpu.memory_gib < 20:
+        return "t4"
+    if gpu.memory_gib < 36:
+        return "l4"
+    return "h100" if gpu.compute_capability >= (9, 0) else "a100"

@@ -1,0 +1,202 @@
+"""From a trained adapter to a folder that plain transformers loads, verified to be the trained model; and the model card."""
+
+from __future__ import annotations
+
+import gc
+import html
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_nb.config import EMBEDDED_MODEL
+from grpo_nb.environment import require_disk
+from grpo_nb.metrics import Run, describe, write_json
+from grpo_nb.models import import_unsloth, resolve_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_VERIFIED_PROMPTS = 16
+# Where the embedded model comes from, for cards that others read.
+_PUBLISHED = {EMBEDDED_MODEL: "HuggingFaceTB/SmolLM2-135M-Instruct"}
+
+
+class ExportError(RuntimeError):
+    """An export that was made but is not the trained model, or could not be verified. Nothing was left behind."""
+
+
+@dataclass(frozen=True)
+class Export:
+    """A verified export."""
+
+    path: Path
+    verification: dict[str, Any]
+
+    @property
+    def sentence(self) -> str:
+        """The verification in words."""
+        v = self.verification
+        return (
+            f"verified: greedy text equal to the adapter's on {v['equal_greedy_text']:.0%} of {v['prompts']} held-out "
+            f"prompts, log-probabilities {v['mean_logp_difference_to_adapter']:.4f} nats apart "
+            f"(the starting model: {v['mean_logp_difference_of_base_to_adapter']:.4f})"
+        )
+
+    def __repr__(self) -> str:
+        checks = "\n".join(f"  {'ok' if ok else 'FAILED'}  {name}" for name, ok in self.verification["checks"].items())
+        return f"{self.path}\n{checks}\n{self.sentence}"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{'&#10003;' if ok else '&#10007;'}</td><td style='text-align:left'>{html.escape(name)}</td></tr>"
+            for name, ok in self.verification["checks"].items()
+        )
+        return f"<p><b>{html.escape(str(self.path))}</b></p><table>{rows}</table><p>{html.escape(self.sentence)}</p>"
+
+
+def export_merged(run: Run, path: str | Path, *, overwrite: bool = False) -> Export:
+    """Merge the run's adapter into the 16-bit base, save it as bfloat16 safetensors, and verify what was saved.
+
+    Works the same for runs trained in 4 and in 16 bit: the adapter is always merged into the 16-bit weights. The folder is
+    written under another name and renamed only after a separate process, which imports neither the kit nor unsloth, has
+    loaded it with `transformers.pipeline` and found it equal to base plus adapter on held-out prompts.
+
+    Args:
+        run: A run with an adapter, from `train` or `open_run`.
+        path: The folder to make.
+        overwrite: Replace an existing folder, once the new one is verified.
+
+    Raises:
+        FileExistsError: The folder exists and `overwrite` is false.
+        EnvironmentProblem: Too little disk.
+        ExportError: The merged model is not the trained one. Nothing is left at `path`.
+    """
+    target = Path(path)
+    if target.exists() and not overwrite and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(f"{str(target)!r} exists. Choose another folder, or say overwrite=True.")
+    if not (run.adapter_path / "adapter_model.safetensors").is_file():
+        raise FileNotFoundError(f"the run {run.name!r} ({run.status}) has no adapter to merge: train it to its end first.")
+    base = resolve_model(run.settings.model)
+    require_disk(target, _merged_bytes(base), "The merged model")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staged = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
+    try:
+        _merge(base, run, staged)
+        verification = _verify(base, run, staged)
+        write_json(staged / "verification.json", verification)
+        (staged / "README.md").write_text(model_card(run))
+        if target.exists():
+            shutil.rmtree(target)
+        staged.rename(target)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    export = Export(target, verification)
+    run.record_export({"path": str(target), "kind": "merged 16-bit", "sentence": export.sentence})
+    write_model_card(run)
+    return export
+
+
+def _merged_bytes(base: str) -> int:
+    """Size of the base at 16 bit, from its weight files if local; the Hub's cache holds them by now, too."""
+    from transformers import AutoConfig
+
+    folder = Path(base)
+    if not folder.is_dir():
+        from huggingface_hub import snapshot_download
+
+        folder = Path(snapshot_download(base, allow_patterns=["*.safetensors", "*.json"]))
+    stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    widths = {"float32": 4, "bfloat16": 2, "float16": 2}
+    width = widths.get(str(AutoConfig.from_pretrained(base).dtype).removeprefix("torch."), 2)
+    return int(stored * 2 / width * 1.02) + 20_000_000
+
+
+def _merge(base: str, run: Run, staged: Path) -> None:
+    import_unsloth()
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
+    model = PeftModel.from_pretrained(model, str(run.adapter_path), autocast_adapter_dtype=True)
+    _merge_in_float32(model)
+    merged = model.unload()
+    merged.save_pretrained(staged)
+    AutoTokenizer.from_pretrained(base).save_pretrained(staged)
+    del model, merged
+    gc.collect()
+
+
+def _merge_in_float32(model: PreTrainedModel) -> None:
+    """Add each LoRA product in float32 and round once; PEFT's own merge rounds the product and the sum."""
+    import torch
+    from peft.tuners.lora import LoraLayer
+
+    with torch.no_grad():
+        for layer in model.modules():
+            if isinstance(layer, LoraLayer):
+                weight = layer.get_base_layer().weight
+                weight.copy_((weight.float() + layer.get_delta_weight("default").float()).to(weight.dtype))
+
+
+def _verify(base: str, run: Run, staged: Path) -> dict[str, Any]:
+    request = {
+        "base": base,
+        "tokenizer": base,
+        "adapter": str(run.adapter_path),
+        "merged": str(staged),
+        "prompts": [row["prompt"] for row in run.holdout()[:_VERIFIED_PROMPTS]],
+        "max_new_tokens": run.settings.max_completion_length,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answered = Path(folder) / "request.json", Path(folder) / "result.json"
+        asked.write_text(json.dumps({**request, "result": str(answered)}))
+        script = Path(__file__).with_name("verify_merged.py")
+        # -I: neither this folder nor the working directory is on the path of a process that must not see the kit.
+        done = subprocess.run([sys.executable, "-I", str(script), str(asked)], capture_output=True, text=True)
+        if done.returncode != 0 or not answered.is_file():
+            last = "\n".join(done.stderr.strip().splitlines()[-15:])
+            raise ExportError(f"the merged model could not be verified, so it was not kept:\n{last}")
+        verification = json.loads(answered.read_text())
+    if not verification["passed"]:
+        failed = [name for name, ok in verification["checks"].items() if not ok]
+        raise ExportError(
+            f"the merged model is not the trained one, so it was not kept. Failed: {'; '.join(failed)}. "
+            f"Measured: {json.dumps({k: v for k, v in verification.items() if k != 'checks'})}"
+        )
+    return verification
+
+
+def write_model_card(run: Run) -> None:
+    """Write the run's README.md: what was trained on what with which rewards, the curves, and the held-out score."""
+    (run.path / "README.md").write_text(model_card(run))
+
+
+def model_card(run: Run) -> str:
+    """The model card in Markdown, with the Hub's metadata; only what this run measured."""
+    info, settings, comparison = run.info, run.settings, run.comparison()
+    base = _PUBLISHED.get(settings.model, settings.model)
+    rewards = "\n".join(f"| `{r['name']}` | {r['weight']:g} | `{r['call']}` |" for r in info["rewards"])
+    versions = ", ".join(f"{name} {version}" for name, version in info["versions"].items())
+    changed = "\n".join(f"| `{k}` | `{v}` |" for k, v in settings.to_dict().items() if not isinstance(v, (list, dict)))
+    curves = (run.path / "figures" / "training.png").is_file()
+    data, machine = info["task"], info["machine"]
+    device = machine["gpu"]["name"] if machine["gpu"] else f"CPU, {machine['cores']} cores"
+    parts = [
+        f"---\nbase_model: {base}\ntags:\n- grpo\n- lora\n- unsloth\n- trl\n---\n",
+        f"# {run.name}\n",
+        f"`{base}` trained with GRPO. Status: {run.status}. {describe(run.rows)}\n",
+        f"Held-out: {comparison['sentence']}\n" if comparison else "Held-out: not measured yet (`gn.compare(run, task)`).\n",
+        f"![Training curves. {describe(run.rows)}](figures/training.png)\n" if curves else "",
+        f"## Data\n\n`{data['name']}`: {data['train']} training and {data['holdout']} held-out prompts, "
+        f"fingerprint `{data['fingerprint']}`.\n",
+        f"## Rewards\n\n| reward | weight | made by |\n| --- | --- | --- |\n{rewards}\n",
+        f"## Settings\n\n| setting | value |\n| --- | --- |\n{changed}\n",
+        f"Made on {device}, with {versions}.\n",
+    ]
+    return "\n".join(part for part in parts if part)

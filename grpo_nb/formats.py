@@ -1,0 +1,147 @@
+"""The answer format: one object that knows the tags, writes the prompt, finds the answer and says how complete it is.
+
+Data, rewards and evaluation share it, so that what the model is told, what it is paid for and what is measured can never
+drift apart. Multi-line safe, tolerant of white space, and aware of chat templates that open the first tag themselves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerFormat:
+    r"""Where the reasoning and the answer of a completion stand.
+
+    Args:
+        name: Shown in tables.
+        reasoning_open, reasoning_close: Tags around the reasoning; both empty if it is free text before the answer.
+        answer_open, answer_close: Marks around the answer. An empty close means the end of the line.
+        instruction: What the system prompt says; made from the tags when empty.
+        is_opened_by_template: The chat template already wrote `reasoning_open`, so a completion must not repeat it.
+
+    >>> xml().extract("<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>")
+    '7'
+    """
+
+    name: str
+    reasoning_open: str = ""
+    reasoning_close: str = ""
+    answer_open: str
+    answer_close: str = ""
+    instruction: str = ""
+    is_opened_by_template: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.answer_open:
+            raise ValueError("answer_open is empty: without a mark before the answer, no answer can be found.")
+        if bool(self.reasoning_open) != bool(self.reasoning_close):
+            raise ValueError("reasoning_open and reasoning_close belong together: give both, or neither.")
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The marks a complete completion holds, in order, each once."""
+        tags = (self.reasoning_open, self.reasoning_close, self.answer_open, self.answer_close)
+        if self.is_opened_by_template:
+            tags = tags[1:]
+        return tuple(tag for tag in tags if tag.strip())
+
+    def system_prompt(self) -> str:
+        """Return the instruction for the model."""
+        if self.instruction:
+            return self.instruction
+        return "Answer in this format:\n" + self.render("short reasoning", "number")
+
+    def render(self, reasoning: str, answer: str) -> str:
+        """Return a completion in this format, as for an example turn."""
+        if self.answer_close and not self.reasoning_open:
+            return f"{reasoning}\n{self.answer_open}{answer}{self.answer_close}"
+        if not self.reasoning_open:
+            return f"{reasoning}\n{self.answer_open}{answer}"
+        return (
+            f"{self.reasoning_open}\n{reasoning}\n{self.reasoning_close}\n"
+            f"{self.answer_open}\n{answer}\n{self.answer_close}"
+        )
+
+    def extract(self, text: str) -> str | None:
+        """Return the content of the one answer slot, stripped; None if there is no complete slot or more than one."""
+        if text.count(self.answer_open) != 1:
+            return None
+        rest = text.split(self.answer_open, 1)[1]
+        if not self.answer_close:
+            return rest.strip().split("\n", 1)[0].strip() or None
+        if self.answer_close == "}":
+            content = _up_to_matching_brace(rest)
+        else:
+            content = rest.split(self.answer_close, 1)[0] if rest.count(self.answer_close) == 1 else None
+        return (content or "").strip() or None
+
+    def completeness(self, text: str) -> float:
+        """Return the share of `tags` that occur exactly once, 0.0 to 1.0: partial credit for a format half learnt."""
+        return sum(text.count(tag) == 1 for tag in self.tags) / len(self.tags)
+
+    def is_exact(self, text: str) -> bool:
+        """Say whether the text is in the format and holds nothing before, between or after it but white space."""
+        if self.extract(text) is None or self.completeness(text) < 1:
+            return False
+        if not self.reasoning_open:
+            after = text.split(self.answer_open, 1)[1]
+            return "\n" not in after.strip() and (not self.answer_close or after.rstrip().endswith(self.answer_close))
+        opening = "" if self.is_opened_by_template else r"\s*" + re.escape(self.reasoning_open)
+        pattern = (
+            opening + r".*?" + re.escape(self.reasoning_close) + r"\s*"
+            + re.escape(self.answer_open) + r".*?" + re.escape(self.answer_close) + r"\s*"
+        )  # fmt: skip
+        return re.fullmatch(pattern, text, re.DOTALL) is not None
+
+    def for_template(self, tokenizer: Any) -> AnswerFormat:
+        """Return this format, marked as opened by the template if this tokenizer's generation prompt ends with the tag."""
+        rendered = tokenizer.apply_chat_template(
+            [{"role": "user", "content": "?"}], tokenize=False, add_generation_prompt=True
+        )
+        is_opened = bool(self.reasoning_open) and rendered.rstrip().endswith(self.reasoning_open)
+        return dataclasses.replace(self, is_opened_by_template=is_opened)
+
+
+def _up_to_matching_brace(text: str) -> str | None:
+    depth = 1
+    for i, character in enumerate(text):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return text[:i]
+    return None
+
+
+def xml() -> AnswerFormat:
+    """`<reasoning>` and `<answer>`: the format of most GRPO tutorials, and easy for a small model."""
+    return AnswerFormat(
+        name="xml",
+        reasoning_open="<reasoning>",
+        reasoning_close="</reasoning>",
+        answer_open="<answer>",
+        answer_close="</answer>",
+    )
+
+
+def think_answer() -> AnswerFormat:
+    """`<think>` and `<answer>`, as in DeepSeek-R1 (arXiv:2501.12948). Some templates open `<think>` themselves."""
+    return AnswerFormat(
+        name="think",
+        reasoning_open="<think>",
+        reasoning_close="</think>",
+        answer_open="<answer>",
+        answer_close="</answer>",
+    )
+
+
+def boxed() -> AnswerFormat:
+    r"""Free reasoning, then `\boxed{}`, as in MATH (arXiv:2103.03874)."""
+    return AnswerFormat(name="boxed", answer_open="\\boxed{", answer_close="}")
+
+
+def hashes() -> AnswerFormat:
+    """Free reasoning, then `#### 42`, as in GSM8K (arXiv:2110.14168)."""
+    return AnswerFormat(name="hashes", answer_open="#### ")
