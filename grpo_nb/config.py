@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import html
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -66,10 +67,10 @@ class Settings:
     """Where the arithmetic task has converged on every seed measured (docs/quickstart_seeds.md)."""
     learning_rate: float = 1e-4
     """High, for a LoRA on a small model and a short run. Larger models want 5e-6 to 2e-5."""
-    lr_scheduler_type: str = "constant"
+    lr_scheduler_type: str = "constant_with_warmup"
     """A run this short has no time to decay."""
-    warmup_steps: int = 0
-    """LoRA starts at zero change, and gradients are clipped."""
+    warmup_steps: int = 4
+    """Adam's first steps are as large as the learning rate allows, whatever the gradient: they come in gently."""
     max_grad_norm: float = 0.2
     """RL gradients are noisy; small groups make them more so."""
     weight_decay: float = 0.0
@@ -126,6 +127,14 @@ class Settings:
         """The inverse of `to_dict`."""
         _refuse_unknown(values)
         return cls(**values)
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td style='text-align:left'>{name}</td><td style='text-align:left'>{html.escape(str(value))}</td></tr>"
+            for name, value in self.to_dict().items()
+            if value not in ({}, None)
+        )
+        return f"<table><thead><tr><th>setting</th><th>value</th></tr></thead>{rows}</table>"
 
     def _check_types(self) -> None:
         for f in dataclasses.fields(self):

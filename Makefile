@@ -1,0 +1,46 @@
+# Every target that needs the environment first makes sure that it is there and up to date, which takes a moment when
+# it is. help and clean do not need it: nobody wants to install torch in order to tidy up.
+
+# The first of these that is recent enough for unsloth; `make PYTHON=...` chooses another. When there is none, python3
+# goes to bootstrap.py, which says what is missing.
+ifeq ($(origin PYTHON),undefined)
+PYTHON := $(or $(shell for python in python3 python3.13 python3.12 python3.11 python3.14; do \
+	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null \
+	&& echo $$python && break; done),python3)
+endif
+
+VENV_PYTHON = $(or $(GRPO_NB_VENV),.venv)/bin/python
+
+NOTEBOOK ?= notebooks/00_quickstart.ipynb
+LINTED = $(wildcard grpo_nb tests scripts benchmarks notebooks/src)
+
+.DEFAULT_GOAL := help
+.PHONY: help bootstrap run test notebooks lab lint clean
+
+help:  ## Show this list.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+bootstrap:  ## Make the environment, or bring it up to date.
+	@$(PYTHON) scripts/bootstrap.py
+
+run: notebooks  ## Train a small model and show the result (NOTEBOOK=notebooks/... runs another one).
+	@$(VENV_PYTHON) scripts/run_notebook.py $(NOTEBOOK)
+
+test: bootstrap  ## Run the tests.
+	$(VENV_PYTHON) -m pytest tests
+
+notebooks: bootstrap  ## Generate the notebooks from notebooks/src.
+	@$(VENV_PYTHON) scripts/build_notebooks.py
+
+lab: notebooks  ## Open the notebooks in JupyterLab.
+	$(VENV_PYTHON) -m jupyterlab notebooks
+
+lint: bootstrap  ## Check style, and that the notebooks are what their sources give.
+	$(VENV_PYTHON) -m ruff check $(LINTED)
+	$(VENV_PYTHON) -m ruff format --check $(LINTED)
+	$(VENV_PYTHON) scripts/build_notebooks.py --check
+
+clean:  ## Remove caches and builds; the environment, runs and exports stay.
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . \( -name .git -o -name .venv \) -prune -o -type d \( -name __pycache__ -o -name .ipynb_checkpoints \
+		-o -name unsloth_compiled_cache \) -prune -exec rm -rf {} +

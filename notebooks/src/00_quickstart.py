@@ -1,0 +1,214 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # A small model learns, while you watch
+#
+# In about ten minutes a 135-million-parameter language model goes from answering one sum in ten in the form you ask for to
+# answering most of them, through reinforcement learning alone: nobody shows it the answers.
+#
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/00_quickstart.ipynb)
+
+# %% [markdown]
+# | | |
+# | --- | --- |
+# | Time | 9 to 11 minutes on 2 CPU cores, of which training 4 to 6; on a GPU not yet measured |
+# | Memory | under 4 GB on a CPU; on a GPU not yet measured |
+# | Disk | 0.3 GB for the model, 0.3 GB for the merged one |
+# | Writes | `runs/`, `exports/quickstart`, and the converted model in your cache folder |
+# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
+
+# %% [markdown]
+# ## Install
+#
+# From a clone of the repository there is nothing to do: `make lab` has made the environment. On Colab this cell fetches the
+# kit and installs it, which takes some minutes; then restart the session and go on with the next cell.
+
+# %%
+import importlib.util
+import subprocess
+import sys
+
+REPOSITORY = "@REPOSITORY@"
+if importlib.util.find_spec("grpo_nb") is None:
+    subprocess.run(["git", "clone", "--depth=1", REPOSITORY, "grpo_nb_clone"], check=True)
+    pip = [sys.executable, "-m", "pip", "install", "-q"]
+    subprocess.run([*pip, "-r", "grpo_nb_clone/requirements.txt"], check=True)
+    subprocess.run([*pip, "--no-deps", "-r", "grpo_nb_clone/requirements-no-deps.txt"], check=True)
+    subprocess.run([*pip, "--no-deps", "./grpo_nb_clone"], check=True)
+    print("Installed. Restart the session now, then run the next cell.")
+
+# %% [markdown]
+# ## Check the machine
+#
+# You should see a table that ends with *Ready*. Each problem comes with the line that mends it.
+
+# %%
+import grpo_nb as gn
+
+gn.check_environment()
+
+# %% [markdown]
+# ## Settings
+#
+# The only cell to edit. `auto` takes the preset for your machine: on a CPU the small model that came with the installation,
+# on a GPU a larger one in 4 bit. Change anything by its name, for example `gn.preset("auto", max_steps=50)`.
+
+# %% tags=["parameters"]
+PRESET = "auto"
+MAX_STEPS = 24
+RUN_NAME = None  # None: the time it starts
+EXPORT_TO = "exports/quickstart"
+
+# %%
+settings = gn.preset(PRESET, max_steps=MAX_STEPS)
+settings
+
+# %% [markdown]
+# ## The model
+#
+# The first time, the model is converted to an ordinary checkpoint, which takes half a minute. A LoRA is put on it: small
+# matrices beside the frozen weights, the only thing that will be trained.
+
+# %%
+model, tokenizer = gn.load_model(settings, report=print)
+
+# %% [markdown]
+# ## The task
+#
+# Sums of numbers up to 20, asked for in a fixed format: short reasoning in one pair of tags, the answer in another. One
+# worked example stands in each prompt; without it a model this small never produces a tag, and then there is nothing to
+# reward. Some questions are held out: they are never trained on, and decide in the end whether anything was learnt.
+#
+# You should see two sizes, and the first prompt as the model gets it.
+
+# %%
+task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
+task
+
+# %% [markdown]
+# ## The rewards
+#
+# A reward is a function from a completion to a number. Three of them here: is the answer right (worth 2), is the whole
+# completion in the format (worth 1), and how many of the four tags are there (worth 1 in all). The last one is a slope
+# towards the second: a model that forgets one tag is told that it is close.
+#
+# You should see that a right answer in the right form gets everything, and that a bare number gets nothing: only the
+# answer's place counts.
+
+# %%
+rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=1.0)]
+
+good = task.format.render("2 + 5 = 7", "7")
+for text in (good, good.replace("</answer>", ""), "The answer is 7."):
+    scores = {r.__name__: r(completions=[text], answer=["7"])[0] for r in rewards}
+    print(scores, "total", sum(r.weight * scores[r.__name__] for r in rewards))
+
+# %% [markdown]
+# ## Train
+#
+# GRPO in three sentences. For each prompt the model writes a *group* of completions, here 8. Each is scored, and its
+# *advantage* is how far it lies above or below its own group. The LoRA is moved so that completions above become likelier
+# and those below less likely, and a penalty (`beta`) holds it near the starting model.
+#
+# The figure below updates itself. Expect the tags to be learnt first, then the whole format, and correctness last, because
+# it can only be paid once the answer stands where it belongs. KL grows from zero: that is the distance from the starting
+# model. A loss near zero, by the way, is normal in GRPO and says nothing, so it is not shown.
+
+# %%
+run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME)
+
+# %% [markdown]
+# ## What did it write?
+#
+# Every completion is kept with its scores. Here is the first group, before anything was learnt, best first. The
+# advantages of a group sum to zero: some completions are rewarded at the expense of others. A group in which all are equal
+# would teach nothing.
+
+# %%
+first = run.completions(1)
+shown = ["completion", "correctness", "xml_format", "xml_tags", "total", "advantage"]
+first[first["group"] == 0][shown].sort_values("advantage", ascending=False).round(2)
+
+# %% [markdown]
+# And the same for the last step. Where all advantages are zero, the group agrees and the model has nothing more to learn
+# from that prompt.
+
+# %%
+last = run.completions(settings.max_steps)
+last[last["group"] == 0][shown].sort_values("advantage", ascending=False).round(2)
+
+# %% [markdown]
+# ## Before and after
+#
+# Training reward is what the model was paid for, so it is no proof. The proof is on the held-out questions: the same
+# prompts, the same template, the likeliest answer each time, with the LoRA off and on. The interval says how much of the
+# difference could be luck of the draw of questions; *better* stands there only if it excludes zero.
+
+# %%
+comparison = gn.compare(run, task)
+comparison
+
+# %% [markdown]
+# ## Merge, verified
+#
+# The LoRA is added to the frozen weights, and the result saved as one model in a folder. Rounding to 16 bit can take a
+# part of a short training away again, so the number type is chosen by measuring that. Then a separate process, which knows
+# nothing of this kit, loads the folder as anyone would and compares it with the model you trained. If they differ, there is
+# an error here and no folder.
+
+# %%
+exported = gn.export_merged(run, EXPORT_TO, overwrite=True)
+exported
+
+# %% [markdown]
+# This is all that someone else needs to use it:
+
+# %%
+from transformers import pipeline
+
+chat = pipeline("text-generation", model=str(exported.path), dtype="float32")
+answer = chat(task.holdout[0]["prompt"], max_new_tokens=48, do_sample=False)
+print(task.holdout[0]["question"], "->", answer[0]["generated_text"][-1]["content"])
+
+# %% [markdown]
+# ## Did it work?
+#
+# Four things that must hold; each line says which one did not.
+
+# %%
+start = run.metrics["reward"].head(3).mean()
+end = run.metrics["reward"].tail(10).mean()
+assert end >= 2 * start, f"the reward did not double: {start:.2f} at the start, {end:.2f} at the end"
+assert run.metrics["kl"].iloc[-1] > 0, "the model did not move away from its start"
+assert comparison.verdict == "better", comparison.sentence
+assert exported.verification["passed"], exported.verification
+print(f"It worked. Reward {start:.2f} -> {end:.2f}. Held-out: {comparison.sentence}")
+
+# %% [markdown]
+# ## If something went wrong
+#
+# | What you see | What it is | What to do |
+# | --- | --- | --- |
+# | *was imported before unsloth* | another import came first | restart the kernel and run from the top |
+# | *operator torchvision::nms does not exist* | a torchvision that was not built for this torch | `pip uninstall -y torchvision`, restart |
+# | the reward stays flat | in every group all completions score the same | read `run.completions(1)`; an easier task, an example turn, or partial credit |
+# | the kernel dies | out of memory | `gn.preset("auto", per_device_train_batch_size=8)` |
+# | *the run ... exists already* | runs are never overwritten | another `RUN_NAME`, or `None` |
+
+# %% [markdown]
+# ## Next
+#
+# * Your own questions: `gn.load_task("my.csv", settings, columns={"question": "problem", "answer": "solution"})`, or rows,
+#   a `datasets.Dataset`, a Hub id.
+# * Your own reward: any function of `completions` and your columns that returns one number per completion.
+# * Look at this run again, without a model: `gn.open_run("runs/...").plot()`.

@@ -1,0 +1,86 @@
+"""Shared by the tests: the real embedded model, a tiny one of the same architecture, and a run made with each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.models import import_unsloth
+
+import_unsloth()  # before any test module imports transformers
+
+ROOT = Path(__file__).resolve().parent.parent
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks the Hub; those about the Hub say so themselves
+
+
+@pytest.fixture(scope="session")
+def embedded_folder() -> Path:
+    """The converted embedded model in the user's cache, as every first use leaves it."""
+    from grpo_nb.models import embedded_model_folder
+
+    return embedded_model_folder()
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of two narrow layers with random weights and the embedded tokenizer: real code paths in a second."""
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, tie_word_embeddings=True, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def tiny_settings(tiny_folder: Path, tmp_path: Path) -> gn.Settings:
+    """Settings for a run of seconds on the tiny model."""
+    return gn.preset(
+        "cpu", model=str(tiny_folder), max_steps=3, max_completion_length=12, learning_rate=5e-3, max_grad_norm=10.0,
+        run_root=str(tmp_path / "runs"),
+    )  # fmt: skip
+
+
+def brevity(completions: list, **columns: object) -> list[float]:
+    """A reward that a random model can earn: fewer words are better."""
+    return [1 / (1 + len(c[-1]["content"].split())) for c in completions]
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.Run:
+    """A finished run on the tiny model, with its model."""
+    settings = gn.preset(
+        "cpu", model=str(tiny_folder), max_steps=14, max_completion_length=12, learning_rate=2e-2, max_grad_norm=10.0,
+        run_root=str(tmp_path_factory.mktemp("runs")),
+    )  # fmt: skip
+    model, tokenizer = gn.load_model(settings)
+    task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=10, tokenizer=tokenizer)
+    return gn.train(model, tokenizer, task, [brevity, gn.rewards.xml_tags()], settings, name="tiny")
+
+
+@pytest.fixture(scope="session")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.Run]:
+    """`notebooks/00_quickstart` executed as `make run` does it, with the real model: (executed notebook, its run)."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    command = [
+        sys.executable, str(ROOT / "scripts/run_notebook.py"), str(ROOT / "notebooks/00_quickstart.ipynb"),
+        "--cwd", str(folder),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    (folder / "terminal.txt").write_text(done.stdout + done.stderr)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    (run,) = (folder / "runs").glob("*/run.json")
+    return folder / "runs" / "notebooks" / "00_quickstart.ipynb", gn.open_run(run.parent)

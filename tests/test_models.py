@@ -1,0 +1,94 @@
+"""The embedded model is real, converted once and whole; models are loaded in 4 and 16 bit through Unsloth."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import grpo_nb as gn
+from grpo_nb import models
+from grpo_nb.rollout import generate
+
+
+def test_the_embedded_model_is_an_ordinary_checkpoint(embedded_folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(embedded_folder)
+    assert model.dtype == torch.bfloat16 and model.num_parameters() == 134_515_008
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
+    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+
+
+@pytest.mark.parametrize("load_in_4bit", [False, True])
+def test_it_speaks_in_16_and_4_bit(load_in_4bit: bool) -> None:
+    model, tokenizer = gn.load_model(gn.preset("cpu", load_in_4bit=load_in_4bit))
+    kinds = {type(module).__name__ for module in model.modules()}
+    assert ("Linear4bit" in kinds) is load_in_4bit
+    trained = {name.split(".")[-3] for name, p in model.named_parameters() if p.requires_grad}
+    assert trained == {"lora_A", "lora_B"} or trained == {"default"} or all("lora" in n for n in trained)
+    (answer,) = generate(
+        model, tokenizer, [[{"role": "user", "content": "What is the capital of France?"}]], max_completion_length=16
+    )
+    assert "Paris" in answer.text
+
+
+def test_a_conversion_is_not_repeated(embedded_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "_convert_gguf", lambda *a: pytest.fail("converted again"))
+    assert models.embedded_model_folder() == embedded_folder
+
+
+def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop_half_way(gguf: Path, target: Path) -> None:
+        (target / "config.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("GRPO_NB_CACHE", str(tmp_path))
+    monkeypatch.setattr(models, "_convert_gguf", stop_half_way)
+    with pytest.raises(KeyboardInterrupt):
+        models.embedded_model_folder()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_wheel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = tmp_path / "model.gguf"
+    damaged.write_bytes(b"GGUF, but not ours")
+    monkeypatch.setenv("GRPO_NB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(models, "_embedded_gguf", lambda: damaged)
+    with pytest.raises(gn.EnvironmentProblem, match="sha256"):
+        models.embedded_model_folder()
+    assert not (tmp_path / "cache").exists()
+
+
+def test_names_of_models(tiny_folder: Path, tmp_path: Path, embedded_folder: Path) -> None:
+    assert models.resolve_model(gn.EMBEDDED_MODEL) == str(embedded_folder)
+    assert models.resolve_model(str(tiny_folder)) == str(tiny_folder)
+    with pytest.raises(FileNotFoundError, match="no model folder"):
+        models.resolve_model(str(tmp_path))
+    with pytest.raises(gn.EnvironmentProblem, match=r"neither cached here nor reachable.*SmolLM2-135M-Instruct"):
+        models.resolve_model("nobody/no-such-model")
+
+
+def test_unsloth_too_late_is_said_before_anything_slow() -> None:
+    code = "import transformers, grpo_nb as gn; gn.load_model(gn.preset('cpu'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ})
+    assert done.returncode == 1
+    assert "transformers was imported before unsloth" in done.stderr and "Restart the kernel" in done.stderr
+
+
+def test_an_adapter_is_loaded_whole(tiny_run: gn.Run) -> None:
+    model, _ = gn.load_model(tiny_run.settings)
+    models.load_adapter(model, tiny_run.adapter_path)
+    trained = {n: p for n, p in tiny_run.model.named_parameters() if "lora_" in n}
+    loaded = dict(model.named_parameters())
+    assert any(p.any() for n, p in trained.items() if "lora_B" in n)
+    for name, tensor in trained.items():
+        assert torch.equal(loaded[name], tensor), name
+
+
+def test_an_adapter_of_another_rank_is_refused(tiny_run: gn.Run) -> None:
+    model, _ = gn.load_model(tiny_run.settings.replace(lora_rank=4))
+    with pytest.raises(ValueError, match="another base"):
+        models.load_adapter(model, tiny_run.adapter_path)
