@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _VERIFIED_PROMPTS = 12
 # Share of the adapter's change that must survive the rounding of the merged weights.
-_LEAST_RETAINED = 0.98
+_LEAST_RETAINED = 0.95
 _WIDTH = {"bfloat16": 2, "float16": 2, "float32": 4}
 # Where the embedded model comes from, for cards that others read.
 _PUBLISHED = {EMBEDDED_MODEL: "HuggingFaceTB/SmolLM2-135M-Instruct"}
@@ -64,11 +64,11 @@ class Export:
 
 
 def export_merged(run: Run, path: str | Path, *, dtype: str = "auto", overwrite: bool = False) -> Export:
-    """Merge the run's adapter into the 16-bit base, save it as 16-bit safetensors, and verify what was saved.
+    """Merge the run's adapter into the 16-bit base, save it as safetensors, and verify what was saved.
 
     A short training changes many weights by less than bfloat16 can hold next to them, and rounding then takes that part of
-    the training away. `auto` measures this: bfloat16 where at least 98 % of the change survives, else float16, whose steps
-    are eight times finer.
+    the training away. `auto` measures this: bfloat16 where at least 95 % of the change survives, else float16, whose steps
+    are eight times finer, else float32 at twice the size.
 
     Works the same for runs trained in 4 and in 16 bit: the adapter is always merged into the 16-bit weights. The folder is
     written under another name and renamed only after a separate process, which imports neither the kit nor unsloth, has
@@ -77,7 +77,7 @@ def export_merged(run: Run, path: str | Path, *, dtype: str = "auto", overwrite:
     Args:
         run: A run with an adapter, from `train` or `open_run`.
         path: The folder to make.
-        dtype: `auto`, `bfloat16`, `float16`, or `float32` at twice the size.
+        dtype: `auto`, `bfloat16`, `float16` or `float32`.
         overwrite: Replace an existing folder, once the new one is verified.
 
     Raises:
@@ -124,7 +124,7 @@ def _merged_bytes(base: str, dtype: str) -> int:
         folder = Path(snapshot_download(base, allow_patterns=["*.safetensors", "*.json"]))
     stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     width = _WIDTH.get(str(AutoConfig.from_pretrained(base).dtype).removeprefix("torch."), 2)
-    return int(stored * _WIDTH.get(dtype, 2) / width * 1.02) + 20_000_000
+    return int(stored * _WIDTH.get(dtype, max(_WIDTH.values())) / width * 1.02) + 20_000_000
 
 
 def _merge(base: str, run: Run, staged: Path, dtype: str) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def _merge(base: str, run: Run, staged: Path, dtype: str) -> dict[str, Any]:
 
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     model = PeftModel.from_pretrained(model, str(run.adapter_path))
-    candidates = ["bfloat16", "float16"] if dtype == "auto" else [dtype]
+    candidates = list(_WIDTH) if dtype == "auto" else [dtype]
     retained = {name: _retained_change(model, getattr(torch, name)) for name in candidates}
     chosen = next((name for name in candidates if retained[name] >= _LEAST_RETAINED), None)
     if chosen is None:
@@ -173,8 +173,8 @@ def _retained_change(model: PreTrainedModel, dtype: Any) -> float:
     return 1 - abs(1 - left / whole)
 
 
-def _verify(base: str, run: Run, staged: Path) -> dict[str, Any]:
-    request = {
+def _verification_request(base: str, run: Run, staged: Path) -> dict[str, Any]:
+    return {
         "base": base,
         "tokenizer": base,
         "adapter": str(run.adapter_path),
@@ -182,6 +182,10 @@ def _verify(base: str, run: Run, staged: Path) -> dict[str, Any]:
         "prompts": [row["prompt"] for row in run.holdout()[:_VERIFIED_PROMPTS]],
         "max_new_tokens": run.settings.max_completion_length,
     }
+
+
+def _verify(base: str, run: Run, staged: Path) -> dict[str, Any]:
+    request = _verification_request(base, run, staged)
     with tempfile.TemporaryDirectory() as folder:
         asked, answered = Path(folder) / "request.json", Path(folder) / "result.json"
         asked.write_text(json.dumps({**request, "result": str(answered)}))

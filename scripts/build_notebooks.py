@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import tomllib
 from pathlib import Path
 
 import jupytext
@@ -34,6 +35,18 @@ NOTEBOOK_METADATA = {
 HEADER_METADATA = ("accelerator", "colab")
 
 
+# What a source writes for the repository's address, which stands in pyproject.toml and nowhere else.
+REPOSITORY_MARK, COLAB_MARK = "@REPOSITORY@", "@COLAB@"
+
+
+def addresses() -> dict[str, str]:
+    """Return the repository's address, and the one under which Colab opens it, by their marks."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    repository = project["urls"]["Repository"].removesuffix("/")
+    path = repository.removeprefix("https://github.com/")
+    return {REPOSITORY_MARK: repository, COLAB_MARK: f"https://colab.research.google.com/github/{path}/blob/main"}
+
+
 def digest(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
@@ -49,6 +62,9 @@ def generate(source: Path) -> str:
     Cell ids come from the content, so that inserting a cell leaves the others' ids, and the diff, as they were.
     """
     notebook = jupytext.read(source, fmt="py:percent")
+    for cell in notebook.cells:
+        for mark, address in addresses().items():
+            cell.source = cell.source.replace(mark, address)
     seen: dict[str, int] = {}
     for cell in notebook.cells:
         name = f"cell-{digest(cell.cell_type, cell.source)[:8]}"

@@ -32,7 +32,6 @@ from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbconvert import HTMLExporter
 
 ROOT = Path(__file__).resolve().parent.parent
-RUNS = ROOT / "runs"
 
 # A cell that says nothing for this long gets a line that says it is alive.
 SILENCE_SECONDS = 20
@@ -122,19 +121,19 @@ class RunWatcher(threading.Thread):
     Lines that were there before the start belong to earlier runs and are skipped.
     """
 
-    def __init__(self, console: Console, client: WatchedClient) -> None:
+    def __init__(self, console: Console, client: WatchedClient, runs: Path) -> None:
         super().__init__(daemon=True)
         self.console = console
         self.client = client
+        self.runs = runs
         self.offsets = {file: file.stat().st_size for file in self._files()}
         self.recent: dict[Path, deque[float]] = {}
         self.changed: dict[Path, float] = {}
         self._reading = threading.Lock()
         self._stopped = threading.Event()
 
-    @staticmethod
-    def _files() -> list[Path]:
-        return sorted(RUNS.glob("*/metrics.jsonl"))
+    def _files(self) -> list[Path]:
+        return sorted(self.runs.glob("*/metrics.jsonl"))
 
     def run(self) -> None:
         while not self._stopped.wait(POLL_SECONDS):
@@ -179,7 +178,7 @@ class RunWatcher(threading.Thread):
         try:
             row = json.loads(line)
         except json.JSONDecodeError:
-            self.console.write(f"unreadable line in {file.relative_to(ROOT)}: {line[:80]}", indent="  ")
+            self.console.write(f"unreadable line in {shown(file)}: {line[:80]}", indent="  ")
             return
         # Five steps smooth the noise and still follow completions that grow longer.
         text = describe_training_step(row, self.recent.setdefault(file, deque(maxlen=5)))
@@ -195,13 +194,13 @@ class RunWatcher(threading.Thread):
 class WatchedClient(NotebookClient):
     """A notebook client that reports each cell, and always runs the kernel of the Python that runs this script."""
 
-    def __init__(self, notebook: nbformat.NotebookNode, console: Console) -> None:
+    def __init__(self, notebook: nbformat.NotebookNode, console: Console, cwd: Path) -> None:
         # No time limit: how long training takes is the settings' business, and Ctrl-C ends it.
         super().__init__(
             notebook,
             timeout=None,
             kernel_name="python3",
-            resources={"metadata": {"path": str(ROOT)}},
+            resources={"metadata": {"path": str(cwd)}},
             # ipykernel 7 warns at every start that its local connection is not encrypted, which only alarms.
             extra_arguments=["--IPKernelApp.log_level=ERROR"],
         )
@@ -353,11 +352,11 @@ def summarize_newest(changed: dict[Path, float]) -> str:
     return grpo_nb.open_run(max(changed, key=changed.__getitem__)).summary()
 
 
-def run(notebook_file: Path, folder: Path) -> int:
+def run(notebook_file: Path, cwd: Path) -> int:
     console = Console()
     notebook = nbformat.read(notebook_file, as_version=4)
-    client = WatchedClient(notebook, console)
-    watcher = RunWatcher(console, client)
+    client = WatchedClient(notebook, console, cwd)
+    watcher = RunWatcher(console, client, cwd / "runs")
     client.before_cell_end = watcher.read_new_lines
     started = time.monotonic()
     console.write(f"running {shown(notebook_file)}: {len(client.steps)} steps")
@@ -375,7 +374,7 @@ def run(notebook_file: Path, folder: Path) -> int:
         )
     finally:
         watcher.finish()
-        executed, page = save(notebook, folder, notebook_file.stem)
+        executed, page = save(notebook, cwd / "runs" / "notebooks", notebook_file.stem)
     if failure:
         if client.was_interrupted:
             failure = f"Interrupted during “{client.current_title}”."
@@ -401,12 +400,14 @@ def run(notebook_file: Path, folder: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("notebook", type=Path, help="the notebook to execute; it is not changed")
-    parser.add_argument("--out", type=Path, default=RUNS / "notebooks", metavar="DIR", help="where the results go")
+    parser.add_argument(
+        "--cwd", type=Path, default=ROOT, metavar="DIR", help="working directory: runs/ and exports/ are written there"
+    )
     arguments = parser.parse_args()
     if not arguments.notebook.is_file():
         parser.error(f"{arguments.notebook} does not exist; `make notebooks` generates the notebooks")
     try:
-        return run(arguments.notebook.absolute(), arguments.out.absolute())
+        return run(arguments.notebook.absolute(), arguments.cwd.absolute())
     except KeyboardInterrupt:
         print("\ninterrupted", flush=True)
         return 130
