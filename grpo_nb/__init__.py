@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from grpo_nb.models import load_model as load_model
     from grpo_nb.training import train as train
 
-__all__ = sorted([*_PUBLIC, *_MODULES])  # noqa: PLE0605
+__all__ = sorted([*_PUBLIC, *_MODULES])
 
 
 def __getattr__(name: str) -> Any:

@@ -85,7 +85,9 @@ class Task:
         return f"Task {self.name}\n{facts}\nFirst prompt (answer {self.train[0]['answer']!r}):\n{example}"
 
     def _repr_html_(self) -> str:
-        facts = "".join(f"<tr><th>{n}</th><td style='text-align:left'>{html.escape(v)}</td></tr>" for n, v in self._facts())
+        facts = "".join(
+            f"<tr><th>{n}</th><td style='text-align:left'>{html.escape(v)}</td></tr>" for n, v in self._facts()
+        )
         turns = "".join(
             f"<tr><th style='vertical-align:top'>{html.escape(m['role'])}</th>"
             f"<td style='text-align:left'><pre style='margin:0'>{html.escape(m['content'])}</pre></td></tr>"
@@ -152,7 +154,9 @@ def load_task(
         name, columns = "arithmetic", None
     else:
         if options:
-            raise ValueError(f"{sorted(options)} are options of the generated task 'arithmetic', not of {source!r:.80}.")
+            raise ValueError(
+                f"{sorted(options)} are options of the generated task 'arithmetic', not of {source!r:.80}."
+            )
         name, rows = _read(source, split)
     rows = _with_prompts(rows, columns or {}, format, example)
     unique = list({_question_key(row): row for row in reversed(rows)}.values())[::-1]

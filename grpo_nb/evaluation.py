@@ -250,7 +250,9 @@ def _paired(before: Evaluation, after: Evaluation) -> Comparison:
     import numpy
     from scipy.stats import binomtest, bootstrap
 
-    change = numpy.array([b["is_correct"] - a["is_correct"] for a, b in zip(before.rows, after.rows, strict=True)], float)
+    change = numpy.array(
+        [b["is_correct"] - a["is_correct"] for a, b in zip(before.rows, after.rows, strict=True)], float
+    )
     gained, lost = int((change > 0).sum()), int((change < 0).sum())
     p_value = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
     if numpy.ptp(change) == 0:  # nothing to resample; the test above carries the verdict
@@ -281,4 +283,3 @@ def _save(run: Run, comparison: Comparison) -> None:
     from grpo_nb.export import write_model_card
 
     write_model_card(run)
-

@@ -45,7 +45,8 @@ class Export:
         """The verification in words."""
         v = self.verification
         return (
-            f"{v['dtype']}, holds {v['retained_change']:.1%} of the training's change; verified on {v['prompts']} held-out prompts: greedy text equal to the adapter's on "
+            f"{v['dtype']}, holds {v['retained_change']:.1%} of the training's change; verified on {v['prompts']} "
+            f"held-out prompts: greedy text equal to the adapter's on "
             f"{v['equal_greedy_text']:.0%}, {v['equal_greedy_text_near_ties_aside']:.0%} with near ties set aside; "
             f"log-probabilities {v['mean_logp_difference_to_adapter']:.3f} nats from the adapter's, "
             f"where the starting model's are {v['mean_logp_difference_of_base_to_adapter']:.3f} away"
@@ -91,7 +92,9 @@ def export_merged(run: Run, path: str | Path, *, dtype: str = "auto", overwrite:
     if target.exists() and not overwrite and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{str(target)!r} exists. Choose another folder, or say overwrite=True.")
     if not (run.adapter_path / "adapter_model.safetensors").is_file():
-        raise FileNotFoundError(f"the run {run.name!r} ({run.status}) has no adapter to merge: train it to its end first.")
+        raise FileNotFoundError(
+            f"the run {run.name!r} ({run.status}) has no adapter to merge: train it to its end first."
+        )
     import_unsloth()  # before the transformers that the merge itself uses
     base = resolve_model(run.settings.model)
     require_disk(target, _merged_bytes(base, dtype), "The merged model")
@@ -224,7 +227,9 @@ def model_card(run: Run) -> str:
         f"---\nbase_model: {base}\ntags:\n- grpo\n- lora\n- unsloth\n- trl\n---\n",
         f"# {run.name}\n",
         f"`{base}` trained with GRPO. Status: {run.status}. {describe(run.rows)}\n",
-        f"Held-out: {comparison['sentence']}\n" if comparison else "Held-out: not measured yet (`gn.compare(run, task)`).\n",
+        f"Held-out: {comparison['sentence']}\n"
+        if comparison
+        else "Held-out: not measured yet (`gn.compare(run, task)`).\n",
         f"![Training curves. {describe(run.rows)}](figures/training.png)\n" if curves else "",
         f"## Data\n\n`{data['name']}`: {data['train']} training and {data['holdout']} held-out prompts, "
         f"fingerprint `{data['fingerprint']}`.\n",

@@ -1,14 +1,14 @@
 """What a run knows, on disk the moment it is known: the run directory, its rows, and what they say in words. No plotting.
 
-    runs/<name>/
-      run.json            settings, seeds, versions, machine, data fingerprint, rewards with source text and hash, status
-      metrics.jsonl       one JSON object per logged step, appended and flushed
-      holdout.jsonl       the held-out questions, for comparisons and exports
-      completions/        per logged step: prompt, completion, each reward, total, advantage (parquet)
-      adapter/            the final LoRA
-      figures/            PNG of the curves
-      comparison/         held-out results before and after
-      README.md           the model card
+runs/<name>/
+  run.json            settings, seeds, versions, machine, data fingerprint, rewards with source text and hash, status
+  metrics.jsonl       one JSON object per logged step, appended and flushed
+  holdout.jsonl       the held-out questions, for comparisons and exports
+  completions/        per logged step: prompt, completion, each reward, total, advantage (parquet)
+  adapter/            the final LoRA
+  figures/            PNG of the curves
+  comparison/         held-out results before and after
+  README.md           the model card
 """
 
 from __future__ import annotations

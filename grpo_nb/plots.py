@@ -34,7 +34,9 @@ def weights_of_run(info: Mapping[str, Any]) -> dict[str, float]:
     return {reward["name"]: reward["weight"] for reward in info["rewards"]}
 
 
-def training_figure(rows: Sequence[Row], weights: Mapping[str, float] | None = None, beta: float | None = None) -> Figure:
+def training_figure(
+    rows: Sequence[Row], weights: Mapping[str, float] | None = None, beta: float | None = None
+) -> Figure:
     """Draw reward with spread, each reward, KL, and completion length with the clipped share, over the steps.
 
     Pale and thin are the logged values, strong their trailing mean. The sentence below says the same in words.
@@ -84,7 +86,9 @@ def _style(axis: Axes, title: str, unit: str) -> None:
     axis.tick_params(colors=_INK)
 
 
-def _line(axis: Axes, steps: Sequence[float], values: Sequence[float], window: int, colour: str, style: str = "-") -> float:
+def _line(
+    axis: Axes, steps: Sequence[float], values: Sequence[float], window: int, colour: str, style: str = "-"
+) -> float:
     """Draw values and their trailing mean; return the mean's last value."""
     means = trailing_mean(values, window)
     if window > 1:
@@ -100,10 +104,14 @@ def _draw_total(axis: Axes, steps: Sequence[float], rows: Sequence[Row], window:
     high = [r + s for r, s in zip(rewards, spread, strict=True)]
     axis.fill_between(steps, low, high, color=_COLOURS[0], alpha=0.12, linewidth=0)
     _line(axis, steps, rewards, window, _COLOURS[0])
-    axis.text(0.99, 0.03, "band: one standard deviation", transform=axis.transAxes, ha="right", fontsize=8, color="#666666")
+    axis.text(
+        0.99, 0.03, "band: one standard deviation", transform=axis.transAxes, ha="right", fontsize=8, color="#666666"
+    )
 
 
-def _draw_each(axis: Axes, steps: Sequence[float], rows: Sequence[Row], window: int, weights: Mapping[str, float]) -> None:
+def _draw_each(
+    axis: Axes, steps: Sequence[float], rows: Sequence[Row], window: int, weights: Mapping[str, float]
+) -> None:
     ends = []
     for i, name in enumerate(reward_names(rows)):
         colour = _COLOURS[i % len(_COLOURS)]

@@ -25,10 +25,10 @@ from grpo_nb.models import import_unsloth
 
 import_unsloth()
 
-import torch  # noqa: E402
-from torch.nn import functional  # noqa: E402
-from transformers import DynamicCache, GenerationConfig  # noqa: E402
-from transformers.cache_utils import DynamicLayer  # noqa: E402
+import torch
+from torch.nn import functional
+from transformers import DynamicCache, GenerationConfig
+from transformers.cache_utils import DynamicLayer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -196,9 +196,7 @@ def shared_prompt_logps(
 
     unscored = torch.full((1, 1), -100)
     cache, mask = _prompt_cache(
-        lambda **inputs: model(
-            **inputs, shift_labels=unscored.expand_as(inputs["input_ids"]), fused_lm_head=True
-        ),
+        lambda **inputs: model(**inputs, shift_labels=unscored.expand_as(inputs["input_ids"]), fused_lm_head=True),
         prompts,
         pad_id,
     )
@@ -271,9 +269,7 @@ def _plain_weight(linear: torch.nn.Linear) -> torch.Tensor:
 
 
 @torch.no_grad()
-def sample(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig
-) -> list[list[int]]:
+def sample(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[int]]:
     """Sample one completion for each row of `prompts`; rows with the same prompt share its computation.
 
     Draws what `model.generate` draws: the same logits processors (transformers' own) and the same use of the random

@@ -29,11 +29,11 @@ from grpo_nb.rewards.base import name_of, weight_of
 
 import_unsloth()
 
-import torch  # noqa: E402
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback  # noqa: E402
-from trl import GRPOConfig, GRPOTrainer  # noqa: E402
+import torch
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
 
-from grpo_nb import rollout  # noqa: E402
+from grpo_nb import rollout
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -272,7 +272,9 @@ def _check_extra(settings: Settings) -> None:
     fields = {f.name for f in dataclasses.fields(Settings)}
     for name in settings.extra:
         if name in fields:
-            raise ValueError(f"extra holds {name!r}, which is a setting of its own: write {name}={settings.extra[name]!r}.")
+            raise ValueError(
+                f"extra holds {name!r}, which is a setting of its own: write {name}={settings.extra[name]!r}."
+            )
         if name not in known:
             raise ValueError(f"extra holds {name!r}, which the installed GRPOConfig lacks{did_you_mean(name, known)}")
 
@@ -287,7 +289,9 @@ def _checked_rewards(rewards: list[RewardFunction], task: Task) -> dict[str, flo
     columns = {key: [value] for key, value in row.items() if key != "prompt"}
     for reward in rewards:
         if not callable(reward):
-            raise ValueError(f"rewards holds {reward!r}, which is no function; did you forget its brackets, or call it?")
+            raise ValueError(
+                f"rewards holds {reward!r}, which is no function; did you forget its brackets, or call it?"
+            )
         name = name_of(reward)
         if name in weights:
             raise ValueError(
@@ -381,5 +385,3 @@ def _run_info(
         "versions": package_versions(),
         "rollout": f"stock ({obstacle})" if obstacle else "shared prompts",
     }
-
-

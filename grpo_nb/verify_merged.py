@@ -158,7 +158,8 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
         and tokenizer.eos_token == original.eos_token,
         f"the adapter's effect is there once ({low} to {high} times)": low <= slope <= high,
         f"log-probabilities within {MEAN_LOGP_TOLERANCE} nats of the adapter's on average": gap <= MEAN_LOGP_TOLERANCE,
-        f"greedy text equal, near ties aside, on {LEAST_EQUAL_TEXT:.0%} of the prompts": near / count >= LEAST_EQUAL_TEXT,
+        f"greedy text equal, near ties aside, on {LEAST_EQUAL_TEXT:.0%} of the prompts": near / count
+        >= LEAST_EQUAL_TEXT,
     }
     return {
         "passed": all(checks.values()),

@@ -14,7 +14,7 @@ ROWS = [{"question": f"What is {i} + 1?", "answer": str(i + 1), "level": i % 3} 
 
 
 @pytest.fixture(scope="module")
-def tokenizer(embedded_folder: Path):  # noqa: ANN201
+def tokenizer(embedded_folder: Path):
     return AutoTokenizer.from_pretrained(embedded_folder)
 
 
@@ -73,7 +73,9 @@ def write(path: Path, kind: str) -> Path:
 
 @pytest.mark.parametrize("kind", ["rows", "dataset", "csv", "json", "jsonl", "parquet"])
 def test_every_source_gives_the_same_task(kind: str, tmp_path: Path) -> None:
-    source = {"rows": lambda: ROWS, "dataset": lambda: Dataset.from_list(ROWS)}.get(kind, lambda: write(tmp_path, kind))()
+    source = {"rows": lambda: ROWS, "dataset": lambda: Dataset.from_list(ROWS)}.get(
+        kind, lambda: write(tmp_path, kind)
+    )()
     task = gn.load_task(source, holdout=0.25, seed=3)
     assert (len(task.train), len(task.holdout)) == (15, 5)
     assert questions(task.train) | questions(task.holdout) == {row["question"] for row in ROWS}
@@ -130,12 +132,16 @@ def test_missing_and_empty_files(tmp_path: Path) -> None:
 
 
 def test_an_unreachable_hub_id_is_explained() -> None:
-    with pytest.raises(ValueError, match="neither 'arithmetic', a .csv.*network"):
+    with pytest.raises(ValueError, match=r"neither 'arithmetic', a \.csv.*network"):
         gn.load_task("nobody/no-such-data")
 
 
-def test_the_length_filter_counts_what_it_drops(tokenizer) -> None:  # noqa: ANN001
-    rows = [*ROWS, {"question": "word " * 300, "answer": "1", "level": 0}, {"question": "more " * 300, "answer": "1", "level": 0}]
+def test_the_length_filter_counts_what_it_drops(tokenizer) -> None:
+    rows = [
+        *ROWS,
+        {"question": "word " * 300, "answer": "1", "level": 0},
+        {"question": "more " * 300, "answer": "1", "level": 0},
+    ]
     task = gn.load_task(rows, holdout=0.3, seed=0)
     short = task.fit(tokenizer, 256)
     assert short.dropped["too long"] == 2
@@ -146,9 +152,11 @@ def test_the_length_filter_counts_what_it_drops(tokenizer) -> None:  # noqa: ANN
     assert prompt_lengths(short.train["prompt"][:1], tokenizer) == [len(tokenizer(text)["input_ids"])]
 
 
-def test_all_prompts_too_long_is_an_error_with_the_right_length(tokenizer) -> None:  # noqa: ANN001
+def test_all_prompts_too_long_is_an_error_with_the_right_length(tokenizer) -> None:
     settings = gn.preset("cpu", max_prompt_length=8)
-    with pytest.raises(ValueError, match=r"all 224 train prompts are longer than max_prompt_length = 8 .*max_prompt_length="):
+    with pytest.raises(
+        ValueError, match=r"all 224 train prompts are longer than max_prompt_length = 8 .*max_prompt_length="
+    ):
         gn.load_task("arithmetic", settings, tokenizer=tokenizer)
 
 

@@ -8,7 +8,7 @@ from grpo_nb import environment
 from grpo_nb.environment import EnvironmentProblem, check_environment, import_order_problem
 
 
-def check(name: str):  # noqa: ANN201
+def check(name: str):
     return next(c for c in check_environment().checks if c.what == name)
 
 
@@ -29,7 +29,7 @@ def test_this_machine_is_ready() -> None:
         ("2.13.0", "0.25.0", "problem"),
     ],
 )
-def test_a_wrong_torchvision_is_a_problem(torch: str, vision: str | None, status: str, monkeypatch) -> None:  # noqa: ANN001
+def test_a_wrong_torchvision_is_a_problem(torch: str, vision: str | None, status: str, monkeypatch) -> None:
     real = environment._version
     fake = {"torch": torch, "torchvision": vision}
     monkeypatch.setattr(environment, "_version", lambda name: fake[name] if name in fake else real(name))

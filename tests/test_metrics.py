@@ -57,7 +57,7 @@ def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
 
 def test_a_path_without_a_run_names_its_neighbours(tmp_path: Path) -> None:
     make_run(tmp_path / "mine")
-    with pytest.raises(FileNotFoundError, match="Runs in .*: mine"):
+    with pytest.raises(FileNotFoundError, match=r"Runs in .*: mine"):
         gn.open_run(tmp_path / "yours")
 
 

@@ -5,7 +5,19 @@ import sys
 
 import grpo_nb as gn
 
-HEAVY = {"torch", "transformers", "trl", "unsloth", "peft", "datasets", "pandas", "numpy", "matplotlib", "scipy", "IPython"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "trl",
+    "unsloth",
+    "peft",
+    "datasets",
+    "pandas",
+    "numpy",
+    "matplotlib",
+    "scipy",
+    "IPython",
+}
 
 
 def modules_after(code: str) -> set[str]:

@@ -18,7 +18,8 @@ REWARDS = [correctness(), xml_format(), xml_tags()]
     ("given_answer", "gold", "same"),
     [
         ("42", "42", True), (" 42 ", "42", True), ("42.0", "42", True), ("+42", "42", True), ("42.", "42", True),
-        ("1,234", "1234", True), ("$1,234.50", "1234.5", True), ("-7", "-7", True), ("\u22127", "-7", True), (".5", "0.5", True),
+        ("1,234", "1234", True), ("$1,234.50", "1234.5", True), ("-7", "-7", True), ("\u22127", "-7", True),
+        (".5", "0.5", True),
         ("41 = 42", "42", False), ("42 is wrong", "42", False), ("41 or 42", "42", False), ("42 43", "42", False),
         ("0 1 2 42", "42", False), ("1,23", "123", False), ("4 2", "42", False), ("x", "42", False), ("", "42", False),
         ("\u0664\u0662", "42", False), ("4" * 5000, "42", False), ("NaN", "42", False), ("-", "42", False), (".", "42", False),
@@ -55,7 +56,7 @@ def test_a_missing_column_says_what_to_write() -> None:
 
 
 @pytest.mark.parametrize("reward", REWARDS, ids=lambda r: r.__name__)
-def test_picklable_named_and_weighted(reward) -> None:  # noqa: ANN001
+def test_picklable_named_and_weighted(reward) -> None:
     copy = pickle.loads(pickle.dumps(reward))
     assert copy == reward and copy.__name__ == reward.__name__
     assert type(reward)(weight=3.0, name="other").__name__ == "other"

@@ -15,7 +15,7 @@ COMMON = list(range(20, 45))  # what a system prompt and an example turn are in 
 PROMPTS = [[*COMMON, 50, 51, 52], [*COMMON, 53], [*COMMON, 54, 55, 56, 57, 58]]
 
 
-def lora_model(kind: str = "llama", *, tied: bool = True, temperature: float = 0.9):  # noqa: ANN201
+def lora_model(kind: str = "llama", *, tied: bool = True, temperature: float = 0.9):
     """A random model with a LoRA that has an effect, patched as TRL's trainer patches it."""
     from peft import LoraConfig, get_peft_model
 
@@ -30,7 +30,7 @@ def lora_model(kind: str = "llama", *, tied: bool = True, temperature: float = 0
     return model
 
 
-def batch(prompts: list[list[int]], owners: list[int], lengths: list[int]):  # noqa: ANN201
+def batch(prompts: list[list[int]], owners: list[int], lengths: list[int]):
     """Left-padded prompts, right-padded random completions: what TRL hands to the trainer's hook."""
     generator = torch.Generator().manual_seed(3)
     width, longest = max(map(len, prompts)), max(lengths)
@@ -43,7 +43,7 @@ def batch(prompts: list[list[int]], owners: list[int], lengths: list[int]):  # n
     return torch.tensor(ids), torch.tensor(mask), longest
 
 
-def stock(model, ids, mask, length):  # noqa: ANN001, ANN201
+def stock(model, ids, mask, length):
     labels = ids.masked_fill(mask == 0, -100)
     labels[:, :-length] = -100
     out = model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
@@ -51,7 +51,7 @@ def stock(model, ids, mask, length):  # noqa: ANN001, ANN201
     return out.log_probs[:, -length:], out.entropy[:, -length:]
 
 
-def gradients(model, log_probs, entropies):  # noqa: ANN001, ANN201
+def gradients(model, log_probs, entropies):
     model.zero_grad()
     weights = torch.linspace(-1, 1, len(log_probs))[:, None]
     (log_probs * weights + 0.1 * entropies).sum().backward()
@@ -125,7 +125,7 @@ SAMPLING = {
 }
 
 
-def through_generate(model, prompts, config):  # noqa: ANN001, ANN201
+def through_generate(model, prompts, config):
     return rollout._stock_sample(model, prompts, config)
 
 
@@ -193,7 +193,7 @@ def test_folding_equals_the_lora_layers() -> None:
     assert (folded - plain).abs().max() > 0.01
 
 
-def test_a_4_bit_base_is_folded(tiny_folder) -> None:  # noqa: ANN001
+def test_a_4_bit_base_is_folded(tiny_folder) -> None:
     import grpo_nb as gn
 
     model, tokenizer = gn.load_model(gn.preset("cpu", model=str(tiny_folder), load_in_4bit=True))
@@ -230,18 +230,22 @@ def test_buckets_cover_every_row_and_save_padding() -> None:
     assert rollout._length_buckets([5, 5, 6]) == [[0, 1, 2]]
 
 
-def test_generate_keeps_order_and_says_what_was_cut(embedded_folder) -> None:  # noqa: ANN001
+def test_generate_keeps_order_and_says_what_was_cut(embedded_folder) -> None:
     import grpo_nb as gn
 
     model, tokenizer = gn.load_model(gn.preset("cpu"))
-    chats = [[{"role": "user", "content": text}] for text in ("Say yes.", "Write a long story about a whale.", "Say no.")]
+    chats = [
+        [{"role": "user", "content": text}] for text in ("Say yes.", "Write a long story about a whale.", "Say no.")
+    ]
     done = []
     got = rollout.generate(model, tokenizer, chats, max_completion_length=20, batch_size=2, progress=done.append)
     assert done == [2, 3]
     assert got[1].is_cut and got[1].tokens == 20
-    expected = rollout._stock_sample(
-        model,
-        [AutoTokenizer.from_pretrained(embedded_folder).apply_chat_template(c, add_generation_prompt=True, return_dict=True)["input_ids"] for c in chats],
-        GenerationConfig(max_new_tokens=20, do_sample=False, pad_token_id=tokenizer.pad_token_id, eos_token_id=[tokenizer.eos_token_id]),
-    )  # fmt: skip
+    plain = AutoTokenizer.from_pretrained(embedded_folder)
+    ids = plain.apply_chat_template(chats, add_generation_prompt=True, return_dict=True)["input_ids"]
+    ends = [tokenizer.eos_token_id]
+    greedy = GenerationConfig(
+        max_new_tokens=20, do_sample=False, pad_token_id=tokenizer.pad_token_id, eos_token_id=ends
+    )
+    expected = rollout._stock_sample(model, ids, greedy)
     assert [c.text for c in got] == [tokenizer.decode(row, skip_special_tokens=True) for row in expected]

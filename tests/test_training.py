@@ -14,7 +14,7 @@ from tests.conftest import brevity
 
 
 @pytest.fixture(scope="module")
-def tiny(tiny_folder: Path):  # noqa: ANN201
+def tiny(tiny_folder: Path):
     """Model, tokenizer and task; tests that train take the adapter back to zero first."""
     settings = gn.preset("cpu", model=str(tiny_folder))
     model, tokenizer = gn.load_model(settings)
@@ -23,7 +23,7 @@ def tiny(tiny_folder: Path):  # noqa: ANN201
 
 
 @pytest.fixture
-def fresh(tiny):  # noqa: ANN001, ANN201
+def fresh(tiny):
     model, _, _ = tiny
     start = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
     yield tiny
@@ -42,7 +42,9 @@ def test_the_run_directory_is_complete(tiny_run: gn.Run) -> None:
     assert {"torch", "trl", "unsloth"} <= set(info["versions"])
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, 15))
-    assert all({"reward", "kl", "step_time", "rewards/brevity/mean", "frac_reward_zero_std"} <= set(row) for row in rows)
+    assert all(
+        {"reward", "kl", "step_time", "rewards/brevity/mean", "frac_reward_zero_std"} <= set(row) for row in rows
+    )
     assert (path / "adapter" / "adapter_model.safetensors").is_file() and not (path / "adapter" / "ref").exists()
     assert (path / "figures" / "training.png").read_bytes().startswith(b"\x89PNG")
     assert len(tiny_run.holdout()) == 10
@@ -76,7 +78,7 @@ def test_the_model_is_left_as_it_was_found(tiny_run: gn.Run) -> None:
     assert set(tiny_run.model.peft_config) == {"default"}
 
 
-def test_shared_prompts_and_trl_give_the_same_run(fresh, tiny_settings: gn.Settings) -> None:  # noqa: ANN001
+def test_shared_prompts_and_trl_give_the_same_run(fresh, tiny_settings: gn.Settings) -> None:
     model, tokenizer, task = fresh
     start = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
     rows = {}
@@ -122,7 +124,7 @@ def needs_level(completions: list, level: list, **columns: object) -> list[float
         ([gn.rewards.correctness(column="gold")], ValueError, "needs the data column 'gold'"),
     ],
 )
-def test_bad_rewards_are_refused_and_nothing_is_written(tiny, tiny_settings, rewards, error, told) -> None:  # noqa: ANN001
+def test_bad_rewards_are_refused_and_nothing_is_written(tiny, tiny_settings, rewards, error, told) -> None:
     model, tokenizer, task = tiny
     with pytest.raises(error, match=told):
         gn.train(model, tokenizer, task, rewards, tiny_settings)
@@ -137,14 +139,14 @@ def test_bad_rewards_are_refused_and_nothing_is_written(tiny, tiny_settings, rew
         ({"max_prompt_length": 5}, "longer than max_prompt_length = 5"),
     ],
 )
-def test_bad_settings_are_refused_and_nothing_is_written(tiny, tiny_settings, changes, told) -> None:  # noqa: ANN001
+def test_bad_settings_are_refused_and_nothing_is_written(tiny, tiny_settings, changes, told) -> None:
     model, tokenizer, task = tiny
     with pytest.raises(ValueError, match=told):
         gn.train(model, tokenizer, task, [plain], tiny_settings.replace(**changes))
     assert not Path(tiny_settings.run_root).exists()
 
 
-def test_a_full_disk_is_said_before(tiny, tiny_settings, monkeypatch) -> None:  # noqa: ANN001
+def test_a_full_disk_is_said_before(tiny, tiny_settings, monkeypatch) -> None:
     model, tokenizer, task = tiny
     monkeypatch.setattr("grpo_nb.environment.free_disk_bytes", lambda path: 10**6)
     with pytest.raises(gn.EnvironmentProblem, match="A run needs"):
@@ -152,7 +154,7 @@ def test_a_full_disk_is_said_before(tiny, tiny_settings, monkeypatch) -> None:  
     assert not Path(tiny_settings.run_root).exists()
 
 
-def test_a_run_is_never_overwritten(tiny, tiny_settings: gn.Settings) -> None:  # noqa: ANN001
+def test_a_run_is_never_overwritten(tiny, tiny_settings: gn.Settings) -> None:
     model, tokenizer, task = tiny
     (Path(tiny_settings.run_root) / "mine").mkdir(parents=True)
     with pytest.raises(FileExistsError, match="never overwritten"):
@@ -161,7 +163,7 @@ def test_a_run_is_never_overwritten(tiny, tiny_settings: gn.Settings) -> None:  
         gn.train(model, tokenizer, task, [plain], tiny_settings, name="../mine")
 
 
-def test_an_interrupt_keeps_the_adapter(fresh, tiny_settings: gn.Settings) -> None:  # noqa: ANN001
+def test_an_interrupt_keeps_the_adapter(fresh, tiny_settings: gn.Settings) -> None:
     model, tokenizer, task = fresh
     calls = []
 
@@ -181,7 +183,7 @@ def test_an_interrupt_keeps_the_adapter(fresh, tiny_settings: gn.Settings) -> No
     assert all(torch.equal(p, trained[n]) for n, p in other.named_parameters() if "lora_" in n)
 
 
-def test_an_error_in_a_reward_keeps_what_was_logged(fresh, tiny_settings: gn.Settings) -> None:  # noqa: ANN001
+def test_an_error_in_a_reward_keeps_what_was_logged(fresh, tiny_settings: gn.Settings) -> None:
     model, tokenizer, task = fresh
     calls = []
 
@@ -199,7 +201,7 @@ def test_an_error_in_a_reward_keeps_what_was_logged(fresh, tiny_settings: gn.Set
     assert set(model.peft_config) == {"default"}
 
 
-def test_beta_zero_is_not_measured(fresh, tiny_settings: gn.Settings) -> None:  # noqa: ANN001
+def test_beta_zero_is_not_measured(fresh, tiny_settings: gn.Settings) -> None:
     model, tokenizer, task = fresh
     run = gn.train(model, tokenizer, task, [brevity], tiny_settings.replace(beta=0.0, max_steps=2), name="no-kl")
     assert all("kl" not in row for row in run.rows)
@@ -207,7 +209,7 @@ def test_beta_zero_is_not_measured(fresh, tiny_settings: gn.Settings) -> None:  
     assert "KL not measured" in card and "Held-out: not measured yet" in card
 
 
-def test_a_model_the_fast_path_does_not_fit_trains_all_the_same(fresh, tiny_settings, monkeypatch) -> None:  # noqa: ANN001
+def test_a_model_the_fast_path_does_not_fit_trains_all_the_same(fresh, tiny_settings, monkeypatch) -> None:
     model, tokenizer, task = fresh
     monkeypatch.setattr(training.rollout, "shared_prompt_obstacle", lambda model: "this model is odd")
     run = gn.train(model, tokenizer, task, [brevity], tiny_settings.replace(max_steps=1), name="stock")

@@ -1,0 +1,110 @@
+"""The quickstart, executed with the real model as `make run` does it: it learns, and shows what it promises."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import grpo_nb as gn
+from tests.conftest import ROOT
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+
+
+def outputs(cell: nbformat.NotebookNode, kind: str) -> list[nbformat.NotebookNode]:
+    return [o for o in cell.outputs if o.output_type in ("display_data", "execute_result") and kind in o.data]
+
+
+def cell_with(notebook: nbformat.NotebookNode, text: str) -> nbformat.NotebookNode:
+    (cell,) = [c for c in notebook.cells if c.cell_type == "code" and text in c.source]
+    return cell
+
+
+def test_notebooks_are_what_their_sources_give() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts/build_notebooks.py", "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_house_rules(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert len(notebook.cells) <= 40 and path.stat().st_size < 100_000
+    for cell in notebook.cells:
+        assert len(cell.source.splitlines()) <= 25
+        if cell.cell_type == "code":
+            assert not cell.outputs and cell.execution_count is None
+            assert "if False" not in cell.source
+    text = "\n".join(c.source for c in notebook.cells)
+    assert not re.search(r"hf_[A-Za-z0-9]{20,}", text)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    for needed in ("Install", "Check the machine", "Settings", "Did it work?", "If something went wrong", "Next"):
+        assert needed in headings
+    assert [c for c in notebook.cells if "parameters" in c.metadata.get("tags", [])]
+    code = [c.source for c in notebook.cells if c.cell_type == "code"]
+    assert "pip" in code[0] and "import grpo_nb" not in code[0] and "import grpo_nb" in code[1]
+
+
+def test_it_learns_visibly(quickstart: tuple[Path, gn.Run]) -> None:
+    _, run = quickstart
+    assert run.status == "finished" and len(run.rows) == run.settings.max_steps
+    rewards = [row["reward"] for row in run.rows]
+    assert sum(rewards[-10:]) / 10 >= 2 * sum(rewards[:3]) / 3
+    comparison = run.comparison()
+    assert comparison["verdict"] == "better" and comparison["interval"][0] > 0
+    assert run.rows[-1]["kl"] > 0
+    (exported,) = run.exports()
+    verification = json.loads((run.path.parent.parent / exported["path"] / "verification.json").read_text())
+    assert verification["passed"] and verification["imported_unsloth_or_kit"] == []
+
+
+def test_one_live_figure_with_alternative_text(quickstart: tuple[Path, gn.Run]) -> None:
+    notebook = nbformat.read(quickstart[0], as_version=4)
+    images = outputs(cell_with(notebook, "gn.train("), "image/png")
+    assert len(images) == 1, "the figure must be updated in place"
+    assert "Reward rose from" in images[0].data["text/plain"]
+    assert images[0].metadata["image/png"]["alt"].startswith("Training curves. Reward rose from")
+
+
+def test_no_cell_warns_or_shows_an_error(quickstart: tuple[Path, gn.Run]) -> None:
+    notebook = nbformat.read(quickstart[0], as_version=4)
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            assert output.output_type != "error"
+            assert "Warning" not in output.get("text", ""), output.text[:500]
+
+
+def test_the_comparison_and_the_pipeline_are_shown(quickstart: tuple[Path, gn.Run]) -> None:
+    notebook = nbformat.read(quickstart[0], as_version=4)
+    (shown,) = outputs(cell_with(notebook, "gn.compare("), "text/html")
+    assert "better: accuracy" in shown.data["text/html"] and shown.data["text/html"].count("gold:") == 3
+    assert "<answer>" in "".join(o.text for o in cell_with(notebook, "pipeline(").outputs if o.output_type == "stream")
+
+
+def test_the_terminal_told_what_was_going_on(quickstart: tuple[Path, gn.Run]) -> None:
+    _, run = quickstart
+    text = (run.path.parent.parent / "terminal.txt").read_text()
+    steps = re.findall(r"^ +step +(\d+)/\d+  reward \d+\.\d\d  KL \d\.\d{3}  [\d.]+ s/step", text, re.MULTILINE)
+    assert [int(s) for s in steps] == list(range(1, run.settings.max_steps + 1))
+    for wanted in (
+        "Check the machine",
+        "Before and after",
+        "Reward rose from",
+        "Held-out: better",
+        "Merged model:",
+        "make lab",
+    ):
+        assert wanted in text, wanted
+
+
+def test_open_run_plots_what_the_notebook_showed(quickstart: tuple[Path, gn.Run]) -> None:
+    _, run = quickstart
+    figure = run.plot()
+    total = next(axis for axis in figure.axes if axis.get_title(loc="left") == "Total reward")
+    assert list(total.get_lines()[0].get_ydata()) == [row["reward"] for row in run.rows]
