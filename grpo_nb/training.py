@@ -33,7 +33,7 @@ import torch
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from grpo_nb import rollout
+from grpo_nb import rollout, shared_prompts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -61,7 +61,7 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         if not kwargs.get("compute_aux_loss"):
-            shared = rollout.shared_prompt_logps(
+            shared = shared_prompts.shared_prompt_logps(
                 model, input_ids, attention_mask, logits_to_keep, pad_id=self._tokenizer.pad_token_id
             )
             if shared is not None:
@@ -174,7 +174,7 @@ def train(
     weights = _checked_rewards(rewards, task)
     _check_extra(settings)
     require_disk(Path(settings.run_root), _RUN_BYTES, "A run")
-    obstacle = rollout.shared_prompt_obstacle(model) if settings.shared_prompts else "it is switched off"
+    obstacle = shared_prompts.shared_prompt_obstacle(model) if settings.shared_prompts else "it is switched off"
 
     run = Run(new_run_folder(settings.run_root, name), model=model, tokenizer=tokenizer)
     info = _run_info(settings, task, rewards, weights, obstacle)

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from grpo_nb import rollout
+from grpo_nb import rollout, shared_prompts
 
 SIZES = dict(
     vocab_size=128, hidden_size=64, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
@@ -74,7 +74,7 @@ CASES = {
 def test_log_probabilities_and_gradients_equal_the_stock_path(case: str, kind: str) -> None:
     model = lora_model(kind)
     ids, mask, length = batch(*CASES[case])
-    got = rollout.shared_prompt_logps(model, ids, mask, length, pad_id=0)
+    got = shared_prompts.shared_prompt_logps(model, ids, mask, length, pad_id=0)
     assert got is not None
     got_gradients = gradients(model, *got)
     expected = stock(model, ids, mask, length)
@@ -89,7 +89,7 @@ def test_the_reference_pass_is_shared_too() -> None:
     model = lora_model(tied=False)
     ids, mask, length = batch(*CASES["three prompts of different length"])
     with torch.no_grad(), model.disable_adapter():
-        got = rollout.shared_prompt_logps(model, ids, mask, length, pad_id=0)
+        got = shared_prompts.shared_prompt_logps(model, ids, mask, length, pad_id=0)
         expected = stock(model, ids, mask, length)
     torch.testing.assert_close(got[0], expected[0], atol=1e-4, rtol=0)
 
@@ -100,7 +100,7 @@ def test_each_distinct_prompt_runs_once() -> None:
     seen = []
     embedding = model.get_base_model().model.embed_tokens
     hook = embedding.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].numel()))
-    rollout.shared_prompt_logps(model, ids, mask, length, pad_id=0)
+    shared_prompts.shared_prompt_logps(model, ids, mask, length, pad_id=0)
     hook.remove()
     # What both share, the rest of each (left-padded), and 16 completions with the last prompt token before each.
     assert sum(seen) == 25 + 2 * 2 + 16 * 6
@@ -109,10 +109,10 @@ def test_each_distinct_prompt_runs_once() -> None:
 def test_without_a_repeated_prompt_the_stock_path_is_asked_for() -> None:
     model = lora_model()
     ids, mask, length = batch(PROMPTS, [0, 1, 2], [3, 3, 3])
-    assert rollout.shared_prompt_logps(model, ids, mask, length, pad_id=0) is None
+    assert shared_prompts.shared_prompt_logps(model, ids, mask, length, pad_id=0) is None
     ids, mask, length = batch(PROMPTS, [0, 0], [4, 4])
     mask[0, -3] = 0  # a hole, as masked tool output leaves it
-    assert rollout.shared_prompt_logps(model, ids, mask, length, pad_id=0) is None
+    assert shared_prompts.shared_prompt_logps(model, ids, mask, length, pad_id=0) is None
 
 
 GREEDY = dict(do_sample=False)
@@ -216,18 +216,18 @@ def test_a_4_bit_base_is_folded(tiny_folder) -> None:
 )
 def test_models_it_does_not_fit_are_named(change: dict, said: str) -> None:
     model = lora_model()
-    assert rollout.shared_prompt_obstacle(model) is None
+    assert shared_prompts.shared_prompt_obstacle(model) is None
     for name, value in change.items():
         setattr(model.config, name, value)
-    assert said in rollout.shared_prompt_obstacle(model)
+    assert said in shared_prompts.shared_prompt_obstacle(model)
 
 
 def test_buckets_cover_every_row_and_save_padding() -> None:
     lengths = [60, 3, 4, 61, 5, 2, 58, 3]
-    buckets = rollout._length_buckets(lengths)
+    buckets = shared_prompts.length_buckets(lengths)
     assert sorted(row for bucket in buckets for row in bucket) == list(range(8))
     assert len(buckets) == 2, "three long and five short rows belong apart"
-    assert rollout._length_buckets([5, 5, 6]) == [[0, 1, 2]]
+    assert shared_prompts.length_buckets([5, 5, 6]) == [[0, 1, 2]]
 
 
 def test_generate_keeps_order_and_says_what_was_cut(embedded_folder) -> None:
