@@ -40,6 +40,11 @@ def write_json(path: Path, value: Any) -> None:
     staged.replace(path)
 
 
+def shown_path(path: Path) -> Path:
+    """The path as one would type it here: relative if it lies below the working directory."""
+    return path.relative_to(Path.cwd()) if path.is_absolute() and path.is_relative_to(Path.cwd()) else path
+
+
 def new_run_folder(root: str | Path, name: str | None) -> Path:
     """Create and return the folder of a new run.
 
@@ -166,7 +171,8 @@ class Run:
         for export in self.exports():
             lines.append(f"Merged model: {export['path']} ({export['sentence']})")
         files = {"Curves": "figures/training.png", "Report": "README.md"}
-        lines += [f"{what}: {self.path / file}" for what, file in files.items() if (self.path / file).is_file()]
+        here = shown_path(self.path)
+        lines += [f"{what}: {here / file}" for what, file in files.items() if (self.path / file).is_file()]
         return "\n".join(lines)
 
     def __repr__(self) -> str:

@@ -199,6 +199,8 @@ def train(
     finally:
         write_json(run.path / "run.json", {**info, "status": status, "seconds": time.perf_counter() - started})
         recorder.close()
+    with contextlib.suppress(OSError):  # empty unless `extra` asked for checkpoints
+        (run.path / "checkpoints").rmdir()
     from grpo_nb.export import write_model_card
 
     write_model_card(run)

@@ -42,7 +42,7 @@ def is_same_answer(given: str, gold: str) -> bool:
     return " ".join(given.casefold().split()) == " ".join(gold.casefold().split())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Correctness(Reward):
     column: str = "answer"
 

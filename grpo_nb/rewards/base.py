@@ -24,7 +24,7 @@ def completion_text(completion: Completion) -> str:
     return content if isinstance(content, str) else ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reward:
     """A reward function as TRL calls it; one float per completion, higher is better.
 
@@ -40,6 +40,9 @@ class Reward:
             raise ValueError(f"weight = {self.weight!r} of {type(self).__name__} must be a finite number.")
         # TRL makes the metric keys from __name__, and averages two rewards of the same name together without a word.
         object.__setattr__(self, "__name__", self.name or type(self).__name__.strip("_"))
+
+    def __repr__(self) -> str:
+        return f"{self.__name__}(weight={self.weight:g}, format={self.format.name!r})"
 
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
         """Score one completion. `row` holds the values of the data set's columns for it."""

@@ -9,13 +9,13 @@ from grpo_nb.formats import AnswerFormat, xml
 from grpo_nb.rewards.base import Reward
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Exact(Reward):
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         return float(self.format.is_exact(text))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Tags(Reward):
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         return self.format.completeness(text)

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # A small model learns, while you watch
 #
-# In about ten minutes a 135-million-parameter language model goes from answering one sum in ten in the form you ask for to
+# In seven minutes a 135-million-parameter language model goes from answering one sum in ten in the form you ask for to
 # answering most of them, through reinforcement learning alone: nobody shows it the answers.
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/00_quickstart.ipynb)
@@ -21,7 +21,7 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | 9 to 11 minutes on 2 CPU cores, of which training 4 to 6; on a GPU not yet measured |
+# | Time | 7 minutes on 2 CPU cores, of which training 5; the first time 3 more for the installation; on a GPU not yet measured |
 # | Memory | under 4 GB on a CPU; on a GPU not yet measured |
 # | Disk | 0.3 GB for the model, 0.3 GB for the merged one |
 # | Writes | `runs/`, `exports/quickstart`, and the converted model in your cache folder |
@@ -61,16 +61,16 @@ gn.check_environment()
 # ## Settings
 #
 # The only cell to edit. `auto` takes the preset for your machine: on a CPU the small model that came with the installation,
-# on a GPU a larger one in 4 bit. Change anything by its name, for example `gn.preset("auto", max_steps=50)`.
+# on a GPU a larger one in 4 bit. Anything in the table below can be changed by its name.
 
 # %% tags=["parameters"]
 PRESET = "auto"
-MAX_STEPS = 24
+CHANGES = {}  # for example {"max_steps": 50}
 RUN_NAME = None  # None: the time it starts
 EXPORT_TO = "exports/quickstart"
 
 # %%
-settings = gn.preset(PRESET, max_steps=MAX_STEPS)
+settings = gn.preset(PRESET, **CHANGES)
 settings
 
 # %% [markdown]
@@ -135,6 +135,9 @@ run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME)
 # would teach nothing.
 
 # %%
+import pandas
+
+pandas.set_option("display.max_colwidth", None)  # whole completions
 first = run.completions(1)
 shown = ["completion", "correctness", "xml_format", "xml_tags", "total", "advantage"]
 first[first["group"] == 0][shown].sort_values("advantage", ascending=False).round(2)
@@ -174,10 +177,11 @@ exported
 # This is all that someone else needs to use it:
 
 # %%
-from transformers import pipeline
+from transformers import logging, pipeline
 
+logging.set_verbosity_error()  # three warnings about defaults that do not matter here
 chat = pipeline("text-generation", model=str(exported.path), dtype="float32")
-answer = chat(task.holdout[0]["prompt"], max_new_tokens=48, do_sample=False)
+answer = chat(task.holdout[0]["prompt"], max_new_tokens=settings.max_completion_length, do_sample=False)
 print(task.holdout[0]["question"], "->", answer[0]["generated_text"][-1]["content"])
 
 # %% [markdown]
@@ -202,7 +206,7 @@ print(f"It worked. Reward {start:.2f} -> {end:.2f}. Held-out: {comparison.senten
 # | *was imported before unsloth* | another import came first | restart the kernel and run from the top |
 # | *operator torchvision::nms does not exist* | a torchvision that was not built for this torch | `pip uninstall -y torchvision`, restart |
 # | the reward stays flat | in every group all completions score the same | read `run.completions(1)`; an easier task, an example turn, or partial credit |
-# | the kernel dies | out of memory | `gn.preset("auto", per_device_train_batch_size=8)` |
+# | the kernel dies | out of memory | `CHANGES = {"per_device_train_batch_size": 8}` |
 # | *the run ... exists already* | runs are never overwritten | another `RUN_NAME`, or `None` |
 
 # %% [markdown]
