@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import os
 import platform
 import resource
 import subprocess
@@ -96,7 +97,7 @@ def main() -> None:
 
     record = {
         "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{platform.machine()}, {platform.processor() or platform.platform()}",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
         "versions": package_versions(),
         "settings": gn.preset("cpu", **changes).to_dict(),
         "results": results,

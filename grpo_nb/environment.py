@@ -105,7 +105,7 @@ def check_environment(run_root: str | Path = ".") -> EnvironmentReport:
         [
             _check_python(),
             _check_packages(),
-            _check_torchvision(),
+            check_torchvision(),
             _check_import_order(),
             _check_device(gpu),
             _check_vllm(gpu),
@@ -145,7 +145,8 @@ def _check_packages() -> Check:
     return Check("packages", "ok", ", ".join(f"{n} {versions[n]}" for n in ("unsloth", "trl", "transformers", "torch")))
 
 
-def _check_torchvision() -> Check:
+def check_torchvision() -> Check:
+    """The row about torchvision, which must be absent or built for the torch beside it."""
     torch, vision = _version("torch"), _version("torchvision")
     if vision is None or torch is None:
         return Check("torchvision", "ok", "not installed, and not needed")

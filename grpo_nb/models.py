@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config import EMBEDDED_MODEL, Settings
-from grpo_nb.environment import EnvironmentProblem, find_gpu, import_order_problem, require_disk
+from grpo_nb.environment import EnvironmentProblem, check_torchvision, find_gpu, import_order_problem, require_disk
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -43,6 +43,9 @@ def import_unsloth() -> Any:
         raise EnvironmentProblem(
             f"{problem}, which it patches while they load. Restart the kernel and import grpo_nb (or unsloth) first."
         )
+    vision = check_torchvision()
+    if vision.status == "problem":
+        raise EnvironmentProblem(f"torchvision {vision.found}. {vision.fix}")
     # Read when unsloth is imported: lets vLLM give its memory back while the gradients are computed.
     if find_gpu() is not None:
         os.environ.setdefault("UNSLOTH_VLLM_STANDBY", "1")
@@ -55,8 +58,7 @@ def import_unsloth() -> Any:
             "`pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt`, then restart the kernel."
         ) from error
     except RuntimeError as error:
-        advice = "pip uninstall -y torchvision" if "torchvision" in str(error) else "gn.check_environment()"
-        raise EnvironmentProblem(f"unsloth does not load: {error}. Run `{advice}`, then restart the kernel.") from error
+        raise EnvironmentProblem(f"unsloth does not load: {error}. Look at gn.check_environment().") from error
     return unsloth
 
 

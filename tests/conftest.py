@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when huggingface_hub is imported; no test asks the Hub
+
 import grpo_nb as gn
 from grpo_nb.models import import_unsloth
 
 import_unsloth()  # before any test module imports transformers
 
 ROOT = Path(__file__).resolve().parent.parent
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test asks the Hub; those about the Hub say so themselves
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ def completion_text(completion: Completion) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class Reward:
+class Reward(abc.ABC):
     """A reward function as TRL calls it; one float per completion, higher is better.
 
     Subclasses define `score_text`. `weight` is handed to TRL as `reward_weights`, so that curves show the plain score.
@@ -44,9 +45,9 @@ class Reward:
     def __repr__(self) -> str:
         return f"{self.__name__}(weight={self.weight:g}, format={self.format.name!r})"
 
+    @abc.abstractmethod
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
         """Score one completion. `row` holds the values of the data set's columns for it."""
-        raise NotImplementedError
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         per_row = {k: v for k, v in columns.items() if isinstance(v, (list, tuple)) and len(v) == len(completions)}
