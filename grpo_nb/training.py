@@ -61,9 +61,10 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         if not kwargs.get("compute_aux_loss"):
-            shared = shared_prompts.shared_prompt_logps(
-                model, input_ids, attention_mask, logits_to_keep, pad_id=self._tokenizer.pad_token_id
-            )
+            with self.accelerator.autocast():
+                shared = shared_prompts.shared_prompt_logps(
+                    model, input_ids, attention_mask, logits_to_keep, pad_id=self._tokenizer.pad_token_id
+                )
             if shared is not None:
                 return (*shared, None)
         return super()._get_per_token_logps_and_entropies(
@@ -83,6 +84,12 @@ class _Recorder(TrainerCallback):
         self._metrics = (run.path / "metrics.jsonl").open("a")
         (run.path / "completions").mkdir()
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.live is None:
+            from tqdm import tqdm
+
+            self.bar = tqdm(total=state.max_steps, desc="training", unit="step")
+
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if logs is None or "reward" not in logs:  # the trainer's closing summary
             return
@@ -94,7 +101,7 @@ class _Recorder(TrainerCallback):
         if self.live is not None:
             self.live.update(self.rows)
         else:
-            self._advance_bar(row, state.max_steps)
+            self._advance_bar(row)
 
     def _write_completions(self, step: int) -> None:
         import pandas
@@ -120,11 +127,7 @@ class _Recorder(TrainerCallback):
         pandas.DataFrame(table).to_parquet(staged, index=False)
         staged.replace(file)
 
-    def _advance_bar(self, row: dict[str, float], max_steps: int) -> None:
-        if self.bar is None:
-            from tqdm import tqdm
-
-            self.bar = tqdm(total=max_steps, desc="training", unit="step")
+    def _advance_bar(self, row: dict[str, float]) -> None:
         shown = {"reward": f"{row['reward']:.2f}", "KL": f"{row['kl']:.3f}" if "kl" in row else "not measured"}
         self.bar.set_postfix(shown, refresh=False)
         self.bar.update(row["step"] - self.bar.n)

@@ -193,6 +193,15 @@ def test_folding_equals_the_lora_layers() -> None:
     assert (folded - plain).abs().max() > 0.01
 
 
+def test_a_16_bit_model_is_not_folded_because_rounding_would_lose_small_changes() -> None:
+    model = lora_model().to(torch.bfloat16).eval()
+    ids = torch.tensor([PROMPTS[0]])
+    with torch.no_grad():
+        expected = model(input_ids=ids).logits
+        with rollout.folded_lora(model):
+            assert torch.equal(model(input_ids=ids).logits, expected)
+
+
 def test_a_4_bit_base_is_folded(tiny_folder) -> None:
     import grpo_nb as gn
 
