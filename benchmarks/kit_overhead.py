@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -126,6 +127,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--live-memory",
+        action="store_true",
+        help="have the allocator give back what is freed: peaks repeat, where they otherwise vary by 40 %%; steps are slower",
+    )
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
@@ -133,11 +139,15 @@ def main() -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         print("RESULT", json.dumps({"times": times, "peak": peak}))
         return
+    # A fixed threshold switches off glibc's growing one, which keeps freed blocks.
+    environment = {**os.environ, **({"MALLOC_MMAP_THRESHOLD_": "131072"} if arguments.live_memory else {})}
     seen: dict[str, list[dict]] = {side: [] for side in SIDES}
     for _ in range(arguments.rounds):
         for side in SIDES:
             command = [sys.executable, __file__, "--steps", str(arguments.steps), "--side", side]
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+            done = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True, env=environment
+            )  # fmt: skip
             line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
             seen[side].append(json.loads(line.removeprefix("RESULT ")))
             print(side, [round(t, 2) for t in seen[side][-1]["times"]], round(seen[side][-1]["peak"], 2), flush=True)
