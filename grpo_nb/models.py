@@ -62,6 +62,11 @@ def import_unsloth() -> Any:
     return unsloth
 
 
+def is_bfloat16_supported() -> bool:
+    """Whether Unsloth trains in bfloat16 here: only where the hardware computes it fast."""
+    return bool(import_unsloth().is_bfloat16_supported())
+
+
 def cache_root() -> Path:
     """Where converted models are kept: $GRPO_NB_CACHE, or `grpo_nb` in the user's cache folder."""
     if os.environ.get("GRPO_NB_CACHE"):

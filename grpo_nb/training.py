@@ -23,7 +23,7 @@ from grpo_nb.config import Settings, did_you_mean
 from grpo_nb.data import Task
 from grpo_nb.environment import find_gpu, package_versions, require_disk, total_memory_gib
 from grpo_nb.metrics import Run, new_run_folder, tidy_row, write_json
-from grpo_nb.models import import_unsloth
+from grpo_nb.models import import_unsloth, is_bfloat16_supported
 from grpo_nb.plots import LivePlot, is_notebook, png, training_figure
 from grpo_nb.rewards.base import name_of, weight_of
 
@@ -242,8 +242,6 @@ def _build_trainer(
 
 
 def _grpo_arguments(settings: Settings, weights: dict[str, float], folder: Path) -> dict[str, Any]:
-    from unsloth import is_bfloat16_supported
-
     on_gpu = find_gpu() is not None
     has_bf16 = is_bfloat16_supported()
     same_name = (
