@@ -54,6 +54,8 @@ class Settings:
     """Enough for a narrow task; more costs memory and time."""
     lora_alpha: int = 32
     """Twice the rank, the common choice."""
+    lora_dropout: float = 0.0
+    """A run of this length does not overfit its adapter, and Unsloth's fast layers want 0."""
     lora_target_modules: tuple[str, ...] = _LORA_TARGETS
     """All linear projections: better than attention alone at the same size (arXiv:2305.14314)."""
 
@@ -171,6 +173,8 @@ class Settings:
         for name in ("learning_rate", "temperature", "max_grad_norm"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} = {getattr(self, name)!r} must be above 0.")
+        if not 0 <= self.lora_dropout < 1:
+            raise ValueError(f"lora_dropout = {self.lora_dropout!r} must be at least 0 and below 1.")
         for name in ("top_p", "gpu_memory_utilization"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} = {getattr(self, name)!r} must be above 0 and at most 1.")

@@ -49,6 +49,9 @@ def import_unsloth() -> Any:
     # Read when unsloth is imported: lets vLLM give its memory back while the gradients are computed.
     if find_gpu() is not None:
         os.environ.setdefault("UNSLOTH_VLLM_STANDBY", "1")
+    else:
+        # Read at torch's first allocation: large pages, with which the memory of each step is mapped in half the time.
+        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:
         with contextlib.redirect_stdout(io.StringIO()):  # a banner; check_environment says the same in a table
             import unsloth
@@ -230,7 +233,7 @@ def load_model(
             model,
             r=settings.lora_rank,
             lora_alpha=settings.lora_alpha,
-            lora_dropout=0.0,
+            lora_dropout=settings.lora_dropout,
             target_modules=list(settings.lora_target_modules),
             use_gradient_checkpointing=checkpointing,
             random_state=settings.seed,

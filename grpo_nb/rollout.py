@@ -1,15 +1,14 @@
 """Sampling completions: on a CPU the kit's own loop, elsewhere `model.generate`.
 
-The loop computes each distinct prompt once (grpo_nb.shared_prompts), lets rows leave the batch when they end, and folds the
-LoRA into a copy of each weight for the time of a rollout: one matrix product per layer in place of three, and a 4-bit base is
-unpacked once in place of once per token. The trained tensors are never touched.
+The loop computes each distinct prompt once (grpo_nb.shared_prompts), lets rows leave the batch when they end, and runs with
+the LoRA folded into the weights (grpo_nb.folded_lora). The trained tensors are never touched.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.models import import_unsloth
@@ -17,10 +16,10 @@ from grpo_nb.models import import_unsloth
 import_unsloth()
 
 import torch
-from torch.nn import functional
 from transformers import DynamicCache, GenerationConfig
 from transformers.cache_utils import DynamicLayer
 
+from grpo_nb.folded_lora import FoldedLora
 from grpo_nb.shared_prompts import distinct, prompt_cache, shared_prompt_obstacle
 
 if TYPE_CHECKING:
@@ -59,53 +58,22 @@ class _GrowingLayer(DynamicLayer):
         self._expose()
 
 
-@contextmanager
-def folded_lora(model: torch.nn.Module) -> Iterator[None]:
-    """Within the block, each LoRA layer computes one matrix product with a folded copy of its weight.
+@dataclasses.dataclass(frozen=True)
+class Samples:
+    """Sampled completions: for each row its token ids and, where they were drawn, the log-probability of each."""
 
-    Layers that are not plain LoRA on a linear layer (DoRA, several active adapters, a LoRA bias) keep their own forward,
-    and so do those computed in 16 bit, where folding would round the training away.
-    The trained tensors and the base are read, never written. Needs memory for one more copy of the adapted weights.
-    """
-    from peft.tuners.lora import LoraLayer
-
-    folded = []
-    try:
-        for layer in model.modules():
-            if not isinstance(layer, LoraLayer) or layer.disable_adapters or layer.merged:
-                continue
-            adapters = [name for name in layer.active_adapters if name in layer.lora_A]
-            if len(adapters) != 1 or layer.lora_variant or layer.lora_bias.get(adapters[0]):
-                continue
-            base = layer.get_base_layer()
-            if not isinstance(base, torch.nn.Linear):
-                continue
-            with torch.no_grad():
-                weight = _plain_weight(base)
-                if weight.dtype != torch.float32:
-                    # Rounding the sum to 16 bit loses small changes (bfloat16 kept 15 % of a three-step training), and
-                    # the samples would not come from the policy that is trained.
-                    continue
-                weight = weight + layer.get_delta_weight(adapters[0]).to(weight.dtype)
-            layer.forward = lambda x, *_, w=weight, b=base.bias, **__: functional.linear(x.to(w.dtype), w, b)
-            folded.append(layer)
-        yield
-    finally:
-        for layer in folded:
-            del layer.forward
-
-
-def _plain_weight(linear: torch.nn.Linear) -> torch.Tensor:
-    state = getattr(linear.weight, "quant_state", None)
-    if state is None:
-        return linear.weight
-    from bitsandbytes.functional import dequantize_4bit
-
-    return dequantize_4bit(linear.weight.data, state)
+    tokens: list[list[int]]
+    log_probs: list[list[float]] | None
+    """In nats, under the distribution drawn from, after temperature and the other processors; None for greedy text."""
 
 
 @torch.no_grad()
-def sample(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> list[list[int]]:
+def sample(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    config: GenerationConfig,
+    folded: FoldedLora | None = None,
+) -> Samples:
     """Sample one completion for each row of `prompts`; rows with the same prompt share its computation.
 
     Draws what `model.generate` draws: the same logits processors (transformers' own) and the same use of the random
@@ -116,15 +84,15 @@ def sample(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: Gen
         model: A causal language model, plain or wrapped by PEFT, for which `shared_prompt_obstacle` is None.
         prompts: N lists of token ids, at least two tokens each; repeat a prompt for each completion of its group.
         config: `max_new_tokens`, `eos_token_id`, `pad_token_id` and the sampling parameters.
+        folded: Of the same model, if there is one already, so that its memory is used again.
 
     Returns:
-        N lists of token ids, up to and with the end token, at most `max_new_tokens` long.
+        N completions, up to and with the end token, at most `max_new_tokens` long.
     """
     each, owner = distinct(prompts)
     config, _ = model._prepare_generation_config(config)
     model._prepare_special_tokens(config, kwargs_has_attention_mask=True, device="cpu")
     limit = config.max_new_tokens
-    eos = None if config.eos_token_id is None else torch.tensor(config.eos_token_id).reshape(-1)
     pad_id = int(config.pad_token_id) if config.pad_token_id is not None else 0
     widest = max(map(len, prompts))
     padded = torch.tensor([[pad_id] * (widest - len(prompt)) + list(prompt) for prompt in prompts])
@@ -133,23 +101,25 @@ def sample(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: Gen
     training = model.training
     model.eval()
     try:
-        with folded_lora(model):
+        with (folded or FoldedLora(model)).for_sampling():
             cache, prompt_mask = prompt_cache(
                 lambda **inputs: model(**inputs, use_cache=True, logits_to_keep=1), each, pad_id
             )
             rows = torch.tensor(owner)
             cache.layers = [_GrowingLayer(layer, rows, limit) for layer in cache.layers]
-            mask = torch.cat([prompt_mask[rows], torch.ones(len(rows), limit, dtype=torch.long)], 1)
             state = _Decoding(
                 ids=torch.cat([padded, padded.new_full((len(padded), limit), pad_id)], 1),
                 start=torch.tensor([[len(prompt) - 1] for prompt in prompts]),
-                mask=mask,
+                mask=torch.cat([prompt_mask[rows], torch.ones(len(rows), limit, dtype=torch.long)], 1),
                 cache=cache,
             )
-            lengths = _decode(model, state, processors, bool(config.do_sample), eos, limit, widest)
+            lengths = _decode(model, state, processors, config, widest)
     finally:
         model.train(training)
-    return [row[widest : widest + n] for row, n in zip(state.ids.tolist(), lengths, strict=True)]
+    tokens = [row[widest : widest + n] for row, n in zip(state.ids.tolist(), lengths, strict=True)]
+    if not config.do_sample:
+        return Samples(tokens, None)
+    return Samples(tokens, [row[:n] for row, n in zip(state.log_probs.tolist(), lengths, strict=True)])
 
 
 class _Decoding:
@@ -158,6 +128,7 @@ class _Decoding:
     def __init__(self, ids: torch.Tensor, start: torch.Tensor, mask: torch.Tensor, cache: DynamicCache) -> None:
         self.ids, self.start, self.mask, self.cache = ids, start, mask, cache
         self.rows = torch.arange(len(ids))
+        self.log_probs = torch.zeros(ids.shape)
 
     def keep(self, going: torch.Tensor) -> None:
         at = going.nonzero()[:, 0]
@@ -167,18 +138,12 @@ class _Decoding:
 
 
 def _decode(
-    model: PreTrainedModel,
-    state: _Decoding,
-    processors: Any,
-    is_sampled: bool,
-    eos: torch.Tensor | None,
-    limit: int,
-    widest: int,
+    model: PreTrainedModel, state: _Decoding, processors: Any, config: GenerationConfig, widest: int
 ) -> list[int]:
-    total = len(state.ids)
+    limit, total = config.max_new_tokens, len(state.ids)
+    eos = None if config.eos_token_id is None else torch.tensor(config.eos_token_id).reshape(-1)
     lengths = torch.full((total,), limit)
     is_done = torch.zeros(total, dtype=torch.bool)
-    draws = None
     for t in range(limit):
         end = widest + t
         seen = state.cache.get_seq_length() + 1
@@ -191,11 +156,11 @@ def _decode(
             logits_to_keep=1,
         ).logits[:, -1]
         scores = processors(state.ids[state.rows, :end], logits.float())
-        if is_sampled:
+        if config.do_sample:
+            probabilities = scores.softmax(-1)
             # One exponential for each row and word, ended rows too, as multinomial draws them inside generate.
-            draws = torch.empty(total, scores.shape[1]) if draws is None else draws
-            draws.exponential_()
-            chosen = (scores.softmax(-1) / draws[state.rows]).argmax(-1)
+            chosen = (probabilities / _exponentials(total, state.rows, scores.shape[1])).argmax(-1)
+            state.log_probs[state.rows, t] = probabilities.gather(1, chosen[:, None])[:, 0].log()
         else:
             chosen = scores.argmax(-1)
         still = ~is_done[state.rows]
@@ -211,6 +176,22 @@ def _decode(
         if going.sum() <= 0.875 * len(going):
             state.keep(going)
     return lengths.tolist()
+
+
+def _exponentials(total: int, rows: torch.Tensor, width: int) -> torch.Tensor:
+    """What `torch.empty(total, width).exponential_()[rows]` draws, in half the time, with the same random state after it."""
+    if not _draws_by_logarithm(total * width):
+        return torch.empty(total, width).exponential_()[rows]
+    return torch.empty(total, width, dtype=torch.float64).uniform_()[rows].neg_().log1p_().neg_().float()
+
+
+@functools.cache
+def _draws_by_logarithm(count: int) -> bool:
+    """Say whether `exponential_` is -log1p(-u) of a float64 uniform, bit by bit; with MKL on Intel processors it is not."""
+    drawn, uniform = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
+    expected = torch.empty(count).exponential_(generator=drawn)
+    got = torch.empty(count, dtype=torch.float64).uniform_(generator=uniform).neg_().log1p_().neg_().float()
+    return torch.equal(got, expected) and torch.equal(drawn.get_state(), uniform.get_state())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,13 +237,15 @@ def generate(
         disable_compile=True,
         **sampling,
     )
-    run = sample if shared_prompt_obstacle(model) is None else _stock_sample
+    longest = max(map(len, ids)) + max_completion_length
+    run = sample if shared_prompt_obstacle(model, longest) is None else _stock_sample
     completions: dict[int, Completion] = {}
     # Prompts of similar length together, so that little is padding.
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     for start in range(0, len(order), batch_size):
         batch = order[start : start + batch_size]
-        for row, tokens in zip(batch, run(model, [ids[row] for row in batch], config), strict=True):
+        samples = run(model, [ids[row] for row in batch], config)
+        for row, tokens in zip(batch, samples.tokens, strict=True):
             text = tokenizer.decode(tokens, skip_special_tokens=True)
             completions[row] = Completion(text, len(tokens), not tokens or tokens[-1] not in end_tokens)
         if progress is not None:
@@ -271,10 +254,8 @@ def generate(
 
 
 @torch.no_grad()
-def _stock_sample(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig
-) -> list[list[int]]:
-    """What `sample` does, through `model.generate`."""
+def _stock_sample(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> Samples:
+    """What `sample` does, through `model.generate`, without log-probabilities."""
     widest = max(map(len, prompts))
     ids = torch.tensor([[config.pad_token_id] * (widest - len(p)) + list(p) for p in prompts], device=model.device)
     mask = torch.tensor([[0] * (widest - len(p)) + [1] * len(p) for p in prompts], device=model.device)
@@ -289,4 +270,4 @@ def _stock_sample(
     for row in rows[:, widest:].tolist():
         length = next((i + 1 for i, token in enumerate(row) if token in ends), len(row))
         completions.append(row[:length])
-    return completions
+    return Samples(completions, None)

@@ -33,11 +33,13 @@ _PASS_OVERHEAD_TOKENS = 48
 _SHORTEST_COMMON_PREFIX = 16
 
 
-def shared_prompt_obstacle(model: PreTrainedModel) -> str | None:
+def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -> str | None:
     """Say why the shared-prompt path cannot run this model, or return None if it can.
 
     Args:
         model: A causal language model, plain or wrapped by PEFT.
+        longest: Prompt and completion together, in tokens. Sliding-window layers are no obstacle as long as everything fits
+            into the window; not given, they are.
     """
     config = model.config.get_text_config()
     name = config.model_type
@@ -46,15 +48,46 @@ def shared_prompt_obstacle(model: PreTrainedModel) -> str | None:
     if config is not model.config:
         return f"{name} is multimodal"
     layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if layer_types != {"full_attention"}:
-        return f"{name} has {', '.join(sorted(layer_types - {'full_attention'}))} layers"
-    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-        return f"{name} uses a sliding window"
+    others = layer_types - {"full_attention", "sliding_attention"}
+    if others:
+        return f"{name} has {', '.join(sorted(others))} layers"
+    window = getattr(config, "sliding_window", None)
+    slides = "sliding_attention" in layer_types or (window and getattr(config, "use_sliding_window", True))
+    if slides and window is None:
+        return f"{name} has sliding_attention layers of unknown width"
+    if slides and (longest is None or longest > window):
+        what = "prompt and completion" if longest is None else f"prompt and completion of {longest} tokens"
+        return f"{name} uses a sliding window of {window} tokens, which {what} may exceed"
     if getattr(config, "rope_parameters", None) is None:
         return f"{name} has no rotary positions"
     if getattr(model, "is_gradient_checkpointing", False):
         return "gradient checkpointing drops the key/value cache"
     return None
+
+
+def batch_obstacle(input_ids: torch.Tensor, attention_mask: torch.Tensor, completion_length: int) -> str | None:
+    """Say why a batch has to take the stock path, or return None if its prompts can be shared.
+
+    Args:
+        input_ids, attention_mask: (B, P + C), as for `shared_prompt_logps`.
+        completion_length: C.
+    """
+    completion_mask = attention_mask[:, -completion_length:]
+    lengths = completion_mask.sum(1, keepdim=True)
+    if not torch.equal(completion_mask.bool(), torch.arange(completion_length) < lengths):
+        return "a completion is masked in its middle"
+    prompts = _unpadded_prompts(input_ids, attention_mask, completion_length)
+    if min(map(len, prompts)) < 2:
+        return "a prompt is shorter than two tokens"
+    if len(set(prompts)) == len(prompts):
+        return "no prompt occurs twice in a micro-batch (raise per_device_train_batch_size)"
+    return None
+
+
+def _unpadded_prompts(ids: torch.Tensor, mask: torch.Tensor, completion_length: int) -> list[tuple[int, ...]]:
+    width = ids.shape[1] - completion_length
+    lengths = mask[:, :width].sum(1).tolist()
+    return [tuple(row[width - n :]) for row, n in zip(ids[:, :width].tolist(), lengths, strict=True)]
 
 
 def common_prefix_length(prompts: Sequence[Sequence[int]]) -> int:
@@ -130,31 +163,27 @@ def shared_prompt_logps(
     completion_length: int,
     *,
     pad_id: int,
-) -> tuple[torch.Tensor, torch.Tensor | None] | None:
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Per-token log-probabilities and entropies of completions, each distinct prompt run once, differentiable.
 
     Equal to a plain pass over `input_ids` up to the order of summation: 1e-4 in float32 for values and LoRA gradients.
+    With LoRA dropout the mask of a prompt is drawn once and not for each of its completions: each completion has the same
+    distribution as in a plain pass, but those of a group share the noise of their prompt, and no seed gives equal numbers.
 
     Args:
         model: A model patched by TRL's `add_fused_lm_head`, which also applies the sampling temperature.
-        input_ids: (B, P + C) left-padded prompts followed by right-padded completions.
+        input_ids: (B, P + C) left-padded prompts followed by right-padded completions, `batch_obstacle` of them None.
         attention_mask: (B, P + C), 1 for real tokens.
         completion_length: C.
         pad_id: Any token id; masked positions are filled with it.
 
     Returns:
         `(log_probs, entropies)`, both (B, C) float32 and zero where masked, in nats; entropies are None where the model
-        was patched without them. None if no prompt occurs twice or a mask is not contiguous: take the stock path then.
+        was patched without them.
     """
     width = input_ids.shape[1] - completion_length
-    prompt_lengths = attention_mask[:, :width].sum(1).tolist()
     lengths = attention_mask[:, width:].sum(1).tolist()
-    rows = input_ids.tolist()
-    prompts, prompt_of_row = distinct([row[width - n : width] for row, n in zip(rows, prompt_lengths, strict=True)])
-    columns = torch.arange(completion_length)
-    contiguous = torch.equal(attention_mask[:, width:].bool(), columns < torch.tensor(lengths)[:, None])
-    if len(prompts) == len(rows) or min(map(len, prompts)) < 2 or not contiguous:
-        return None
+    prompts, prompt_of_row = distinct(_unpadded_prompts(input_ids, attention_mask, completion_length))
 
     unscored = torch.full((1, 1), -100)
     cache, mask = prompt_cache(
@@ -185,6 +214,6 @@ def shared_prompt_logps(
         log_probs.append(functional.pad(output.log_probs, padding))
         if output.entropy is not None:
             entropies.append(functional.pad(output.entropy, padding))
-    back = torch.empty(len(rows), dtype=torch.long)
-    back[torch.tensor([row for bucket in buckets for row in bucket])] = torch.arange(len(rows))
+    back = torch.empty(len(input_ids), dtype=torch.long)
+    back[torch.tensor([row for bucket in buckets for row in bucket])] = torch.arange(len(input_ids))
     return torch.cat(log_probs)[back], torch.cat(entropies)[back] if entropies else None

@@ -1,7 +1,7 @@
-"""Build and run the GRPO trainer, and write down everything as it happens. The only module that imports trl.
+"""Build and run the GRPO trainer, and write down everything as it happens.
 
-On a CPU the trainer is TRL's `GRPOTrainer` with sampling and log-probabilities from `grpo_nb.rollout`; on a GPU it is the one
-that Unsloth made of it. Nothing else differs.
+On a CPU the trainer is the one of `grpo_nb.shared_trainer`; on a GPU it is the one that Unsloth made of TRL's. Nothing else
+differs. Only these two modules import trl.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 import os
 import platform
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,47 +30,17 @@ from grpo_nb.rewards.base import name_of, weight_of
 
 import_unsloth()
 
-import torch
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from grpo_nb import rollout, shared_prompts
+from grpo_nb import shared_prompts
+from grpo_nb.shared_trainer import SharedPromptGRPOTrainer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 RewardFunction = Callable[..., Sequence[float | None]]
 _RUN_BYTES = 200_000_000
-
-
-class SharedPromptGRPOTrainer(GRPOTrainer):
-    """TRL's trainer (1.15) with each distinct prompt computed once, for sampling and for log-probabilities, on a CPU."""
-
-    def _generate_single_turn(
-        self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any
-    ) -> tuple[list[list[int]], None]:
-        model = self.accelerator.unwrap_model(self.model)
-        return rollout.sample(model, prompt_ids, self.generation_config), None
-
-    def _get_per_token_logps_and_entropies(
-        self,
-        model: PreTrainedModel,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        logits_to_keep: int,
-        *args: Any,
-        **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        if not kwargs.get("compute_aux_loss"):
-            with self.accelerator.autocast():
-                shared = shared_prompts.shared_prompt_logps(
-                    model, input_ids, attention_mask, logits_to_keep, pad_id=self._tokenizer.pad_token_id
-                )
-            if shared is not None:
-                return (*shared, None)
-        return super()._get_per_token_logps_and_entropies(
-            model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
-        )
 
 
 class _Recorder(TrainerCallback):
@@ -177,7 +148,7 @@ def train(
     weights = _checked_rewards(rewards, task)
     _check_extra(settings)
     require_disk(Path(settings.run_root), _RUN_BYTES, "A run")
-    obstacle = shared_prompts.shared_prompt_obstacle(model) if settings.shared_prompts else "it is switched off"
+    obstacle = _stock_reason(model, settings)
 
     run = Run(new_run_folder(settings.run_root, name), model=model, tokenizer=tokenizer)
     info = _run_info(settings, task, rewards, weights, obstacle)
@@ -187,6 +158,7 @@ def train(
     recorder = _Recorder(run, settings, weights)
     started = time.perf_counter()
     status = "failed"
+    trainer = None
     try:
         with _reference_adapter(model):
             trainer = _build_trainer(model, tokenizer, task, rewards, settings, weights, run, recorder, obstacle)
@@ -200,6 +172,8 @@ def train(
         info["error"] = f"{type(error).__name__}: {error}"
         raise
     finally:
+        if getattr(trainer, "stock_reason", None):
+            info["rollout"] = f"shared prompts, but for some batches stock ({trainer.stock_reason})"
         write_json(run.path / "run.json", {**info, "status": status, "seconds": time.perf_counter() - started})
         recorder.close()
     with contextlib.suppress(OSError):  # empty unless `extra` asked for checkpoints
@@ -208,6 +182,17 @@ def train(
 
     write_model_card(run)
     return run
+
+
+def _stock_reason(model: Any, settings: Settings) -> str | None:
+    """Why TRL's own path computes this run, or None if prompts are shared; a warning where the user could not know."""
+    if not settings.shared_prompts:
+        return "it is switched off"
+    longest = settings.max_prompt_length + settings.max_completion_length
+    obstacle = shared_prompts.shared_prompt_obstacle(model, longest)
+    if obstacle is not None and find_gpu() is None:
+        warnings.warn(f"Prompts are not shared, and a step takes about three times as long: {obstacle}.", stacklevel=3)
+    return obstacle
 
 
 def _build_trainer(

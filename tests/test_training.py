@@ -211,6 +211,6 @@ def test_beta_zero_is_not_measured(fresh, tiny_settings: gn.Settings) -> None:
 
 def test_a_model_the_fast_path_does_not_fit_trains_all_the_same(fresh, tiny_settings, monkeypatch) -> None:
     model, tokenizer, task = fresh
-    monkeypatch.setattr(training.shared_prompts, "shared_prompt_obstacle", lambda model: "this model is odd")
+    monkeypatch.setattr(training.shared_prompts, "shared_prompt_obstacle", lambda model, longest: "this model is odd")
     run = gn.train(model, tokenizer, task, [brevity], tiny_settings.replace(max_steps=1), name="stock")
     assert run.info["rollout"] == "stock (this model is odd)" and math.isfinite(run.rows[0]["reward"])

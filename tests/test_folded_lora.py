@@ -1,0 +1,122 @@
+"""Folding changes how a LoRA layer is computed and nothing else."""
+
+import pytest
+import torch
+
+from grpo_nb.folded_lora import FoldedLora, thin_linear
+from tests.small_models import PROMPTS, assert_same_gradients, batch, gradients, lora_model, stock
+
+IDS = torch.tensor([PROMPTS[0]])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5, 12, 16, 17, 128, 129])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_thin_linear_is_linear(rows: int, has_bias: bool) -> None:
+    x, weight, bias = torch.randn(1, rows, 24), torch.randn(40, 24), torch.randn(40) if has_bias else None
+    got = thin_linear(x, weight, bias)
+    torch.testing.assert_close(got, torch.nn.functional.linear(x, weight, bias), atol=1e-5, rtol=1e-5)
+    assert got.is_contiguous()
+
+
+def test_logits_are_those_of_the_lora_layers() -> None:
+    model = lora_model().eval()
+    folded = FoldedLora(model)
+    with torch.no_grad():
+        expected = model(input_ids=IDS).logits
+        with model.disable_adapter():
+            plain = model(input_ids=IDS).logits
+        for _ in range(2):  # the second time in memory that is used again
+            with folded.for_sampling():
+                torch.testing.assert_close(model(input_ids=IDS).logits, expected, atol=1e-4, rtol=1e-4)
+        with model.disable_adapter(), folded.for_sampling():
+            torch.testing.assert_close(model(input_ids=IDS).logits, plain, atol=1e-5, rtol=1e-5)
+    assert (expected - plain).abs().max() > 0.01, "the adapter has no effect"
+
+
+def test_gradients_are_those_of_the_lora_layers() -> None:
+    model = lora_model("qwen2").train()  # with biases
+    ids, mask, length = batch(PROMPTS, [0, 1, 2], [5, 3, 4])
+    expected = gradients(model, *stock(model, ids, mask, length))
+    with FoldedLora(model).for_training():
+        output = stock(model, ids, mask, length)
+    assert_same_gradients(gradients(model, *output), expected, relative=1e-5)
+
+
+def test_a_change_of_the_adapter_is_seen_at_once() -> None:
+    model = lora_model().eval()
+    folded = FoldedLora(model)
+    with torch.no_grad(), folded.for_sampling():
+        before = model(input_ids=IDS).logits
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.mul_(2)  # past autograd, as loaders write
+    with torch.no_grad():
+        expected = model(input_ids=IDS).logits
+        with folded.for_sampling():
+            after = model(input_ids=IDS).logits
+    torch.testing.assert_close(after, expected, atol=1e-4, rtol=1e-4)
+    assert (after - before).abs().max() > 0.01
+
+
+def test_folding_again_before_the_backward_pass_is_an_error_and_not_a_wrong_gradient() -> None:
+    model = lora_model()
+    folded = FoldedLora(model)
+    with folded.for_training():
+        loss = model(input_ids=IDS).logits.sum()
+    with folded.for_training():
+        pass
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_dropout_is_left_to_peft_while_training() -> None:
+    model = lora_model(dropout=0.5).train()
+    with FoldedLora(model).for_training():
+        first, second = model(input_ids=IDS).logits, model(input_ids=IDS).logits
+    assert (first - second).abs().max() > 0.01
+
+
+def test_a_16_bit_model_is_not_folded_because_rounding_would_lose_small_changes() -> None:
+    model = lora_model().to(torch.bfloat16).eval()
+    with torch.no_grad():
+        expected = model(input_ids=IDS).logits
+        with FoldedLora(model).for_sampling():
+            assert torch.equal(model(input_ids=IDS).logits, expected)
+
+
+def test_a_4_bit_base_is_folded_with_the_gradient_of_peft(tiny_folder) -> None:
+    import grpo_nb as gn
+
+    model, tokenizer = gn.load_model(gn.preset("cpu", model=str(tiny_folder), load_in_4bit=True))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    ids = tokenizer("What is 3 + 4?", return_tensors="pt")["input_ids"]
+    weights = torch.linspace(-1, 1, ids.shape[1])[:, None]
+    folded, gradient = FoldedLora(model), {}
+    for path in ("peft", "folded"):
+        with folded.for_training() if path == "folded" else torch.enable_grad():
+            logits = model(input_ids=ids).logits
+        model.zero_grad()
+        (logits[0] * weights).pow(2).sum().backward()
+        gradient[path] = {n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad}
+    assert_same_gradients(gradient["folded"], gradient["peft"], relative=5e-3)
+    model.eval()
+    with torch.no_grad():
+        expected = model(input_ids=ids).logits
+        with folded.for_sampling():
+            got = model(input_ids=ids).logits
+    torch.testing.assert_close(got, expected, atol=2e-3, rtol=1e-3)
+
+
+def test_forwards_set_by_others_come_back() -> None:
+    model = lora_model().eval()
+    layer = model.get_base_model().model.layers[0].mlp.up_proj
+    mine = layer.forward
+    layer.forward = lambda *args, **kwargs: mine(*args, **kwargs)
+    hooked = layer.forward
+    with FoldedLora(model).for_sampling():
+        assert layer.forward is not hooked
+    assert layer.forward is hooked
+    others = [m for m in model.modules() if m is not layer and hasattr(m, "lora_A")]
+    assert others and not any("forward" in vars(m) for m in others)
