@@ -101,7 +101,7 @@ def sample(
     training = model.training
     model.eval()
     try:
-        with (folded or FoldedLora(model)).for_sampling():
+        with (folded or FoldedLora(model)).for_inference():
             cache, prompt_mask = prompt_cache(
                 lambda **inputs: model(**inputs, use_cache=True, logits_to_keep=1), each, pad_id
             )

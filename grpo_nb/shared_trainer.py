@@ -132,7 +132,8 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
         """Log-probabilities and entropies (B, C); rows that are not scored get values whose ratio to the old ones is 1."""
         pad_id = self._tokenizer.pad_token_id
         if scored.all():
-            with self._folded.for_training(), self.accelerator.autocast():
+            folded = self._folded.for_training if torch.is_grad_enabled() else self._folded.for_inference
+            with folded(), self.accelerator.autocast():
                 return shared_prompt_logps(model, ids, mask, length, pad_id=pad_id)
         old = self._loss_inputs.get("old_per_token_logps")
         log_probs = torch.zeros(len(ids), length) if old is None else old.float().clone()

@@ -16,6 +16,7 @@ def test_thin_linear_is_linear(rows: int, has_bias: bool) -> None:
     got = thin_linear(x, weight, bias)
     torch.testing.assert_close(got, torch.nn.functional.linear(x, weight, bias), atol=1e-5, rtol=1e-5)
     assert got.is_contiguous()
+    torch.testing.assert_close(thin_linear(x, weight, bias, is_row_major=False), got)
 
 
 def test_logits_are_those_of_the_lora_layers() -> None:
@@ -26,9 +27,9 @@ def test_logits_are_those_of_the_lora_layers() -> None:
         with model.disable_adapter():
             plain = model(input_ids=IDS).logits
         for _ in range(2):  # the second time in memory that is used again
-            with folded.for_sampling():
+            with folded.for_inference():
                 torch.testing.assert_close(model(input_ids=IDS).logits, expected, atol=1e-4, rtol=1e-4)
-        with model.disable_adapter(), folded.for_sampling():
+        with model.disable_adapter(), folded.for_inference():
             torch.testing.assert_close(model(input_ids=IDS).logits, plain, atol=1e-5, rtol=1e-5)
     assert (expected - plain).abs().max() > 0.01, "the adapter has no effect"
 
@@ -45,14 +46,14 @@ def test_gradients_are_those_of_the_lora_layers() -> None:
 def test_a_change_of_the_adapter_is_seen_at_once() -> None:
     model = lora_model().eval()
     folded = FoldedLora(model)
-    with torch.no_grad(), folded.for_sampling():
+    with torch.no_grad(), folded.for_inference():
         before = model(input_ids=IDS).logits
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             parameter.data.mul_(2)  # past autograd, as loaders write
     with torch.no_grad():
         expected = model(input_ids=IDS).logits
-        with folded.for_sampling():
+        with folded.for_inference():
             after = model(input_ids=IDS).logits
     torch.testing.assert_close(after, expected, atol=1e-4, rtol=1e-4)
     assert (after - before).abs().max() > 0.01
@@ -80,7 +81,7 @@ def test_a_16_bit_model_is_not_folded_because_rounding_would_lose_small_changes(
     model = lora_model().to(torch.bfloat16).eval()
     with torch.no_grad():
         expected = model(input_ids=IDS).logits
-        with FoldedLora(model).for_sampling():
+        with FoldedLora(model).for_inference():
             assert torch.equal(model(input_ids=IDS).logits, expected)
 
 
@@ -104,7 +105,7 @@ def test_a_4_bit_base_is_folded_with_the_gradient_of_peft(tiny_folder) -> None:
     model.eval()
     with torch.no_grad():
         expected = model(input_ids=ids).logits
-        with folded.for_sampling():
+        with folded.for_inference():
             got = model(input_ids=ids).logits
     torch.testing.assert_close(got, expected, atol=2e-3, rtol=1e-3)
 
@@ -115,7 +116,7 @@ def test_forwards_set_by_others_come_back() -> None:
     mine = layer.forward
     layer.forward = lambda *args, **kwargs: mine(*args, **kwargs)
     hooked = layer.forward
-    with FoldedLora(model).for_sampling():
+    with FoldedLora(model).for_inference():
         assert layer.forward is not hooked
     assert layer.forward is hooked
     others = [m for m in model.modules() if m is not layer and hasattr(m, "lora_A")]

@@ -227,3 +227,15 @@ def test_the_stock_path_is_taken_and_said_once(base, tmp_path) -> None:
     said = [str(w.message) for w in caught if "slower path" in str(w.message)]
     assert len(said) == 1 and "per_device_train_batch_size" in said[0]
     assert "no prompt occurs twice" in trainer.stock_reason
+
+
+def test_skipped_completions_keep_a_ratio_of_one_even_where_they_were_next_to_impossible(base, tmp_path) -> None:
+    """A ratio of exp(0 - old) would overflow, and infinity times no advantage is not a number."""
+    trainer = build(base, SharedPromptGRPOTrainer, tmp_path, reward=first_group_alike, beta=0.0)
+    trainer.model.train()
+    rows = [trainer.train_dataset[i] for i in (0, 0, 0, 0, 1, 1, 1, 1)]
+    inputs = trainer._prepare_inputs(rows)
+    trainer.current_gradient_accumulation_steps = 1
+    inputs["old_per_token_logps"] = torch.full(inputs["completion_ids"].shape, -200.0)
+    inputs["old_per_token_logps"][inputs["advantages"] != 0] = -10.0
+    assert torch.isfinite(trainer.compute_loss(trainer.model, inputs))
