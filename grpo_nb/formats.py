@@ -88,7 +88,28 @@ class AnswerFormat:
 
     def completeness(self, text: str) -> float:
         """Return the share of `tags` that occur exactly once, 0.0 to 1.0: partial credit for a format half learnt."""
-        return sum(text.count(tag) == 1 for tag in self.tags) / len(self.tags)
+        spans = self.tag_spans(text)
+        return sum(span is not None for span in spans) / len(spans)
+
+    def tag_spans(self, text: str) -> list[tuple[int, int] | None]:
+        r"""Return for each of `tags` where it stands, as (start, end); None if it is missing or there more than once.
+
+        A closing brace is the one that matches, whatever braces the answer has in it.
+
+        >>> boxed().tag_spans(r"\boxed{\frac{1}{2}}.")
+        [(0, 7), (18, 19)]
+        """
+        spans: list[tuple[int, int] | None] = []
+        for tag in self.tags:
+            start = text.find(tag) if text.count(tag) == 1 else -1
+            if tag == "}" and tag == self.answer_close:
+                opened = (
+                    text.find(self.answer_open) + len(self.answer_open) if text.count(self.answer_open) == 1 else -1
+                )
+                end = _matching_brace(text[opened:]) if opened >= 0 else None
+                start = -1 if end is None else opened + end
+            spans.append((start, start + len(tag)) if start >= 0 else None)
+        return spans
 
     def reasoning(self, text: str) -> str:
         """Return the text of the reasoning: between its tags, or before the answer; all of the text if neither is there.

@@ -1,9 +1,9 @@
 r"""The reward for mathematical answers: equal expressions through math-verify, behind a gate that lets one answer through.
 
-math-verify is made to find and forgive; a reward must not. By itself it takes `41 = 42`, `42 \text{ is wrong}`, `x + 1 = 42` and, after
-"What is 23 + 19?", `23 + 19` for 42, and `1 2 3 4` for 10. So here an answer first has to be one answer: of the form of the gold
-answer, without words, relations, lists or commands that the gold answer has none of. Plain numbers never reach
-math-verify; what does is judged in another process under hard limits (`maths_pool`).
+math-verify is made to find and forgive; a reward must not. By itself it takes `41 = 42`, `42 \text{ is wrong}`, `x + 1 = 42`
+and, after "What is 23 + 19?", `23 + 19` for 42, and `1 2 3 4` for 10. So here an answer first has to be one answer: of the
+form of the gold answer, without words, relations, lists or commands that the gold answer has none of. Plain numbers never
+reach math-verify; what does is judged in another process under hard limits (`maths_pool`).
 """
 
 from __future__ import annotations
@@ -22,15 +22,20 @@ from grpo_nb.rewards.maths_pool import BATCH_SECONDS, PAIR_SECONDS, judge_pairs
 from grpo_nb.rewards.quantities import split_variable, unwrap
 from grpo_nb.rewards.slot import SlotReward, is_copied, split_answers
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 _LONGEST = 400
-_COMMANDS = frozenset(
+_COMMANDS = _words(
     "frac dfrac tfrac cfrac sqrt pi cdot times div left right infty circ degree binom boxed text mathrm mathbf mathbb "
     "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp alpha beta gamma delta epsilon varepsilon "
     "zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta "
-    "Lambda Xi Pi Sigma Phi Psi Omega".split()
+    "Lambda Xi Pi Sigma Phi Psi Omega"
 ) | set(",!;: %$")
-_FUNCTIONS = frozenset("sin cos tan cot sec csc arcsin arccos arctan log ln lg exp sqrt pi".split())
-_COUPLING = frozenset("or and is not but if no nor to".split())
+_FUNCTIONS = _words("sin cos tan cot sec csc arcsin arccos arctan log ln lg exp sqrt pi")
+_COUPLING = _words("or and is not but if no nor to")
 _CHARACTERS = frozenset(" +-*/^_(){}[].\\$'~")
 _RELATION = re.compile(r"[=<>]|\\(?:leq?|geq?|lt|gt|neq?|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)", re.DOTALL)
@@ -119,7 +124,8 @@ def compare_without_sympy(given: str, gold: str) -> bool | None:
 def is_one_answer(given: str, gold: str) -> bool:
     r"""Whether the text has the form of one answer to what the gold answer answers.
 
-    It has no relation, comma, word, text or command that the gold answer has not as well, no digits apart, and no tower of powers.
+    It has no relation, comma, word, text or command that the gold answer has not as well, no digits apart, and no tower
+    of powers.
 
     >>> is_one_answer("1+x", "x+1"), is_one_answer(r"42x \text{ is wrong}", "42x"), is_one_answer("x or y", "x")
     (True, False, False)
@@ -182,11 +188,8 @@ def _compare_numbers(given: str, gold: str) -> bool | None:
             return None
         gold, units = match[1], ((match[2], Fraction(1)),)
         given = _TEXT.sub(r"\1", given) if len(_TEXT.findall(given)) == 1 else given
-    elif gold.endswith("%"):
-        units = (("\\%", Fraction(1, 100)), ("%", Fraction(1, 100)))
-        if not given.endswith("%") and is_same_number(given + "%", gold):
-            return True  # the question asked for percent, so the sign may be left out
-        units = ()
+    elif gold.endswith("%") and not given.endswith("%") and is_same_number(given + "%", gold):
+        return True  # the question asks for percent, so the answer may leave the sign out
     given = _DEGREES.sub("", given)
     return is_same_number(given, gold, units=units) or _is_rounded(given, value[1])
 
@@ -240,18 +243,18 @@ def maths(
 ) -> Reward:
     r"""1.0 if the answer slot holds an expression equal to the gold answer, else 0.0; None where there is no gold answer.
 
-    `1+x` is `x+1`, `\frac{1}{2}` is `0.5`, `2\sqrt{3}` is `\sqrt{12}`, `\{2, 1\}` is `\{1, 2\}`. Gives TRL's `accuracy_reward` on its
-    documented examples, and differs where that one pays for nonsense or is not safe:
+    `1+x` is `x+1`, `\frac{1}{2}` is `0.5`, `2\sqrt{3}` is `\sqrt{12}`, `\{2, 1\}` is `\{1, 2\}`. Gives the numbers of TRL's
+    `accuracy_reward` on its documented examples, and differs where that one pays for nonsense or is not safe:
 
     * Only the slot counts, and it must be the last word; TRL takes the first box, whatever follows.
-    * One answer: `41 = 42`, `42 \text{ is wrong}`, `41, 42`, `1 2 3 4` are refused; TRL pays for the first two.
-    * Where the gold answer is a number, the answer is one too, compared exactly: arithmetic left undone (`23 + 19`, `2^{10}`) is
-      refused, `0` is not `10^{-8}`, `42\%` is not 42. TRL pays for all of these. Six decimals stand for a fraction that has no end.
+    * One answer: `41 = 42` and `42 \text{ is wrong}` are refused. TRL pays for both.
+    * Where the gold answer is a number, the answer is one too, compared exactly: arithmetic left undone (`23 + 19`,
+      `2^{10}`) is refused, and `42\%` is not 42. TRL pays for these. Six decimals stand for a fraction that has no end.
     * An expression copied from the question is no answer to it, unless it is the gold answer to the letter.
     * A gold answer of words is compared as text; TRL skips such rows.
     * Works in any thread. Each expression has `seconds` of processor time, the batch `batch_seconds` in all, kept from
-      outside the process that computes. In a batch that uses them up, the longest expressions go unjudged, score 0.0, and a
-      warning says so; until then no score depends on the rest of the batch.
+      outside the process that computes. In a batch that uses them up, the longest expressions go unjudged, score 0.0, and
+      a warning says so; until then no score depends on the rest of the batch.
 
     Args:
         weight: Of the total reward.

@@ -1,7 +1,7 @@
 """The other end of `maths_worker`: one worker for each process that asks, started at the first question.
 
-Works in any thread, because nothing here needs a signal: limits are kept by the worker and, should it fail, by the wait for its answer.
-It is a fresh interpreter, not a fork of this one, which may hold a GPU.
+Works in any thread, because nothing here needs a signal: limits are kept by the worker and, should it fail, by the wait for
+its answer. It is a fresh interpreter, not a fork of this one, which may hold a GPU.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The process in which math-verify runs: it stays clean and forks a child that does the work and may be killed for it.
 
-Started by `maths_pool` as a script, never imported. It loads math-verify once (a second or so). The child that answers has a limit on its
-memory, and for each pair one on its processor time, which the kernel enforces even inside a long multiplication. When the
-child is killed, the next one costs a fork, a few milliseconds. When the parent goes, the pipe ends and so does all of this.
+Started by `maths_pool` as a script, never imported. It loads math-verify once (a second or so). The child that answers has a
+limit on its memory, and for each pair one on its processor time, which the kernel enforces even inside a long
+multiplication. A killed child costs a fork, a few milliseconds. When the parent goes, the pipe ends and so does all of this.
 
-One request a line, `{"pairs": [[gold, given], ...], "seconds": s, "batch_seconds": b}`; one answer a line, `[true | false | null, ...]`: null is a pair
-that reached its limit, and pairs that the batch's limit left no time for are missing at the end.
+One request a line, `{"pairs": [[gold, given], ...], "seconds": s, "batch_seconds": b}`; one answer a line,
+`[true | false | null, ...]`: null is a pair that reached its own limit; pairs that the batch's limit left no time for are
+missing at the end.
 """
 
 import contextlib
@@ -47,7 +48,7 @@ def judge(gold: str, given: str) -> bool:
 
 def _serve_child(requests: int, answers: int) -> None:
     """Judge pairs as they come; processor time is limited per pair by the kernel, memory once for all."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = _MEMORY if hard == resource.RLIM_INFINITY else min(_MEMORY, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     sys.setrecursionlimit(3000)

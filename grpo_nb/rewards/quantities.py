@@ -1,7 +1,7 @@
 r"""Reading numbers: what one number is, in the ways people and language models write it, exactly and without evaluation.
 
-`3/4`, `1 3/4`, `\frac{3}{4}`, `75\%`, `1,250.50`, `1.2e-3`, `1.2 \times 10^{-3}` are numbers. `41 + 1`, `6 \cdot 7`, `2^{10}` are
-arithmetic still to be done, and nobody's answer: a model that may leave it undone learns to copy the question.
+`3/4`, `1 3/4`, `\frac{3}{4}`, `75\%`, `1,250.50`, `1.2e-3`, `1.2 \times 10^{-3}` are numbers. `41 + 1`, `6 \cdot 7`, `2^{10}`
+are arithmetic still to be done: a model that may leave it undone learns to copy the question.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _LARGEST_EXPONENT = 400  # beyond any float; keeps 1e999999999 from filling the 
 _SEPARATOR = r"(?:,|\{,\}|\\,|\u202f|\u2009|\u00a0)"
 _DIGITS = rf"(?:[0-9]{{1,3}}(?:{_SEPARATOR}[0-9]{{3}})+|[0-9]+)"
 _DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)"
-_EXPONENT = r"(?:[eE](?P<e>[-+]?[0-9]{1,4})|\s*(?:x|\*|\u00d7|\\times|\\cdot)\s*10\s*(?:\^|\*\*)\s*\{?(?P<p>[-+]?[0-9]{1,4})\}?)"
+_EXPONENT = (
+    r"(?:[eE](?P<e>[-+]?[0-9]{1,4})"
+    r"|\s*(?:x|\*|\u00d7|\\times|\\cdot)\s*10\s*(?:\^|\*\*)\s*\{?(?P<p>[-+]?[0-9]{1,4})\}?)"
+)
 _NUMBER = re.compile(rf"(?P<number>{_DECIMAL}){_EXPONENT}?")
 _FRACTION = re.compile(
     rf"(?:(?P<whole>{_DIGITS})(?:\s+|\s*(?=\\)))?"
@@ -68,7 +71,8 @@ def parse_number(text: str, units: Mapping[str, Fraction] | None = None) -> Frac
 
     Args:
         text: What stands in the answer slot.
-        units: Names that may stand beside the number, each with the factor it stands for. `%` as a unit of factor 1 makes `42%` be 42.
+        units: Names that may stand beside the number, each with the factor it stands for. `%` as a unit of factor 1 makes
+            `42%` be 42.
 
     >>> parse_number("$1,250.50") == Fraction("1250.5") == parse_number(r"1250\frac{1}{2}")
     True
