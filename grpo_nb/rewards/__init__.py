@@ -5,8 +5,9 @@
 
 from grpo_nb.rewards.answers import correctness, exact_text, number
 from grpo_nb.rewards.base import Reward, completion_text, weights_by_name
-from grpo_nb.rewards.classifier import classifier
+from grpo_nb.rewards.classifiers import classifier
 from grpo_nb.rewards.compose import adaptive, clipped, combined, dummy
+from grpo_nb.rewards.expressions import maths
 from grpo_nb.rewards.format import (
     answer_format,
     incremental_format,
@@ -16,7 +17,6 @@ from grpo_nb.rewards.format import (
     xml_tags,
 )
 from grpo_nb.rewards.length import cosine_length, ideal_length, minimum_length, soft_overlong
-from grpo_nb.rewards.maths import maths
 from grpo_nb.rewards.structured import json_answer, multiple_choice, regex_answer
 from grpo_nb.rewards.text import banned_phrases, language, reasoning_steps, repetition
 

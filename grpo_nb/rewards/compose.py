@@ -1,4 +1,4 @@
-"""Rewards made of rewards: bounded, summed up, and fading as they are learnt; and one that is no reward at all, for debugging."""
+"""Rewards made of rewards: bounded, summed up, fading as they are learnt; and one that is no reward, for debugging."""
 
 from __future__ import annotations
 
@@ -79,8 +79,9 @@ class _Combined(_Composed):
 class AdaptiveState:
     """What an adaptive reward has seen: the success rate it knew at the start of each step.
 
-    The mean `m` moves as `m <- decay * m + (1 - decay) * s`, where `s` is the share of one step's completions that succeeded, at
-    the end of that step; it starts at 0. Pickled with its reward; written to a file at each new step if there is a path.
+    The mean `m` moves as `m <- decay * m + (1 - decay) * s`, where `s` is the share of one step's completions that
+    succeeded, at the end of that step; it starts at 0. Pickled with its reward; written to a file at each new step if
+    there is a path.
     """
 
     def __init__(self, path: str = "") -> None:

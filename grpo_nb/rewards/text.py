@@ -149,7 +149,7 @@ def reasoning_steps(
     format: AnswerFormat | None = None,
     name: str = "reasoning_steps",
 ) -> Reward:
-    """The share of `count` steps in the reasoning: lines that begin as `1.`, `Step 2:`, `-`, `First,` and then say something new.
+    """The share of `count` steps in the reasoning: lines that begin as `1.`, `Step 2:`, `-`, `First,` and say something new.
 
     Only lines with at least `words` different words count, and equal lines once, so that markers alone earn nothing.
     Whether a step makes sense, this cannot see. Words such as "First" are English; numbers and dashes are everybody's.
@@ -197,7 +197,7 @@ def language(
     Raises:
         ValueError: A script that Unicode does not have.
 
-    >>> language()(completions=["The sum is seven.", "The sum is \u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03"])
+    >>> language()(completions=["The sum is seven.", "The sum is \u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03"])
     [1.0, 0.5]
     """
     scripts = scripts or ("Latin",)
