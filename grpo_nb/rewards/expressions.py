@@ -165,8 +165,9 @@ def bare(text: str) -> str:
     >>> bare(r"\left( \dfrac{1}{2}, 3 \right)")
     '(\\frac{1}{2},3)'
     """
+    text = re.sub(r"\\cdot(?![A-Za-z])", "*", text)  # while the space after it still ends its name
     text = re.sub(r"\\[dt]frac", r"\\frac", _SPACING.sub("", text))
-    return re.sub(r"(?<=[A-Za-z0-9)}])(?:\\cdot(?![A-Za-z])|\*(?!\*))(?=[A-Za-z(\\])", "", text)
+    return re.sub(r"(?<=[A-Za-z0-9)}])\*(?=[A-Za-z(\\])", "", text)
 
 
 def _plain(text: str) -> str:

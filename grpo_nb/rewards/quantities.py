@@ -99,7 +99,7 @@ def parse_number(text: str, units: Mapping[str, Fraction] | None = None) -> Frac
 def _without_unit(text: str, units: Mapping[str, Fraction]) -> tuple[str, Fraction]:
     # The longest first: "km" before "m".
     for unit in sorted(units, key=len, reverse=True):
-        for written in (unit, f"\\text{{{unit}}}", f"\\text{{ {unit}}}", f"\\mathrm{{{unit}}}", f"\\{unit}"):
+        for written in (f"\\text{{{unit}}}", f"\\text{{ {unit}}}", f"\\mathrm{{{unit}}}", f"\\{unit}", unit):
             if text.endswith(written):
                 rest = text.removesuffix(written).rstrip().removesuffix("\\,").removesuffix("~").rstrip()
             elif text.startswith(written):
