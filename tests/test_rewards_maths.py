@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from grpo_nb import formats
 from grpo_nb.models import import_unsloth
 from grpo_nb.rewards import cosine_length, maths, maths_pool
-from grpo_nb.rewards.expressions import is_one_answer
 
 import_unsloth()  # before trl
 
@@ -126,16 +125,33 @@ def test_no_latex_makes_it_raise(texts: list[str], gold: str) -> None:
     assert [maths()(completions=[c], answer=[gold])[0] for c in completions] == found
 
 
-@settings(deadline=None, max_examples=60)
-@given(
-    given_answer=LATEX,
-    wrong=st.sampled_from(["x+2", "7", "y"]),
-    joint=st.sampled_from([" or ", ", ", " = ", r" \text{ or } ", "; ", r" \lor ", "\n"]),
-)
-def test_a_second_answer_beside_the_right_one_is_a_hedge(given_answer: str, wrong: str, joint: str) -> None:
-    assert score(f"{wrong}{joint}x+1", "x+1") == 0.0
+JOINTS = [
+    " or ",
+    ", ",
+    ",",
+    " = ",
+    r" \text{ or } ",
+    "; ",
+    r" \lor ",
+    r" \quad ",
+    "\n",
+    " ",
+    "/",
+    ":",
+    r"\,",
+    "~",
+    " & ",
+    ")(",
+    r"\\",
+]
+
+
+@pytest.mark.parametrize("joint", JOINTS)
+@pytest.mark.parametrize("wrong", ["x+2", "7", "y", "x", "41x"])
+def test_a_second_answer_beside_the_right_one_is_a_hedge(wrong: str, joint: str) -> None:
     assert score(f"x+1{joint}{wrong}", "x+1") == 0.0
-    assert not is_one_answer(f"x+1{joint}{given_answer}", "x+1") or joint not in (" or ", ", ", " = ", "; ")
+    # `y = x+1` names the answer, as `f = x+1` would.
+    assert score(f"{wrong}{joint}x+1", "x+1") == float(wrong == "y" and joint == " = ")
 
 
 def test_hostile_expressions_cost_a_bounded_time_and_no_other_answer() -> None:
