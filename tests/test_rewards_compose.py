@@ -86,7 +86,7 @@ def test_adaptive_comes_back_after_a_restart(tmp_path) -> None:
 
     straight = run(adaptive(xml_format()), 0, 12)
     assert len(set(straight)) > 5
-    path = tmp_path / "state.json"
+    path = tmp_path / "new" / "state.json"
     crashed = adaptive(xml_format(), path=path)
     assert run(crashed, 0, 9) == straight[:9]
     # A new process, back at the checkpoint of step 6: the same factors as without the crash.

@@ -121,6 +121,7 @@ class AdaptiveState:
 
     def _write(self) -> None:
         if self.path:
+            Path(self.path).parent.mkdir(parents=True, exist_ok=True)
             staged = Path(f"{self.path}.{os.getpid()}.partial")
             staged.write_text(json.dumps(self.history))
             staged.replace(self.path)

@@ -119,12 +119,11 @@ def main() -> None:
                 if left <= 0:
                     break
                 # Wall time is there for what waits without computing, and for a machine that is very busy.
-                wall = min(left, 4 * request["seconds"])
-                verdict = child.ask(gold, given, request["seconds"], wall)
+                verdict = child.ask(gold, given, request["seconds"], min(left, 4 * request["seconds"]))
                 if verdict is None:
                     child.end()
                     child = _Child()
-                    if wall == left:  # the batch's limit, not the pair's own
+                    if time.monotonic() >= end:  # the batch's limit, not the pair's own
                         break
                 verdicts.append(verdict)
             answers.write(json.dumps(verdicts).encode() + b"\n")
