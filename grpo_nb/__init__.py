@@ -24,11 +24,14 @@ _PUBLIC = {
     "compare": "evaluation",
     "evaluate": "evaluation",
     "export_merged": "export",
+    "group_advantages": "scoring",
     "hashes": "formats",
     "load_model": "models",
     "load_task": "data",
     "open_run": "metrics",
     "preset": "config",
+    "reweight": "scoring",
+    "score": "scoring",
     "think_answer": "formats",
     "train": "training",
     "xml": "formats",
@@ -55,6 +58,9 @@ if TYPE_CHECKING:
     from grpo_nb.metrics import Run as Run
     from grpo_nb.metrics import open_run as open_run
     from grpo_nb.models import load_model as load_model
+    from grpo_nb.scoring import group_advantages as group_advantages
+    from grpo_nb.scoring import reweight as reweight
+    from grpo_nb.scoring import score as score
     from grpo_nb.training import train as train
 
 __all__ = sorted([*_PUBLIC, *_MODULES])
