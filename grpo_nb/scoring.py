@@ -2,7 +2,8 @@
 
 `score` calls each reward as `GRPOTrainer._calculate_rewards` of trl 1.15 does, `group_advantages` is that trainer's
 formula, and `reweight` answers "what if this reward weighed more". Not covered: reward models given to TRL as
-torch modules or Hub ids, and `multi_objective_aggregation="normalize_then_sum"`, whose advantages cannot be had from the totals.
+torch modules or Hub ids, and `multi_objective_aggregation="normalize_then_sum"`, whose advantages do not follow from
+the totals.
 """
 
 from __future__ import annotations
@@ -83,8 +84,12 @@ class Scores:
         """One row per completion: its text, each reward's score, the total."""
         import pandas
 
-        # Built from pairs, for a reward may be called "completion" or "total".
-        columns = [("completion", self.completions), *self.values.items(), ("total", self.totals)]
+        # Built from pairs, for a reward may be called "completion" or "total". pyarrow cannot hold a lone surrogate.
+        columns = [
+            ("completion", [displayable(text) for text in self.completions]),
+            *self.values.items(),
+            ("total", self.totals),
+        ]
         table = pandas.DataFrame({number: list(values) for number, (_, values) in enumerate(columns)})
         return table.set_axis([name for name, _ in columns], axis=1)
 
