@@ -224,7 +224,7 @@ def _await(reward: RewardFunction, keywords: dict[str, Any]) -> Any:
         except BaseException as error:  # handed to the caller's thread, which raises it
             result["error"] = error
 
-    thread = threading.Thread(target=run, name=f"reward {reward_name(reward)}")
+    thread = threading.Thread(target=run, name=f"reward {reward_name(reward)}", daemon=True)
     thread.start()
     thread.join()
     if "error" in result:
