@@ -21,6 +21,7 @@ _PUBLIC = {
     "Task": "data",
     "boxed": "formats",
     "check_environment": "environment",
+    "check_rewards": "checks",
     "compare": "evaluation",
     "evaluate": "evaluation",
     "export_merged": "export",
@@ -40,6 +41,7 @@ _MODULES = ("rewards",)
 
 if TYPE_CHECKING:
     from grpo_nb import rewards as rewards
+    from grpo_nb.checks import check_rewards as check_rewards
     from grpo_nb.config import EMBEDDED_MODEL as EMBEDDED_MODEL
     from grpo_nb.config import Settings as Settings
     from grpo_nb.config import preset as preset

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_nb.rewards.base import Completion, completion_text, name_of
+from grpo_nb.rewards.base import Completion, Reward, completion_text, name_of
 
 RewardFunction = Callable[..., Sequence[float | None]]
 
@@ -35,7 +35,7 @@ class TrainerState:
 
     epoch: float = 0.0
     global_step: int = 0
-    max_steps: int = 100
+    max_steps: int = 1
     """Not 0, which is what it is only before a trainer starts: rewards divide by it."""
     logging_steps: int = 1
     eval_steps: int = 500
@@ -83,21 +83,28 @@ class Batch:
     completions: list[Completion]
     completion_ids: Any
     columns: Mapping[str, list[Any]]
-    trainer_state: Any = field(default_factory=TrainerState)
+    trainer_state: Any = None
+    """None outside of training: a plain function gets a `TrainerState`, a reward of the kit None, and stays as it is."""
 
     def __len__(self) -> int:
         return len(self.completions)
 
     def keywords(
-        self, log_extra: Callable[[str, list[Any]], None], log_metric: Callable[[str, float], None]
+        self,
+        reward: RewardFunction,
+        log_extra: Callable[[str, list[Any]], None],
+        log_metric: Callable[[str, float], None],
     ) -> dict[str, Any]:
         """Return what the reward is called with. The lists are the batch's own, as they are the trainer's own there."""
+        state = self.trainer_state
+        if state is None and not isinstance(reward, Reward):
+            state = TrainerState()
         return {
             "prompts": self.prompts,
             "completions": self.completions,
             "completion_ids": self.completion_ids,
             **self.columns,
-            "trainer_state": self.trainer_state,
+            "trainer_state": state,
             "log_extra": log_extra,
             "log_metric": log_metric,
         }
@@ -171,7 +178,7 @@ def make_batch(
         completions=completions,
         completion_ids=NotGiven("completion_ids") if completion_ids is None else [list(ids) for ids in completion_ids],
         columns={key: [row[key] for row in listed] for key in (listed[0] if listed else ()) if key not in _NOT_COLUMNS},
-        trainer_state=TrainerState() if trainer_state is None else trainer_state,
+        trainer_state=trainer_state,
     )
 
 
@@ -210,7 +217,7 @@ def call_reward(
 
     An async reward gets an event loop of its own in a thread, because a notebook's thread has one running.
     """
-    keywords = batch.keywords(log_extra, log_metric)
+    keywords = batch.keywords(reward, log_extra, log_metric)
     output = _await(reward, keywords) if is_async(reward) else reward(**keywords)
     return list(output)
 

@@ -147,7 +147,8 @@ def score(
         completion_ids: Token ids, for rewards that count tokens; or pass `tokenizer`.
         tokenizer: Makes `completion_ids` from the completions.
         weights: By name; those the rewards carry (1.0 for a plain function) where not given.
-        trainer_state: For rewards that look at training progress; `TrainerState()` is the first step.
+        trainer_state: For rewards that look at training progress. Without it plain functions see the first step, and
+            rewards of the kit None: one that adapts in training does not count these completions.
         on_error: `"raise"` stops at the first reward that fails and says on which row. `"record"` scores what can be scored and
             lists what failed in `errors`.
 
