@@ -10,7 +10,6 @@ import itertools
 import json
 import math
 import re
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -128,6 +127,7 @@ class _Sample:
     ) -> None:
         self.rows, self.golds, self.format, self.tokenizer = rows, golds, format, tokenizer
         self.every_gold = every_gold
+        self._ids: dict[str, list[int]] = {}
         self.wrong = []
         for gold in golds:
             wrong = make.wrong_answers(gold, every_gold)
@@ -169,11 +169,14 @@ class _Sample:
         prompts = [row.get("prompt", row.get("question", "")) for row in rows]
         ids = None
         if self.tokenizer is None:
-            ids = [
-                [zlib.crc32(w.encode("utf-8", "surrogatepass")) % 50_000 for w in re.findall(r"\w+|\W", t)]
-                for t in texts
-            ]
+            ids = [self._stand_in_ids(text) for text in texts]
         return make_batch(texts, rows, prompts=prompts, completion_ids=ids, tokenizer=self.tokenizer)
+
+    def _stand_in_ids(self, text: str) -> list[int]:
+        if text not in self._ids:
+            # As many as there are words and marks; the values only have to be ids of any tokenizer.
+            self._ids[text] = [len(word) % 1000 for word in re.findall(r"\w+|\W", text)]
+        return self._ids[text]
 
     def prompt_text(self, row: int) -> str:
         prompt = self.rows[row].get("prompt", "")
@@ -257,7 +260,8 @@ def _unique(findings: Iterable[Finding]) -> list[Finding]:
     """The contract check and the probes may meet the same failure: the first is kept."""
     kept: dict[tuple[str, str, str], Finding] = {}
     for finding in findings:
-        key = (finding.reward, finding.kind, finding.what if finding.kind == "right answer refused" else "")
+        is_met_twice = finding.kind in ("NaN score", "infinite score", "raises")
+        key = (finding.reward, finding.kind, "" if is_met_twice else finding.what)
         kept.setdefault(key, finding)
     return list(kept.values())
 

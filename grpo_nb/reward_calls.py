@@ -125,11 +125,12 @@ class Batch:
 
     def copy(self) -> Batch:
         """Return the batch with lists and messages of its own, so that a reward that changes them changes nothing of yours."""
+        ids = self.completion_ids
         return dataclasses.replace(
             self,
             prompts=copy.deepcopy(self.prompts),
             completions=copy.deepcopy(self.completions),
-            completion_ids=copy.deepcopy(self.completion_ids),
+            completion_ids=ids if isinstance(ids, NotGiven) else [list(row) for row in ids],
             columns=copy.deepcopy(dict(self.columns)),
         )
 

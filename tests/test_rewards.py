@@ -41,9 +41,13 @@ def test_same_answer(given_answer: str, gold: str, same: bool) -> None:
 
 def test_only_the_answer_slot_counts() -> None:
     texts = [
-        "<answer>7</answer>", "7", "7 <answer>8</answer>", "<answer>8</answer> no, <answer>7</answer>",
-        "<reasoning>7</reasoning>", "<answer>the answer is 7</answer>",
-    ]  # fmt: skip
+        "<answer>7</answer>",
+        "7",
+        "7 <answer>8</answer>",
+        "<answer>8</answer> no, <answer>7</answer>",
+        "<reasoning>7</reasoning>",
+        "<answer>the answer is 7</answer>",
+    ]
     assert correctness()(completions=texts, answer=["7"] * len(texts)) == [1, 0, 0, 0, 0, 0]
 
 
@@ -135,8 +139,36 @@ def test_a_reward_from_elsewhere_has_no_cases_here() -> None:
         _ = Mine().cases
 
 
-ODD = ["\x00", "\ud800", "\u202e", "<answer>", "</answer>", "<reasoning>", "</reasoning>", "<think>", "</think>", "\\boxed{", "}",
-       "{", '"', "[", "42", "x", "=", " or ", "\\frac", "^", "9", ",", "\n", "1. ", "```", "\u0664", "B", "a|a"]  # fmt: skip
+ODD = [
+    "\x00",
+    "\ud800",
+    "\u202e",
+    "<answer>",
+    "</answer>",
+    "<reasoning>",
+    "</reasoning>",
+    "<think>",
+    "</think>",
+    "\\boxed{",
+    "}",
+    "{",
+    '"',
+    "[",
+    "42",
+    "x",
+    "=",
+    " or ",
+    "\\frac",
+    "^",
+    "9",
+    ",",
+    "\n",
+    "1. ",
+    "```",
+    "\u0664",
+    "B",
+    "a|a",
+]
 TEXT = st.one_of(
     st.text(max_size=200),
     st.text(alphabet=st.characters(categories=["Cs", "Cc", "L", "N", "S"]), max_size=50),
@@ -174,12 +206,24 @@ def test_no_text_makes_a_reward_raise_or_leave_its_range(reward: base.Reward, te
 @pytest.mark.parametrize("reward", EVERY, ids=TABLES)
 @pytest.mark.parametrize(
     "text",
-    ["<answer>" * 25_000, "(" * 200_000, "<answer>" + "9" * 200_000 + "</answer>", "<answer>" + "{[" * 100_000 + "</answer>",
-     "\ud800" * 200_000, "1. a b c\n" * 20_000, "<think>" + "</think><think>" * 20_000, "<answer>" + "\\frac" * 40_000 + "</answer>",
-     "<answer>" + "1," * 100_000 + "</answer>", "- " * 100_000, " " * 200_000, "<answer>" + " " * 200_000 + "x</answer>", "$" * 200_000,
-     "<answer>" + "\\text{" * 30_000 + "}" * 30_000 + "</answer>"],
+    [
+        "<answer>" * 25_000,
+        "(" * 200_000,
+        "<answer>" + "9" * 200_000 + "</answer>",
+        "<answer>" + "{[" * 100_000 + "</answer>",
+        "\ud800" * 200_000,
+        "1. a b c\n" * 20_000,
+        "<think>" + "</think><think>" * 20_000,
+        "<answer>" + "\\frac" * 40_000 + "</answer>",
+        "<answer>" + "1," * 100_000 + "</answer>",
+        "- " * 100_000,
+        " " * 200_000,
+        "<answer>" + " " * 200_000 + "x</answer>",
+        "$" * 200_000,
+        "<answer>" + "\\text{" * 30_000 + "}" * 30_000 + "</answer>",
+    ],
     ids=lambda text: repr(text[:12]),
-)  # fmt: skip
+)
 def test_200_kb_take_no_more_than_a_moment(reward: base.Reward, text: str) -> None:
     import time
 
@@ -200,9 +244,12 @@ def test_picklable_with_name_and_weight(reward: base.Reward) -> None:
 @pytest.mark.parametrize("reward", EVERY, ids=TABLES)
 def test_works_as_trl_calls_it_and_changes_nothing(reward: base.Reward) -> None:
     columns = {
-        "prompts": [[{"role": "user", "content": "?"}]] * 2, "completions": [[{"role": "assistant", "content": "<answer>42</answer>"}]] * 2,
-        "completion_ids": [[1, 2, 3]] * 2, "answer": ["42"] * 2, "options": [["a", "b"]] * 2,
-    }  # fmt: skip
+        "prompts": [[{"role": "user", "content": "?"}]] * 2,
+        "completions": [[{"role": "assistant", "content": "<answer>42</answer>"}]] * 2,
+        "completion_ids": [[1, 2, 3]] * 2,
+        "answer": ["42"] * 2,
+        "options": [["a", "b"]] * 2,
+    }
     before = pickle.dumps(columns)
     scores = reward(**columns, trainer_state=None, log_extra=lambda *a: None, log_metric=lambda *a: None)
     assert len(scores) == 2 and scores[0] == scores[1]
@@ -233,11 +280,22 @@ def test_importing_rewards_is_light() -> None:
 @pytest.mark.parametrize(
     ("completion", "text"),
     [
-        ("7", "7"), ([], ""), ([{"role": "assistant", "content": None}], ""), ([{"role": "assistant"}], ""),
+        ("7", "7"),
+        ([], ""),
+        ([{"role": "assistant", "content": None}], ""),
+        ([{"role": "assistant"}], ""),
         ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "b"),
-        ([{"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}]}], "ab"),
+        (
+            [
+                {
+                    "role": "assistant",
+                    "content": [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}],
+                }
+            ],
+            "ab",
+        ),
     ],
-)  # fmt: skip
+)
 def test_completion_text(completion, text: str) -> None:
     assert base.completion_text(completion) == text
 

@@ -27,24 +27,87 @@ def scores(reward, contents: list[str], gold: object, **columns: object) -> list
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("3/4", "3/4"), ("-3/4", "-3/4"), ("1 3/4", "7/4"), ("-1 3/4", "-7/4"), (r"\frac{3}{4}", "3/4"), (r"-\dfrac{3}{4}", "-3/4"),
-        (r"\frac34", "3/4"), (r"\frac{-3}{4}", "-3/4"), (r"1\frac{3}{4}", "7/4"), ("0.5/2", "1/4"), ("50%", "1/2"), (r"12.5\%", "1/8"),
-        ("1e3", "1000"), ("1.5E-3", "3/2000"), (r"1.5 \times 10^{3}", "1500"), ("1.5x10^3", "1500"), ("2*10**-1", "1/5"),
-        ("1{,}250", "1250"), (r"1\,250", "1250"), ("1\u202f250", "1250"), ("\u20ac1,250", "1250"), ("-$5", "-5"), ("$-5", "-5"),
-        (r"\$5", "5"), ("$42$", "42"), (r"\(42\)", "42"), (r"\boxed{42}", "42"), (r"$\boxed{\frac{1}{2}}$", "1/2"), ("**42**", "42"),
-        (r"\text{42}", "42"), ("5.", "5"), ("1,234,567.5", "2469135/2"), ("0", "0"), ("007", "7"),
+        ("3/4", "3/4"),
+        ("-3/4", "-3/4"),
+        ("1 3/4", "7/4"),
+        ("-1 3/4", "-7/4"),
+        (r"\frac{3}{4}", "3/4"),
+        (r"-\dfrac{3}{4}", "-3/4"),
+        (r"\frac34", "3/4"),
+        (r"\frac{-3}{4}", "-3/4"),
+        (r"1\frac{3}{4}", "7/4"),
+        ("0.5/2", "1/4"),
+        ("50%", "1/2"),
+        (r"12.5\%", "1/8"),
+        ("1e3", "1000"),
+        ("1.5E-3", "3/2000"),
+        (r"1.5 \times 10^{3}", "1500"),
+        ("1.5x10^3", "1500"),
+        ("2*10**-1", "1/5"),
+        ("1{,}250", "1250"),
+        (r"1\,250", "1250"),
+        ("1\u202f250", "1250"),
+        ("\u20ac1,250", "1250"),
+        ("-$5", "-5"),
+        ("$-5", "-5"),
+        (r"\$5", "5"),
+        ("$42$", "42"),
+        (r"\(42\)", "42"),
+        (r"\boxed{42}", "42"),
+        (r"$\boxed{\frac{1}{2}}$", "1/2"),
+        ("**42**", "42"),
+        (r"\text{42}", "42"),
+        ("5.", "5"),
+        ("1,234,567.5", "2469135/2"),
+        ("0", "0"),
+        ("007", "7"),
     ],
-)  # fmt: skip
+)
 def test_numbers_as_people_write_them(text: str, value: str) -> None:
     assert parse_number(text) == Fraction(value)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["3/0", "0/0", "1 7/4", "1 2", "1/2/3", "1 000 00", "1,00", "1e9999", "1e999999999", "10^10^10", "6*7", "40+2", "2^5", "1..2", "5..", "--5",
-     "+-5", "5-", "1/", "/2", "\\frac{1}{}", "\\frac{1}2", "x", "", " ", "%", "$", "1%%", "infinity", "0x1F", "1_000", "\u00bd", "\uff14\uff12",
-     "42 43", "42, 43", "4" * 65],
-)  # fmt: skip
+    [
+        "3/0",
+        "0/0",
+        "1 7/4",
+        "1 2",
+        "1/2/3",
+        "1 000 00",
+        "1,00",
+        "1e9999",
+        "1e999999999",
+        "10^10^10",
+        "6*7",
+        "40+2",
+        "2^5",
+        "1..2",
+        "5..",
+        "--5",
+        "+-5",
+        "5-",
+        "1/",
+        "/2",
+        "\\frac{1}{}",
+        "\\frac{1}2",
+        "x",
+        "",
+        " ",
+        "%",
+        "$",
+        "1%%",
+        "infinity",
+        "0x1F",
+        "1_000",
+        "\u00bd",
+        "\uff14\uff12",
+        "42 43",
+        "42, 43",
+        "4" * 65,
+    ],
+)
 def test_what_is_no_number(text: str) -> None:
     assert parse_number(text) is None
 
@@ -73,12 +136,26 @@ def test_every_integer_reads_back_in_every_form(value: int) -> None:
 @pytest.mark.parametrize(
     ("given_answer", "gold", "same"),
     [
-        ("x = 42", "42", True), ("42", "x = 42", True), ("x = 42", "x=42", True), ("y = 42", "x = 42", False), ("x_1 = 42", "42", True),
-        (r"\theta = 42", "42", True), ("x = y = 42", "42", False), ("42 = x", "42", False), ("x == 42", "42", False), ("2x = 42", "42", False),
-        ("answer = 42", "42", False), ("**Paris**", "Paris", True), (r"\text{Paris}", "Paris", True), ("Paris or Rome", "Paris", False),
-        ("Paris, Rome", "Paris", False), ("not Paris", "Paris", False), ("50", "50%", False), ("0.333333", "1/3", False),
+        ("x = 42", "42", True),
+        ("42", "x = 42", True),
+        ("x = 42", "x=42", True),
+        ("y = 42", "x = 42", False),
+        ("x_1 = 42", "42", True),
+        (r"\theta = 42", "42", True),
+        ("x = y = 42", "42", False),
+        ("42 = x", "42", False),
+        ("x == 42", "42", False),
+        ("2x = 42", "42", False),
+        ("answer = 42", "42", False),
+        ("**Paris**", "Paris", True),
+        (r"\text{Paris}", "Paris", True),
+        ("Paris or Rome", "Paris", False),
+        ("Paris, Rome", "Paris", False),
+        ("not Paris", "Paris", False),
+        ("50", "50%", False),
+        ("0.333333", "1/3", False),
     ],
-)  # fmt: skip
+)
 def test_one_answer(given_answer: str, gold: str, same: bool) -> None:
     assert is_same_answer(given_answer, gold) is same
 
@@ -166,9 +243,16 @@ def test_units_and_tolerance() -> None:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: number(tolerance=-1), lambda: number(relative_tolerance=float("nan")), lambda: number(units="km"), lambda: number(units={"km": "far"}),
-     lambda: json_answer(column=None), lambda: json_answer(schema={"type": "thing"}), lambda: regex_answer("(")],
-)  # fmt: skip
+    [
+        lambda: number(tolerance=-1),
+        lambda: number(relative_tolerance=float("nan")),
+        lambda: number(units="km"),
+        lambda: number(units={"km": "far"}),
+        lambda: json_answer(column=None),
+        lambda: json_answer(schema={"type": "thing"}),
+        lambda: regex_answer("("),
+    ],
+)
 def test_settings_that_cannot_work(make) -> None:
     with pytest.raises(ValueError):
         make()

@@ -107,7 +107,7 @@ def test_adaptive_logs_its_factor_and_passes_names_on() -> None:
     assert logged == {"right/factor": 1.0} and reward.__name__ == "right" and reward.weight == 2.0
     assert reward(completions=[RIGHT], answer=[None], trainer_state=state(1)) == [None]
     for wrong in ({"floor": 2}, {"decay": 1.0}):
-        with pytest.raises(ValueError, match="floor|decay"):
+        with pytest.raises(ValueError, match=r"floor|decay"):
             adaptive(xml_format(), **wrong)
     with pytest.raises(ValueError, match="threshold"):
         adaptive(unbounded)

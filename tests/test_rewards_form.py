@@ -3,11 +3,16 @@
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from trl.rewards import (
+    get_cosine_scaled_reward,
+    get_repetition_penalty_reward,
+    get_soft_overlong_punishment,
+    think_format_reward,
+)
 
 from grpo_nb import formats
-from grpo_nb.models import import_unsloth
 from grpo_nb.rewards import (
     answer_format,
     banned_phrases,
@@ -25,15 +30,6 @@ from grpo_nb.rewards import (
     xml_format,
 )
 
-import_unsloth()  # before trl
-
-from trl.rewards import (
-    get_cosine_scaled_reward,
-    get_repetition_penalty_reward,
-    get_soft_overlong_punishment,
-    think_format_reward,
-)
-
 GOOD = "<reasoning>r</reasoning><answer>7</answer>"
 IDS = st.lists(st.lists(st.integers(0, 4), max_size=40), min_size=1, max_size=5)
 
@@ -44,12 +40,17 @@ def one(reward, text: str, **columns: object) -> float | None:
 
 # The documented examples and those of TRL's own tests of the same reward.
 THINK = [
-    "<think>\nThis is my reasoning.\n</think>\nThis is my answer.", "<think>\nThis is my reasoning.\nThis is my answer.",
-    "<think>This is my reasoning.</think>This is my answer.", "<think>This is my reasoning.\nThis is my answer.",
-    "This is my reasoning.</think>\nThis is my answer.", "This is my reasoning. This is my answer.",
-    "<think>\nThis is</think> my reasoning.\nThis is my answer.", "<think>This is\nmy reasoning.</think>\n\nThis is\nmy answer.", "",
+    "<think>\nThis is my reasoning.\n</think>\nThis is my answer.",
+    "<think>\nThis is my reasoning.\nThis is my answer.",
+    "<think>This is my reasoning.</think>This is my answer.",
+    "<think>This is my reasoning.\nThis is my answer.",
+    "This is my reasoning.</think>\nThis is my answer.",
+    "This is my reasoning. This is my answer.",
+    "<think>\nThis is</think> my reasoning.\nThis is my answer.",
+    "<think>This is\nmy reasoning.</think>\n\nThis is\nmy answer.",
+    "",
     "<think>one<think>two</think>three",
-]  # fmt: skip
+]
 
 
 def test_think_format_gives_trls_numbers() -> None:
@@ -83,6 +84,7 @@ def test_soft_overlong_gives_trls_numbers(ids: list[list[int]], longest: int, da
     assert soft_overlong(longest, cache)(completions=[""] * len(ids), completion_ids=ids) == theirs
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 150)), min_size=1, max_size=6))
 def test_cosine_gives_trls_numbers(rows: list[tuple[bool, int]]) -> None:
     chats = [[{"role": "assistant", "content": r"\boxed{7}" if right else r"\boxed{8}"}] for right, _ in rows]
@@ -173,10 +175,22 @@ def test_ideal_length_is_best_inside_and_falls_outside(low: int, more: int, leng
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: ideal_length(5, 4), lambda: ideal_length(0), lambda: minimum_length(0), lambda: soft_overlong(10, 11), lambda: cosine_length(0),
-     lambda: repetition(max_penalty=1), lambda: repetition(ngram_size=0), lambda: reasoning_steps(0), lambda: banned_phrases([]),
-     lambda: banned_phrases([" "]), lambda: banned_phrases(["x"], penalty=1), lambda: language("Klingon"), lambda: language(letters=0)],
-)  # fmt: skip
+    [
+        lambda: ideal_length(5, 4),
+        lambda: ideal_length(0),
+        lambda: minimum_length(0),
+        lambda: soft_overlong(10, 11),
+        lambda: cosine_length(0),
+        lambda: repetition(max_penalty=1),
+        lambda: repetition(ngram_size=0),
+        lambda: reasoning_steps(0),
+        lambda: banned_phrases([]),
+        lambda: banned_phrases([" "]),
+        lambda: banned_phrases(["x"], penalty=1),
+        lambda: language("Klingon"),
+        lambda: language(letters=0),
+    ],
+)
 def test_settings_that_cannot_work(make) -> None:
     with pytest.raises(ValueError):
         make()

@@ -13,14 +13,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trl.rewards import accuracy_reward, get_cosine_scaled_reward
 
 from grpo_nb import formats
-from grpo_nb.models import import_unsloth
 from grpo_nb.rewards import cosine_length, maths, maths_pool
-
-import_unsloth()  # before trl
-
-from trl.rewards import accuracy_reward, get_cosine_scaled_reward
 
 HARD = [
     r"((x+1)(x-1))^{512}",
@@ -38,15 +34,45 @@ def score(given_answer: str, gold: object, **columns: object) -> float | None:
 @pytest.mark.parametrize(
     ("given_answer", "gold"),
     [
-        ("1+x", "x+1"), ("x+1", "1 + x"), (r"\frac{1}{2}", "0.5"), ("0.5", r"\frac12"), (r"\sqrt{12}", r"2\sqrt{3}"), ("x**2 - 1", "x^2-1"),
-        ("(x-1)(x+1)", "x^2-1"), (r"\{2, 1\}", r"\{1, 2\}"), ("-1, 1", "1,-1"), ("(1, 2)", r"\left(1,2\right)"), (r"\left(\frac{1}{2}, 3\right)", r"(\frac12,3)"),
-        ("[0,1)", "[0, 1)"), (r"(-\infty, 2) \cup (2, \infty)", r"(-\infty,2)\cup(2,\infty)"), ("x > 3", "x>3"), ("3 < x", "x > 3"),
-        ("y = 2x + 1", "2x+1"), ("2x+1", "y=2x+1"), ("x = 42", "42"), ("3.141593", r"\pi"), ("2\u03c0", r"2\pi"), ("\u221a3", r"\sqrt{3}"),
-        (r"\boxed{x+1}", "x+1"), ("$x+1$", "x+1"), (r"\(x+1\)", "x+1"), ("50", r"50\%"), (r"50\%", r"50\%"), ("5 cm", r"5\text{ cm}"), ("90", r"90^\circ"),
-        (r"90^{\circ}", r"90^\circ"), (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"), (r"\text{Even}", "even"),
-        ("x=2, x=1", "x=1, x=2"), (r"x \cdot y", "xy"), ("2yx", "2xy"), (r"e^{x}+e^{x}", r"2e^x"), (r"\log 8 + 1", r"1+\log(8)"), ("1 - 2i", "-2i + 1"),
+        ("1+x", "x+1"),
+        ("x+1", "1 + x"),
+        (r"\frac{1}{2}", "0.5"),
+        ("0.5", r"\frac12"),
+        (r"\sqrt{12}", r"2\sqrt{3}"),
+        ("x**2 - 1", "x^2-1"),
+        ("(x-1)(x+1)", "x^2-1"),
+        (r"\{2, 1\}", r"\{1, 2\}"),
+        ("-1, 1", "1,-1"),
+        ("(1, 2)", r"\left(1,2\right)"),
+        (r"\left(\frac{1}{2}, 3\right)", r"(\frac12,3)"),
+        ("[0,1)", "[0, 1)"),
+        (r"(-\infty, 2) \cup (2, \infty)", r"(-\infty,2)\cup(2,\infty)"),
+        ("x > 3", "x>3"),
+        ("3 < x", "x > 3"),
+        ("y = 2x + 1", "2x+1"),
+        ("2x+1", "y=2x+1"),
+        ("x = 42", "42"),
+        ("3.141593", r"\pi"),
+        ("2\u03c0", r"2\pi"),
+        ("\u221a3", r"\sqrt{3}"),
+        (r"\boxed{x+1}", "x+1"),
+        ("$x+1$", "x+1"),
+        (r"\(x+1\)", "x+1"),
+        ("50", r"50\%"),
+        (r"50\%", r"50\%"),
+        ("5 cm", r"5\text{ cm}"),
+        ("90", r"90^\circ"),
+        (r"90^{\circ}", r"90^\circ"),
+        (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"),
+        (r"\text{Even}", "even"),
+        ("x=2, x=1", "x=1, x=2"),
+        (r"x \cdot y", "xy"),
+        ("2yx", "2xy"),
+        (r"e^{x}+e^{x}", r"2e^x"),
+        (r"\log 8 + 1", r"1+\log(8)"),
+        ("1 - 2i", "-2i + 1"),
     ],
-)  # fmt: skip
+)
 def test_equal_forms_are_paid(given_answer: str, gold: str) -> None:
     assert score(given_answer, gold) == 1.0
 
@@ -54,15 +80,55 @@ def test_equal_forms_are_paid(given_answer: str, gold: str) -> None:
 @pytest.mark.parametrize(
     ("given_answer", "gold"),
     [
-        ("41 = 42", "42"), (r"42 \text{ is wrong}", "42"), ("42 is wrong", "42"), ("41 or 42", "42"), ("41, 42", "42"), (r"41 \lor 42", "42"),
-        (r"41 \text{ or } 42", "42"), (r"\{41, 42\}", "42"), (r"\pm 42", "42"), ("1 2 3 4", "10"), ("23+19", "42"), ("6 \\cdot 7", "42"), ("2^{10}", "1024"),
-        ("x+1=42", "42"), ("x = 41 = 42", "42"), ("0", r"10^{-8}\pi"), ("0.0000001", r"10^{-8}\pi"), ("0.33", "1/3"), (r"42\%", "42"), ("5 km", r"5\text{ cm}"),
-        ("x+2 = x+1", "x+1"), ("x+1 or x+2", "x+1"), (r"x+1 \\ x+2", "x+1"), (r"x+1 \quad x+2", "x+1"), ("x+1; x+2", "x+1"), ("x+1 | x+2", "x+1"),
-        ("x+1\nx+2", "x+1"), (r"x+2 \to x+1", "x+1"), (r"x+2 \neq x+1", "x+1"), (r"x+2 \approx x+1", "x+1"), ("x+1?", "x+1"), ("not x+1", "x+1"),
-        (r"\text{not } x+1", "x+1"), (r"\boxed{x+2}\boxed{x+1}", "x+1"), ("x<3, x>3", "x>3"), ("x < 3", "x > 3"), ("x+1}", "x+1"), ("(2,1)", "(1,2)"),
-        ("[1,2]", "(1,2)"), ("1,2,3", "1,2"), ("Pairs", "Paris"), ("on", "no"), (r"\infty - \infty", "x+1"), (r"\frac{x}{0}", "x+1"), ("f(x)", "x+1"),
+        (r"x+1 \text{ is wrong}", "x+1"),
+        (r"\text{not} (x+1)", "x+1"),
+        ("41 = 42", "42"),
+        (r"42 \text{ is wrong}", "42"),
+        ("42 is wrong", "42"),
+        ("41 or 42", "42"),
+        ("41, 42", "42"),
+        (r"41 \lor 42", "42"),
+        (r"41 \text{ or } 42", "42"),
+        (r"\{41, 42\}", "42"),
+        (r"\pm 42", "42"),
+        ("1 2 3 4", "10"),
+        ("23+19", "42"),
+        ("6 \\cdot 7", "42"),
+        ("2^{10}", "1024"),
+        ("x+1=42", "42"),
+        ("x = 41 = 42", "42"),
+        ("0", r"10^{-8}\pi"),
+        ("0.0000001", r"10^{-8}\pi"),
+        ("0.33", "1/3"),
+        (r"42\%", "42"),
+        ("5 km", r"5\text{ cm}"),
+        ("x+2 = x+1", "x+1"),
+        ("x+1 or x+2", "x+1"),
+        (r"x+1 \\ x+2", "x+1"),
+        (r"x+1 \quad x+2", "x+1"),
+        ("x+1; x+2", "x+1"),
+        ("x+1 | x+2", "x+1"),
+        ("x+1\nx+2", "x+1"),
+        (r"x+2 \to x+1", "x+1"),
+        (r"x+2 \neq x+1", "x+1"),
+        (r"x+2 \approx x+1", "x+1"),
+        ("x+1?", "x+1"),
+        ("not x+1", "x+1"),
+        (r"\text{not } x+1", "x+1"),
+        (r"\boxed{x+2}\boxed{x+1}", "x+1"),
+        ("x<3, x>3", "x>3"),
+        ("x < 3", "x > 3"),
+        ("x+1}", "x+1"),
+        ("(2,1)", "(1,2)"),
+        ("[1,2]", "(1,2)"),
+        ("1,2,3", "1,2"),
+        ("Pairs", "Paris"),
+        ("on", "no"),
+        (r"\infty - \infty", "x+1"),
+        (r"\frac{x}{0}", "x+1"),
+        ("f(x)", "x+1"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_one_right_answer_is_not_paid(given_answer: str, gold: str) -> None:
     assert score(given_answer, gold) == 0.0
 
@@ -107,10 +173,47 @@ def test_gold_answers_of_all_kinds() -> None:
 
 
 LATEX = st.lists(
-    st.sampled_from(["x", "y", "1", "9", "+", "-", "^", "{", "}", "(", ")", "\\frac", "\\sqrt", "=", ",", "\\text{or}", " ", "/", "!", "\\sum", "_",
-                     "\\left(", "\\right)", "\\int", "\\cdot", "%", "\\\\", "&", "\x00", "\ud800", "\u4e03", "sin", "\\pi", "i", "e"]),
+    st.sampled_from(
+        [
+            "x",
+            "y",
+            "1",
+            "9",
+            "+",
+            "-",
+            "^",
+            "{",
+            "}",
+            "(",
+            ")",
+            "\\frac",
+            "\\sqrt",
+            "=",
+            ",",
+            "\\text{or}",
+            " ",
+            "/",
+            "!",
+            "\\sum",
+            "_",
+            "\\left(",
+            "\\right)",
+            "\\int",
+            "\\cdot",
+            "%",
+            "\\\\",
+            "&",
+            "\x00",
+            "\ud800",
+            "\u4e03",
+            "sin",
+            "\\pi",
+            "i",
+            "e",
+        ]
+    ),
     max_size=14,
-).map("".join)  # fmt: skip
+).map("".join)
 
 
 @settings(deadline=None, max_examples=60)
@@ -242,6 +345,15 @@ def test_nothing_is_left_when_the_interpreter_goes(ending: str) -> None:
     while _processes_of(session) and time.monotonic() < end:
         time.sleep(0.05)
     assert not _processes_of(session)
+
+
+def test_the_limit_of_a_pair_is_processor_time_kept_by_the_kernel() -> None:
+    # A minute of waiting is allowed here: only the limit on processor time can end this sooner.
+    code = f"from grpo_nb.rewards import maths_worker as w\nprint(w._Child().ask('x+1', {HARD[0]!r}, 0.2, 60.0))"
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "None"
+    assert time.monotonic() - start < 40
 
 
 def test_memory_is_limited_too() -> None:
