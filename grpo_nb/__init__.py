@@ -16,6 +16,7 @@ _PUBLIC = {
     "AnswerFormat": "formats",
     "EMBEDDED_MODEL": "config",
     "EnvironmentProblem": "environment",
+    "RewardLab": "widgets",
     "Run": "metrics",
     "Settings": "config",
     "Task": "data",
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from grpo_nb.scoring import reweight as reweight
     from grpo_nb.scoring import score as score
     from grpo_nb.training import train as train
+    from grpo_nb.widgets import RewardLab as RewardLab
 
 __all__ = sorted([*_PUBLIC, *_MODULES])
 
