@@ -1,7 +1,7 @@
 """What the reward lab shows, without the showing: where a reward looked, the prompt, a sampled group, probes on one row.
 
-Plain functions over the user's own rewards and rows, each of them the code behind one view of `grpo_nb.widgets.RewardLab`. Nothing
-here needs torch but `sample_group`.
+Plain functions over the user's own rewards and rows, each the code behind one view of `grpo_nb.widgets.RewardLab`. Nothing here
+needs torch but `sample_group`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ STYLE = """<style>
 .gn-lab .gn-scroll { overflow: auto; max-height: 380px; }
 .gn-lab pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; font-size: 12px; line-height: 1.5;
   color: inherit; background: transparent; font-family: var(--jp-code-font-family, monospace); }
-.gn-lab pre.gn-box { background: rgba(128,128,128,.09); border-radius: 4px; padding: 6px 8px; max-height: 210px; overflow: auto; }
+.gn-lab pre.gn-box { background: rgba(128,128,128,.09); border-radius: 4px; padding: 6px 8px; overflow: auto;
+  max-height: 210px; }
 .gn-lab .gn-code { display: flex; gap: 8px; align-items: baseline; margin-top: 6px; }
 .gn-lab .gn-code span { flex: none; font-size: 11px; color: var(--jp-ui-font-color2, inherit); }
 .gn-lab .gn-code pre { flex: 1; min-width: 0; max-height: 56px; overflow: auto; font-size: 11.5px; padding: 3px 7px;
@@ -116,8 +117,9 @@ def push(advantage: float) -> str:
 def scores_view(scores: Scores, advantages: Sequence[float]) -> str:
     """Return the table of every reward, total and advantage, a line for each completion."""
     heads = "".join(
-        f'<th class="gn-number">{said(name)}<br><span class="gn-soft">x {scores.weights[name]:g}</span></th>' for name in scores.values
-    )  # fmt: skip
+        f'<th class="gn-number">{said(name)}<br><span class="gn-soft">x {weight:g}</span></th>'
+        for name, weight in scores.weights.items()
+    )
     lines = []
     for i, (values, total, advantage) in enumerate(zip(scores, scores.totals, advantages, strict=True)):
         cells = "".join(
@@ -146,8 +148,8 @@ def _group_note(scores: Scores, advantages: Sequence[float]) -> str:
         text = "All totals are equal: every advantage is 0, and GRPO learns nothing from this group."
     else:
         return (
-            '<div class="gn-soft" style="font-size:12px">Total = sum of score x weight. Advantage = (total - mean of the group) / '
-            "(standard deviation of the group + 0.0001).</div>"
+            '<div class="gn-soft" style="font-size:12px">Total = sum of score x weight. Advantage = (total - mean of the '
+            "group) / (standard deviation of the group + 0.0001).</div>"
         )
     return f'<div class="gn-note">{said(text)}</div>'
 
@@ -167,7 +169,8 @@ def _error(error: BaseException) -> str:
         else f"on completion {error.row + 1}: <code>{said(error.excerpt)}</code>"
     )  # fmt: skip
     return (
-        f"<b>The reward {said(error.reward)} failed</b> {on}<br>{said(type(cause).__name__)}: {said(shorten(str(cause), 300))}{trace}"
+        f"<b>The reward {said(error.reward)} failed</b> {on}<br>"
+        f"{said(type(cause).__name__)}: {said(shorten(str(cause), 300))}{trace}"
         "<span class='gn-soft'>Its total is unknown, so there is none. Mend the reward in the next cell, then: "
         "<code>lab.update(rewards)</code></span>"
     )
@@ -198,7 +201,8 @@ def cards_view(
         cards.append(
             f'<div class="gn-card" data-completion="{i + 1}"><b>Completion {i + 1}</b> '
             f"<span class='gn-soft'>total {number(scores.totals[i])}, {push(advantages[i])}</span>"
-            f'<pre class="gn-box" style="margin-top:5px">{marked(text, shown) or "(empty)"}</pre><ul>{"".join(lines)}</ul></div>'
+            f'<pre class="gn-box" style="margin-top:5px">{marked(text, shown) or "(empty)"}</pre>'
+            f"<ul>{''.join(lines)}</ul></div>"
         )
     return f'<div class="gn-cards">{"".join(cards)}</div>'
 
@@ -267,8 +271,8 @@ def cases_view(path: str, cases: Sequence[Mapping[str, Any]]) -> str:
         for i, case in enumerate(cases, 1)
     )
     return (
-        f'<div class="gn-soft">{len(cases)} kept in {said(path)}</div><div class="gn-scroll"><table class="gn-cases"><thead><tr>'
-        '<th>#</th><th>What it shows</th><th>Reward</th><th class="gn-number">Must score</th><th>Completion</th></tr></thead>'
+        f'<div class="gn-soft">{len(cases)} kept in {said(path)}</div>'
+        '<div class="gn-scroll"><table class="gn-cases"><thead><tr><th>#</th><th>What it shows</th><th>Reward</th><th class="gn-number">Must score</th><th>Completion</th></tr></thead>'
         f"<tbody>{lines}</tbody></table></div>"
     )
 

@@ -1,15 +1,14 @@
 """The reward lab: a widget to try rewards by hand, on rows of the task and with completions of one's own or of the model.
 
-Views and controls only: what they show is computed by `grpo_nb.lab`, `grpo_nb.scoring` and `grpo_nb.checks`, and can be had from there
-without a widget. Core ipywidgets, 7.7 to 8. Callbacks run on the kernel's main thread between cells, so nothing here answers
-while a cell runs, a training for example.
+Views and controls only: what they show is computed by `grpo_nb.lab`, `grpo_nb.scoring` and `grpo_nb.checks`, and can be had from
+there without a widget. Core ipywidgets, 7.7 to 8. Callbacks run on the kernel's main thread between cells, so nothing here
+answers while a cell runs, a training for example.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,18 +34,10 @@ from grpo_nb.lab import (
     sample_group,
 )
 from grpo_nb.lab_code import CodeLines, name_in
+from grpo_nb.lab_controls import EVERY_REWARD, LabControls, button, completion_box, weight_box
 from grpo_nb.reward_calls import RewardFunction, displayable, reward_name
 from grpo_nb.rewards.base import weight_of, weights_by_name
 from grpo_nb.scoring import Scores, reweight, score
-
-# ipywidgets 7 writes descriptions into the page as HTML, 8 as text: escaped here for the one, they would show twice in the other.
-_DESCRIPTIONS_ARE_HTML = int(widgets.__version__.split(".")[0]) < 8
-_FULL = {"width": "auto", "max_width": "100%"}
-_EVERY = "every reward"
-
-
-def _label(text: str) -> str:
-    return html.escape(displayable(text)) if _DESCRIPTIONS_ARE_HTML else displayable(text)
 
 
 def _in_panel(callback: Callable[..., None]) -> Callable[..., None]:
@@ -65,15 +56,23 @@ def _in_panel(callback: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-class RewardLab(widgets.VBox):
+def _listed(rewards: RewardFunction | Sequence[RewardFunction]) -> list[RewardFunction]:
+    listed = [rewards] if callable(rewards) else list(rewards)
+    if not listed:
+        raise ValueError("rewards is empty: without a reward there is nothing to try.")
+    weights_by_name(listed)
+    return listed
+
+
+class RewardLab(LabControls):
     """Try rewards on rows of a task: every score, weight, total and advantage, what earned it, probes, and cases to keep.
 
     Begins with a right and a wrong completion of the first row. Scores are computed as a trainer would (`gn.score`), again at
     every change; moving a weight calls no reward. What a reward raises is shown with the completion it raised on.
 
     Args:
-        rewards: One or more reward functions. Edited in the next cell, they are taken up with `lab.update(rewards)`, which scores
-            the same completions again.
+        rewards: One or more reward functions. Edited in the next cell, they are taken up with `lab.update(rewards)`, which
+            scores the same completions again.
         task: A `Task` (its training rows are shown), or rows: a list of dicts, a `datasets.Dataset`.
         model: To sample from. Without it there is everything else.
         tokenizer: To sample, to show the prompt as the model sees it, and for rewards that look at token ids.
@@ -105,11 +104,13 @@ class RewardLab(widgets.VBox):
         cases: str | Path = "reward_cases.jsonl",
         seconds_per_call: float = 20.0,
     ) -> None:
-        super().__init__()
         if model is not None and tokenizer is None:
-            raise ValueError(
-                "a model without its tokenizer cannot be sampled: RewardLab(rewards, task, model, tokenizer)."
-            )
+            raise ValueError("a model needs its tokenizer to be sampled: RewardLab(rewards, task, model, tokenizer).")
+        self._rows = rows_of(task)
+        self._given_rewards, self._rewards = rewards, _listed(rewards)
+        super().__init__(
+            rows=len(self._rows), settings=settings or Settings(), cases=str(cases), has_model=model is not None
+        )
         self.task, self.model, self.tokenizer, self.answer = task, model, tokenizer, answer
         self.format = format or (task.format if isinstance(task, Task) else xml())
         self.seconds_per_call = seconds_per_call
@@ -119,12 +120,10 @@ class RewardLab(widgets.VBox):
         """What `check_rewards` last said of the row."""
         self.probes: ProbeTable | None = None
         """The probes last run on the row."""
-        self._rows = rows_of(task)
-        self._given_rewards, self._rewards = rewards, self._listed(rewards)
         self._failures: list[BaseException] = []
         self._is_quiet, self._are_examples = False, False
         self._boxes: list[widgets.Textarea] = []
-        self._build(settings or Settings(), str(cases))
+        self._connect()
         self._show_weights({reward_name(reward): weight_of(reward) for reward in self._rewards})
         self._show_row()
         self._show_cases()
@@ -149,7 +148,7 @@ class RewardLab(widgets.VBox):
         Raises:
             ValueError: As the constructor; the lab then keeps the rewards it has.
         """
-        listed = self._listed(rewards)
+        listed = _listed(rewards)
         before = {reward_name(reward): weight_of(reward) for reward in self._rewards}
         moved = self.weights
         carried = {reward_name(reward): weight_of(reward) for reward in listed}
@@ -186,7 +185,8 @@ class RewardLab(widgets.VBox):
         for text in texts:
             if displayable(text) != text:
                 raise ValueError(
-                    f"{text[:60]!r} holds a lone surrogate or NUL, which no text box can show. Score it with gn.score(...) instead."
+                    f"{text[:60]!r} holds a lone surrogate or NUL, which no text box can show. "
+                    "Score it with gn.score(...) instead."
                 )
         self._set_completions(list(texts))
 
@@ -209,159 +209,37 @@ class RewardLab(widgets.VBox):
 
     def __repr__(self) -> str:
         totals = "not scored" if self.scores is None else ", ".join(views.number(total) for total in self.scores.totals)
-        names = ", ".join(self._weight_boxes)
-        return f"RewardLab of {names}: row {self.row_number} of {len(self._rows)}, {len(self._boxes)} completion(s), totals {totals}"
-
-    # The controls.
-
-    def _build(self, settings: Settings, cases: str) -> None:
-        self.add_class("gn-lab")
-        self._status, self._row_view, self._row_code = self._html(), self._html(), self._html()
-        self._errors, self._table, self._table_code = self._html(), self._html(), self._html()
-        self._weights_code, self._cards, self._cards_code = self._html(), self._html(), self._html()
-        self._sample_code, self._probe_view, self._probe_code = self._html(), self._html(), self._html()
-        self._report_view, self._case_view, self._case_code, self._case_result = (self._html() for _ in range(4))
-        last = len(self._rows) - 1
-        self._row = self._above(widgets.BoundedIntText(min=0, max=last, description=f"Row, 0 to {last}"), "150px")
-        self._row.observe(self._pick_row, "value")
-        self._entries = widgets.VBox(layout={"max_height": "430px", "overflow": "auto", "display": "block"})
-        self._weights_box = widgets.HBox(layout={"flex_flow": "row wrap", "align_items": "flex-end"})
-        self._marked = self._above(widgets.Dropdown(options=[_EVERY], description="Mark what counted for"), "240px")
-        self._marked.observe(self._show_cards, "value")
-        self.children = [
-            widgets.HTML(f'{views.STYLE}<div class="gn-title" role="heading" aria-level="2">Reward lab</div>'),
-            widgets.HBox([self._build_row(), self._build_completions(settings)], layout={"flex_flow": "row wrap", "align_items": "stretch"}),
-            self._status,
-            self._errors,
-            self._build_scores(),
-            self._panel([self._head("Where it came from", "the parts of the text that each reward looked at"), self._marked, self._cards, self._cards_code]),
-            self._build_tabs(cases),
-        ]  # fmt: skip
-        self._status.add_class("gn-status")
-
-    def _build_row(self) -> widgets.VBox:
-        head = self._head("The row", "training rows of the task")
-        return self._panel([head, self._row, self._row_view, self._row_code], flex="1 1 350px")
-
-    def _build_completions(self, settings: Settings) -> widgets.VBox:
-        self._size = self._above(
-            widgets.BoundedIntText(settings.num_generations, min=1, max=256, description="Group size"), "100px"
+        return (
+            f"RewardLab of {', '.join(self._weight_boxes)}: row {self.row_number} of {len(self._rows)}, "
+            f"{len(self._boxes)} completion(s), totals {totals}"
         )
-        self._temperature = self._above(
-            widgets.BoundedFloatText(settings.temperature, min=0.0, max=5.0, step=0.1, description="Temperature"),
-            "100px",
-        )
-        self._length = self._above(
-            widgets.BoundedIntText(settings.max_completion_length, min=1, max=32_768, description="Longest, in tokens"),
-            "130px",
-        )
-        self._sample_button = self._button("Sample a group", self._sample, "primary")
-        controls = [self._size, self._temperature, self._length, self._sample_button]
-        for control in controls[:3]:
-            control.observe(self._show_code, "value")
-        if self.model is None:
-            for control in controls:
-                control.disabled = True
-            self._sample_code.value = (
-                '<span class="gn-soft gn-why">Sampling is off: the lab was given no model. Write completions yourself, or make it with '
-                "<code>gn.RewardLab(rewards, task, model, tokenizer)</code>.</span>"
-            )
-        buttons = [
-            self._button("Add a completion", self._add),
-            self._button("Right and wrong example", self._show_examples),
-        ]
-        return self._panel(
-            [
-                self._head("Completions", "one group, scored as you leave a box"),
-                self._entries,
-                self._line(buttons),
-                self._line(controls),
-                self._sample_code,
-            ],
-            flex="1 1 420px",
-        )
-
-    def _build_scores(self) -> widgets.VBox:
-        buttons = [self._button("Reset weights", self._reset_weights), self._button("Score again", self._rescore)]
-        return self._panel(
-            [
-                self._head("Scores", "move a weight: totals and advantages follow, no reward is called again"),
-                widgets.HBox([self._weights_box, self._line(buttons)], layout={"flex_flow": "row wrap", "align_items": "flex-end"}),
-                self._table,
-                self._table_code,
-                self._weights_code,
-            ]
-        )  # fmt: skip
-
-    def _build_tabs(self, cases: str) -> widgets.Tab:
-        self._probe_button = self._button("Run the probes on this row", self._probe, "primary")
-        probes = [self._probe_button, self._probe_view, self._report_view, self._probe_code]
-        self._case_reward = self._above(widgets.Dropdown(options=["-"], description="Reward"), "180px")
-        self._case_completion = self._above(
-            widgets.Dropdown(options=[("Completion 1", 0)], description="Completion"), "150px"
-        )
-        self._case_expected = self._above(widgets.FloatText(0.0, step=0.1, description="It must score"), "110px")
-        self._case_none = widgets.Checkbox(
-            False, description="must have no opinion (None)", indent=False, layout={"width": "230px"}
-        )
-        self._case_label = self._above(widgets.Text("", description="What the case shows"), "260px")
-        self._case_file = self._above(widgets.Text(cases, description="File"), "220px")
-        self._case_button = self._button("Keep the case", self._keep_case, "primary")
-        for choice in (self._case_reward, self._case_completion):
-            choice.observe(self._suggest_expected, "value")
-        self._case_none.observe(lambda change: setattr(self._case_expected, "disabled", change["new"]), "value")
-        self._case_file.observe(self._show_cases, "value")
-        kept = [
-            self._line([self._case_reward, self._case_completion, self._case_expected, self._case_none]),
-            self._line([self._case_label, self._case_file, self._case_button, self._button("Run all cases", self._run_cases)]),
-            self._case_result, self._case_view, self._case_code,
-        ]  # fmt: skip
-        tabs = widgets.Tab(children=[widgets.VBox(probes), widgets.VBox(kept)], layout={"margin": "6px 2px"})
-        tabs.set_title(0, "Probes")
-        tabs.set_title(1, "Cases to keep")
-        return tabs
-
-    @staticmethod
-    def _html() -> widgets.HTML:
-        return widgets.HTML(layout=_FULL)
-
-    @staticmethod
-    def _head(text: str, explanation: str = "") -> widgets.HTML:
-        return widgets.HTML(views.heading(text, explanation))
-
-    @staticmethod
-    def _above(control: Any, width: str) -> Any:
-        """A control with its label above it."""
-        control.layout = widgets.Layout(width=width, max_width="100%")
-        control.style.description_width = "initial"
-        control.add_class("gn-above")
-        return control
-
-    @staticmethod
-    def _line(controls: Sequence[widgets.Widget]) -> widgets.HBox:
-        return widgets.HBox(list(controls), layout={"flex_flow": "row wrap", "align_items": "flex-end"})
-
-    @staticmethod
-    def _panel(children: Sequence[widgets.Widget], flex: str = "0 0 auto") -> widgets.VBox:
-        panel = widgets.VBox(list(children), layout={"margin": "4px 2px", "flex": flex, "min_width": "0"})
-        panel.add_class("gn-panel")
-        return panel
-
-    @staticmethod
-    def _button(text: str, callback: Callable[..., None], style: str = "") -> widgets.Button:
-        button = widgets.Button(description=text, button_style=style, layout={"width": "auto"})
-        button.on_click(callback)
-        return button
 
     # What happens.
 
-    @staticmethod
-    def _listed(rewards: RewardFunction | Sequence[RewardFunction]) -> list[RewardFunction]:
-        listed = [rewards] if callable(rewards) else list(rewards)
-        if not listed:
-            raise ValueError("rewards is empty: without a reward there is nothing to try.")
-        weights_by_name(listed)
-        return listed
+    def _connect(self) -> None:
+        for pressed, callback in (
+            (self._add_button, self._add),
+            (self._example_button, self._show_examples),
+            (self._sample_button, self._sample),
+            (self._reset_button, self._reset_weights),
+            (self._score_button, self._rescore),
+            (self._probe_button, self._probe),
+            (self._case_button, self._keep_case),
+            (self._run_button, self._run_cases),
+        ):
+            pressed.on_click(callback)
+        for control, callback in (
+            (self._row, self._pick_row),
+            (self._size, self._show_code),
+            (self._temperature, self._show_code),
+            (self._length, self._show_code),
+            (self._marked, self._show_cards),
+            (self._case_reward, self._suggest_expected),
+            (self._case_completion, self._suggest_expected),
+            (self._case_none, lambda change: setattr(self._case_expected, "disabled", change["new"])),
+            (self._case_file, self._show_cases),
+        ):
+            control.observe(callback, "value")
 
     @contextlib.contextmanager
     def _quietly(self) -> Iterator[None]:
@@ -384,8 +262,7 @@ class RewardLab(widgets.VBox):
         self._rescore()
 
     def _make_box(self) -> widgets.Textarea:
-        box = self._above(widgets.Textarea(continuous_update=False, rows=4), "100%")
-        box.add_class("gn-text")
+        box = completion_box()
         box.observe(self._edited, "value")
         return box
 
@@ -393,10 +270,10 @@ class RewardLab(widgets.VBox):
         entries = []
         for number, box in enumerate(self._boxes, 1):
             box.description = f"Completion {number}"
-            remove = self._button("Remove", functools.partial(self._remove, box))
+            remove = button("Remove")
+            remove.on_click(functools.partial(self._remove, box))
             remove.disabled = len(self._boxes) == 1
             remove.tooltip = f"Remove completion {number}"
-            box.layout.flex = "1 1 auto"
             entries.append(widgets.HBox([box, remove], layout={"align_items": "flex-end", "overflow": "hidden"}))
         self._entries.children = entries
         with self._quietly():
@@ -475,7 +352,7 @@ class RewardLab(widgets.VBox):
         if self.scores is None or self._is_quiet:
             return
         rewards = {reward_name(reward): reward for reward in self._rewards}
-        chosen = None if self._marked.value == _EVERY else self._marked.value[len("the reward ") :]
+        chosen = None if self._marked.value == EVERY_REWARD else self._marked.value[len("the reward ") :]
         try:
             self._cards.value = views.cards_view(self.scores, self.advantages, rewards, chosen)
         except Exception as error:  # a user's own format object may raise; the scores are right all the same
@@ -486,12 +363,11 @@ class RewardLab(widgets.VBox):
     def _show_weights(self, weights: Mapping[str, float]) -> None:
         self._weight_boxes = {}
         for name, weight in weights.items():
-            box = self._above(widgets.FloatText(weight, step=0.1, description=_label(name)), "130px")
-            box.observe(self._reweigh, "value")
-            self._weight_boxes[name] = box
+            self._weight_boxes[name] = weight_box(name, weight)
+            self._weight_boxes[name].observe(self._reweigh, "value")
         self._weights_box.children = list(self._weight_boxes.values())
         with self._quietly():
-            self._marked.options = [_EVERY, *(f"the reward {name}" for name in weights)]
+            self._marked.options = [EVERY_REWARD, *(f"the reward {name}" for name in weights)]
             self._case_reward.options = list(weights)
 
     def _reweigh(self, _: Any) -> None:
@@ -623,7 +499,7 @@ class RewardLab(widgets.VBox):
         has_failed = self.scores is not None and bool(self.scores.errors)
         self._table_code.value = views.code(lines.score(texts, has_failed))
         self._weights_code.value = views.code(lines.reweight(texts, self.weights, has_failed), "with these weights")
-        chosen = self._marked.index - 1 if self._marked.value != _EVERY else 0
+        chosen = self._marked.index - 1 if self._marked.value != EVERY_REWARD else 0
         self._cards_code.value = views.code(lines.spans(max(chosen, 0), texts, 0), "the marks in code")
         if self.model is not None:
             line = lines.sample(self._size.value, self._temperature.value, self._length.value)
