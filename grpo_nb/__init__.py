@@ -20,6 +20,7 @@ _PUBLIC = {
     "Run": "metrics",
     "Settings": "config",
     "Task": "data",
+    "baseline": "baseline_gate",
     "boxed": "formats",
     "check_environment": "environment",
     "check_rewards": "checks",
@@ -42,6 +43,7 @@ _MODULES = ("rewards",)
 
 if TYPE_CHECKING:
     from grpo_nb import rewards as rewards
+    from grpo_nb.baseline_gate import baseline as baseline
     from grpo_nb.checks import check_rewards as check_rewards
     from grpo_nb.config import EMBEDDED_MODEL as EMBEDDED_MODEL
     from grpo_nb.config import Settings as Settings
