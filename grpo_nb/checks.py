@@ -238,12 +238,30 @@ def _check_one(caller: Caller, sample: _Sample) -> tuple[list[Finding], Results 
         run(sample.elsewhere())
         known = make.known_texts(caller.reward)
         run([Probe("known text", make.completion(sample.format, text, sample.golds[0]), 0) for text in known])
+    sprung = make.EvalTrap.count
     for probe in make.hostile(0, sample.format, sample.golds[0]):
-        if not caller.is_given_up:
-            results.outcomes.append((probe, caller.call(sample.batch([probe]))))
+        # One very long text too many says enough about the others.
+        if caller.is_given_up or any(p.is_long and outcome.is_late for p, outcome in results.outcomes):
+            break
+        results.outcomes.append((probe, caller.call(sample.batch([probe]))))
+    if make.EvalTrap.count > sprung:
+        findings.append(_runs_code(caller.name, sample))
     findings += judge(caller, results, role, rows, sample.golds)
     findings += check_time(caller, results, sample.batch)
     return findings, results, role
+
+
+def _runs_code(name: str, sample: _Sample) -> Finding:
+    (probe,) = [p for p in make.hostile(0, sample.format, sample.golds[0]) if p.kind == "code"]
+    return Finding(
+        severity="critical",
+        reward=name,
+        kind="runs the answer as code",
+        what="an expression in the answer slot was evaluated in this process",
+        example=excerpt(probe.text),
+        effect="whatever the model writes is run with your rights: it can set its own score, or delete your files",
+        fix="ast.literal_eval or json.loads in place of eval; gn.rewards for code runs it in the sandbox",
+    )
 
 
 def _unique_names(rewards: Sequence[RewardFunction]) -> list[str]:

@@ -103,11 +103,11 @@ def where(reward: RewardFunction, text: str) -> str:
 
     >>> from grpo_nb.rewards import xml_tags
     >>> where(xml_tags(), "<answer>7</answer>"), where(xml_tags(), "7")
-    ('2 tags', 'no place found to pay for')
+    ('2 tags', 'nothing found')
     """
     found = spans(reward, text)
     if not found:
-        return "no place found to pay for"
+        return "nothing found"
     count = sum(span.what == "tag" for span in found)
     parts = [f"{count} tag{'s' * (count > 1)}"] if count else []
     parts += [f"answer slot: {shorten(text[s.start : s.end], 60)}" for s in found if s.what == "answer slot"]
@@ -192,6 +192,8 @@ def last_lines(error: BaseException, limit: int = _TRACEBACK_LINES) -> str:
     if isinstance(error, RewardError) and error.__cause__ is not None:
         error = error.__cause__
     lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
+    # Python's underlines would take half of the few lines that are shown.
+    lines = [line for line in lines if set(line) - set(" ^~")]
     return displayable("\n".join(lines[-limit:]))
 
 

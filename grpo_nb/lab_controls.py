@@ -61,7 +61,7 @@ class LabControls(widgets.VBox):
 
     def _lay_out_completions(self, settings: Settings, has_model: bool) -> widgets.VBox:
         # Not a flex box, which would squeeze eight completions into its height instead of scrolling.
-        self._entries = widgets.VBox(layout={"max_height": "430px", "overflow": "auto", "display": "block"})
+        self._entries = widgets.VBox(layout={"max_height": "500px", "overflow": "auto", "display": "block"})
         self._add_button, self._example_button = button("Add a completion"), button("Right and wrong example")
         size, length = settings.num_generations, settings.max_completion_length
         self._size = above(widgets.BoundedIntText(size, min=1, max=256, description="Group size"), "100px")
@@ -105,7 +105,7 @@ class LabControls(widgets.VBox):
     def _lay_out_probes(self) -> widgets.VBox:
         self._probe_button = button("Run the probes on this row", "primary")
         self._probe_view, self._report_view, self._probe_code = view(), view(), view()
-        return widgets.VBox([self._probe_button, self._probe_view, self._report_view, self._probe_code])
+        return widgets.VBox([line([self._probe_button]), self._probe_view, self._report_view, self._probe_code])
 
     def _lay_out_cases(self, cases: str) -> widgets.VBox:
         self._case_reward = above(widgets.Dropdown(options=["-"], description="Reward"), "180px")

@@ -18,7 +18,7 @@ from grpo_nb.scoring import Scores
 
 STYLE = """<style>
 .gn-lab { color: var(--jp-ui-font-color1, inherit); max-width: 1180px; }
-.gn-lab .widget-html-content, .gn-lab .jupyter-widgets-output-area { line-height: 1.45; font-size: 13px; }
+.gn-lab .widget-html-content { line-height: 1.45; font-size: 13px; flex: 1 1 0; min-width: 0; width: 100%; }
 .gn-lab .gn-title { font-size: 19px; font-weight: 600; margin: 2px 0 0; }
 .gn-lab .gn-head { font-size: 14px; font-weight: 600; margin: 0; }
 .gn-lab .gn-soft { color: var(--jp-ui-font-color2, inherit); opacity: .9; }
@@ -33,11 +33,11 @@ STYLE = """<style>
 .gn-lab .gn-code pre { flex: 1; min-width: 0; max-height: 56px; overflow: auto; font-size: 11.5px; padding: 3px 7px;
   background: rgba(128,128,128,.09); border-radius: 4px; user-select: all; }
 .gn-lab table { border-collapse: collapse; width: 100%; margin: 4px 0; font-size: 13px; color: inherit; table-layout: auto; }
-.gn-lab th, .gn-lab td { text-align: left; padding: 5px 10px; vertical-align: top; max-width: 360px; overflow-wrap: anywhere;
+.gn-lab th, .gn-lab td { text-align: left; padding: 5px 8px; vertical-align: top; max-width: 360px; overflow-wrap: break-word;
   border-bottom: 1px solid var(--jp-border-color2, rgba(128,128,128,.3)); }
 .gn-lab th { font-weight: 600; vertical-align: bottom; white-space: nowrap; }
 .gn-lab .gn-number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.gn-lab .gn-short { max-width: 210px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.gn-lab .gn-short { max-width: 190px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .gn-lab .gn-strong { font-weight: 600; }
 .gn-lab .gn-pass { color: var(--jp-success-color0, #2e7d32); font-weight: 600; }
 .gn-lab .gn-fail { color: var(--jp-error-color0, #c62828); font-weight: 600; }
@@ -56,9 +56,10 @@ STYLE = """<style>
 .gn-lab .gn-above { display: flex; flex-direction: column; align-items: stretch; height: auto; }
 .gn-lab .gn-above > .widget-label { text-align: left; width: auto; max-width: 100%; font-size: 12px; margin: 0;
   overflow: hidden; text-overflow: ellipsis; color: var(--jp-ui-font-color2, inherit); }
-.gn-lab .gn-above > input, .gn-lab .gn-above > select { flex: none; }
+.gn-lab .gn-above > input, .gn-lab .gn-above > select { flex: none; height: 28px; margin: 0; }
 .gn-lab textarea { font-family: var(--jp-code-font-family, monospace); font-size: 12px; line-height: 1.45; resize: vertical; }
-.gn-lab .gn-text > textarea { flex: none; min-height: 84px; max-height: 260px; overflow: auto; }
+.gn-lab .gn-text > textarea { flex: none; min-height: 84px; max-height: 240px; overflow: auto;
+  field-sizing: content; }
 </style>"""
 
 
@@ -117,30 +118,44 @@ def push(advantage: float) -> str:
 def scores_view(scores: Scores, advantages: Sequence[float]) -> str:
     """Return the table of every reward, total and advantage, a line for each completion."""
     heads = "".join(
-        f'<th class="gn-number">{said(name)}<br><span class="gn-soft">x {weight:g}</span></th>'
+        f'<th class="gn-number">{said(name)}<br><span class="gn-soft">&times; {weight:g}</span></th>'
         for name, weight in scores.weights.items()
     )
     lines = []
     for i, (values, total, advantage) in enumerate(zip(scores, scores.totals, advantages, strict=True)):
+        failed = _failed(scores, i)
         cells = "".join(
-            f'<td class="gn-number" data-reward="{said(name)}">{number(v)}</td>' for name, v in values.items()
+            f'<td class="gn-number" data-reward="{said(name)}">{"failed" if name in failed else number(value)}</td>'
+            for name, value in values.items()
         )
+        moved = "unknown" if failed else push(advantage)
+        shown = "none" if failed else f"{advantage:+.3f}"
         text = " ".join(scores.completions[i].split()) or "(empty)"
         lines.append(
             f'<tr data-completion="{i + 1}"><td>{i + 1}</td><td class="gn-short" title="{said(shorten(text, 400))}">'
             f'{said(text[:90])}</td>{cells}<td class="gn-number gn-strong gn-total">{number(total)}</td>'
-            f'<td class="gn-number gn-advantage">{advantage:+.3f}</td><td class="gn-push">{push(advantage)}</td></tr>'
+            f'<td class="gn-number gn-advantage">{shown}</td><td class="gn-push">{moved}</td></tr>'
         )  # fmt: skip
     return (
         '<div class="gn-scroll"><table class="gn-scores"><thead><tr><th>#</th><th>Completion</th>'
         f'{heads}<th class="gn-number">Total</th><th class="gn-number">Advantage</th><th>In training it is</th></tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>{_group_note(scores, advantages)}"
+        f"<tbody>{''.join(lines)}</tbody></table></div>{_group_note(scores)}"
     )
 
 
-def _group_note(scores: Scores, advantages: Sequence[float]) -> str:
+def _failed(scores: Scores, number: int) -> list[str]:
+    """The rewards that failed on a completion."""
+    return [error.reward for error in scores.errors if error.row in (None, number)]
+
+
+def _group_note(scores: Scores) -> str:
     known = [total for total in scores.totals if not math.isnan(total)]
-    if len(scores) == 1:
+    if scores.errors:
+        text = (
+            "A reward failed, and a trainer would stop there. Totals and advantages are those of the other completions, "
+            "as if they were the whole group."
+        )
+    elif len(scores) == 1:
         text = "One completion has nothing to be compared with: its advantage is 0. Add another, or sample a group."
     elif len(known) < 2:
         text = "Fewer than two completions have a total, so nothing can be compared."
@@ -148,7 +163,7 @@ def _group_note(scores: Scores, advantages: Sequence[float]) -> str:
         text = "All totals are equal: every advantage is 0, and GRPO learns nothing from this group."
     else:
         return (
-            '<div class="gn-soft" style="font-size:12px">Total = sum of score x weight. Advantage = (total - mean of the '
+            '<div class="gn-soft" style="font-size:12px">Total = sum of score &times; weight. Advantage = (total - mean of the '
             "group) / (standard deviation of the group + 0.0001).</div>"
         )
     return f'<div class="gn-note">{said(text)}</div>'
@@ -182,25 +197,22 @@ def cards_view(
     """Return a card for each completion: its text with the parts marked that earned something, and what each reward gave."""
     cards = []
     for i, text in enumerate(scores.completions):
-        marks = []
-        lines = []
+        moved = "" if _failed(scores, i) else f", {push(advantages[i])}"
+        marks, lines = [], []
         for name, reward in rewards.items():
             score = scores.values[name][i]
             part = scores.weights[name] * score
             marks += [(span, part, name) for span in spans(reward, text) if chosen in (None, name)]
-            earned = (
-                "none: no opinion"
-                if math.isnan(score)
-                else f"{number(score)} x {scores.weights[name]:g} = {number(part)}"
-            )
-            lines.append(
-                f"<li><b>{said(name)}</b> {earned} <span class='gn-soft'>({said(where(reward, text))})</span></li>"
-            )
+            earned = f"{number(score)} &times; {scores.weights[name]:g} = {number(part)}"
+            if math.isnan(score):
+                earned = "failed" if name in _failed(scores, i) else "none: no opinion"
+            place = f"<span class='gn-soft'>({said(where(reward, text))})</span>"
+            lines.append(f"<li><b>{said(name)}</b> {earned} {place}</li>")
         is_whole = chosen is not None and any(span.what == WHOLE_TEXT for span, _, _ in marks)
         shown = [mark for mark in marks if is_whole or mark[0].what != WHOLE_TEXT]
         cards.append(
             f'<div class="gn-card" data-completion="{i + 1}"><b>Completion {i + 1}</b> '
-            f"<span class='gn-soft'>total {number(scores.totals[i])}, {push(advantages[i])}</span>"
+            f"<span class='gn-soft'>total {number(scores.totals[i])}{moved}</span>"
             f'<pre class="gn-box" style="margin-top:5px">{marked(text, shown) or "(empty)"}</pre>'
             f"<ul>{''.join(lines)}</ul></div>"
         )
@@ -240,7 +252,8 @@ def probes_view(table: ProbeTable) -> str:
             f'<tr><td class="{kind}">{said(line.verdict)}</td><td>{said(line.probe.kind)}</td>'
             f"<td>{'paid' if line.expected == 'pay' else 'not paid'}</td>{cells}"
             f'<td class="gn-number gn-strong">{number(line.total)}</td>'
-            f'<td><code style="font-size:11px">{said(excerpt(line.probe.text, 90))}</code></td></tr>'
+            f'<td class="gn-short" title="{said(excerpt(line.probe.text, 600))}">'
+            f'<code style="font-size:11px">{said(excerpt(line.probe.text, 90))}</code></td></tr>'
         )
     return (
         f'<p class="{verdict}" style="margin:4px 0">{said(table.summary)}</p>'
@@ -272,7 +285,8 @@ def cases_view(path: str, cases: Sequence[Mapping[str, Any]]) -> str:
     )
     return (
         f'<div class="gn-soft">{len(cases)} kept in {said(path)}</div>'
-        '<div class="gn-scroll"><table class="gn-cases"><thead><tr><th>#</th><th>What it shows</th><th>Reward</th><th class="gn-number">Must score</th><th>Completion</th></tr></thead>'
+        '<div class="gn-scroll"><table class="gn-cases"><thead><tr><th>#</th><th>What it shows</th><th>Reward</th>'
+        '<th class="gn-number">Must score</th><th>Completion</th></tr></thead>'
         f"<tbody>{lines}</tbody></table></div>"
     )
 

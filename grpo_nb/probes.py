@@ -23,6 +23,20 @@ _WORDS = tuple(_SENTENCE.split())
 LENGTHS = (20, 80, 320, 1280)
 
 
+class EvalTrap:
+    """Counts how often a reward has run an answer as code. The answer that springs it does nothing else."""
+
+    count = 0
+    # Reached without builtins and imports, which is how the careful sort of eval is called.
+    CODE = "[c.spring() for c in ().__class__.__base__.__subclasses__() if c.__name__ == 'EvalTrap']"
+
+    @classmethod
+    def spring(cls) -> int:
+        """What the code of the answer calls."""
+        cls.count += 1
+        return 0
+
+
 @dataclass(frozen=True)
 class Probe:
     """One completion, what it tries, and the row it belongs to."""
@@ -156,6 +170,9 @@ def cheats(
         "empty slot": "",
     }
     probes = [Probe(kind, completion(format, PLAIN, slot), number) for kind, slot in slots.items()]
+    if format.answer_close == "}":
+        words = f"{gold} \\text{{ is wrong}}"
+        probes.append(Probe("retracted in the slot", completion(format, PLAIN, words), number))
     # Only a number that reads as another number is a different answer; "Paris." is not.
     near = (
         [f"{gold}{digit}" for digit in "19"] + [f"1{gold}", f"-{gold}"]
@@ -215,7 +232,7 @@ def lengths(number: int, format: AnswerFormat, gold: str, bad: str) -> list[Prob
 
 
 def hostile(number: int, format: AnswerFormat, gold: str) -> list[Probe]:
-    """Text that makes code raise or run for ever; each is called alone, with a time limit."""
+    """Text that makes code raise or run for ever, the very long last; each is called alone, with a time limit."""
     first, last = (format.tags or ("<answer>",))[0], (format.tags or ("</answer>",))[-1]
     both = "".join(format.tags)
     slot = completion(format, PLAIN, "{}")
@@ -226,7 +243,8 @@ def hostile(number: int, format: AnswerFormat, gold: str) -> list[Probe]:
             for size in (4_000, 200_000)
         ]
 
-    return [
+    made = [
+        Probe("code", slot.replace("{}", EvalTrap.CODE), number),
         Probe("NUL", f"\0{slot.replace('{}', gold)}\0", number),
         Probe("lone surrogate", f"\ud800{slot.replace('{}', gold)}", number),
         Probe("long number", slot.replace("{}", "9" * 5000), number),
@@ -248,7 +266,11 @@ def hostile(number: int, format: AnswerFormat, gold: str) -> list[Probe]:
         *both_lengths("last tag", last, end="!"),
         *both_lengths("tags", both, end="!"),
         Probe("nested", first * 300 + gold + last * 300, number),
+        Probe("letters in the slot", slot.replace("{}", "a" * 3000 + "!"), number),
+        Probe("digits in the slot", slot.replace("{}", "1," * 1500 + "x"), number),
+        Probe("blanks in the slot", slot.replace("{}", "1" + " " * 3000 + "x"), number),
     ]
+    return sorted(made, key=lambda probe: probe.is_long)
 
 
 def known_texts(reward: Any, limit: int = 40) -> list[str]:

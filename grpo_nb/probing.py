@@ -127,6 +127,8 @@ class Role:
     """For `TELLS`: the rows on which it does."""
     thresholds: dict[int, float] = field(default_factory=dict)
     """For `TELLS`, per row: half way between the best wrong answer and the right one."""
+    tops: dict[int, float] = field(default_factory=dict)
+    """For `TELLS`, per row: the score of the right answer."""
     gap: float = 0.0
     """For `TELLS`: the mean of right minus best wrong."""
 
@@ -141,7 +143,7 @@ def find_role(results: Results, rows: Sequence[int]) -> Role:
     epsilon = 1e-3 * max(1e-3, results.spread())
     best = Role(OTHER)
     for layout in _LAYOUTS:
-        telling, thresholds, gaps = [], {}, []
+        telling, thresholds, tops, gaps = [], {}, {}, []
         for row in rows:
             right, wrong = results.best(f"right{layout}", row), results.best(f"wrong{layout}", row)
             if math.isnan(right):
@@ -149,10 +151,10 @@ def find_role(results: Results, rows: Sequence[int]) -> Role:
             wrong = min(results.finite, default=0.0) if math.isnan(wrong) else wrong
             if right - wrong > epsilon:
                 telling.append(row)
-                thresholds[row] = (right + wrong) / 2
+                thresholds[row], tops[row] = (right + wrong) / 2, right
                 gaps.append(right - wrong)
         if len(telling) * 2 >= len(rows) and len(telling) > len(best.rows):
-            best = Role(TELLS, layout, tuple(telling), thresholds, sum(gaps) / len(gaps))
+            best = Role(TELLS, layout, tuple(telling), thresholds, tops, sum(gaps) / len(gaps))
     if best.kind == TELLS:
         return best
     for layout in _LAYOUTS[:3]:
@@ -180,7 +182,12 @@ def judge(caller: Caller, results: Results, role: Role, rows: Sequence[int], gol
 
 def is_paid(role: Role, probe: Probe, score: float) -> bool:
     """Say whether a telling reward takes this completion for right."""
-    return probe.row in role.thresholds and score > role.thresholds[probe.row]
+    if probe.row not in role.thresholds:
+        return False
+    if probe.kind == "off by one":
+        # Near answers may earn part of the score, where closeness means something; but not as good as all of it.
+        return score > role.tops[probe.row] - 0.1 * 2 * (role.tops[probe.row] - role.thresholds[probe.row])
+    return score > role.thresholds[probe.row]
 
 
 def shortest(probes: Iterable[Probe]) -> str:

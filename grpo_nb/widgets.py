@@ -1,8 +1,8 @@
 """The reward lab: a widget to try rewards by hand, on rows of the task and with completions of one's own or of the model.
 
-Views and controls only: what they show is computed by `grpo_nb.lab`, `grpo_nb.scoring` and `grpo_nb.checks`, and can be had from
-there without a widget. Core ipywidgets, 7.7 to 8. Callbacks run on the kernel's main thread between cells, so nothing here
-answers while a cell runs, a training for example.
+Views and controls only: what they show is computed by `grpo_nb.lab`, `grpo_nb.scoring` and `grpo_nb.checks`, and can be had
+from there without a widget. Core ipywidgets, 7.7 to 8. Callbacks run on the kernel's main thread between cells, so nothing
+here answers while a cell runs, a training for example.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from grpo_nb.lab_code import CodeLines, name_in
 from grpo_nb.lab_controls import EVERY_REWARD, LabControls, button, completion_box, weight_box
 from grpo_nb.reward_calls import RewardFunction, displayable, reward_name
 from grpo_nb.rewards.base import weight_of, weights_by_name
+from grpo_nb.rewards.slot import gold_answers
 from grpo_nb.scoring import Scores, reweight, score
 
 
@@ -127,7 +128,10 @@ class RewardLab(LabControls):
         self._show_weights({reward_name(reward): weight_of(reward) for reward in self._rewards})
         self._show_row()
         self._show_cases()
-        self._show_examples()
+        if gold_answers(self.row.get(answer)):
+            self._show_examples()
+        else:
+            self._set_completions([""])
 
     # What a cell can read and set.
 
@@ -271,6 +275,7 @@ class RewardLab(LabControls):
         for number, box in enumerate(self._boxes, 1):
             box.description = f"Completion {number}"
             remove = button("Remove")
+            remove.layout.flex = "0 0 auto"
             remove.on_click(functools.partial(self._remove, box))
             remove.disabled = len(self._boxes) == 1
             remove.tooltip = f"Remove completion {number}"

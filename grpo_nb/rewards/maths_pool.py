@@ -23,9 +23,9 @@ from grpo_nb.environment import EnvironmentProblem
 
 Pair = tuple[str, str]
 
-PAIR_SECONDS = 0.5
-"""Processor time for one pair. Honest expressions take 1 to 60 ms; what takes longer is an attack or nobody's answer."""
-BATCH_SECONDS = 5.0
+PAIR_SECONDS = 1.0
+"""Processor time for one pair. Most honest expressions take 5 to 100 ms, an identity of trigonometry up to 300."""
+BATCH_SECONDS = 10.0
 """Wall time for all pairs of one call together. It bounds what a batch of attacks can cost."""
 
 _START_SECONDS = 60.0

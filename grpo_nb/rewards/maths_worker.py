@@ -119,7 +119,7 @@ def main() -> None:
                 if left <= 0:
                     break
                 # Wall time is there for what waits without computing, and for a machine that is very busy.
-                verdict = child.ask(gold, given, request["seconds"], min(left, 4 * request["seconds"]))
+                verdict = child.ask(gold, given, request["seconds"], min(left, 10 * request["seconds"]))
                 if verdict is None:
                     child.end()
                     child = _Child()
