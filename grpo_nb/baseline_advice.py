@@ -39,19 +39,23 @@ class Advice:
 
 def advise(gate: Baseline) -> tuple[Advice, ...]:
     """Return what to change, the most important first: broken rewards, then form, data, length, sampling, sample size."""
-    return tuple(
-        [
-            *_of_rewards(gate),
-            *_of_form(gate),
-            *_of_difficulty(gate),
-            *_of_length(gate),
-            *_of_sampling(gate),
-            *_of_sample_size(gate),
-        ]
-    )
+    form = list(_of_form(gate))
+    advice = [*_of_broken(gate), *form, *_of_difficulty(gate), *_of_length(gate), *_of_sampling(gate)]
+    # Where no answer can be read, the form is why rewards are not earned, and says what to do.
+    advice += _of_constant(gate, with_unearned=not form)
+    return tuple([*advice, *_of_sample_size(gate, has_other=bool(advice))])
 
 
-def _of_rewards(gate: Baseline) -> Iterator[Advice]:
+def _constant(gate: Baseline) -> list[RewardSpread]:
+    return [r for r in gate.rewards if r.weight and not math.isnan(r.highest) and r.is_constant]
+
+
+def _knows(reward: RewardSpread) -> bool:
+    """Say whether a reward with one score for the whole sample gives another to a right or to an empty completion."""
+    return not (abs(reward.right - reward.highest) <= _SAME and abs(reward.empty - reward.highest) <= _SAME)
+
+
+def _of_broken(gate: Baseline) -> Iterator[Advice]:
     count = len(gate.scores)
     for reward in gate.rewards:
         if math.isnan(reward.highest):
@@ -60,40 +64,46 @@ def _of_rewards(gate: Baseline) -> Iterator[Advice]:
                 what=f"{reward.name} gave no score to any of {count} completions, so it takes no part in training.",
                 line="gn.check_rewards(rewards, task, settings)",
             )
-        elif reward.weight and reward.is_constant:
-            yield _of_constant(reward, count)
+    for reward in _constant(gate):
+        name, value = reward.name, reward.highest
+        if _knows(reward):
+            continue
+        if abs(value) <= _SAME:
+            yield Advice(
+                kind="dead reward",
+                what=f"{name} gave 0 to all {count} completions, and to a right answer in the format too: can it pay at all?",
+                line="gn.check_rewards(rewards, task, settings)",
+            )
+        else:
+            yield Advice(
+                kind="constant reward",
+                what=(
+                    f"{name} gave {value:g} to all {count} completions, to a right answer and to an empty text: it adds the "
+                    "same to each total, which no advantage sees."
+                ),
+                line=f"rewards = [r for r in rewards if r.__name__ != {name!r}]",
+            )
 
 
-def _of_constant(reward: RewardSpread, count: int) -> Advice:
-    name, value = reward.name, reward.highest
-    knows = not (abs(reward.right - value) <= _SAME and abs(reward.empty - value) <= _SAME)
-    seen = f"{name} gave {value:g} to all {count} completions"
-    if not knows and abs(value) <= _SAME:
-        return Advice(
-            kind="dead reward",
-            what=f"{seen}, and to a right answer in the format too: it may be unable to pay at all.",
-            line="gn.check_rewards(rewards, task, settings)",
-        )
-    if not knows:
-        return Advice(
-            kind="constant reward",
-            what=f"{seen}, to a right answer and to an empty text: it adds the same to each total, which no advantage sees.",
-            line=f"rewards = [r for r in rewards if r.__name__ != {name!r}]",
-        )
-    if value < reward.right - _SAME:
-        return Advice(
-            kind="unearned reward",
-            what=(
-                f"{seen}; a right answer in the format gets {reward.right:g}, so it is not broken, but until a completion "
-                "earns it, it teaches nothing. A slope towards it helps: partial credit beside it."
-            ),
-            line="rewards.append(gn.rewards.incremental_format(format=task.format, weight=0.5))",
-        )
-    return Advice(
-        kind="earned reward",
-        what=f"{seen}, as much as a right answer gets: nothing is left to learn from it here.",
-        line=f"rewards = [r for r in rewards if r.__name__ != {name!r}]",
-    )
+def _of_constant(gate: Baseline, *, with_unearned: bool) -> Iterator[Advice]:
+    count = len(gate.scores)
+    for reward in filter(_knows, _constant(gate)):
+        name, value = reward.name, reward.highest
+        if value >= reward.right - _SAME:
+            yield Advice(
+                kind="earned reward",
+                what=f"{name} gave {value:g} to all {count} completions, as much as a right answer gets.",
+                line=f"rewards = [r for r in rewards if r.__name__ != {name!r}]",
+            )
+        elif with_unearned:
+            yield Advice(
+                kind="unearned reward",
+                what=(
+                    f"{name} gave {value:g} to all {count} completions; a right answer in the format gets {reward.right:g}: "
+                    "it is not broken, but teaches nothing until one earns it. Partial credit beside it is a slope towards it."
+                ),
+                line="rewards.append(gn.rewards.incremental_format(format=task.format, weight=0.5))",
+            )
 
 
 def _of_form(gate: Baseline) -> Iterator[Advice]:
@@ -218,16 +228,19 @@ def _larger_group(settings: Settings, size: int) -> str:
     )
 
 
-def _of_sample_size(gate: Baseline) -> Iterator[Advice]:
+def _of_sample_size(gate: Baseline, *, has_other: bool) -> Iterator[Advice]:
     low, high = gate.useful_interval
-    if gate.verdict != "signal" and low < ENOUGH < high:
-        yield Advice(
-            kind="more prompts",
-            what=(
-                f"{len(gate.groups)} groups leave open whether {low:.0%} or {high:.0%} of all differ; a larger sample tells."
-            ),
-            line=f"gn.baseline(model, tokenizer, task, rewards, settings, prompts={4 * len(gate.groups)})",
-        )
+    # Where nothing differs at all, what else was seen comes first; more of the same would show more of the same.
+    if gate.verdict == "signal" or high <= ENOUGH or (gate.verdict == "no signal" and has_other):
+        return
+    yield Advice(
+        kind="more prompts",
+        what=(
+            f"after {len(gate.groups)} groups anything from {low:.0%} to {high:.0%} of all groups may differ; "
+            "a larger sample tells."
+        ),
+        line=f"gn.baseline(model, tokenizer, task, rewards, settings, prompts={4 * len(gate.groups)})",
+    )
 
 
 def _of(number: int, count: int) -> str:

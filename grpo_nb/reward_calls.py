@@ -173,7 +173,9 @@ def make_batch(
         # A chat prompt has chat completions: TRL hands rewards messages then, never strings.
         completions = [[{"role": "assistant", "content": completion}] for completion in completions]
     if completion_ids is None and tokenizer is not None:
-        completion_ids = [tokenizer(completion_text(c), add_special_tokens=False)["input_ids"] for c in completions]
+        # A tokenizer takes no lone surrogate. verbose: a probe longer than the model's context is meant to be.
+        texts = [completion_text(c).encode("utf-8", "replace").decode() for c in completions]
+        completion_ids = [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in texts]
     return Batch(
         prompts=NotGiven("prompts") if prompts is None else list(prompts),
         completions=completions,

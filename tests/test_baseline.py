@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import random
-import re
 
 import pytest
 import torch
@@ -193,6 +192,9 @@ class TestAdvice:
         gate = made([[WRONG, WRONG]] * 7 + [[RIGHT, WRONG]])
         assert gate.advice[-1].kind == "more prompts" and "prompts=32" in gate.advice[-1].line
         assert "more prompts" not in kinds(made([[WRONG, WRONG]] * 60))
+        assert "more prompts" in kinds(
+            made([[RIGHT, WRONG]] + [[WRONG, RIGHT + str(i)] for i in range(2)] + [[WRONG] * 2] * 9)
+        )
 
     def test_every_line_of_advice_is_code(self) -> None:
         samples = [
@@ -373,15 +375,16 @@ class TestSampling:
 
 
 def test_the_embedded_model_with_and_without_the_example_turn(embedded_folder) -> None:
-    settings = gn.preset("cpu", max_completion_length=40)
+    settings = gn.preset("cpu")
     model, tokenizer = gn.load_model(settings)
     shown = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
     bare = gn.load_task(shown.train.select_columns(["question", "answer"]), settings, tokenizer=tokenizer)
     with_example = gn.baseline(model, tokenizer, shown, REWARDS, settings)
     without = gn.baseline(model, tokenizer, bare, REWARDS, settings)
-    assert with_example.verdict == "signal" and with_example.counts["differs"] >= 7, with_example
-    assert without.verdict == "no signal" and without.counts["all wrong"] == 8, without
-    assert not any(without.tagged) and set(without.scores.totals) == {0.0}
-    assert "example turn" in kinds(without) and "example turn" not in kinds(with_example)
-    assert re.search(r"answer can be read in none of 64 completions", repr(without))
-    assert with_example.slot_share > 0.1
+    assert with_example.verdict == "signal" and with_example.counts["differs"] >= 6, with_example
+    assert with_example.slot_share > 0.05 and "example turn" not in kinds(with_example)
+    # About one completion in 400 holds a tag by chance; which, depends on how a machine rounds.
+    assert without.counts["differs"] <= 1 and sum(without.tagged) <= 1 and without.slot_share == 0, without
+    assert without.verdict == ("weak signal" if without.counts["differs"] else "no signal")
+    assert kinds(without)[0] == "example turn" and "unearned reward" not in kinds(without)
+    assert "answer can be read in none of 64 completions" in repr(without)

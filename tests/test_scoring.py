@@ -312,3 +312,16 @@ def test_shows_itself_and_escapes() -> None:
     assert "<script>" not in found._repr_html_() and "&lt;script&gt;" in found._repr_html_()
     found._repr_html_().encode(), repr(found).encode()
     assert list(found.table.columns) == ["completion", "xml_tags", "total"] and len(found.table) == 2
+
+
+def test_a_real_tokenizer_counts_hostile_and_endless_text(embedded_folder, caplog) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder, model_max_length=50)
+
+    def tokens(completions, completion_ids, **columns):
+        return [float(len(ids)) for ids in completion_ids]
+
+    got = score(tokens, ["\ud800 7", "\0", "one two " * 500, ""], tokenizer=tokenizer).totals
+    assert got[0] > 0 and got[1] > 0 and got[2] > 900 and got[3] == 0
+    assert "longer than the specified maximum" not in caplog.text

@@ -428,7 +428,7 @@ def test_the_prompt_is_shown_as_the_model_sees_it(task: Task) -> None:
             assert not tokenize and add_generation_prompt
             return "".join(f"<|{m['role']}|>{m['content']}" for m in messages) + "<|assistant|>"
 
-        def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+        def __call__(self, text: str, add_special_tokens: bool, verbose: bool) -> dict[str, list[int]]:
             return {"input_ids": [ord(c) for c in text]}
 
     def counts(completions: list, completion_ids: list, **columns: Any) -> list[float]:
