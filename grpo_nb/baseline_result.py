@@ -241,6 +241,8 @@ class Baseline:
         silent = [r.name for r in self.rewards if r.weight and not r.groups_that_differ]
         if silent:
             text += f"No group differs in {' or '.join(silent)}: the differences come from the other rewards. "
+        elif len(self.rewards) > 1:
+            text += "By reward: " + ", ".join(f"{r.name} in {r.groups_that_differ}" for r in self.rewards) + ". "
         return text + (
             "There is something to learn from; what comes of it, training shows."
             if self.verdict == "signal"
@@ -324,7 +326,8 @@ class Baseline:
 
     def _repr_html_(self) -> str:
         facts = _html_table([], [(f"<b>{_escaped(name)}</b>", _escaped(value)) for name, value in self._facts()])
-        rewards = _html_table(_REWARD_HEADS, [tuple(map(_escaped, row)) for row in self._reward_rows()])
+        cells = [tuple(_escaped(cell).replace(" ", "&nbsp;") for cell in row) for row in self._reward_rows()]
+        rewards = _html_table(_REWARD_HEADS, cells)
         advice = _html_table(
             ("", "what the sample shows", "line to change"),
             [(f"<b>{_escaped(a.kind)}</b>", _escaped(a.what), _code(a.line)) for a in self.advice],
@@ -338,20 +341,22 @@ class Baseline:
     def _group_table(self) -> str:
         rows = []
         texts = _in_groups(self.scores.completions, self.num_generations)
+        has_worst = self.counts["differs"] > 0
         for group, completions in list(zip(self.groups, texts, strict=True))[:_SHOWN_GROUPS]:
             order = sorted(
                 range(len(completions)), key=lambda i, t=group.totals: -math.inf if math.isnan(t[i]) else t[i]
             )
             best, worst = order[-1], order[0]
             shown = [_completion(completions[best], group.totals[best])]
-            shown.append(
-                _completion(completions[worst], group.totals[worst]) if group.kind == "differs" else "as the best"
-            )
+            if has_worst:
+                differs = group.kind == "differs"
+                shown.append(_completion(completions[worst], group.totals[worst]) if differs else "all the same")
             question = f"{_escaped(shorten(group.question, 200))}<br>gold: <b>{_escaped(shorten(group.answer, 80))}</b>"
-            rows.append((question, _escaped(_SAID[group.kind]), *shown))
+            rows.append((question, _escaped("differ" if group.kind == "differs" else _SAID[group.kind]), *shown))
         left = len(self.groups) - len(rows)
         more = f"<p>{left} more groups in <code>.table</code>.</p>" if left else ""
-        return _html_table(("prompt", "totals", "best completion", "worst completion"), rows) + more
+        heads = ("best completion", "worst completion") if has_worst else ("a completion",)
+        return _html_table(("prompt", "totals", *heads), rows) + more
 
 
 _SAID: dict[GroupKind, str] = {
@@ -436,15 +441,16 @@ def _escaped(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    return f"<code style='white-space:pre-wrap'>{_escaped(text)}</code>"
+    style = "white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;min-width:14em"
+    return f"<div style='{style}'>{_escaped(text)}</div>"
 
 
 def _completion(text: str, total: float) -> str:
-    return f"{_code(shorten(text, 300) or '(empty)')}<br>total {_said(total)}"
+    return f"{_code(shorten(text, 300) or '(empty)')}<b>total {_said(total)}</b>"
 
 
 def _html_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    left = "style='text-align:left;vertical-align:top'"
+    left = "style='text-align:left;vertical-align:top;min-width:5em'"
     head = "".join(f"<th {left}>{_escaped(cell)}</th>" for cell in heads)
     body = "".join("<tr>" + "".join(f"<td {left}>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table>{f'<thead><tr>{head}</tr></thead>' if heads else ''}<tbody>{body}</tbody></table>"

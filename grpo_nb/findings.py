@@ -142,8 +142,9 @@ class RewardReport:
         cells = [
             said(finding.reward),
             f"<b>{finding.severity}</b>",
-            f"<b>{said(finding.kind)}</b>: {said(finding.what)}",
-            f"<code style='white-space:pre-wrap'>{said(finding.example)}</code>",
+            # Without a least width, the browser gives all the room to the example, and the words stand one below the other.
+            f"<div style='min-width:16em'><b>{said(finding.kind)}</b>: {said(finding.what)}</div>",
+            f"<div style='white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace'>{said(finding.example)}</div>",
             said(finding.effect),
             said(finding.fix),
         ]

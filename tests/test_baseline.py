@@ -76,6 +76,7 @@ class TestVerdict:
         assert gate.verdict == "signal" and gate.useful_interval[0] == pytest.approx(0.6756, abs=1e-3)
         assert "in 8 of 8 groups of 4 the totals differ (95 % interval 68% to 100% of groups)" in gate.sentence
         assert "No group differs" not in gate.sentence
+        assert "By reward: correctness in 8, xml_format in 8, xml_tags in 8." in gate.sentence
 
     @pytest.mark.parametrize(
         ("differ", "expected"), [(0, "no signal"), (1, "weak signal"), (4, "weak signal"), (5, "signal")]

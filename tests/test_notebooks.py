@@ -142,8 +142,10 @@ def test_the_lab_is_there_with_and_without_a_kernel(reward_lab: Path) -> None:
     cell = cell_with(notebook, "gn.RewardLab(")
     assert outputs(cell, "application/vnd.jupyter.widget-view+json")
     assert "RewardLab of correctness, xml_format, xml_tags" in text_of(cell), "what a page without a kernel shows"
-    table = text_of(cell_with(notebook, "scores.table.assign"), "text/html")
-    assert "advantage" in table and table.count("<tr") == 4
+    scores = cell_with(notebook, "scores = gn.score(")
+    assert "advantages: [1.04, -0.09, -0.95]" in "".join(o.text for o in scores.outputs if o.output_type == "stream")
+    table = text_of(scores, "text/html")
+    assert table.count("<tr") == 4 and "It is 2, or one more." in table, "the completions are there as a whole"
 
 
 def test_the_gate_tells_the_example_turn(reward_lab: Path) -> None:

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # A reward you can trust, before you train on it
 #
-# You write a reward, try it by hand, let a machine look for ways to cheat it, and find out from two minutes of sampling whether
+# You write a reward, try it by hand, let a machine look for ways to cheat it, and find out from a minute of sampling whether
 # training would get anywhere: the first time it would not, and one line mends that.
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/01_reward_lab.ipynb)
@@ -21,8 +21,8 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | @TIME@ on 2 CPU cores; the first time 3 more for the installation; on a GPU not yet measured |
-# | Memory | @MEMORY@ on a CPU; on a GPU not yet measured |
+# | Time | 2 minutes on 2 CPU cores; the first time 3 more for the installation; on a GPU not yet measured |
+# | Memory | under 3 GB on a CPU; on a GPU not yet measured |
 # | Disk | 0.3 GB for the model |
 # | Writes | the converted model in your cache folder, and `reward_cases.jsonl` if you keep a case in the lab |
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
@@ -128,7 +128,7 @@ report
 # probes on the row; keep a case. The part of a text that earned something is marked.
 #
 # Three completions are in it to begin with: right; right in the reasoning and wrong in the answer; right without any form.
-# If you read this on a page without a kernel, the controls are dead or missing; the table below is what the lab shows.
+# On a page without a kernel the lab is a blank or a line of text: the scores below it are the ones that it shows.
 
 # %%
 lab = gn.RewardLab(rewards, task, model, tokenizer, settings)
@@ -146,7 +146,8 @@ lab
 
 # %%
 scores = gn.score(rewards, lab.completions, lab.row)
-scores.table.assign(advantage=scores.advantages()).round(2)
+print("advantages:", [round(advantage, 2) for advantage in scores.advantages()])
+scores
 
 # %% [markdown]
 # ## A reward with a hole
@@ -161,7 +162,7 @@ scores.table.assign(advantage=scores.advantages()).round(2)
 # %%
 def gold_somewhere(completions, answer, **columns):
     """1 if the gold number stands anywhere in the text."""
-    texts = [gn.rewards.completion_text(completion) for completion in completions]
+    texts = map(gn.rewards.completion_text, completions)
     return [float(gold in text) for text, gold in zip(texts, answer, strict=True)]
 
 
@@ -182,8 +183,8 @@ holed
 # %%
 def gold_in_its_slot(completions, answer, **columns):
     """1 if the answer slot holds the gold number and nothing else."""
-    texts = [gn.rewards.completion_text(completion) for completion in completions]
-    return [float(task.format.extract_last(text) == gold) for text, gold in zip(texts, answer, strict=True)]
+    slots = [task.format.extract_last(gn.rewards.completion_text(c)) for c in completions]
+    return [float(slot == gold) for slot, gold in zip(slots, answer, strict=True)]
 
 
 print(list(gn.score(gold_in_its_slot, lab.completions, lab.row).totals))
@@ -201,7 +202,8 @@ mended
 # %%
 formal = {"correctness": 0.5, "xml_format": 2.0}
 for name, scored in (("as above", scores), ("formal", gn.reweight(scores, formal))):
-    print(f"{name:9} totals {list(scored.totals)}, advantages {[round(a, 2) for a in scored.advantages()]}")
+    advantages = [round(advantage, 2) for advantage in scored.advantages()]
+    print(f"{name:9} totals {list(scored.totals)}, advantages {advantages}")
 weighed = gn.check_rewards(rewards, task, settings, tokenizer=tokenizer, weights=formal)
 weighed
 
@@ -211,8 +213,9 @@ weighed
 # A sound reward is not enough: GRPO learns from differences *within* a group of completions for the same prompt. If all of them
 # score the same, right or wrong, the step teaches nothing. So sample some groups before you train, and look.
 #
-# You should see **no signal**. The model never writes a tag, so every total is 0 in every group. Training would run for
-# hours, with a flat curve and no error. The advice names what is missing.
+# You should see **no signal**: not one completion holds a tag, so every total is 0 in every group. (On another machine a single
+# tag may fall by chance, about once in 400 completions, and make it a *weak signal*.) Training would run for hours, with a flat
+# curve and no error. The advice names what is missing.
 
 # %%
 before = gn.baseline(model, tokenizer, task, rewards, settings, prompts=PROMPTS)
@@ -224,11 +227,13 @@ before
 # The same questions, model, rewards and seed. The only change is the one that the advice proposes: each prompt now shows one solved
 # question before the real one.
 #
-# You should see **signal**: the totals differ in most groups, some answers are right, and most are not. That is the state
-# in which GRPO learns fastest. The intervals are wide, because eight groups are few; the sentence claims no more than they allow.
+# You should see **signal**: the totals differ in most groups. By reward, nearly all of that is form, and hardly an answer is right
+# yet: so the form will be learnt first, and being right after it, as in `00_quickstart`. The intervals are wide, because eight
+# groups are few; the sentence claims no more than they allow.
 
 # %%
-task_with_example = gn.load_task(rows, settings, tokenizer=tokenizer, example=("What is 3 + 4?", "3 + 4 = 7", "7"))
+example = ("What is 3 + 4?", "3 + 4 = 7", "7")
+task_with_example = gn.load_task(rows, settings, tokenizer=tokenizer, example=example)
 after = gn.baseline(model, tokenizer, task_with_example, rewards, settings, prompts=PROMPTS)
 after
 
