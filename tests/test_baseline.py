@@ -135,6 +135,7 @@ class TestAdvice:
     def test_an_example_turn_only_where_there_is_none(self) -> None:
         bare = made([[BARE] * 4] * 4, example=False)
         assert "example turn" in kinds(bare) and "example=(" in repr(bare) and "none of 16 completions" in repr(bare)
+        assert "unearned reward" not in kinds(bare), "the form is why"
         assert "easier data" not in kinds(bare), "how hard the questions are is not seen without answers"
         shown = made([[BARE] * 4] * 4, example=True)
         assert "example turn" not in kinds(shown) and "other format" in kinds(shown)
