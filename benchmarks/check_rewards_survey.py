@@ -7,8 +7,8 @@ Rewards of notebooks are rewritten here in a few lines each, to behave as the na
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import re
-import signal
 import sys
 import time
 import warnings
@@ -51,7 +51,9 @@ def strict_format_reward_func(completions, **kwargs):
 
 
 def soft_format_reward_func(completions, **kwargs):
-    return [0.5 if re.match(r"<reasoning>.*?</reasoning>\s*<answer>.*?</answer>", text(c)) else 0.0 for c in completions]
+    return [
+        0.5 if re.match(r"<reasoning>.*?</reasoning>\s*<answer>.*?</answer>", text(c)) else 0.0 for c in completions
+    ]
 
 
 def xmlcount_reward_func(completions, **kwargs):
@@ -99,7 +101,9 @@ def contains_reward(completions, answer, **kwargs):
     return [1.0 if a in text(c) else 0.0 for c, a in zip(completions, answer, strict=True)]
 
 
-SOLUTION = re.compile(r"<start_working_out>.*?<end_working_out>.*?<SOLUTION>(.+?)</SOLUTION>\s*$", re.DOTALL | re.MULTILINE)
+SOLUTION = re.compile(
+    r"<start_working_out>.*?<end_working_out>.*?<SOLUTION>(.+?)</SOLUTION>\s*$", re.DOTALL | re.MULTILINE
+)
 SOLUTION_NUMBER = re.compile(r"<SOLUTION>.*?([\d\.\,]+)", re.DOTALL | re.MULTILINE)
 GEMMA = formats.AnswerFormat(
     name="working out", reasoning_open="<start_working_out>", reasoning_close="<end_working_out>", answer_open="<SOLUTION>",
@@ -144,7 +148,9 @@ def check_numbers(prompts, completions, answer, **kwargs):
     for c, gold in zip(completions, answer, strict=True):
         found = SOLUTION_NUMBER.search(text(c))
         try:
-            scores.append(0.0 if found is None else 1.5 if float(found.group(1).replace(",", "")) == float(gold) else -0.5)
+            scores.append(
+                0.0 if found is None else 1.5 if float(found.group(1).replace(",", "")) == float(gold) else -0.5
+            )
         except ValueError:
             scores.append(0.0)
     return scores
@@ -254,36 +260,42 @@ def table(entries: list[tuple[Callable, str, formats.AnswerFormat]]) -> None:
         print(name, "done", file=sys.stderr)
 
 
+def _send_findings(family: str, connection: Any) -> None:
+    try:
+        connection.send(gym_findings(family)[0])
+    except Exception as error:  # a family that cannot be made here is named, and the rest goes on
+        connection.send(f"{type(error).__name__}: {str(error)[:60]}")
+
+
 def gym_table(only: list[str], limit: float) -> None:
     import reasoning_gym.factory as factory
 
     families = only or sorted(factory.DATASETS)
     clean, failed, found = [], [], []
 
-    def out_of_time(*_: Any) -> None:
-        raise TimeoutError("the family took too long")
-
-    signal.signal(signal.SIGALRM, out_of_time)
+    # A process for each family, which can be killed: one scorer computes for ever inside a single call of C code.
+    context = multiprocessing.get_context("fork")
     for family in families:
         start = time.perf_counter()
-        signal.alarm(int(limit))
-        try:
-            findings, role = gym_findings(family)
-        except Exception as error:  # a family that cannot be made, here or at all, is named and the rest goes on
-            failed.append(f"{family} ({type(error).__name__}: {str(error)[:60]})")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_send_findings, args=(family, theirs))
+        process.start()
+        answer = ours.recv() if ours.poll(limit) else f"not done after {limit:g} s, killed"
+        process.kill()
+        process.join()
+        print(family, f"{time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
+        if isinstance(answer, str):
+            failed.append(f"{family} ({answer})")
             continue
-        finally:
-            signal.alarm(0)
-            print(family, f"{time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
-        worth = [f for f in findings if f.severity != "note"]
+        worth = [f for f in answer if f.severity != "note"]
         if worth:
-            found.append((family, role, worth))
+            found.append((family, worth))
         else:
             clean.append(family)
     print(f"\n{len(clean)} of {len(families)} families have no finding above a note.\n")
     line("family", "severity", "finding", "shortest example", "right?")
     line(*["---"] * 5)
-    for family, _, findings in found:
+    for family, findings in found:
         for f in findings:
             verdict = VERDICTS.get((family, f.kind), "")
             line(f"`{family}`", f.severity, cell(f"{f.kind}: {f.what}", 170), cell(f.example, 90), verdict)

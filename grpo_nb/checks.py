@@ -46,7 +46,7 @@ def check_rewards(
 ) -> RewardReport:
     """Check reward functions on rows of a task and say in words what is wrong, what it would do to training, and the fix.
 
-    A hung call is stopped after `seconds_per_call` on the main thread. Off it the call is left behind in a daemon thread, and one
+    A hung call is stopped after `seconds_per_call` on the main thread, unless it is inside one long call of C code. Off it the call is left behind in a daemon thread, and one
     that never releases Python's lock, such as a regular expression without end, cannot be stopped there at all.
 
     Args:

@@ -353,6 +353,17 @@ def remembers(completions, answer, **_):
     return [s / (1 + next(counter)) for s in right(completions, answer)]
 
 
+@finds("runs the answer as code", severity="critical")
+def evaluates(completions, answer, **_):
+    scores = []
+    for completion, gold in zip(completions, answer, strict=True):
+        try:
+            scores.append(float(eval(slot(completion) or "None", {"__builtins__": {}}) == int(gold)))
+        except Exception:
+            scores.append(0.0)
+    return scores
+
+
 @finds("prints", severity="note")
 def prints(completions, answer, **_):
     print("-" * 20, answer[0])
@@ -474,7 +485,7 @@ def catastrophic(completions, answer, **_):
 
 @finds("slow on hostile text", severity="warning", seconds_per_call=0.3)
 def sleepy(completions, answer, **_):
-    if any("1e999" in completion_text(c) for c in completions):
+    if any("1e9999" in completion_text(c) for c in completions):
         time.sleep(0.8)
     return right(completions, answer)
 
