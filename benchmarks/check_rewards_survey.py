@@ -20,8 +20,43 @@ from grpo_nb import formats
 from grpo_nb.findings import WHOLE_SET, Finding
 from grpo_nb.rewards.base import completion_text
 
+EVAL_ON_ANSWER = ("string_insertion", "spiral_matrix", "binary_matrix", "n_queens")
+
 # What was looked at by hand: is the accusation right? By reward and kind of finding.
-VERDICTS: dict[tuple[str, str], str] = {}
+VERDICTS: dict[tuple[str, str], str] = {
+    **{
+        (name, kind): verdict
+        for name in ("accuracy_reward", "reasoning_accuracy_reward", "cosine_scaled_reward")
+        for kind, verdict in {
+            "several answers": "yes: an equation is read as its right side, and words in \\text are dropped",
+            "slow on hostile text": "yes: the parser's own limit of 5 s, once for each such completion",
+            "right answer refused": "a matter of taste: a full stop inside the box",
+        }.items()
+    },
+    ("think_format_reward", "lenient"): "by design: what follows the thinking is not looked at",
+    (
+        "strict_format_reward_func",
+        "format refused",
+    ): "yes: no DOTALL (unslothai/notebooks 96), and a newline must end it",
+    ("soft_format_reward_func", "format refused"): "yes: no DOTALL (unslothai/notebooks 96)",
+    ("check_answer", "retracted"): "yes: the first start and the last end tag are paired",
+    ("check_answer", "right answer refused"): "yes: text is compared before numbers",
+    ("check_numbers", "contains the answer"): "yes: the minus sign is not in its pattern, so -23 is 23",
+    ("check_numbers", "several answers"): "yes: only the first number of the slot counts",
+    ("check_numbers", "retracted"): "yes: only the first number counts",
+    ("check_numbers", "prints"): "yes",
+    ("last_number_reward", "several answers"): "yes: only the last number counts",
+    ("last_number_reward", "answer outside the slot"): "yes: the last number of the whole text counts",
+    ("contains_reward", "several answers"): "yes",
+    ("contains_reward", "contains the answer"): "yes",
+    ("contains_reward", "answer outside the slot"): "yes",
+    ("contains_reward", "retracted"): "yes",
+    **{(name, "runs the answer as code"): "yes: eval in its source" for name in EVAL_ON_ANSWER},
+    ("prime_factorization", "raises"): "yes: int() of whatever stands between the signs",
+    ("game_of_life_halting", "nothing tells right from wrong"): "yes: bool() of any text is True",
+    ("coin_flip", "raises"): "yes, on a number beyond float",
+    ("game_of_life", "raises"): "yes, on JSON that is no list",
+}
 FORMAT_R1 = formats.think_answer()
 
 
@@ -121,7 +156,7 @@ def match_format_approximately(completions, **kwargs):
 
 
 def check_answer(prompts, completions, answer, **kwargs):
-    """Three for the same text, one and a half up to white space, a half or a quarter for a ratio near one, else less than nought."""
+    """Three for the same text, half of it up to white space, some for a ratio near one, else less than nought."""
     scores = []
     for c, gold in zip(completions, answer, strict=True):
         found = SOLUTION.search(text(c))
@@ -205,8 +240,6 @@ def rows(low: int = 20) -> list[dict[str, str]]:
 
 # ---- reasoning-gym ---------------------------------------------------------------------------------------------------
 
-EVAL_ON_ANSWER = ("string_insertion", "spiral_matrix", "binary_matrix", "n_queens")
-
 
 def gym_findings(family: str, size: int = 12) -> tuple[list[Finding], str]:
     """Findings for the scorer of one family, on its own questions, called with the text of the answer slot."""
@@ -227,7 +260,8 @@ def gym_findings(family: str, size: int = 12) -> tuple[list[Finding], str]:
     if not listed:
         return [], "no gold answers"
     report = gn.check_rewards(scorer, listed, format=format, seconds_per_call=1.0)
-    return [f for f in report.findings if f.reward == family], report.roles[family]
+    # A scorer of answers, so that it must tell right from wrong by itself.
+    return list(report.findings), report.roles[family]
 
 
 # ---- The table -------------------------------------------------------------------------------------------------------
@@ -260,6 +294,14 @@ def table(entries: list[tuple[Callable, str, formats.AnswerFormat]]) -> None:
         print(name, "done", file=sys.stderr)
 
 
+def is_default(family: str) -> bool:
+    """Whether a family is scored by the method it inherits."""
+    import reasoning_gym.factory as factory
+    from reasoning_gym.dataset import ProceduralDataset
+
+    return factory.DATASETS[family][0].score_answer is ProceduralDataset.score_answer
+
+
 def _send_findings(family: str, connection: Any) -> None:
     try:
         connection.send(gym_findings(family)[0])
@@ -271,7 +313,7 @@ def gym_table(only: list[str], limit: float) -> None:
     import reasoning_gym.factory as factory
 
     families = only or sorted(factory.DATASETS)
-    clean, failed, found = [], [], []
+    clean, failed, found, default = [], [], [], []
 
     # A process for each family, which can be killed: one scorer computes for ever inside a single call of C code.
     context = multiprocessing.get_context("fork")
@@ -288,11 +330,18 @@ def gym_table(only: list[str], limit: float) -> None:
             failed.append(f"{family} ({answer})")
             continue
         worth = [f for f in answer if f.severity != "note"]
-        if worth:
+        if worth and is_default(family) and {f.kind for f in worth} <= {"contains the answer", "several answers"}:
+            default.append(family)
+        elif worth:
             found.append((family, worth))
         else:
             clean.append(family)
     print(f"\n{len(clean)} of {len(families)} families have no finding above a note.\n")
+    print(
+        f"{len(default)} use the scorer that all families have by default, which pays len(gold) / len(answer) for any answer that "
+        f"contains the gold one: 231 earns 0.67 where 23 is right. `contains the answer` or `several answers` is right for "
+        f"them: {', '.join(default)}.\n"
+    )
     line("family", "severity", "finding", "shortest example", "right?")
     line(*["---"] * 5)
     for family, findings in found:
@@ -306,6 +355,12 @@ def gym_table(only: list[str], limit: float) -> None:
 def main(arguments: Mapping[str, Any]) -> None:
     warnings.simplefilter("ignore")
     print("# What the checks find in rewards that people use\n")
+    print(
+        "Made by `benchmarks/check_rewards_survey.py`. TRL's rewards are the installed ones; those of notebooks are rewritten to "
+        "behave as the named source does (read, not copied). Each is tried alone, in the format it is meant for. The last column "
+        "is a person's judgement of the accusation; empty where nobody has looked closely. The command: "
+        "`python benchmarks/check_rewards_survey.py > docs/reward_checks.md`.\n"
+    )
     if "trl" in arguments["parts"]:
         print("## TRL\n")
         table(trl_rewards())

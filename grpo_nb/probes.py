@@ -89,7 +89,7 @@ def wrong_answers(gold: str, golds: Sequence[str], count: int = 4) -> list[str]:
         others += [str(float(number + 1)), str(float(2 * number + 3))]
     if not others:
         others = [gold[::-1] if not is_same_answer(gold[::-1], gold) else f"{gold}x", "none of these"]
-    unique = [o for o in dict.fromkeys(others) if "\n" not in o and not is_same_answer(o, gold)]
+    unique = [o for o in dict.fromkeys(others) if o.strip() and not is_same_answer(o, gold)]
     return sorted(unique, key=lambda other: abs(len(other) - len(gold)))[:count]
 
 
