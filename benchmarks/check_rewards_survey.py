@@ -54,6 +54,10 @@ VERDICTS: dict[tuple[str, str], str] = {
     **{(name, "runs the answer as code"): "yes: eval in its source" for name in EVAL_ON_ANSWER},
     ("prime_factorization", "raises"): "yes: int() of whatever stands between the signs",
     ("game_of_life_halting", "nothing tells right from wrong"): "yes: bool() of any text is True",
+    (
+        "puzzle24",
+        "nothing tells right from wrong",
+    ): "yes: any sum that makes 24 is paid, whatever the numbers of the row",
     ("coin_flip", "raises"): "yes, on a number beyond float",
     ("game_of_life", "raises"): "yes, on JSON that is no list",
 }
@@ -338,9 +342,9 @@ def gym_table(only: list[str], limit: float) -> None:
             clean.append(family)
     print(f"\n{len(clean)} of {len(families)} families have no finding above a note.\n")
     print(
-        f"{len(default)} use the scorer that all families have by default, which pays len(gold) / len(answer) for any answer that "
-        f"contains the gold one: 231 earns 0.67 where 23 is right. `contains the answer` or `several answers` is right for "
-        f"them: {', '.join(default)}.\n"
+        f"{len(default)} use the scorer that all families have by default, which pays len(gold) / len(answer) for any answer "
+        f"that contains the gold one: 231 earns 0.67 where 23 is right. `contains the answer` or `several answers` is right "
+        f"for them: {', '.join(default)}.\n"
     )
     line("family", "severity", "finding", "shortest example", "right?")
     line(*["---"] * 5)
@@ -356,9 +360,9 @@ def main(arguments: Mapping[str, Any]) -> None:
     warnings.simplefilter("ignore")
     print("# What the checks find in rewards that people use\n")
     print(
-        "Made by `benchmarks/check_rewards_survey.py`. TRL's rewards are the installed ones; those of notebooks are rewritten to "
-        "behave as the named source does (read, not copied). Each is tried alone, in the format it is meant for. The last column "
-        "is a person's judgement of the accusation; empty where nobody has looked closely. The command: "
+        "Made by `benchmarks/check_rewards_survey.py`. TRL's rewards are the installed ones; those of notebooks are rewritten "
+        "to behave as the named source does (read, not copied). Each is tried alone, in the format it is meant for. The last "
+        "column is our judgement of the accusation from the source; empty where it was not looked at closely. The command: "
         "`python benchmarks/check_rewards_survey.py > docs/reward_checks.md`.\n"
     )
     if "trl" in arguments["parts"]:
