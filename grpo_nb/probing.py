@@ -495,7 +495,10 @@ def _elsewhere(name: str, results: Results, rows: Sequence[int], role: Role) -> 
         ]
     shown = [s for row in rows for layout in _LAYOUTS for _, s in results.scores(f"right{layout}", row)]
     plain = [results.best("prose", row) for row in rows]
-    other = [(s, p) for p, o in results.outcomes if p.kind.startswith("elsewhere") and o.scores for s in o.scores]
+    plain += [results.best("elsewhere plain", row) for row in rows]
+    other = [
+        (s, p) for p, o in results.outcomes if p.kind in ("elsewhere right", "elsewhere wrong") for s in o.scores or ()
+    ]
     by_length = [s for _, s in results.scores("length", rows[0])]
     is_flat = (
         shown

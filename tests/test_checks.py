@@ -106,6 +106,15 @@ def no_apology(completions, **_):
     return [-1.0 * ("as an AI model" in completion_text(c)) for c in completions]
 
 
+def enough_lines(completions, **_):
+    return [min(1.0, completion_text(c).count("\n") / 12) * 0.3 for c in completions]
+
+
+def counts_steps(completions, **_):
+    """More than three line breaks, however made."""
+    return [0.2 * (completion_text(c).strip().count("\n") > 4) for c in completions]
+
+
 def near_length(completions, **_):
     return [0.3 * math.exp(-abs(len(completion_text(c).split()) - 40) / 40) for c in completions]
 
@@ -135,7 +144,7 @@ def seeded(completions, answer, **_):
 
 SOUND = [
     right, exact_number, graded, awaited, Judge(1.5), functools.partial(right), multi_line_format, short_enough, no_apology,
-    near_length, no_opinion, shaped, seeded, correctness(), xml_format(), xml_tags(),
+    near_length, enough_lines, counts_steps, no_opinion, shaped, seeded, correctness(), xml_format(), xml_tags(),
 ]  # fmt: skip
 
 
