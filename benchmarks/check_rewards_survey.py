@@ -7,8 +7,8 @@ Rewards of notebooks are rewritten here in a few lines each, to behave as the na
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import re
-import signal
 import sys
 import time
 import warnings
@@ -20,8 +20,47 @@ from grpo_nb import formats
 from grpo_nb.findings import WHOLE_SET, Finding
 from grpo_nb.rewards.base import completion_text
 
+EVAL_ON_ANSWER = ("string_insertion", "spiral_matrix", "binary_matrix", "n_queens")
+
 # What was looked at by hand: is the accusation right? By reward and kind of finding.
-VERDICTS: dict[tuple[str, str], str] = {}
+VERDICTS: dict[tuple[str, str], str] = {
+    **{
+        (name, kind): verdict
+        for name in ("accuracy_reward", "reasoning_accuracy_reward", "cosine_scaled_reward")
+        for kind, verdict in {
+            "several answers": "yes: an equation is read as its right side, and words in \\text are dropped",
+            "slow on hostile text": "yes: the parser's own limit of 5 s, once for each such completion",
+            "right answer refused": "a matter of taste: a full stop inside the box",
+        }.items()
+    },
+    ("think_format_reward", "lenient"): "by design: what follows the thinking is not looked at",
+    (
+        "strict_format_reward_func",
+        "format refused",
+    ): "yes: no DOTALL (unslothai/notebooks 96), and a newline must end it",
+    ("soft_format_reward_func", "format refused"): "yes: no DOTALL (unslothai/notebooks 96)",
+    ("check_answer", "retracted"): "yes: the first start and the last end tag are paired",
+    ("check_answer", "right answer refused"): "yes: text is compared before numbers",
+    ("check_numbers", "contains the answer"): "yes: the minus sign is not in its pattern, so -23 is 23",
+    ("check_numbers", "several answers"): "yes: only the first number of the slot counts",
+    ("check_numbers", "retracted"): "yes: only the first number counts",
+    ("check_numbers", "prints"): "yes",
+    ("last_number_reward", "several answers"): "yes: only the last number counts",
+    ("last_number_reward", "answer outside the slot"): "yes: the last number of the whole text counts",
+    ("contains_reward", "several answers"): "yes",
+    ("contains_reward", "contains the answer"): "yes",
+    ("contains_reward", "answer outside the slot"): "yes",
+    ("contains_reward", "retracted"): "yes",
+    **{(name, "runs the answer as code"): "yes: eval in its source" for name in EVAL_ON_ANSWER},
+    ("prime_factorization", "raises"): "yes: int() of whatever stands between the signs",
+    ("game_of_life_halting", "nothing tells right from wrong"): "yes: bool() of any text is True",
+    (
+        "puzzle24",
+        "nothing tells right from wrong",
+    ): "yes: any sum that makes 24 is paid, whatever the numbers of the row",
+    ("coin_flip", "raises"): "yes, on a number beyond float",
+    ("game_of_life", "raises"): "yes, on JSON that is no list",
+}
 FORMAT_R1 = formats.think_answer()
 
 
@@ -51,7 +90,9 @@ def strict_format_reward_func(completions, **kwargs):
 
 
 def soft_format_reward_func(completions, **kwargs):
-    return [0.5 if re.match(r"<reasoning>.*?</reasoning>\s*<answer>.*?</answer>", text(c)) else 0.0 for c in completions]
+    return [
+        0.5 if re.match(r"<reasoning>.*?</reasoning>\s*<answer>.*?</answer>", text(c)) else 0.0 for c in completions
+    ]
 
 
 def xmlcount_reward_func(completions, **kwargs):
@@ -99,7 +140,9 @@ def contains_reward(completions, answer, **kwargs):
     return [1.0 if a in text(c) else 0.0 for c, a in zip(completions, answer, strict=True)]
 
 
-SOLUTION = re.compile(r"<start_working_out>.*?<end_working_out>.*?<SOLUTION>(.+?)</SOLUTION>\s*$", re.DOTALL | re.MULTILINE)
+SOLUTION = re.compile(
+    r"<start_working_out>.*?<end_working_out>.*?<SOLUTION>(.+?)</SOLUTION>\s*$", re.DOTALL | re.MULTILINE
+)
 SOLUTION_NUMBER = re.compile(r"<SOLUTION>.*?([\d\.\,]+)", re.DOTALL | re.MULTILINE)
 GEMMA = formats.AnswerFormat(
     name="working out", reasoning_open="<start_working_out>", reasoning_close="<end_working_out>", answer_open="<SOLUTION>",
@@ -117,7 +160,7 @@ def match_format_approximately(completions, **kwargs):
 
 
 def check_answer(prompts, completions, answer, **kwargs):
-    """Three for the same text, one and a half up to white space, a half or a quarter for a ratio near one, else less than nought."""
+    """Three for the same text, half of it up to white space, some for a ratio near one, else less than nought."""
     scores = []
     for c, gold in zip(completions, answer, strict=True):
         found = SOLUTION.search(text(c))
@@ -144,7 +187,9 @@ def check_numbers(prompts, completions, answer, **kwargs):
     for c, gold in zip(completions, answer, strict=True):
         found = SOLUTION_NUMBER.search(text(c))
         try:
-            scores.append(0.0 if found is None else 1.5 if float(found.group(1).replace(",", "")) == float(gold) else -0.5)
+            scores.append(
+                0.0 if found is None else 1.5 if float(found.group(1).replace(",", "")) == float(gold) else -0.5
+            )
         except ValueError:
             scores.append(0.0)
     return scores
@@ -199,8 +244,6 @@ def rows(low: int = 20) -> list[dict[str, str]]:
 
 # ---- reasoning-gym ---------------------------------------------------------------------------------------------------
 
-EVAL_ON_ANSWER = ("string_insertion", "spiral_matrix", "binary_matrix", "n_queens")
-
 
 def gym_findings(family: str, size: int = 12) -> tuple[list[Finding], str]:
     """Findings for the scorer of one family, on its own questions, called with the text of the answer slot."""
@@ -221,7 +264,8 @@ def gym_findings(family: str, size: int = 12) -> tuple[list[Finding], str]:
     if not listed:
         return [], "no gold answers"
     report = gn.check_rewards(scorer, listed, format=format, seconds_per_call=1.0)
-    return [f for f in report.findings if f.reward == family], report.roles[family]
+    # A scorer of answers, so that it must tell right from wrong by itself.
+    return list(report.findings), report.roles[family]
 
 
 # ---- The table -------------------------------------------------------------------------------------------------------
@@ -254,36 +298,57 @@ def table(entries: list[tuple[Callable, str, formats.AnswerFormat]]) -> None:
         print(name, "done", file=sys.stderr)
 
 
+def is_default(family: str) -> bool:
+    """Whether a family is scored by the method it inherits."""
+    import reasoning_gym.factory as factory
+    from reasoning_gym.dataset import ProceduralDataset
+
+    return factory.DATASETS[family][0].score_answer is ProceduralDataset.score_answer
+
+
+def _send_findings(family: str, connection: Any) -> None:
+    try:
+        connection.send(gym_findings(family)[0])
+    except Exception as error:  # a family that cannot be made here is named, and the rest goes on
+        connection.send(f"{type(error).__name__}: {str(error)[:60]}")
+
+
 def gym_table(only: list[str], limit: float) -> None:
     import reasoning_gym.factory as factory
 
     families = only or sorted(factory.DATASETS)
-    clean, failed, found = [], [], []
+    clean, failed, found, default = [], [], [], []
 
-    def out_of_time(*_: Any) -> None:
-        raise TimeoutError("the family took too long")
-
-    signal.signal(signal.SIGALRM, out_of_time)
+    # A process for each family, which can be killed: one scorer computes for ever inside a single call of C code.
+    context = multiprocessing.get_context("fork")
     for family in families:
         start = time.perf_counter()
-        signal.alarm(int(limit))
-        try:
-            findings, role = gym_findings(family)
-        except Exception as error:  # a family that cannot be made, here or at all, is named and the rest goes on
-            failed.append(f"{family} ({type(error).__name__}: {str(error)[:60]})")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_send_findings, args=(family, theirs))
+        process.start()
+        answer = ours.recv() if ours.poll(limit) else f"not done after {limit:g} s, killed"
+        process.kill()
+        process.join()
+        print(family, f"{time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
+        if isinstance(answer, str):
+            failed.append(f"{family} ({answer})")
             continue
-        finally:
-            signal.alarm(0)
-            print(family, f"{time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
-        worth = [f for f in findings if f.severity != "note"]
-        if worth:
-            found.append((family, role, worth))
+        worth = [f for f in answer if f.severity != "note"]
+        if worth and is_default(family) and {f.kind for f in worth} <= {"contains the answer", "several answers"}:
+            default.append(family)
+        elif worth:
+            found.append((family, worth))
         else:
             clean.append(family)
     print(f"\n{len(clean)} of {len(families)} families have no finding above a note.\n")
+    print(
+        f"{len(default)} use the scorer that all families have by default, which pays len(gold) / len(answer) for any answer "
+        f"that contains the gold one: 231 earns 0.67 where 23 is right. `contains the answer` or `several answers` is right "
+        f"for them: {', '.join(default)}.\n"
+    )
     line("family", "severity", "finding", "shortest example", "right?")
     line(*["---"] * 5)
-    for family, _, findings in found:
+    for family, findings in found:
         for f in findings:
             verdict = VERDICTS.get((family, f.kind), "")
             line(f"`{family}`", f.severity, cell(f"{f.kind}: {f.what}", 170), cell(f.example, 90), verdict)
@@ -294,6 +359,12 @@ def gym_table(only: list[str], limit: float) -> None:
 def main(arguments: Mapping[str, Any]) -> None:
     warnings.simplefilter("ignore")
     print("# What the checks find in rewards that people use\n")
+    print(
+        "Made by `benchmarks/check_rewards_survey.py`. TRL's rewards are the installed ones; those of notebooks are rewritten "
+        "to behave as the named source does (read, not copied). Each is tried alone, in the format it is meant for. The last "
+        "column is our judgement of the accusation from the source; empty where it was not looked at closely. The command: "
+        "`python benchmarks/check_rewards_survey.py > docs/reward_checks.md`.\n"
+    )
     if "trl" in arguments["parts"]:
         print("## TRL\n")
         table(trl_rewards())

@@ -46,8 +46,9 @@ def check_rewards(
 ) -> RewardReport:
     """Check reward functions on rows of a task and say in words what is wrong, what it would do to training, and the fix.
 
-    A hung call is stopped after `seconds_per_call` on the main thread. Off it the call is left behind in a daemon thread, and one
-    that never releases Python's lock, such as a regular expression without end, cannot be stopped there at all.
+    A hung call is stopped after `seconds_per_call` on the main thread, unless it is inside one long call of C
+    code. Off it the call is left behind in a daemon thread, and one that never releases Python's lock, such as a regular
+    expression without end, cannot be stopped there at all.
 
     Args:
         rewards: One or more functions with TRL's signature, sync or async.
@@ -155,12 +156,13 @@ class _Sample:
                 f'the rows have no column {answer!r} but {sorted(rows[0])}. Write answer="<the one with the gold answer>", '
                 "or a function of the row."
             )
-        golds = [_first_line(answer(row) if callable(answer) else row[answer]) for row in rows]
+        format = format or xml()
+        golds = [_gold_text(answer(row) if callable(answer) else row[answer], format) for row in rows]
         # Rows with different answers, spread over those that were read.
         distinct = list({gold: i for i, gold in reversed(list(enumerate(golds)))}.values())[::-1]
         step = max(1, len(distinct) // _TRIED_ROWS)
         chosen = distinct[::step][:_TRIED_ROWS]
-        return cls([rows[i] for i in chosen], [golds[i] for i in chosen], golds, format or xml(), tokenizer)
+        return cls([rows[i] for i in chosen], [golds[i] for i in chosen], golds, format, tokenizer)
 
     def batch(self, probes: Sequence[Probe]) -> Batch:
         """Return the call of a reward on these probes, each with the columns of its row."""
@@ -206,11 +208,12 @@ class _Sample:
         return [p for i, g in enumerate(self.golds) for p in make.other_containers(i, g, self.wrong[i])]
 
 
-def _first_line(gold: Any) -> str:
-    """A list of accepted answers is represented by its first; an answer slot of one line holds no more than a line."""
+def _gold_text(gold: Any, format: AnswerFormat) -> str:
+    """A list of accepted answers is represented by its first; a slot that ends with its line holds no more than a line."""
     if isinstance(gold, (list, tuple)) and gold:
         gold = gold[0]
-    return str(gold).strip().split("\n", 1)[0]
+    text = str(gold).strip()
+    return text if format.answer_close else text.split("\n", 1)[0]
 
 
 def _check_one(caller: Caller, sample: _Sample) -> tuple[list[Finding], Results | None, Role]:
@@ -359,7 +362,7 @@ def _check_set(
                 severity="critical",
                 reward=WHOLE_SET,
                 kind="wrong pays as much as right",
-                what=f"with these weights the right answer has a total of {right:.3g}, a wrong one {wrong:.3g}, in the same words",
+                what=f"with these weights a right answer has a total of {right:.3g}, a wrong one {wrong:.3g}",
                 effect="the model is not drawn to right answers",
                 fix="look at the weights and their signs",
             )
@@ -379,13 +382,14 @@ def _check_set(
         and total >= gaps[probe.row][0] - 0.05 * (gaps[probe.row][0] - gaps[probe.row][1])
     ]
     if beaten:
-        probe, total, (right, _) = min(beaten, key=lambda entry: len(entry[0].text))
+        beaters = ", ".join(sorted({probe.kind for probe, _, _ in beaten}))
+        _, total, (right, _) = min(beaten, key=lambda entry: len(entry[0].text))
         findings.append(
             Finding(
                 severity="critical",
                 reward=WHOLE_SET,
                 kind="beats the right answer",
-                what=f"a total of {total:.3g} for {', '.join(sorted({p.kind for p, _, _ in beaten}))}, where the right answer has {right:.3g}",
+                what=f"a total of {total:.3g} for {beaters}, the right answer has {right:.3g}",
                 example=shortest([p for p, _, _ in beaten]),
                 effect="the model learns this instead of the task",
                 fix="lower the weight of what pays here, or bound it",
@@ -463,8 +467,8 @@ def _check_weights(
                 severity="warning",
                 reward=WHOLE_SET,
                 kind="form outweighs being right",
-                what=f"perfect form with a wrong answer adds {form:.3g} ({', '.join(formal)}), the right answer alone {answer:.3g}",
-                effect="a wrong answer in perfect form beats a right one that is only in its slot, so form is learnt first and guarded",
+                what=f"perfect form adds {form:.3g} ({', '.join(formal)}), the right answer {answer:.3g}",
+                effect="a wrong answer in perfect form beats a right one that is only in its slot",
                 fix="give the answer more weight than all rewards for form together",
             )
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import types
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -48,12 +49,20 @@ def _run_interruptible(call: Callable[[], Result], seconds: float) -> Result:
     done = threading.Event()
     is_late = False
 
-    def interrupt(*_: Any) -> None:
+    def inner() -> Result:
+        return call()
+
+    def interrupt(_: int, frame: types.FrameType | None) -> None:
         nonlocal is_late
         # CPU time of all threads together runs faster than the clock, which is what the limit means.
-        if not done.is_set() and time.perf_counter() - start >= seconds:
-            is_late = True
-            raise _TimeIsUp
+        if time.perf_counter() - start < seconds:
+            return
+        # Only inside the call: raised in the lines below, it would leave the handler and the timer behind.
+        while frame is not None:
+            if frame.f_code is inner.__code__:
+                is_late = True
+                raise _TimeIsUp
+            frame = frame.f_back
 
     def watch() -> None:
         while not done.wait(max(_TICK, seconds - (time.perf_counter() - start))):
@@ -65,8 +74,7 @@ def _run_interruptible(call: Callable[[], Result], seconds: float) -> Result:
         # Repeating, because code may swallow the first interruption.
         signal.setitimer(signal.ITIMER_PROF, seconds, _TICK)
         watcher.start()
-        result = call()
-        done.set()
+        result = inner()
     except _TimeIsUp:
         is_late = True
     finally:

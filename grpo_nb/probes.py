@@ -87,9 +87,11 @@ def wrong_answers(gold: str, golds: Sequence[str], count: int = 4) -> list[str]:
         others += [str(int(number) + step), str(int(number) - step)]
     elif number is not None:
         others += [str(float(number + 1)), str(float(2 * number + 3))]
-    if not others:
-        others = [gold[::-1] if not is_same_answer(gold[::-1], gold) else f"{gold}x", "none of these"]
-    unique = [o for o in dict.fromkeys(others) if "\n" not in o and not is_same_answer(o, gold)]
+    unique = [o for o in dict.fromkeys(others) if o.strip() and not is_same_answer(o, gold)]
+    if not unique:
+        # The only gold answer there is, turned round or not an answer at all.
+        made = [gold[::-1], f"{gold}x", "none of these"]
+        unique = [o for o in made if o.strip() and not is_same_answer(o, gold)]
     return sorted(unique, key=lambda other: abs(len(other) - len(gold)))[:count]
 
 
@@ -112,18 +114,23 @@ def other_containers(number: int, gold: str, wrong: Sequence[str]) -> list[Probe
     """Right and wrong in other formats, to find out where a reward looks that never sees the task's own answer."""
     containers = {
         "the bare answer": "{}",
-        "#### answer": "So:\n#### {}",
-        "\\boxed{answer}": "So \\boxed{{{}}}",
+        "#### answer": "I say:\n#### {}",
+        "\\boxed{answer}": "I say \\boxed{{{}}}",
         "<answer>answer</answer>": "<answer>{}</answer>",
         "Answer: answer": "Answer: {}",
-        "**answer**": "So **{}**",
-        "<think> and then \\boxed{answer}": "<think>\nI look.\n</think>\nSo \\boxed{{{}}}",
+        "**answer**": "I say **{}**",
+        "<think> and then \\boxed{answer}": "<think>\nI look.\n</think>\nI say \\boxed{{{}}}",
         "<think> and then <answer>": "<think>\nI look.\n</think>\n<answer>\n{}\n</answer>",
     }
+    # As many lines, in words: what a reward gives for these is not for the format.
+    plain = Probe("elsewhere plain", f"I begin.\nI look.\nI see.\nI say:\n{gold}\nThat is all.", number)
     return [
-        Probe(f"elsewhere {kind}", container.format(answer), number, label)
-        for label, container in containers.items()
-        for kind, answer in (("right", gold), *(("wrong", answer) for answer in wrong[:2]))
+        plain,
+        *(
+            Probe(f"elsewhere {kind}", container.format(answer), number, label)
+            for label, container in containers.items()
+            for kind, answer in (("right", gold), *(("wrong", answer) for answer in wrong[:2]))
+        ),
     ]
 
 
@@ -248,7 +255,8 @@ def hostile(number: int, format: AnswerFormat, gold: str) -> list[Probe]:
         Probe("NUL", f"\0{slot.replace('{}', gold)}\0", number),
         Probe("lone surrogate", f"\ud800{slot.replace('{}', gold)}", number),
         Probe("long number", slot.replace("{}", "9" * 5000), number),
-        Probe("exponent", slot.replace("{}", "1e999999999"), number),
+        # Too large for a float. Nine nines would be worse: sympy computes them in one C call, which no signal stops.
+        Probe("exponent", slot.replace("{}", "1e9999"), number),
         Probe("division by zero", slot.replace("{}", "1/0"), number),
         Probe("power tower", slot.replace("{}", "9^{9^{9^9}}"), number),
         Probe("not a number", slot.replace("{}", "NaN"), number),

@@ -7,6 +7,7 @@ does not look at the answer at all is not blamed for paying a wrong one.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -358,7 +359,7 @@ def _refusals(name: str, results: Results, role: Role, rows: Sequence[int], gold
                 reward=name,
                 kind="right answer refused",
                 example=excerpt(probe.text),
-                what=f"on {len(refused)} of {len(rows)} rows the gold answer {golds[refused[0]]!r} gets no more than a wrong one",
+                what=f"on {len(refused)} of {len(rows)} rows gold gets no more than a wrong one ({golds[refused[0]]!r})",
                 effect="these rows teach that being right does not pay",
                 fix="look at how it reads these gold answers",
             )
@@ -438,7 +439,7 @@ def _payments(name: str, results: Results, role: Role, golds: Sequence[str]) -> 
                 what=f"{what} ({', '.join(sorted(seen))}; {len(paid)} of {len(pairs)} tries)",
                 effect="the model learns this instead of the task"
                 if severity == "critical"
-                else "a habit that need not be paid",
+                else "a habit that is paid",
             )
         )
     return findings
@@ -494,7 +495,10 @@ def _elsewhere(name: str, results: Results, rows: Sequence[int], role: Role) -> 
         ]
     shown = [s for row in rows for layout in _LAYOUTS for _, s in results.scores(f"right{layout}", row)]
     plain = [results.best("prose", row) for row in rows]
-    other = [(s, p) for p, o in results.outcomes if p.kind.startswith("elsewhere") and o.scores for s in o.scores]
+    plain += [results.best("elsewhere plain", row) for row in rows]
+    other = [
+        (s, p) for p, o in results.outcomes if p.kind in ("elsewhere right", "elsewhere wrong") for s in o.scores or ()
+    ]
     by_length = [s for _, s in results.scores("length", rows[0])]
     is_flat = (
         shown
@@ -587,7 +591,7 @@ def _length(name: str, results: Results, role: Role) -> list[Finding]:
     scores = [score for _, score in sorted(series)]
     if len(scores) < 4 or any(math.isnan(score) for score in scores):
         return []
-    steps = [b - a for a, b in zip(scores, scores[1:], strict=False)]
+    steps = [b - a for a, b in itertools.pairwise(scores)]
     rises = scores[-1] - scores[0]
     if all(step > 0 for step in steps) and steps[-1] > 0.2 * rises and rises > 1e-3:
         return [
@@ -595,8 +599,8 @@ def _length(name: str, results: Results, role: Role) -> list[Finding]:
                 severity="note",
                 reward=name,
                 kind="grows with length",
-                what=f"at equal content, {series[0][0]} to {series[-1][0]} words raise it from {scores[0]:.3g} to {scores[-1]:.3g}, "
-                "without an end in sight",
+                what=f"at equal content, {series[0][0]} to {series[-1][0]} words raise it {scores[0]:.3g} to {scores[-1]:.3g}, "
+                "without end",
                 effect="completions grow up to max_completion_length",
                 fix="a target or a maximum instead",
             )

@@ -106,6 +106,15 @@ def no_apology(completions, **_):
     return [-1.0 * ("as an AI model" in completion_text(c)) for c in completions]
 
 
+def enough_lines(completions, **_):
+    return [min(1.0, completion_text(c).count("\n") / 12) * 0.3 for c in completions]
+
+
+def counts_steps(completions, **_):
+    """More than three line breaks, however made."""
+    return [0.2 * (completion_text(c).strip().count("\n") > 4) for c in completions]
+
+
 def near_length(completions, **_):
     return [0.3 * math.exp(-abs(len(completion_text(c).split()) - 40) / 40) for c in completions]
 
@@ -135,7 +144,7 @@ def seeded(completions, answer, **_):
 
 SOUND = [
     right, exact_number, graded, awaited, Judge(1.5), functools.partial(right), multi_line_format, short_enough, no_apology,
-    near_length, no_opinion, shaped, seeded, correctness(), xml_format(), xml_tags(),
+    near_length, enough_lines, counts_steps, no_opinion, shaped, seeded, correctness(), xml_format(), xml_tags(),
 ]  # fmt: skip
 
 
@@ -157,7 +166,7 @@ def test_the_kits_own_rewards_in_every_format(format, rows) -> None:
     rewards = [correctness(format=format), xml_format(format=format), xml_tags(format=format, weight=0.5)]
     report = check_rewards(rewards, rows, format=format)
     assert report.ok, report
-    assert list(report.roles.values())[0] == "tells right from wrong"
+    assert next(iter(report.roles.values())) == "tells right from wrong"
 
 
 def test_a_task_and_a_format_that_the_template_opens() -> None:
@@ -353,6 +362,17 @@ def remembers(completions, answer, **_):
     return [s / (1 + next(counter)) for s in right(completions, answer)]
 
 
+@finds("runs the answer as code", severity="critical")
+def evaluates(completions, answer, **_):
+    scores = []
+    for completion, gold in zip(completions, answer, strict=True):
+        try:
+            scores.append(float(eval(slot(completion) or "None", {"__builtins__": {}}) == int(gold)))
+        except Exception:
+            scores.append(0.0)
+    return scores
+
+
 @finds("prints", severity="note")
 def prints(completions, answer, **_):
     print("-" * 20, answer[0])
@@ -474,7 +494,7 @@ def catastrophic(completions, answer, **_):
 
 @finds("slow on hostile text", severity="warning", seconds_per_call=0.3)
 def sleepy(completions, answer, **_):
-    if any("1e999" in completion_text(c) for c in completions):
+    if any("1e9999" in completion_text(c) for c in completions):
         time.sleep(0.8)
     return right(completions, answer)
 
@@ -567,7 +587,7 @@ def test_signal() -> None:
     assert "little signal" in kinds(report, "warning")
     grid = dict(check(right, settings=gn.preset("cpu", num_generations=16)).signal)
     assert grid[0.5] == pytest.approx(2 * 0.5**16) and "little signal" not in kinds(check(right, pass_rate=0.4))
-    with pytest.raises(ValueError, match="pass_rate = 1.5"):
+    with pytest.raises(ValueError, match="pass_rate"):
         check(right, pass_rate=1.5)
 
 
@@ -595,10 +615,16 @@ def test_rows_without_an_answer_column_say_so() -> None:
     with pytest.raises(ValueError, match="functions"):
         check_rewards(["right"], ROWS)
     found = check_rewards(
-        lambda completions, solution, **_: right(completions, solution), [{"question": r["question"], "solution": r["answer"]} for r in ROWS],
+        lambda completions, solution, **_: right(completions, solution),
+        [{"question": row["question"], "solution": row["answer"]} for row in ROWS],
         answer="solution",
     )  # fmt: skip
     assert "tells" in found.roles["<lambda>"]
+
+
+def test_answers_of_several_lines() -> None:
+    grids = [{"question": f"Grid {i}?", "answer": f"{i} {i + 1}\n{i + 2} {i + 3}"} for i in range(2, 7)]
+    assert check(right, rows=grids).ok and "tells" in check(right, rows=grids).roles["right"]
 
 
 def test_a_single_row_is_enough() -> None:
