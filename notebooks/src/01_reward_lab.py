@@ -61,7 +61,7 @@ gn.check_environment()
 # ## Settings
 #
 # The only cell to edit. The preset is `cpu` on every machine: it takes the small model that came with the installation. A
-# large model knows the format from the start, and then the last lesson here cannot be seen.
+# large model may know the format from the start, and then the last lesson here cannot be seen.
 
 # %% tags=["parameters"]
 PRESET = "cpu"
@@ -156,7 +156,7 @@ scores
 # of the lab it pays three times, though one answer is wrong and one has no form. It looks generous, and is an invitation.
 #
 # The check should say *critical*, with the shortest text that cheats: every number at once, a wrong number that contains
-# the right one, the right one in the reasoning only. A model finds these within some hundred steps; the check is quicker.
+# the right one, the right one in the reasoning only. Training pays a model for finding such texts; here the check finds them first.
 
 
 # %%
@@ -214,7 +214,7 @@ weighed
 # score the same, right or wrong, the step teaches nothing. So sample some groups before you train, and look.
 #
 # You should see **no signal**: not one completion holds a tag, so every total is 0 in every group. (On another machine a single
-# tag may fall by chance, about once in 400 completions, and make it a *weak signal*.) Training would run for hours, with a flat
+# tag may fall by chance, about once in 400 completions, and make it a *weak signal*.) Training would run to its end, with a flat
 # curve and no error. The advice names what is missing.
 
 # %%
