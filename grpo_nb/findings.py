@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 Severity = Literal["note", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "note")
 WHOLE_SET = "all rewards together"
+_EXAMPLE_STYLE = "white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;min-width:15em"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +145,7 @@ class RewardReport:
             f"<b>{finding.severity}</b>",
             # Without a least width, the browser gives all the room to the example, and the words stand one below the other.
             f"<div style='min-width:16em'><b>{said(finding.kind)}</b>: {said(finding.what)}</div>",
-            f"<div style='white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;min-width:15em'>{said(finding.example)}</div>",
+            f"<div style='{_EXAMPLE_STYLE}'>{said(finding.example)}</div>",
             said(finding.effect),
             said(finding.fix),
         ]
