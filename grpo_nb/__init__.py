@@ -16,19 +16,25 @@ _PUBLIC = {
     "AnswerFormat": "formats",
     "EMBEDDED_MODEL": "config",
     "EnvironmentProblem": "environment",
+    "RewardLab": "widgets",
     "Run": "metrics",
     "Settings": "config",
     "Task": "data",
+    "baseline": "baseline_gate",
     "boxed": "formats",
     "check_environment": "environment",
+    "check_rewards": "checks",
     "compare": "evaluation",
     "evaluate": "evaluation",
     "export_merged": "export",
+    "group_advantages": "scoring",
     "hashes": "formats",
     "load_model": "models",
     "load_task": "data",
     "open_run": "metrics",
     "preset": "config",
+    "reweight": "scoring",
+    "score": "scoring",
     "think_answer": "formats",
     "train": "training",
     "xml": "formats",
@@ -37,6 +43,8 @@ _MODULES = ("rewards",)
 
 if TYPE_CHECKING:
     from grpo_nb import rewards as rewards
+    from grpo_nb.baseline_gate import baseline as baseline
+    from grpo_nb.checks import check_rewards as check_rewards
     from grpo_nb.config import EMBEDDED_MODEL as EMBEDDED_MODEL
     from grpo_nb.config import Settings as Settings
     from grpo_nb.config import preset as preset
@@ -55,7 +63,11 @@ if TYPE_CHECKING:
     from grpo_nb.metrics import Run as Run
     from grpo_nb.metrics import open_run as open_run
     from grpo_nb.models import load_model as load_model
+    from grpo_nb.scoring import group_advantages as group_advantages
+    from grpo_nb.scoring import reweight as reweight
+    from grpo_nb.scoring import score as score
     from grpo_nb.training import train as train
+    from grpo_nb.widgets import RewardLab as RewardLab
 
 __all__ = sorted([*_PUBLIC, *_MODULES])
 

@@ -11,6 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+# What may follow an answer without changing it: white space, a full stop, closing Markdown and LaTeX.
+_CLOSING = " \t\r\n.$*_`\\)]}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerFormat:
@@ -68,34 +71,91 @@ class AnswerFormat:
 
     def extract(self, text: str) -> str | None:
         """Return the content of the one answer slot, stripped; None if there is no complete slot or more than one."""
-        if text.count(self.answer_open) != 1:
-            return None
-        rest = text.split(self.answer_open, 1)[1]
-        if not self.answer_close:
-            return rest.strip().split("\n", 1)[0].strip() or None
-        if self.answer_close == "}":
-            content = _up_to_matching_brace(rest)
-        else:
-            content = rest.split(self.answer_close, 1)[0] if rest.count(self.answer_close) == 1 else None
-        return (content or "").strip() or None
+        parts = self._parts(text)
+        return parts[1] if parts else None
+
+    def extract_last(self, text: str) -> str | None:
+        r"""Return the answer as `extract` does, but only if it is the last word: nothing follows but closing marks.
+
+        What comes after the answer can take it back ("no, 41"), in any language; so nothing may. White space, a full
+        stop and the closing marks of Markdown and LaTeX may, as in `$\boxed{7}$.`
+
+        >>> xml().extract_last("<answer>7</answer>"), xml().extract_last("<answer>7</answer> No, 8.")
+        ('7', None)
+        """
+        parts = self._parts(text)
+        return parts[1] if parts and not parts[2].strip().strip(_CLOSING) else None
 
     def completeness(self, text: str) -> float:
         """Return the share of `tags` that occur exactly once, 0.0 to 1.0: partial credit for a format half learnt."""
-        return sum(text.count(tag) == 1 for tag in self.tags) / len(self.tags)
+        spans = self.tag_spans(text)
+        return sum(span is not None for span in spans) / len(spans)
+
+    def tag_spans(self, text: str) -> list[tuple[int, int] | None]:
+        r"""Return for each of `tags` where it stands, as (start, end); None if it is missing or there more than once.
+
+        A closing brace is the one that matches, whatever braces the answer has in it.
+
+        >>> boxed().tag_spans(r"\boxed{\frac{1}{2}}.")
+        [(0, 7), (18, 19)]
+        """
+        spans: list[tuple[int, int] | None] = []
+        for tag in self.tags:
+            start = text.find(tag) if text.count(tag) == 1 else -1
+            if tag == "}" and tag == self.answer_close:
+                opened = (
+                    text.find(self.answer_open) + len(self.answer_open) if text.count(self.answer_open) == 1 else -1
+                )
+                end = _matching_brace(text[opened:]) if opened >= 0 else None
+                start = -1 if end is None else opened + end
+            spans.append((start, start + len(tag)) if start >= 0 else None)
+        return spans
+
+    def reasoning(self, text: str) -> str:
+        """Return the text of the reasoning: between its tags, or before the answer; all of the text if neither is there.
+
+        >>> xml().reasoning("<reasoning> 3 + 4 = 7 </reasoning><answer>7</answer>")
+        '3 + 4 = 7'
+        """
+        if self.reasoning_open and not self.is_opened_by_template and self.reasoning_open in text:
+            text = text.split(self.reasoning_open, 1)[1]
+        for end in (self.reasoning_close, self.answer_open):
+            if end and end in text:
+                return text.split(end, 1)[0].strip()
+        return text.strip()
 
     def is_exact(self, text: str) -> bool:
         """Say whether the text is in the format and holds nothing before, between or after it but white space."""
-        if self.extract(text) is None or self.completeness(text) < 1:
+        parts = self._parts(text)
+        if parts is None or self.completeness(text) < 1 or parts[2].strip():
             return False
         if not self.reasoning_open:
-            after = text.split(self.answer_open, 1)[1]
-            return "\n" not in after.strip() and (not self.answer_close or after.rstrip().endswith(self.answer_close))
-        opening = "" if self.is_opened_by_template else r"\s*" + re.escape(self.reasoning_open)
-        pattern = (
-            opening + r".*?" + re.escape(self.reasoning_close) + r"\s*"
-            + re.escape(self.answer_open) + r".*?" + re.escape(self.answer_close) + r"\s*"
-        )  # fmt: skip
-        return re.fullmatch(pattern, text, re.DOTALL) is not None
+            return True
+        if self.is_opened_by_template and self.reasoning_open in text:  # opened twice
+            return False
+        before = parts[0].strip()
+        return before.endswith(self.reasoning_close) and (
+            self.is_opened_by_template or before.startswith(self.reasoning_open)
+        )
+
+    def _parts(self, text: str) -> tuple[str, str, str] | None:
+        """What stands before the one answer slot, in it (stripped, never empty), and after it."""
+        if text.count(self.answer_open) != 1:
+            return None
+        before, rest = text.split(self.answer_open, 1)
+        if not self.answer_close:
+            content, _, after = rest.strip().partition("\n")
+        elif self.answer_close == "}":
+            end = _matching_brace(rest)
+            if end is None:
+                return None
+            content, after = rest[:end], rest[end + 1 :]
+        elif rest.count(self.answer_close) == 1:
+            content, after = rest.split(self.answer_close, 1)
+        else:
+            return None
+        content = content.strip()
+        return (before, content, after) if content else None
 
     def for_template(self, tokenizer: Any) -> AnswerFormat:
         """Return this format, marked as opened by the template if this tokenizer's generation prompt ends with the tag."""
@@ -106,12 +166,13 @@ class AnswerFormat:
         return dataclasses.replace(self, is_opened_by_template=is_opened)
 
 
-def _up_to_matching_brace(text: str) -> str | None:
+def _matching_brace(text: str) -> int | None:
+    """Where the brace that was open before the text is closed. An escaped brace (a set's) is not counted."""
     depth = 1
-    for i, character in enumerate(text):
-        depth += (character == "{") - (character == "}")
+    for match in re.finditer(r"\\.|[{}]", text, re.DOTALL):
+        depth += {"{": 1, "}": -1}.get(match.group(), 0)
         if depth == 0:
-            return text[:i]
+            return match.start()
     return None
 
 

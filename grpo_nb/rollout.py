@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.models import import_unsloth
@@ -202,6 +202,8 @@ class Completion:
     tokens: int
     is_cut: bool
     """It reached the length limit without an end token."""
+    ids: tuple[int, ...] = dataclasses.field(default=(), repr=False)
+    """The token ids as sampled, with the end token: what a trainer hands to rewards as `completion_ids`."""
 
 
 def generate(
@@ -211,6 +213,7 @@ def generate(
     *,
     max_completion_length: int,
     temperature: float = 0.0,
+    sampling: Mapping[str, Any] | None = None,
     batch_size: int = 48,
     progress: Callable[[int], None] | None = None,
 ) -> list[Completion]:
@@ -222,6 +225,7 @@ def generate(
         prompts: Chat messages; the chat template and the generation prompt are applied here.
         max_completion_length: Tokens.
         temperature: Above 0, tokens are drawn from the whole vocabulary.
+        sampling: With a temperature above 0, further parameters of `GenerationConfig`, such as `top_p`.
         batch_size: Prompts at a time.
         progress: Called with the number of prompts done after each batch.
     """
@@ -229,13 +233,13 @@ def generate(
     ids = encoded["input_ids"]
     end_tokens = model.generation_config.eos_token_id
     end_tokens = {tokenizer.eos_token_id, *(end_tokens if isinstance(end_tokens, list) else [end_tokens])} - {None}
-    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0 else {"do_sample": False}
+    drawn = {"do_sample": True, "temperature": temperature, "top_k": 0, **(sampling or {})}
     config = GenerationConfig(
         max_new_tokens=max_completion_length,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=sorted(end_tokens),
         disable_compile=True,
-        **sampling,
+        **(drawn if temperature > 0 else {"do_sample": False}),
     )
     longest = max(map(len, ids)) + max_completion_length
     run = sample if shared_prompt_obstacle(model, longest) is None else _stock_sample
@@ -247,7 +251,7 @@ def generate(
         samples = run(model, [ids[row] for row in batch], config)
         for row, tokens in zip(batch, samples.tokens, strict=True):
             text = tokenizer.decode(tokens, skip_special_tokens=True)
-            completions[row] = Completion(text, len(tokens), not tokens or tokens[-1] not in end_tokens)
+            completions[row] = Completion(text, len(tokens), not tokens or tokens[-1] not in end_tokens, tuple(tokens))
         if progress is not None:
             progress(len(completions))
     return [completions[row] for row in range(len(ids))]

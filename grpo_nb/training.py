@@ -26,7 +26,7 @@ from grpo_nb.environment import find_gpu, package_versions, require_disk, total_
 from grpo_nb.metrics import Run, new_run_folder, tidy_row, write_json
 from grpo_nb.models import import_unsloth, is_bfloat16_supported
 from grpo_nb.plots import LivePlot, is_notebook, png, training_figure
-from grpo_nb.rewards.base import name_of, weight_of
+from grpo_nb.rewards.base import name_of, weights_by_name
 
 import_unsloth()
 
@@ -271,20 +271,11 @@ def _checked_rewards(rewards: list[RewardFunction], task: Task) -> dict[str, flo
     """Return weight by name, after calling each reward once on the first row: what is missing shows before training."""
     if not rewards:
         raise ValueError("rewards is empty: without a reward there is nothing to learn from.")
-    weights: dict[str, float] = {}
+    weights = weights_by_name(rewards)
     row = task.train[0]
     text = task.format.render("reasoning", row["answer"])
     columns = {key: [value] for key, value in row.items() if key != "prompt"}
-    for reward in rewards:
-        if not callable(reward):
-            raise ValueError(
-                f"rewards holds {reward!r}, which is no function; did you forget its brackets, or call it?"
-            )
-        name = name_of(reward)
-        if name in weights:
-            raise ValueError(
-                f"two rewards are named {name!r}, and TRL would average their curves. Give one another name=..."
-            )
+    for name, reward in zip(weights, rewards, strict=True):
         try:
             scores = reward(
                 prompts=[row["prompt"]],
@@ -302,7 +293,6 @@ def _checked_rewards(rewards: list[RewardFunction], task: Task) -> dict[str, flo
             raise ValueError(f"the reward {name!r} returned {scores!r} for one completion: return a list of one float.")
         if scores[0] is not None and not isinstance(scores[0], (int, float)):
             raise ValueError(f"the reward {name!r} returned {scores[0]!r}, a {type(scores[0]).__name__}, not a float.")
-        weights[name] = weight_of(reward)
     return weights
 
 

@@ -72,16 +72,27 @@ def tiny_run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.
     return gn.train(model, tokenizer, task, [brevity, gn.rewards.xml_tags()], settings, name="tiny")
 
 
-@pytest.fixture(scope="session")
-def quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.Run]:
-    """`notebooks/00_quickstart` executed as `make run` does it, with the real model: (executed notebook, its run)."""
-    folder = tmp_path_factory.mktemp("quickstart")
+def execute_notebook(name: str, folder: Path) -> Path:
+    """Execute a notebook as `make run` does it, with the real model; return the executed one. terminal.txt is beside runs/."""
     command = [
-        sys.executable, str(ROOT / "scripts/run_notebook.py"), str(ROOT / "notebooks/00_quickstart.ipynb"),
-        "--cwd", str(folder),
+        sys.executable, str(ROOT / "scripts/run_notebook.py"), str(ROOT / f"notebooks/{name}.ipynb"), "--cwd", str(folder),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True)
     (folder / "terminal.txt").write_text(done.stdout + done.stderr)
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    return folder / "runs" / "notebooks" / f"{name}.ipynb"
+
+
+@pytest.fixture(scope="session")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.Run]:
+    """`notebooks/00_quickstart`: (executed notebook, its run)."""
+    folder = tmp_path_factory.mktemp("quickstart")
+    executed = execute_notebook("00_quickstart", folder)
     (run,) = (folder / "runs").glob("*/run.json")
-    return folder / "runs" / "notebooks" / "00_quickstart.ipynb", gn.open_run(run.parent)
+    return executed, gn.open_run(run.parent)
+
+
+@pytest.fixture(scope="session")
+def reward_lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/01_reward_lab`, executed."""
+    return execute_notebook("01_reward_lab", tmp_path_factory.mktemp("reward_lab"))

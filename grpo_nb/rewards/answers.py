@@ -1,75 +1,209 @@
-"""Rewards for the right answer. Only the answer slot counts, and it must hold one answer."""
+"""Rewards for the right answer as text or as a number. Only the answer slot counts, and it must hold one answer."""
 
 from __future__ import annotations
 
-import re
+import math
+import unicodedata
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 from grpo_nb.formats import AnswerFormat, xml
 from grpo_nb.rewards.base import Reward
+from grpo_nb.rewards.quantities import parse_number, split_variable, unwrap
+from grpo_nb.rewards.slot import SlotReward, is_copied
 
-_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?")
-
-
-def parse_number(text: str) -> Fraction | None:
-    """Return the number that the whole text is, exactly, or None if it is anything else.
-
-    Takes signs, thousands separators, decimals, a currency sign before and a full stop after. Longer than 64
-    characters is nobody's number.
-
-    >>> parse_number("$1,250.50") == Fraction("1250.5")
-    True
-    >>> parse_number("41 or 42") is None
-    True
-    """
-    text = text.strip()
-    if len(text) > 64:
-        return None
-    text = text.removeprefix("$").removesuffix(".").replace("\u2212", "-").strip()
-    # isascii: \d and Fraction take digits of every script, which no gold answer here is written in.
-    if not text.isascii() or not any(c.isdigit() for c in text) or not _NUMBER.fullmatch(text):
-        return None
-    return Fraction(text.replace(",", ""))
+Units = tuple[tuple[str, Fraction], ...]
 
 
 def is_same_answer(given: str, gold: str) -> bool:
-    """Compare as numbers if the gold answer is one, else as text without regard to case and white space."""
-    number = parse_number(gold)
-    if number is not None:
-        return parse_number(given) == number
-    return " ".join(given.casefold().split()) == " ".join(gold.casefold().split())
+    r"""Compare as numbers if the gold answer is one, else as text without regard to case, white space and wrappers.
+
+    One `variable =` before a number is part of the answer, not another one: `x = 42` is 42, `41 = 42` is not.
+
+    >>> is_same_answer(r"\frac{1}{2}", "0.5"), is_same_answer("x = 42", "42"), is_same_answer("41 = 42", "42")
+    (True, True, False)
+    """
+    if read_number(gold) is not None:
+        return is_same_number(given, gold)
+    return _folded(unwrap(given)) == _folded(unwrap(gold))
+
+
+def read_number(text: str, units: Units = ()) -> tuple[str, Fraction] | None:
+    """Return `(variable, value)` of `x = 42` or `42`, where the variable may be empty; None if it is no number."""
+    if len(text) > 200:  # no number, and not worth taking apart
+        return None
+    variable, rest = split_variable(unwrap(text))
+    value = parse_number(rest, dict(units) if units else None)
+    return None if value is None else (variable, value)
+
+
+def is_same_number(
+    given: str, gold: str, *, units: Units = (), tolerance: float = 0.0, relative_tolerance: float = 0.0
+) -> bool:
+    """Whether both are numbers, of the same variable if both name one, and equal: exactly, or within a tolerance.
+
+    >>> is_same_number("1e3", "1,000"), is_same_number("3.14", "3.14159", relative_tolerance=0.01)
+    (True, True)
+    """
+    left, right = read_number(given, units), read_number(gold, units)
+    if left is None or right is None or (left[0] and right[0] and left[0] != right[0]):
+        return False
+    if left[1] == right[1]:
+        return True
+    allowed = max(Fraction(tolerance), Fraction(relative_tolerance) * abs(right[1]))
+    return allowed > 0 and abs(left[1] - right[1]) <= allowed
+
+
+def _folded(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
 @dataclass(frozen=True, repr=False)
-class _Correctness(Reward):
-    column: str = "answer"
+class _Correctness(SlotReward):
+    source: ClassVar[str] = "the kit's own; the numbers of TRL's accuracy_reward, without its holes"
 
-    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        if self.column not in row:
-            raise ValueError(
-                f"the reward {self.__name__!r} needs the data column {self.column!r}, but the data has "
-                f"{sorted(row) or 'no columns'}; write correctness(column=...) or rename the column."
-            )
-        given = self.format.extract(text)
-        return float(given is not None and is_same_answer(given, str(row[self.column])))
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+        if given == gold:
+            return True
+        return is_same_answer(given, gold) and not (read_number(gold) is not None and is_copied(given, row))
+
+
+@dataclass(frozen=True, repr=False)
+class _ExactText(SlotReward):
+    is_case_sensitive: bool = True
+    source: ClassVar[str] = "exact match, as in SQuAD (arXiv:1606.05250), without its removal of articles"
+
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+        if not self.is_case_sensitive:
+            return _folded(given) == _folded(gold)
+        return unicodedata.normalize("NFC", " ".join(given.split())) == unicodedata.normalize(
+            "NFC", " ".join(gold.split())
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class _Number(SlotReward):
+    units: Units = ()
+    tolerance: float = 0.0
+    relative_tolerance: float = 0.0
+    source: ClassVar[str] = "the kit's own"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("tolerance", "relative_tolerance"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} = {value!r} must be zero or a positive finite number.")
+
+    def golds(self, row: dict[str, Any]) -> list[str]:
+        return [gold for gold in super().golds(row) if read_number(gold, self.units) is not None]
+
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+        is_same = is_same_number(
+            given, gold, units=self.units, tolerance=self.tolerance, relative_tolerance=self.relative_tolerance
+        )
+        return is_same and (given == gold or not is_copied(given, row))
 
 
 def correctness(
-    *, weight: float = 2.0, format: AnswerFormat | None = None, column: str = "answer", name: str = "correctness"
+    *,
+    weight: float = 2.0,
+    format: AnswerFormat | None = None,
+    column: str = "answer",
+    name: str = "correctness",
+    is_last: bool = True,
+    needs_all: bool = False,
 ) -> Reward:
-    r"""1.0 if the answer slot holds the gold answer and nothing else, else 0.0.
+    r"""1.0 if the answer slot holds the gold answer and nothing else, else 0.0; None where there is no gold answer.
 
-    Numbers are compared as numbers (`7`, `7.0` and `+7` are equal), everything else as text. A hedge such as `41 or 42`
-    is not an answer.
+    Numbers are compared as numbers (`7`, `7.0`, `+7`, `14/2`, `x = 7`, `$7$` are equal), everything else as text without
+    regard to case. Not paid: a hedge such as `41 or 42`; arithmetic left undone (`3 + 4`); a quotient copied from the
+    question; a second slot; an answer that is taken back after the slot.
 
     Args:
         weight: Of the total reward; the largest, so that being right pays more than looking right.
         format: Where the answer stands; `xml()` if not given.
-        column: The data column with the gold answer.
+        column: The data column with the gold answer. A list in it holds several.
+        name: Under which TRL logs it.
+        is_last: Nothing but white space and closing marks may follow the slot. Without this, `42` in the slot and
+            "no, 41" after it is paid.
+        needs_all: Of several gold answers, all must be given and no other, in any order; by default any one.
 
     >>> correctness()(completions=["<answer>7.0</answer>", "<answer>7 or 8</answer>"], answer=["7", "7"])
     [1.0, 0.0]
     """
-    return _Correctness(weight=weight, format=format or xml(), column=column, name=name)
+    return _Correctness(
+        weight=weight, format=format or xml(), column=column, name=name, is_last=is_last, needs_all=needs_all
+    )
+
+
+def exact_text(
+    *,
+    weight: float = 2.0,
+    format: AnswerFormat | None = None,
+    column: str = "answer",
+    name: str = "exact_text",
+    is_last: bool = True,
+    is_case_sensitive: bool = True,
+) -> Reward:
+    """1.0 if the answer slot is the gold text, letter for letter but for runs of white space; else 0.0.
+
+    For names, labels, code words: where `7.0` must not pass for `7`. Several gold texts in a list: any of them.
+
+    >>> exact_text()(completions=["<answer>Paris</answer>", "<answer>paris</answer>"], answer=["Paris", "Paris"])
+    [1.0, 0.0]
+    """
+    return _ExactText(
+        weight=weight, format=format or xml(), column=column, name=name, is_last=is_last,
+        is_case_sensitive=is_case_sensitive,
+    )  # fmt: skip
+
+
+def number(
+    *,
+    weight: float = 2.0,
+    format: AnswerFormat | None = None,
+    column: str = "answer",
+    name: str = "number",
+    is_last: bool = True,
+    needs_all: bool = False,
+    units: Sequence[str] | Mapping[str, float | str] = (),
+    tolerance: float = 0.0,
+    relative_tolerance: float = 0.0,
+) -> Reward:
+    """1.0 if the answer slot holds the gold number in any written form, else 0.0; None where the gold is no number.
+
+    Percent is a hundredth: `50%` is 0.5, not 50. Where your gold answers leave the sign out, give it as a unit: `units=["%"]`.
+
+    Args:
+        weight: Of the total reward.
+        format: Where the answer stands; `xml()` if not given.
+        column: The data column with the gold number. A list in it holds several.
+        name: Under which TRL logs it.
+        is_last: Nothing but white space and closing marks may follow the slot.
+        needs_all: Of several gold numbers, all must be given and no other; by default any one.
+        units: Units that may stand beside the number; any other makes it wrong. With factors, `{"km": 1000, "m": 1}`,
+            they are converted; without, all count as one.
+        tolerance: Largest difference that still counts as equal. A wide one pays for guessing.
+        relative_tolerance: The same as a share of the gold number.
+
+    >>> reward = number(units={"km": 1000, "m": 1})
+    >>> reward(completions=["<answer>1.5 km</answer>", "<answer>1.5 miles</answer>"], answer=["1500 m"] * 2)
+    [1.0, 0.0]
+    """
+    if isinstance(units, str):
+        raise ValueError(f"units = {units!r} must be a list: write units=[{units!r}].")
+    factors = units if isinstance(units, Mapping) else dict.fromkeys(units, 1)
+    try:
+        pairs = tuple((str(unit), Fraction(str(factor))) for unit, factor in factors.items())
+    except ValueError as error:
+        raise ValueError(f"units = {units!r}: each factor must be a number ({error}).") from error
+    return _Number(
+        weight=weight, format=format or xml(), column=column, name=name, is_last=is_last, needs_all=needs_all, units=pairs,
+        tolerance=tolerance, relative_tolerance=relative_tolerance,
+    )  # fmt: skip
+
+
+__all__ = ["correctness", "exact_text", "is_same_answer", "is_same_number", "number", "parse_number", "read_number"]

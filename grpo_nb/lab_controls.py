@@ -1,0 +1,176 @@
+"""The controls of the reward lab and how they are laid out; what they do is connected by `grpo_nb.widgets.RewardLab`.
+
+Core ipywidgets that 7.7 and 8 share: tabs are named with `set_title`, each control has its label in words, rows wrap on a
+narrow page.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+import ipywidgets as widgets
+
+from grpo_nb import lab_html as views
+from grpo_nb.config import Settings
+from grpo_nb.reward_calls import displayable
+
+# ipywidgets 7 writes descriptions into the page as HTML, 8 as text: escaped here for 8 too, they would show twice escaped.
+_DESCRIPTIONS_ARE_HTML = int(widgets.__version__.split(".")[0]) < 8
+EVERY_REWARD = "every reward"
+_WRAPPED = {"flex_flow": "row wrap", "align_items": "flex-end"}
+_NO_MODEL = (
+    '<span class="gn-soft gn-why">Sampling is off: the lab was given no model. Write completions yourself, or make it '
+    "with <code>gn.RewardLab(rewards, task, model, tokenizer)</code>.</span>"
+)
+
+
+class LabControls(widgets.VBox):
+    """Every control and view of the lab, in its place, still without function.
+
+    Args:
+        rows: How many rows there are to choose from.
+        settings: For what the sampling controls begin with.
+        cases: The file for cases to begin with.
+        has_model: Whether there is something to sample from.
+    """
+
+    def __init__(self, *, rows: int, settings: Settings, cases: str, has_model: bool) -> None:
+        super().__init__()
+        self.add_class("gn-lab")
+        self._status, self._errors = view(), view()
+        self._status.add_class("gn-status")
+        row, completions = self._lay_out_row(rows), self._lay_out_completions(settings, has_model)
+        self.children = [
+            widgets.HTML(f'{views.STYLE}<div class="gn-title" role="heading" aria-level="2">Reward lab</div>'),
+            widgets.HBox([row, completions], layout={"flex_flow": "row wrap", "align_items": "stretch"}),
+            self._status,
+            self._errors,
+            self._lay_out_scores(),
+            self._lay_out_marks(),
+            self._lay_out_tabs(cases),
+        ]
+
+    def _lay_out_row(self, rows: int) -> widgets.VBox:
+        limits = f"Row, 0 to {rows - 1}"
+        self._row = above(widgets.BoundedIntText(min=0, max=rows - 1, description=limits), "150px")
+        self._row_view, self._row_code = view(), view()
+        head = heading("The row", "training rows of the task")
+        return panel([head, self._row, self._row_view, self._row_code], flex="1 1 350px")
+
+    def _lay_out_completions(self, settings: Settings, has_model: bool) -> widgets.VBox:
+        # Not a flex box, which would squeeze eight completions into its height instead of scrolling.
+        self._entries = widgets.VBox(layout={"max_height": "500px", "overflow": "auto", "display": "block"})
+        self._add_button, self._example_button = button("Add a completion"), button("Right and wrong example")
+        size, length = settings.num_generations, settings.max_completion_length
+        self._size = above(widgets.BoundedIntText(size, min=1, max=256, description="Group size"), "100px")
+        self._temperature = above(
+            widgets.BoundedFloatText(settings.temperature, min=0.0, max=5.0, step=0.1, description="Temperature"), "100px"
+        )  # fmt: skip
+        self._length = above(
+            widgets.BoundedIntText(length, min=1, max=32_768, description="Longest, in tokens"), "130px"
+        )
+        self._sample_button, self._sample_code = button("Sample a group", "primary"), view()
+        sampling = [self._size, self._temperature, self._length, self._sample_button]
+        if not has_model:
+            for control in sampling:
+                control.disabled = True
+            self._sample_code.value = _NO_MODEL
+        head = heading("Completions", "one group, scored as you leave a box")
+        buttons = line([self._add_button, self._example_button])
+        return panel([head, self._entries, buttons, line(sampling), self._sample_code], flex="1 1 420px")
+
+    def _lay_out_scores(self) -> widgets.VBox:
+        self._weights_box = widgets.HBox(layout=_WRAPPED)
+        self._reset_button, self._score_button = button("Reset weights"), button("Score again")
+        self._table, self._table_code, self._weights_code = view(), view(), view()
+        head = heading("Scores", "move a weight: totals and advantages follow, no reward is called again")
+        weights = line([self._weights_box, self._reset_button, self._score_button])
+        return panel([head, weights, self._table, self._table_code, self._weights_code])
+
+    def _lay_out_marks(self) -> widgets.VBox:
+        self._marked = above(widgets.Dropdown(options=[EVERY_REWARD], description="Mark what counted for"), "240px")
+        self._cards, self._cards_code = view(), view()
+        head = heading("Where it came from", "the parts of the text that each reward looked at")
+        return panel([head, self._marked, self._cards, self._cards_code])
+
+    def _lay_out_tabs(self, cases: str) -> widgets.Tab:
+        tabs = widgets.Tab(layout={"margin": "6px 2px"})
+        tabs.children = [self._lay_out_probes(), self._lay_out_cases(cases)]
+        tabs.set_title(0, "Probes")
+        tabs.set_title(1, "Cases to keep")
+        return tabs
+
+    def _lay_out_probes(self) -> widgets.VBox:
+        self._probe_button = button("Run the probes on this row", "primary")
+        self._probe_view, self._report_view, self._probe_code = view(), view(), view()
+        return widgets.VBox([line([self._probe_button]), self._probe_view, self._report_view, self._probe_code])
+
+    def _lay_out_cases(self, cases: str) -> widgets.VBox:
+        self._case_reward = above(widgets.Dropdown(options=["-"], description="Reward"), "180px")
+        completions = [("Completion 1", 0)]
+        self._case_completion = above(widgets.Dropdown(options=completions, description="Completion"), "150px")
+        self._case_expected = above(widgets.FloatText(0.0, step=0.1, description="It must score"), "110px")
+        none = "must have no opinion (None)"
+        self._case_none = widgets.Checkbox(False, description=none, indent=False, layout={"width": "230px"})
+        self._case_label = above(widgets.Text("", description="What the case shows"), "260px")
+        self._case_file = above(widgets.Text(cases, description="File"), "220px")
+        self._case_button, self._run_button = button("Keep the case", "primary"), button("Run all cases")
+        self._case_result, self._case_view, self._case_code = view(), view(), view()
+        what = line([self._case_reward, self._case_completion, self._case_expected, self._case_none])
+        how = line([self._case_label, self._case_file, self._case_button, self._run_button])
+        return widgets.VBox([what, how, self._case_result, self._case_view, self._case_code])
+
+
+def label(text: str) -> str:
+    """Return a text of the user's that can be a control's description."""
+    return html.escape(displayable(text)) if _DESCRIPTIONS_ARE_HTML else displayable(text)
+
+
+def view() -> widgets.HTML:
+    """Return an empty view over the full width."""
+    return widgets.HTML(layout={"width": "auto", "max_width": "100%"})
+
+
+def heading(text: str, explanation: str) -> widgets.HTML:
+    """Return the heading of a panel."""
+    return widgets.HTML(views.heading(text, explanation))
+
+
+def above(control: Any, width: str) -> Any:
+    """Return the control with its label above it."""
+    control.layout = widgets.Layout(width=width, max_width="100%")
+    control.style.description_width = "initial"
+    control.add_class("gn-above")
+    return control
+
+
+def line(controls: Sequence[widgets.Widget]) -> widgets.HBox:
+    """Return controls side by side, on more lines where the page is narrow."""
+    return widgets.HBox(list(controls), layout=_WRAPPED)
+
+
+def panel(children: Sequence[widgets.Widget], flex: str = "0 0 auto") -> widgets.VBox:
+    """Return a framed part of the lab."""
+    framed = widgets.VBox(list(children), layout={"margin": "4px 2px", "flex": flex, "min_width": "0"})
+    framed.add_class("gn-panel")
+    return framed
+
+
+def button(text: str, style: str = "") -> widgets.Button:
+    """Return a button as wide as its words."""
+    return widgets.Button(description=text, button_style=style, layout={"width": "auto"})
+
+
+def completion_box() -> widgets.Textarea:
+    """Return a text box for a completion, which reports a change when it is left."""
+    box = above(widgets.Textarea(continuous_update=False, rows=4), "100%")
+    box.layout.flex = "1 1 auto"
+    box.add_class("gn-text")
+    return box
+
+
+def weight_box(name: str, weight: float) -> widgets.FloatText:
+    """Return a number box for the weight of a reward."""
+    return above(widgets.FloatText(weight, step=0.1, description=label(name)), "130px")

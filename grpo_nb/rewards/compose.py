@@ -1,0 +1,280 @@
+"""Rewards made of rewards: bounded, summed up, fading as they are learnt; and one that is no reward, for debugging."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from grpo_nb.rewards.base import Completion, Reward, name_of, weight_of, weights_by_name
+
+RewardFunction = Callable[..., Sequence[float | None]]
+Scores = list[float | None]
+
+
+def _range_of(reward: RewardFunction) -> tuple[float, float]:
+    return tuple(getattr(reward, "range", (-math.inf, math.inf)))
+
+
+@dataclass(frozen=True, repr=False)
+class _Composed(Reward):
+    """A reward whose scores come from other rewards, called as the trainer calls them."""
+
+    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
+        return self(completions=[text], **{key: [value] for key, value in row.items()})[0]
+
+
+@dataclass(frozen=True, repr=False)
+class _Clipped(_Composed):
+    inner: RewardFunction = None
+    low: float = -1.0
+    high: float = 1.0
+
+    @property
+    def source(self) -> str:
+        return getattr(self.inner, "source", "") or "the user's own"
+
+    @property
+    def range(self) -> tuple[float, float]:
+        low, high = _range_of(self.inner)
+        return (min(max(low, self.low), self.high), min(max(high, self.low), self.high))
+
+    def __repr__(self) -> str:
+        return f"clipped({self.inner!r}, {self.low:g}, {self.high:g})"
+
+    def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> Scores:
+        scores = self.inner(completions=completions, **columns)
+        # NaN compares with nothing: an unknown score is no score, not the lowest.
+        return [None if s is None or math.isnan(s) else float(min(max(s, self.low), self.high)) for s in scores]
+
+
+@dataclass(frozen=True, repr=False)
+class _Combined(_Composed):
+    rewards: tuple[RewardFunction, ...] = ()
+    source: ClassVar[str] = "TRL's GRPOTrainer: the sum of score times weight over the rewards that gave one"
+
+    @property
+    def range(self) -> tuple[float, float]:
+        ends = [sorted(weight_of(r) * end if weight_of(r) else 0.0 for end in _range_of(r)) for r in self.rewards]
+        # A reward may have nothing to say, which counts as nothing.
+        return (sum(min(low, 0.0) for low, _ in ends), sum(max(high, 0.0) for _, high in ends))
+
+    def __repr__(self) -> str:
+        return f"{self.__name__}(weight={self.weight:g}, rewards={list(self.rewards)!r})"
+
+    def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> Scores:
+        table = [(weight_of(r), r(completions=completions, **columns)) for r in self.rewards]
+        totals: Scores = []
+        for i in range(len(completions)):
+            parts = [w * scores[i] for w, scores in table if scores[i] is not None and not math.isnan(scores[i])]
+            totals.append(math.fsum(parts) if parts else None)
+        return totals
+
+
+class AdaptiveState:
+    """What an adaptive reward has seen: the success rate it knew at the start of each step.
+
+    The mean `m` moves as `m <- decay * m + (1 - decay) * s`, where `s` is the share of one step's completions that
+    succeeded, at the end of that step; it starts at 0. Pickled with its reward; written to a file at each new step if
+    there is a path.
+    """
+
+    def __init__(self, path: str = "") -> None:
+        self.path = path
+        self.history: list[tuple[int, float]] = []
+        """(step, success rate known at its start), steps rising."""
+        self.count = self.successes = 0
+        if path and Path(path).is_file():
+            self.history = [tuple(entry) for entry in json.loads(Path(path).read_text())]
+
+    @property
+    def success(self) -> float:
+        """The success rate as of the start of the present step."""
+        return self.history[-1][1] if self.history else 0.0
+
+    def begin(self, step: int, decay: float) -> None:
+        """Go to a step: onwards, or back, as when training is resumed from an earlier checkpoint."""
+        if self.history and step == self.history[-1][0]:
+            return
+        if self.history and step < self.history[-1][0]:
+            # What came after the checkpoint is undone; the rate known at the start of that step is taken up again.
+            known = [rate for at, rate in self.history if at <= step]
+            rate = known[-1] if known else 0.0
+            self.history = [entry for entry in self.history if entry[0] < step]
+        elif self.count:
+            rate = decay * self.success + (1 - decay) * self.successes / self.count
+        else:
+            rate = self.success
+        self.history.append((step, rate))
+        self.count = self.successes = 0
+        self._write()
+
+    def add(self, successes: int, count: int) -> None:
+        """Count completions of the present step."""
+        self.successes += successes
+        self.count += count
+
+    def _write(self) -> None:
+        if self.path:
+            Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+            staged = Path(f"{self.path}.{os.getpid()}.partial")
+            staged.write_text(json.dumps(self.history))
+            staged.replace(self.path)
+
+
+@dataclass(frozen=True, repr=False)
+class _Adaptive(_Composed):
+    inner: RewardFunction = None
+    threshold: float = 1.0
+    floor: float = 0.1
+    decay: float = 0.9
+    state: AdaptiveState = field(default_factory=AdaptiveState, compare=False)
+    source: ClassVar[str] = "the kit's own; factor = floor + (1 - floor) * (1 - success rate)"
+
+    @property
+    def range(self) -> tuple[float, float]:
+        low, high = _range_of(self.inner)
+        return (min(low, low * self.floor), max(high, high * self.floor))
+
+    @property
+    def factor(self) -> float:
+        """What scores are multiplied with at the present step."""
+        return self.floor + (1 - self.floor) * (1 - self.state.success)
+
+    def __repr__(self) -> str:
+        return f"adaptive({self.inner!r}, factor={self.factor:.3f}, success={self.state.success:.3f})"
+
+    def __call__(
+        self, *, completions: Sequence[Completion], trainer_state: Any = None, log_metric: Any = None, **columns: Any
+    ) -> Scores:
+        scores = self.inner(completions=completions, trainer_state=trainer_state, log_metric=log_metric, **columns)
+        is_training = trainer_state is not None
+        if is_training:
+            self.state.begin(int(trainer_state.global_step), self.decay)
+        factor = self.factor
+        known = [s for s in scores if s is not None and not math.isnan(s)]
+        if is_training:
+            self.state.add(sum(s >= self.threshold for s in known), len(known))
+            if log_metric is not None:
+                log_metric(f"{self.__name__}/factor", factor)
+        return [None if s is None or math.isnan(s) else s * factor for s in scores]
+
+
+@dataclass(frozen=True, repr=False)
+class _Dummy(Reward):
+    kind: str = "hash"
+    max_steps: int = 20
+    source: ClassVar[str] = "none: it measures nothing"
+
+    def score_text(self, text: str, row: dict[str, Any]) -> float:
+        if self.kind == "constant":
+            return 0.5
+        if self.kind == "length":
+            return min(1.0, len(text) / 1000)
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        return int.from_bytes(digest[:4], "big") / 0xFFFFFFFF
+
+    def __call__(self, *, completions: Sequence[Completion], trainer_state: Any = None, **columns: Any) -> Scores:
+        steps = getattr(trainer_state, "max_steps", 0) or 0
+        if steps > self.max_steps:
+            raise ValueError(
+                f"{self.__name__} is a dummy for debugging, and this training has {steps} steps: the model would learn "
+                f"nonsense. Put a real reward in its place, or train at most {self.max_steps} steps."
+            )
+        return super().__call__(completions=completions, **columns)
+
+
+def clipped(reward: RewardFunction, low: float = -1.0, high: float = 1.0) -> Reward:
+    """The scores of any reward, held between `low` and `high`. Name and weight stay; NaN becomes None.
+
+    For rewards without bounds, where one outlier would make up the whole advantage of its group.
+
+    >>> def length(completions, **columns): return [float(len(c)) for c in completions]
+    >>> clipped(length, 0, 3)(completions=["ab", "abcdef"])
+    [2.0, 3.0]
+    """
+    if not low < high or not math.isfinite(low) or not math.isfinite(high):
+        raise ValueError(f"low = {low!r} must be below high = {high!r}, and both finite.")
+    return _Clipped(weight=weight_of(reward), name=name_of(reward), inner=reward, low=float(low), high=float(high))
+
+
+def combined(rewards: Sequence[RewardFunction], *, name: str = "combined", weight: float = 1.0) -> Reward:
+    """One reward that is the sum of score times weight over the given ones, as TRL adds them up; None counts as nothing.
+
+    For where only one function is taken. Given to a trainer one by one they are better: each has its curve then.
+
+    Raises:
+        ValueError: No rewards, or two of the same name.
+
+    >>> from grpo_nb.rewards import correctness, xml_tags
+    >>> combined([correctness(), xml_tags()])(completions=["<answer>7</answer>"], answer=["7"])
+    [2.5]
+    """
+    rewards = tuple(rewards)
+    if not rewards:
+        raise ValueError("rewards is empty: there is nothing to combine.")
+    weights_by_name(rewards)
+    return _Combined(weight=weight, name=name, rewards=rewards)
+
+
+def adaptive(
+    reward: RewardFunction,
+    *,
+    floor: float = 0.1,
+    decay: float = 0.9,
+    threshold: float | None = None,
+    path: str | Path = "",
+) -> Reward:
+    """A reward that fades as it is learnt: its score times `floor + (1 - floor) * (1 - m)`, `m` its mean success rate.
+
+    Keep the format reward strong while the model has to find the format, and out of the way when it has. `m` is an
+    exponential mean over training steps (`AdaptiveState` has the formula). It moves only between steps, so all
+    completions of a step have the same factor, and only in training: called by hand, where no `trainer_state` is
+    given, nothing changes. The same steps give the same factors again, also after going back to a checkpoint; `path` brings
+    the state through a restart. Evaluation inside training counts as well. The curve shows the faded score.
+
+    Args:
+        reward: Any reward; name and weight stay.
+        floor: What is left of the weight when every completion succeeds.
+        decay: Of the mean; 0.9 remembers about ten steps.
+        threshold: From which score on a completion has succeeded; by default the top of the reward's range.
+        path: A file for the state, one for each run.
+
+    >>> from grpo_nb.rewards import xml_tags
+    >>> adaptive(xml_tags()).factor
+    1.0
+    """
+    if threshold is None:
+        threshold = _range_of(reward)[1]
+        if not math.isfinite(threshold):
+            raise ValueError(
+                f"{name_of(reward)} has no range, so success is not known: write threshold=1.0, or what it is."
+            )
+    if not 0 <= floor <= 1 or not 0 <= decay < 1:
+        raise ValueError(f"floor = {floor!r} must be between 0 and 1, decay = {decay!r} at least 0 and below 1.")
+    return _Adaptive(
+        weight=weight_of(reward), name=name_of(reward), inner=reward, threshold=float(threshold), floor=float(floor),
+        decay=float(decay), state=AdaptiveState(str(path)),
+    )  # fmt: skip
+
+
+def dummy(kind: str = "hash", *, weight: float = 1.0, max_steps: int = 20) -> Reward:
+    """A reward that measures nothing, to see whether a trainer runs: 0.5, the length, or a number made from the text.
+
+    It is always named `dummy_...`, and refuses a training of more than `max_steps` steps. `hash` has spread in
+    every group, so gradients flow; `constant` has none.
+
+    >>> dummy("constant")(completions=["anything"])
+    [0.5]
+    """
+    if kind not in ("hash", "length", "constant"):
+        raise ValueError(f"kind = {kind!r} must be one of hash, length, constant.")
+    return _Dummy(weight=weight, name=f"dummy_{kind}", kind=kind, max_steps=max_steps)
+
+
+__all__ = ["AdaptiveState", "adaptive", "clipped", "combined", "dummy"]

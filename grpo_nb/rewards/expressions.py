@@ -1,0 +1,281 @@
+r"""The reward for mathematical answers: equal expressions through math-verify, behind a gate that lets one answer through.
+
+math-verify is made to find and forgive; a reward must not. By itself it takes `41 = 42`, `42 \text{ is wrong}`, `x + 1 = 42`
+and, after "What is 23 + 19?", `23 + 19` for 42, and `1 2 3 4` for 10. So here an answer first has to be one answer: of the
+form of the gold answer, without words, relations, lists or commands that the gold answer has none of. Plain numbers never
+reach math-verify; what does is judged in another process under hard limits (`maths_pool`).
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from grpo_nb.formats import AnswerFormat, xml
+from grpo_nb.rewards.answers import is_same_number, read_number
+from grpo_nb.rewards.base import Reward
+from grpo_nb.rewards.maths_pool import BATCH_SECONDS, PAIR_SECONDS, judge_pairs
+from grpo_nb.rewards.quantities import split_variable, unwrap
+from grpo_nb.rewards.slot import SlotReward, is_copied, split_answers
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_LONGEST = 400
+_COMMANDS = _words(
+    "frac dfrac tfrac cfrac sqrt pi cdot times div left right infty circ degree binom boxed text mathrm mathbf mathbb "
+    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp alpha beta gamma delta epsilon varepsilon "
+    "zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta "
+    "Lambda Xi Pi Sigma Phi Psi Omega"
+) | set(",!;: %$")
+_FUNCTIONS = _words("sin cos tan cot sec csc arcsin arccos arctan log ln lg exp sqrt pi")
+_COUPLING = _words("or and is not but if no nor to")
+_CHARACTERS = frozenset(" +-*/^_(){}[].\\$'~")
+_RELATION = re.compile(r"[=<>]|\\(?:leq?|geq?|lt|gt|neq?|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
+_COMMAND = re.compile(r"\\([A-Za-z]+|.)", re.DOTALL)
+_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\s*\{([^{}]*)\}")
+_WORD = re.compile(r"[A-Za-z]{2,}")
+_SPLIT_DIGITS = re.compile(r"[0-9](?:\s|~|\\[;:, ])+[0-9.]")
+_TOWER = re.compile(r"[0-9)}]\s*(?:\^|\*\*)\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*(?:\^|\*\*))")
+_SPACING = re.compile(r"\\(?:left|right)(?![A-Za-z])|\\[,!;: ]|[\s~$]")
+_UNICODE = str.maketrans({
+    "\u2212": "-", "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u03c0": r"\pi ", "\u221e": r"\infty ",
+    "\u00b2": "^{2}", "\u00b3": "^{3}", "\u00b0": r"^{\circ}",
+})  # fmt: skip
+_DEGREES = re.compile(r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})$")
+_WITH_UNIT = re.compile(r"(.*?[0-9}])\s*([A-Za-z][A-Za-z/ ]*(?:\^\{?[0-9]\}?)?)")
+_VERDICTS = "grpo_nb maths verdicts"
+
+
+@dataclass(frozen=True, repr=False)
+class _Maths(SlotReward):
+    seconds: float = PAIR_SECONDS
+    batch_seconds: float = BATCH_SECONDS
+    source: ClassVar[str] = "TRL's accuracy_reward (math-verify 0.9); maths() says where it differs"
+
+    def golds(self, row: dict[str, Any]) -> list[str]:
+        return [_last_boxed(gold) for gold in super().golds(row)]
+
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+        verdict = compare_without_sympy(given, gold)
+        if verdict is None:
+            verdict = row[_VERDICTS].get(math_verify_pair(given, gold), False)
+        return verdict and (bare(given) == bare(gold) or not is_copied(given, row))
+
+    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
+        return self.score_batch([text], [row])[0]
+
+    def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
+        pairs: set[tuple[str, str]] = set()
+        for text, row in zip(texts, rows, strict=True):
+            golds, given = self.golds(row), self.given(text)
+            pieces = [] if given is None else split_answers(given, len(golds)) if self.needs_all else [given]
+            if self.needs_all and len(pieces) != len(golds):
+                continue
+            pairs |= {
+                math_verify_pair(piece, gold)
+                for piece in pieces
+                for gold in golds
+                if compare_without_sympy(piece, gold) is None
+            }
+        verdicts: dict[tuple[str, str], bool] = {}
+        if pairs:
+            verdicts, left = judge_pairs(sorted(pairs), seconds=self.seconds, batch_seconds=self.batch_seconds)
+            if left:
+                warnings.warn(
+                    f"{self.__name__}: {left} of {len(pairs)} expressions of this batch were left unjudged and score 0.0, "
+                    f"because the others used up the batch's {self.batch_seconds:g} s. Look at the completions.",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+        score = super().score_text
+        return [score(text, {**row, _VERDICTS: verdicts}) for text, row in zip(texts, rows, strict=True)]
+
+
+def compare_without_sympy(given: str, gold: str) -> bool | None:
+    r"""Decide what needs no computer algebra: numbers, words, the same letters, and what is not one answer. None: ask.
+
+    >>> compare_without_sympy("42.0", "42"), compare_without_sympy("41 = 42", "42"), compare_without_sympy("1+x", "x+1")
+    (True, False, None)
+    """
+    if len(given) > _LONGEST:
+        return False
+    given, gold = _plain(given), _plain(gold)
+    number = _compare_numbers(given, gold)
+    if number is not None:
+        return number
+    (given_name, given), (gold_name, gold) = split_variable(given), split_variable(gold)
+    if given_name and gold_name and bare(given_name) != bare(gold_name):
+        return False
+    if given_name and not gold_name and given_name in re.findall(r"\\[A-Za-z]+|[A-Za-z]", gold):
+        return False  # `x = x + 1` defines nothing
+    if bare(given) == bare(gold):
+        return True
+    if not re.search(r"[0-9\\^_+*/=<>(|-]", gold):
+        # Words. math-verify reads them as a product of letters, for which "on" is "no".
+        return " ".join(given.casefold().split()) == " ".join(gold.casefold().split())
+    return None if is_one_answer(given, gold) else False
+
+
+def is_one_answer(given: str, gold: str) -> bool:
+    r"""Whether the text has the form of one answer to what the gold answer answers.
+
+    It has no relation, comma, word, text or command that the gold answer has not as well, no digits apart, and no tower
+    of powers.
+
+    >>> is_one_answer("1+x", "x+1"), is_one_answer(r"42x \text{ is wrong}", "42x"), is_one_answer("x or y", "x")
+    (True, False, False)
+    """
+    if len(_RELATION.findall(given)) > len(_RELATION.findall(gold)):
+        return False
+    if any(pattern.search(given) and not pattern.search(gold) for pattern in (_SPLIT_DIGITS, _TOWER)):
+        return False
+    plain = _COMMAND.sub("", given)
+    if plain.count("{") != plain.count("}") or "}" in plain.partition("{")[0]:
+        return False
+    if not set(_COMMAND.findall(given)) <= _COMMANDS | set(_COMMAND.findall(gold)):
+        return False
+    if not _texts(given) <= _texts(gold):
+        return False
+    without_text = _COMMAND.sub(" ", _TEXT.sub(" ", given))
+    known = {word.casefold() for word in _WORD.findall(gold)}
+    letters = set(gold)
+    for word in _WORD.findall(without_text):
+        # Letters in a row may be a product, but then of variables that the gold answer has.
+        if word.casefold() not in known | _FUNCTIONS and (word.casefold() in _COUPLING or not set(word) <= letters):
+            return False
+    others = Counter(c for c in without_text if not c.isascii() or not (c.isalnum() or c in _CHARACTERS))
+    return others - Counter(c for c in gold if not c.isalnum() or not c.isascii()) <= Counter(
+        {c: others[c] for c in "=<>"}
+    )
+
+
+def math_verify_pair(given: str, gold: str) -> tuple[str, str]:
+    """Return (gold, given) as math-verify reads them: LaTeX, without a variable's name before it."""
+    return _latex(split_variable(_plain(gold))[1]), _latex(split_variable(_plain(given))[1])
+
+
+def bare(text: str) -> str:
+    r"""Return the text without what never changes an expression: white space, `\left`, `\cdot` written out, `\dfrac`.
+
+    >>> bare(r"\left( \dfrac{1}{2}, 3 \right)")
+    '(\\frac{1}{2},3)'
+    """
+    text = re.sub(r"\\cdot(?![A-Za-z])", "*", text)  # while the space after it still ends its name
+    text = re.sub(r"\\[dt]frac", r"\\frac", _SPACING.sub("", text))
+    return re.sub(r"(?<=[A-Za-z0-9)}])\*(?=[A-Za-z(\\])", "", text)
+
+
+def _plain(text: str) -> str:
+    if not text.isascii():
+        text = text.translate(_UNICODE)
+        text = re.sub(r"\u221a\s*(?:\(([^()]*)\)|([0-9A-Za-z]+))", lambda m: f"\\sqrt{{{m[1] or m[2]}}}", text)
+    return unwrap(text)
+
+
+def _compare_numbers(given: str, gold: str) -> bool | None:
+    gold = _DEGREES.sub("", gold)
+    value = read_number(gold)
+    units: tuple[tuple[str, Fraction], ...] = ()
+    if value is None:
+        # A number with its unit, such as `5 \text{ cm}^2`: the unit may be given, and no other.
+        match = _WITH_UNIT.fullmatch(_TEXT.sub(r"\1", gold)) if _TEXT.search(gold) else None
+        value = read_number(match[1]) if match else None
+        if match is None or value is None:
+            return None
+        gold, units = match[1], ((match[2], Fraction(1)),)
+        given = _TEXT.sub(r"\1", given) if len(_TEXT.findall(given)) == 1 else given
+    elif gold.endswith("%") and not given.endswith("%") and is_same_number(given + "%", gold):
+        return True  # the question asks for percent, so the answer may leave the sign out
+    given = _DEGREES.sub("", given)
+    return is_same_number(given, gold, units=units) or _is_rounded(given, value[1])
+
+
+def _is_rounded(given: str, gold: Fraction) -> bool:
+    """Whether a decimal of six places or more is a gold fraction that no decimal can be, rounded: 0.333333 for 1/3."""
+    places = len(given.partition(".")[2])
+    if places < 6 or not re.fullmatch(r"[-+]?[0-9]*\.[0-9]{6,30}", given):
+        return False
+    denominator = gold.denominator
+    for prime in (2, 5):
+        while denominator % prime == 0:
+            denominator //= prime
+    return denominator > 1 and gold != 0 and round(gold, places) == Fraction(given) != 0
+
+
+def _last_boxed(gold: str) -> str:
+    """The boxed answer of a gold answer that is a worked solution, as in MATH; any other gold answer as it is."""
+    if "\\boxed{" not in gold:
+        return gold
+    given = AnswerFormat(name="last", answer_open="\\boxed{", answer_close="}").extract(
+        "\\boxed{" + gold.rsplit("\\boxed{", 1)[1]
+    )
+    return given or gold
+
+
+def _texts(text: str) -> set[str]:
+    return {" ".join(part.casefold().split()) for part in _TEXT.findall(text)}
+
+
+def _latex(text: str) -> str:
+    """The Python that models write, as LaTeX: `2*sqrt(3)**2`."""
+    text = re.sub(r"(?<!\\)\bsqrt\s*\(([^()]*)\)", r"\\sqrt{\1}", text.replace("**", "^"))
+    text = re.sub(r"\\left(?![A-Za-z])|\\right(?![A-Za-z])", "", text)
+    text = re.sub(r"\\[dt]?frac\s*([0-9])\s*([0-9])", r"\\frac{\1}{\2}", text)
+    text = re.sub(r"(?<![A-Za-z\\])(pi|sin|cos|tan|log|ln|exp)(?![A-Za-z])", r"\\\1", text)
+    text = re.sub(r"\^\(([^()]*)\)", r"^{\1}", text)
+    return text.replace("*", r" \cdot ")
+
+
+def maths(
+    *,
+    weight: float = 2.0,
+    format: AnswerFormat | None = None,
+    column: str = "answer",
+    name: str = "maths",
+    is_last: bool = True,
+    needs_all: bool = False,
+    seconds: float = PAIR_SECONDS,
+    batch_seconds: float = BATCH_SECONDS,
+) -> Reward:
+    r"""1.0 if the answer slot holds an expression equal to the gold answer, else 0.0; None where there is no gold answer.
+
+    `1+x` is `x+1`, `\frac{1}{2}` is `0.5`, `2\sqrt{3}` is `\sqrt{12}`, `\{2, 1\}` is `\{1, 2\}`. Gives the numbers of TRL's
+    `accuracy_reward` on its documented examples, and differs where that one pays for nonsense or is not safe:
+
+    * Only the slot counts, and it must be the last word; TRL takes the first box, whatever follows.
+    * One answer: `41 = 42` and `42 \text{ is wrong}` are refused. TRL pays for both.
+    * Where the gold answer is a number, the answer is one too, compared exactly: arithmetic left undone (`23 + 19`,
+      `2^{10}`) is refused, and `42\%` is not 42. TRL pays for these. Six decimals stand for a fraction that has no end.
+    * An expression copied from the question is no answer to it, unless it is the gold answer to the letter.
+    * A gold answer of words is compared as text; TRL skips such rows.
+    * Works in any thread. Each expression has `seconds` of processor time, the batch `batch_seconds` in all, kept from
+      outside the process that computes. In a batch that uses them up, the longest expressions go unjudged, score 0.0, and
+      a warning says so; until then no score depends on the rest of the batch.
+
+    Args:
+        weight: Of the total reward.
+        format: Where the answer stands; `xml()` if not given, `boxed()` for MATH and for what TRL reads.
+        column: The data column with the gold answer, or the worked solution with it in a `\boxed{}`. A list holds several.
+        name: Under which TRL logs it.
+        is_last: Nothing but white space and closing marks may follow the slot.
+        needs_all: Of several gold answers, all must be given and no other; by default any one.
+        seconds: Of processor time for one expression.
+        batch_seconds: For all expressions of a call together.
+
+    >>> maths()(completions=["<answer>1 + x</answer>", "<answer>x = 1 + x</answer>"], answer=["x + 1", "x + 2"])
+    [1.0, 0.0]
+    """
+    for limit, value in (("seconds", seconds), ("batch_seconds", batch_seconds)):
+        if not 0 < value < 3600:
+            raise ValueError(f"{limit} = {value!r} must be a positive number of seconds below 3600.")
+    return _Maths(
+        weight=weight, format=format or xml(), column=column, name=name, is_last=is_last, needs_all=needs_all,
+        seconds=seconds, batch_seconds=batch_seconds,
+    )  # fmt: skip

@@ -1,0 +1,336 @@
+"""Rewards for answers with a structure: one of several choices, a JSON value, a text that fits a pattern."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from grpo_nb.formats import AnswerFormat, xml
+from grpo_nb.rewards.base import Reward, completion_text
+from grpo_nb.rewards.quantities import unwrap
+from grpo_nb.rewards.slot import SlotReward, gold_answers
+
+_LONGEST = 20_000  # characters of a slot; what is longer is no answer, and not worth the time
+_DEEPEST = 64
+
+
+@dataclass(frozen=True, repr=False)
+class _MultipleChoice(SlotReward):
+    options_column: str = "options"
+    labels: str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    source: ClassVar[str] = "the kit's own; the answers of MMLU (arXiv:2009.03300) and ARC (arXiv:1803.05457)"
+
+    def golds(self, row: dict[str, Any]) -> list[str]:
+        options = _options(row, self.options_column, self.labels)
+        golds = (self._label(gold, options) for gold in gold_answers(self.column_of(row, self.column)))
+        return [gold for gold in golds if gold is not None]
+
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+        return len(given) <= _LONGEST and self._label(given, _options(row, self.options_column, self.labels)) == gold
+
+    def _label(self, text: str, options: dict[str, str]) -> str | None:
+        """The one label that a text stands for: itself, with its option's text, or that text alone."""
+        text = unwrap(text)
+        known = set(options) or set(self.labels)
+        match = re.fullmatch(r"\(?\s*([^\W_])\s*(?:\)|\.|:|\)\.)?(?:(?<=[).:])\s*(\S.*))?", text, re.DOTALL)
+        if match and match[1].upper() in known:
+            label = match[1].upper()
+            if match[2] is None or _folded(match[2]) == _folded(options.get(label, "")):
+                return label
+            return None
+        found = [label for label, option in options.items() if _folded(option) == _folded(text)]
+        return found[0] if len(found) == 1 else None
+
+
+def _options(row: Mapping[str, Any], column: str, labels: str) -> dict[str, str]:
+    """Label to text: from the column (texts, or label and text as in ARC), else from lines `B) text` in the question."""
+    options = row.get(column)
+    if isinstance(options, Mapping):
+        if isinstance(options.get("text"), (list, tuple)) and isinstance(options.get("label"), (list, tuple)):
+            return {str(k).upper(): str(v) for k, v in zip(options["label"], options["text"], strict=False)}
+        return {str(k).upper(): str(v) for k, v in options.items()}
+    if isinstance(options, (list, tuple)):
+        return {label: str(option) for label, option in zip(labels, options, strict=False)}
+    question = completion_text(row["prompts"]) if "prompts" in row else ""
+    found = re.findall(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", question[:_LONGEST], re.MULTILINE)
+    return dict(found) if len(found) > 1 and [label for label, _ in found] == list(labels[: len(found)]) else {}
+
+
+def _folded(text: str) -> str:
+    return " ".join(unwrap(text).casefold().split())
+
+
+@dataclass(frozen=True, repr=False)
+class _JsonAnswer(SlotReward):
+    schema: str = ""
+    has_gold: bool = True
+    source: ClassVar[str] = "the kit's own; JSON Schema as the package jsonschema reads it"
+
+    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
+        gold = None
+        if self.has_gold:
+            gold = self.column_of(row, self.column)
+            if gold is None or gold == "":
+                return None
+            if isinstance(gold, str):
+                gold, is_json = read_json(gold)
+                if not is_json:
+                    return None
+        given = self.given(text)
+        if given is None:
+            return 0.0
+        value, is_json = read_json(given)
+        is_right = is_json and (not self.has_gold or _is_same_value(value, gold))
+        return float(is_right and (not self.schema or fits_schema(value, self.schema)))
+
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+        raise NotImplementedError  # score_text compares values, not texts
+
+
+def read_json(text: str) -> tuple[Any, bool]:
+    """Return the one JSON value that the text is, and True; or None and False. A Markdown fence around it may stay.
+
+    Stricter than `json.loads`: no NaN, no key twice (two answers in one), at most 64 levels and 20 000 characters.
+
+    >>> read_json('{"a": 1}'), read_json('{"a": 1, "a": 2}'), read_json("NaN")
+    (({'a': 1}, True), (None, False), (None, False))
+    """
+    text = text.strip()
+    fenced = re.fullmatch(r"```(?:json)?\s*\n(.*)\n\s*```", text[: _LONGEST + 20], re.DOTALL)
+    text = fenced[1] if fenced else text
+    if len(text) > _LONGEST or _depth(text) > _DEEPEST:
+        return None, False
+    try:
+        return json.loads(text, object_pairs_hook=_without_doubles, parse_constant=_refuse, parse_float=_finite), True
+    except ValueError:
+        return None, False
+
+
+def _depth(text: str) -> int:
+    depth = deepest = 0
+    for match in re.finditer(r'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', text, re.DOTALL):
+        if match.group() in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif match.group() in "]}":
+            depth -= 1
+    return deepest
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a key stands twice")
+    return dict(pairs)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"{text} is no number that JSON readers agree on")
+    return number
+
+
+def _is_same_value(a: Any, b: Any) -> bool:
+    """Equality as JSON has it: 1 is 1.0, but True is not 1."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_is_same_value(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_is_same_value, a, b))
+    return isinstance(a, bool) == isinstance(b, bool) and a == b
+
+
+def fits_schema(value: Any, schema: str) -> bool:
+    """Whether a JSON value fits a JSON schema (as text). Patterns in it are stopped after a second; nothing is fetched."""
+    try:
+        return _validator(schema).is_valid(value)
+    except (TimeoutError, RecursionError):
+        return False
+
+
+def check_schema(schema: Mapping[str, Any]) -> str:
+    """Return a JSON schema as text, after looking whether it is one.
+
+    Raises:
+        ValueError: It is not.
+    """
+    text = json.dumps(schema, sort_keys=True)
+    _validator(text)
+    return text
+
+
+@lru_cache(maxsize=64)
+def _validator(schema: str) -> Any:
+    import regex
+    from jsonschema import validators
+    from jsonschema.exceptions import SchemaError, ValidationError
+    from referencing import Registry
+
+    def pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Any:
+        # jsonschema's own search with `re` can hold the interpreter, all threads of it, for ever.
+        if isinstance(instance, str) and not regex.search(pattern, instance, timeout=1.0):
+            yield ValidationError(f"does not match {pattern!r}")
+
+    loaded = json.loads(schema)
+    kind = validators.validator_for(loaded)
+    try:
+        kind.check_schema(loaded)
+    except SchemaError as error:
+        raise ValueError(f"schema is no JSON schema: {error.message}") from error
+    return validators.extend(kind, {"pattern": pattern})(loaded, registry=Registry())
+
+
+@dataclass(frozen=True, repr=False)
+class _RegexAnswer(SlotReward):
+    pattern: str = ""
+    seconds: float = 0.1
+    source: ClassVar[str] = "the kit's own; patterns as the package regex reads them"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pattern:
+            _compiled(self.pattern)
+
+    def golds(self, row: dict[str, Any]) -> list[str]:
+        return [self.pattern] if self.pattern else super().golds(row)
+
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+        return len(given) <= _LONGEST and _matches(gold, given, self.seconds)
+
+
+@lru_cache(maxsize=1024)  # a policy that found a slow answer repeats it
+def _matches(pattern: str, given: str, seconds: float) -> bool:
+    try:
+        # Releases the interpreter while it searches, so that other threads go on.
+        return _compiled(pattern).fullmatch(given, timeout=seconds, concurrent=True) is not None
+    except TimeoutError:
+        return False
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> Any:
+    import regex
+
+    try:
+        return regex.compile(pattern)
+    except regex.error as error:
+        raise ValueError(f"the pattern {pattern!r} cannot be read: {error}.") from error
+
+
+def multiple_choice(
+    *,
+    weight: float = 2.0,
+    format: AnswerFormat | None = None,
+    column: str = "answer",
+    name: str = "multiple_choice",
+    is_last: bool = True,
+    options_column: str = "options",
+    labels: str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+) -> Reward:
+    """1.0 if the answer slot holds the label of the gold option, in any usual form, else 0.0.
+
+    `B`, `b`, `(B)`, `B.`, `B) its text` and the text alone are one answer; `A or B` and `B) the text of A` are none. Texts
+    are known from the data column with the options (a list of texts, `{"A": text}`, or ARC's `{"label": [], "text": []}`), else
+    from lines such as `B) text` in the question; where neither is there, a label must stand alone.
+    Chance pays 1 / the number of options: look at the score minus that.
+
+    Args:
+        weight: Of the total reward.
+        format: Where the answer stands; `xml()` if not given.
+        column: The data column with the gold label or the gold option's text; None in a row where it is neither.
+        name: Under which TRL logs it.
+        is_last: Nothing but white space and closing marks may follow the slot.
+        options_column: The data column with the options, if there is one.
+        labels: One character for each option, in order.
+
+    >>> reward = multiple_choice()
+    >>> reward(completions=["<answer>(B)</answer>", "<answer>A or B</answer>"], answer=["B", "B"])
+    [1.0, 0.0]
+    """
+    return _MultipleChoice(
+        weight=weight, format=format or xml(), column=column, name=name, is_last=is_last, options_column=options_column,
+        labels=labels.upper(),
+    )  # fmt: skip
+
+
+def json_answer(
+    *,
+    weight: float = 2.0,
+    format: AnswerFormat | None = None,
+    column: str | None = "answer",
+    name: str = "json_answer",
+    is_last: bool = True,
+    schema: Mapping[str, Any] | None = None,
+) -> Reward:
+    """1.0 if the answer slot holds exactly one JSON value that equals the gold value and fits the schema, else 0.0.
+
+    Values are compared as JSON: the order of keys does not matter, 1 is 1.0, true is not 1.
+
+    Args:
+        weight: Of the total reward.
+        format: Where the answer stands; `xml()` if not given.
+        column: The data column with the gold value, as JSON text or as an object; None to ask for the schema only, which pays
+            for any value that fits.
+        name: Under which TRL logs it.
+        is_last: Nothing but white space and closing marks may follow the slot.
+        schema: A JSON schema.
+
+    Raises:
+        ValueError: Neither column nor schema, or a schema that is none.
+
+    >>> json_answer()(completions=['<answer>{"b": 1.0}</answer>', "<answer>{'b': 1}</answer>"], answer=['{"b": 1}'] * 2)
+    [1.0, 0.0]
+    """
+    if column is None and schema is None:
+        raise ValueError("json_answer needs a column with the gold value, a schema, or both.")
+    text = check_schema(schema) if schema is not None else ""
+    return _JsonAnswer(
+        weight=weight, format=format or xml(), column=column or "", name=name, is_last=is_last, schema=text,
+        has_gold=column is not None,
+    )  # fmt: skip
+
+
+def regex_answer(
+    pattern: str | None = None,
+    *,
+    weight: float = 2.0,
+    format: AnswerFormat | None = None,
+    column: str = "answer",
+    name: str = "regex_answer",
+    is_last: bool = True,
+    seconds: float = 0.1,
+) -> Reward:
+    r"""1.0 if the whole answer slot matches the pattern, else 0.0.
+
+    The search is stopped after `seconds`, in any thread, and counts as no match; one slot that makes a pattern backtrack for
+    ever costs no more, and the same slot again nothing. A pattern that matches much (`.*7.*`) pays for listing everything.
+
+    Args:
+        pattern: One pattern for all rows; None to take each row's own from `column`.
+        weight: Of the total reward.
+        format: Where the answer stands; `xml()` if not given.
+        column: The data column with the patterns.
+        name: Under which TRL logs it.
+        is_last: Nothing but white space and closing marks may follow the slot.
+        seconds: For one search.
+
+    Raises:
+        ValueError: A pattern that cannot be read.
+
+    >>> regex_answer(r"\d{4}-\d{2}")(completions=["<answer>2026-11</answer>", "<answer>x 2026-11</answer>"])
+    [1.0, 0.0]
+    """
+    return _RegexAnswer(
+        weight=weight, format=format or xml(), column=column, name=name, is_last=is_last, pattern=pattern or "",
+        seconds=seconds,
+    )  # fmt: skip
+
+
+__all__ = ["check_schema", "fits_schema", "json_answer", "multiple_choice", "read_json", "regex_answer"]

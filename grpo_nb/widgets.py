@@ -1,0 +1,511 @@
+"""The reward lab: a widget to try rewards by hand, on rows of the task and with completions of one's own or of the model.
+
+Views and controls only: what they show is computed by `grpo_nb.lab`, `grpo_nb.scoring` and `grpo_nb.checks`, and can be had
+from there without a widget. Core ipywidgets, 7.7 to 8. Callbacks run on the kernel's main thread between cells, so nothing
+here answers while a cell runs, a training for example.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+from IPython import get_ipython
+
+from grpo_nb import lab_html as views
+from grpo_nb.checks import add_case, check_rewards
+from grpo_nb.config import Settings
+from grpo_nb.data import Task
+from grpo_nb.deadlines import run_with_deadline
+from grpo_nb.findings import RewardReport
+from grpo_nb.formats import AnswerFormat, xml
+from grpo_nb.lab import (
+    ProbeTable,
+    case_lines,
+    example_completions,
+    gold_of,
+    probe_row,
+    prompt_text,
+    rows_of,
+    sample_group,
+)
+from grpo_nb.lab_code import CodeLines, name_in
+from grpo_nb.lab_controls import EVERY_REWARD, LabControls, button, completion_box, weight_box
+from grpo_nb.reward_calls import RewardFunction, displayable, reward_name
+from grpo_nb.rewards.base import weight_of, weights_by_name
+from grpo_nb.rewards.slot import gold_answers
+from grpo_nb.scoring import Scores, reweight, score
+
+
+def _in_panel(callback: Callable[..., None]) -> Callable[..., None]:
+    """Show in the lab what a callback raises: a notebook loses it, or writes it into a log."""
+
+    @functools.wraps(callback)
+    def run(self: RewardLab, *_: Any) -> None:
+        self._failures = []
+        try:
+            callback(self)
+        except Exception as error:
+            self._failures = [error]
+            self._status.value = '<span class="gn-fail">That failed. The reason stands below.</span>'
+        self._show_errors()
+
+    return run
+
+
+def _listed(rewards: RewardFunction | Sequence[RewardFunction]) -> list[RewardFunction]:
+    listed = [rewards] if callable(rewards) else list(rewards)
+    if not listed:
+        raise ValueError("rewards is empty: without a reward there is nothing to try.")
+    weights_by_name(listed)
+    return listed
+
+
+class RewardLab(LabControls):
+    """Try rewards on rows of a task: every score, weight, total and advantage, what earned it, probes, and cases to keep.
+
+    Begins with a right and a wrong completion of the first row. Scores are computed as a trainer would (`gn.score`), again at
+    every change; moving a weight calls no reward. What a reward raises is shown with the completion it raised on.
+
+    Args:
+        rewards: One or more reward functions. Edited in the next cell, they are taken up with `lab.update(rewards)`, which
+            scores the same completions again.
+        task: A `Task` (its training rows are shown), or rows: a list of dicts, a `datasets.Dataset`.
+        model: To sample from. Without it there is everything else.
+        tokenizer: To sample, to show the prompt as the model sees it, and for rewards that look at token ids.
+        settings: For the group size, temperature and completion length to begin with.
+        answer: The column with the gold answer.
+        format: Where rows are given: the format of the answer; `xml()` if not given.
+        cases: The file for cases kept, which `check_rewards(..., cases=path)` runs.
+        seconds_per_call: After so long a scoring is stopped, and says so.
+
+    Raises:
+        ValueError: No rows, something that is no function, two rewards of one name, or a model without its tokenizer.
+
+    >>> from grpo_nb.rewards import correctness
+    >>> lab = RewardLab([correctness()], [{"question": "What is 20 + 3?", "answer": "23"}])
+    >>> lab.scores.totals
+    (2.0, 0.0)
+    """
+
+    def __init__(
+        self,
+        rewards: RewardFunction | Sequence[RewardFunction],
+        task: Task | Sequence[Mapping[str, Any]],
+        model: Any = None,
+        tokenizer: Any = None,
+        settings: Settings | None = None,
+        *,
+        answer: str = "answer",
+        format: AnswerFormat | None = None,
+        cases: str | Path = "reward_cases.jsonl",
+        seconds_per_call: float = 20.0,
+    ) -> None:
+        if model is not None and tokenizer is None:
+            raise ValueError("a model needs its tokenizer to be sampled: RewardLab(rewards, task, model, tokenizer).")
+        self._rows = rows_of(task)
+        self._given_rewards, self._rewards = rewards, _listed(rewards)
+        super().__init__(
+            rows=len(self._rows), settings=settings or Settings(), cases=str(cases), has_model=model is not None
+        )
+        self.task, self.model, self.tokenizer, self.answer = task, model, tokenizer, answer
+        self.format = format or (task.format if isinstance(task, Task) else xml())
+        self.seconds_per_call = seconds_per_call
+        self.scores: Scores | None = None
+        """The scores shown, under the weights shown; None where scoring itself failed."""
+        self.report: RewardReport | None = None
+        """What `check_rewards` last said of the row."""
+        self.probes: ProbeTable | None = None
+        """The probes last run on the row."""
+        self._failures: list[BaseException] = []
+        self._is_quiet, self._are_examples = False, False
+        self._boxes: list[widgets.Textarea] = []
+        self._connect()
+        self._show_weights({reward_name(reward): weight_of(reward) for reward in self._rewards})
+        self._show_row()
+        self._show_cases()
+        if gold_answers(self.row.get(answer)):
+            self._show_examples()
+        else:
+            self._set_completions([""])
+
+    # What a cell can read and set.
+
+    @property
+    def rewards(self) -> list[RewardFunction]:
+        """The rewards in use; setting it is `update`."""
+        return list(self._rewards)
+
+    @rewards.setter
+    def rewards(self, rewards: RewardFunction | Sequence[RewardFunction]) -> None:
+        self.update(rewards)
+
+    def update(self, rewards: RewardFunction | Sequence[RewardFunction]) -> None:
+        """Take up edited rewards and score the same completions again.
+
+        A weight that was moved stays where it is, unless the reward of that name now carries another weight than before.
+
+        Raises:
+            ValueError: As the constructor; the lab then keeps the rewards it has.
+        """
+        listed = _listed(rewards)
+        before = {reward_name(reward): weight_of(reward) for reward in self._rewards}
+        moved = self.weights
+        carried = {reward_name(reward): weight_of(reward) for reward in listed}
+        self._given_rewards, self._rewards = rewards, listed
+        self._show_weights({n: moved[n] if n in moved and before[n] == w else w for n, w in carried.items()})
+        self._forget_probes()
+        self._rescore()
+
+    @property
+    def row_number(self) -> int:
+        """Which row is shown, from 0."""
+        return self._row.value
+
+    @row_number.setter
+    def row_number(self, number: int) -> None:
+        if not 0 <= number < len(self._rows):
+            raise ValueError(f"row_number = {number!r} must be between 0 and {len(self._rows) - 1}.")
+        self._row.value = number
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The row shown, with all its columns."""
+        return dict(self._rows[self.row_number])
+
+    @property
+    def completions(self) -> list[str]:
+        """The texts in the boxes: one group."""
+        return [box.value for box in self._boxes]
+
+    @completions.setter
+    def completions(self, texts: Sequence[str]) -> None:
+        if isinstance(texts, str) or not len(texts):
+            raise ValueError(f"completions = {texts!r} must be a list of at least one text.")
+        for text in texts:
+            if displayable(text) != text:
+                raise ValueError(
+                    f"{text[:60]!r} holds a lone surrogate or NUL, which no text box can show. "
+                    "Score it with gn.score(...) instead."
+                )
+        self._set_completions(list(texts))
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weights shown, by reward."""
+        return {name: box.value for name, box in self._weight_boxes.items()}
+
+    @weights.setter
+    def weights(self, weights: Mapping[str, float]) -> None:
+        for name, weight in weights.items():
+            if name not in self._weight_boxes:
+                raise ValueError(f"weights names {name!r}, but the rewards are {list(self._weight_boxes)}.")
+            self._weight_boxes[name].value = weight
+
+    @property
+    def advantages(self) -> list[float]:
+        """The advantages shown."""
+        return self.scores.advantages() if self.scores is not None else []
+
+    def __repr__(self) -> str:
+        totals = "not scored" if self.scores is None else ", ".join(views.number(total) for total in self.scores.totals)
+        return (
+            f"RewardLab of {', '.join(self._weight_boxes)}: row {self.row_number} of {len(self._rows)}, "
+            f"{len(self._boxes)} completion(s), totals {totals}"
+        )
+
+    # What happens.
+
+    def _connect(self) -> None:
+        for pressed, callback in (
+            (self._add_button, self._add),
+            (self._example_button, self._show_examples),
+            (self._sample_button, self._sample),
+            (self._reset_button, self._reset_weights),
+            (self._score_button, self._rescore),
+            (self._probe_button, self._probe),
+            (self._case_button, self._keep_case),
+            (self._run_button, self._run_cases),
+        ):
+            pressed.on_click(callback)
+        for control, callback in (
+            (self._row, self._pick_row),
+            (self._size, self._show_code),
+            (self._temperature, self._show_code),
+            (self._length, self._show_code),
+            (self._marked, self._show_cards),
+            (self._case_reward, self._suggest_expected),
+            (self._case_completion, self._suggest_expected),
+            (self._case_none, lambda change: setattr(self._case_expected, "disabled", change["new"])),
+            (self._case_file, self._show_cases),
+        ):
+            control.observe(callback, "value")
+
+    @contextlib.contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """Change several controls without scoring after each."""
+        before, self._is_quiet = self._is_quiet, True
+        try:
+            yield
+        finally:
+            self._is_quiet = before
+
+    def _set_completions(self, texts: Sequence[str], are_examples: bool = False) -> None:
+        with self._quietly():
+            self._boxes = self._boxes[: len(texts)]
+            while len(self._boxes) < len(texts):
+                self._boxes.append(self._make_box())
+            for box, text in zip(self._boxes, texts, strict=True):
+                box.value = text
+        self._are_examples = are_examples
+        self._show_entries()
+        self._rescore()
+
+    def _make_box(self) -> widgets.Textarea:
+        box = completion_box()
+        box.observe(self._edited, "value")
+        return box
+
+    def _show_entries(self) -> None:
+        entries = []
+        for number, box in enumerate(self._boxes, 1):
+            box.description = f"Completion {number}"
+            remove = button("Remove")
+            remove.layout.flex = "0 0 auto"
+            remove.on_click(functools.partial(self._remove, box))
+            remove.disabled = len(self._boxes) == 1
+            remove.tooltip = f"Remove completion {number}"
+            entries.append(widgets.HBox([box, remove], layout={"align_items": "flex-end", "overflow": "hidden"}))
+        self._entries.children = entries
+        with self._quietly():
+            self._case_completion.options = [(f"Completion {i + 1}", i) for i in range(len(self._boxes))]
+
+    def _edited(self, _: Any) -> None:
+        if not self._is_quiet:
+            self._are_examples = False
+            self._rescore()
+
+    def _add(self, _: Any = None) -> None:
+        self._set_completions([*self.completions, ""])
+
+    def _remove(self, box: widgets.Textarea, _: Any = None) -> None:
+        # The box itself goes, so that the others keep their text and the cursor its place.
+        self._boxes = [kept for kept in self._boxes if kept is not box]
+        self._are_examples = False
+        self._show_entries()
+        self._rescore()
+
+    @_in_panel
+    def _show_examples(self) -> None:
+        self._set_completions(example_completions(self.row, self.format, self.answer), are_examples=True)
+        self._status.value = ""
+
+    def _pick_row(self, _: Any) -> None:
+        self._show_row()
+        self._forget_probes()
+        if self._are_examples:
+            self._show_examples()
+        else:
+            self._rescore()
+            self._status.value = (
+                f"Row {self.row_number}: your completions stayed, and are scored against its gold answer now."
+            )
+
+    @_in_panel
+    def _show_row(self) -> None:
+        row = self.row
+        self._row_code.value = views.code(self._lines().prompt)
+        gold = row.get(self.answer)
+        shown = f"(no column {self.answer!r})" if gold is None else str(gold)
+        self._row_view.value = views.row_view(str(row.get("question", "")), shown, "", self.tokenizer is not None)
+        prompt = prompt_text(row, self.tokenizer)
+        self._row_view.value = views.row_view(str(row.get("question", "")), shown, prompt, self.tokenizer is not None)
+
+    @_in_panel
+    def _rescore(self) -> None:
+        self.scores = None
+        try:
+            self.scores = run_with_deadline(
+                lambda: score(
+                    self._rewards, self.completions, self.row, tokenizer=self.tokenizer, weights=self.weights, on_error="record"
+                ),
+                self.seconds_per_call,
+            )  # fmt: skip
+        finally:
+            self._show_scores()
+        self._suggest_expected()
+        self._status.value = ""
+
+    def _show_scores(self) -> None:
+        if self.scores is None:
+            self._table.value = '<p class="gn-fail">Not scored.</p>'
+            self._cards.value = ""
+        else:
+            self._table.value = views.scores_view(self.scores, self.advantages)
+            self._show_cards()
+        self._show_code()
+
+    def _show_errors(self) -> None:
+        errors = self.scores.errors if self.scores is not None else ()
+        self._errors.value = views.errors_view([*self._failures, *errors])
+
+    def _show_cards(self, _: Any = None) -> None:
+        if self.scores is None or self._is_quiet:
+            return
+        rewards = {reward_name(reward): reward for reward in self._rewards}
+        chosen = None if self._marked.value == EVERY_REWARD else self._marked.value[len("the reward ") :]
+        try:
+            self._cards.value = views.cards_view(self.scores, self.advantages, rewards, chosen)
+        except Exception as error:  # a user's own format object may raise; the scores are right all the same
+            self._failures.append(error)
+            self._cards.value = ""
+        self._show_code()
+
+    def _show_weights(self, weights: Mapping[str, float]) -> None:
+        self._weight_boxes = {}
+        for name, weight in weights.items():
+            self._weight_boxes[name] = weight_box(name, weight)
+            self._weight_boxes[name].observe(self._reweigh, "value")
+        self._weights_box.children = list(self._weight_boxes.values())
+        with self._quietly():
+            self._marked.options = [EVERY_REWARD, *(f"the reward {name}" for name in weights)]
+            self._case_reward.options = list(weights)
+
+    def _reweigh(self, _: Any) -> None:
+        if self._is_quiet:
+            return
+        if self.scores is None:
+            self._rescore()
+            return
+        self.scores = reweight(self.scores, self.weights)
+        self._show_scores()
+
+    def _reset_weights(self, _: Any = None) -> None:
+        with self._quietly():
+            self.weights = {reward_name(reward): weight_of(reward) for reward in self._rewards}
+        self._reweigh(None)
+
+    @_in_panel
+    def _sample(self) -> None:
+        if self.model is None:
+            raise ValueError(
+                "there is no model to sample from: make the lab with RewardLab(rewards, task, model, tokenizer)."
+            )
+        size = self._size.value
+        self._sample_button.disabled, self._sample_button.description = True, "Sampling..."
+        self._status.value = f"Sampling {size} completions from the model. The kernel is busy until they are there."
+        try:
+            group = sample_group(
+                self.model, self.tokenizer, self.row, num_generations=size, temperature=self._temperature.value,
+                max_completion_length=self._length.value,
+            )  # fmt: skip
+        finally:
+            self._sample_button.disabled, self._sample_button.description = False, "Sample a group"
+        self._set_completions([displayable(text) for text in group])
+        self._status.value = f"Sampled {size} completions for row {self.row_number}."
+
+    @_in_panel
+    def _probe(self) -> None:
+        gold_of(self.row, self.answer)
+        self._probe_button.disabled, self._probe_button.description = True, "Running..."
+        try:
+            options = {
+                "format": self.format,
+                "answer": self.answer,
+                "weights": self.weights,
+                "tokenizer": self.tokenizer,
+            }
+            self.probes = probe_row(self._rewards, self.row, **options)
+            self._probe_view.value = views.probes_view(self.probes)
+            cases = self._case_file.value if case_lines(self._case_file.value) else ()
+            self.report = check_rewards(self._rewards, [self.row], cases=cases, **options)
+            self._report_view.value = views.report_view(self.report)
+        finally:
+            self._probe_button.disabled, self._probe_button.description = False, "Run the probes on this row"
+        lines = self._lines()
+        moved = self._moved_weights()
+        self._probe_code.value = views.code(lines.probe(moved), "the probes in code") + views.code(
+            lines.check(self._case_file.value if cases else "", moved), "the check in code"
+        )
+
+    def _forget_probes(self) -> None:
+        """What was found on another row, or with other rewards, must not stand beside this one."""
+        self.probes = self.report = None
+        self._probe_view.value = self._report_view.value = self._probe_code.value = ""
+        self._case_result.value = ""
+
+    def _suggest_expected(self, _: Any = None) -> None:
+        if self._is_quiet or self.scores is None or self._case_reward.value not in self.scores.values:
+            return
+        now = self.scores.values[self._case_reward.value][self._case_completion.value]
+        if now == now:
+            self._case_expected.value = now
+        said = f"It scores {views.number(now)} now. Correct the number if that is not what it must score."
+        self._case_result.value = f'<span class="gn-soft">{said}</span>'
+
+    @_in_panel
+    def _keep_case(self) -> None:
+        path, number = self._case_file.value, self._case_completion.value
+        expected = None if self._case_none.value else self._case_expected.value
+        name, label = self._case_reward.value, self._case_label.value
+        add_case(path, name, self.completions[number], expected, columns=self.row, label=label)
+        self._show_cases()
+        self._run_cases()
+        self._case_code.value = views.code(
+            self._lines().keep(path, name, self.completions, number, expected, label)
+        ) + views.code(
+            f"gn.check_rewards({self._lines().rewards}, {self._lines().task}, cases={path!r})", "run them with"
+        )
+
+    @_in_panel
+    def _run_cases(self) -> None:
+        path = self._case_file.value
+        kept = case_lines(path)
+        if not kept:
+            self._case_result.value = '<p class="gn-soft">There is no case to run yet.</p>'
+            return
+        options = {"format": self.format, "answer": self.answer, "tokenizer": self.tokenizer}
+        report = check_rewards(self._rewards, [self.row], cases=path, **options)
+        self._case_result.value = views.case_results_view(report, len(kept))
+
+    @_in_panel
+    def _show_cases(self) -> None:
+        self._case_view.value = views.cases_view(self._case_file.value, case_lines(self._case_file.value))
+
+    # The code under the views.
+
+    def _moved_weights(self) -> dict[str, float]:
+        carried = {reward_name(reward): weight_of(reward) for reward in self._rewards}
+        return {name: weight for name, weight in self.weights.items() if weight != carried[name]}
+
+    def _lines(self) -> CodeLines:
+        """The names of the user's notebook; where there is none, those of the constructor."""
+        shell = get_ipython()
+        names: Mapping[str, Any] = shell.user_ns if shell is not None else {}
+        lab = name_in(names, self, "lab")
+        as_given = isinstance(self._given_rewards, list) and self._given_rewards == self._rewards
+
+        def name(value: Any, part: str) -> str:
+            return name_in(names, value, part if shell is None else f"{lab}.{part}") if value is not None else ""
+
+        return CodeLines(
+            lab=lab,
+            rewards=name(self._given_rewards, "rewards") if as_given else f"{lab}.rewards",
+            task=name(self.task, "task"), model=name(self.model, "model"), tokenizer=name(self.tokenizer, "tokenizer"),
+            is_task=isinstance(self.task, Task), row=self.row_number, answer=self.answer,
+        )  # fmt: skip
+
+    def _show_code(self, _: Any = None) -> None:
+        lines, texts = self._lines(), self.completions
+        has_failed = self.scores is not None and bool(self.scores.errors)
+        self._table_code.value = views.code(lines.score(texts, has_failed))
+        self._weights_code.value = views.code(lines.reweight(texts, self.weights, has_failed), "with these weights")
+        chosen = self._marked.index - 1 if self._marked.value != EVERY_REWARD else 0
+        self._cards_code.value = views.code(lines.spans(max(chosen, 0), texts, 0), "the marks in code")
+        if self.model is not None:
+            line = lines.sample(self._size.value, self._temperature.value, self._length.value)
+            self._sample_code.value = views.code(line)

@@ -1,0 +1,272 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # A reward you can trust, before you train on it
+#
+# You write a reward, try it by hand, let a machine look for ways to cheat it, and find out from a minute of sampling whether
+# training would get anywhere: the first time it would not, and one line mends that.
+#
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/01_reward_lab.ipynb)
+
+# %% [markdown]
+# | | |
+# | --- | --- |
+# | Time | 2 minutes on 2 CPU cores; the first time 3 more for the installation; on a GPU not yet measured |
+# | Memory | under 3 GB on a CPU; on a GPU not yet measured |
+# | Disk | 0.3 GB for the model |
+# | Writes | the converted model in your cache folder, and `reward_cases.jsonl` if you keep a case in the lab |
+# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
+
+# %% [markdown]
+# ## Install
+#
+# From a clone of the repository there is nothing to do: `make lab` has made the environment. On Colab this cell fetches the
+# kit and installs it, which takes some minutes; then restart the session and go on with the next cell.
+
+# %%
+import importlib.util
+import subprocess
+import sys
+
+REPOSITORY = "@REPOSITORY@"
+if importlib.util.find_spec("grpo_nb") is None:
+    subprocess.run(["git", "clone", "--depth=1", REPOSITORY, "grpo_nb_clone"], check=True)
+    pip = [sys.executable, "-m", "pip", "install", "-q"]
+    subprocess.run([*pip, "-r", "grpo_nb_clone/requirements.txt"], check=True)
+    subprocess.run([*pip, "--no-deps", "-r", "grpo_nb_clone/requirements-no-deps.txt"], check=True)
+    subprocess.run([*pip, "--no-deps", "./grpo_nb_clone"], check=True)
+    print("Installed. Restart the session now, then run the next cell.")
+
+# %% [markdown]
+# ## Check the machine
+#
+# You should see a table that ends with *Ready*. Each problem comes with the line that mends it.
+
+# %%
+import grpo_nb as gn
+
+gn.check_environment()
+
+# %% [markdown]
+# ## Settings
+#
+# The only cell to edit. The preset is `cpu` on every machine: it takes the small model that came with the installation. A
+# large model may know the format from the start, and then the last lesson here cannot be seen.
+
+# %% tags=["parameters"]
+PRESET = "cpu"
+CHANGES = {}  # for example {"num_generations": 16}
+PROMPTS = 8  # sampled for each baseline
+
+# %% [markdown]
+# ## The model
+#
+# Nothing is trained in this notebook. The model is only asked for completions, in the lab and at the end.
+
+# %%
+settings = gn.preset(PRESET, **CHANGES)
+model, tokenizer = gn.load_model(settings, report=print)
+
+# %% [markdown]
+# ## Data and format
+#
+# Data is a list of rows with a question and the right answer, the *gold* answer. `load_task` makes prompts of them, holds some
+# back for evaluation, and adds a system prompt that describes the format: reasoning in one pair of tags, the answer in another.
+#
+# First three texts, and what the format reads in each. Only the first has an answer: the second has no place for it, the third
+# has two. Then the task. There is no example in its prompt, only the description; remember that for the end.
+
+# %%
+rows = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(1, 21) for b in range(1, a + 1)]
+task = gn.load_task(rows, settings, tokenizer=tokenizer)
+
+good = task.format.render("2 + 5 = 7", "7")
+for text in (good, "The answer is 7.", good + "\n<answer>8</answer>"):
+    print(repr(text), "->", task.format.extract(text))
+task
+
+# %% [markdown]
+# ## A first reward
+#
+# A reward is a function from completions to numbers. `correctness` pays 1 for the right answer in its place, in any written form,
+# and 0 for everything else. Every reward of the kit brings a table of cases: completions, the score each must get, and the
+# score it gets. Each line should end with *pass*. Read the lines with a 0: those are texts that someone once got paid for.
+
+# %%
+first = gn.rewards.correctness(weight=2.0)
+first.cases
+
+# %% [markdown]
+# ## A set of rewards, checked
+#
+# Correctness alone pays nothing until the whole form is right, so two rewards for form stand beside it. They weigh less than being
+# right: 1 and 0.5 against 2. `check_rewards` now calls all three with some thousand completions, made from your own rows, that
+# try to cheat. It needs no model.
+#
+# You should see no warning, and one note: the tags are also counted in a text that only talks about them. That is harmless
+# here, because `xml_format` does not pay for it.
+
+# %%
+rewards = [first, gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
+report = gn.check_rewards(rewards, task, settings, tokenizer=tokenizer)
+report
+
+# %% [markdown]
+# ## The lab
+#
+# The same by hand. Change a text and watch scores, total and advantage; move a weight; sample a group from the model; run the
+# probes on the row; keep a case. The part of a text that earned something is marked.
+#
+# Three completions are in it to begin with: right; right in the reasoning and wrong in the answer; right without any form.
+# On a page without a kernel the lab is a blank or a line of text: the scores below it are the ones that it shows.
+
+# %%
+lab = gn.RewardLab(rewards, task, model, tokenizer, settings)
+gold = lab.row["answer"]
+lab.completions = [
+    task.format.render(f"The sum is {gold}.", gold),
+    task.format.render(f"It is {gold}, or one more.", str(int(gold) + 1)),
+    f"The answer is {gold}.",
+]
+lab
+
+# %% [markdown]
+# What the lab shows can be had without it, in one line. The *advantage* is how far a total lies above or below the mean of
+# its group: positive completions become likelier in training, negative ones less likely.
+
+# %%
+scores = gn.score(rewards, lab.completions, lab.row)
+print("advantages:", [round(advantage, 2) for advantage in scores.advantages()])
+scores
+
+# %% [markdown]
+# ## A reward with a hole
+#
+# Here is a reward that many people write first: it pays if the gold number stands anywhere in the text. On the three texts
+# of the lab it pays three times, though one answer is wrong and one has no form. It looks generous, and is an invitation.
+#
+# The check should say *critical*, with the shortest text that cheats: every number at once, a wrong number that contains
+# the right one, the right one in the reasoning only. Training pays a model for finding such texts; here the check finds them first.
+
+
+# %%
+def gold_somewhere(completions, answer, **columns):
+    """1 if the gold number stands anywhere in the text."""
+    texts = map(gn.rewards.completion_text, completions)
+    return [float(gold in text) for text, gold in zip(texts, answer, strict=True)]
+
+
+print(list(gn.score(gold_somewhere, lab.completions, lab.row).totals))
+holed = gn.check_rewards(gold_somewhere, task, settings, tokenizer=tokenizer)
+holed
+
+# %% [markdown]
+# ## Mended
+#
+# Every fix in that table says the same: take the answer from its slot, and compare all of it. `extract_last` gives the content
+# of the one answer slot, if nothing follows that could take it back.
+#
+# You should see 1, 0 and 0 now, and only a note: this reward wants the number written exactly as in the data, and refuses
+# `7.0` for `7`. `correctness`, which reads numbers as numbers, does not; so the set above stays as it is.
+
+
+# %%
+def gold_in_its_slot(completions, answer, **columns):
+    """1 if the answer slot holds the gold number and nothing else."""
+    slots = [task.format.extract_last(gn.rewards.completion_text(c)) for c in completions]
+    return [float(slot == gold) for slot, gold in zip(slots, answer, strict=True)]
+
+
+print(list(gn.score(gold_in_its_slot, lab.completions, lab.row).totals))
+mended = gn.check_rewards(gold_in_its_slot, task, settings, tokenizer=tokenizer)
+mended
+
+# %% [markdown]
+# ## Rewards together
+#
+# Sound rewards can still make a bad sum. The same scores under other weights, with form worth more than being right: the first
+# two texts, right and wrong, move close together, and both are far above a right answer in poor form. The check sees it without being told.
+#
+# You should see two lines of advantages, and a warning that *form outweighs being right*.
+
+# %%
+formal = {"correctness": 0.5, "xml_format": 2.0}
+for name, scored in (("as above", scores), ("formal", gn.reweight(scores, formal))):
+    advantages = [round(advantage, 2) for advantage in scored.advantages()]
+    print(f"{name:9} totals {list(scored.totals)}, advantages {advantages}")
+weighed = gn.check_rewards(rewards, task, settings, tokenizer=tokenizer, weights=formal)
+weighed
+
+# %% [markdown]
+# ## Will training get a signal?
+#
+# A sound reward is not enough: GRPO learns from differences *within* a group of completions for the same prompt. If all of them
+# score the same, right or wrong, the step teaches nothing. So sample some groups before you train, and look.
+#
+# You should see **no signal**: not one completion holds a tag, so every total is 0 in every group. (On another machine a single
+# tag may fall by chance, about once in 400 completions, and make it a *weak signal*.) Training would run to its end, with a flat
+# curve and no error. The advice names what is missing.
+
+# %%
+before = gn.baseline(model, tokenizer, task, rewards, settings, prompts=PROMPTS)
+before
+
+# %% [markdown]
+# ## With one example turn
+#
+# The same questions, model, rewards and seed. The only change is the one that the advice proposes: each prompt now shows one solved
+# question before the real one.
+#
+# You should see **signal**: the totals differ in most groups. By reward, nearly all of that is form, and hardly an answer is right
+# yet: so the form will be learnt first, and being right after it, as in `00_quickstart`. The intervals are wide, because eight
+# groups are few; the sentence claims no more than they allow.
+
+# %%
+example = ("What is 3 + 4?", "3 + 4 = 7", "7")
+task_with_example = gn.load_task(rows, settings, tokenizer=tokenizer, example=example)
+after = gn.baseline(model, tokenizer, task_with_example, rewards, settings, prompts=PROMPTS)
+after
+
+# %% [markdown]
+# ## Did it work?
+#
+# Six things that must hold; each line says which one did not.
+
+# %%
+assert all(case.is_met(case.score(first)) for case in first.cases), "a case of the first reward failed"
+assert report.ok, report.summary
+assert any(finding.severity == "critical" for finding in holed.findings), "the hole was not found"
+assert mended.ok, mended.summary
+assert any("outweighs" in finding.kind for finding in weighed.findings), "the weights were not noticed"
+assert before.counts["differs"] < after.counts["differs"], f"{before.sentence} {after.sentence}"
+print(f"It worked.\nWithout the example: {before.sentence}\nWith it: {after.sentence}")
+
+# %% [markdown]
+# ## If something went wrong
+#
+# | What you see | What it is | What to do |
+# | --- | --- | --- |
+# | *was imported before unsloth* | another import came first | restart the kernel and run from the top |
+# | the lab is a line of text | ipywidgets is not installed where Jupyter runs, or the page has no kernel | `pip install ipywidgets`, reload the page; or use `gn.score` |
+# | *needs the data column* | the reward asks for a column that your rows lack | rename it: `gn.load_task(..., columns={...})` |
+# | *stopped after 2 seconds* | a reward is too slow, or hangs on a hostile text | look at the text in the table; `seconds_per_call=` allows more |
+# | *no signal* with an example | too hard, too easy, or cut off | follow the advice under the verdict |
+# | *weak signal* | too few groups to say | `PROMPTS = 32` |
+
+# %% [markdown]
+# ## Next
+#
+# * Train on this task: `gn.train(model, tokenizer, task_with_example, rewards, settings)`, as in `00_quickstart`.
+# * Choose rewards for your own answers: `docs/rewards.md`.
+# * Keep what you tried: cases kept in the lab run in `gn.check_rewards(..., cases="reward_cases.jsonl")`, and in your own tests.
+# * Stop a script before it wastes hours: `gn.check_rewards(rewards, task).raise_if_critical()`.

@@ -1,0 +1,242 @@
+"""JupyterLab in a headless chromium, as a person meets it: a server, a page with one notebook, and the reward lab on it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parent.parent
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+DRIVER = shutil.which("chromedriver")
+_FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+)  # fmt: skip
+
+
+class Jupyter:
+    """A JupyterLab server on a folder, with configuration of its own."""
+
+    def __init__(self, folder: Path, settings_folder: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.log = settings_folder / "jupyter.log"
+        own = {f"JUPYTER_{kind}_DIR": str(settings_folder / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
+        command = [
+            sys.executable, "-m", "jupyterlab", "--no-browser", f"--port={self.port}", "--ServerApp.port_retries=0",
+            "--allow-root", "--IdentityProvider.token=", f"--notebook-dir={folder}",
+            f"--LabApp.workspaces_dir={settings_folder / 'workspaces'}",
+            f"--LabApp.user_settings_dir={settings_folder / 'settings'}",
+        ]  # fmt: skip
+        # Else it asks whether it may fetch news, in front of the page.
+        asked = settings_folder / "settings/@jupyterlab/apputils-extension/notification.jupyterlab-settings"
+        asked.parent.mkdir(parents=True)
+        asked.write_text('{"fetchNews": "false", "checkForUpdates": false}')
+        environment = {**os.environ, **own, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "2"}
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder)
+        self._wait_until_up()
+
+    def _wait_until_up(self) -> None:
+        for _ in range(240):
+            if self.process.poll() is not None:
+                raise RuntimeError(f"JupyterLab ended: {self.log.read_text()[-3000:]}")
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api", timeout=5):
+                    return
+            except OSError:
+                time.sleep(0.25)
+        raise RuntimeError(f"JupyterLab did not come up: {self.log.read_text()[-3000:]}")
+
+    def stop(self) -> None:
+        """End the server and with it its kernels."""
+        self.process.terminate()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class LabPage:
+    """One notebook in the browser; methods are what a person does and sees."""
+
+    def __init__(self, profile: Path, width: int = 1280, height: int = 1000) -> None:
+        from selenium import webdriver
+        from selenium.webdriver.chrome.service import Service
+
+        options = webdriver.ChromeOptions()
+        options.binary_location = str(CHROMIUM)
+        for flag in (*_FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"):
+            options.add_argument(flag)
+        self.driver = webdriver.Chrome(options=options, service=Service(executable_path=str(DRIVER)))
+        self.driver.set_page_load_timeout(90)
+
+    def open(self, server: Jupyter, notebook: str) -> None:
+        """Open a notebook without the side bars and wait until its kernel is there."""
+        self.driver.get(f"http://127.0.0.1:{server.port}/doc/tree/{notebook}?reset")
+        self.wait(lambda: self.find(".jp-Notebook .jp-Cell"), "the notebook", 90)
+        self.wait(lambda: "| Idle" in self.text(), "the kernel", 90)
+
+    def run_all(self) -> None:
+        """Choose Run, Run All Cells in the menu; again, as a person would, if nothing runs because the kernel was not ready."""
+        prompts = (
+            "return [...document.querySelectorAll('.jp-InputPrompt')].some(p => /\\[(\\*|\\d+)\\]/.test(p.textContent))"
+        )
+        for _ in range(5):
+            self._choose_run_all()
+            end = time.monotonic() + 8
+            while time.monotonic() < end:
+                if self.driver.execute_script(prompts):
+                    return
+                time.sleep(0.2)
+        raise AssertionError(f"no cell runs; the page says:\n{self.text()[-3000:]}")
+
+    def _choose_run_all(self) -> None:
+        for label in ("Run", "Run All Cells"):
+            css = ".lm-MenuBar-itemLabel" if label == "Run" else ".lm-Menu-itemLabel"
+            item = self.wait(lambda css=css, label=label: self._with_text(css, label), f"the menu {label}")
+            item.click()
+
+    def _with_text(self, css: str, text: str) -> Any:
+        return next((e for e in self.find_all(css) if e.is_displayed() and e.text.strip() == text), None)
+
+    def find(self, css: str) -> Any:
+        """Return the first element, or None."""
+        found = self.find_all(css)
+        return found[0] if found else None
+
+    def find_all(self, css: str) -> list[Any]:
+        """Return all elements."""
+        return self.driver.find_elements("css selector", css)
+
+    def wait(self, condition: Callable[[], Any], what: str, seconds: float = 30) -> Any:
+        """Return what the condition gives once that is true; changes of the page meanwhile do not matter."""
+        from selenium.common.exceptions import StaleElementReferenceException
+
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            try:
+                if found := condition():
+                    return found
+            except StaleElementReferenceException:
+                pass
+            time.sleep(0.1)
+        raise AssertionError(f"{what} did not appear in {seconds:g} s; the page says:\n{self.text()[-3000:]}")
+
+    def text(self, css: str = "body") -> str:
+        """Return what can be read in an element."""
+        element = self.find(css)
+        return element.text if element is not None else ""
+
+    def click(self, text: str) -> None:
+        """Click the button of the lab with this text."""
+        button = self.wait(lambda: self._with_text(".gn-lab button", text), f"the button {text!r}")
+        self._show(button)
+        button.click()
+
+    def control(self, label: str) -> Any:
+        """Return the input of the lab under this label."""
+        find = (
+            "return [...document.querySelectorAll('.gn-lab .widget-label')].filter(l => l.textContent.trim() === arguments[0])"
+            ".map(l => l.parentElement.querySelector('input, textarea, select'))[0]"
+        )
+        return self.wait(lambda: self.driver.execute_script(find, label), f"the control {label!r}")
+
+    def write(self, label: str, text: str) -> None:
+        """Replace the text of a control by typing, and leave it."""
+        from selenium.webdriver.common.keys import Keys
+
+        box = self.control(label)
+        self._show(box)
+        box.click()
+        box.send_keys(Keys.CONTROL, "a")
+        box.send_keys(text, Keys.TAB)
+
+    def choose(self, label: str, option: str) -> None:
+        """Choose from a list."""
+        from selenium.webdriver.support.ui import Select
+
+        box = self.control(label)
+        self._show(box)
+        Select(box).select_by_visible_text(option)
+
+    def tab(self, title: str) -> None:
+        """Bring a tab of the lab to the front."""
+        css = ".gn-lab .lm-TabBar-tabLabel, .gn-lab .p-TabBar-tabLabel"
+        label = self.wait(lambda: self._with_text(css, title), f"the tab {title!r}")
+        self._show(label)
+        label.click()
+
+    def _show(self, element: Any) -> None:
+        self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+
+    def scores(self) -> list[dict[str, str]]:
+        """Return the table of scores as it stands on the page, a dict for each line."""
+        read = """
+            return [...document.querySelectorAll('.gn-scores tbody tr')].map(line => {
+              const row = {}
+              line.querySelectorAll('[data-reward]').forEach(cell => { row[cell.dataset.reward] = cell.innerText.trim() })
+              row.total = line.querySelector('.gn-total').innerText.trim()
+              row.advantage = line.querySelector('.gn-advantage').innerText.trim()
+              row.push = line.querySelector('.gn-push').innerText.trim()
+              return row
+            })"""
+        return self.driver.execute_script(read)
+
+    def overflowing(self) -> list[str]:
+        """Return what of the lab reaches beyond it, without what scrolls in a box of its own."""
+        read = """
+            const lab = document.querySelector('.gn-lab'), edge = lab.getBoundingClientRect().right + 1
+            const scrolls = e => { for (let p = e.parentElement; p && p !== lab; p = p.parentElement)
+              if (['auto', 'scroll', 'hidden'].includes(getComputedStyle(p).overflowX)) return true
+              return false }
+            const wide = [...lab.querySelectorAll('*')].filter(e => e.getBoundingClientRect().right > edge && !scrolls(e))
+            return wide.map(e => e.tagName + '.' + e.className + ' ' + e.getBoundingClientRect().right + ' > ' + edge)"""
+        return self.driver.execute_script(read)
+
+    def screenshot(self, path: Path, css: str = ".gn-lab") -> None:
+        """Save a picture of the lab from top to bottom."""
+        import base64
+
+        element = self.find(css)
+        # The notebook scrolls inside the page: grow the window until all of the lab is on it.
+        height = int(self.driver.execute_script("return arguments[0].scrollHeight", element))
+        width = self.driver.get_window_size()["width"]
+        before = self.driver.get_window_size()
+        self.driver.set_window_size(width, min(height + 420, 5000))
+        time.sleep(0.6)
+        self.driver.execute_script("arguments[0].scrollIntoView({block: 'start'})", element)
+        time.sleep(0.4)
+        path.write_bytes(base64.b64decode(element.screenshot_as_base64))
+        self.driver.set_window_size(before["width"], before["height"])
+
+    def set_theme(self, name: str) -> None:
+        """Choose a theme in the settings menu."""
+        self._with_text(".lm-MenuBar-itemLabel", "Settings").click()
+        self.wait(lambda: self._with_text(".lm-Menu-itemLabel", "Theme"), "the menu Theme").click()
+        self.wait(lambda: self._with_text(".lm-Menu-itemLabel", name), f"the theme {name}").click()
+        is_light = "true" if "Light" in name else "false"
+        self.wait(lambda: self.find(f"body[data-jp-theme-light={is_light}]"), f"the theme {name}")
+
+    def close(self) -> None:
+        """Close the browser."""
+        self.driver.quit()
+
+
+def write_notebook(path: Path, *cells: str) -> None:
+    """Write a notebook with these code cells."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(notebook, path)
