@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 # Public name -> the module that defines it.
 _PUBLIC = {
     "AnswerFormat": "formats",
+    "Call": "sandbox",
     "EMBEDDED_MODEL": "config",
     "EnvironmentProblem": "environment",
     "Run": "metrics",
@@ -21,6 +22,7 @@ _PUBLIC = {
     "Task": "data",
     "boxed": "formats",
     "check_environment": "environment",
+    "check_sandbox": "sandbox",
     "compare": "evaluation",
     "evaluate": "evaluation",
     "export_merged": "export",
@@ -29,6 +31,8 @@ _PUBLIC = {
     "load_task": "data",
     "open_run": "metrics",
     "preset": "config",
+    "run_untrusted": "sandbox",
+    "sandbox_level": "sandbox",
     "think_answer": "formats",
     "train": "training",
     "xml": "formats",
@@ -55,6 +59,10 @@ if TYPE_CHECKING:
     from grpo_nb.metrics import Run as Run
     from grpo_nb.metrics import open_run as open_run
     from grpo_nb.models import load_model as load_model
+    from grpo_nb.sandbox import Call as Call
+    from grpo_nb.sandbox import check_sandbox as check_sandbox
+    from grpo_nb.sandbox import run_untrusted as run_untrusted
+    from grpo_nb.sandbox import sandbox_level as sandbox_level
     from grpo_nb.training import train as train
 
 __all__ = sorted([*_PUBLIC, *_MODULES])

@@ -55,7 +55,7 @@ class LevelReport:
     def reason(self) -> str:
         """Why the level cannot be used; empty if it can."""
         bad = [check for check in self.checks if check.status == "problem"]
-        return "; ".join(f"{check.what}: {check.found}" for check in bad[:3])
+        return "; ".join(check.found if check.what == "start" else f"{check.what}: {check.found}" for check in bad[:3])
 
     @property
     def is_usable(self) -> bool:

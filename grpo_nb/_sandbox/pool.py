@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import selectors
 import socket
 import subprocess
@@ -126,6 +127,7 @@ class Pool:
         config = {
             "level": self.level, "control": theirs.fileno(), "parent": os.getpid(), "workers": self.workers,
             "bubblewrap": self._bubblewrap, "has_own_user": os.geteuid() == 0 or self.level == "bubblewrap",
+            "user_id": 60000 + secrets.randbelow(5000),
         }  # fmt: skip
         # The interpreter behind the virtual environment, without site-packages (-S, -s) or the script's folder (-P);
         # a fixed hash seed, so that the order of a set, and with it a reward, is the same each time.

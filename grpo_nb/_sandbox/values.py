@@ -73,12 +73,12 @@ def decode(data: Any, depth: int = 0) -> Any:
             return complex(float.fromhex(_text(real)), float.fromhex(_text(imaginary)))
         if kind == "dict":
             pairs = [(decode(k, depth + 1), decode(v, depth + 1)) for k, v in _items(content)]
-            _refuse_equal_hashes([k for k, _ in pairs])
+            refuse_equal_hashes([k for k, _ in pairs])
             return dict(pairs)
         if kind in ("list", "tuple", "set", "frozenset"):
             items = [decode(item, depth + 1) for item in _items(content)]
             if kind in ("set", "frozenset"):
-                _refuse_equal_hashes(items)
+                refuse_equal_hashes(items)
             return {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}[kind](items)
     except (TypeError, ValueError, OverflowError) as error:
         raise NotPlainData(f"not an encoded {kind:.20}") from error
@@ -116,6 +116,13 @@ def canonical(value: Any) -> Any:
     return (kind.__name__, value)
 
 
+def refuse_equal_hashes(keys: list[Any]) -> None:
+    """Raise ValueError if a set of these untrusted values would take quadratic time to build."""
+    # Equal hashes fold into one element here, so this check itself is linear whatever the keys.
+    if len(keys) - len(set(map(hash, keys))) > _MAX_EQUAL_HASHES:
+        raise ValueError("too many keys of equal hash")
+
+
 def _text(content: Any) -> str:
     if not isinstance(content, str):
         raise TypeError("not text")
@@ -126,12 +133,6 @@ def _items(content: Any) -> list[Any]:
     if not isinstance(content, list):
         raise TypeError("not a list")
     return content
-
-
-def _refuse_equal_hashes(keys: list[Any]) -> None:
-    # Equal hashes fold into one element here, so this check itself is linear whatever the keys.
-    if len(keys) - len(set(map(hash, keys))) > _MAX_EQUAL_HASHES:
-        raise ValueError("too many keys of equal hash")
 
 
 def _short_integer(digits: str) -> int:

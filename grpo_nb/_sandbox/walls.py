@@ -11,30 +11,30 @@ import sys
 
 import linux
 
-# Tried in this order when started as root: one that nobody else uses, then `nobody`, for containers that map few ids.
-_UNPRIVILEGED_IDS = (60917, 65534)
+_NOBODY = 65534  # where a container maps few ids
 _INSIDE_ID = 65534
 _STAGE = "/tmp"
 SKIPPED = ("site-packages", "dist-packages")
 
 
-def drop_user() -> None:
-    """Leave root for a user that owns nothing: RLIMIT_NPROC and file permissions do not hold for root."""
+def drop_user(number: int) -> None:
+    """Leave root for a user that owns nothing: RLIMIT_NPROC and file permissions do not hold for root.
+
+    Args:
+        number: An id that no other pool has, since the kernel counts threads for each user; `nobody` if it is not mapped.
+    """
     if os.geteuid() != 0:
         return
     os.setgroups([])
-    for number in _UNPRIVILEGED_IDS:
-        try:
-            os.setresgid(number, number, number)
-            os.setresuid(number, number, number)
-        except OSError:
-            if number == _UNPRIVILEGED_IDS[-1]:
-                raise
-            continue
-        return
+    try:
+        os.setresgid(number, number, number)
+        os.setresuid(number, number, number)
+    except OSError:
+        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
 
 
-def enter_namespaces(stdlib: str) -> None:
+def enter_namespaces(stdlib: str, user_id: int) -> None:
     """Give this process its own users, mounts, network, IPC and host name, and its children their own process ids."""
     everything = (
         linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWNET
@@ -45,7 +45,7 @@ def enter_namespaces(stdlib: str) -> None:
         # Root first builds the new root, since the interpreter may be in a folder that only root can enter.
         linux.unshare(linux.CLONE_NEWNS)
         _build_root(stdlib)
-        drop_user()
+        drop_user(user_id)
         linux.set_dumpable(True)  # else /proc/self belongs to root after the change of user
         user, group = os.getuid(), os.getgid()
         linux.unshare(everything)

@@ -41,11 +41,12 @@ sys.path.pop(0)
 # Loaded before the walls go up, so that they need no file and cost no candidate anything. Those with a shared library
 # of their own (zlib, lzma) would not find it afterwards.
 _PRELOADED = [
-    "array", "base64", "bisect", "bz2", "calendar", "cmath", "collections.abc", "copy", "csv", "dataclasses",
-    "datetime", "decimal", "difflib", "enum", "fractions", "functools", "graphlib", "hashlib", "heapq", "html",
-    "inspect", "itertools", "lzma", "numbers", "operator", "pprint", "queue", "re", "secrets", "statistics",
-    "string", "struct", "textwrap", "threading", "timeit", "traceback", "typing", "unicodedata", "urllib.parse",
-    "uuid", "zlib", "encodings.ascii", "encodings.latin_1", "encodings.idna", "encodings.unicode_escape",
+    "abc", "array", "ast", "asyncio", "base64", "bisect", "bz2", "calendar", "cmath", "collections.abc",
+    "concurrent.futures", "contextlib", "copy", "csv", "dataclasses", "datetime", "decimal", "difflib",
+    "encodings.ascii", "encodings.idna", "encodings.latin_1", "encodings.unicode_escape", "enum", "fractions",
+    "functools", "graphlib", "hashlib", "heapq", "html", "inspect", "ipaddress", "itertools", "logging", "lzma",
+    "numbers", "operator", "pathlib", "pprint", "queue", "re", "secrets", "statistics", "string", "struct",
+    "textwrap", "threading", "timeit", "traceback", "typing", "unicodedata", "urllib.parse", "uuid", "zlib",
 ]  # fmt: skip
 
 _REPORT = 3  # the descriptor of the answers in a candidate
@@ -93,7 +94,7 @@ def launch(control: socket.socket, config: dict[str, Any], stdlib: str) -> None:
         pid = child.pid
     else:
         if level == "namespaces":
-            walls.enter_namespaces(stdlib)
+            walls.enter_namespaces(stdlib, config["user_id"])
         launcher = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -130,7 +131,7 @@ def serve(control: socket.socket, config: dict[str, Any], stdlib: str, parent: i
         rules = linux.make_landlock_rules(stdlib, walls.SKIPPED)
     elif config["level"] == "landlock":
         raise OSError("the kernel has no Landlock (5.13 or newer, switched on and not blocked by the container)")
-    walls.drop_user()
+    walls.drop_user(config["user_id"])
     if parent is not None:
         linux.die_with_parent(parent)  # only now: a change of user takes it back
     os.dup2(0, 1)
