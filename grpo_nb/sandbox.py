@@ -30,13 +30,13 @@ class Limits:
     """What one candidate may use. Beyond any of these it is ended, and its neighbours notice nothing.
 
     >>> Limits(cpu_seconds=1).wall_seconds
-    5.0
+    10.0
     """
 
     cpu_seconds: float = 2.0
     """Processor time, not time on the clock: a slow or busy machine must not turn right answers into wrong ones."""
     wall_seconds: float = 0.0
-    """Time on the clock, against sleepers; five times `cpu_seconds` if 0, to leave room for busy neighbours."""
+    """Time on the clock, against sleepers; 5 s and five times `cpu_seconds` if 0, to leave room on a busy machine."""
     memory_mib: int = 512
     """Address space, of which the interpreter itself takes about 100."""
     threads: int = 16
@@ -51,7 +51,7 @@ class Limits:
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < math.inf:
                 raise ValueError(f"Limits({name}={value!r}): {name} must be a finite number of at least {least}.")
         if self.wall_seconds == 0:
-            object.__setattr__(self, "wall_seconds", 5.0 * self.cpu_seconds)
+            object.__setattr__(self, "wall_seconds", 5.0 + 5.0 * self.cpu_seconds)
 
 
 @dataclass(frozen=True)

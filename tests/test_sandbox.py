@@ -47,7 +47,9 @@ from grpo_nb.sandbox import (
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPECTED = 91827364  # what every attack on the score would have to answer; it exists in this process only
-SHORT = Limits(cpu_seconds=0.25, wall_seconds=1.5, memory_mib=384, output_kib=64)
+# Time on the clock is generous, since the machine of the tests may be busy; only what sleeps has to wait for its end.
+SHORT = Limits(cpu_seconds=0.25, wall_seconds=20.0, memory_mib=384, output_kib=64)
+SLEEPY = Limits(wall_seconds=1.0)
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Attack:
     code: str
     statuses: tuple[str, ...] = ("ok", "error", "exit", "forged")
     """How it may end; a limit where the attack is on the limits."""
+    limits: Limits = SHORT
 
 
 PRELUDE = '''
@@ -84,7 +87,7 @@ def calls_kernel(gain: str, x86_64: int, aarch64: int, arguments: str = "0, 0, 0
     return reach(gain, f"def f():\n    return 'GAINED %d' % syscall({number}, {arguments})")
 
 
-TIME_OUT, ANY_LIMIT = ("cpu", "wall"), ("cpu", "wall", "memory", "threads", "output", "error", "exit", "ok")
+TIME_OUT, ANY_LIMIT = ("cpu",), ("cpu", "wall", "memory", "threads", "output", "error", "exit", "ok")
 
 ATTACKS = {
     # The score
@@ -364,7 +367,7 @@ def f():
         try:
             while True: pass
         except BaseException: pass""", TIME_OUT),
-    "sleep": Attack("a worker, by sleeping", "import time\ndef f(): time.sleep(1000)", TIME_OUT),
+    "sleep": Attack("a worker, by sleeping", "import time\ndef f(): time.sleep(1000)", ("wall",), SLEEPY),
     "waits_for_input": Attack("a worker, by waiting for input", "def f(): return input()"),
     "memory_bomb": Attack("all the memory", "def f(): return len(bytearray(8 << 30)) and 'GAINED'", ANY_LIMIT),
     "memory_in_steps": Attack("all the memory, in steps", """
@@ -479,7 +482,7 @@ def judge(sandbox: Sandbox, attack: Attack, world: World) -> str:
     """Run an attack; return what it gained, or what it broke, empty if nothing."""
     names = "".join(f"{name} = {value!r}\n" for name, value in world.names.items())
     started = time.monotonic()
-    outcome = sandbox.run([Candidate(code=names + attack.code, calls=[Call("f")])], SHORT)[0]
+    outcome = sandbox.run([Candidate(code=names + attack.code, calls=[Call("f")])], attack.limits)[0]
     seconds = time.monotonic() - started
     answer = outcome.answers[0]
     if answer.is_value and (
@@ -491,7 +494,7 @@ def judge(sandbox: Sandbox, attack: Attack, world: World) -> str:
         return f"it got out: {shown[:300]}"
     if outcome.status not in attack.statuses:
         return f"it ended with {outcome.status!r} ({outcome.error} {answer.error}), not one of {attack.statuses}"
-    if seconds > SHORT.wall_seconds + 5:
+    if seconds > attack.limits.wall_seconds + 5:
         return f"it took {seconds:.1f} s"
     if problem := world.damage():
         return problem
@@ -535,6 +538,7 @@ def verdicts(level: str) -> dict[str, str]:
         finally:
             world.close()
 
+    sandbox_of(level)  # before the threads ask for it, each for one of its own
     with ThreadPoolExecutor(4) as threads:
         return dict(zip(ATTACKS, threads.map(run, ATTACKS), strict=True))
 
@@ -588,7 +592,7 @@ def launcher(sandbox: Sandbox) -> int:
 
 def test_nothing_is_left_running(sandbox: Sandbox) -> None:
     before = in_pool(launcher(sandbox))
-    names = ["daemon", "fork_bomb", "thread_left_running", "sleep", "endless_loop", "signals_ignored", "kill_all"]
+    names = ["daemon", "fork_bomb", "thread_left_running", "endless_loop", "signals_ignored", "kill_all"]
     codes = ["PARENT = 1\n" + ATTACKS[name].code for name in names]
     sandbox.run([Candidate(code=code, calls=[Call("f")]) for code in codes], SHORT)
     assert wait_until(lambda: in_pool(launcher(sandbox)) == before), processes()
@@ -720,13 +724,10 @@ def test_a_late_failure_keeps_earlier_answers() -> None:
 
 def test_a_loop_costs_its_limit_once_and_its_neighbours_nothing(sandbox: Sandbox) -> None:
     codes = ["def f(x):\n    while True: pass" if n == 3 else f"def f(x): return x + {n}" for n in range(16)]
-    limits = Limits(cpu_seconds=1.0)
-    started = time.monotonic()
-    outcomes = sandbox.run([Candidate(code=code, calls=[Call("f", (1,))]) for code in codes], limits)
-    seconds = time.monotonic() - started
+    outcomes = sandbox.run([Candidate(code=code, calls=[Call("f", (1,))]) for code in codes], Limits(cpu_seconds=1.0))
     assert [o.status for o in outcomes] == ["cpu" if n == 3 else "ok" for n in range(16)]
     assert [o.answers[0].value for o in outcomes] == [None if n == 3 else 1 + n for n in range(16)]  # in order
-    assert seconds < limits.wall_seconds + 1
+    assert 1.0 <= sum(o.cpu_seconds for o in outcomes) < 2.0  # the limit once, and next to nothing for the others
 
 
 def test_many_loops_leave_the_innocent_their_time() -> None:
@@ -756,7 +757,7 @@ def test_threads_share_the_pool(sandbox: Sandbox) -> None:
 def test_the_pool_comes_back_after_its_death(sandbox: Sandbox) -> None:
     for whom in ("launcher", "zygote"):
         first = launcher(sandbox)
-        target = first if whom == "launcher" else max(descendants(first))
+        target = first if whom == "launcher" else min(descendants(first))
         os.kill(target, signal.SIGKILL)
         outcomes = sandbox.run([HONEST] * 4)
         assert [o.answers[0].value for o in outcomes] == [42] * 4
