@@ -20,9 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from grpo_nb._sandbox.levels import LEVELS
-from grpo_nb.environment import EnvironmentProblem
-from grpo_nb.sandbox import Call, Candidate, Limits, Outcome, Sandbox
+from grpo_nb._sandbox.levels import LEVELS  # noqa: E402
+from grpo_nb.environment import EnvironmentProblem  # noqa: E402
+from grpo_nb.sandbox import Call, Candidate, Limits, Outcome, Sandbox  # noqa: E402
 
 BATCH, REPEATS, LIMIT = 64, 9, 1.0
 CODE = """

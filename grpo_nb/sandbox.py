@@ -286,6 +286,8 @@ def _outcome(candidate: Candidate, finished: Finished) -> Outcome:
     seconds = round(finished.seconds, 3)
     make = functools.partial(Outcome, cpu_seconds=seconds, stdout=finished.output.decode("utf-8", "replace"))
     none = tuple(Answer(error="no answer") for _ in candidate.calls)
+    if finished.reason in ("lost", "no_wall"):
+        return make(status="lost", answers=none, error="the sandbox broke down twice; this says nothing about the code")
     is_cut = finished.reason != "done" or not finished.report.endswith(b"\n")
     lines = finished.report.split(b"\n")[:-1]
     try:

@@ -87,7 +87,7 @@ def calls_kernel(gain: str, x86_64: int, aarch64: int, arguments: str = "0, 0, 0
     return reach(gain, f"def f():\n    return 'GAINED %d' % syscall({number}, {arguments})")
 
 
-TIME_OUT, ANY_LIMIT = ("cpu",), ("cpu", "wall", "memory", "threads", "output", "error", "exit", "ok")
+TIME_OUT, ANY_LIMIT = ("cpu", "wall"), ("cpu", "wall", "memory", "threads", "output", "error", "exit", "ok")
 
 ATTACKS = {
     # The score
@@ -235,8 +235,7 @@ def f():
     for p in ("/proc/self/environ", "/proc/1/environ", "/proc/%d/environ" % PARENT, "/proc/%d/environ" % os.getppid()):
         try: got.append(open(p, "rb").read())
         except OSError: pass
-    text = repr(got) + repr([ctypes.string_at(p) for p in (ctypes.c_char_p * 20).in_dll(libc, "environ") if False])
-    return "GAINED" + text if any(got) else None"""),
+    return "GAINED %r" % got if any(got) else None"""),
     "parent_memory": reach("the expected values in the parent's memory", """
 def f(): return "GAINED %r" % open("/proc/%d/mem" % PARENT, "rb").read(1)"""),
     "parent_memory_by_call": calls_kernel("the parent's memory, by process_vm_readv", 310, 270, "PARENT, 0, 0, 0, 0, 0"),
@@ -716,15 +715,18 @@ def f3():
 
 def test_a_late_failure_keeps_earlier_answers() -> None:
     code = "def f(x):\n    while x == 2: pass\n    return x"
-    outcome = run_untrusted(code, [Call("f", (n,)) for n in range(4)], limits=SHORT)
-    assert outcome.status == "cpu"
+    limits = Limits(cpu_seconds=0.25, wall_seconds=100)
+    outcome = run_untrusted(code, [Call("f", (n,)) for n in range(4)], limits=limits)
+    assert outcome.status == "cpu" and 0.25 <= outcome.cpu_seconds < 0.75
     assert [a.value for a in outcome.answers] == [0, 1, None, None]
     assert [a.is_value for a in outcome.answers] == [True, True, False, False]
 
 
 def test_a_loop_costs_its_limit_once_and_its_neighbours_nothing(sandbox: Sandbox) -> None:
     codes = ["def f(x):\n    while True: pass" if n == 3 else f"def f(x): return x + {n}" for n in range(16)]
-    outcomes = sandbox.run([Candidate(code=code, calls=[Call("f", (1,))]) for code in codes], Limits(cpu_seconds=1.0))
+    outcomes = sandbox.run(
+        [Candidate(code=code, calls=[Call("f", (1,))]) for code in codes], Limits(cpu_seconds=1.0, wall_seconds=100)
+    )
     assert [o.status for o in outcomes] == ["cpu" if n == 3 else "ok" for n in range(16)]
     assert [o.answers[0].value for o in outcomes] == [None if n == 3 else 1 + n for n in range(16)]  # in order
     assert 1.0 <= sum(o.cpu_seconds for o in outcomes) < 2.0  # the limit once, and next to nothing for the others
@@ -770,6 +772,27 @@ def test_death_in_the_middle_of_a_batch(sandbox: Sandbox) -> None:
     threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
     outcomes = sandbox.run([slow] * 3)
     assert [o.answers[0].value for o in outcomes] == [42] * 3
+
+
+def test_a_wall_that_cannot_be_raised_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    from grpo_nb.rewards import code_tests
+
+    with Sandbox(level="landlock", workers=2) as sandbox:
+        sound = sandbox._pool.run
+
+        def cannot(jobs: Any) -> Any:
+            return sound([{**job, "memory_mib": "not a number"} for job in jobs])
+
+        monkeypatch.setattr(sandbox._pool, "run", cannot)
+        outcome = sandbox.run([HONEST])[0]
+        assert outcome.status == "lost" and not outcome.answers[0].is_value
+        # No code can end like that by itself, so a machine's fault and a candidate's are never mistaken.
+        monkeypatch.setattr(sandbox._pool, "run", sound)
+        endings = [Candidate(code=f"import os; os._exit({n})", calls=[Call("f")]) for n in (0, 1, 97)]
+        assert [o.status for o in sandbox.run(endings)] == ["exit"] * 3
+        monkeypatch.setattr(sandbox._pool, "run", cannot)
+        monkeypatch.setattr("grpo_nb.sandbox._default", sandbox)
+        assert code_tests()(completions=["<answer>1</answer>"], tests=[["assert f(1) == 2"]]) == [None]
 
 
 def test_an_interrupted_batch_leaves_no_candidate_and_no_lost_worker(sandbox: Sandbox) -> None:
@@ -852,7 +875,7 @@ def test_without_any_level_it_refuses_and_says_why(monkeypatch: pytest.MonkeyPat
         (("linux.enter_seccomp(", "(lambda program: None)("), "network, UDP"),
         (("linux.enter_landlock(rules)", "pass"), "reading a file outside"),
         (("os.environ.clear()", "os.environ['TOKEN'] = 'x'"), "reading the environment"),
-        (("os.closerange(_REPORT + 1, 1024)", "os.closerange(_REPORT + 20, 1024)"), "open descriptors"),
+        (("os.closerange(_READY + 1, 1024)", "os.closerange(_READY + 20, 1024)"), "open descriptors"),
         (("resource.RLIMIT_AS: memory, ", ""), "of memory"),
         (('return "cpu"', "pass"), "endless loop"),
         (('return "wall"', "pass"), "endless sleep"),

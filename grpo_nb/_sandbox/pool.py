@@ -35,10 +35,10 @@ class Finished:
     """What came back for one job, nothing of it to be trusted but `reason`, `exit_code` and `seconds`."""
 
     reason: str = "lost"
-    """`done`, `cpu`, `wall`, `threads`, `output`, or `lost` where the pool broke down twice under this job."""
+    """`done`, `cpu`, `wall`, `threads`, `output`; or, twice in a row and no fault of the job, `lost` where the pool broke
+    down under it and `no_wall` where its wall could not be raised, so that it was not run."""
     exit_code: int = 0
     seconds: float = 0.0
-    has_no_wall: bool = False
     report: bytes = b""
     output: bytes = b""
 
@@ -102,9 +102,10 @@ class Pool:
                         _read_rest(job, selector)
                         self._release(job, running, selector)
                         finished = _finish(job)
-                        if finished.reason == "lost" and job.number not in retried:
+                        if finished.reason in ("lost", "no_wall") and job.number not in retried:
                             retried.add(job.number)
-                            self._restart(job.generation)
+                            if finished.reason == "lost":
+                                self._restart(job.generation)
                             waiting.appendleft(job.number)
                         else:
                             results[job.number] = finished
@@ -248,7 +249,7 @@ def _finish(job: _Running) -> Finished:
     words = json.loads(bytes(job.data["status"]) or b"{}")
     finished = Finished(
         reason=words.get("reason", "lost"), exit_code=words.get("exit", 0), seconds=words.get("seconds", 0.0),
-        has_no_wall=words.get("no_wall", False), report=bytes(job.data["report"]), output=bytes(job.data["output"]),
+        report=bytes(job.data["report"]), output=bytes(job.data["output"]),
     )  # fmt: skip
     if job.is_over_limit:
         finished.reason = "output"

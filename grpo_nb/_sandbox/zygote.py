@@ -49,8 +49,7 @@ _PRELOADED = [
     "textwrap", "threading", "timeit", "traceback", "typing", "unicodedata", "urllib.parse", "uuid", "zlib",
 ]  # fmt: skip
 
-_REPORT = 3  # the descriptor of the answers in a candidate
-_NO_WALL = 97  # exit code of a candidate that was stopped because its wall could not be raised
+_REPORT, _READY = 3, 4  # descriptors of a candidate: its answers; the word that its wall is up
 _LONGEST_ERROR = 300
 _STACK_BYTES = 64 << 20
 _OPEN_FILES = 64
@@ -61,7 +60,8 @@ def main() -> None:
     config = json.loads(sys.argv[1])
     control = socket.socket(fileno=fcntl.fcntl(config["control"], fcntl.F_DUPFD_CLOEXEC, 10))
     os.close(config["control"])
-    os.dup2(0, _REPORT)  # standard input is /dev/null: this number is taken now, and free for the report later
+    for number in (_REPORT, _READY):
+        os.dup2(0, number)  # standard input is /dev/null: these numbers are taken now, and free for candidates later
     stdlib = os.path.dirname(os.__file__)
     try:
         if config.get("is_inside"):
@@ -170,26 +170,30 @@ def supervise(descriptors: list[int], config: dict[str, Any], rules: int) -> Non
         # own user namespace counts its threads apart from its neighbours'.
         linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWIPC)
     supervisor = os.getpid()
+    is_ready, ready = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             linux.die_with_parent(0 if own_ids else supervisor)
-            enter_inner_wall(job, config, rules, report, output)
+            enter_inner_wall(job, config, rules, report, output, ready)
         except BaseException as error:
             os.write(report, describe(error).encode("ascii", "backslashreplace"))
-            os._exit(_NO_WALL)
+            os._exit(1)
         try:
             run_program(job) if "stdin" in job else answer_calls(job)
         finally:
             os._exit(0)
-    os.close(report)
-    os.close(output)
+    for descriptor in (report, output, ready):
+        os.close(descriptor)
     reason = wait(pid, job, status, counts_threads=config["level"] == "landlock")
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     _, code, usage = os.wait4(pid, 0)
     end = os.waitstatus_to_exitcode(code)
-    words = {"reason": reason, "exit": end, "seconds": usage.ru_utime + usage.ru_stime, "no_wall": end == _NO_WALL}
+    # Written before the first line of model-written code ran, so no such code can make its end look like ours.
+    has_no_wall = reason == "done" and os.read(is_ready, 1) == b""
+    seconds = usage.ru_utime + usage.ru_stime
+    words = {"reason": "no_wall" if has_no_wall else reason, "exit": end, "seconds": seconds}
     with contextlib.suppress(OSError):
         os.write(status, json.dumps(words).encode() + b"\n")
     os._exit(0)
@@ -225,7 +229,9 @@ def wait(pid: int, job: dict[str, Any], status: int, counts_threads: bool) -> st
             return "abandoned"
 
 
-def enter_inner_wall(job: dict[str, Any], config: dict[str, Any], rules: int, report: int, output: int) -> None:
+def enter_inner_wall(
+    job: dict[str, Any], config: dict[str, Any], rules: int, report: int, output: int, ready: int
+) -> None:
     """Raise the wall around this process, from which there is no way back. Raises OSError if any part does not hold."""
     if "stdin" in job:
         text = os.memfd_create("stdin")
@@ -234,11 +240,12 @@ def enter_inner_wall(job: dict[str, Any], config: dict[str, Any], rules: int, re
         os.dup2(text, 0)
         os.dup2(output, 1)
     os.dup2(report, _REPORT)
+    os.dup2(ready, _READY)
     linux.drop_capabilities()
     if rules >= 0:
         linux.enter_landlock(rules)
     resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES))
-    os.closerange(_REPORT + 1, 1024)
+    os.closerange(_READY + 1, 1024)
     memory = job["memory_mib"] << 20
     # The exact time is the supervisor's; the kernel's own limit, in whole seconds, stands in for it.
     seconds = math.ceil(job["cpu_seconds"]) + 1
@@ -252,9 +259,13 @@ def enter_inner_wall(job: dict[str, Any], config: dict[str, Any], rules: int, re
     elif config["has_own_user"]:
         limits[resource.RLIMIT_NPROC] = (job["threads"] + 2) * config["workers"]
     for what, limit in limits.items():
+        hard = resource.getrlimit(what)[1]  # of the notebook's own process, which may be lower
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(what, (limit, limit))
     linux.set_dumpable(False)
     linux.enter_seccomp(linux.make_seccomp_filter(os.getpid()))
+    os.write(_READY, b"1")
+    os.close(_READY)
 
 
 def answer_calls(job: dict[str, Any]) -> None:

@@ -148,13 +148,13 @@ class _CodeTests(Reward):
     needs_slot: bool = False
     limits: Limits = field(default_factory=Limits)
 
-    def score_text(self, text: str, row: dict[str, Any]) -> float:
+    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
         return self._score([text], [row])[0]
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
         per_row = {k: v for k, v in columns.items() if isinstance(v, (list, tuple)) and len(v) == len(completions)}
         rows = [{key: values[i] for key, values in per_row.items()} for i in range(len(completions))]
-        return list(self._score([completion_text(completion) for completion in completions], rows))
+        return self._score([completion_text(completion) for completion in completions], rows)
 
     def check(self, rows: Iterable[Mapping[str, Any]]) -> int:
         """Read the tests of every row and return how many there are. Raises ValueError with the row that cannot be read."""
@@ -174,7 +174,7 @@ class _CodeTests(Reward):
             )
         return read_tests(row[self.column])
 
-    def _score(self, texts: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    def _score(self, texts: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
         all_tests = [self._tests(row) for row in rows]
         candidates: list[Candidate] = []
         owners: list[tuple[int, list[CodeTest]]] = []
@@ -190,14 +190,20 @@ class _CodeTests(Reward):
                 if test.call is None:
                     candidates.append(Candidate(code=code, stdin=test.stdin))
                     owners.append((number, [test]))
-        passed = [0] * len(texts)
+        passed, lost = [0] * len(texts), set()
         if candidates:
             # One batch for all completions: an endless loop in one of them costs its limit once.
             outcomes = run_untrusted_batch(candidates, limits=self.limits)
             for (number, tests), outcome in zip(owners, outcomes, strict=True):
                 passed[number] += _count_passed(tests, outcome)
+                if outcome.status == "lost":
+                    lost.add(number)
         shares = [done / len(tests) for done, tests in zip(passed, all_tests, strict=True)]
-        return [float(share == 1.0) if self.is_all_or_nothing else share for share in shares]
+        # A breakdown of the machine is no verdict on the code: None tells TRL that there is no score.
+        return [
+            None if number in lost else float(share == 1.0) if self.is_all_or_nothing else share
+            for number, share in enumerate(shares)
+        ]
 
     def _extract(self, text: str) -> str | None:
         if self.needs_slot and self.format.extract(text) is None:
@@ -220,7 +226,8 @@ def code_tests(
     The code is taken as `extract_code` says and runs in the sandbox, all completions of a batch at a time. Only inputs go
     in; values come out as plain data and are compared here by value and type, so that ending with code 0, objects equal
     to everything and printed verdicts earn nothing. The same code always gets the same score: random numbers and the
-    order of sets are fixed, and time is counted as processor time.
+    order of sets are fixed, and time is counted as processor time. None, TRL's word for no score, where the sandbox
+    itself broke down twice.
 
     Args:
         weight: Of the total reward; the largest, so that working pays more than looking right.
