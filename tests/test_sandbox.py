@@ -868,6 +868,32 @@ def test_without_any_level_it_refuses_and_says_why(monkeypatch: pytest.MonkeyPat
     assert check_sandbox().level is None and "not run on this machine" in check_sandbox()._repr_html_()
 
 
+def edited_zygote(edit: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make pools start a copy of the zygote with one line changed."""
+    from grpo_nb._sandbox import pool
+
+    copy = tmp_path / "copy"
+    shutil.copytree(pool._SCRIPT.parent, copy)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder != Path("/") and os.stat(folder).st_uid == os.getuid() and folder != Path("/tmp"):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    text = (copy / "zygote.py").read_text()
+    assert edit[0] in text
+    (copy / "zygote.py").write_text(text.replace(*edit))
+    monkeypatch.setattr(pool, "_SCRIPT", copy / "zygote.py")
+    monkeypatch.setattr(pool, "_GRACE_SECONDS", 1)
+
+
+def test_where_the_strongest_level_fails_the_next_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = "raise OSError(1, 'blocked by the container')"
+    edited_zygote(("walls.enter_namespaces(", f"{refusal}\n            ("), tmp_path, monkeypatch)
+    with Sandbox(workers=2) as sandbox:
+        assert sandbox.level == ("bubblewrap" if have("bubblewrap") else "landlock")
+        assert "blocked by the container" in sandbox.report.levels[0].reason
+        assert "blocked by the container" in sandbox.report._repr_html_()
+        assert sandbox.run([HONEST])[0].answers[0].value == 42
+
+
 @pytest.mark.parametrize(
     ("edit", "row"),
     [
@@ -885,18 +911,7 @@ def test_the_self_test_finds_a_missing_protection(
     edit: tuple[str, str], row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each protection in turn is taken out of a copy of the zygote: the level must then be refused."""
-    from grpo_nb._sandbox import pool
-
-    copy = tmp_path / "copy"
-    shutil.copytree(pool._SCRIPT.parent, copy)
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder != Path("/") and os.stat(folder).st_uid == os.getuid() and folder != Path("/tmp"):
-            folder.chmod(folder.stat().st_mode | 0o055)
-    text = (copy / "zygote.py").read_text()
-    assert edit[0] in text
-    (copy / "zygote.py").write_text(text.replace(*edit))
-    monkeypatch.setattr(pool, "_SCRIPT", copy / "zygote.py")
-    monkeypatch.setattr(pool, "_GRACE_SECONDS", 1)
+    edited_zygote(edit, tmp_path, monkeypatch)
     with pytest.raises(EnvironmentProblem, match=row):
         Sandbox(level="landlock", workers=2)
 

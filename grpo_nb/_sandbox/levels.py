@@ -25,7 +25,7 @@ class Level:
 LEVELS = (
     Level(
         "namespaces",
-        "own users, processes, mounts, network and IPC for each candidate; Landlock, seccomp, limits",
+        "own users, mounts, network and IPC; own process ids for each candidate; Landlock, seccomp, limits",
         "Allow user namespaces (docker run --security-opt seccomp=unconfined; "
         "sysctl kernel.apparmor_restrict_unprivileged_userns=0), or use another level.",
     ),

@@ -74,6 +74,13 @@ def main() -> None:
         sys.exit(1)
 
 
+def preload() -> None:
+    """Import what candidates may want, where it exists: a module may be missing from a distribution's Python."""
+    for name in _PRELOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
 def launch(control: socket.socket, config: dict[str, Any], stdlib: str) -> None:
     """Start the zygote behind the wall of the level, then wait until it or the user's process ends."""
     if not linux.is_known_machine():
@@ -82,9 +89,7 @@ def launch(control: socket.socket, config: dict[str, Any], stdlib: str) -> None:
     user_process = os.pidfd_open(config["parent"])
     if os.getppid() != config["parent"]:
         return
-    for name in _PRELOADED:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+    preload()
     level = config["level"]
     if level == "bubblewrap":
         os.set_inheritable(control.fileno(), True)
@@ -122,9 +127,7 @@ def launch(control: socket.socket, config: dict[str, Any], stdlib: str) -> None:
 def serve(control: socket.socket, config: dict[str, Any], stdlib: str, parent: int | None = None) -> None:
     """Be the zygote: fork a supervisor for each message until the other side closes, or `parent` ends."""
     if config.get("is_inside"):
-        for name in _PRELOADED:
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
+        preload()
     rules = -1
     if linux.landlock_version():
         # Before root is left, which may be the only one to reach the interpreter's folder.
