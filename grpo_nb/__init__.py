@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 # Public name -> the module that defines it.
 _PUBLIC = {
     "AnswerFormat": "formats",
+    "Call": "sandbox",
     "EMBEDDED_MODEL": "config",
     "EnvironmentProblem": "environment",
     "RewardLab": "widgets",
@@ -24,6 +25,7 @@ _PUBLIC = {
     "boxed": "formats",
     "check_environment": "environment",
     "check_rewards": "checks",
+    "check_sandbox": "sandbox",
     "compare": "evaluation",
     "evaluate": "evaluation",
     "export_merged": "export",
@@ -35,6 +37,8 @@ _PUBLIC = {
     "preset": "config",
     "reweight": "scoring",
     "score": "scoring",
+    "run_untrusted": "sandbox",
+    "sandbox_level": "sandbox",
     "think_answer": "formats",
     "train": "training",
     "xml": "formats",
@@ -63,6 +67,10 @@ if TYPE_CHECKING:
     from grpo_nb.metrics import Run as Run
     from grpo_nb.metrics import open_run as open_run
     from grpo_nb.models import load_model as load_model
+    from grpo_nb.sandbox import Call as Call
+    from grpo_nb.sandbox import check_sandbox as check_sandbox
+    from grpo_nb.sandbox import run_untrusted as run_untrusted
+    from grpo_nb.sandbox import sandbox_level as sandbox_level
     from grpo_nb.scoring import group_advantages as group_advantages
     from grpo_nb.scoring import reweight as reweight
     from grpo_nb.scoring import score as score

@@ -6,6 +6,7 @@
 from grpo_nb.rewards.answers import correctness, exact_text, number
 from grpo_nb.rewards.base import Reward, completion_text, weights_by_name
 from grpo_nb.rewards.classifiers import classifier
+from grpo_nb.rewards.code import code_tests
 from grpo_nb.rewards.compose import adaptive, clipped, combined, dummy
 from grpo_nb.rewards.expressions import maths
 from grpo_nb.rewards.format import (
@@ -27,6 +28,7 @@ __all__ = [
     "banned_phrases",
     "classifier",
     "clipped",
+    "code_tests",
     "combined",
     "completion_text",
     "correctness",
