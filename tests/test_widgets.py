@@ -74,7 +74,9 @@ def shown_scores(lab: gn.RewardLab) -> list[list[str]]:
 
 
 def said_code(view: Any) -> list[str]:
-    return [html.unescape(line) for line in re.findall(r"<div class=\"gn-code\">.*?<pre>(.*?)</pre>", view.value, re.DOTALL)]
+    return [
+        html.unescape(line) for line in re.findall(r"<div class=\"gn-code\">.*?<pre>(.*?)</pre>", view.value, re.DOTALL)
+    ]
 
 
 def execute(line: str, **names: Any) -> Any:
@@ -276,7 +278,9 @@ def test_probes_find_a_hole(lab: gn.RewardLab) -> None:
 
     lab.rewards = [contains]
     lab._probe_button.click()
-    failed = {line.probe.kind for line in lab.probes.lines if line.verdict == "fail: paid like the right answer by contains"}
+    failed = {
+        line.probe.kind for line in lab.probes.lines if line.verdict == "fail: paid like the right answer by contains"
+    }
     assert {"hedge", "gold in reasoning only", "every candidate"} <= failed
     assert [line.verdict[:4] for line in lab.probes.lines][: len(failed)] == ["fail"] * len(failed), "failures first"
     assert {f.kind for f in lab.report.of("contains")} >= {"several answers", "answer outside the slot"}
@@ -327,7 +331,7 @@ def test_every_line_of_code_gives_what_its_view_shows(is_task: bool, task: Task,
     rewards, source = [correctness(), xml_tags()], task if is_task else make_rows()
     lab = gn.RewardLab(rewards, source, cases=tmp_path / "cases.jsonl")
     lab._row.value = 2
-    lab.completions = ["<answer>25</answer>", "it's \"5\"\n\\boxed{}", "x" * 30]
+    lab.completions = ["<answer>25</answer>", 'it\'s "5"\n\\boxed{}', "x" * 30]
     names = {"rewards": rewards, "task": source, "lab": lab}
     assert execute(*said_code(lab._row_code), **names) is None
     assert execute(*said_code(lab._table_code), **names).totals == lab.scores.totals
