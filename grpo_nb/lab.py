@@ -11,6 +11,7 @@ import math
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from grpo_nb import probes as make
@@ -191,7 +192,10 @@ def last_lines(error: BaseException, limit: int = _TRACEBACK_LINES) -> str:
     """Return the end of an error's traceback: of a reward's failure that of the reward itself."""
     if isinstance(error, RewardError) and error.__cause__ is not None:
         error = error.__cause__
-    lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
+    frames = traceback.extract_tb(error.__traceback__)
+    # The kit's own calls around a reward tell its author nothing, unless there is nothing else.
+    theirs = [frame for frame in frames if not Path(frame.filename).is_relative_to(Path(__file__).parent)]
+    lines = "".join([*traceback.format_list(theirs or frames), *traceback.format_exception_only(error)]).splitlines()
     # Python's underlines would take half of the few lines that are shown.
     lines = [line for line in lines if set(line) - set(" ^~")]
     return displayable("\n".join(lines[-limit:]))

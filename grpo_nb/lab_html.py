@@ -37,7 +37,7 @@ STYLE = """<style>
   border-bottom: 1px solid var(--jp-border-color2, rgba(128,128,128,.3)); }
 .gn-lab th { font-weight: 600; vertical-align: bottom; white-space: nowrap; }
 .gn-lab .gn-number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.gn-lab .gn-short { max-width: 190px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.gn-lab .gn-short { max-width: 150px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .gn-lab .gn-strong { font-weight: 600; }
 .gn-lab .gn-pass { color: var(--jp-success-color0, #2e7d32); font-weight: 600; }
 .gn-lab .gn-fail { color: var(--jp-error-color0, #c62828); font-weight: 600; }
@@ -107,12 +107,12 @@ def row_view(question: str, gold: str, prompt: str, is_model_text: bool) -> str:
 
 
 def push(advantage: float) -> str:
-    """Return in words what an advantage does to a completion.
+    """Return in words what training makes of a completion with this advantage.
 
     >>> push(0.7), push(-0.7), push(0.0)
-    ('made more likely', 'made less likely', 'not moved')
+    ('more likely', 'less likely', 'not moved')
     """
-    return "not moved" if abs(advantage) < 1e-9 else ("made more likely" if advantage > 0 else "made less likely")
+    return "not moved" if abs(advantage) < 1e-9 else ("more likely" if advantage > 0 else "less likely")
 
 
 def scores_view(scores: Scores, advantages: Sequence[float]) -> str:
@@ -138,7 +138,7 @@ def scores_view(scores: Scores, advantages: Sequence[float]) -> str:
         )  # fmt: skip
     return (
         '<div class="gn-scroll"><table class="gn-scores"><thead><tr><th>#</th><th>Completion</th>'
-        f'{heads}<th class="gn-number">Total</th><th class="gn-number">Advantage</th><th>In training it is</th></tr></thead>'
+        f'{heads}<th class="gn-number">Total</th><th class="gn-number">Advantage</th><th>In training</th></tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>{_group_note(scores)}"
     )
 
