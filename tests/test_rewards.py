@@ -107,7 +107,7 @@ def test_every_public_reward_has_a_table_a_range_and_a_source() -> None:
         "answer_format",
         "classifier",
         "clipped",
-        "code",
+        "code_tests",  # its cases run in test_rewards_code.py
         "completion_text",
         "dummy",
         "weights_by_name",

@@ -230,3 +230,8 @@ def test_no_text_makes_it_raise_or_pay(text: str, frame: str) -> None:
     reward = code_tests(limits=QUICK)
     assert reward(completions=[frame.replace("{}", text)], tests=[ADD]) == [0.0]
     assert reward(completions=[slot(text)], tests=[[{"stdin": text, "stdout": "\x01 never"}]]) == [0.0]
+
+
+def test_the_table_of_cases_shows_what_they_give() -> None:
+    table = code_tests(limits=QUICK).cases
+    assert len(table) == len(CASES) and "FAIL" not in repr(table)

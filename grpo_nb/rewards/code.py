@@ -10,12 +10,15 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from grpo_nb._sandbox.values import refuse_equal_hashes
 from grpo_nb.formats import AnswerFormat, xml
 from grpo_nb.rewards.base import Completion, Reward, completion_text
 from grpo_nb.sandbox import Call, Candidate, Limits, Outcome, is_same_value, run_untrusted_batch
+
+if TYPE_CHECKING:
+    from grpo_nb.rewards.cases import CaseTable
 
 
 def _as_set(value: Any) -> set[Any]:
@@ -147,6 +150,17 @@ class _CodeTests(Reward):
     is_all_or_nothing: bool = False
     needs_slot: bool = False
     limits: Limits = field(default_factory=Limits)
+
+    @property
+    def cases(self) -> CaseTable:
+        """The cases below, as the table that every reward has."""
+        from grpo_nb.rewards import cases
+
+        made = [
+            cases.Case(label=c.kind, completion=c.completion, expected=c.score, columns={self.column: c.tests})
+            for c in CASES
+        ]
+        return cases.CaseTable(self, tuple(made))
 
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
         return self._score([text], [row])[0]
