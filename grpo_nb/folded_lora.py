@@ -84,9 +84,9 @@ class _FoldedLinear(torch.autograd.Function):
         x, lora_a, lora_b, folded = ctx.saved_tensors
         grad_x = grad @ folded if ctx.needs_input_grad[0] else None
         grad, x = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
-        grad_a = ((grad @ lora_b) * ctx.scaling).t() @ x
-        grad_b = grad.t() @ ((x @ lora_a.t()) * ctx.scaling)
-        return grad_x, grad_a, grad_b, None, None, None
+        grad_a = ((grad @ lora_b.to(grad.dtype)) * ctx.scaling).t() @ x
+        grad_b = grad.t() @ ((x @ lora_a.to(x.dtype).t()) * ctx.scaling)
+        return grad_x, grad_a.to(lora_a.dtype), grad_b.to(lora_b.dtype), None, None, None
 
 
 class FoldedLora:
@@ -149,7 +149,7 @@ class FoldedLora:
         room = self._room.get(layer)
         if room is None or room.shape != weight.shape:
             room = self._room[layer] = torch.empty_like(weight)
-        lora_a, lora_b = layer.lora_A[name].weight, layer.lora_B[name].weight
+        lora_a, lora_b = (part[name].weight.to(weight.dtype) for part in (layer.lora_A, layer.lora_B))
         return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[name], out=room)
 
 

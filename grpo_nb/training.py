@@ -99,7 +99,7 @@ class _Recorder(TrainerCallback):
         staged.replace(file)
 
     def _advance_bar(self, row: dict[str, float]) -> None:
-        shown = {"reward": f"{row['reward']:.2f}", "KL": f"{row['kl']:.3f}" if "kl" in row else "not measured"}
+        shown = {"reward": f"{row['reward']:.2f}", "KL": f"{row['kl']:z.3f}" if "kl" in row else "not measured"}
         self.bar.set_postfix(shown, refresh=False)
         self.bar.update(row["step"] - self.bar.n)
 
@@ -207,6 +207,7 @@ def _build_trainer(
     obstacle: str | None,
 ) -> GRPOTrainer:
     trainer_class = GRPOTrainer if obstacle else SharedPromptGRPOTrainer
+    loaded = {name: p.data for name, p in model.named_parameters() if p.requires_grad}
     trainer = trainer_class(
         model=model,
         processing_class=tokenizer,
@@ -219,6 +220,11 @@ def _build_trainer(
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     recorder.trainer = trainer
+    # TRL rounds the adapter of a quantized model to bfloat16, where small updates vanish; Unsloth's trainer on a GPU does not.
+    for name, parameter in model.named_parameters():
+        source = loaded.get(name.replace(".ref.", ".default."))
+        if source is not None and parameter.dtype != source.dtype:
+            parameter.data = source.clone() if ".ref." in name else source
     if "ref" in model.peft_config and _is_untrained(model):
         # TRL adds a frozen copy of the adapter as the reference. While the adapter is still zero, the reference is
         # the base model, and switching the adapter off gives the same without three products per layer.

@@ -104,7 +104,7 @@ def describe_training_step(row: dict[str, Any], recent_seconds: deque[float]) ->
     width = len(str(last))
     parts = [f"step {step:>{width}}/{last}" if last else f"step {step}"]
     parts.append("reward not measured" if row["reward"] is None else f"reward {row['reward']:.2f}")
-    parts.append("KL not measured" if row.get("kl") is None else f"KL {row['kl']:.3f}")
+    parts.append("KL not measured" if row.get("kl") is None else f"KL {row['kl']:z.3f}")
     seconds = row.get("step_time")
     if seconds is not None and math.isfinite(seconds):
         recent_seconds.append(seconds)

@@ -47,6 +47,8 @@ def test_a_run_trained_in_4_bit(tiny_folder: Path, tmp_path: Path) -> None:
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=6, tokenizer=tokenizer)
     run = gn.train(model, tokenizer, task, [brevity], settings)
+    # TRL alone would train it in bfloat16, where small updates are rounded away.
+    assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
     exported = gn.export_merged(run, tmp_path / "merged")
     tensors = load_file(exported.path / "model.safetensors")
     assert all(t.dtype in (torch.bfloat16, torch.float16, torch.float32) for t in tensors.values())
