@@ -36,7 +36,7 @@ class Evaluation:
     mean_length: float
     cut_share: float
     rows: Sequence[Mapping[str, Any]] = dataclasses.field(repr=False)
-    """Per question: `question`, `answer`, `completion`, `given`, `is_correct`, `is_formatted`, `tokens`, `is_cut`."""
+    """Per question: `question`, `answer`, `completion`, `given` (only as the last word, as the rewards read it), `is_correct`, `is_formatted`, `tokens`, `is_cut`."""
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers without the rows."""
@@ -98,7 +98,7 @@ def _evaluate(
         )
     rows = []
     for row, completion in zip(questions, completions, strict=True):
-        given = format.extract(completion.text)
+        given = format.extract_last(completion.text)
         rows.append(
             {
                 "question": row["question"],
