@@ -44,10 +44,12 @@ def main() -> None:
     import torch
     from peft.tuners.lora import LoraLayer
     from torch.nn import functional
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
     from trl.trainer.utils import add_fused_lm_head
 
     from grpo_nb import rollout, shared_prompts
     from grpo_nb.folded_lora import FoldedLora, thin_linear
+    from grpo_nb.grouped_attention import grouped_attention
 
     print("| what | ms, and as a share of the first |\n| --- | --- |")
     layers = [m for m in model.modules() if isinstance(m, LoraLayer)]
@@ -73,16 +75,34 @@ def main() -> None:
         packed.clear()
         head = model.get_output_embeddings().weight
         x = torch.randn(16, head.shape[1])
-        ways = {"linear": lambda: functional.linear(x, head), "weight on the left": lambda: thin_linear(x, head)}
+        packed_head = reorder(head.detach(), 16)
+        ways = {
+            "linear": lambda: functional.linear(x, head),
+            "weight on the left": lambda: thin_linear(x, head),
+            "oneDNN, packed": lambda: torch.ops.mkldnn._linear_pointwise(x, packed_head, None, "none", [], ""),
+        }
         show("language-model head, 16 rows", in_turns(ways))
 
-        everyone = torch.arange(16)
+        everyone, likely = torch.arange(16), (3 * torch.randn(16, 49152)).softmax(-1)
         ways = {
-            "exponential_": lambda: torch.empty(16, 49152).exponential_(),
-            "logarithm of uniforms": lambda: rollout._exponentials(16, everyone, 49152),
-            "the same, 4 rows left": lambda: rollout._exponentials(16, everyone[:4], 49152),
+            "exponential_, quotient, argmax": lambda: (likely / torch.empty(16, 49152).exponential_()).argmax(-1),
+            "logarithms of the likeliest only": lambda: rollout._draw(likely, 16, everyone),
+            "the same, 4 rows left": lambda: rollout._draw(likely[:4], 16, everyone[:4]),
         }
         show("drawing 16 tokens of 49152", in_turns(ways))
+
+        query = torch.randn(16, 1, 9, 64).transpose(1, 2)
+        key, value = (torch.randn(16, 3, 150, 64)[:, :, :120] for _ in range(2))
+        visible = torch.ones(16, 1, 1, 120, dtype=torch.bool)
+        attention = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        layer = model.get_base_model().model.layers[0].self_attn
+        with grouped_attention():
+            grouped = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        ways = {
+            name: lambda f=f: [f(layer, query, key, value, visible) for _ in range(30)]
+            for name, f in {"keys and values copied for each head": attention, "read in place": grouped}.items()
+        }
+        show("attention of one token, 16 rows, 120 tokens, 30 layers", in_turns(ways))
 
         folded = FoldedLora(model)
 

@@ -36,7 +36,9 @@ class Evaluation:
     mean_length: float
     cut_share: float
     rows: Sequence[Mapping[str, Any]] = dataclasses.field(repr=False)
-    """Per question: `question`, `answer`, `completion`, `given` (only as the last word, as the rewards read it), `is_correct`, `is_formatted`, `tokens`, `is_cut`."""
+    """Per question: `question`, `answer`, `completion`, `given`, `is_correct`, `is_formatted`, `tokens`, `is_cut`.
+
+    `given` is what the rewards would read: the answer slot, if nothing follows it."""
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers without the rows."""

@@ -25,7 +25,8 @@ from torch.nn import functional
 
 # Up to this many rows MKL is faster with the weight on the left; above it the two are equal (docs/cpu_step.md).
 _THIN_ROWS = 128
-
+# A language-model head of this many words is worth oneDNN's packed form: 0.64 of the time at 16 rows.
+_WIDE = 16384
 
 # Their output goes through elementwise functions only and back into a product, so it need not be copied to row-major.
 _ELEMENTWISE = ("gate_proj", "up_proj")
@@ -93,15 +94,17 @@ class FoldedLora:
     """Folded copies of a model's adapted weights, made anew at each use, in memory that is kept between uses.
 
     They are never kept from one use to the next: what changed in between (an optimizer step, a loaded adapter) cannot be
-    told from the tensors with certainty, and folding is cheap.
+    told from the tensors with certainty, and folding is cheap. Only the language-model head, which is not adapted, is kept in
+    packed form, and its weights are looked at each time.
 
     Args:
-        model: Plain or wrapped by PEFT. Takes memory for one more copy of the adapted weights.
+        model: Plain or wrapped by PEFT. Takes memory for one more copy of the adapted weights and of the language-model head.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._room: dict[torch.nn.Module, torch.Tensor] = {}
+        self._wide: dict[torch.nn.Module, tuple[tuple[int, int, float], torch.Tensor]] = {}
 
     @contextmanager
     def for_inference(self) -> Iterator[None]:
@@ -114,7 +117,8 @@ class FoldedLora:
                 if folded is not None:
                     patches[layer] = _thin(folded, layer.get_base_layer().bias, is_row_major)
             elif type(layer) is torch.nn.Linear and layer.weight.dtype == torch.float32:
-                patches[layer] = _thin(layer.weight, layer.bias, is_row_major)
+                is_wide = torch.backends.mkldnn.is_available() and len(layer.weight) >= _WIDE
+                patches[layer] = self._packed(layer) if is_wide else _thin(layer.weight, layer.bias, is_row_major)
         with _forwards(patches):
             yield
 
@@ -151,6 +155,16 @@ class FoldedLora:
             room = self._room[layer] = torch.empty_like(weight)
         lora_a, lora_b = (part[name].weight.to(weight.dtype) for part in (layer.lora_A, layer.lora_B))
         return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[name], out=room)
+
+    def _packed(self, layer: torch.nn.Linear) -> Callable[..., torch.Tensor]:
+        weight, bias = layer.weight.detach(), layer.bias
+        # Packing takes 0.15 s, looking whether anything was written 6 ms; a write through `.data` leaves the version as it was.
+        state = (weight.data_ptr(), weight._version, weight.sum().item())
+        known, packed = self._wide.get(layer, (None, None))
+        if known != state:
+            packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
+            self._wide[layer] = (state, packed)
+        return lambda x, *_, **__: torch.ops.mkldnn._linear_pointwise(x.to(weight.dtype), packed, bias, "none", [], "")
 
 
 def _adapters(layer: Any) -> list[str]:

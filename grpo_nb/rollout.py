@@ -20,6 +20,7 @@ from transformers import DynamicCache, GenerationConfig
 from transformers.cache_utils import DynamicLayer
 
 from grpo_nb.folded_lora import FoldedLora
+from grpo_nb.grouped_attention import grouped_attention
 from grpo_nb.shared_prompts import distinct, prompt_cache, shared_prompt_obstacle
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def sample(
     training = model.training
     model.eval()
     try:
-        with (folded or FoldedLora(model)).for_inference():
+        with grouped_attention(), (folded or FoldedLora(model)).for_inference():
             cache, prompt_mask = prompt_cache(
                 lambda **inputs: model(**inputs, use_cache=True, logits_to_keep=1), each, pad_id
             )
@@ -158,8 +159,7 @@ def _decode(
         scores = processors(state.ids[state.rows, :end], logits.float())
         if config.do_sample:
             probabilities = scores.softmax(-1)
-            # One exponential for each row and word, ended rows too, as multinomial draws them inside generate.
-            chosen = (probabilities / _exponentials(total, state.rows, scores.shape[1])).argmax(-1)
+            chosen = _draw(probabilities, total, state.rows)
             state.log_probs[state.rows, t] = probabilities.gather(1, chosen[:, None])[:, 0].log()
         else:
             chosen = scores.argmax(-1)
@@ -178,11 +178,36 @@ def _decode(
     return lengths.tolist()
 
 
-def _exponentials(total: int, rows: torch.Tensor, width: int) -> torch.Tensor:
-    """What `torch.empty(total, width).exponential_()[rows]` draws, in half the time, with the same random state after it."""
+def _draw(probabilities: torch.Tensor, total: int, rows: torch.Tensor) -> torch.Tensor:
+    """Draw one word per row, the ones `torch.multinomial` draws inside `generate`, with the same random state after it.
+
+    multinomial takes the largest p / e with an exponential e for each row and word, ended rows too. e is -log1p(-u) >= u
+    for a uniform u, so only words whose p / u reaches the p / e of some word can be the largest: a few per row, and the
+    other logarithms are not taken.
+
+    Args:
+        probabilities: (R, V) float32, of the rows still running.
+        total: Rows at the start, R at most.
+        rows: (R) their indices.
+    """
+    width = probabilities.shape[1]
     if not _draws_by_logarithm(total * width):
-        return torch.empty(total, width).exponential_()[rows]
-    return torch.empty(total, width, dtype=torch.float64).uniform_()[rows].neg_().log1p_().neg_().float()
+        return (probabilities / torch.empty(total, width).exponential_()[rows]).argmax(-1)
+    uniforms = torch.empty(total, width, dtype=torch.float64).uniform_()
+    if len(rows) < total:
+        uniforms = uniforms[rows]
+    bound = probabilities / uniforms.float()
+    likely = bound.argmax(-1, keepdim=True)
+    reached = _race(probabilities.gather(1, likely), uniforms.gather(1, likely))
+    # A little less, for the rounding of u and of the logarithm.
+    row, word = (bound >= reached * (1 - 1e-6)).nonzero(as_tuple=True)
+    finished = torch.full_like(bound, -1.0)
+    finished[row, word] = _race(probabilities[row, word], uniforms[row, word])
+    return finished.argmax(-1)
+
+
+def _race(probabilities: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    return probabilities / uniforms.neg().log1p_().neg_().float()
 
 
 @functools.cache

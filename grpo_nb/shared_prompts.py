@@ -24,6 +24,8 @@ from torch.nn import functional
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
+from grpo_nb.grouped_attention import grouped_attention
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -156,6 +158,7 @@ def distinct(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], l
     return list(index), rows
 
 
+@grouped_attention()
 def shared_prompt_logps(
     model: Callable[..., Any],
     input_ids: torch.Tensor,

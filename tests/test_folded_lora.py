@@ -121,3 +121,23 @@ def test_forwards_set_by_others_come_back() -> None:
     assert layer.forward is hooked
     others = [m for m in model.modules() if m is not layer and hasattr(m, "lora_A")]
     assert others and not any("forward" in vars(m) for m in others)
+
+
+def test_a_wide_head_is_packed_and_a_change_of_it_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo_nb.folded_lora._WIDE", 100)
+    model = lora_model().eval()
+    head = model.get_output_embeddings()
+    folded = FoldedLora(model)
+    with torch.no_grad():
+        for _ in range(2):  # the second time from what was packed
+            expected = model(input_ids=IDS).logits
+            with folded.for_inference():
+                torch.testing.assert_close(model(input_ids=IDS).logits, expected, atol=1e-4, rtol=1e-4)
+        packed = folded._wide[head][1]
+        with folded.for_inference():
+            assert folded._wide[head][1] is packed
+        head.weight.data[3] *= 2  # past autograd, as loaders write
+        changed = model(input_ids=IDS).logits
+        with folded.for_inference():
+            torch.testing.assert_close(model(input_ids=IDS).logits, changed, atol=1e-4, rtol=1e-4)
+    assert (changed - expected).abs().max() > 0.01

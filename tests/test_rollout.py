@@ -74,16 +74,21 @@ def test_log_probabilities_are_those_of_the_distribution_drawn_from(name: str) -
             assert scores.log_softmax(-1)[0, token].item() == pytest.approx(log_probs[t], abs=1e-4)
 
 
-def test_exponentials_are_those_of_torch() -> None:
-    """Drawn another way for speed: the same numbers, and the same random state afterwards."""
-    for shape in ((16, 49152), (3, 128)):
-        torch.manual_seed(9)
-        expected = torch.empty(shape).exponential_()
+@pytest.mark.parametrize("spread", [0.01, 1.0, 8.0, 40.0])
+def test_words_drawn_are_those_of_multinomial(spread: float) -> None:
+    """Drawn another way for speed: the same words, and the same random state afterwards."""
+    for seed, width in enumerate((49152, 128, 2) * 8):
+        torch.manual_seed(seed)
+        scores = spread * torch.randn(6, width)
+        scores[0, 1:] = -torch.inf  # as top-k leaves it
+        probabilities = scores.softmax(-1)
+        expected = torch.multinomial(probabilities, 1)[:, 0]
         state = torch.get_rng_state()
-        torch.manual_seed(9)
-        rows = torch.tensor([0, 2])
-        assert torch.equal(rollout._exponentials(shape[0], rows, shape[1]), expected[rows])
-        assert torch.equal(torch.get_rng_state(), state)
+        for rows in (torch.arange(6), torch.tensor([0, 2, 5])):
+            torch.manual_seed(seed)
+            torch.randn(6, width)
+            assert torch.equal(rollout._draw(probabilities[rows], 6, rows), expected[rows])
+            assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_a_rollout_leaves_the_model_as_it_was() -> None:
