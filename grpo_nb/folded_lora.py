@@ -12,6 +12,7 @@ biases and several adapters at once.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,43 +24,10 @@ import_unsloth()
 import torch
 from torch.nn import functional
 
-# Up to this many rows MKL is faster with the weight on the left; above it the two are equal (docs/cpu_step.md).
-_THIN_ROWS = 128
-# A language-model head of this many words is worth oneDNN's packed form: 0.64 of the time at 16 rows.
-_WIDE = 16384
+# Up to this many rows oneDNN with packed weights beats MKL; above it the two are equal (docs/cpu_step.md).
+_FEW_ROWS = 128
 
-# Their output goes through elementwise functions only and back into a product, so it need not be copied to row-major.
-_ELEMENTWISE = ("gate_proj", "up_proj")
-
-
-def thin_linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, is_row_major: bool = True
-) -> torch.Tensor:
-    """`functional.linear` for few rows, as in decoding: `(W xᵀ)ᵀ`, with the rows filled up to a size MKL is good at.
-
-    Args:
-        x: (..., in).
-        weight: (out, in).
-        bias: (out) or None.
-        is_row_major: Return rows in one piece. Attention on a CPU has a fast kernel for those only; the copy costs a fifth
-            of the product.
-
-    Returns:
-        (..., out), equal to `functional.linear` up to the order of summation.
-    """
-    rows = x.reshape(-1, x.shape[-1])
-    count = len(rows)
-    if count > _THIN_ROWS:
-        return functional.linear(x, weight, bias)
-    filled = count if count in (1, 2, 4) else 4 if count == 3 else -(-count // 16) * 16
-    if filled > count:
-        rows = functional.pad(rows, (0, 0, 0, filled - count))
-    out = (weight @ rows.t()).t()[:count]
-    if is_row_major:
-        out = out.contiguous()
-    if bias is not None:
-        out = out + bias
-    return out.reshape(*x.shape[:-1], -1)
+Forward = Callable[..., torch.Tensor]
 
 
 class _FoldedLinear(torch.autograd.Function):
@@ -78,7 +46,7 @@ class _FoldedLinear(torch.autograd.Function):
         # Saving the folded copy also lets autograd notice if it is written again before the backward pass.
         ctx.save_for_backward(x, lora_a, lora_b, folded)
         ctx.scaling = scaling
-        return thin_linear(x, folded, bias)
+        return functional.linear(x, folded, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -94,31 +62,41 @@ class FoldedLora:
     """Folded copies of a model's adapted weights, made anew at each use, in memory that is kept between uses.
 
     They are never kept from one use to the next: what changed in between (an optimizer step, a loaded adapter) cannot be
-    told from the tensors with certainty, and folding is cheap. Only the language-model head, which is not adapted, is kept in
-    packed form, and its weights are looked at each time.
+    told from the tensors with certainty, and folding is cheap.
 
     Args:
-        model: Plain or wrapped by PEFT. Takes memory for one more copy of the adapted weights and of the language-model head.
+        model: Plain or wrapped by PEFT. Takes memory for one more copy of the adapted weights, and for decoding a copy of
+            all weights of linear layers in oneDNN's own order.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._room: dict[torch.nn.Module, torch.Tensor] = {}
-        self._wide: dict[torch.nn.Module, tuple[tuple[int, int, float], torch.Tensor]] = {}
+        self._packed: dict[torch.nn.Module, tuple[tuple[float, ...], torch.Tensor]] = {}
 
     @contextmanager
-    def for_inference(self) -> Iterator[None]:
-        """Within the block, linear layers compute without gradient, with folded weights, in the form fit for few rows."""
-        patches: dict[torch.nn.Module, Callable[..., torch.Tensor]] = {}
-        for name, layer in self._model.named_modules():
-            is_row_major = name.rpartition(".")[2] not in _ELEMENTWISE
+    def for_inference(self, *, is_decoding: bool = False) -> Iterator[None]:
+        """Within the block, linear layers compute without gradient, with folded weights.
+
+        Args:
+            is_decoding: Many passes of few rows follow: weights are packed for oneDNN first.
+        """
+        patches: dict[torch.nn.Module, Forward] = {}
+        can_pack = is_decoding and torch.backends.mkldnn.is_available() and _has_packed_kernel()
+        layers = list(self._model.modules())
+        parts = {part for layer in layers if _is_lora(layer) for part in layer.modules()}
+        for layer in layers:
             if _is_lora(layer):
-                folded = self._fold(layer)
-                if folded is not None:
-                    patches[layer] = _thin(folded, layer.get_base_layer().bias, is_row_major)
-            elif type(layer) is torch.nn.Linear and layer.weight.dtype == torch.float32:
-                is_wide = torch.backends.mkldnn.is_available() and len(layer.weight) >= _WIDE
-                patches[layer] = self._packed(layer) if is_wide else _thin(layer.weight, layer.bias, is_row_major)
+                weight = self._fold(layer)
+                bias = layer.get_base_layer().bias
+            elif layer in parts:
+                continue
+            elif can_pack and type(layer) is torch.nn.Linear and layer.weight.dtype == torch.float32:
+                weight, bias = layer.weight.detach(), layer.bias
+            else:
+                continue
+            if weight is not None:
+                patches[layer] = _linear(weight, bias, self._pack(layer, weight) if can_pack else None)
         with _forwards(patches):
             yield
 
@@ -128,7 +106,7 @@ class FoldedLora:
 
         The backward pass may come after the block. Layers whose adapter is switched off or has dropout are left as they are.
         """
-        patches: dict[torch.nn.Module, Callable[..., torch.Tensor]] = {}
+        patches: dict[torch.nn.Module, Forward] = {}
         for layer in self._model.modules():
             if not _is_lora(layer) or layer.disable_adapters:
                 continue
@@ -156,15 +134,16 @@ class FoldedLora:
         lora_a, lora_b = (part[name].weight.to(weight.dtype) for part in (layer.lora_A, layer.lora_B))
         return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[name], out=room)
 
-    def _packed(self, layer: torch.nn.Linear) -> Callable[..., torch.Tensor]:
-        weight, bias = layer.weight.detach(), layer.bias
-        # Packing takes 0.15 s, looking whether anything was written 6 ms; a write through `.data` leaves the version as it was.
-        state = (weight.data_ptr(), weight._version, weight.sum().item())
-        known, packed = self._wide.get(layer, (None, None))
-        if known != state:
+    def _pack(self, layer: torch.nn.Module, weight: torch.Tensor) -> torch.Tensor:
+        """The weight in oneDNN's order; that of a layer without LoRA is kept while nothing was written to it."""
+        # A write through `.data` leaves the version as it was, so the numbers are looked at too: 6 ms where packing takes 24.
+        state = () if _is_lora(layer) else (weight.data_ptr(), weight._version, weight.sum().item())
+        known, packed = self._packed.get(layer, (None, None))
+        if packed is None or not state or known != state:
+            # Layer by layer, so that each takes the memory that another has just left: fresh memory costs ten times as much.
             packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)
-            self._wide[layer] = (state, packed)
-        return lambda x, *_, **__: torch.ops.mkldnn._linear_pointwise(x.to(weight.dtype), packed, bias, "none", [], "")
+            self._packed[layer] = state, packed
+        return packed
 
 
 def _adapters(layer: Any) -> list[str]:
@@ -190,18 +169,29 @@ def _plain_weight(linear: torch.nn.Linear) -> torch.Tensor:
     return dequantize_4bit(linear.weight.data, state)
 
 
-def _thin(weight: torch.Tensor, bias: torch.Tensor | None, is_row_major: bool) -> Callable[..., torch.Tensor]:
-    return lambda x, *_, **__: thin_linear(x.to(weight.dtype), weight, bias, is_row_major)
+@functools.cache
+def _has_packed_kernel() -> bool:
+    return all(hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
 
 
-def _differentiable(layer: Any, name: str, folded: torch.Tensor) -> Callable[..., torch.Tensor]:
+def _linear(weight: torch.Tensor, bias: torch.Tensor | None, packed: torch.Tensor | None) -> Forward:
+    def forward(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        x = x.to(weight.dtype)
+        if packed is None or x.numel() > _FEW_ROWS * x.shape[-1]:
+            return functional.linear(x, weight, bias)
+        return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+
+    return forward
+
+
+def _differentiable(layer: Any, name: str, folded: torch.Tensor) -> Forward:
     lora_a, lora_b = layer.lora_A[name].weight, layer.lora_B[name].weight
     bias, scaling = layer.get_base_layer().bias, layer.scaling[name]
     return lambda x, *_, **__: _FoldedLinear.apply(x.to(folded.dtype), lora_a, lora_b, folded, bias, scaling)
 
 
 @contextmanager
-def _forwards(patches: dict[torch.nn.Module, Callable[..., torch.Tensor]]) -> Iterator[None]:
+def _forwards(patches: dict[torch.nn.Module, Forward]) -> Iterator[None]:
     """Set `forward` on these modules, and put back what was there: hooks of other libraries also stand on the instance."""
     before = {layer: vars(layer)["forward"] for layer in patches if "forward" in vars(layer)}
     try:

@@ -102,7 +102,7 @@ def sample(
     training = model.training
     model.eval()
     try:
-        with grouped_attention(), (folded or FoldedLora(model)).for_inference():
+        with grouped_attention(), (folded or FoldedLora(model)).for_inference(is_decoding=True):
             cache, prompt_mask = prompt_cache(
                 lambda **inputs: model(**inputs, use_cache=True, logits_to_keep=1), each, pad_id
             )
@@ -267,7 +267,9 @@ def generate(
         **(drawn if temperature > 0 else {"do_sample": False}),
     )
     longest = max(map(len, ids)) + max_completion_length
-    run = sample if shared_prompt_obstacle(model, longest) is None else _stock_sample
+    run = _stock_sample
+    if shared_prompt_obstacle(model, longest) is None:
+        run = functools.partial(sample, folded=FoldedLora(model))
     completions: dict[int, Completion] = {}
     # Prompts of similar length together, so that little is padding.
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))

@@ -3,20 +3,10 @@
 import pytest
 import torch
 
-from grpo_nb.folded_lora import FoldedLora, thin_linear
+from grpo_nb.folded_lora import FoldedLora
 from tests.small_models import PROMPTS, assert_same_gradients, batch, gradients, lora_model, stock
 
 IDS = torch.tensor([PROMPTS[0]])
-
-
-@pytest.mark.parametrize("rows", [1, 2, 3, 5, 12, 16, 17, 128, 129])
-@pytest.mark.parametrize("has_bias", [True, False])
-def test_thin_linear_is_linear(rows: int, has_bias: bool) -> None:
-    x, weight, bias = torch.randn(1, rows, 24), torch.randn(40, 24), torch.randn(40) if has_bias else None
-    got = thin_linear(x, weight, bias)
-    torch.testing.assert_close(got, torch.nn.functional.linear(x, weight, bias), atol=1e-5, rtol=1e-5)
-    assert got.is_contiguous()
-    torch.testing.assert_close(thin_linear(x, weight, bias, is_row_major=False), got)
 
 
 def test_logits_are_those_of_the_lora_layers() -> None:
@@ -123,21 +113,38 @@ def test_forwards_set_by_others_come_back() -> None:
     assert others and not any("forward" in vars(m) for m in others)
 
 
-def test_a_wide_head_is_packed_and_a_change_of_it_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo_nb.folded_lora._WIDE", 100)
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])  # qwen2 has biases
+@pytest.mark.parametrize("rows", [1, 3, 16, 130])
+def test_decoding_with_packed_weights(architecture: str, rows: int) -> None:
+    model = lora_model(architecture).eval()
+    folded = FoldedLora(model)
+    ids = torch.randint(1, 50, (rows, 1))
+    with torch.no_grad():
+        for _ in range(2):  # the second time with what was packed
+            expected = model(input_ids=ids).logits
+            with folded.for_inference(is_decoding=True):
+                torch.testing.assert_close(model(input_ids=ids).logits, expected, atol=1e-4, rtol=1e-4)
+            for name, parameter in model.named_parameters():
+                if "lora_B" in name:
+                    parameter.data.mul_(2)  # past autograd, as loaders write
+
+
+def test_a_packed_head_is_kept_and_a_change_of_it_seen() -> None:
     model = lora_model().eval()
     head = model.get_output_embeddings()
     folded = FoldedLora(model)
     with torch.no_grad():
-        for _ in range(2):  # the second time from what was packed
-            expected = model(input_ids=IDS).logits
-            with folded.for_inference():
-                torch.testing.assert_close(model(input_ids=IDS).logits, expected, atol=1e-4, rtol=1e-4)
-        packed = folded._wide[head][1]
-        with folded.for_inference():
-            assert folded._wide[head][1] is packed
-        head.weight.data[3] *= 2  # past autograd, as loaders write
+        expected = model(input_ids=IDS).logits
+        for _ in range(2):
+            with folded.for_inference(is_decoding=True):
+                packed = folded._packed[head][1]
+        with folded.for_inference(is_decoding=True):
+            assert folded._packed[head][1] is packed, "packed again for nothing"
+        head.weight.data[3] *= 2
         changed = model(input_ids=IDS).logits
-        with folded.for_inference():
+        with folded.for_inference(is_decoding=True):
             torch.testing.assert_close(model(input_ids=IDS).logits, changed, atol=1e-4, rtol=1e-4)
     assert (changed - expected).abs().max() > 0.01
+    assert all(layer is head or hasattr(layer, "lora_A") for layer in folded._packed), (
+        "parts of LoRA layers were packed"
+    )
