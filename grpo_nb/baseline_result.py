@@ -7,41 +7,33 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from grpo_nb import baseline_view
 from grpo_nb.baseline_advice import ENOUGH, Advice, advise
+from grpo_nb.baseline_numbers import (
+    GROUP_SAID,
+    LEVEL,
+    NO_SPREAD,
+    Estimate,
+    GroupKind,
+    deviation_of,
+    estimate,
+    in_groups,
+    kind_of,
+    mean_of,
+)
 from grpo_nb.config import Settings
 from grpo_nb.formats import AnswerFormat
-from grpo_nb.reward_calls import displayable, shorten
 from grpo_nb.scoring import Scores
 
 if TYPE_CHECKING:
     import pandas
 
 Verdict = Literal["signal", "weak signal", "no signal"]
-GroupKind = Literal["differs", "all right", "all wrong", "all equal", "no score"]
-
-LEVEL = 0.95
-NO_SPREAD = 1e-6
-"""Totals nearer than this are equal: beside TRL's 1e-4 under the advantage nothing is left, and float32 rounds away less."""
-_SHOWN_GROUPS = 12
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over groups with its 95 % interval; None where the sample cannot say, with one group or all groups alike."""
-
-    mean: float
-    interval: tuple[float, float] | None
-
-    def __str__(self) -> str:
-        if self.interval is None:
-            return f"{self.mean:.2f}"
-        return f"{self.mean:.2f} ({self.interval[0]:.2f} to {self.interval[1]:.2f})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +114,7 @@ class Baseline:
     def groups(self) -> tuple[Group, ...]:
         """Each group with its totals, and whether they differ."""
         totals, right, empty = (
-            _in_groups(self.scores.totals, self.num_generations),
+            in_groups(self.scores.totals, self.num_generations),
             self.right.totals,
             self.empty.totals,
         )
@@ -131,7 +123,7 @@ class Baseline:
                 question=self.questions[i],
                 answer=self.answers[i],
                 totals=tuple(totals[i]),
-                kind=_kind(totals[i], right[i], empty[i]),
+                kind=kind_of(totals[i], right[i], empty[i]),
             )
             for i in range(len(totals))
         )
@@ -157,7 +149,7 @@ class Baseline:
         if set(self.scores.weights) <= set(self.ranges):
             ends = [sorted(w * end for end in self.ranges[name]) for name, w in self.scores.weights.items()]
             bounds = (sum(low for low, _ in ends), sum(high for _, high in ends))
-        return estimate(_in_groups(self.scores.totals, self.num_generations), bounds)
+        return estimate(in_groups(self.scores.totals, self.num_generations), bounds)
 
     @functools.cached_property
     def rewards(self) -> tuple[RewardSpread, ...]:
@@ -166,19 +158,19 @@ class Baseline:
 
     def _spread_of(self, name: str) -> RewardSpread:
         values = self.scores.values[name]
-        groups = _in_groups(values, self.num_generations)
+        groups = in_groups(values, self.num_generations)
         known = [value for value in values if not math.isnan(value)]
-        deviations = [_deviation(group) for group in groups]
+        deviations = [deviation_of(group) for group in groups]
         return RewardSpread(
             name=name,
             weight=self.scores.weights[name],
             estimate=estimate(groups, self.ranges.get(name)),
             lowest=min(known, default=math.nan),
             highest=max(known, default=math.nan),
-            spread=_mean(deviations),
+            spread=mean_of(deviations),
             groups_that_differ=sum(deviation > NO_SPREAD for deviation in deviations),
-            right=_mean(self.right.values[name]),
-            empty=_mean(self.empty.values[name]),
+            right=mean_of(self.right.values[name]),
+            empty=mean_of(self.empty.values[name]),
         )
 
     @property
@@ -207,7 +199,7 @@ class Baseline:
     def useful_share_of(self, size: int) -> float:
         """Return the share of groups that would have differed had each been a random `size` of its completions. Exact."""
         shares = []
-        for group in _in_groups(self.scores.totals, self.num_generations):
+        for group in in_groups(self.scores.totals, self.num_generations):
             levels: dict[float, int] = {}
             for value in group:
                 key = round(value / NO_SPREAD) if not math.isnan(value) else math.nan
@@ -230,7 +222,7 @@ class Baseline:
         """The verdict in words; it speaks of what was sampled and of what the interval allows, no more."""
         counts, count = self.counts, len(self.groups)
         low, high = self.useful_interval
-        rest = ", ".join(f"{n} {_SAID[kind]}" for kind, n in counts.items() if n and kind != "differs")
+        rest = ", ".join(f"{n} {GROUP_SAID[kind]}" for kind, n in counts.items() if n and kind != "differs")
         number = f"{counts['differs']} of {count}" if counts["differs"] else f"none of {count}"
         text = (
             f"{self.verdict}: in {number} groups of {self.num_generations} the totals differ "
@@ -255,6 +247,12 @@ class Baseline:
         return advise(self)
 
     # How it shows itself.
+
+    def __repr__(self) -> str:
+        return baseline_view.plain_text(self)
+
+    def _repr_html_(self) -> str:
+        return baseline_view.html_page(self)
 
     @property
     def table(self) -> pandas.DataFrame:
@@ -294,135 +292,6 @@ class Baseline:
             }
         )
 
-    def _facts(self) -> list[tuple[str, str]]:
-        count, lengths = len(self.scores), self.lengths
-        counts = "; ".join(f"{n} {_SAID[kind]}" for kind, n in self.counts.items() if n)
-        return [
-            ("sampled", f"{len(self.groups)} prompts x {self.num_generations} completions, temperature "
-             f"{self.settings.temperature:g}, seed {self.seed}"),
-            ("groups", f"{counts}"),
-            ("total, 95 % interval", f"{self.total}{'' if self.total.interval else ', no interval from groups all alike'}"),
-            ("answer can be read", f"{round(self.slot_share * count)} of {count} completions ({self.slot_share:.0%})"),
-            ("cut at the limit", f"{sum(self.is_cut)} of {count} completions ({self.cut_share:.0%}), "
-             f"limit {self.settings.max_completion_length} tokens"),
-            ("length in tokens", ", ".join(f"{name} {value:.0f}" for name, value in lengths.items())),
-        ]  # fmt: skip
-
-    def _reward_rows(self) -> list[tuple[str, ...]]:
-        return [
-            (
-                f"{r.name} x {r.weight:g}", str(r.estimate), f"{_said(r.lowest)} to {_said(r.highest)}", _said(r.spread),
-                f"{r.groups_that_differ} of {len(self.groups)}", _said(r.right), _said(r.empty),
-            )
-            for r in self.rewards
-        ]  # fmt: skip
-
-    def __repr__(self) -> str:
-        lines = [self.sentence, *(f"  {name}: {value}" for name, value in self._facts())]
-        for row in self._reward_rows():
-            lines.append("  " + "; ".join(f"{head} {cell}" for head, cell in zip(_REWARD_HEADS, row, strict=True)))
-        lines += [repr(advice) for advice in self.advice] or ["Nothing to change before training."]
-        return displayable("\n".join(lines))
-
-    def _repr_html_(self) -> str:
-        facts = _html_table([], [(f"<b>{_escaped(name)}</b>", _escaped(value)) for name, value in self._facts()])
-        cells = [tuple(_escaped(cell).replace(" ", "&nbsp;") for cell in row) for row in self._reward_rows()]
-        rewards = _html_table(_REWARD_HEADS, cells)
-        advice = _html_table(
-            ("", "what the sample shows", "line to change"),
-            [(f"<b>{_escaped(a.kind)}</b>", _escaped(a.what), _code(a.line)) for a in self.advice],
-        )  # fmt: skip
-        advice = f"<p><b>What to change</b></p>{advice}" if self.advice else "<p>Nothing to change before training.</p>"
-        return (
-            f"<p><b>{_escaped(self.sentence)}</b></p>{facts}<p><b>Each reward</b></p>{rewards}{advice}"
-            f"<p><b>Group by group</b></p>{self._group_table()}"
-        )
-
-    def _group_table(self) -> str:
-        rows = []
-        texts = _in_groups(self.scores.completions, self.num_generations)
-        has_worst = self.counts["differs"] > 0
-        for group, completions in list(zip(self.groups, texts, strict=True))[:_SHOWN_GROUPS]:
-            order = sorted(
-                range(len(completions)), key=lambda i, t=group.totals: -math.inf if math.isnan(t[i]) else t[i]
-            )
-            best, worst = order[-1], order[0]
-            shown = [_completion(completions[best], group.totals[best])]
-            if has_worst:
-                differs = group.kind == "differs"
-                shown.append(_completion(completions[worst], group.totals[worst]) if differs else "all the same")
-            question = f"{_escaped(shorten(group.question, 200))}<br>gold: <b>{_escaped(shorten(group.answer, 80))}</b>"
-            rows.append((question, _escaped("differ" if group.kind == "differs" else _SAID[group.kind]), *shown))
-        left = len(self.groups) - len(rows)
-        more = f"<p>{left} more groups in <code>.table</code>.</p>" if left else ""
-        heads = ("best completion", "worst completion") if has_worst else ("a completion",)
-        return _html_table(("prompt", "totals", *heads), rows) + more
-
-
-_SAID: dict[GroupKind, str] = {
-    "differs": "with different totals",
-    "all right": "all right",
-    "all wrong": "all wrong",
-    "all equal": "all equal, in between",
-    "no score": "without a score",
-}
-_REWARD_HEADS = (
-    "reward", "mean, 95 % interval", "lowest to highest", "spread in a group", "groups that differ",
-    "a right answer gets", "an empty one gets",
-)  # fmt: skip
-
-
-def estimate(groups: Sequence[Sequence[float]], bounds: tuple[float, float] | None = None) -> Estimate:
-    """Return the mean over groups and its 95 % t interval, within `bounds`; scores that are NaN are left out.
-
-    Student's t over the group means, because with eight groups a percentile bootstrap covers the truth less often than it says.
-
-    >>> estimate([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]).mean
-    0.5
-    """
-    from scipy import stats
-
-    means = [mean for mean in map(_mean, groups) if not math.isnan(mean)]
-    # An infinite score has a mean and no interval; groups all alike say nothing of how much others would differ.
-    if len(means) < 2 or not all(map(math.isfinite, means)) or max(means) - min(means) <= NO_SPREAD:
-        return Estimate(_mean(means), None)
-    low, high = stats.t.interval(LEVEL, len(means) - 1, _mean(means), stats.sem(means))
-    if bounds is not None:
-        low, high = max(low, bounds[0]), min(high, bounds[1])
-    return Estimate(_mean(means), (float(low), float(high)))
-
-
-def _in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
-    return [values[start : start + size] for start in range(0, len(values), size)]
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan
-
-
-def _deviation(values: Sequence[float]) -> float:
-    """Standard deviation with Bessel's correction, as TRL takes it; 0 where fewer than two scores are known."""
-    known = [value for value in values if not math.isnan(value)]
-    if len(known) < 2 or max(known) == min(known):
-        return 0.0
-    mean = sum(known) / len(known)
-    return math.sqrt(sum((value - mean) ** 2 for value in known) / (len(known) - 1))
-
-
-def _kind(totals: Sequence[float], right: float, empty: float) -> GroupKind:
-    known = [total for total in totals if not math.isnan(total)]
-    if not known:
-        return "no score"
-    if len(known) > 1 and max(known) - min(known) > NO_SPREAD:
-        return "differs"
-    # Rewards that pay a right answer no more than nothing, such as those that run code, cannot say what right is.
-    if not right > empty + NO_SPREAD:
-        return "all equal"
-    if known[0] >= right - NO_SPREAD:
-        return "all right"
-    return "all wrong" if known[0] <= empty + NO_SPREAD else "all equal"
-
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
@@ -430,27 +299,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _said(value: float) -> str:
-    return "none" if math.isnan(value) else f"{value:.2f}"
-
-
-def _escaped(text: str) -> str:
-    return html.escape(displayable(text))
-
-
-def _code(text: str) -> str:
-    style = "white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;min-width:14em"
-    return f"<div style='{style}'>{_escaped(text)}</div>"
-
-
-def _completion(text: str, total: float) -> str:
-    return f"{_code(shorten(text, 300) or '(empty)')}<b>total {_said(total)}</b>"
-
-
-def _html_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    left = "style='text-align:left;vertical-align:top;min-width:5em'"
-    head = "".join(f"<th {left}>{_escaped(cell)}</th>" for cell in heads)
-    body = "".join("<tr>" + "".join(f"<td {left}>{cell}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table>{f'<thead><tr>{head}</tr></thead>' if heads else ''}<tbody>{body}</tbody></table>"

@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_nb.config import did_you_mean
 from grpo_nb.deadlines import run_in_thread, run_with_deadline
-from grpo_nb.findings import Finding
+from grpo_nb.findings import Finding, find_non_numbers
 from grpo_nb.reward_calls import Batch, RewardFunction, call_reward, excerpt, reward_name, to_floats
 from grpo_nb.rewards.base import completion_text
 
@@ -275,24 +275,8 @@ def _check_values(name: str, batch: Batch, outcome: Outcome) -> list[Finding]:
                 fix="return [float(score), ...]",
             )
         )
-    for label, test, severity, effect in (
-        ("NaN", math.isnan, "warning", "TRL leaves the completion out of the sum, as if it had not been judged"),
-        ("infinite", math.isinf, "critical", "the whole group gets advantages of 0 or NaN"),
-    ):
-        at = [i for i, v in enumerate(outcome.scores or ()) if outcome.raw[i] is not None and test(v)]
-        if at:
-            findings.append(
-                Finding(
-                    severity=severity,
-                    reward=name,
-                    kind=f"{label} score",
-                    what=f"{len(at)} of {len(batch)} scores are {label}",
-                    example=excerpt(completion_text(batch.completions[at[0]])),
-                    effect=effect,
-                    fix="return None where there is no opinion, 0.0 where the completion earned nothing",
-                )
-            )
-    return findings
+    texts = [completion_text(completion) for completion in batch.completions]
+    return findings + find_non_numbers(name, list(zip(outcome.scores or (), outcome.raw, strict=True)), texts)
 
 
 def _check_neighbours(caller: Caller, batch: Batch, first: Outcome) -> list[Finding]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_nb.reward_calls import displayable
+from grpo_nb.reward_calls import displayable, excerpt
 
 if TYPE_CHECKING:
     import pandas
@@ -39,6 +40,38 @@ class Finding:
             f"{self.severity}: {self.reward}: {self.kind}: {self.what}{example}"
             f"\n    in training: {self.effect}\n    fix: {self.fix}"
         )
+
+
+def find_non_numbers(
+    reward: str, scored: Sequence[tuple[float, Any]], texts: Sequence[str], where: str = ""
+) -> list[Finding]:
+    """Return a finding each for scores that are NaN and scores that are infinite.
+
+    Args:
+        reward: Its name.
+        scored: Each score as TRL reads it, and as the reward gave it: a None is no opinion, and nothing to report.
+        texts: The completion of each.
+        where: Put behind the count.
+    """
+    found = []
+    for kind, is_such, severity, effect in (
+        ("NaN score", math.isnan, "warning", "TRL leaves the completion out of the sum, as if it had not been judged"),
+        ("infinite score", math.isinf, "critical", "advantages of the whole group become 0 or NaN"),
+    ):
+        bad = [text for (value, raw), text in zip(scored, texts, strict=True) if raw is not None and is_such(value)]
+        if bad:
+            found.append(
+                Finding(
+                    severity=severity,
+                    reward=reward,
+                    kind=kind,
+                    what=f"on {len(bad)} of {len(texts)} completions{where}",
+                    example=excerpt(min(bad, key=len)),
+                    effect=effect,
+                    fix="return None where there is no opinion, 0.0 where the completion earned nothing",
+                )
+            )
+    return found
 
 
 class RewardProblem(ValueError):

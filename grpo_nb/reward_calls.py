@@ -197,8 +197,6 @@ class RewardError(Exception):
 
 def reward_name(reward: Callable[..., Any]) -> str:
     """Return the name under which TRL logs a reward: that of the wrapped function for a `functools.partial`."""
-    while isinstance(reward, functools.partial):
-        reward = reward.func
     return name_of(reward)
 
 
@@ -222,6 +220,11 @@ def call_reward(
     """
     keywords = batch.keywords(reward, log_extra, log_metric)
     output = _await(reward, keywords) if is_async(reward) else reward(**keywords)
+    if not isinstance(output, Iterable):
+        raise TypeError(
+            f"it returned {shorten(repr(output), 60)}, a {type(output).__name__}; it must be a list of one float for each "
+            "completion"
+        )
     return list(output)
 
 

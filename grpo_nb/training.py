@@ -26,11 +26,12 @@ from grpo_nb.environment import find_gpu, package_versions, require_disk, total_
 from grpo_nb.metrics import Run, new_run_folder, tidy_row, write_json
 from grpo_nb.models import import_unsloth, is_bfloat16_supported
 from grpo_nb.plots import LivePlot, is_notebook, png, training_figure
+from grpo_nb.reward_calls import call_reward, make_batch, to_floats
 from grpo_nb.rewards.base import name_of, weights_by_name
 
 import_unsloth()
 
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainerState
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_nb import shared_prompts
@@ -145,7 +146,7 @@ def train(
     """
     rewards = list(rewards)
     task = task.fit(tokenizer, settings.max_prompt_length)
-    weights = _checked_rewards(rewards, task)
+    weights = _checked_rewards(rewards, task, settings)
     _check_extra(settings)
     require_disk(Path(settings.run_root), _RUN_BYTES, "A run")
     obstacle = _stock_reason(model, settings)
@@ -178,7 +179,7 @@ def train(
         recorder.close()
     with contextlib.suppress(OSError):  # empty unless `extra` asked for checkpoints
         (run.path / "checkpoints").rmdir()
-    from grpo_nb.export import write_model_card
+    from grpo_nb.model_card import write_model_card
 
     write_model_card(run)
     return run
@@ -273,32 +274,33 @@ def _check_extra(settings: Settings) -> None:
             raise ValueError(f"extra holds {name!r}, which the installed GRPOConfig lacks{did_you_mean(name, known)}")
 
 
-def _checked_rewards(rewards: list[RewardFunction], task: Task) -> dict[str, float]:
-    """Return weight by name, after calling each reward once on the first row: what is missing shows before training."""
+def _checked_rewards(rewards: list[RewardFunction], task: Task, settings: Settings) -> dict[str, float]:
+    """Return weight by name, after calling each reward once on the first row: what is missing shows before training.
+
+    The call is that of trl 1.15 at step 0, and what comes back is read as TRL reads it.
+    """
     if not rewards:
         raise ValueError("rewards is empty: without a reward there is nothing to learn from.")
     weights = weights_by_name(rewards)
     row = task.train[0]
     text = task.format.render("reasoning", row["answer"])
-    columns = {key: [value] for key, value in row.items() if key != "prompt"}
+    state = TrainerState(max_steps=settings.max_steps)
+    state.is_trial = True  # not one of TRL's: for rewards that learn from every training call
     for name, reward in zip(weights, rewards, strict=True):
+        messages = [{"role": "assistant", "content": text}]
         try:
-            scores = reward(
-                prompts=[row["prompt"]],
-                completions=[[{"role": "assistant", "content": text}]],
-                completion_ids=[[0]],
-                trainer_state=None,
-                log_extra=lambda column, values: None,
-                log_metric=lambda key, value: None,
-                **columns,
-            )
+            scores = call_reward(reward, make_batch([messages], row, completion_ids=[[0]], trainer_state=state))
         except Exception as error:
             error.add_note(f"This came from the reward {name!r}, tried on the first training row before any training.")
             raise
-        if not isinstance(scores, (list, tuple)) or len(scores) != 1:
+        if len(scores) != 1:
             raise ValueError(f"the reward {name!r} returned {scores!r} for one completion: return a list of one float.")
-        if scores[0] is not None and not isinstance(scores[0], (int, float)):
-            raise ValueError(f"the reward {name!r} returned {scores[0]!r}, a {type(scores[0]).__name__}, not a float.")
+        try:
+            to_floats(scores, 1)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(
+                f"the reward {name!r} returned {scores[0]!r:.200}, a {type(scores[0]).__name__}, not a float."
+            ) from error
     return weights
 
 

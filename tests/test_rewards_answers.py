@@ -328,7 +328,7 @@ def test_a_pattern_that_backtracks_for_ever_is_stopped_in_any_thread() -> None:
     import time
 
     reward = regex_answer(r"(?:(?:a|b|ab)*)*c")
-    hostile = slots(*("ab" * n for n in range(1000, 1008)))
+    hostile = slots(*("ab" * n + "cd" for n in range(1000, 1008)))  # without a c, one look would be enough
     found: list[object] = []
     thread = threading.Thread(target=lambda: found.append(reward(completions=[*hostile, *slots("abc")])))
     start = time.monotonic()
@@ -338,5 +338,17 @@ def test_a_pattern_that_backtracks_for_ever_is_stopped_in_any_thread() -> None:
     assert time.monotonic() - start < 10  # 8 x 0.1 s are promised
     in_schema = json_answer(column=None, schema={"type": "string", "pattern": r"^(?:(?:a|b|ab)*)*c$"})
     start = time.monotonic()
-    assert in_schema(completions=slots('"' + "ab" * 1000 + '"', '"abc"')) == [0.0, 1.0]
+    assert in_schema(completions=slots('"' + "ab" * 1000 + 'cd"', '"abc"')) == [0.0, 1.0]
     assert time.monotonic() - start < 10
+
+
+def test_a_batch_of_slow_answers_costs_its_limit_and_says_so() -> None:
+    import time
+
+    reward = regex_answer(r"(?:(?:a|b|ab)*)*c", batch_seconds=0.5)
+    hostile = slots(*("ab" * n + "cd" for n in range(1000, 1300)))
+    start = time.monotonic()
+    with pytest.warns(RuntimeWarning, match="answers of this batch were left unjudged"):
+        found = reward(completions=[*hostile, *slots("abc")])
+    assert time.monotonic() - start < 15  # 300 x 0.1 s of processor time without the limit
+    assert found == [0.0] * 300 + [1.0], "a short answer is judged before the slow ones"

@@ -235,3 +235,7 @@ def test_no_text_makes_it_raise_or_pay(text: str, frame: str) -> None:
 def test_the_table_of_cases_shows_what_they_give() -> None:
     table = code_tests(limits=QUICK).cases
     assert len(table) == len(CASES) and "FAIL" not in repr(table)
+
+
+def test_it_names_its_source_as_every_reward_does() -> None:
+    assert "2105.09938" in code_tests().source

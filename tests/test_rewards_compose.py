@@ -1,13 +1,16 @@
 """Rewards made of rewards keep names, weights and ranges; the adaptive one comes back after a restart; the dummy refuses."""
 
+import functools
 import json
 import math
 import pickle
 from types import SimpleNamespace
 
 import pytest
+from trl.trainer.utils import get_callable_name
 
 from grpo_nb.rewards import adaptive, clipped, combined, correctness, dummy, soft_overlong, xml_format, xml_tags
+from grpo_nb.rewards.base import name_of, weights_by_name
 
 RIGHT, WRONG = "<reasoning>r</reasoning><answer>7</answer>", "<answer>8</answer>"
 
@@ -133,3 +136,37 @@ def test_a_dummy_is_not_taken_for_a_reward() -> None:
     assert a != b
     with pytest.raises(ValueError, match="kind"):
         dummy("real")
+
+
+def test_a_partial_has_the_name_that_trl_gives_it() -> None:
+    reward = functools.partial(functools.partial(unbounded, level=[1]), other=2)
+    assert name_of(reward) == get_callable_name(reward) == "unbounded"
+    assert name_of(functools.partial(correctness(name="right"))) == "right"
+    assert list(weights_by_name([reward, xml_tags()])) == ["unbounded", "xml_tags"]
+    with pytest.raises(ValueError, match="two rewards are named 'unbounded'"):
+        weights_by_name([reward, unbounded])
+
+
+class Trainer:
+    """What TRL's `log_metric` is bound to."""
+
+    def __init__(self, is_training: bool) -> None:
+        self.model = SimpleNamespace(training=is_training)
+
+    def log_metric(self, name: str, value: float) -> None:
+        pass
+
+
+def test_adaptive_does_not_learn_from_evaluation_or_a_trial() -> None:
+    reward = adaptive(xml_format(), decay=0.5)
+    train, evaluation = Trainer(True).log_metric, Trainer(False).log_metric
+    reward(completions=[WRONG], trainer_state=state(0), log_metric=train)
+    # At step 1, as the training call that follows it.
+    reward(completions=[RIGHT] * 50, trainer_state=state(1), log_metric=evaluation)
+    trial = state(0)
+    trial.is_trial = True
+    reward(completions=[RIGHT] * 50, trainer_state=trial, log_metric=train)
+    reward(completions=[RIGHT], trainer_state=state(1), log_metric=train)
+    assert reward.state.history == [(0, 0.0), (1, 0.0)]
+    reward(completions=[RIGHT], trainer_state=state(2), log_metric=train)
+    assert reward.state.history[-1] == (2, 0.5)

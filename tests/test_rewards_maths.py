@@ -372,3 +372,32 @@ def test_pickled_without_its_process() -> None:
 def test_limits_must_be_seconds(limits: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="seconds"):
         maths(**limits)
+
+
+@pytest.fixture
+def without_fork(monkeypatch: pytest.MonkeyPatch):
+    """As on a system that cannot fork: the worker is started afresh and judges by itself."""
+    maths_pool.stop_worker()
+    monkeypatch.setattr(maths_pool, "_can_fork", lambda: False)
+    yield
+    maths_pool.stop_worker()
+
+
+def test_without_a_fork_verdicts_and_limits_are_the_same(without_fork: None) -> None:
+    pairs = {("x+1+q", "1+q+x"): True, ("x+q", "x-q"): False, ("\\frac{1", "q"): False, ("q^{2}-1", "(q-1)(q+1)"): True}
+    hostile = [("x+3", f"{HARD[0]}+q+{number}") for number in range(2)]
+    maths_pool.judge_pairs([("q+9", "9+q")])  # starts the worker
+    first = maths_pool._worker.process.pid
+    start = time.monotonic()
+    verdicts, left = maths_pool.judge_pairs([*pairs, *hostile], seconds=1.0, batch_seconds=60)
+    assert left == 0 and verdicts == {**pairs, **dict.fromkeys(hostile, False)}
+    assert set(hostile) <= maths_pool._timeouts.keys() and not pairs.keys() & maths_pool._timeouts.keys()
+    assert time.monotonic() - start < 60
+    assert maths_pool._worker is not None and maths_pool._worker.process.pid != first, "the slow one was killed"
+    assert score("a+b+q", "b+q+a") == 1.0, "and another works after it"
+
+
+def test_without_a_fork_a_batch_that_runs_out_of_time_says_so(without_fork: None) -> None:
+    hostile = [f"<answer>{HARD[0]}+q+{number}</answer>" for number in range(200, 204)]
+    with pytest.warns(RuntimeWarning, match=r"left unjudged and score 0.0"):
+        assert maths(seconds=5, batch_seconds=0.5)(completions=hostile, answer=["x+3"] * 4) == [0.0] * 4

@@ -1,9 +1,11 @@
 """A run writes down everything, equals TRL's own, and starts nothing on bad input."""
 
+import functools
 import json
 import math
 from pathlib import Path
 
+import numpy
 import pandas
 import pytest
 import torch
@@ -225,3 +227,50 @@ def test_batches_that_share_nothing_are_named_in_the_run(fresh, tiny_settings) -
     with pytest.warns(UserWarning, match="slower path"):
         run = gn.train(model, tokenizer, task, [brevity], settings, name="apart")
     assert "stock (no prompt occurs twice in a micro-batch" in run.info["rollout"]
+
+
+def sees_what_trl_passes(completions: list, prompts: list, trainer_state, **columns: object) -> list[float]:
+    assert isinstance(trainer_state, training.TrainerState) and trainer_state.global_step == 0
+    assert trainer_state.max_steps > 1 and prompts[0][-1]["role"] == "user"
+    return [0.0] * len(completions)
+
+
+async def awaited(completions: list, **columns: object) -> list[float]:
+    return [0.0] * len(completions)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[numpy.float32(0.5)], numpy.array([0.5]), [numpy.bool_(True)], torch.tensor([0.5]),
+     [torch.tensor(0.5)], (1,), [None], [math.nan]],
+    ids=repr,
+)  # fmt: skip
+def test_scores_that_trl_takes_are_taken(tiny, tiny_settings, values) -> None:
+    """`values` are first given to what trl 1.15 does with them."""
+    _, _, task = tiny
+    read = [value if value is not None else torch.nan for value in values]
+    assert torch.tensor(read, dtype=torch.float32).shape == (1,)
+
+    def reward(completions: list, **columns: object):
+        return values
+
+    assert training._checked_rewards([reward], task, tiny_settings) == {"reward": 1.0}
+
+
+def test_the_trial_passes_what_trl_passes(tiny, tiny_settings) -> None:
+    _, _, task = tiny
+    adaptive = gn.rewards.adaptive(gn.rewards.xml_tags())
+    tried = [sees_what_trl_passes, functools.partial(plain, level=1), awaited, adaptive]
+    assert list(training._checked_rewards(tried, task, tiny_settings)) == [
+        "sees_what_trl_passes", "plain", "awaited", "xml_tags"
+    ]  # fmt: skip
+    assert adaptive.state.history == [], "a trial is no training"
+    with pytest.raises(ValueError, match="a dummy for debugging"):
+        training._checked_rewards([gn.rewards.dummy()], task, tiny_settings.replace(max_steps=1000))
+
+
+def test_an_adaptive_reward_learns_in_training(fresh, tiny_settings) -> None:
+    model, tokenizer, task = fresh
+    adaptive = gn.rewards.adaptive(gn.rewards.dummy(), threshold=0.0, decay=0.5)
+    gn.train(model, tokenizer, task, [adaptive], tiny_settings.replace(max_steps=2), name="adaptive")
+    assert adaptive.state.history == [(0, 0.0), (1, 0.5)]

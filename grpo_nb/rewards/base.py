@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -106,7 +107,9 @@ def weight_of(reward: Callable[..., Any]) -> float:
 
 
 def name_of(reward: Callable[..., Any]) -> str:
-    """The name under which TRL logs a reward function."""
+    """The name under which TRL logs a reward function: for a `functools.partial`, that of the function it wraps."""
+    while isinstance(reward, functools.partial):
+        reward = reward.func
     return getattr(reward, "__name__", type(reward).__name__)
 
 

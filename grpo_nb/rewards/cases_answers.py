@@ -196,7 +196,7 @@ def _regex_answer(_: Reward) -> CaseTable:
             ("hedge: two", slot("2026-11 2026-12"), 0.0),
             ("no slot", "2026-11", 0.0),
             ("retracted", slot("2026-11") + " no", 0.0),
-            ("hostile: backtracking", slot("ab" * 2000), 0.0),
+            ("hostile: backtracking", slot("ab" * 1000 + "cd"), 0.0),
         ],
     )
 

@@ -5,75 +5,22 @@ The model-written code never sees what is expected, and never runs in this proce
 
 from __future__ import annotations
 
-import ast
-import json
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from grpo_nb._sandbox.values import refuse_equal_hashes
 from grpo_nb.formats import AnswerFormat, xml
 from grpo_nb.rewards.base import Completion, Reward, completion_text
-from grpo_nb.sandbox import Call, Candidate, Limits, Outcome, is_same_value, run_untrusted_batch
+from grpo_nb.rewards.cases_code import CASES as CASES
+from grpo_nb.rewards.cases_code import Case as Case
+from grpo_nb.rewards.hidden_tests import CodeTest, read_tests
+from grpo_nb.sandbox import Candidate, Limits, Outcome, run_untrusted_batch
 
 if TYPE_CHECKING:
     from grpo_nb.rewards.cases import CaseTable
 
 
-def _as_set(value: Any) -> set[Any]:
-    items = list(value)
-    refuse_equal_hashes(items)
-    return set(items)
-
-
-# What may stand around the call in an assert; applied here, to the plain data that came back.
-_WRAPPERS: dict[str, Callable[[Any], Any]] = {
-    "set": _as_set, "sorted": sorted, "list": list, "tuple": tuple, "len": len, "str": str, "float": float, "int": int,
-    "bool": bool, "sum": sum, "min": min, "max": max,
-}  # fmt: skip
 _PYTHON = ("", "python", "python3", "py")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CodeTest:
-    """One hidden test: a call with the value that it must return, or standard input with what must be printed."""
-
-    call: Call | None = None
-    expected: Any = None
-    tolerance: float = 0.0
-    """Largest difference that still passes, for numbers."""
-    relative_tolerance: float = 0.0
-    """The same, as a share of the larger of the two (`math.isclose`)."""
-    wrappers: tuple[str, ...] = ()
-    """Functions applied to the answer before it is compared, as in `assert sorted(f(x)) == [1, 2]`."""
-    has_exact_types: bool = True
-    """Whether `1`, `1.0` and `True` differ: they do in tests given as data, and do not under the `==` of an assert."""
-    is_negated: bool = False
-    """Whether the value must differ from `expected`, as after `!=`."""
-    stdin: str | None = None
-    stdout: str = ""
-
-    def passes(self, value: Any) -> bool:
-        """Say whether `value`, plain data from the sandbox, is what this test wants."""
-        try:
-            for name in reversed(self.wrappers):
-                value = _WRAPPERS[name](value)
-        except (TypeError, ValueError, OverflowError):
-            return False
-        if self.tolerance or self.relative_tolerance:
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not is_number:
-                return False
-            try:
-                return math.isclose(value, self.expected, rel_tol=self.relative_tolerance, abs_tol=self.tolerance)
-            except OverflowError:
-                return False
-        return is_same_value(value, self.expected, exact_types=self.has_exact_types) is not self.is_negated
-
-    def prints(self, stdout: str) -> bool:
-        """Say whether `stdout` is what must be printed, but for white space at the ends of lines and of the text."""
-        return _lines(stdout) == _lines(self.stdout)
 
 
 def extract_code(text: str, format: AnswerFormat) -> str | None:
@@ -96,56 +43,11 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
     return slot if slot is not None and "```" not in slot else None
 
 
-def read_tests(value: Any) -> tuple[CodeTest, ...]:
-    """Return the hidden tests that one cell of a data set holds.
-
-    A cell is a list of tests or one test, also as JSON text. A test is
-    `{"call": "f", "args": [...], "kwargs": {...}, "expected": ...}`, `{"stdin": "...", "stdout": "..."}`, or an assert
-    as in MBPP: `assert f(1) == 2`, `is`, `!=`, `not f(x)`, `f(x)`, `math.isclose(f(x), 2.5)`, `abs(f(x) - 2.5) < 0.01`, with
-    `sorted`, `set`, `len` and the like around the call. Asserts are read, never run.
-
-    Raises:
-        ValueError: Anything else, with what to write instead. Call this (or `check`) on the data before training.
-
-    >>> [test.expected for test in read_tests(["assert add(1, 2) == 3"])]
-    [3]
-    """
-    if isinstance(value, str):
-        text = value.strip()
-        if text.startswith(("[", "{")):
-            try:
-                value = json.loads(text)
-            except ValueError as error:
-                raise ValueError(f"the tests {text!r:.80} look like JSON but are not ({error}).") from error
-        else:
-            return _checked(_read_asserts(text))
-    if isinstance(value, Mapping):
-        value = [value]
-    if not isinstance(value, Iterable):
-        raise ValueError(f"the tests are {value!r:.80}: write a list of tests, or a text of asserts.")
-    tests: list[CodeTest] = []
-    for one in value:
-        if isinstance(one, str):
-            tests += _read_asserts(one)
-        elif isinstance(one, CodeTest):
-            tests.append(one)
-        elif isinstance(one, Mapping):
-            tests.append(_read_mapping(one))
-        else:
-            raise ValueError(
-                f'the test {one!r:.80} is no assert and no {{"call": ..., "args": [...], "expected": ...}}.'
-            )
-    return _checked(tests)
-
-
-def _checked(tests: list[CodeTest]) -> tuple[CodeTest, ...]:
-    if not tests:
-        raise ValueError("a row has no tests: code without a test cannot earn anything. Remove the row or add a test.")
-    return tuple(tests)
-
-
 @dataclass(frozen=True, repr=False)
 class _CodeTests(Reward):
+    source: ClassVar[str] = (
+        "partial credit over hidden tests as in APPS (arXiv:2105.09938), asserts as in MBPP (arXiv:2108.07732)"
+    )
     column: str = "tests"
     is_all_or_nothing: bool = False
     needs_slot: bool = False
@@ -269,56 +171,6 @@ def code_tests(
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Case:
-    """A completion, the tests of its row, and the score that it must get."""
-
-    kind: str
-    completion: str
-    tests: Any
-    score: float
-
-
-_ADD = [{"call": "add", "args": [1, 2], "expected": 3}, {"call": "add", "args": [-1, 1], "expected": 0}]
-
-CASES = (
-    Case("valid", "<reasoning>r</reasoning>\n<answer>\ndef add(a, b):\n    return a + b\n</answer>", _ADD, 1.0),
-    Case("valid, in a block", "Here it is:\n```python\ndef add(a, b):\n    return a + b\n```\nDone.", _ADD, 1.0),
-    Case(
-        "valid, a program",
-        "<answer>print(sum(map(int, input().split())))</answer>",
-        [{"stdin": "1 2\n", "stdout": "3\n"}],
-        1.0,
-    ),
-    Case("invalid", "<answer>def add(a, b) return a + b</answer>", _ADD, 0.0),
-    Case("wrong", "<answer>def add(a, b): return a - b</answer>", _ADD, 0.0),
-    Case("mixed: half of the tests", "<answer>def add(a, b): return 3</answer>", _ADD, 0.5),
-    Case(
-        "mixed: right, then retracted",
-        "<answer>def add(a, b): return a + b</answer> no: <answer>pass</answer>",
-        _ADD,
-        0.0,
-    ),
-    Case("empty", "", _ADD, 0.0),
-    Case("empty slot", "<answer></answer>", _ADD, 0.0),
-    Case("unicode", "<answer>def größe(text): return text[::-1]</answer>", ["assert größe('añ🎈') == '🎈ña'"], 1.0),
-    Case("lone surrogate and NUL", "<answer>def add(a, b): return '\ud800\0'</answer>", _ADD, 0.0),
-    Case("hostile: ends with code 0", "<answer>import sys; sys.exit(0)</answer>", _ADD, 0.0),
-    Case(
-        "hostile: equal to everything",
-        "<answer>class Yes:\n    def __eq__(self, other): return True\ndef add(a, b): return Yes()</answer>",
-        _ADD,
-        0.0,
-    ),
-    Case("hostile: endless", "<answer>def add(a, b):\n    while True: pass</answer>", _ADD, 0.0),
-    Case("very long", "<answer>\ndef add(a, b): return a + b\n" + "# padding\n" * 20_000 + "</answer>", _ADD, 1.0),
-    Case("very long, no code", "word " * 40_000, _ADD, 0.0),
-    Case("prefilled tag", "thinking</reasoning>\n<answer>\ndef add(a, b): return a + b\n</answer>", _ADD, 1.0),
-    Case("unclosed block", "```python\ndef add(a, b):\n    return a + b", _ADD, 0.0),
-)
-"""What the reward pays for what; the tests and the notebook both show it."""
-
-
 def _count_passed(tests: Sequence[CodeTest], outcome: Outcome) -> int:
     if tests[0].call is None:
         return int(outcome.status == "ok" and tests[0].prints(outcome.stdout))
@@ -340,129 +192,3 @@ def _python_blocks(text: str) -> list[str]:
         else:
             held.append(line + "\n")
     return blocks
-
-
-def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.strip().splitlines()]
-
-
-def _read_mapping(test: Mapping[str, Any]) -> CodeTest:
-    # Arrow fills the keys that other rows have with None, so a key that is None counts as missing, but for `expected`.
-    given = {key for key, value in test.items() if value is not None or key == "expected"}
-    if "stdin" in given and "call" not in given:
-        if not {"stdin", "stdout"} <= given <= {"stdin", "stdout", "expected"}:
-            raise ValueError(f'the test {dict(test)!r:.120} must be {{"stdin": "...", "stdout": "..."}}.')
-        return CodeTest(stdin=str(test["stdin"]), stdout=str(test["stdout"]))
-    if not {"call", "expected"} <= given <= {"call", "args", "kwargs", "expected", "tolerance"}:
-        raise ValueError(
-            f"the test {dict(test)!r:.120} has the keys {sorted(given)}, but a test is "
-            '{"call": "f", "args": [1, 2], "expected": 3} (with "kwargs" and "tolerance" if need be) or '
-            '{"stdin": "...", "stdout": "..."}.'
-        )
-    return CodeTest(
-        call=Call(test["call"], tuple(test.get("args") or ()), dict(test.get("kwargs") or {})),
-        expected=test["expected"],
-        tolerance=float(test.get("tolerance") or 0.0),
-    )
-
-
-def _read_asserts(text: str) -> list[CodeTest]:
-    try:
-        statements = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"the test {text!r:.120} is not Python ({error}).") from error
-    tests = []
-    for statement in statements:
-        try:
-            if not isinstance(statement, ast.Assert):
-                raise ValueError("it is no assert")
-            tests.append(_read_condition(statement.test))
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
-            source = ast.get_source_segment(text, statement) or text
-            raise ValueError(
-                f"the test {source!r:.200} cannot be split into a call and the expected value ({error}). Write both out: "
-                '"assert f(1, [2]) == 3", or {"call": "f", "args": [1, [2]], "expected": 3}; or drop this row.'
-            ) from error
-    return tests
-
-
-def _read_condition(node: ast.expr) -> CodeTest:
-    match node:
-        case ast.Compare(
-            left=ast.Call(func=ast.Name("abs"), args=[ast.BinOp(left=left, op=ast.Sub(), right=right)]),
-            ops=[ast.Lt() | ast.LtE()],
-            comparators=[limit],
-        ):
-            call, expected = (left, right) if _is_candidate_call(left) else (right, left)
-            return _make_test(call, ast.literal_eval(expected), tolerance=float(ast.literal_eval(limit)))
-        case ast.Compare(
-            left=left, ops=[ast.Eq() | ast.Is() | ast.NotEq() | ast.IsNot() as operator], comparators=[right]
-        ):
-            call, expected = (left, right) if _is_candidate_call(left) else (right, left)
-            value = _constant(expected)
-            if isinstance(operator, (ast.Is, ast.IsNot)) and not (value is None or isinstance(value, bool)):
-                raise ValueError("`is` compares identity, which does not cross the wall; write ==")
-            return _make_test(
-                call, value, is_negated=isinstance(operator, (ast.NotEq, ast.IsNot)),
-                has_exact_types=isinstance(operator, (ast.Is, ast.IsNot)),
-            )  # fmt: skip
-        case ast.Call(
-            func=ast.Attribute(value=ast.Name("math"), attr="isclose"), args=[left, right], keywords=keywords
-        ):
-            call, expected = (left, right) if _is_candidate_call(left) else (right, left)
-            given = {keyword.arg: float(ast.literal_eval(keyword.value)) for keyword in keywords}
-            return _make_test(
-                call, ast.literal_eval(expected), tolerance=given.get("abs_tol", 0.0),
-                relative_tolerance=given.get("rel_tol", 1e-9),
-            )  # fmt: skip
-        case ast.UnaryOp(op=ast.Not(), operand=call):
-            return _make_test(call, False, wrappers=("bool",))
-        case _:
-            return _make_test(node, True, wrappers=("bool",))
-
-
-def _make_test(node: ast.expr, expected: Any, *, wrappers: tuple[str, ...] = (), **more: Any) -> CodeTest:
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _WRAPPERS:
-        if len(node.args) != 1 or node.keywords:
-            raise ValueError(f"{node.func.id} is wanted with one argument")
-        wrappers, node = (*wrappers, node.func.id), node.args[0]
-    if not isinstance(node, ast.Call):
-        raise ValueError("there is no call of the candidate's function where one is expected")
-    args = tuple(_constant(argument) for argument in node.args)
-    kwargs = {keyword.arg: _constant(keyword.value) for keyword in node.keywords if keyword.arg is not None}
-    if len(kwargs) != len(node.keywords):
-        raise ValueError("** is not a value")
-    more.setdefault("has_exact_types", False)
-    return CodeTest(call=Call(_path(node.func), args, kwargs), expected=expected, wrappers=wrappers, **more)
-
-
-def _is_candidate_call(node: ast.expr) -> bool:
-    """Whether the node is a call of something other than a literal's constructor, as in `set([1])`."""
-    if not isinstance(node, ast.Call):
-        return False
-    if isinstance(node.func, ast.Name) and node.func.id in _WRAPPERS:
-        return bool(node.args) and _is_candidate_call(node.args[0])
-    return True
-
-
-def _constant(node: ast.expr) -> Any:
-    """Return the value of a literal, also of `set([1, 2])`, `float("inf")` and the like."""
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in _WRAPPERS
-        and not node.keywords
-    ):
-        return _WRAPPERS[node.func.id](*[_constant(argument) for argument in node.args])
-    return ast.literal_eval(node)
-
-
-def _path(node: ast.expr) -> str:
-    match node:
-        case ast.Name(id=name):
-            return name
-        case ast.Attribute(value=value, attr=attr):
-            return f"{_path(value)}.{attr}"
-        case ast.Call(func=function, args=[], keywords=[]):
-            return f"{_path(function)}()"
-    raise ValueError("the call is not of a name, a Class().method or a Class.method")

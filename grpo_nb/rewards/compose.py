@@ -127,6 +127,18 @@ class AdaptiveState:
             staged.replace(self.path)
 
 
+def _is_evaluation(trainer_state: Any, log_metric: Any) -> bool:
+    """Whether a call belongs to no training step: a trial before training, or an evaluation inside it.
+
+    An evaluation has the step of the training call that follows it, so the state alone cannot tell. trl 1.15 itself tells
+    by the mode of its model, and the trainer can be reached through its own `log_metric`.
+    """
+    if getattr(trainer_state, "is_trial", False):
+        return True
+    trainer = getattr(log_metric, "__self__", None)
+    return getattr(getattr(trainer, "model", None), "training", True) is False
+
+
 @dataclass(frozen=True, repr=False)
 class _Adaptive(_Composed):
     inner: RewardFunction = None
@@ -153,7 +165,7 @@ class _Adaptive(_Composed):
         self, *, completions: Sequence[Completion], trainer_state: Any = None, log_metric: Any = None, **columns: Any
     ) -> Scores:
         scores = self.inner(completions=completions, trainer_state=trainer_state, log_metric=log_metric, **columns)
-        is_training = trainer_state is not None
+        is_training = trainer_state is not None and not _is_evaluation(trainer_state, log_metric)
         if is_training:
             self.state.begin(int(trainer_state.global_step), self.decay)
         factor = self.factor
@@ -236,7 +248,8 @@ def adaptive(
     exponential mean over training steps (`AdaptiveState` has the formula). It moves only between steps, so all
     completions of a step have the same factor, and only in training: called by hand, where no `trainer_state` is
     given, nothing changes. The same steps give the same factors again, also after going back to a checkpoint; `path` brings
-    the state through a restart. Evaluation inside training counts as well. The curve shows the faded score.
+    the state through a restart. Evaluation inside TRL's training does not count; in another trainer, whose `log_metric`
+    does not lead to a model, it cannot be told from training and counts. The curve shows the faded score.
 
     Args:
         reward: Any reward; name and weight stay.

@@ -1,7 +1,9 @@
 """The other end of `maths_worker`: one worker for each process that asks, started at the first question.
 
 Works in any thread, because nothing here needs a signal: limits are kept by the worker and, should it fail, by the wait for
-its answer. It is a fresh interpreter, not a fork of this one, which may hold a GPU.
+its answer. It is a fresh interpreter, not a fork of this one, which may hold a GPU. Where the system cannot fork (Windows), the
+worker judges by itself and is killed for a pair that takes too long: the same limits on the clock, but none on memory, and
+each such pair costs the start of a new worker, one or two seconds.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ import contextlib
 import importlib.util
 import json
 import os
-import select
+import queue
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO, Any
 
 from grpo_nb.environment import EnvironmentProblem
 
@@ -30,6 +33,8 @@ BATCH_SECONDS = 10.0
 
 _START_SECONDS = 60.0
 _GRACE_SECONDS = 2.0
+# Without a fork only the clock can be watched, which runs faster than processor time on a busy machine.
+_CLOCK_FACTOR = 3.0
 _CACHE_SIZE = 50_000
 _cache: dict[Pair, bool] = {}
 _timeouts: dict[Pair, float] = {}
@@ -47,7 +52,7 @@ def judge_pairs(
     counts as not equal in this call and is not remembered.
 
     Raises:
-        EnvironmentProblem: math-verify is missing, or this system cannot fork.
+        EnvironmentProblem: math-verify is missing or does not start.
     """
     with _lock:
         distinct = set(pairs)
@@ -86,6 +91,10 @@ def stop_worker() -> None:
             _worker = None
 
 
+def _can_fork() -> bool:
+    return hasattr(os, "fork")
+
+
 class _Worker:
     def __init__(self) -> None:
         if importlib.util.find_spec("math_verify") is None:
@@ -93,21 +102,24 @@ class _Worker:
                 "the package math-verify is not installed, and it is what compares expressions. "
                 "Run `pip install -r requirements.txt`."
             )
-        if not hasattr(os, "fork"):
-            raise EnvironmentProblem(
-                f"comparing expressions needs a system that can fork, and {sys.platform} cannot: only there a hostile "
-                "expression can be stopped in time. Use Linux, macOS or WSL, or rewards.number() for plain numbers."
-            )
         self.owner = os.getpid()
+        self.forks = _can_fork()
+        self._start()
+
+    def _start(self) -> None:
         # -P: else the folder of the script would come first on sys.path, and its modules before the standard library's.
         self.process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).with_name("maths_worker.py"))],
+            [sys.executable, "-P", str(Path(__file__).with_name("maths_worker.py")), "fork" if self.forks else "alone"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            bufsize=0,  # a fork while the thread below holds the lock of a buffer would leave it held in the child
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             start_new_session=True,
         )
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        # A thread that reads, because waiting for a pipe with a limit is done differently on every system.
+        threading.Thread(target=_read_lines, args=(self.process.stdout, self._lines), daemon=True).start()
         if self._line(_START_SECONDS) != b"ready":
             self.end()
             raise EnvironmentProblem(
@@ -120,43 +132,71 @@ class _Worker:
         return self.owner == os.getpid() and self.process.poll() is None
 
     def ask(self, pairs: list[Pair], seconds: float, batch_seconds: float) -> list[bool | None]:
-        request = {"pairs": pairs, "seconds": seconds, "batch_seconds": batch_seconds}
+        if not self.forks:
+            return self._ask_one_by_one(pairs, seconds, batch_seconds)
+        line = self._exchange(
+            {"pairs": pairs, "seconds": seconds, "batch_seconds": batch_seconds}, batch_seconds + _GRACE_SECONDS
+        )
+        return [] if line is None else json.loads(line)
+
+    def _ask_one_by_one(self, pairs: list[Pair], seconds: float, batch_seconds: float) -> list[bool | None]:
+        end = time.monotonic() + batch_seconds
+        verdicts: list[bool | None] = []
+        for pair in pairs:
+            if self.process.poll() is not None:
+                self._start()
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            line = self._exchange({"pairs": [pair]}, min(left, _CLOCK_FACTOR * seconds))
+            if line is None and time.monotonic() >= end:  # the batch's limit, not the pair's own
+                break
+            verdicts.append(None if line is None else json.loads(line)[0])
+        return verdicts
+
+    def _exchange(self, request: dict[str, Any], seconds: float) -> bytes | None:
+        """Return the worker's answer; None, and the worker ended, if it does not come in time or at all."""
         try:
-            self.process.stdin.write(json.dumps(request).encode() + b"\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
+            data = json.dumps(request).encode() + b"\n"
+            while data:
+                data = data[self.process.stdin.write(data) :]
+            line = self._line(seconds)
+        except OSError:  # killed from outside: a broken pipe, or an invalid argument on Windows
             line = None
-        else:
-            line = self._line(batch_seconds + _GRACE_SECONDS)
-        if line is None:  # killed from outside, or hanging against all limits
+        if line is None:
             self.end()
-            return []
-        return json.loads(line)
+        return line
 
     def _line(self, seconds: float) -> bytes | None:
         """One line of the worker's output without its end; None if it does not come in time or at all."""
-        end = time.monotonic() + seconds
-        poll = select.poll()
-        poll.register(self.process.stdout, select.POLLIN)
-        received = b""
-        while not received.endswith(b"\n"):
-            # Not select.select, which fails in a process with more than 1024 open files.
-            ready = poll.poll(1000 * max(end - time.monotonic(), 0))
-            chunk = os.read(self.process.stdout.fileno(), 1 << 16) if ready else b""
-            if not chunk:
-                return None
-            received += chunk
-        return received.rstrip(b"\n")
+        try:
+            return self._lines.get(timeout=max(seconds, 0.0))
+        except queue.Empty:
+            return None
 
     def end(self) -> None:
         if self.owner != os.getpid():
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, 9)
+        if hasattr(os, "killpg"):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, 9)
+        else:
+            self.process.kill()
         self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(OSError):
-                pipe.close()
+        # The other pipe is closed by the thread that reads it, which the end of the worker has woken.
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+
+
+def _read_lines(pipe: IO[bytes], lines: queue.SimpleQueue[bytes | None]) -> None:
+    """Hand over each line without its end, then None: the worker has ended."""
+    with pipe:
+        held = b""
+        while chunk := os.read(pipe.fileno(), 1 << 16):
+            *whole, held = (held + chunk).split(b"\n")
+            for line in whole:
+                lines.put(line.rstrip(b"\r"))
+    lines.put(None)
 
 
 atexit.register(stop_worker)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,11 +13,13 @@ from typing import Any, ClassVar
 
 from grpo_nb.formats import AnswerFormat, xml
 from grpo_nb.rewards.base import Reward, completion_text
+from grpo_nb.rewards.maths_pool import BATCH_SECONDS
 from grpo_nb.rewards.quantities import unwrap
-from grpo_nb.rewards.slot import SlotReward, gold_answers
+from grpo_nb.rewards.slot import SlotReward, gold_answers, split_answers
 
 _LONGEST = 20_000  # characters of a slot; what is longer is no answer, and not worth the time
 _DEEPEST = 64
+_FOUND = "grpo_nb patterns found"
 
 
 @dataclass(frozen=True, repr=False)
@@ -191,6 +195,7 @@ def _validator(schema: str) -> Any:
 class _RegexAnswer(SlotReward):
     pattern: str = ""
     seconds: float = 0.1
+    batch_seconds: float = BATCH_SECONDS
     source: ClassVar[str] = "the kit's own; patterns as the package regex reads them"
 
     def __post_init__(self) -> None:
@@ -202,7 +207,36 @@ class _RegexAnswer(SlotReward):
         return [self.pattern] if self.pattern else super().golds(row)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        return len(given) <= _LONGEST and _matches(gold, given, self.seconds)
+        return len(given) <= _LONGEST and row[_FOUND].get((gold, given), False)
+
+    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
+        return self.score_batch([text], [row])[0]
+
+    def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
+        pairs: set[tuple[str, str]] = set()
+        for text, row in zip(texts, rows, strict=True):
+            golds, given = self.golds(row), self.given(text)
+            if given is None or len(given) > _LONGEST:
+                continue
+            pieces = split_answers(given, len(golds)) if self.needs_all else [given]
+            pairs |= {(gold, piece) for gold in golds for piece in pieces}
+        # Short answers first: only the longest are left when slow ones have used up the time.
+        todo = sorted(pairs, key=lambda pair: (len(pair[1]), pair))
+        end, found = time.monotonic() + self.batch_seconds, {}
+        for pattern, given in todo:
+            if time.monotonic() >= end:
+                break
+            found[pattern, given] = _matches(pattern, given, self.seconds)
+        if len(found) < len(todo):
+            warnings.warn(
+                f"{self.__name__}: {len(todo) - len(found)} of {len(todo)} answers of this batch were left unjudged and score "
+                f"0.0, because the others used up the batch's {self.batch_seconds:g} s. A pattern with nested repeats, such "
+                "as (a+)+, takes for ever on some answers: write it without.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        score = super().score_text
+        return [score(text, {**row, _FOUND: found}) for text, row in zip(texts, rows, strict=True)]
 
 
 @lru_cache(maxsize=1024)  # a policy that found a slow answer repeats it
@@ -306,6 +340,7 @@ def regex_answer(
     name: str = "regex_answer",
     is_last: bool = True,
     seconds: float = 0.1,
+    batch_seconds: float = BATCH_SECONDS,
 ) -> Reward:
     r"""1.0 if the whole answer slot matches the pattern, else 0.0.
 
@@ -319,7 +354,9 @@ def regex_answer(
         column: The data column with the patterns.
         name: Under which TRL logs it.
         is_last: Nothing but white space and closing marks may follow the slot.
-        seconds: For one search.
+        seconds: Of processor time, for one search.
+        batch_seconds: On the clock, for all searches of one call together; the one that is running may end. What is left
+            then scores 0.0, with a warning. The same limit as that of `maths`.
 
     Raises:
         ValueError: A pattern that cannot be read.
@@ -329,7 +366,7 @@ def regex_answer(
     """
     return _RegexAnswer(
         weight=weight, format=format or xml(), column=column, name=name, is_last=is_last, pattern=pattern or "",
-        seconds=seconds,
+        seconds=seconds, batch_seconds=batch_seconds,
     )  # fmt: skip
 
 

@@ -1,0 +1,241 @@
+"""The hidden tests of a data row: read from data or asserts, never run, and applied to what came out of the sandbox."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_nb._sandbox.values import refuse_equal_hashes
+from grpo_nb.sandbox import Call, is_same_value
+
+
+def _as_set(value: Any) -> set[Any]:
+    items = list(value)
+    refuse_equal_hashes(items)
+    return set(items)
+
+
+# What may stand around the call in an assert; applied here, to the plain data that came back.
+_WRAPPERS: dict[str, Callable[[Any], Any]] = {
+    "set": _as_set, "sorted": sorted, "list": list, "tuple": tuple, "len": len, "str": str, "float": float, "int": int,
+    "bool": bool, "sum": sum, "min": min, "max": max,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeTest:
+    """One hidden test: a call with the value that it must return, or standard input with what must be printed."""
+
+    call: Call | None = None
+    expected: Any = None
+    tolerance: float = 0.0
+    """Largest difference that still passes, for numbers."""
+    relative_tolerance: float = 0.0
+    """The same, as a share of the larger of the two (`math.isclose`)."""
+    wrappers: tuple[str, ...] = ()
+    """Functions applied to the answer before it is compared, as in `assert sorted(f(x)) == [1, 2]`."""
+    has_exact_types: bool = True
+    """Whether `1`, `1.0` and `True` differ: they do in tests given as data, and do not under the `==` of an assert."""
+    is_negated: bool = False
+    """Whether the value must differ from `expected`, as after `!=`."""
+    stdin: str | None = None
+    stdout: str = ""
+
+    def passes(self, value: Any) -> bool:
+        """Say whether `value`, plain data from the sandbox, is what this test wants."""
+        try:
+            for name in reversed(self.wrappers):
+                value = _WRAPPERS[name](value)
+        except (TypeError, ValueError, OverflowError):
+            return False
+        if self.tolerance or self.relative_tolerance:
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not is_number:
+                return False
+            try:
+                return math.isclose(value, self.expected, rel_tol=self.relative_tolerance, abs_tol=self.tolerance)
+            except OverflowError:
+                return False
+        return is_same_value(value, self.expected, exact_types=self.has_exact_types) is not self.is_negated
+
+    def prints(self, stdout: str) -> bool:
+        """Say whether `stdout` is what must be printed, but for white space at the ends of lines and of the text."""
+        return _lines(stdout) == _lines(self.stdout)
+
+
+def read_tests(value: Any) -> tuple[CodeTest, ...]:
+    """Return the hidden tests that one cell of a data set holds.
+
+    A cell is a list of tests or one test, also as JSON text. A test is
+    `{"call": "f", "args": [...], "kwargs": {...}, "expected": ...}`, `{"stdin": "...", "stdout": "..."}`, or an assert
+    as in MBPP: `assert f(1) == 2`, `is`, `!=`, `not f(x)`, `f(x)`, `math.isclose(f(x), 2.5)`, `abs(f(x) - 2.5) < 0.01`, with
+    `sorted`, `set`, `len` and the like around the call. Asserts are read, never run.
+
+    Raises:
+        ValueError: Anything else, with what to write instead. Call this (or `check`) on the data before training.
+
+    >>> [test.expected for test in read_tests(["assert add(1, 2) == 3"])]
+    [3]
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        if text.startswith(("[", "{")):
+            try:
+                value = json.loads(text)
+            except ValueError as error:
+                raise ValueError(f"the tests {text!r:.80} look like JSON but are not ({error}).") from error
+        else:
+            return _checked(_read_asserts(text))
+    if isinstance(value, Mapping):
+        value = [value]
+    if not isinstance(value, Iterable):
+        raise ValueError(f"the tests are {value!r:.80}: write a list of tests, or a text of asserts.")
+    tests: list[CodeTest] = []
+    for one in value:
+        if isinstance(one, str):
+            tests += _read_asserts(one)
+        elif isinstance(one, CodeTest):
+            tests.append(one)
+        elif isinstance(one, Mapping):
+            tests.append(_read_mapping(one))
+        else:
+            raise ValueError(
+                f'the test {one!r:.80} is no assert and no {{"call": ..., "args": [...], "expected": ...}}.'
+            )
+    return _checked(tests)
+
+
+def _checked(tests: list[CodeTest]) -> tuple[CodeTest, ...]:
+    if not tests:
+        raise ValueError("a row has no tests: code without a test cannot earn anything. Remove the row or add a test.")
+    return tuple(tests)
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.strip().splitlines()]
+
+
+def _read_mapping(test: Mapping[str, Any]) -> CodeTest:
+    # Arrow fills the keys that other rows have with None, so a key that is None counts as missing, but for `expected`.
+    given = {key for key, value in test.items() if value is not None or key == "expected"}
+    if "stdin" in given and "call" not in given:
+        if not {"stdin", "stdout"} <= given <= {"stdin", "stdout", "expected"}:
+            raise ValueError(f'the test {dict(test)!r:.120} must be {{"stdin": "...", "stdout": "..."}}.')
+        return CodeTest(stdin=str(test["stdin"]), stdout=str(test["stdout"]))
+    if not {"call", "expected"} <= given <= {"call", "args", "kwargs", "expected", "tolerance"}:
+        raise ValueError(
+            f"the test {dict(test)!r:.120} has the keys {sorted(given)}, but a test is "
+            '{"call": "f", "args": [1, 2], "expected": 3} (with "kwargs" and "tolerance" if need be) or '
+            '{"stdin": "...", "stdout": "..."}.'
+        )
+    return CodeTest(
+        call=Call(test["call"], tuple(test.get("args") or ()), dict(test.get("kwargs") or {})),
+        expected=test["expected"],
+        tolerance=float(test.get("tolerance") or 0.0),
+    )
+
+
+def _read_asserts(text: str) -> list[CodeTest]:
+    try:
+        statements = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"the test {text!r:.120} is not Python ({error}).") from error
+    tests = []
+    for statement in statements:
+        try:
+            if not isinstance(statement, ast.Assert):
+                raise ValueError("it is no assert")
+            tests.append(_read_condition(statement.test))
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+            source = ast.get_source_segment(text, statement) or text
+            raise ValueError(
+                f"the test {source!r:.200} cannot be split into a call and the expected value ({error}). Write both out: "
+                '"assert f(1, [2]) == 3", or {"call": "f", "args": [1, [2]], "expected": 3}; or drop this row.'
+            ) from error
+    return tests
+
+
+def _read_condition(node: ast.expr) -> CodeTest:
+    match node:
+        case ast.Compare(
+            left=ast.Call(func=ast.Name("abs"), args=[ast.BinOp(left=left, op=ast.Sub(), right=right)]),
+            ops=[ast.Lt() | ast.LtE()],
+            comparators=[limit],
+        ):
+            call, expected = (left, right) if _is_candidate_call(left) else (right, left)
+            return _make_test(call, ast.literal_eval(expected), tolerance=float(ast.literal_eval(limit)))
+        case ast.Compare(
+            left=left, ops=[ast.Eq() | ast.Is() | ast.NotEq() | ast.IsNot() as operator], comparators=[right]
+        ):
+            call, expected = (left, right) if _is_candidate_call(left) else (right, left)
+            value = _constant(expected)
+            if isinstance(operator, (ast.Is, ast.IsNot)) and not (value is None or isinstance(value, bool)):
+                raise ValueError("`is` compares identity, which does not cross the wall; write ==")
+            return _make_test(
+                call, value, is_negated=isinstance(operator, (ast.NotEq, ast.IsNot)),
+                has_exact_types=isinstance(operator, (ast.Is, ast.IsNot)),
+            )  # fmt: skip
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name("math"), attr="isclose"), args=[left, right], keywords=keywords
+        ):
+            call, expected = (left, right) if _is_candidate_call(left) else (right, left)
+            given = {keyword.arg: float(ast.literal_eval(keyword.value)) for keyword in keywords}
+            return _make_test(
+                call, ast.literal_eval(expected), tolerance=given.get("abs_tol", 0.0),
+                relative_tolerance=given.get("rel_tol", 1e-9),
+            )  # fmt: skip
+        case ast.UnaryOp(op=ast.Not(), operand=call):
+            return _make_test(call, False, wrappers=("bool",))
+        case _:
+            return _make_test(node, True, wrappers=("bool",))
+
+
+def _make_test(node: ast.expr, expected: Any, *, wrappers: tuple[str, ...] = (), **more: Any) -> CodeTest:
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _WRAPPERS:
+        if len(node.args) != 1 or node.keywords:
+            raise ValueError(f"{node.func.id} is wanted with one argument")
+        wrappers, node = (*wrappers, node.func.id), node.args[0]
+    if not isinstance(node, ast.Call):
+        raise ValueError("there is no call of the candidate's function where one is expected")
+    args = tuple(_constant(argument) for argument in node.args)
+    kwargs = {keyword.arg: _constant(keyword.value) for keyword in node.keywords if keyword.arg is not None}
+    if len(kwargs) != len(node.keywords):
+        raise ValueError("** is not a value")
+    more.setdefault("has_exact_types", False)
+    return CodeTest(call=Call(_path(node.func), args, kwargs), expected=expected, wrappers=wrappers, **more)
+
+
+def _is_candidate_call(node: ast.expr) -> bool:
+    """Whether the node is a call of something other than a literal's constructor, as in `set([1])`."""
+    if not isinstance(node, ast.Call):
+        return False
+    if isinstance(node.func, ast.Name) and node.func.id in _WRAPPERS:
+        return bool(node.args) and _is_candidate_call(node.args[0])
+    return True
+
+
+def _constant(node: ast.expr) -> Any:
+    """Return the value of a literal, also of `set([1, 2])`, `float("inf")` and the like."""
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in _WRAPPERS
+        and not node.keywords
+    ):
+        return _WRAPPERS[node.func.id](*[_constant(argument) for argument in node.args])
+    return ast.literal_eval(node)
+
+
+def _path(node: ast.expr) -> str:
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=attr):
+            return f"{_path(value)}.{attr}"
+        case ast.Call(func=function, args=[], keywords=[]):
+            return f"{_path(function)}()"
+    raise ValueError("the call is not of a name, a Class().method or a Class.method")
