@@ -23,7 +23,14 @@ from grpo_nb.environment import EnvironmentProblem, free_disk_bytes
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
 # What libraries say that write through C++ or Rust, where the number of the error is lost.
-_FULL_DISK_WORDS = ("no space left", "disk quota exceeded", "file write failed", "pytorchstreamwriter failed")
+# torch's writer of zip files only notices that it is not where it should be ("unexpected pos").
+_FULL_DISK_WORDS = (
+    "no space left",
+    "disk quota exceeded",
+    "file write failed",
+    "pytorchstreamwriter failed",
+    "] . unexpected pos",
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,29 +25,36 @@ def guarded(reward: RewardFunction) -> RewardFunction:
     """
     name = name_of(reward)
 
-    def check(output: Any, keywords: dict[str, Any]) -> Any:
-        output = list(output)
-        to_floats(output, len(keywords["completions"]))
-        return output
-
     if is_async(reward):
 
-        async def guard(**keywords: Any) -> Any:
+        async def guard(**keywords: Any) -> list[Any]:
             try:
-                return check(await reward(**keywords), keywords)
+                output = list(await reward(**keywords))
             except Exception as error:
                 raise _named(reward, name, keywords, error) from error
+            return _checked(output, reward, name, keywords)
 
     else:
 
-        def guard(**keywords: Any) -> Any:
+        def guard(**keywords: Any) -> list[Any]:
             try:
-                return check(reward(**keywords), keywords)
+                output = list(reward(**keywords))
             except Exception as error:
                 raise _named(reward, name, keywords, error) from error
+            return _checked(output, reward, name, keywords)
 
     guard.__name__ = name
     return guard
+
+
+def _checked(output: list[Any], reward: RewardFunction, name: str, keywords: dict[str, Any]) -> list[Any]:
+    try:
+        to_floats(output, len(keywords["completions"]))
+    except (ValueError, TypeError, OverflowError) as error:
+        if len(output) != len(keywords["completions"]):  # no row has done it
+            raise RewardError(name, None, "", error) from error
+        raise _named(reward, name, keywords, error) from error
+    return output
 
 
 def _named(reward: RewardFunction, name: str, keywords: dict[str, Any], error: Exception) -> Exception:

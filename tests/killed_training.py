@@ -2,7 +2,7 @@
 
 `python -m tests.killed_training MODEL ROOT N` loads once and forks N children, one after the other. Each goes on with the
 run `killed` and is ended by SIGKILL: at a random moment, or by itself just before a random one of its operations on
-files. `python -m tests.killed_training MODEL ROOT finish` is an ordinary process that trains it to its end.
+files. The last child trains the same without being killed, as the run `whole`. Prints where each was killed.
 """
 
 import json
@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import grpo_nb as gn
+from grpo_nb.metrics import read_rows
 from tests.conftest import brevity
 
 _OPERATIONS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "open")
@@ -32,28 +33,30 @@ def loaded(model: str, root: str):
     torch.set_num_threads(1)  # a fork has no other threads
     settings = settings_for(model, root)
     model, tokenizer = gn.load_model(settings)
-    return model, tokenizer, gn.load_task("arithmetic", settings, train_size=6, holdout_size=4, tokenizer=tokenizer)
+    task = gn.load_task("arithmetic", settings, train_size=6, holdout_size=4, tokenizer=tokenizer)
+    return (model, tokenizer, task), settings
 
 
 def train(parts, settings: gn.Settings, name: str) -> gn.Run:
     return gn.train(*parts, [brevity], settings, name=name, resume="auto")
 
 
-def die_at(count: int) -> None:
-    """Kill this process when it is about to do its `count`-th operation on files."""
+def die_at(count: int, note: Path) -> None:
+    """Kill this process when it is about to do its `count`-th operation on files, and note which one it was."""
     left = [count]
 
-    def counted(operation):
+    def counted(name, operation):
         def call(*args, **kwargs):
             left[0] -= 1
             if left[0] == 0:
+                note.write_text(name)
                 os.kill(os.getpid(), signal.SIGKILL)
             return operation(*args, **kwargs)
 
         return call
 
     for name in _OPERATIONS:
-        setattr(os, name, counted(getattr(os, name)))
+        setattr(os, name, counted(name, getattr(os, name)))
 
 
 def fork(parts, settings: gn.Settings, operation: int | None, seconds: float | None) -> bool:
@@ -64,7 +67,7 @@ def fork(parts, settings: gn.Settings, operation: int | None, seconds: float | N
         code = 1
         try:
             if operation is not None:
-                die_at(operation)
+                die_at(operation, Path(settings.run_root) / "operation.txt")
             train(parts, settings, "killed")
             code = 0
         finally:
@@ -77,22 +80,18 @@ def fork(parts, settings: gn.Settings, operation: int | None, seconds: float | N
     return os.WIFSIGNALED(status)
 
 
-def main(model: str, root: str, task: str) -> None:
+def main(model: str, root: str, count: str) -> None:
     Path(root).mkdir(exist_ok=True)
-    parts, settings = loaded(model, root), settings_for(model, root)
-    if task == "finish":
-        train(parts, settings, "killed")
-        return
+    parts, settings = loaded(model, root)
     choose = random.Random(7)
     kills = []
-    for number in range(int(task)):
+    for number in range(int(count)):
         at_operation = number % 2 == 0
         operation = choose.randint(1, 90) if at_operation else None
         seconds = None if at_operation else choose.uniform(0.5, 3.0)
         if fork(parts, settings, operation, seconds):
-            folder = Path(root) / "killed"
-            rows = len(gn.open_run(folder).rows) if (folder / "run.json").is_file() else None
-            kills.append({"operation": operation, "seconds": seconds, "rows": rows})
+            at = (Path(root) / "operation.txt").read_text() if at_operation else f"{seconds:.1f} s"
+            kills.append({"at": at, "rows": len(read_rows(Path(root) / "killed" / "metrics.jsonl"))})
     fork_whole(parts, settings)
     print(json.dumps(kills))
 

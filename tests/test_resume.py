@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 import grpo_nb as gn
 from grpo_nb import checkpoints, liveness
 from grpo_nb.reward_calls import RewardError
+from tests import killed_training
 from tests.conftest import ROOT, brevity
 
 GONE = 2**22 + 1  # above any pid that Linux gives out
@@ -47,12 +48,15 @@ def fresh(tiny):
     back()
 
 
+SETTINGS = {
+    "max_steps": 5, "save_steps": 2, "max_completion_length": 8, "num_generations": 4, "per_device_train_batch_size": 8,
+    "learning_rate": 2e-2, "lr_scheduler_type": "linear", "max_grad_norm": 10.0,
+}  # fmt: skip
+
+
 @pytest.fixture
 def settings(tiny_settings: gn.Settings) -> gn.Settings:
-    return tiny_settings.replace(
-        max_steps=7, save_steps=2, num_generations=4, per_device_train_batch_size=8, learning_rate=2e-2,
-        lr_scheduler_type="linear",
-    )  # fmt: skip
+    return tiny_settings.replace(**SETTINGS)
 
 
 class CrashImages:
@@ -105,17 +109,47 @@ CYCLES = {
 }
 
 
+@pytest.fixture(scope="module")
+def five_steps(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run `whole` of five steps, and `whole-5`, which crashed in the fifth with the checkpoints of 2 and 4."""
+    model, tokenizer, task = tiny
+    root = tmp_path_factory.mktemp("five_steps")
+    settings = gn.preset("cpu", model=model.config._name_or_path, run_root=str(root), **SETTINGS)
+    start = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+    gn.train(model, tokenizer, task, [brevity], settings, name="whole", observers=[CrashImages(root, "whole", 5)])
+    for name, parameter in model.named_parameters():
+        if name in start:
+            parameter.data.copy_(start[name])
+    return root
+
+
+@pytest.fixture
+def whole(five_steps: Path) -> gn.Run:
+    """The run of five steps, only to be looked at."""
+    return gn.open_run(five_steps / "whole")
+
+
+@pytest.fixture
+def half_done(fresh, five_steps: Path, settings: gn.Settings) -> tuple:
+    """Copies of both runs."""
+    model, tokenizer, task, _ = fresh
+    shutil.copytree(five_steps, settings.run_root)
+    whole, crashed = (gn.open_run(Path(settings.run_root) / name) for name in ("whole", "whole-5"))
+    return model, tokenizer, task, settings, whole, crashed
+
+
 @pytest.mark.parametrize("beta", [0.0, 0.04])
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "stock"])
 @pytest.mark.parametrize("changes", [{}, CYCLES], ids=["plain", "cycles"])
 def test_interrupted_and_resumed_is_uninterrupted(fresh, settings, shared, beta, changes) -> None:
     model, tokenizer, task, back = fresh
-    settings = settings.replace(shared_prompts=shared, beta=beta, **changes)
+    # step: the newest checkpoint then. A pass through the data is two steps, so 3 is in the middle of the second one.
+    crashes = {4: 2} if changes else {1: 0, 4: 3} if shared and beta else {4: 3}
+    settings = settings.replace(shared_prompts=shared, beta=beta, save_steps=2 if changes else 1, **changes)
     rewards = [gn.rewards.adaptive(brevity_reward()), gn.rewards.xml_tags()]
-    crashes = {4: 2, 5: 4} if changes or not shared else {2: 0, 4: 2, 5: 4}  # step: its newest checkpoint
     images = CrashImages(settings.run_root, "whole", *crashes)
     whole = gn.train(model, tokenizer, task, rewards, settings, name="whole", observers=[images])
-    assert len(whole.rows) == 7
+    assert len(whole.rows) == 5
     for step, checkpoint in crashes.items():
         back()
         rewards = [gn.rewards.adaptive(brevity_reward()), gn.rewards.xml_tags()]
@@ -134,15 +168,19 @@ def brevity_reward():
 
 
 def test_a_run_killed_at_random_moments_ends_as_if_nothing_had_happened(tiny_folder: Path, tmp_path: Path) -> None:
-    def start(task: str) -> str:
-        command = [sys.executable, "-m", "tests.killed_training", str(tiny_folder), str(tmp_path / "runs"), task]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
-        assert done.returncode == 0, done.stderr[-4000:]
-        return done.stdout
-
-    kills = json.loads(start("8").splitlines()[-1])
+    root = str(tmp_path / "runs")
+    command = [sys.executable, "-m", "tests.killed_training", str(tiny_folder), root, "8"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+    kills = json.loads(done.stdout.splitlines()[-1])
     assert len(kills) >= 5, f"too few were killed before the end: {kills}"
-    start("finish")
+    assert any(kill["at"] == "fsync" for kill in kills), f"none was killed while it wrote a checkpoint: {kills}"
+    # The end is done by this process, which has nothing of the others but their files.
+    threads = torch.get_num_threads()
+    try:
+        killed_training.train(*killed_training.loaded(str(tiny_folder), root), "killed")
+    finally:
+        torch.set_num_threads(threads)
     run, whole = (gn.open_run(tmp_path / "runs" / name) for name in ("killed", "whole"))
     assert run.status == "finished" and len(run.rows) == 12 and "resumed" not in whole.info
     assert_same_run(run, whole)
@@ -167,27 +205,13 @@ def test_a_reference_that_is_an_adapter_is_kept(fresh, settings: gn.Settings) ->
     assert set(model.peft_config) == {"default"}
 
 
-def test_weights_that_were_not_restored_are_an_error(fresh, settings: gn.Settings, monkeypatch) -> None:
-    model, tokenizer, task, back = fresh
-    images = CrashImages(settings.run_root, "whole", 3)
-    gn.train(model, tokenizer, task, [brevity], settings.replace(max_steps=3), name="whole", observers=[images])
-    back()
+def test_weights_that_were_not_restored_are_an_error(half_done, monkeypatch) -> None:
+    model, tokenizer, task, settings, _, crashed = half_done
     monkeypatch.setattr("grpo_nb.resumable.load_adapter", lambda *args: None)  # as transformers' loader does
     with pytest.raises(RuntimeError, match="was not restored"):
-        gn.train(model, tokenizer, task, [brevity], settings.replace(max_steps=3), resume="whole-3")
-    run = gn.open_run(Path(settings.run_root) / "whole-3")
-    assert run.status == "failed" and run.checkpoint_step == 2, "the checkpoint must not be replaced by what is wrong"
-
-
-@pytest.fixture
-def half_done(fresh, settings: gn.Settings) -> tuple:
-    """A run of six steps that crashed in the fifth, after the checkpoints of steps 2 and 4."""
-    model, tokenizer, task, back = fresh
-    settings = settings.replace(max_steps=6)
-    images = CrashImages(settings.run_root, "whole", 5)
-    whole = gn.train(model, tokenizer, task, [brevity], settings, name="whole", observers=[images])
-    back()
-    return model, tokenizer, task, settings, whole, gn.open_run(Path(settings.run_root) / "whole-5")
+        gn.train(model, tokenizer, task, [brevity], settings, resume="whole-5")
+    assert crashed.status == "failed" and not crashed.adapter_path.exists()
+    assert crashed.checkpoint_step == 4 and checkpoints.find_damage(crashed.path / "checkpoints/checkpoint-4") is None
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_said(half_done) -> None:
@@ -236,22 +260,23 @@ def test_another_training_is_refused_with_each_difference(half_done) -> None:
 
 def test_more_steps_go_on_and_are_stated(half_done) -> None:
     model, tokenizer, task, settings, whole, _ = half_done
-    with pytest.raises(ValueError, match="is finished: it has done its 6 steps"):
+    with pytest.raises(ValueError, match="is finished: it has done its 5 steps"):
         gn.train(model, tokenizer, task, [brevity], settings, resume="whole")
     before = whole.rows
     (whole.path / "comparison").mkdir()
-    (whole.path / "comparison" / "comparison.json").write_text('{"sentence": "of the model at step 6"}')
-    with pytest.warns(UserWarning, match="max_steps was 6, is 8"):
-        run = gn.train(model, tokenizer, task, [brevity], settings.replace(max_steps=8), resume="whole")
-    assert [row["step"] for row in run.rows] == list(range(1, 9)) and run.rows[:6] == before
-    assert run.settings.max_steps == 8 and "Resumed at step 6 (max_steps was 6, is 8)" in run.summary()
-    assert run.comparison() is None and (run.path / "comparison-step-6").is_dir()
-    assert [p.name for p in (run.path / "checkpoints").iterdir()] == ["checkpoint-8"], "a finished run keeps the last"
+    (whole.path / "comparison" / "comparison.json").write_text('{"sentence": "of the model at step 5"}')
+    with pytest.warns(UserWarning, match="max_steps was 5, is 7"):
+        run = gn.train(model, tokenizer, task, [brevity], settings.replace(max_steps=7), resume="whole")
+    assert [row["step"] for row in run.rows] == list(range(1, 8)) and run.rows[:5] == before
+    assert run.settings.max_steps == 7 and "Resumed at step 5 (max_steps was 5, is 7)" in run.summary()
+    assert run.comparison() is None and (run.path / "comparison-step-5").is_dir()
+    assert [p.name for p in (run.path / "checkpoints").iterdir()] == ["checkpoint-7"], "a finished run keeps the last"
 
 
 def test_auto_goes_on_with_what_is_not_finished_and_begins_otherwise(half_done) -> None:
     model, tokenizer, task, settings, whole, crashed = half_done
     root = Path(settings.run_root)
+    change_info(crashed.path, started="2998")
     assert gn.train(model, tokenizer, task, [brevity], settings, resume="auto").path == crashed.path
     one = gn.train(model, tokenizer, task, [brevity], settings.replace(max_steps=1), name="new", resume="auto")
     assert one.path == root / "new" and "resumed" not in one.info
@@ -287,10 +312,8 @@ def test_a_run_that_is_being_trained_is_left_alone(half_done) -> None:
     assert resume("whole-5").status == "finished", "who names it knows that the other machine is gone"
 
 
-def test_a_row_and_its_reward_are_named(fresh, settings: gn.Settings) -> None:
+def test_a_row_and_its_reward_are_named(fresh, settings: gn.Settings, whole: gn.Run) -> None:
     model, tokenizer, task, back = fresh
-    whole = gn.train(model, tokenizer, task, [brevity], settings.replace(max_steps=4), name="whole")
-    back()
 
     def brevity_that_breaks(completions: list, trainer_state=None, **columns: object) -> list[float]:
         if getattr(trainer_state, "global_step", 0) == 2 and broken:
@@ -302,16 +325,14 @@ def test_a_row_and_its_reward_are_named(fresh, settings: gn.Settings) -> None:
     with pytest.raises(
         RewardError, match=r"the reward 'brevity' raised ZeroDivisionError: .* \(on row \d: '"
     ) as caught:
-        gn.train(model, tokenizer, task, [brevity_that_breaks], settings.replace(max_steps=4), name="broken")
+        gn.train(model, tokenizer, task, [brevity_that_breaks], settings, name="broken")
     assert lengths[caught.value.row] == lengths[2] and isinstance(caught.value.__cause__, ZeroDivisionError)
     run = gn.open_run(Path(settings.run_root) / "broken")
     assert run.status == "failed" and "on row" in run.status_sentence and len(run.rows) == run.checkpoint_step == 2
     assert (run.path / "figures" / "training.png").is_file()
     back()
     broken = False
-    assert_same_run(
-        gn.train(model, tokenizer, task, [brevity_that_breaks], settings.replace(max_steps=4), resume="broken"), whole
-    )
+    assert_same_run(gn.train(model, tokenizer, task, [brevity_that_breaks], settings, resume="broken"), whole)
 
 
 def scores_that_do_not_fit(completions: list, trainer_state=None, **columns: object) -> list[float]:
@@ -355,11 +376,9 @@ class StopButton:
 
 
 @pytest.mark.parametrize("where", ["between the update and its row", "in the next step"])
-def test_an_interrupt_is_resumed_where_it_came(fresh, settings: gn.Settings, where: str) -> None:
-    model, tokenizer, task, back = fresh
-    settings = settings.replace(max_steps=5, save_steps=100)
-    whole = gn.train(model, tokenizer, task, [brevity], settings, name="whole")
-    back()
+def test_an_interrupt_is_resumed_where_it_came(fresh, settings: gn.Settings, whole: gn.Run, where: str) -> None:
+    model, tokenizer, task, _ = fresh
+    settings = settings.replace(save_steps=100)
     is_pressed = where == "in the next step"
 
     def brevity_or_stop(completions: list, trainer_state=None, **columns: object) -> list[float]:
@@ -401,25 +420,26 @@ class Watcher:
 
 def test_an_observer_stops_a_run_and_remembers(fresh, settings: gn.Settings) -> None:
     model, tokenizer, task, _ = fresh
-    settings = settings.replace(max_steps=5)
     run = gn.train(model, tokenizer, task, [brevity], settings, name="watched", observers=[Watcher(3)])
     assert run.status == "stopped" and "stopped by Watcher" in repr(run) and len(run.rows) == run.checkpoint_step == 3
     run = gn.train(model, tokenizer, task, [brevity], settings, resume="watched", observers=[Watcher(99)])
     assert run.status == "finished" and [row["watched"] for row in run.rows] == [1, 2, 3, 4, 5]
 
 
-def test_the_same_settings_give_the_same_curves_with_and_without_a_held_out_score(fresh, settings) -> None:
+def test_the_same_settings_give_the_same_curves_with_and_without_a_held_out_score(fresh, settings, whole) -> None:
     model, tokenizer, task, back = fresh
-    settings = settings.replace(max_steps=4)
-    rows = {}
-    for name, changes in {"a": {}, "b": {}, "score": {"holdout_every": 2}, "seed": {"seed": 1}}.items():
+    runs = {"first": whole}
+    for name, changes in {"again": {}, "score": {"holdout_every": 2}, "seed": {"seed": 1}}.items():
+        runs[name] = gn.train(model, tokenizer, task, [brevity], settings.replace(**changes), name=name)
         back()
-        run = gn.train(model, tokenizer, task, [brevity], settings.replace(**changes), name=name)
-        rows[name] = [{key: v for key, v in row.items() if key != "step_time"} for row in run.rows]
-    assert rows["a"] == rows["b"] != rows["seed"]
+    rows = {
+        name: [{key: v for key, v in row.items() if key != "step_time"} for row in run.rows]
+        for name, run in runs.items()
+    }
+    assert rows["first"] == rows["again"] != rows["seed"]
     scored = [row["step"] for row in rows["score"] if "holdout/accuracy" in row]
     assert scored == [1, 2, 4] and all(0 <= row.get("holdout/accuracy", 0) <= 1 for row in rows["score"])
-    assert [{k: v for k, v in row.items() if not k.startswith("holdout/")} for row in rows["score"]] == rows["a"]
+    assert [{k: v for k, v in row.items() if not k.startswith("holdout/")} for row in rows["score"]] == rows["first"]
 
 
 @pytest.fixture
@@ -433,7 +453,7 @@ def small_disk(tmp_path: Path):
     if not mounted:
         pytest.skip("a small file system can only be mounted by root, and not in every container")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    subprocess.run(["umount", "-l", str(folder)], check=True)  # lazily: a failed writer may still hold its file
 
 
 class DiskFiller:
@@ -456,11 +476,9 @@ class DiskFiller:
         pass
 
 
-def test_a_full_disk_loses_nothing_earlier(fresh, settings, small_disk: Path, tmp_path: Path, monkeypatch) -> None:
+def test_a_full_disk_loses_nothing_earlier(fresh, settings, whole, small_disk: Path, monkeypatch) -> None:
     model, tokenizer, task, back = fresh
-    settings = settings.replace(max_steps=5, run_root=str(small_disk / "runs"))
-    whole = gn.train(model, tokenizer, task, [brevity], settings.replace(run_root=str(tmp_path)), name="whole")
-    back()
+    settings = settings.replace(run_root=str(small_disk / "runs"))
     monkeypatch.setattr("grpo_nb.training.require_disk", lambda *args: None)  # there was room when it started
     filler = DiskFiller(small_disk / "filler", 4)
     with pytest.raises(gn.EnvironmentProblem, match="is full") as caught:
