@@ -110,11 +110,11 @@ CYCLES = {
 
 
 @pytest.fixture(scope="module")
-def five_steps(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def five_steps(tiny, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run `whole` of five steps, and `whole-5`, which crashed in the fifth with the checkpoints of 2 and 4."""
     model, tokenizer, task = tiny
     root = tmp_path_factory.mktemp("five_steps")
-    settings = gn.preset("cpu", model=model.config._name_or_path, run_root=str(root), **SETTINGS)
+    settings = gn.preset("cpu", model=str(tiny_folder), run_root=str(root), **SETTINGS)
     start = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
     gn.train(model, tokenizer, task, [brevity], settings, name="whole", observers=[CrashImages(root, "whole", 5)])
     for name, parameter in model.named_parameters():
