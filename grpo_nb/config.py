@@ -89,6 +89,12 @@ class Settings:
     optim: str = "adamw_torch_fused"
     """The optimizer state of a LoRA is small. `adamw_8bit` saves a little more on a GPU."""
 
+    save_steps: int = 0
+    """Steps between two checkpoints. 0 saves every three minutes, or less often where saving takes long."""
+    holdout_every: int = 0
+    """Steps between two scores on held-out questions; 0 is off, for it takes the time of answering them."""
+    holdout_questions: int = 32
+    """How many of them. The curve is rough at 32, the comparison afterwards asks all."""
     seed: int = 3407
     shared_prompts: bool = True
     """On a CPU, compute each distinct prompt once per step instead of once per completion (grpo_nb.rollout)."""
@@ -162,6 +168,9 @@ class Settings:
             "gradient_accumulation_steps": 1,
             "max_steps": 1,
             "warmup_steps": 0,
+            "save_steps": 0,
+            "holdout_every": 0,
+            "holdout_questions": 1,
             "beta": 0,
             "top_k": 0,
             "weight_decay": 0,

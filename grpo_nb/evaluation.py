@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.data import Task
 from grpo_nb.formats import AnswerFormat
+from grpo_nb.holdout import read_answers
 from grpo_nb.metrics import Run, write_json
-from grpo_nb.rewards.answers import is_same_answer
 
 if TYPE_CHECKING:
     import pandas
@@ -98,21 +98,7 @@ def _evaluate(
             max_completion_length=limit,
             progress=lambda done: bar.update(done - bar.n),
         )
-    rows = []
-    for row, completion in zip(questions, completions, strict=True):
-        given = format.extract_last(completion.text)
-        rows.append(
-            {
-                "question": row["question"],
-                "answer": str(row["answer"]),
-                "completion": completion.text,
-                "given": given,
-                "is_correct": given is not None and is_same_answer(given, str(row["answer"])),
-                "is_formatted": format.is_exact(completion.text),
-                "tokens": completion.tokens,
-                "is_cut": completion.is_cut,
-            }
-        )
+    rows = read_answers(questions, completions, format)
     count, correct = len(rows), sum(row["is_correct"] for row in rows)
     interval = binomtest(correct, count).proportion_ci(_LEVEL, method="wilson")
     return Evaluation(

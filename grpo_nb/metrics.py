@@ -5,6 +5,8 @@ runs/<name>/
   metrics.jsonl       one JSON object per logged step, appended and flushed
   holdout.jsonl       the held-out questions, for comparisons and exports
   completions/        per logged step: prompt, completion, each reward, total, advantage (parquet)
+  checkpoints/        the newest two (grpo_nb.checkpoints), of a finished run the last
+  reference/          the adapter that KL is measured to, where training did not start from the base model
   adapter/            the final LoRA
   figures/            PNG of the curves
   comparison/         held-out results before and after
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config import Settings
+from grpo_nb.liveness import liveness, seconds_since_written
 
 if TYPE_CHECKING:
     import pandas
@@ -36,8 +39,12 @@ _FIRST, _LAST = 3, 10
 def write_json(path: Path, value: Any) -> None:
     """Write JSON to a temporary file and rename it, so that a reader or a crash never sees half of it."""
     staged = path.with_name(f".{path.name}.{os.getpid()}")
-    staged.write_text(json.dumps(value, indent=2, default=str) + "\n")
-    staged.replace(path)
+    try:
+        staged.write_text(json.dumps(value, indent=2, default=str) + "\n")
+        staged.replace(path)
+    except OSError:  # a full disk, where a leftover would be in the way
+        staged.unlink(missing_ok=True)
+        raise
 
 
 def shown_path(path: Path) -> Path:
@@ -102,11 +109,33 @@ class Run:
 
     @property
     def status(self) -> str:
-        """`running`, `finished`, `interrupted`, `failed`, or `crashed` if its process is gone without a word."""
+        """How it stands, in one word; `status_sentence` says more.
+
+        `finished`: all its steps are done. `interrupted`: by the stop button. `stopped`: by an alert or another observer.
+        `failed`: by an error, which `info["error"]` has. `running`: its process is there. `crashed`: its process is gone
+        without a word. `unknown`: it is, or was, written by another machine, which cannot be asked.
+        """
         info = self.info
-        if info["status"] == "running" and info["host"] == os.uname().nodename and not _is_alive(info["pid"]):
-            return "crashed"
-        return info["status"]
+        return liveness(info, self.path) if info["status"] == "running" else info["status"]
+
+    @property
+    def status_sentence(self) -> str:
+        """How it stands, with what is known about it."""
+        info, status = self.info, self.status
+        if status == "unknown":
+            minutes = seconds_since_written(self.path) / 60
+            return f"unknown: the machine {info['host']!r} wrote to it last, {minutes:.0f} minutes ago"
+        if status == "failed":
+            return f"failed: {info.get('error', 'the error is not known')}"
+        if status == "stopped":
+            return f"stopped by {info.get('stopped_by', 'an observer')}"
+        return status
+
+    @property
+    def checkpoint_step(self) -> int | None:
+        """Step of its newest checkpoint by name, or None if there is none. Whether it is complete is seen when resuming."""
+        steps = [int(p.name.rpartition("-")[2]) for p in (self.path / "checkpoints").glob("checkpoint-[0-9]*")]
+        return max(steps, default=None)
 
     @property
     def rows(self) -> list[dict[str, float]]:
@@ -164,7 +193,15 @@ class Run:
 
     def summary(self) -> str:
         """A few lines for a terminal: what was learnt, and where everything is."""
-        lines = [f"Run {self.name}: {self.status}.", describe(self.rows)]
+        lines = [f"Run {self.name}: {self.status_sentence}.", describe(self.rows)]
+        resumed = self.info.get("resumed", ())
+        if resumed:
+            lines.append("Resumed at step " + ", ".join(_said_of_resuming(entry) for entry in resumed) + ".")
+        if (
+            self.status in ("crashed", "failed", "interrupted", "stopped", "unknown")
+            and self.checkpoint_step is not None
+        ):
+            lines.append(f"To go on from step {self.checkpoint_step}: gn.train(..., resume={self.name!r})")
         comparison = self.comparison()
         if comparison is not None:
             lines.append(f"Held-out: {comparison['sentence']}")
@@ -272,11 +309,6 @@ def describe(rows: Sequence[Row]) -> str:
     return text + "."
 
 
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _said_of_resuming(entry: Mapping[str, Any]) -> str:
+    changed = "; ".join(entry.get("changed", ()))
+    return f"{entry['step']} ({changed})" if changed else str(entry["step"])

@@ -244,8 +244,8 @@ def load_model(
     return model, tokenizer
 
 
-def load_adapter(model: PreTrainedModel, folder: str | Path) -> None:
-    """Copy a saved LoRA into the model's `default` adapter and check that every tensor arrived.
+def load_adapter(model: PreTrainedModel, folder: str | Path, adapter: str = "default") -> None:
+    """Copy a saved LoRA into one of the model's adapters and check that every tensor arrived.
 
     transformers' own loader restores only the adapters in subfolders when there are any, and leaves the trained one at
     its zeros without a word; so the tensors are loaded here and compared.
@@ -258,14 +258,14 @@ def load_adapter(model: PreTrainedModel, folder: str | Path) -> None:
     from safetensors.torch import load_file
 
     saved = load_file(str(Path(folder) / "adapter_model.safetensors"))
-    expected = get_peft_model_state_dict(model, adapter_name="default")
+    expected = get_peft_model_state_dict(model, adapter_name=adapter)
     if {k: v.shape for k, v in saved.items()} != {k: v.shape for k, v in expected.items()}:
         raise ValueError(
             f"the adapter in {str(folder)!r} has other tensors than the model's LoRA: it belongs to another base "
             "model, rank or set of target modules. Load the model with the settings of that run."
         )
-    set_peft_model_state_dict(model, saved, adapter_name="default")
-    loaded = get_peft_model_state_dict(model, adapter_name="default")
+    set_peft_model_state_dict(model, saved, adapter_name=adapter)
+    loaded = get_peft_model_state_dict(model, adapter_name=adapter)
     if not all(torch.equal(loaded[name].cpu(), tensor.to(loaded[name].dtype)) for name, tensor in saved.items()):
         raise ValueError(f"the adapter in {str(folder)!r} was not loaded completely; this is a fault of the kit.")
 

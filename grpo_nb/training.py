@@ -1,4 +1,4 @@
-"""Build and run the GRPO trainer, and write down everything as it happens.
+"""Build and run the GRPO trainer, begin a run or go on with one, and leave it complete whatever ends it.
 
 On a CPU the trainer is the one of `grpo_nb.shared_trainer`; on a GPU it is the one that Unsloth made of TRL's. Nothing else
 differs. Only these two modules import trl.
@@ -10,31 +10,36 @@ import contextlib
 import dataclasses
 import hashlib
 import inspect
-import json
-import math
 import os
 import platform
+import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.checkpoints import keep_newest, replace_folder
 from grpo_nb.config import Settings, did_you_mean
 from grpo_nb.data import Task
 from grpo_nb.environment import find_gpu, package_versions, require_disk, total_memory_gib
-from grpo_nb.metrics import Run, new_run_folder, tidy_row, write_json
+from grpo_nb.failures import explained, guarded
+from grpo_nb.holdout import HoldoutScore
+from grpo_nb.liveness import process_identity, training_here
+from grpo_nb.metrics import Run, new_run_folder, write_json
 from grpo_nb.models import import_unsloth, is_bfloat16_supported
-from grpo_nb.plots import LivePlot, is_notebook, png, training_figure
+from grpo_nb.resume import Resumption, continued_info, find_run, go_back
 from grpo_nb.reward_calls import call_reward, make_batch, to_floats
 from grpo_nb.rewards.base import name_of, weights_by_name
 
 import_unsloth()
 
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback, TrainerState
+from transformers import PrinterCallback, ProgressCallback, TrainerState
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_nb import shared_prompts
+from grpo_nb.recorder import Observer, Recorder
+from grpo_nb.resumable import ResumableTrainer
 from grpo_nb.shared_trainer import SharedPromptGRPOTrainer
 
 if TYPE_CHECKING:
@@ -42,79 +47,15 @@ if TYPE_CHECKING:
 
 RewardFunction = Callable[..., Sequence[float | None]]
 _RUN_BYTES = 200_000_000
+BASE_MODEL = "the base model"
 
 
-class _Recorder(TrainerCallback):
-    """Writes each logged step to the run directory and shows it: a live figure in a notebook, a bar in a terminal."""
+class _StockTrainer(ResumableTrainer, GRPOTrainer):
+    """TRL's own path, or Unsloth's on a GPU."""
 
-    def __init__(self, run: Run, settings: Settings, weights: dict[str, float]) -> None:
-        self.run, self.settings, self.weights = run, settings, weights
-        self.rows: list[dict[str, float]] = []
-        self.trainer: GRPOTrainer | None = None
-        self.live = LivePlot(weights, settings.beta) if is_notebook() else None
-        self.bar: Any = None
-        self._metrics = (run.path / "metrics.jsonl").open("a")
-        (run.path / "completions").mkdir()
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.live is None:
-            from tqdm import tqdm
-
-            self.bar = tqdm(total=state.max_steps, desc="training", unit="step")
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        if logs is None or "reward" not in logs:  # the trainer's closing summary
-            return
-        row = tidy_row(logs, state.global_step, state.max_steps, self.settings.beta)
-        self.rows.append(row)
-        self._metrics.write(json.dumps(row) + "\n")
-        self._metrics.flush()
-        self._write_completions(state.global_step)
-        if self.live is not None:
-            self.live.update(self.rows)
-        else:
-            self._advance_bar(row)
-
-    def _write_completions(self, step: int) -> None:
-        import pandas
-
-        logs = self.trainer._logs  # the last generation batch, which TRL keeps whether or not it prints it
-        count = len(logs["completion"])
-        table: dict[str, Any] = {
-            "step": [step] * count,
-            # Rows of a group are consecutive: RepeatSampler repeats each prompt num_generations times.
-            "group": [i // self.settings.num_generations for i in range(count)],
-            "prompt": [json.dumps(p) if not isinstance(p, str) else p for p in logs["prompt"]],
-            "completion": [c if isinstance(c, str) else c[-1]["content"] for c in logs["completion"]],
-        }
-        scores = {name: list(values) for name, values in logs["rewards"].items()}
-        table |= scores
-        columns = [(scores[name], weight) for name, weight in self.weights.items()]
-        table["total"] = [
-            math.fsum(w * values[i] for values, w in columns if not math.isnan(values[i])) for i in range(count)
-        ]
-        table["advantage"] = list(logs["advantages"])
-        file = self.run.path / "completions" / f"step_{step:06d}.parquet"
-        staged = file.with_suffix(".partial")
-        pandas.DataFrame(table).to_parquet(staged, index=False)
-        staged.replace(file)
-
-    def _advance_bar(self, row: dict[str, float]) -> None:
-        shown = {"reward": f"{row['reward']:.2f}", "KL": f"{row['kl']:z.3f}" if "kl" in row else "not measured"}
-        self.bar.set_postfix(shown, refresh=False)
-        self.bar.update(row["step"] - self.bar.n)
-
-    def close(self) -> None:
-        self._metrics.close()
-        if self.bar is not None:
-            self.bar.close()
-        if self.live is not None:
-            self.live.update(self.rows, is_last=True)
-        if self.rows:
-            folder = self.run.path / "figures"
-            folder.mkdir(exist_ok=True)
-            figure = training_figure(self.rows, self.weights, self.settings.beta)
-            (folder / "training.png").write_bytes(png(figure, dpi=150))
+class _SharedTrainer(ResumableTrainer, SharedPromptGRPOTrainer):
+    """The kit's path on a CPU."""
 
 
 def train(
@@ -125,64 +66,195 @@ def train(
     settings: Settings,
     *,
     name: str | None = None,
+    resume: str | Path | None = None,
+    observers: Sequence[Observer] = (),
 ) -> Run:
     """Train the model's LoRA with GRPO (arXiv:2402.03300), with live curves, and return the run.
 
-    Everything that can be checked is checked first: nothing is written and nothing slow starts on bad input. An
-    interrupt keeps the adapter of the last step and returns a usable run; an error keeps what was logged and is raised.
+    Everything that can be checked is checked first: nothing is written and nothing slow starts on bad input. Checkpoints
+    are written as `settings.save_steps` says, and whatever ends the training: an interrupt saves the last complete step and
+    returns a usable run, an error saves it and is raised. With `resume="auto"` the same cell can be run again and again: it
+    begins, goes on after whatever happened, and ends with the same numbers as if nothing had (docs/runs.md).
 
     Args:
-        model: From `load_model`, with a LoRA. It is trained in place; a second call goes on from where it is.
+        model: From `load_model`, with a LoRA. It is trained in place; a second call goes on from where it is, but for a
+            resumed run, whose checkpoint is loaded.
         tokenizer: From `load_model`.
         task: From `load_task`. Prompts longer than `settings.max_prompt_length` are dropped and counted.
         rewards: Reward functions with TRL's signature. An attribute `weight` is passed on as its `reward_weights`.
         settings: From `preset`.
         name: Of the run's folder under `settings.run_root`; by default the time it starts.
+        resume: None begins a new run. "auto" goes on with the newest run under `settings.run_root` (the one called `name`, if
+            given) unless it is finished or there is none, and begins a new one then. The path or name of a run goes
+            on with that one, also with a finished one if `max_steps` is more now.
+        observers: Asked at each logged step; they may add to its row and may stop the training (`grpo_nb.recorder`).
 
     Raises:
-        ValueError: Rewards or settings that cannot work.
-        EnvironmentProblem: Too little disk.
+        ValueError: Rewards or settings that cannot work, or that are not those of the run to resume.
+        EnvironmentProblem: Too little disk or memory, before or while training.
         FileExistsError: A run of that name exists.
+        FileNotFoundError: There is no run to resume at that path.
+        RewardError: A reward failed, with the row and an excerpt of the completion.
     """
     rewards = list(rewards)
     task = task.fit(tokenizer, settings.max_prompt_length)
     weights = _checked_rewards(rewards, task, settings)
     _check_extra(settings)
-    require_disk(Path(settings.run_root), _RUN_BYTES, "A run")
+    resumption = find_run(settings, name, resume)
     obstacle = _stock_reason(model, settings)
-
-    run = Run(new_run_folder(settings.run_root, name), model=model, tokenizer=tokenizer)
     info = _run_info(settings, task, rewards, weights, obstacle)
-    write_json(run.path / "run.json", info)
-    # For comparisons and exports of this run by another process, on the same held-out questions.
-    task.holdout.select_columns(["prompt", "question", "answer"]).to_json(run.path / "holdout.jsonl")
-    recorder = _Recorder(run, settings, weights)
-    started = time.perf_counter()
-    status = "failed"
-    trainer = None
+    if resumption is None:
+        require_disk(Path(settings.run_root), _bytes_needed(model), "A run")
+        run = Run(new_run_folder(settings.run_root, name), model=model, tokenizer=tokenizer)
+        info["reference"] = _save_reference(model, settings, run)
+        # For comparisons and exports of this run by another process, on the same held-out questions.
+        task.holdout.select_columns(["prompt", "question", "answer"]).to_json(run.path / "holdout.jsonl")
+    else:
+        info = continued_info(resumption, settings, info)
+        run = Run(resumption.run.path, model=model, tokenizer=tokenizer)
+        require_disk(run.path, _bytes_needed(model), "Going on with the run")
+        go_back(resumption)
+    with training_here(run.path):
+        write_json(run.path / "run.json", info)
+        recorder = Recorder(run, settings, weights, [*_own_observers(model, tokenizer, task, settings), *observers])
+        _run_training(model, tokenizer, task, rewards, settings, recorder, info, resumption, obstacle)
+    return run
+
+
+def _run_training(
+    model: Any,
+    tokenizer: Any,
+    task: Task,
+    rewards: list[RewardFunction],
+    settings: Settings,
+    recorder: Recorder,
+    info: dict[str, Any],
+    resumption: Resumption | None,
+    obstacle: str | None,
+) -> None:
+    """Build the trainer, train, and leave the folder complete, whatever ends it."""
+    run, failure, trainer = recorder.run, None, None
+    info["status"] = "failed"  # until something better is known; run.json says running meanwhile
     try:
         with _reference_adapter(model):
-            trainer = _build_trainer(model, tokenizer, task, rewards, settings, weights, run, recorder, obstacle)
             try:
-                trainer.train()
-                status = "finished"
+                trainer = _build_trainer(model, tokenizer, task, rewards, settings, recorder, obstacle)
+                _prepare_resuming(trainer, info, resumption)
+                _go(trainer, settings)
+                info["status"] = "stopped" if recorder.stopped_by else "finished"
+                info["stopped_by"] = recorder.stopped_by
             except KeyboardInterrupt:
-                status = "interrupted"
-            _save_adapter(trainer, run)
-    except BaseException as error:
-        info["error"] = f"{type(error).__name__}: {error}"
+                info["status"] = "interrupted"
+            except Exception as error:
+                failure = explained(error, run.path)
+                info["error"] = f"{type(failure).__name__}: {failure}"
+            recorder.interrupts.close()
+            info["not_saved"] = _save_all(trainer, recorder, info)
+    except BaseException:  # a second interrupt, while saving
+        info["status"] = "interrupted" if failure is None else "failed"
         raise
     finally:
+        recorder.interrupts.close()
         if getattr(trainer, "stock_reason", None):
             info["rollout"] = f"shared prompts, but for some batches stock ({trainer.stock_reason})"
-        write_json(run.path / "run.json", {**info, "status": status, "seconds": time.perf_counter() - started})
-        recorder.close()
-    with contextlib.suppress(OSError):  # empty unless `extra` asked for checkpoints
-        (run.path / "checkpoints").rmdir()
-    from grpo_nb.model_card import write_model_card
+        info["seconds"] = recorder.seconds + getattr(trainer, "seconds_before", 0.0)
+        with _noting("run.json", info.setdefault("not_saved", [])):
+            write_json(run.path / "run.json", info)
+    if failure is not None:
+        for lost in info["not_saved"]:
+            failure.add_note(f"Not saved: {lost}")
+        raise failure
+    if info["not_saved"]:
+        warnings.warn(f"Not saved: {'; '.join(info['not_saved'])}.", stacklevel=3)
 
-    write_model_card(run)
-    return run
+
+def _prepare_resuming(trainer: ResumableTrainer, info: Mapping[str, Any], resumption: Resumption | None) -> None:
+    run = trainer.recorder.run
+    trainer.folder = run.path / "checkpoints"
+    trainer.reference = None if info["reference"] == BASE_MODEL else run.path / "reference"
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if "ref" in model.peft_config and trainer.reference is None:
+        # TRL adds a frozen copy of the adapter as the reference. While the adapter is still zero, the reference is
+        # the base model, and switching the adapter off gives the same without three products per layer.
+        model.delete_adapter("ref")
+    if resumption is not None:
+        trainer.resumed_from = resumption.checkpoint.path
+        trainer.seconds_before = trainer.noted_seconds()
+
+
+def _go(trainer: Any, settings: Settings) -> None:
+    if trainer.resumed_from is None:
+        trainer.train()
+    elif int(trainer.resumed_from.name.rpartition("-")[2]) >= settings.max_steps:
+        # It ended after its last step, before the adapter was saved. transformers would do one step more.
+        trainer.restore_only()
+    else:
+        trainer.train(resume_from_checkpoint=str(trainer.resumed_from))
+
+
+def _save_all(trainer: ResumableTrainer | None, recorder: Recorder, info: Mapping[str, Any]) -> list[str]:
+    """Save checkpoint, adapter, figure and card, each as far as possible; return what could not be, with the reason."""
+    lost: list[str] = []
+    run = recorder.run
+    if trainer is not None and trainer.has_note:
+        if trainer.is_between_steps:
+            with _noting("the checkpoint", lost):
+                trainer.save()
+            with _noting("the adapter", lost):
+                _save_adapter(trainer, run)
+        else:
+            lost.append("the adapter: an error came while its weights were changed; the last checkpoint is whole")
+        if info["status"] == "finished" and not lost:
+            keep_newest(trainer.folder, 1)
+    with _noting("the figure", lost):
+        recorder.close()
+        recorder.save_figure()
+    if trainer is not None and run.adapter_path.is_dir():
+        from grpo_nb.model_card import write_model_card
+
+        with _noting("the model card", lost):
+            # Its status is that of run.json, which says running until here.
+            write_json(run.path / "run.json", dict(info))
+            write_model_card(run)
+    return lost
+
+
+@contextlib.contextmanager
+def _noting(what: str, lost: list[str]) -> Iterator[None]:
+    """Go on with what can still be saved when one thing cannot be, and keep the reason."""
+    try:
+        yield
+    except Exception as error:
+        lost.append(f"{what}: {error}")
+
+
+def _own_observers(model: Any, tokenizer: Any, task: Task, settings: Settings) -> list[Observer]:
+    """What the kit itself looks at while training. Health alerts belong here, after the held-out score that they read."""
+    if not settings.holdout_every:
+        return []
+    questions = [task.holdout[i] for i in range(min(settings.holdout_questions, len(task.holdout)))]
+    return [
+        HoldoutScore(
+            model, tokenizer, questions, task.format,
+            every=settings.holdout_every, max_completion_length=settings.max_completion_length,
+        )
+    ]  # fmt: skip
+
+
+def _bytes_needed(model: Any) -> int:
+    """Room for a run: three checkpoints (two and the one being written) with Adam's two moments, an adapter, the logs."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    adapter = sum(p.numel() * p.element_size() for p in trained)
+    moments = sum(8 * p.numel() for p in trained)
+    return _RUN_BYTES + 3 * (adapter + moments) + 2 * adapter
+
+
+def _save_reference(model: Any, settings: Settings, run: Run) -> str:
+    """Keep the adapter that KL will be measured to, if it is not the base model: a resumed run needs the same one."""
+    if settings.beta == 0 or is_untrained(model):
+        return BASE_MODEL
+    model.save_pretrained(run.path / "reference", selected_adapters=["default"])
+    return "the adapter it started from"
 
 
 def _stock_reason(model: Any, settings: Settings) -> str | None:
@@ -202,34 +274,29 @@ def _build_trainer(
     task: Task,
     rewards: list[RewardFunction],
     settings: Settings,
-    weights: dict[str, float],
-    run: Run,
-    recorder: _Recorder,
+    recorder: Recorder,
     obstacle: str | None,
-) -> GRPOTrainer:
-    trainer_class = GRPOTrainer if obstacle else SharedPromptGRPOTrainer
+) -> Any:
+    trainer_class = _StockTrainer if obstacle else _SharedTrainer
     loaded = {name: p.data for name, p in model.named_parameters() if p.requires_grad}
     trainer = trainer_class(
         model=model,
         processing_class=tokenizer,
-        reward_funcs=rewards,
-        args=GRPOConfig(**_grpo_arguments(settings, weights, run.path)),
+        reward_funcs=[guarded(reward) for reward in rewards],
+        args=GRPOConfig(**_grpo_arguments(settings, recorder.weights, recorder.run.path)),
         train_dataset=task.train,
         callbacks=[recorder],
     )
     # Their rows of dicts in a cell or terminal are what the figure and the bar replace.
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
-    recorder.trainer = trainer
+    recorder.trainer, trainer.recorder = trainer, recorder
+    trainer.rewards, trainer.save_steps = rewards, settings.save_steps
     # TRL rounds the adapter of a quantized model to bfloat16, where small updates vanish; Unsloth's trainer on a GPU does not.
     for name, parameter in model.named_parameters():
         source = loaded.get(name.replace(".ref.", ".default."))
         if source is not None and parameter.dtype != source.dtype:
             parameter.data = source.clone() if ".ref." in name else source
-    if "ref" in model.peft_config and _is_untrained(model):
-        # TRL adds a frozen copy of the adapter as the reference. While the adapter is still zero, the reference is
-        # the base model, and switching the adapter off gives the same without three products per layer.
-        model.delete_adapter("ref")
     return trainer
 
 
@@ -304,7 +371,8 @@ def _checked_rewards(rewards: list[RewardFunction], task: Task, settings: Settin
     return weights
 
 
-def _is_untrained(model: Any) -> bool:
+def is_untrained(model: Any) -> bool:
+    """Whether the LoRA is still as it was made, so that the model is the base model."""
     return all(not p.detach().any() for n, p in model.named_parameters() if "lora_B.default" in n)
 
 
@@ -320,9 +388,13 @@ def _reference_adapter(model: Any) -> Iterator[None]:
 
 def _save_adapter(trainer: GRPOTrainer, run: Run) -> None:
     model = trainer.accelerator.unwrap_model(trainer.model)
-    staged = run.path / ".adapter"
-    model.save_pretrained(staged, selected_adapters=["default"])
-    staged.rename(run.adapter_path)
+    staged = run.path / ".adapter.partial"
+    shutil.rmtree(staged, ignore_errors=True)
+    try:
+        model.save_pretrained(staged, selected_adapters=["default"])
+        replace_folder(staged, run.adapter_path)
+    finally:  # on a full disk half an adapter would only be in the way
+        shutil.rmtree(staged, ignore_errors=True)
 
 
 def _source_of(reward: RewardFunction) -> str:
@@ -340,8 +412,7 @@ def _run_info(
     sources = {name_of(reward): _source_of(reward) for reward in rewards}
     return {
         "status": "running",
-        "pid": os.getpid(),
-        "host": platform.node(),
+        **process_identity(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "settings": settings.to_dict(),
         "task": {

@@ -12,6 +12,7 @@ import torch
 
 import grpo_nb as gn
 from grpo_nb import training
+from grpo_nb.reward_calls import RewardError
 from tests.conftest import brevity
 
 
@@ -195,11 +196,11 @@ def test_an_error_in_a_reward_keeps_what_was_logged(fresh, tiny_settings: gn.Set
             raise ZeroDivisionError("in the second step")
         return brevity(completions)
 
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(RewardError, match="the reward 'breaks' raised ZeroDivisionError: in the second step"):
         gn.train(model, tokenizer, task, [breaks], tiny_settings, name="broken")
     run = gn.open_run(Path(tiny_settings.run_root) / "broken")
     assert run.status == "failed" and len(run.rows) == 1
-    assert run.info["error"] == "ZeroDivisionError: in the second step"
+    assert "the reward 'breaks' raised ZeroDivisionError: in the second step" in run.info["error"]
     assert set(model.peft_config) == {"default"}
 
 

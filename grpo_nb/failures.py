@@ -1,0 +1,102 @@
+"""What ended a training, in words: which reward on which row, memory, disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.checkpoints import is_disk_full
+from grpo_nb.environment import EnvironmentProblem
+from grpo_nb.reward_calls import RewardError, is_async, to_floats
+from grpo_nb.rewards.base import name_of
+from grpo_nb.scoring import score
+
+RewardFunction = Callable[..., Sequence[float | None]]
+# What TRL hands to a reward beside the columns of the data.
+_NOT_COLUMNS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
+_MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
+
+
+def guarded(reward: RewardFunction) -> RewardFunction:
+    """Return the reward as it is, but for its errors: they name the reward, the row and what was scored there.
+
+    Scores that the trainer could not use (too few, not numbers) are errors here too, while it is known whose they are.
+    """
+    name = name_of(reward)
+
+    if is_async(reward):
+
+        async def guard(**keywords: Any) -> list[Any]:
+            try:
+                output = list(await reward(**keywords))
+            except Exception as error:
+                raise _named(reward, name, keywords, error) from error
+            return _checked(output, reward, name, keywords)
+
+    else:
+
+        def guard(**keywords: Any) -> list[Any]:
+            try:
+                output = list(reward(**keywords))
+            except Exception as error:
+                raise _named(reward, name, keywords, error) from error
+            return _checked(output, reward, name, keywords)
+
+    guard.__name__ = name
+    return guard
+
+
+def _checked(output: list[Any], reward: RewardFunction, name: str, keywords: dict[str, Any]) -> list[Any]:
+    try:
+        to_floats(output, len(keywords["completions"]))
+    except (ValueError, TypeError, OverflowError) as error:
+        if len(output) != len(keywords["completions"]):  # no row has done it
+            raise RewardError(name, None, "", error) from error
+        raise _named(reward, name, keywords, error) from error
+    return output
+
+
+def _named(reward: RewardFunction, name: str, keywords: dict[str, Any], error: Exception) -> Exception:
+    """The error with reward, row and excerpt: each row is tried on its own. Memory is told of as memory."""
+    if is_out_of_memory(error) or isinstance(error, EnvironmentProblem):
+        return error
+    count = len(keywords["completions"])
+    columns = {key: values for key, values in keywords.items() if key not in _NOT_COLUMNS}
+    rows = [{key: values[i] for key, values in columns.items()} for i in range(count)]
+    try:
+        score(
+            reward, keywords["completions"], rows, prompts=keywords["prompts"], completion_ids=keywords["completion_ids"],
+            trainer_state=keywords.get("trainer_state"),
+        )  # fmt: skip
+    except RewardError as located:
+        return located
+    return RewardError(name, None, "", error)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an error is a lack of memory, of the machine or of its GPU, by type or by what torch says."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _MEMORY_WORDS)
+
+
+def explained(error: Exception, run: Path) -> Exception:
+    """Return the error to raise: with what to do where the machine is the reason, and as it is otherwise."""
+    if isinstance(error, EnvironmentProblem):
+        return error
+    if is_out_of_memory(error):
+        problem = EnvironmentProblem(
+            f"memory ran out ({type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else 'no message'}). "
+            "Restart the kernel, halve per_device_train_batch_size and double gradient_accumulation_steps, which trains the "
+            f"same; or lower max_completion_length or num_generations. What was trained is kept in {str(run)!r}."
+        )
+    elif is_disk_full(error):
+        problem = EnvironmentProblem(
+            f"the disk of {str(run)!r} is full ({error}). What was saved before is kept. Free some space, then go on with "
+            f"gn.train(..., resume={str(run)!r})."
+        )
+    else:
+        return error
+    problem.__cause__ = error
+    return problem

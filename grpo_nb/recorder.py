@@ -1,0 +1,225 @@
+"""What a training writes and shows at each logged step, and who else looks at it: rows, completions, live figure, observers."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from grpo_nb.config import Settings
+from grpo_nb.interrupts import Interrupts
+from grpo_nb.metrics import Run, read_rows, tidy_row
+from grpo_nb.models import import_unsloth
+from grpo_nb.plots import LivePlot, is_notebook, png, training_figure
+
+import_unsloth()
+
+from transformers import TrainerCallback
+
+if TYPE_CHECKING:
+    import pandas
+
+    from grpo_nb.resumable import ResumableTrainer
+
+
+class Observer(Protocol):
+    """Looks at each logged step while a run is trained; may add measurements to its row, and may ask to stop.
+
+    What it says in `state_dict` is kept in each checkpoint and handed to `load_state_dict` when the run is resumed, so
+    that nothing is told or counted twice.
+    """
+
+    def on_row(self, row: dict[str, float], completions: pandas.DataFrame | None) -> bool:
+        """Look at a step before it is written; keys added to the row are written with it.
+
+        Args:
+            row: As `Run.rows` has it, with `step`.
+            completions: As `Run.completions(step)` gives it; None where the step used completions of an earlier one
+                (`num_iterations` above 1), whose row has no rewards either.
+
+        Returns:
+            True to stop the training after this step, with its checkpoint and adapter saved.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it has to remember, fit for JSON."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up what was remembered."""
+        ...
+
+
+class Recorder(TrainerCallback):
+    """Writes each logged step to the run directory and shows it: a live figure in a notebook, a bar in a terminal.
+
+    Args:
+        run: Whose folder is written to; rows that are there are continued.
+        settings: Of the run.
+        weights: Of the rewards by name.
+        observers: Asked at each row, in this order.
+    """
+
+    def __init__(
+        self, run: Run, settings: Settings, weights: Mapping[str, float], observers: Sequence[Observer] = ()
+    ) -> None:
+        self.run, self.settings, self.weights = run, settings, dict(weights)
+        self.observers = list(observers)
+        self.rows: list[dict[str, float]] = read_rows(run.path / "metrics.jsonl")
+        self.trainer: ResumableTrainer | None = None
+        self.interrupts = Interrupts()
+        self.stopped_by: str | None = None
+        """The observer that asked to stop."""
+        self.pending: BaseException | None = None
+        """What went wrong while a step was recorded. Raised when the step is complete: its weights are already changed."""
+        self._started = time.perf_counter()
+        self.live = LivePlot(weights, settings.beta) if is_notebook() else None
+        self.bar: Any = None
+        (run.path / "completions").mkdir(exist_ok=True)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.begin()
+        if self.live is None:
+            from tqdm import tqdm
+
+            done = state.global_step
+            self.bar = tqdm(
+                total=state.max_steps,
+                initial=done,
+                desc=f"training, resumed at step {done}" if done else "training",
+                unit="step",
+            )
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.interrupts.hold()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        if logs is None or "train_runtime" in logs:  # the trainer's closing summary
+            return
+        row = tidy_row(logs, state.global_step, state.max_steps, self.settings.beta)
+        table = self._completions(state.global_step) if "reward" in row else None
+        if self._ask_observers(row, table):
+            control.should_training_stop = True
+        self.rows.append(row)
+        try:
+            self._write(row, table)
+        except OSError as error:
+            self.pending = self.pending or error
+        if self.live is not None:
+            self.live.update(self.rows)
+        else:
+            self._advance_bar(row)
+
+    def _ask_observers(self, row: dict[str, float], table: pandas.DataFrame | None) -> bool:
+        for observer in self.observers:
+            try:
+                if observer.on_row(row, table):
+                    self.stopped_by = type(observer).__name__
+            except BaseException as error:
+                self.pending = error
+                break
+        return self.stopped_by is not None
+
+    @property
+    def seconds(self) -> float:
+        """Time since this process began with the run."""
+        return time.perf_counter() - self._started
+
+    def copy_records(self, folder: Path) -> None:
+        """Write the rows and alerts so far into a checkpoint, which they belong to: the run's own go back to them."""
+        # From memory: where the last row could not be written, the checkpoint has it all the same.
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in self.rows))
+        alerts = self.run.path / "alerts.jsonl"
+        if alerts.is_file():
+            (folder / "alerts.jsonl").write_bytes(alerts.read_bytes())
+
+    def raise_pending(self) -> None:
+        """Raise what went wrong while the last step was recorded."""
+        if self.pending is not None:
+            error, self.pending = self.pending, None
+            raise error
+
+    def _write(self, row: Mapping[str, float], table: pandas.DataFrame | None) -> None:
+        # Opened anew each time: a network drive sends a file away when it is closed.
+        with (self.run.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        if table is None:
+            return
+        file = self.run.path / "completions" / f"step_{row['step']:06d}.parquet"
+        staged = file.with_suffix(".partial")
+        try:
+            table.to_parquet(staged, index=False)
+            staged.replace(file)
+        except OSError:
+            staged.unlink(missing_ok=True)
+            raise
+
+    def _completions(self, step: int) -> pandas.DataFrame:
+        import pandas
+
+        logs = self.trainer._logs  # the last generation batch, which TRL keeps whether or not it prints it
+        count = len(logs["completion"])
+        table: dict[str, Any] = {
+            "step": [step] * count,
+            # Rows of a group are consecutive: RepeatSampler repeats each prompt num_generations times.
+            "group": [i // self.settings.num_generations for i in range(count)],
+            "prompt": [json.dumps(p) if not isinstance(p, str) else p for p in logs["prompt"]],
+            "completion": [c if isinstance(c, str) else c[-1]["content"] for c in logs["completion"]],
+        }
+        scores = {name: list(values) for name, values in logs["rewards"].items()}
+        table |= scores
+        columns = [(scores[name], weight) for name, weight in self.weights.items()]
+        table["total"] = [
+            math.fsum(w * values[i] for values, w in columns if not math.isnan(values[i])) for i in range(count)
+        ]
+        table["advantage"] = list(logs["advantages"])
+        return pandas.DataFrame(table)
+
+    def _advance_bar(self, row: Mapping[str, float]) -> None:
+        if "reward" in row:
+            shown = {"reward": f"{row['reward']:.2f}", "KL": f"{row['kl']:z.3f}" if "kl" in row else "not measured"}
+            self.bar.set_postfix(shown, refresh=False)
+        self.bar.update(row["step"] - self.bar.n)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the observers have to remember, by name."""
+        return {name: observer.state_dict() for name, observer in self._named_observers()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Hand each observer what it had to remember; one that was not there before starts anew."""
+        for name, observer in self._named_observers():
+            if name in state:
+                observer.load_state_dict(state[name])
+
+    def _named_observers(self) -> list[tuple[str, Observer]]:
+        named: dict[str, Observer] = {}
+        for observer in self.observers:
+            kind = type(observer).__name__
+            same = sum(name.split("#")[0] == kind for name in named)
+            named[f"{kind}#{same}"] = observer
+        return list(named.items())
+
+    def close(self) -> None:
+        """End the bar or the live figure."""
+        if self.bar is not None:
+            self.bar.close()
+        if self.live is not None:
+            self.live.update(self.rows, is_last=True)
+
+    def save_figure(self) -> Path | None:
+        """Write the curves as an image, if there is a row."""
+        if not self.rows:
+            return None
+        folder = self.run.path / "figures"
+        folder.mkdir(exist_ok=True)
+        file, staged = folder / "training.png", folder / ".training.partial"
+        try:
+            staged.write_bytes(png(training_figure(self.rows, self.weights, self.settings.beta), dpi=150))
+            staged.replace(file)
+        finally:
+            staged.unlink(missing_ok=True)
+        return file

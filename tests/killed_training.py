@@ -1,0 +1,114 @@
+"""Run by test_resume.py in a process of its own: trains the tiny model again and again, and is killed again and again.
+
+`python -m tests.killed_training MODEL ROOT N` loads once and forks N children, one after the other. Each goes on with the
+run `killed` and is ended by SIGKILL: at a random moment, or by itself just before a random one of its operations on
+files. The last child trains the same without being killed, as the run `whole`. Prints where each was killed.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import grpo_nb as gn
+from grpo_nb.metrics import read_rows
+from tests.conftest import brevity
+
+_OPERATIONS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "open")
+
+
+def settings_for(model: str, root: str) -> gn.Settings:
+    return gn.preset(
+        "cpu", model=model, max_steps=12, max_completion_length=12, learning_rate=2e-2, max_grad_norm=10.0, run_root=root,
+        num_generations=4, per_device_train_batch_size=8, save_steps=1,
+    )  # fmt: skip
+
+
+def loaded(model: str, root: str):
+    import torch
+
+    torch.set_num_threads(1)  # a fork has no other threads
+    settings = settings_for(model, root)
+    model, tokenizer = gn.load_model(settings)
+    task = gn.load_task("arithmetic", settings, train_size=6, holdout_size=4, tokenizer=tokenizer)
+    return (model, tokenizer, task), settings
+
+
+def train(parts, settings: gn.Settings, name: str) -> gn.Run:
+    return gn.train(*parts, [brevity], settings, name=name, resume="auto")
+
+
+def die_at(count: int, note: Path) -> None:
+    """Kill this process when it is about to do its `count`-th operation on files, and note which one it was."""
+    left = [count]
+
+    def counted(name, operation):
+        def call(*args, **kwargs):
+            left[0] -= 1
+            if left[0] == 0:
+                note.write_text(name)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return operation(*args, **kwargs)
+
+        return call
+
+    for name in _OPERATIONS:
+        setattr(os, name, counted(name, getattr(os, name)))
+
+
+def fork(parts, settings: gn.Settings, operation: int | None, seconds: float | None) -> bool:
+    """Train in a child; return whether it was killed."""
+    child = os.fork()
+    if child == 0:
+        sys.stderr = open(Path(settings.run_root) / "stderr.txt", "a")  # noqa: SIM115
+        code = 1
+        try:
+            if operation is not None:
+                die_at(operation, Path(settings.run_root) / "operation.txt")
+            train(parts, settings, "killed")
+            code = 0
+        finally:
+            os._exit(code)
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "the training failed: see stderr.txt"
+    return os.WIFSIGNALED(status)
+
+
+def main(model: str, root: str, count: str) -> None:
+    Path(root).mkdir(exist_ok=True)
+    parts, settings = loaded(model, root)
+    choose = random.Random(7)
+    kills = []
+    for number in range(int(count)):
+        at_operation = number % 2 == 0
+        operation = choose.randint(1, 90) if at_operation else None
+        seconds = None if at_operation else choose.uniform(0.5, 3.0)
+        if fork(parts, settings, operation, seconds):
+            at = (Path(root) / "operation.txt").read_text() if at_operation else f"{seconds:.1f} s"
+            kills.append({"at": at, "rows": len(read_rows(Path(root) / "killed" / "metrics.jsonl"))})
+    fork_whole(parts, settings)
+    print(json.dumps(kills))
+
+
+def fork_whole(parts, settings: gn.Settings) -> None:
+    """The same training in one go, from the same loaded model."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            train(parts, settings, "whole")
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
