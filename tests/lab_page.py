@@ -136,15 +136,30 @@ class LabPage:
         raise AssertionError(f"{what} did not appear in {seconds:g} s; the page says:\n{self.text()[-3000:]}")
 
     def text(self, css: str = "body") -> str:
-        """Return what can be read in an element."""
-        element = self.find(css)
-        return element.text if element is not None else ""
+        """Return what can be read in the first element, "" if there is none."""
+        return next(iter(self.texts(css)), "")
+
+    def texts(self, css: str) -> list[str]:
+        """Return what can be read in each element, in one look: the lab may replace them at any moment."""
+        read = "return [...document.querySelectorAll(arguments[0])].map(e => e.innerText.trim())"
+        return self.driver.execute_script(read, css)
 
     def click(self, text: str) -> None:
         """Click the button of the lab with this text."""
-        button = self.wait(lambda: self._with_text(".gn-lab button", text), f"the button {text!r}")
-        self._show(button)
-        button.click()
+
+        def press() -> bool:
+            button = self.button(text)
+            if button is None:
+                return False
+            self._show(button)
+            button.click()
+            return True
+
+        self.wait(press, f"the button {text!r}")
+
+    def button(self, text: str) -> Any:
+        """Return the button of the lab with this text, or None."""
+        return self._with_text(".gn-lab button", text)
 
     def control(self, label: str) -> Any:
         """Return the input of the lab under this label."""
@@ -196,14 +211,37 @@ class LabPage:
         return self.driver.execute_script(read)
 
     def overflowing(self) -> list[str]:
-        """Return what of the lab reaches beyond it, without what scrolls in a box of its own."""
+        """Return what of the lab is wider than the lab, apart from boxes that are meant to scroll."""
         read = """
             const lab = document.querySelector('.gn-lab'), edge = lab.getBoundingClientRect().right + 1
-            const scrolls = e => { for (let p = e.parentElement; p && p !== lab; p = p.parentElement)
-              if (['auto', 'scroll', 'hidden'].includes(getComputedStyle(p).overflowX)) return true
-              return false }
-            const wide = [...lab.querySelectorAll('*')].filter(e => e.getBoundingClientRect().right > edge && !scrolls(e))
-            return wide.map(e => e.tagName + '.' + e.className + ' ' + e.getBoundingClientRect().right + ' > ' + edge)"""
+            const meant = '.gn-scroll, .gn-scroll *, pre, pre *, textarea, style'
+            const wide = [...lab.querySelectorAll('*')].filter(e => !e.matches(meant)
+              && (e.getBoundingClientRect().right > edge
+                || (getComputedStyle(e).overflowX === 'auto' && e.scrollWidth > e.clientWidth + 1)))
+            return wide.map(e => e.tagName + '.' + e.className + ' ' + e.scrollWidth + ' in ' + e.clientWidth)"""
+        return self.driver.execute_script(read)
+
+    def faint_texts(self) -> list[str]:
+        """Return texts of the lab with less contrast to their ground than 3 to 1, the least that WCAG 2.1 allows."""
+        read = """
+            const linear = v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4
+            const light = c => { const l = c.slice(0, 3).map(linear)
+              return 0.2126 * l[0] + 0.7152 * l[1] + 0.0722 * l[2] }
+            const parts = s => { const p = s.match(/[\\d.]+/g).map(Number); return p.length < 4 ? [...p, 1] : p }
+            const over = (a, b) => [0, 1, 2].map(i => a[i] * a[3] + b[i] * (1 - a[3]))
+            const ground = e => { const layers = []
+              for (let p = e; p; p = p.parentElement) layers.push(parts(getComputedStyle(p).backgroundColor))
+              return layers.reverse().reduce((below, layer) => over(layer, below), [255, 255, 255]) }
+            const bad = []
+            for (const e of document.querySelectorAll('.gn-lab *')) {
+              if (e.matches('style, option') || e.closest('[disabled]') || !e.offsetParent) continue
+              const hasText = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())
+              if (!hasText && !e.matches('input, textarea')) continue
+              const behind = ground(e), color = over(parts(getComputedStyle(e).color), behind)
+              const [a, b] = [light(color), light(behind)].sort((x, y) => y - x)
+              if ((a + 0.05) / (b + 0.05) < 3) bad.push(e.tagName + '.' + e.className + ': ' + e.textContent.slice(0, 40))
+            }
+            return [...new Set(bad)]"""
         return self.driver.execute_script(read)
 
     def screenshot(self, path: Path, css: str = ".gn-lab") -> None:
