@@ -88,7 +88,8 @@ class LabControls(widgets.VBox):
 
     def _lay_out_completions(self, settings: Settings, has_model: bool) -> widgets.VBox:
         # Not a flex box, which would squeeze eight completions into its height instead of scrolling.
-        self._entries = widgets.VBox(layout={"max_height": "500px", "overflow": "auto", "display": "block"})
+        self._entries = widgets.VBox(layout={"max_height": "500px", "display": "block"})
+        self._entries.add_class("gn-entries")
         self._add_button, self._example_button = button("Add a completion"), button("Right and wrong example")
         size, length = settings.num_generations, settings.max_completion_length
         self._size = above(widgets.BoundedIntText(size, min=1, max=256, description="Group size"), "100px")

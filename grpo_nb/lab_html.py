@@ -47,7 +47,7 @@ def snapshot(parts: Sequence[tuple[str, Sequence[str]]]) -> str:
         content = "".join(views)
         if content:
             shown.append(f'<div class="gn-panel" style="margin:6px 0">{heading(name) if name else ""}{content}</div>')
-    how = '<div class="gn-soft">As it stood when this page was made. Run the notebook to use it.</div>'
+    how = '<div class="gn-soft">As it stood when its cell was run. Run the notebook to use it.</div>'
     return f'<div class="gn-lab">{title()}{how}{"".join(shown)}</div>'
 
 

@@ -24,6 +24,7 @@ body[data-jp-theme-light="false"] .gn-lab, html[theme="dark"] .gn-lab, body.vsco
   border-radius: 3px; padding: 0 3px; word-break: normal; overflow-wrap: anywhere; }
 .gn-lab pre.gn-box { background: rgba(128,128,128,.09); border-radius: 4px; padding: 6px 8px; overflow: auto;
   max-height: 210px; }
+.gn-lab pre.gn-prompt { max-height: 300px; }
 .gn-lab .gn-code { display: flex; gap: 8px; align-items: baseline; margin-top: 8px; }
 .gn-lab .gn-code span { flex: none; font-size: 11px; color: var(--gn-soft); }
 .gn-lab .gn-code pre { flex: 1; min-width: 0; max-height: 60px; overflow: auto; font-size: 11.5px; padding: 3px 7px;
@@ -60,9 +61,12 @@ body[data-jp-theme-light="false"] .gn-lab, html[theme="dark"] .gn-lab, body.vsco
 .gn-lab .gn-above > .widget-label { text-align: left; width: auto; max-width: 100%; font-size: 12px; margin: 0;
   overflow: hidden; text-overflow: ellipsis; color: var(--gn-soft); }
 .gn-lab .gn-above > input, .gn-lab .gn-above > select { flex: none; height: 28px; margin: 0; }
+.gn-lab .widget-checkbox label { display: flex; align-items: center; }
+.gn-lab .widget-checkbox input { margin: 0 6px 0 4px; }
 .gn-lab textarea { font-family: var(--gn-mono); font-size: 12px; line-height: 1.45; resize: vertical; }
 .gn-lab .gn-text > textarea { flex: none; min-height: 84px; max-height: 240px; overflow: auto; margin: 0;
   field-sizing: content; }
+.gn-lab .gn-entries { overflow: hidden auto; }
 .gn-lab .gn-entry { position: relative; margin: 0 0 6px; }
 .gn-lab button.gn-remove { position: absolute; top: 2px; right: 2px; height: 22px; line-height: 22px; font-size: 11px;
   padding: 0 8px; margin: 0; }

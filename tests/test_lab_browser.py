@@ -1,41 +1,31 @@
 """The reward lab in JupyterLab, in a real browser: opened, run and clicked through; scores read off the page.
 
-Screenshots of each stage are kept under the temporary folder of pytest, or in GRPO_NB_SCREENSHOTS.
+Pictures of the stages are kept in pytest's temporary folder, or where GRPO_NB_SCREENSHOTS says.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
 
 import grpo_nb as gn
 from grpo_nb.checks import read_cases
-from tests.lab_page import CHROMIUM, DRIVER, Jupyter, LabPage, write_notebook
+from grpo_nb.scoring import Scores
+from tests.lab_page import CHROMIUM, DRIVER, ROOT, Jupyter, LabPage, write_notebook
 
 pytestmark = pytest.mark.skipif(
     not (CHROMIUM and DRIVER),
-    reason="chromium is not installed (Debian, Ubuntu: apt-get install chromium chromium-driver)",
+    reason="no chromium with chromedriver here; on Debian and Ubuntu: apt-get install chromium chromium-driver",
 )
-
-SETUP = """\
-import grpo_nb as gn
-task = gn.load_task("arithmetic", train_size=40, holdout_size=10)
-def brevity(completions, **kwargs):
-    return [1 / len(c[0]["content"].split()) for c in completions]
-rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5), brevity]"""
-SHOW = "lab = gn.RewardLab({}, cases='cases.jsonl')\nlab"
-
-
-def brevity(completions: list, **columns: object) -> list[float]:
-    return [1 / len(c[0]["content"].split()) for c in completions]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the notebooks are opened."""
     return tmp_path_factory.mktemp("notebooks")
 
 
@@ -61,7 +51,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def on_page(scores: gn.scoring.Scores) -> list[dict[str, str]]:  # type: ignore[name-defined]
+def on_page(scores: Scores) -> list[dict[str, str]]:
     """What the page must say of these scores."""
     words = {1: "more likely", 0: "not moved", -1: "less likely"}
     return [
@@ -71,118 +61,200 @@ def on_page(scores: gn.scoring.Scores) -> list[dict[str, str]]:  # type: ignore[
     ]
 
 
-def test_clicking_through_the_lab(server: Jupyter, page: LabPage, folder: Path, pictures: Path) -> None:
-    write_notebook(folder / "lab.ipynb", SETUP, SHOW.format("rewards, task"))
+def row_on(page: LabPage) -> dict[str, str]:
+    return {"question": page.text(".gn-question"), "answer": page.text(".gn-gold")}
+
+
+def wait_for_scores(page: LabPage, scores: Scores) -> None:
+    expected = on_page(scores)
+    page.wait(lambda: page.scores() == expected, f"the scores {expected}")
+
+
+def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage, folder: Path, pictures: Path) -> None:
+    """The notebook that is published, with the real model, up to the cell after the lab."""
+    published = nbformat.read(ROOT / "notebooks/01_reward_lab.ipynb", as_version=4)
+    (at,) = [i for i, cell in enumerate(published.cells) if "lab = gn.RewardLab(" in cell.source]
+    published.cells = published.cells[: at + 1]
+    nbformat.write(published, folder / "lab.ipynb")
+    rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
     page.open(server, "lab.ipynb")
     page.run_all()
-    page.wait(page.scores, "the table of scores", 60)
-    task = gn.load_task("arithmetic", train_size=40, holdout_size=10)
-    rewards = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags(weight=0.5), brevity]
+    page.wait(page.scores, "the table of scores", 300)
+    texts = [page.value(f"Completion {number}") for number in (1, 2, 3)]
+    wait_for_scores(page, gn.score(rewards, texts, row_on(page)))
+    assert page.text(".gn-prompt").endswith("<|im_start|>assistant"), "the prompt as the model sees it"
+    assert [line["total"] for line in page.scores()] == ["3.5", "1.5", "0"]
+    page.screenshot(pictures / "opened.png")
 
-    # Pick a row: its examples come with it.
-    row = task.train[7]
-    page.write("Row, 0 to 39", "7")
-    page.wait(lambda: page.text(".gn-question") == row["question"], "the question of row 7")
-    assert page.text(".gn-gold") == row["answer"] and row["question"] in page.text(".gn-prompt")
-
-    # Type completions, one of them with what would run in a page that does not escape.
+    # Another row, and completions of one's own.
+    before = row_on(page)
+    page.write("Row, 0 to 188", "7")
+    page.wait(lambda: row_on(page)["question"] not in ("", before["question"]), "the question of row 7")
+    row = row_on(page)
     right = f"<reasoning>\nI count.\n</reasoning>\n<answer>\n{row['answer']}\n</answer>"
-    texts = [right, "<answer>99</answer>", "<script>document.title = 'taken'</script><b>bold</b> or so"]
-    page.click("Add a completion")
+    texts = [right, "<answer>999</answer>", "<reasoning>\n1\n</reasoning>"]
     for number, text in enumerate(texts, 1):
         page.write(f"Completion {number}", text)
     scores = gn.score(rewards, texts, row)
-    page.wait(lambda: page.scores() == on_page(scores), f"the scores {on_page(scores)}")
-    assert page.driver.title != "taken" and not page.find_all(".gn-card script, .gn-card b b, .gn-scores b")
-    assert texts[2] in page.text(".gn-card[data-completion='3'] pre")
+    assert len(set(scores.totals)) == 3
+    wait_for_scores(page, scores)
     marks = page.texts(".gn-card[data-completion='1'] mark.gn-earned")
     assert marks == ["<reasoning>", "</reasoning>", "<answer>", row["answer"], "</answer>"]
-    page.screenshot(pictures / "scores.png")
 
-    # Move a weight.
+    # A weight moved; no reward is called, and totals and advantages follow.
     page.write("correctness", "0.25")
     moved = gn.reweight(scores, {"correctness": 0.25})
-    page.wait(lambda: page.scores() == on_page(moved), f"the scores {on_page(moved)}")
+    assert on_page(moved)[0]["advantage"] != on_page(scores)[0]["advantage"]
+    wait_for_scores(page, moved)
     page.click("Reset weights")
-    page.wait(lambda: page.scores() == on_page(scores), "the weights as they were")
+    wait_for_scores(page, scores)
 
-    # A reward that fails is named, and the lab goes on.
-    page.write("Completion 2", " ")
-    page.wait(lambda: "The reward brevity failed on completion 2: ' '" in page.text(".gn-errors"), "the error")
-    assert "ZeroDivisionError: division by zero" in page.text(".gn-errors") and page.scores()[1]["brevity"] == "failed"
-    page.screenshot(pictures / "error.png")
-    page.write("Completion 2", texts[1])
-    page.wait(lambda: page.scores() == on_page(scores) and not page.find(".gn-errors"), "scores after the error")
-
-    # Probes.
     page.click("Run the probes on this row")
-    page.wait(lambda: page.find(".gn-report"), "the report", 60)
-    report = gn.check_rewards(rewards, [row], format=task.format)
-    said = page.text(".gn-report")
-    assert report.findings and all(finding.kind in said for finding in report.findings)
-    assert "check_rewards on this row: " + ("PASS" if report.ok else "FAIL") in page.text(".gn-lab")
+    page.wait(lambda: page.find(".gn-report table"), "the report")
     verdicts = page.texts(".gn-probes tbody td:first-child")
-    assert (
-        len(verdicts) > 30 and verdicts[0].startswith("fail: brevity raised ZeroDivisionError") and "pass" in verdicts
-    )
+    assert len(verdicts) > 30 and set(verdicts) == {"pass"}
+    assert "check_rewards on this row: PASS" in page.text(".gn-lab")
 
-    # Keep a case.
     page.tab("Cases to keep")
     page.choose("Completion", "Completion 3")
     page.write("It must score", "0.5")
-    page.write("What the case shows", "no tags")
+    page.write("What the case shows", "no answer")
     page.click("Keep the case")
     page.wait(lambda: "FAIL: 1 of 1 cases are not met" in page.text(".gn-lab"), "the verdict on the case")
-    assert "no tags" in page.text(".gn-cases")
-    (case,) = read_cases(folder / "cases.jsonl")
+    assert "no answer" in page.text(".gn-cases")
+    (case,) = read_cases(folder / "reward_cases.jsonl")
     assert (case["reward"], case["completion"], case["expected"]) == ("correctness", texts[2], 0.5)
-    assert case["columns"] == row
-    assert any(f.kind == "case" for f in gn.check_rewards(rewards[0], task, cases=folder / "cases.jsonl").findings)
+    rows = [{"question": "What is 1 + 1?", "answer": "2"}]
+    findings = gn.check_rewards(rewards[0], rows, cases=folder / "reward_cases.jsonl").findings
+    assert any("must score 0.5, is 0" in finding.what for finding in findings if finding.kind == "case")
     page.screenshot(pictures / "cases.png")
 
-
-@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_it_fits_a_narrow_page_in_both_themes(
-    theme: str, server: Jupyter, page: LabPage, folder: Path, pictures: Path
-) -> None:
-    name = theme.split()[-1].lower()
-    long = "lab.completions = ['<answer>' + 'word ' * 3000 + '</answer>', 'x' * 5000, '']\nlab._probe_button.click()"
-    write_notebook(folder / f"{name}.ipynb", SETUP, SHOW.format("rewards, task"), long)
-    page.driver.set_window_size(900, 1000)
-    page.open(server, f"{name}.ipynb")
-    page.run_all()
-    page.wait(lambda: len(page.scores()) == 3 and page.find(".gn-report"), "the scores", 60)
-    page.set_theme(theme)
-    assert page.overflowing() == []
-    tall = page.driver.execute_script(
-        "return [...document.querySelectorAll('.gn-lab textarea, .gn-lab pre')].map(e => e.clientHeight).filter(h => h > 260)"
-    )
-    assert tall == [], "long completions scroll inside their boxes"
-    faint = page.faint_texts()
-    assert faint == [], "text must stand out from its ground"
-    page.screenshot(pictures / f"narrow_{name}.png")
-
-
-def test_sampling_from_the_real_model(server: Jupyter, page: LabPage, folder: Path, pictures: Path) -> None:
-    load = "model, tokenizer = gn.load_model(gn.preset('cpu'))"
-    show = SHOW.format("rewards[:3], task, model, tokenizer, gn.preset('cpu')")
-    write_notebook(folder / "model.ipynb", SETUP, load, show)
-    page.open(server, "model.ipynb")
-    page.run_all()
-    page.wait(page.scores, "the lab", 120)
-    assert page.text(".gn-prompt").rstrip().endswith("<|im_start|>assistant")
+    # A group from the model.
     page.write("Group size", "4")
     page.click("Sample a group")
     page.wait(lambda: "Sampling 4 completions" in page.text(".gn-status"), "the word that it is sampling")
-    button = page.wait(lambda: page.button("Sampling..."), "the button while it samples")
-    assert not button.is_enabled()
-    page.wait(lambda: "Sampled 4 completions for row 0" in page.text(".gn-status"), "the completions", 90)
+    page.wait(lambda: "Sampled 4 completions for row 7" in page.text(".gn-status"), "the completions", 300)
     assert page.button("Sample a group").is_enabled()
-    texts = [page.control(f"Completion {number}").get_attribute("value") for number in range(1, 5)]
+    texts = [page.value(f"Completion {number}") for number in (1, 2, 3, 4)]
     assert all(text.strip() for text in texts) and len(set(texts)) > 1
-    # With the example turn in its prompt this model mostly uses the tags.
-    assert any("<answer>" in text for text in texts), json.dumps(texts)
-    task = gn.load_task("arithmetic", train_size=40, holdout_size=10)
-    rewards = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags(weight=0.5)]
-    assert page.scores() == on_page(gn.score(rewards, texts, task.train[0]))
+    wait_for_scores(page, gn.score(rewards, texts, row))
     page.screenshot(pictures / "sampled.png")
+
+
+EVIL = "\"'><img src=x onerror=\"window.taken='img'\"><script>window.taken='script'</script>"
+
+HOSTILE = f"""\
+import grpo_nb as gn
+EVIL = {EVIL!r}
+rows = [{{"question": EVIL, "answer": "23" + EVIL, "prompt": [{{"role": "user", "content": EVIL}}]}}] * 3
+def brevity(completions, **columns):
+    if not completions[-1][0]["content"].split():
+        raise ValueError("nothing to count " + EVIL)
+    return [1 / len(c[0]["content"].split()) for c in completions]
+def odd(completions, **columns):
+    return [0.5 for _ in completions]
+odd.__name__ = EVIL
+lab = gn.RewardLab([gn.rewards.correctness(), brevity, odd], rows, cases="hostile.jsonl")
+lab"""
+
+EDITED = """\
+def brevity(completions, **columns):
+    return [1 / (1 + len(c[0]["content"].split())) for c in completions]
+lab.update([gn.rewards.correctness(), brevity, odd])"""
+
+
+def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage, folder: Path, pictures: Path) -> None:
+    write_notebook(folder / "hostile.ipynb", HOSTILE, EDITED)
+    page.open(server, "hostile.ipynb")
+    page.run_cell("import grpo_nb")
+    page.wait(page.scores, "the table of scores")
+    assert page.text(".gn-question") == EVIL and page.text(".gn-gold") == "23" + EVIL
+    assert EVIL in page.text(".gn-prompt") and EVIL in page.scores()[0]
+
+    # The reward fails on the second text: it is named, with row and excerpt, and the rest goes on.
+    page.write("Completion 1", EVIL)
+    page.write("Completion 2", " ")
+    page.wait(lambda: "The reward brevity failed on completion 2: ' '" in page.text(".gn-errors"), "the error")
+    assert f"ValueError: nothing to count {EVIL}" in page.text(".gn-errors")
+    assert 'raise ValueError("nothing to count "' in page.text(".gn-errors"), "the line that raised"
+    assert [line["brevity"] for line in page.scores()] == [f"{1 / len(EVIL.split()):.4g}", "failed"]
+    assert [line["push"] for line in page.scores()] == ["not moved", "unknown"]
+    page.screenshot(pictures / "error.png")
+
+    # Mended in the next cell: the same texts are scored again.
+    page.run_cell("lab.update(")
+    expected = [f"{1 / (1 + len(EVIL.split())):.4g}", "1"]
+    page.wait(lambda: [line["brevity"] for line in page.scores()] == expected, "the new scores")
+    assert not page.find(".gn-errors") and page.value("Completion 1") == EVIL
+
+    page.click("Run the probes on this row")
+    page.wait(lambda: page.find(".gn-report table"), "the report")
+    page.tab("Cases to keep")
+    page.write("What the case shows", EVIL)
+    page.click("Keep the case")
+    page.wait(lambda: EVIL in page.text(".gn-cases"), "the case")
+    injected = page.find_all(".gn-lab img, .gn-lab script, .gn-lab [onerror]")
+    assert not injected and page.driver.execute_script("return window.taken") is None
+    # That an img would have been noticed:
+    page.driver.execute_script(
+        "document.querySelector('.gn-title').insertAdjacentHTML('beforeend', arguments[0])", EVIL
+    )
+    page.wait(lambda: page.driver.execute_script("return window.taken") == "img", "the control")
+
+
+LONG = """\
+import grpo_nb as gn
+task = gn.load_task("arithmetic", train_size=40, holdout_size=10)
+def brevity(completions, **columns):
+    return [1 / len(c[0]["content"].split()) for c in completions]
+rewards = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags(weight=0.5), brevity]
+lab = gn.RewardLab(rewards, task, cases="long.jsonl")
+lab.completions = ["<answer>" + "word " * 3000 + "</answer>", "x" * 5000, ""]
+lab"""
+
+
+def test_it_fits_wide_and_narrow_pages_in_both_themes(
+    server: Jupyter, page: LabPage, folder: Path, pictures: Path
+) -> None:
+    write_notebook(folder / "long.ipynb", LONG)
+    page.open(server, "long.ipynb")
+    page.run_all()
+    page.wait(lambda: len(page.scores()) == 3, "the scores")
+    page.click("Run the probes on this row")
+    page.wait(lambda: page.find(".gn-report table"), "the report")
+    for theme in ("JupyterLab Dark", "JupyterLab Light"):
+        page.set_theme(theme)
+        for width in (1200, 700):
+            page.driver.set_window_size(width, 1000)
+            page.wait(lambda width=width: page.driver.execute_script("return window.innerWidth") == width, "the width")
+            page.screenshot(pictures / f"long_{theme.split()[-1].lower()}_{width}.png")
+            assert page.overflowing() == []
+            tall = page.driver.execute_script(
+                "return [...document.querySelectorAll('.gn-lab textarea, .gn-lab pre')].map(e => e.clientHeight)"
+                ".filter(height => height > 310)"
+            )
+            assert tall == [], "long completions scroll inside their boxes"
+        assert page.faint_texts() == [], f"text must stand out from its ground: {theme}"
+
+
+def test_a_saved_notebook_shows_the_lab_without_a_kernel(
+    server: Jupyter, page: LabPage, folder: Path, pictures: Path
+) -> None:
+    from nbconvert import HTMLExporter
+
+    write_notebook(folder / "saved.ipynb", HOSTILE)
+    page.open(server, "saved.ipynb")
+    page.run_all()
+    page.wait(page.scores, "the table of scores")
+    expected, row = page.scores(), row_on(page)
+    page.choose_menu("File", "Save Notebook")
+    page.wait(lambda: '"text/html"' in (folder / "saved.ipynb").read_text(), "the saved notebook")
+    html, _ = HTMLExporter().from_filename(str(folder / "saved.ipynb"))
+    (folder / "saved.html").write_text(html)
+    page.driver.get((folder / "saved.html").as_uri())
+    assert page.scores() == expected and row_on(page) == row
+    assert page.find(".gn-scores").is_displayed() and "Run the notebook to use it" in page.text(".gn-lab")
+    assert (
+        not page.find_all(".gn-lab img, .gn-lab script") and page.driver.execute_script("return window.taken") is None
+    )
+    page.screenshot(pictures / "saved.png")
