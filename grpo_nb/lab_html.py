@@ -77,7 +77,7 @@ def push(advantage: float) -> str:
 def scores_view(scores: Scores, advantages: Sequence[float]) -> str:
     """Return the table of every reward, total and advantage, a line for each completion."""
     heads = "".join(
-        f'<th class="gn-number">{said(name)}<br><span class="gn-soft">&times; {weight:g}</span></th>'
+        f'<th class="gn-number" title="{said(name)}">{said(name)}<br><span class="gn-soft">&times; {weight:g}</span></th>'
         for name, weight in scores.weights.items()
     )
     lines = []
@@ -88,15 +88,16 @@ def scores_view(scores: Scores, advantages: Sequence[float]) -> str:
             for name, value in values.items()
         )
         moved = "unknown" if failed else push(advantage)
+        way = {"more likely": " gn-up", "less likely": " gn-down"}.get(moved, "")
         shown = "none" if failed else f"{advantage:+.3f}"
         text = " ".join(scores.completions[i].split()) or "(empty)"
         lines.append(
             f'<tr data-completion="{i + 1}"><td>{i + 1}</td><td class="gn-short" title="{said(shorten(text, 400))}">'
             f'{said(text[:90])}</td>{cells}<td class="gn-number gn-strong gn-total">{number(total)}</td>'
-            f'<td class="gn-number gn-advantage">{shown}</td><td class="gn-push">{moved}</td></tr>'
+            f'<td class="gn-number gn-advantage">{shown}</td><td class="gn-push{way}">{moved}</td></tr>'
         )  # fmt: skip
     return (
-        '<div class="gn-scroll"><table class="gn-scores"><thead><tr><th>#</th><th>Completion</th>'
+        '<div class="gn-scroll"><table class="gn-scores"><thead><tr><th>#</th><th class="gn-short">Completion</th>'
         f'{heads}<th class="gn-number">Total</th><th class="gn-number">Advantage</th><th>In training</th></tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>{_group_note(scores)}"
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 STYLE = """<style>
 .gn-lab { --gn-soft: #5b5f66; --gn-good: #1a7030; --gn-bad: #b3261e; --gn-line: var(--jp-border-color2, rgba(128,128,128,.35));
   --gn-mono: var(--jp-code-font-family, ui-monospace, Menlo, Consolas, monospace);
-  color: var(--jp-ui-font-color1, inherit); max-width: 1180px; }
+  color: var(--jp-ui-font-color1, inherit); font-size: 13px; line-height: 1.45; max-width: 1180px; }
 body[data-jp-theme-light="false"] .gn-lab, html[theme="dark"] .gn-lab, body.vscode-dark .gn-lab {
   --gn-soft: #a9aeb6; --gn-good: #63c97a; --gn-bad: #ff8f86; }
 .gn-lab .widget-html-content { line-height: 1.45; font-size: 13px; flex: 1 1 0; min-width: 0; width: 100%; }
@@ -30,14 +30,18 @@ body[data-jp-theme-light="false"] .gn-lab, html[theme="dark"] .gn-lab, body.vsco
 .gn-lab .gn-code pre { flex: 1; min-width: 0; max-height: 60px; overflow: auto; font-size: 11.5px; padding: 3px 7px;
   background: rgba(128,128,128,.09); border-radius: 4px; user-select: all; }
 .gn-lab table { border-collapse: collapse; width: 100%; margin: 4px 0; font-size: 13px; color: inherit; table-layout: auto; }
-.gn-lab th, .gn-lab td { text-align: left; padding: 5px 8px; vertical-align: top; max-width: 360px; white-space: normal;
-  overflow-wrap: break-word; border: 0 solid var(--gn-line); border-bottom-width: 1px; }
+.gn-lab th, .gn-lab td { padding: 5px 8px; vertical-align: top; max-width: 360px; white-space: normal;
+  overflow-wrap: break-word; border: 0 solid var(--gn-line); border-bottom-width: 1px; font-size: 13px; }
 .gn-lab th { font-weight: 600; vertical-align: bottom; white-space: nowrap; }
+.gn-lab th.gn-number { max-width: 170px; overflow: hidden; text-overflow: ellipsis; }
 .gn-lab th .gn-soft { font-weight: 400; }
-.gn-lab .gn-number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.gn-lab.gn-lab thead th, .gn-lab.gn-lab tbody td { text-align: left; }
+.gn-lab.gn-lab tr .gn-number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .gn-lab .gn-short { max-width: 150px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
 .gn-lab .gn-strong { font-weight: 600; }
 .gn-lab .gn-push { white-space: nowrap; }
+.gn-lab .gn-up { color: var(--gn-good); }
+.gn-lab .gn-down { color: var(--gn-bad); }
 .gn-lab .gn-verdict { min-width: 96px; }
 .gn-lab .gn-pass { color: var(--gn-good); font-weight: 600; }
 .gn-lab .gn-fail { color: var(--gn-bad); font-weight: 600; }
@@ -52,7 +56,7 @@ body[data-jp-theme-light="false"] .gn-lab, html[theme="dark"] .gn-lab, body.vsco
   margin-top: 6px; }
 .gn-lab .gn-card { border: 1px solid var(--gn-line); border-radius: 6px; padding: 8px 10px; min-width: 0; }
 .gn-lab .gn-card .gn-box { margin-top: 5px; }
-.gn-lab .gn-card ul { margin: 6px 0 0; padding-left: 18px; }
+.gn-lab .gn-card ul { margin: 6px 0 0; padding-left: 18px; overflow-wrap: anywhere; }
 .gn-lab mark { color: inherit; border-radius: 3px; padding: 1px 2px; background: rgba(120,120,120,.28); }
 .gn-lab mark.gn-earned { background: rgba(46,160,67,.33); box-shadow: inset 0 -2px rgba(46,160,67,.9); }
 .gn-lab mark.gn-lost { background: rgba(211,47,47,.25); box-shadow: inset 0 -2px rgba(211,47,47,.8); }
@@ -68,12 +72,13 @@ body[data-jp-theme-light="false"] .gn-lab, html[theme="dark"] .gn-lab, body.vsco
   field-sizing: content; }
 .gn-lab .gn-entries { overflow: hidden auto; }
 .gn-lab .gn-entry { position: relative; margin: 0 0 6px; }
+.gn-lab .gn-entry > .gn-text { margin: 0; }
 .gn-lab button.gn-remove { position: absolute; top: 2px; right: 2px; height: 22px; line-height: 22px; font-size: 11px;
   padding: 0 8px; margin: 0; }
 .gn-lab button.gn-remove:disabled { visibility: hidden; }
 @media (max-width: 860px) {
   .gn-lab .gn-scores th, .gn-lab .gn-scores td { padding: 4px 5px; font-size: 12px; }
-  .gn-lab .gn-scores .gn-short { max-width: 70px; }
+  .gn-lab .gn-scores .gn-short { display: none; }
   .gn-lab .gn-code { display: block; }
 }
 </style>"""

@@ -23,7 +23,7 @@ DRIVER = shutil.which("chromedriver")
 PATIENCE = 120.0
 _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
 
 
@@ -270,13 +270,14 @@ class LabPage:
     # How it looks.
 
     def overflowing(self) -> list[str]:
-        """Return what of the lab is wider than the lab or scrolls sideways, apart from boxes that are meant to scroll."""
+        """Return what of the lab is wider than the lab, cut off or scrolled sideways, apart from what is meant to be."""
         read = """
             const lab = document.querySelector('.gn-lab'), edge = lab.getBoundingClientRect().right + 1
             const meant = '.gn-scroll, .gn-scroll *, pre, pre *, textarea, style, select, option'
             const wide = [...lab.querySelectorAll('*')].filter(e => !e.matches(meant)
               && (e.getBoundingClientRect().right > edge
-                || (['auto', 'scroll'].includes(getComputedStyle(e).overflowX) && e.scrollWidth > e.clientWidth + 1)))
+                || (['auto', 'scroll', 'hidden'].includes(getComputedStyle(e).overflowX) && e.scrollWidth > e.clientWidth + 1
+                  && getComputedStyle(e).textOverflow !== 'ellipsis')))
             return wide.map(e => e.tagName + '.' + e.className + ' ' + e.scrollWidth + ' in ' + e.clientWidth)"""
         return self.driver.execute_script(read)
 

@@ -71,9 +71,9 @@ def wait_for_scores(page: LabPage, scores: Scores) -> None:
 
 
 def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage, folder: Path, pictures: Path) -> None:
-    """The notebook that is published, with the real model, up to the cell after the lab."""
+    """The notebook that is published, with the real model, up to the cell that asks the lab for its scores."""
     published = nbformat.read(ROOT / "notebooks/01_reward_lab.ipynb", as_version=4)
-    (at,) = [i for i, cell in enumerate(published.cells) if "lab = gn.RewardLab(" in cell.source]
+    (at,) = [i for i, cell in enumerate(published.cells) if cell.source.startswith("scores = gn.score(")]
     published.cells = published.cells[: at + 1]
     nbformat.write(published, folder / "lab.ipynb")
     rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
@@ -88,11 +88,12 @@ def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage, fo
 
     # Another row, and completions of one's own.
     before = row_on(page)
-    page.write("Row, 0 to 188", "7")
+    (label,) = [text for text in page.texts(".gn-lab .widget-label") if text.startswith("Row, 0 to ")]
+    page.write(label, "7")
     page.wait(lambda: row_on(page)["question"] not in ("", before["question"]), "the question of row 7")
     row = row_on(page)
     right = f"<reasoning>\nI count.\n</reasoning>\n<answer>\n{row['answer']}\n</answer>"
-    texts = [right, "<answer>999</answer>", "<reasoning>\n1\n</reasoning>"]
+    texts = [right, "<answer>999</answer>", "It is 1."]
     for number, text in enumerate(texts, 1):
         page.write(f"Completion {number}", text)
     scores = gn.score(rewards, texts, row)
@@ -137,8 +138,14 @@ def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage, fo
     assert page.button("Sample a group").is_enabled()
     texts = [page.value(f"Completion {number}") for number in (1, 2, 3, 4)]
     assert all(text.strip() for text in texts) and len(set(texts)) > 1
-    wait_for_scores(page, gn.score(rewards, texts, row))
+    scores = gn.score(rewards, texts, row)
+    wait_for_scores(page, scores)
     page.screenshot(pictures / "sampled.png")
+
+    # What stands in the lab is there for the next cell.
+    page.run_cell("scores = gn.score(")
+    said = f"advantages: {[round(advantage, 2) for advantage in scores.advantages()]}"
+    page.wait(lambda: page.output("scores = gn.score(").startswith(said), said)
 
 
 EVIL = "\"'><img src=x onerror=\"window.taken='img'\"><script>window.taken='script'</script>"

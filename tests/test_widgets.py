@@ -460,3 +460,22 @@ def test_the_prompt_is_shown_as_the_model_sees_it(task: Task) -> None:
 def test_it_shows_itself_in_one_line(lab: gn.RewardLab) -> None:
     lab.completions = [RIGHT]
     assert repr(lab).startswith("RewardLab of correctness, xml_format, brevity: row 0 of 5, 1 completion(s), totals 3.")
+
+
+def test_pages_that_show_no_widgets_get_a_picture_of_it(lab: gn.RewardLab) -> None:
+    from IPython.core.formatters import DisplayFormatter
+
+    lab.completions = [RIGHT, "", WRONG]
+    shown, _ = DisplayFormatter().format(lab)
+    assert shown["application/vnd.jupyter.widget-view+json"]["model_id"] == lab.model_id, (
+        "where there are widgets, this"
+    )
+    assert shown["text/plain"] == repr(lab)
+    page = shown["text/html"]
+    for view in (lab._row_view, lab._errors, lab._table, lab._cards):
+        assert view.value and view.value in page
+    assert "What is 20 + 3?" in page and "ZeroDivisionError" in page and "<style>" in page
+    lab._row.value = 1
+    assert "What is 21 + 3?" in DisplayFormatter().format(lab)[0]["text/html"], "as it stands now"
+    lab.close()
+    assert "text/plain" in DisplayFormatter().format(lab)[0]
