@@ -6,9 +6,10 @@ narrow page.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ipywidgets as widgets
@@ -41,6 +42,7 @@ class LabControls(widgets.VBox):
         self.add_class("gn-lab")
         self._status, self._errors = view(), view()
         self._status.add_class("gn-status")
+        self._is_quiet = False
         row, completions = self._lay_out_row(rows), self._lay_out_completions(settings, has_model)
         self.children = [
             widgets.HTML(views.title()),
@@ -50,6 +52,21 @@ class LabControls(widgets.VBox):
             self._lay_out_scores(),
             self._lay_out_marks(),
         ]
+        self._pictured = [
+            ("The row", [self._row_view]),
+            ("", [self._errors]),
+            ("Scores", [self._table, self._table_code]),
+            ("Where it came from", [self._cards]),
+        ]
+
+    @contextlib.contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """Change several controls without scoring after each."""
+        before, self._is_quiet = self._is_quiet, True
+        try:
+            yield
+        finally:
+            self._is_quiet = before
 
     # ipywidgets 7 shows a widget through this method, 8 through the other one: the other one will do for both.
     _ipython_display_ = None
@@ -64,13 +81,7 @@ class LabControls(widgets.VBox):
 
     def _snapshot(self) -> str:
         """Return what the lab shows, as HTML that needs no kernel."""
-        parts = [
-            ("The row", (self._row_view,)),
-            ("", (self._errors,)),
-            ("Scores", (self._table, self._table_code)),
-            ("Where it came from", (self._cards,)),
-        ]
-        return views.snapshot([(name, [shown.value for shown in panel]) for name, panel in parts])
+        return views.snapshot([(name, [shown.value for shown in panel]) for name, panel in self._pictured])
 
     def _add_tabs(self, tabs: Sequence[tuple[str, widgets.Widget]]) -> None:
         shown = widgets.Tab(layout={"margin": "6px 2px"})

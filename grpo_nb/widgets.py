@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from IPython import get_ipython
-
 from grpo_nb import lab_html as views
 from grpo_nb.config import Settings
 from grpo_nb.data import Task
@@ -22,7 +20,7 @@ from grpo_nb.deadlines import run_with_deadline
 from grpo_nb.findings import RewardReport
 from grpo_nb.formats import AnswerFormat, xml
 from grpo_nb.lab import ProbeTable, example_completions, prompt_text, rows_of, sample_group
-from grpo_nb.lab_code import CodeLines, name_in
+from grpo_nb.lab_code import CodeLines, notebook_lines
 from grpo_nb.lab_controls import EVERY_REWARD, Entry, LabControls, in_panel, weight_box
 from grpo_nb.lab_tabs import CasesTab, ProbesTab
 from grpo_nb.reward_calls import RewardFunction, displayable, reward_name
@@ -90,10 +88,11 @@ class RewardLab(LabControls):
         self.scores: Scores | None = None
         """The scores shown, under the weights shown; None where scoring itself failed."""
         self._failures: list[BaseException] = []
-        self._is_quiet, self._are_examples = False, False
+        self._are_examples = False
         self._cases = CasesTab(self, str(cases))
         self._probes = ProbesTab(self, self._cases)
         self._add_tabs([("Probes", self._probes), ("Cases to keep", self._cases)])
+        self._pictured.append(("Probes", [self._probes.table, self._probes.report_view]))
         self._connect()
         self._show_weights({reward_name(reward): weight_of(reward) for reward in self._rewards})
         self._show_row()
@@ -215,14 +214,10 @@ class RewardLab(LabControls):
             (self._score_button, self._rescore),
         ):
             pressed.on_click(callback)
-        for control, callback in (
-            (self._row, self._pick_row),
-            (self._size, self._show_code),
-            (self._temperature, self._show_code),
-            (self._length, self._show_code),
-            (self._marked, self._show_cards),
-        ):
-            control.observe(callback, "value")
+        for control in (self._size, self._temperature, self._length):
+            control.observe(self._show_code, "value")
+        self._row.observe(self._pick_row, "value")
+        self._marked.observe(self._show_cards, "value")
 
     @contextlib.contextmanager
     def showing_errors(self) -> Iterator[None]:
@@ -239,15 +234,6 @@ class RewardLab(LabControls):
         """Take away what was found on another row or with other rewards."""
         self._probes.forget()
         self._cases.result.value = ""
-
-    @contextlib.contextmanager
-    def _quietly(self) -> Iterator[None]:
-        """Change several controls without scoring after each."""
-        before, self._is_quiet = self._is_quiet, True
-        try:
-            yield
-        finally:
-            self._is_quiet = before
 
     def _set_completions(self, texts: Sequence[str], are_examples: bool = False) -> None:
         with self._quietly():
@@ -398,21 +384,8 @@ class RewardLab(LabControls):
     # The code under the views.
 
     def code_lines(self) -> CodeLines:
-        """The names of the user's notebook; where there is none, those of the constructor."""
-        shell = get_ipython()
-        names: Mapping[str, Any] = shell.user_ns if shell is not None else {}
-        lab = name_in(names, self, "lab")
-        as_given = isinstance(self._given_rewards, list) and self._given_rewards == self._rewards
-
-        def name(value: Any, part: str) -> str:
-            return name_in(names, value, part if shell is None else f"{lab}.{part}") if value is not None else ""
-
-        return CodeLines(
-            lab=lab,
-            rewards=name(self._given_rewards, "rewards") if as_given else f"{lab}.rewards",
-            task=name(self.task, "task"), model=name(self.model, "model"), tokenizer=name(self.tokenizer, "tokenizer"),
-            is_task=isinstance(self.task, Task), row=self.row_number, answer=self.answer,
-        )  # fmt: skip
+        """Return the lines of code for what is shown."""
+        return notebook_lines(self, self._given_rewards)
 
     def _show_code(self, _: Any = None) -> None:
         lines, texts = self.code_lines(), self.completions

@@ -380,7 +380,7 @@ def test_code_uses_the_names_of_the_notebook(task: Task, monkeypatch: pytest.Mon
 
     mine = [correctness()]
     Shell.user_ns = {"_": mine, "my_rewards": mine, "sums": task}
-    monkeypatch.setattr("grpo_nb.widgets.get_ipython", lambda: Shell)
+    monkeypatch.setattr("grpo_nb.lab_code.get_ipython", lambda: Shell)
     lab = gn.RewardLab(mine, task)
     assert "(my_rewards, " in said_code(lab._table_code)[0] and "sums.train[0]" in said_code(lab._table_code)[0]
     Shell.user_ns["bench"] = lab
@@ -476,6 +476,8 @@ def test_pages_that_show_no_widgets_get_a_picture_of_it(lab: gn.RewardLab) -> No
         assert view.value and view.value in page
     assert "What is 20 + 3?" in page and "ZeroDivisionError" in page and "<style>" in page
     lab._row.value = 1
-    assert "What is 21 + 3?" in DisplayFormatter().format(lab)[0]["text/html"], "as it stands now"
+    lab._probes.run_button.click()
+    page = DisplayFormatter().format(lab)[0]["text/html"]
+    assert "What is 21 + 3?" in page and lab._probes.table.value in page, "as it stands now"
     lab.close()
     assert "text/plain" in DisplayFormatter().format(lab)[0]
