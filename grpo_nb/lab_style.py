@@ -70,14 +70,14 @@ body[data-jp-theme-light="false"] .gn-lab, html[theme="dark"] .gn-lab, body.vsco
 .gn-lab textarea { font-family: var(--gn-mono); font-size: 12px; line-height: 1.45; resize: vertical; }
 .gn-lab .gn-text > textarea { flex: none; min-height: 84px; max-height: 240px; overflow: auto; margin: 0;
   field-sizing: content; }
-.gn-lab .gn-entries { overflow: hidden auto; }
+.gn-lab .gn-entries { overflow: hidden auto; margin: 0 2px 6px; }
 .gn-lab .gn-entry { position: relative; margin: 0 0 6px; }
 .gn-lab .gn-entry > .gn-text { margin: 0; }
 .gn-lab button.gn-remove { position: absolute; top: 2px; right: 2px; height: 22px; line-height: 22px; font-size: 11px;
   padding: 0 8px; margin: 0; }
 .gn-lab button.gn-remove:disabled { visibility: hidden; }
 @media (max-width: 860px) {
-  .gn-lab .gn-scores th, .gn-lab .gn-scores td { padding: 4px 5px; font-size: 12px; }
+  .gn-lab .gn-scores th, .gn-lab .gn-scores td { padding: 4px 3px; font-size: 12px; }
   .gn-lab .gn-scores .gn-short { display: none; }
   .gn-lab .gn-code { display: block; }
 }
