@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from IPython import get_ipython
+
+from grpo_nb.data import Task
+
 # Completions longer than this together are named, not spelt out: nobody reads or copies a line of a hundred pages.
 _LITERAL_LENGTH = 1500
 
@@ -97,3 +101,27 @@ class CodeLines:
     def _literal(self, completions: Sequence[str]) -> str:
         literal = repr(list(completions))
         return literal if len(literal) <= _LITERAL_LENGTH else f"{self.lab}.completions"
+
+
+def notebook_lines(lab: Any, given_rewards: Any) -> CodeLines:
+    """Return the lines for a lab in the names of the notebook that it stands in; where there is none, those of its constructor.
+
+    Args:
+        lab: A `RewardLab`.
+        given_rewards: What its user gave as rewards: the object that the notebook has a name for, as long as it is a list of
+            the rewards in use.
+    """
+    shell = get_ipython()
+    names: Mapping[str, Any] = shell.user_ns if shell is not None else {}
+    lab_name = name_in(names, lab, "lab")
+    as_given = isinstance(given_rewards, list) and given_rewards == lab.rewards
+
+    def name(value: Any, part: str) -> str:
+        return name_in(names, value, part if shell is None else f"{lab_name}.{part}") if value is not None else ""
+
+    return CodeLines(
+        lab=lab_name,
+        rewards=name(given_rewards, "rewards") if as_given else f"{lab_name}.rewards",
+        task=name(lab.task, "task"), model=name(lab.model, "model"), tokenizer=name(lab.tokenizer, "tokenizer"),
+        is_task=isinstance(lab.task, Task), row=lab.row_number, answer=lab.answer,
+    )  # fmt: skip

@@ -6,8 +6,10 @@ narrow page.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import ipywidgets as widgets
@@ -32,25 +34,61 @@ class LabControls(widgets.VBox):
     Args:
         rows: How many rows there are to choose from.
         settings: For what the sampling controls begin with.
-        cases: The file for cases to begin with.
         has_model: Whether there is something to sample from.
     """
 
-    def __init__(self, *, rows: int, settings: Settings, cases: str, has_model: bool) -> None:
+    def __init__(self, *, rows: int, settings: Settings, has_model: bool) -> None:
         super().__init__()
         self.add_class("gn-lab")
         self._status, self._errors = view(), view()
         self._status.add_class("gn-status")
+        self._is_quiet = False
         row, completions = self._lay_out_row(rows), self._lay_out_completions(settings, has_model)
         self.children = [
-            widgets.HTML(f'{views.STYLE}<div class="gn-title" role="heading" aria-level="2">Reward lab</div>'),
+            widgets.HTML(views.title()),
             widgets.HBox([row, completions], layout={"flex_flow": "row wrap", "align_items": "stretch"}),
             self._status,
             self._errors,
             self._lay_out_scores(),
             self._lay_out_marks(),
-            self._lay_out_tabs(cases),
         ]
+        self._pictured = [
+            ("The row", [self._row_view]),
+            ("", [self._errors]),
+            ("Scores", [self._table, self._table_code]),
+            ("Where it came from", [self._cards]),
+        ]
+
+    @contextlib.contextmanager
+    def _quietly(self) -> Iterator[None]:
+        """Change several controls without scoring after each."""
+        before, self._is_quiet = self._is_quiet, True
+        try:
+            yield
+        finally:
+            self._is_quiet = before
+
+    # ipywidgets 7 shows a widget through this method, 8 through the other one: the other one will do for both.
+    _ipython_display_ = None
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        """Return the widget, and for pages that cannot show one, as on GitHub, its views as they are now."""
+        shown = {"text/plain": repr(self), "text/html": self._snapshot()}
+        if self.comm is not None:
+            view_of_widget = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
+            shown["application/vnd.jupyter.widget-view+json"] = view_of_widget
+        return shown
+
+    def _snapshot(self) -> str:
+        """Return what the lab shows, as HTML that needs no kernel."""
+        return views.snapshot([(name, [shown.value for shown in panel]) for name, panel in self._pictured])
+
+    def _add_tabs(self, tabs: Sequence[tuple[str, widgets.Widget]]) -> None:
+        shown = widgets.Tab(layout={"margin": "6px 2px"})
+        shown.children = [tab for _, tab in tabs]
+        for number, (title, _) in enumerate(tabs):
+            shown.set_title(number, title)
+        self.children = [*self.children, shown]
 
     def _lay_out_row(self, rows: int) -> widgets.VBox:
         limits = f"Row, 0 to {rows - 1}"
@@ -61,7 +99,8 @@ class LabControls(widgets.VBox):
 
     def _lay_out_completions(self, settings: Settings, has_model: bool) -> widgets.VBox:
         # Not a flex box, which would squeeze eight completions into its height instead of scrolling.
-        self._entries = widgets.VBox(layout={"max_height": "500px", "overflow": "auto", "display": "block"})
+        self._entries = widgets.VBox(layout={"max_height": "500px", "display": "block"})
+        self._entries.add_class("gn-entries")
         self._add_button, self._example_button = button("Add a completion"), button("Right and wrong example")
         size, length = settings.num_generations, settings.max_completion_length
         self._size = above(widgets.BoundedIntText(size, min=1, max=256, description="Group size"), "100px")
@@ -95,32 +134,16 @@ class LabControls(widgets.VBox):
         head = heading("Where it came from", "the parts of the text that each reward looked at")
         return panel([head, self._marked, self._cards, self._cards_code])
 
-    def _lay_out_tabs(self, cases: str) -> widgets.Tab:
-        tabs = widgets.Tab(layout={"margin": "6px 2px"})
-        tabs.children = [self._lay_out_probes(), self._lay_out_cases(cases)]
-        tabs.set_title(0, "Probes")
-        tabs.set_title(1, "Cases to keep")
-        return tabs
 
-    def _lay_out_probes(self) -> widgets.VBox:
-        self._probe_button = button("Run the probes on this row", "primary")
-        self._probe_view, self._report_view, self._probe_code = view(), view(), view()
-        return widgets.VBox([line([self._probe_button]), self._probe_view, self._report_view, self._probe_code])
+def in_panel(callback: Callable[..., None]) -> Callable[..., None]:
+    """Make a method a callback that shows in the lab what it raises: a notebook loses that, or writes it into a log."""
 
-    def _lay_out_cases(self, cases: str) -> widgets.VBox:
-        self._case_reward = above(widgets.Dropdown(options=["-"], description="Reward"), "180px")
-        completions = [("Completion 1", 0)]
-        self._case_completion = above(widgets.Dropdown(options=completions, description="Completion"), "150px")
-        self._case_expected = above(widgets.FloatText(0.0, step=0.1, description="It must score"), "110px")
-        none = "must have no opinion (None)"
-        self._case_none = widgets.Checkbox(False, description=none, indent=False, layout={"width": "230px"})
-        self._case_label = above(widgets.Text("", description="What the case shows"), "260px")
-        self._case_file = above(widgets.Text(cases, description="File"), "220px")
-        self._case_button, self._run_button = button("Keep the case", "primary"), button("Run all cases")
-        self._case_result, self._case_view, self._case_code = view(), view(), view()
-        what = line([self._case_reward, self._case_completion, self._case_expected, self._case_none])
-        how = line([self._case_label, self._case_file, self._case_button, self._run_button])
-        return widgets.VBox([what, how, self._case_result, self._case_view, self._case_code])
+    @functools.wraps(callback)
+    def run(self: Any, *_: Any) -> None:
+        with self.showing_errors():
+            callback(self)
+
+    return run
 
 
 def label(text: str) -> str:
@@ -163,12 +186,22 @@ def button(text: str, style: str = "") -> widgets.Button:
     return widgets.Button(description=text, button_style=style, layout={"width": "auto"})
 
 
-def completion_box() -> widgets.Textarea:
-    """Return a text box for a completion, which reports a change when it is left."""
-    box = above(widgets.Textarea(continuous_update=False, rows=4), "100%")
-    box.layout.flex = "1 1 auto"
-    box.add_class("gn-text")
-    return box
+class Entry(widgets.VBox):
+    """One completion: its text box, which reports a change when it is left, and the button that removes it."""
+
+    def __init__(self) -> None:
+        self.box = above(widgets.Textarea(continuous_update=False, rows=4), "100%")
+        self.box.add_class("gn-text")
+        self.remove = button("Remove")
+        self.remove.add_class("gn-remove")
+        super().__init__([self.box, self.remove], layout={"overflow": "visible"})
+        self.add_class("gn-entry")
+
+    def name(self, number: int, is_alone: bool) -> None:
+        """Say which completion it is, from 1; the last one cannot be removed."""
+        self.box.description = f"Completion {number}"
+        self.remove.tooltip = f"Remove completion {number}"
+        self.remove.disabled = is_alone
 
 
 def weight_box(name: str, weight: float) -> widgets.FloatText:

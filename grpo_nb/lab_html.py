@@ -1,8 +1,4 @@
-"""The reward lab's views as HTML. Everything that a model, a user or a data set wrote is escaped here.
-
-Colours are the theme's own where there is one (JupyterLab's CSS variables); elsewhere text takes the page's colour and grounds
-are half transparent, so that dark pages stay readable.
-"""
+"""The reward lab's views as HTML. Everything that a model, a user or a data set wrote is escaped here."""
 
 from __future__ import annotations
 
@@ -13,54 +9,9 @@ from typing import Any
 
 from grpo_nb.findings import RewardReport
 from grpo_nb.lab import WHOLE_TEXT, ProbeTable, Span, last_lines, spans, where
+from grpo_nb.lab_style import STYLE
 from grpo_nb.reward_calls import RewardError, displayable, excerpt, shorten
 from grpo_nb.scoring import Scores
-
-STYLE = """<style>
-.gn-lab { color: var(--jp-ui-font-color1, inherit); max-width: 1180px; }
-.gn-lab .widget-html-content { line-height: 1.45; font-size: 13px; flex: 1 1 0; min-width: 0; width: 100%; }
-.gn-lab .gn-title { font-size: 19px; font-weight: 600; margin: 2px 0 0; }
-.gn-lab .gn-head { font-size: 14px; font-weight: 600; margin: 0; }
-.gn-lab .gn-soft { color: var(--jp-ui-font-color2, inherit); opacity: .9; }
-.gn-lab .gn-panel { border: 1px solid var(--jp-border-color2, rgba(128,128,128,.4)); border-radius: 6px; padding: 10px 12px; }
-.gn-lab .gn-scroll { overflow: auto; max-height: 380px; }
-.gn-lab pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; font-size: 12px; line-height: 1.5;
-  color: inherit; background: transparent; font-family: var(--jp-code-font-family, monospace); }
-.gn-lab pre.gn-box { background: rgba(128,128,128,.09); border-radius: 4px; padding: 6px 8px; overflow: auto;
-  max-height: 210px; }
-.gn-lab .gn-code { display: flex; gap: 8px; align-items: baseline; margin-top: 6px; }
-.gn-lab .gn-code span { flex: none; font-size: 11px; color: var(--jp-ui-font-color2, inherit); }
-.gn-lab .gn-code pre { flex: 1; min-width: 0; max-height: 56px; overflow: auto; font-size: 11.5px; padding: 3px 7px;
-  background: rgba(128,128,128,.09); border-radius: 4px; user-select: all; }
-.gn-lab table { border-collapse: collapse; width: 100%; margin: 4px 0; font-size: 13px; color: inherit; table-layout: auto; }
-.gn-lab th, .gn-lab td { text-align: left; padding: 5px 8px; vertical-align: top; max-width: 360px; overflow-wrap: break-word;
-  border-bottom: 1px solid var(--jp-border-color2, rgba(128,128,128,.3)); }
-.gn-lab th { font-weight: 600; vertical-align: bottom; white-space: nowrap; }
-.gn-lab .gn-number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.gn-lab .gn-short { max-width: 150px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.gn-lab .gn-strong { font-weight: 600; }
-.gn-lab .gn-pass { color: var(--jp-success-color0, #2e7d32); font-weight: 600; }
-.gn-lab .gn-fail { color: var(--jp-error-color0, #c62828); font-weight: 600; }
-.gn-lab .gn-errors { border-left: 4px solid var(--jp-error-color1, #c62828); background: rgba(211,47,47,.09); padding: 8px 12px;
-  border-radius: 4px; margin: 4px 0; }
-.gn-lab .gn-note { border-left: 4px solid var(--jp-warn-color1, #b26a00); background: rgba(245,160,0,.1); padding: 6px 12px;
-  border-radius: 4px; margin: 4px 0; }
-.gn-lab .gn-cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(330px, 1fr)); gap: 10px; margin-top: 6px; }
-.gn-lab .gn-card { border: 1px solid var(--jp-border-color2, rgba(128,128,128,.4)); border-radius: 6px; padding: 8px 10px;
-  min-width: 0; }
-.gn-lab .gn-card ul { margin: 6px 0 0; padding-left: 18px; }
-.gn-lab mark { color: inherit; border-radius: 3px; padding: 1px 2px; background: rgba(120,120,120,.28); }
-.gn-lab mark.gn-earned { background: rgba(46,160,67,.33); box-shadow: inset 0 -2px rgba(46,160,67,.9); }
-.gn-lab mark.gn-lost { background: rgba(211,47,47,.25); box-shadow: inset 0 -2px rgba(211,47,47,.8); }
-.gn-lab mark.gn-nothing { box-shadow: inset 0 -2px rgba(128,128,128,.8); }
-.gn-lab .gn-above { display: flex; flex-direction: column; align-items: stretch; height: auto; }
-.gn-lab .gn-above > .widget-label { text-align: left; width: auto; max-width: 100%; font-size: 12px; margin: 0;
-  overflow: hidden; text-overflow: ellipsis; color: var(--jp-ui-font-color2, inherit); }
-.gn-lab .gn-above > input, .gn-lab .gn-above > select { flex: none; height: 28px; margin: 0; }
-.gn-lab textarea { font-family: var(--jp-code-font-family, monospace); font-size: 12px; line-height: 1.45; resize: vertical; }
-.gn-lab .gn-text > textarea { flex: none; min-height: 84px; max-height: 240px; overflow: auto;
-  field-sizing: content; }
-</style>"""
 
 
 def said(text: Any) -> str:
@@ -80,12 +31,24 @@ def code(line: str, label: str = "the same in code") -> str:
 
 def heading(text: str, explanation: str = "") -> str:
     """Return the heading of a section, with one sentence about it."""
-    soft = (
-        f' <span class="gn-soft" style="font-weight:400;font-size:12px">{said(explanation)}</span>'
-        if explanation
-        else ""
-    )
+    soft = f' <span class="gn-soft">{said(explanation)}</span>' if explanation else ""
     return f'<div class="gn-head" role="heading" aria-level="3">{said(text)}{soft}</div>'
+
+
+def title() -> str:
+    """Return the style sheet and the title of the lab."""
+    return f'{STYLE}<div class="gn-title" role="heading" aria-level="2">Reward lab</div>'
+
+
+def snapshot(parts: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """Return a lab that can only be read, for pages that show no widgets, from headings and the views under each."""
+    shown = []
+    for name, views in parts:
+        content = "".join(views)
+        if content:
+            shown.append(f'<div class="gn-panel" style="margin:6px 0">{heading(name) if name else ""}{content}</div>')
+    how = '<div class="gn-soft">As it stood when its cell was run. Run the notebook to use it.</div>'
+    return f'<div class="gn-lab">{title()}{how}{"".join(shown)}</div>'
 
 
 def row_view(question: str, gold: str, prompt: str, is_model_text: bool) -> str:
@@ -95,15 +58,11 @@ def row_view(question: str, gold: str, prompt: str, is_model_text: bool) -> str:
         if is_model_text
         else "The prompt, turn by turn (give a tokenizer to see it as the model does)"
     )
-    asked = (
-        f'<div style="margin-bottom:4px"><b>Question</b><pre class="gn-question">{said(question)}</pre></div>'
-        if question
-        else ""
-    )
+    asked = f'<div class="gn-label">Question</div><pre class="gn-question">{said(question)}</pre>' if question else ""
     return (
-        f'{asked}<div style="margin-bottom:4px"><b>Gold answer</b><pre class="gn-gold">{said(gold)}</pre></div>'
-        f'<div><b>{said(how)}</b><pre class="gn-box gn-prompt">{said(prompt)}</pre></div>'
-    )  # fmt: skip
+        f'{asked}<div class="gn-label">Gold answer</div><pre class="gn-gold">{said(gold)}</pre>'
+        f'<div class="gn-label">{said(how)}</div><pre class="gn-box gn-prompt">{said(prompt)}</pre>'
+    )
 
 
 def push(advantage: float) -> str:
@@ -118,7 +77,7 @@ def push(advantage: float) -> str:
 def scores_view(scores: Scores, advantages: Sequence[float]) -> str:
     """Return the table of every reward, total and advantage, a line for each completion."""
     heads = "".join(
-        f'<th class="gn-number">{said(name)}<br><span class="gn-soft">&times; {weight:g}</span></th>'
+        f'<th class="gn-number" title="{said(name)}">{said(name)}<br><span class="gn-soft">&times; {weight:g}</span></th>'
         for name, weight in scores.weights.items()
     )
     lines = []
@@ -129,15 +88,16 @@ def scores_view(scores: Scores, advantages: Sequence[float]) -> str:
             for name, value in values.items()
         )
         moved = "unknown" if failed else push(advantage)
+        way = {"more likely": " gn-up", "less likely": " gn-down"}.get(moved, "")
         shown = "none" if failed else f"{advantage:+.3f}"
         text = " ".join(scores.completions[i].split()) or "(empty)"
         lines.append(
             f'<tr data-completion="{i + 1}"><td>{i + 1}</td><td class="gn-short" title="{said(shorten(text, 400))}">'
             f'{said(text[:90])}</td>{cells}<td class="gn-number gn-strong gn-total">{number(total)}</td>'
-            f'<td class="gn-number gn-advantage">{shown}</td><td class="gn-push">{moved}</td></tr>'
+            f'<td class="gn-number gn-advantage">{shown}</td><td class="gn-push{way}">{moved}</td></tr>'
         )  # fmt: skip
     return (
-        '<div class="gn-scroll"><table class="gn-scores"><thead><tr><th>#</th><th>Completion</th>'
+        '<div class="gn-scroll"><table class="gn-scores"><thead><tr><th>#</th><th class="gn-short">Completion</th>'
         f'{heads}<th class="gn-number">Total</th><th class="gn-number">Advantage</th><th>In training</th></tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>{_group_note(scores)}"
     )
@@ -163,7 +123,7 @@ def _group_note(scores: Scores) -> str:
         text = "All totals are equal: every advantage is 0, and GRPO learns nothing from this group."
     else:
         return (
-            '<div class="gn-soft" style="font-size:12px">Total = sum of score &times; weight. Advantage = (total - mean of the '
+            '<div class="gn-soft gn-small">Total = sum of score &times; weight. Advantage = (total - mean of the '
             "group) / (standard deviation of the group + 0.0001).</div>"
         )
     return f'<div class="gn-note">{said(text)}</div>'
@@ -213,7 +173,7 @@ def cards_view(
         cards.append(
             f'<div class="gn-card" data-completion="{i + 1}"><b>Completion {i + 1}</b> '
             f"<span class='gn-soft'>total {number(scores.totals[i])}{moved}</span>"
-            f'<pre class="gn-box" style="margin-top:5px">{marked(text, shown) or "(empty)"}</pre>'
+            f'<pre class="gn-box">{marked(text, shown) or "(empty)"}</pre>'
             f"<ul>{''.join(lines)}</ul></div>"
         )
     return f'<div class="gn-cards">{"".join(cards)}</div>'
@@ -249,14 +209,14 @@ def probes_view(table: ProbeTable) -> str:
         kind = {"fail": "gn-fail", "pass": "gn-pass"}.get(line.verdict[:4], "")
         cells = "".join(f'<td class="gn-number">{number(line.scores[name])}</td>' for name in table.weights)
         lines.append(
-            f'<tr><td class="{kind}">{said(line.verdict)}</td><td>{said(line.probe.kind)}</td>'
+            f'<tr><td class="gn-verdict {kind}">{said(line.verdict)}</td><td>{said(line.probe.kind)}</td>'
             f"<td>{'paid' if line.expected == 'pay' else 'not paid'}</td>{cells}"
             f'<td class="gn-number gn-strong">{number(line.total)}</td>'
             f'<td class="gn-short" title="{said(excerpt(line.probe.text, 600))}">'
-            f'<code style="font-size:11px">{said(excerpt(line.probe.text, 90))}</code></td></tr>'
+            f"<code>{said(excerpt(line.probe.text, 90))}</code></td></tr>"
         )
     return (
-        f'<p class="{verdict}" style="margin:4px 0">{said(table.summary)}</p>'
+        f'<p class="{verdict}">{said(table.summary)}</p>'
         '<div class="gn-scroll"><table class="gn-probes"><thead><tr><th>Verdict</th><th>Probe</th><th>Must be</th>'
         f'{heads}<th class="gn-number">Total</th><th>Completion</th></tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
     )
@@ -268,7 +228,7 @@ def report_view(report: RewardReport) -> str:
         ("gn-pass", "PASS: nothing critical and no warning.") if report.ok else ("gn-fail", "FAIL: see the findings.")
     )
     return (
-        f'<p class="{verdict[0]}" style="margin:4px 0">check_rewards on this row: {verdict[1]}</p>'
+        f'<p class="{verdict[0]}">check_rewards on this row: {verdict[1]}</p>'
         f'<div class="gn-scroll gn-report">{report._repr_html_()}</div>'
     )
 
@@ -280,7 +240,7 @@ def cases_view(path: str, cases: Sequence[Mapping[str, Any]]) -> str:
     lines = "".join(
         f"<tr><td>{i}</td><td>{said(case.get('label') or '')}</td><td>{said(case['reward'])}</td>"
         f'<td class="gn-number">{"no opinion" if case["expected"] is None else said(case["expected"])}</td>'
-        f'<td><code style="font-size:11px">{said(excerpt(case["completion"], 90))}</code></td></tr>'
+        f"<td><code>{said(excerpt(case['completion'], 90))}</code></td></tr>"
         for i, case in enumerate(cases, 1)
     )
     return (

@@ -9,52 +9,24 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ipywidgets as widgets
-from IPython import get_ipython
-
 from grpo_nb import lab_html as views
-from grpo_nb.checks import add_case, check_rewards
 from grpo_nb.config import Settings
 from grpo_nb.data import Task
 from grpo_nb.deadlines import run_with_deadline
 from grpo_nb.findings import RewardReport
 from grpo_nb.formats import AnswerFormat, xml
-from grpo_nb.lab import (
-    ProbeTable,
-    case_lines,
-    example_completions,
-    gold_of,
-    probe_row,
-    prompt_text,
-    rows_of,
-    sample_group,
-)
-from grpo_nb.lab_code import CodeLines, name_in
-from grpo_nb.lab_controls import EVERY_REWARD, LabControls, button, completion_box, weight_box
+from grpo_nb.lab import ProbeTable, example_completions, prompt_text, rows_of, sample_group
+from grpo_nb.lab_code import CodeLines, notebook_lines
+from grpo_nb.lab_controls import EVERY_REWARD, Entry, LabControls, in_panel, weight_box
+from grpo_nb.lab_tabs import CasesTab, ProbesTab
 from grpo_nb.reward_calls import RewardFunction, displayable, reward_name
 from grpo_nb.rewards.base import weight_of, weights_by_name
 from grpo_nb.rewards.slot import gold_answers
 from grpo_nb.scoring import Scores, reweight, score
-
-
-def _in_panel(callback: Callable[..., None]) -> Callable[..., None]:
-    """Show in the lab what a callback raises: a notebook loses it, or writes it into a log."""
-
-    @functools.wraps(callback)
-    def run(self: RewardLab, *_: Any) -> None:
-        self._failures = []
-        try:
-            callback(self)
-        except Exception as error:
-            self._failures = [error]
-            self._status.value = '<span class="gn-fail">That failed. The reason stands below.</span>'
-        self._show_errors()
-
-    return run
 
 
 def _listed(rewards: RewardFunction | Sequence[RewardFunction]) -> list[RewardFunction]:
@@ -109,25 +81,22 @@ class RewardLab(LabControls):
             raise ValueError("a model needs its tokenizer to be sampled: RewardLab(rewards, task, model, tokenizer).")
         self._rows = rows_of(task)
         self._given_rewards, self._rewards = rewards, _listed(rewards)
-        super().__init__(
-            rows=len(self._rows), settings=settings or Settings(), cases=str(cases), has_model=model is not None
-        )
+        super().__init__(rows=len(self._rows), settings=settings or Settings(), has_model=model is not None)
         self.task, self.model, self.tokenizer, self.answer = task, model, tokenizer, answer
         self.format = format or (task.format if isinstance(task, Task) else xml())
         self.seconds_per_call = seconds_per_call
         self.scores: Scores | None = None
         """The scores shown, under the weights shown; None where scoring itself failed."""
-        self.report: RewardReport | None = None
-        """What `check_rewards` last said of the row."""
-        self.probes: ProbeTable | None = None
-        """The probes last run on the row."""
         self._failures: list[BaseException] = []
-        self._is_quiet, self._are_examples = False, False
-        self._boxes: list[widgets.Textarea] = []
+        self._are_examples = False
+        self._cases = CasesTab(self, str(cases))
+        self._probes = ProbesTab(self, self._cases)
+        self._add_tabs([("Probes", self._probes), ("Cases to keep", self._cases)])
+        self._pictured.append(("Probes", [self._probes.table, self._probes.report_view]))
         self._connect()
         self._show_weights({reward_name(reward): weight_of(reward) for reward in self._rewards})
         self._show_row()
-        self._show_cases()
+        self._cases.show()
         if gold_answers(self.row.get(answer)):
             self._show_examples()
         else:
@@ -158,7 +127,7 @@ class RewardLab(LabControls):
         carried = {reward_name(reward): weight_of(reward) for reward in listed}
         self._given_rewards, self._rewards = rewards, listed
         self._show_weights({n: moved[n] if n in moved and before[n] == w else w for n, w in carried.items()})
-        self._forget_probes()
+        self._forget()
         self._rescore()
 
     @property
@@ -180,7 +149,7 @@ class RewardLab(LabControls):
     @property
     def completions(self) -> list[str]:
         """The texts in the boxes: one group."""
-        return [box.value for box in self._boxes]
+        return [entry.box.value for entry in self._entries.children]
 
     @completions.setter
     def completions(self, texts: Sequence[str]) -> None:
@@ -211,11 +180,27 @@ class RewardLab(LabControls):
         """The advantages shown."""
         return self.scores.advantages() if self.scores is not None else []
 
+    @property
+    def moved_weights(self) -> dict[str, float]:
+        """The weights shown that are not those that the rewards carry."""
+        carried = {reward_name(reward): weight_of(reward) for reward in self._rewards}
+        return {name: weight for name, weight in self.weights.items() if weight != carried[name]}
+
+    @property
+    def probes(self) -> ProbeTable | None:
+        """The probes last run on the row."""
+        return self._probes.found
+
+    @property
+    def report(self) -> RewardReport | None:
+        """What `check_rewards` last said of the row."""
+        return self._probes.report
+
     def __repr__(self) -> str:
         totals = "not scored" if self.scores is None else ", ".join(views.number(total) for total in self.scores.totals)
         return (
             f"RewardLab of {', '.join(self._weight_boxes)}: row {self.row_number} of {len(self._rows)}, "
-            f"{len(self._boxes)} completion(s), totals {totals}"
+            f"{len(self._entries.children)} completion(s), totals {totals}"
         )
 
     # What happens.
@@ -227,62 +212,52 @@ class RewardLab(LabControls):
             (self._sample_button, self._sample),
             (self._reset_button, self._reset_weights),
             (self._score_button, self._rescore),
-            (self._probe_button, self._probe),
-            (self._case_button, self._keep_case),
-            (self._run_button, self._run_cases),
         ):
             pressed.on_click(callback)
-        for control, callback in (
-            (self._row, self._pick_row),
-            (self._size, self._show_code),
-            (self._temperature, self._show_code),
-            (self._length, self._show_code),
-            (self._marked, self._show_cards),
-            (self._case_reward, self._suggest_expected),
-            (self._case_completion, self._suggest_expected),
-            (self._case_none, lambda change: setattr(self._case_expected, "disabled", change["new"])),
-            (self._case_file, self._show_cases),
-        ):
-            control.observe(callback, "value")
+        for control in (self._size, self._temperature, self._length):
+            control.observe(self._show_code, "value")
+        self._row.observe(self._pick_row, "value")
+        self._marked.observe(self._show_cards, "value")
 
     @contextlib.contextmanager
-    def _quietly(self) -> Iterator[None]:
-        """Change several controls without scoring after each."""
-        before, self._is_quiet = self._is_quiet, True
+    def showing_errors(self) -> Iterator[None]:
+        """Show in the lab what is raised inside."""
+        self._failures = []
         try:
             yield
-        finally:
-            self._is_quiet = before
+        except Exception as error:
+            self._failures = [error]
+            self._status.value = '<span class="gn-fail">That failed. The reason stands below.</span>'
+        self._show_errors()
+
+    def _forget(self) -> None:
+        """Take away what was found on another row or with other rewards."""
+        self._probes.forget()
+        self._cases.result.value = ""
 
     def _set_completions(self, texts: Sequence[str], are_examples: bool = False) -> None:
         with self._quietly():
-            self._boxes = self._boxes[: len(texts)]
-            while len(self._boxes) < len(texts):
-                self._boxes.append(self._make_box())
-            for box, text in zip(self._boxes, texts, strict=True):
-                box.value = text
+            # Entries that are there stay, so that a page keeps their size, and the cursor its place.
+            entries = list(self._entries.children[: len(texts)])
+            entries += [self._make_entry() for _ in range(len(texts) - len(entries))]
+            for entry, text in zip(entries, texts, strict=True):
+                entry.box.value = text
         self._are_examples = are_examples
-        self._show_entries()
+        self._place(entries)
         self._rescore()
 
-    def _make_box(self) -> widgets.Textarea:
-        box = completion_box()
-        box.observe(self._edited, "value")
-        return box
+    def _make_entry(self) -> Entry:
+        entry = Entry()
+        entry.box.observe(self._edited, "value")
+        entry.remove.on_click(functools.partial(self._remove, entry))
+        return entry
 
-    def _show_entries(self) -> None:
-        entries = []
-        for number, box in enumerate(self._boxes, 1):
-            box.description = f"Completion {number}"
-            remove = button("Remove")
-            remove.layout.flex = "0 0 auto"
-            remove.on_click(functools.partial(self._remove, box))
-            remove.disabled = len(self._boxes) == 1
-            remove.tooltip = f"Remove completion {number}"
-            entries.append(widgets.HBox([box, remove], layout={"align_items": "flex-end", "overflow": "hidden"}))
+    def _place(self, entries: Sequence[Entry]) -> None:
+        for number, entry in enumerate(entries, 1):
+            entry.name(number, is_alone=len(entries) == 1)
         self._entries.children = entries
         with self._quietly():
-            self._case_completion.options = [(f"Completion {i + 1}", i) for i in range(len(self._boxes))]
+            self._cases.completion.options = [(f"Completion {i + 1}", i) for i in range(len(entries))]
 
     def _edited(self, _: Any) -> None:
         if not self._is_quiet:
@@ -292,21 +267,19 @@ class RewardLab(LabControls):
     def _add(self, _: Any = None) -> None:
         self._set_completions([*self.completions, ""])
 
-    def _remove(self, box: widgets.Textarea, _: Any = None) -> None:
-        # The box itself goes, so that the others keep their text and the cursor its place.
-        self._boxes = [kept for kept in self._boxes if kept is not box]
+    def _remove(self, removed: Entry, _: Any = None) -> None:
         self._are_examples = False
-        self._show_entries()
+        self._place([entry for entry in self._entries.children if entry is not removed])
         self._rescore()
 
-    @_in_panel
+    @in_panel
     def _show_examples(self) -> None:
         self._set_completions(example_completions(self.row, self.format, self.answer), are_examples=True)
         self._status.value = ""
 
     def _pick_row(self, _: Any) -> None:
         self._show_row()
-        self._forget_probes()
+        self._forget()
         if self._are_examples:
             self._show_examples()
         else:
@@ -315,17 +288,17 @@ class RewardLab(LabControls):
                 f"Row {self.row_number}: your completions stayed, and are scored against its gold answer now."
             )
 
-    @_in_panel
+    @in_panel
     def _show_row(self) -> None:
         row = self.row
-        self._row_code.value = views.code(self._lines().prompt)
+        self._row_code.value = views.code(self.code_lines().prompt)
         gold = row.get(self.answer)
         shown = f"(no column {self.answer!r})" if gold is None else str(gold)
         self._row_view.value = views.row_view(str(row.get("question", "")), shown, "", self.tokenizer is not None)
         prompt = prompt_text(row, self.tokenizer)
         self._row_view.value = views.row_view(str(row.get("question", "")), shown, prompt, self.tokenizer is not None)
 
-    @_in_panel
+    @in_panel
     def _rescore(self) -> None:
         self.scores = None
         try:
@@ -337,7 +310,7 @@ class RewardLab(LabControls):
             )  # fmt: skip
         finally:
             self._show_scores()
-        self._suggest_expected()
+        self._cases.suggest()
         self._status.value = ""
 
     def _show_scores(self) -> None:
@@ -373,7 +346,7 @@ class RewardLab(LabControls):
         self._weights_box.children = list(self._weight_boxes.values())
         with self._quietly():
             self._marked.options = [EVERY_REWARD, *(f"the reward {name}" for name in weights)]
-            self._case_reward.options = list(weights)
+            self._cases.reward.options = list(weights)
 
     def _reweigh(self, _: Any) -> None:
         if self._is_quiet:
@@ -389,7 +362,7 @@ class RewardLab(LabControls):
             self.weights = {reward_name(reward): weight_of(reward) for reward in self._rewards}
         self._reweigh(None)
 
-    @_in_panel
+    @in_panel
     def _sample(self) -> None:
         if self.model is None:
             raise ValueError(
@@ -408,99 +381,14 @@ class RewardLab(LabControls):
         self._set_completions([displayable(text) for text in group])
         self._status.value = f"Sampled {size} completions for row {self.row_number}."
 
-    @_in_panel
-    def _probe(self) -> None:
-        gold_of(self.row, self.answer)
-        self._probe_button.disabled, self._probe_button.description = True, "Running..."
-        try:
-            options = {
-                "format": self.format,
-                "answer": self.answer,
-                "weights": self.weights,
-                "tokenizer": self.tokenizer,
-            }
-            self.probes = probe_row(self._rewards, self.row, **options)
-            self._probe_view.value = views.probes_view(self.probes)
-            cases = self._case_file.value if case_lines(self._case_file.value) else ()
-            self.report = check_rewards(self._rewards, [self.row], cases=cases, **options)
-            self._report_view.value = views.report_view(self.report)
-        finally:
-            self._probe_button.disabled, self._probe_button.description = False, "Run the probes on this row"
-        lines = self._lines()
-        moved = self._moved_weights()
-        self._probe_code.value = views.code(lines.probe(moved), "the probes in code") + views.code(
-            lines.check(self._case_file.value if cases else "", moved), "the check in code"
-        )
-
-    def _forget_probes(self) -> None:
-        """What was found on another row, or with other rewards, must not stand beside this one."""
-        self.probes = self.report = None
-        self._probe_view.value = self._report_view.value = self._probe_code.value = ""
-        self._case_result.value = ""
-
-    def _suggest_expected(self, _: Any = None) -> None:
-        if self._is_quiet or self.scores is None or self._case_reward.value not in self.scores.values:
-            return
-        now = self.scores.values[self._case_reward.value][self._case_completion.value]
-        if now == now:
-            self._case_expected.value = now
-        said = f"It scores {views.number(now)} now. Correct the number if that is not what it must score."
-        self._case_result.value = f'<span class="gn-soft">{said}</span>'
-
-    @_in_panel
-    def _keep_case(self) -> None:
-        path, number = self._case_file.value, self._case_completion.value
-        expected = None if self._case_none.value else self._case_expected.value
-        name, label = self._case_reward.value, self._case_label.value
-        add_case(path, name, self.completions[number], expected, columns=self.row, label=label)
-        self._show_cases()
-        self._run_cases()
-        self._case_code.value = views.code(
-            self._lines().keep(path, name, self.completions, number, expected, label)
-        ) + views.code(
-            f"gn.check_rewards({self._lines().rewards}, {self._lines().task}, cases={path!r})", "run them with"
-        )
-
-    @_in_panel
-    def _run_cases(self) -> None:
-        path = self._case_file.value
-        kept = case_lines(path)
-        if not kept:
-            self._case_result.value = '<p class="gn-soft">There is no case to run yet.</p>'
-            return
-        options = {"format": self.format, "answer": self.answer, "tokenizer": self.tokenizer}
-        report = check_rewards(self._rewards, [self.row], cases=path, **options)
-        self._case_result.value = views.case_results_view(report, len(kept))
-
-    @_in_panel
-    def _show_cases(self) -> None:
-        self._case_view.value = views.cases_view(self._case_file.value, case_lines(self._case_file.value))
-
     # The code under the views.
 
-    def _moved_weights(self) -> dict[str, float]:
-        carried = {reward_name(reward): weight_of(reward) for reward in self._rewards}
-        return {name: weight for name, weight in self.weights.items() if weight != carried[name]}
-
-    def _lines(self) -> CodeLines:
-        """The names of the user's notebook; where there is none, those of the constructor."""
-        shell = get_ipython()
-        names: Mapping[str, Any] = shell.user_ns if shell is not None else {}
-        lab = name_in(names, self, "lab")
-        as_given = isinstance(self._given_rewards, list) and self._given_rewards == self._rewards
-
-        def name(value: Any, part: str) -> str:
-            return name_in(names, value, part if shell is None else f"{lab}.{part}") if value is not None else ""
-
-        return CodeLines(
-            lab=lab,
-            rewards=name(self._given_rewards, "rewards") if as_given else f"{lab}.rewards",
-            task=name(self.task, "task"), model=name(self.model, "model"), tokenizer=name(self.tokenizer, "tokenizer"),
-            is_task=isinstance(self.task, Task), row=self.row_number, answer=self.answer,
-        )  # fmt: skip
+    def code_lines(self) -> CodeLines:
+        """Return the lines of code for what is shown."""
+        return notebook_lines(self, self._given_rewards)
 
     def _show_code(self, _: Any = None) -> None:
-        lines, texts = self._lines(), self.completions
+        lines, texts = self.code_lines(), self.completions
         has_failed = self.scores is not None and bool(self.scores.errors)
         self._table_code.value = views.code(lines.score(texts, has_failed))
         self._weights_code.value = views.code(lines.reweight(texts, self.weights, has_failed), "with these weights")

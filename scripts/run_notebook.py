@@ -199,6 +199,8 @@ class WatchedClient(NotebookClient):
         super().__init__(
             notebook,
             timeout=None,
+            # With it the HTML copy would show the widgets, by scripts from the internet, instead of what they hold.
+            store_widget_state=False,
             kernel_name="python3",
             resources={"metadata": {"path": str(cwd)}},
             # ipykernel 7 warns at every start that its local connection is not encrypted, which only alarms.

@@ -141,7 +141,9 @@ def test_the_lab_is_there_with_and_without_a_kernel(reward_lab: Path) -> None:
     notebook = nbformat.read(reward_lab, as_version=4)
     cell = cell_with(notebook, "gn.RewardLab(")
     assert outputs(cell, "application/vnd.jupyter.widget-view+json")
-    assert "RewardLab of correctness, xml_format, xml_tags" in text_of(cell), "what a page without a kernel shows"
+    assert "RewardLab of correctness, xml_format, xml_tags" in text_of(cell)
+    for page in (text_of(cell, "text/html"), reward_lab.with_suffix(".html").read_text()):
+        assert '<td class="gn-number gn-strong gn-total">3.5</td>' in page, "what a page without a kernel shows"
     scores = cell_with(notebook, "scores = gn.score(")
     assert "advantages: [1.04, -0.09, -0.95]" in "".join(o.text for o in scores.outputs if o.output_type == "stream")
     table = text_of(scores, "text/html")

@@ -73,6 +73,12 @@ def shown_scores(lab: gn.RewardLab) -> list[list[str]]:
     return [[html.unescape(c) for c in re.findall(r'<td class="gn-number[^>]*>(.*?)</td>', line)] for line in lines]
 
 
+def html_views(widget: Any) -> list[str]:
+    """What stands in every view of the lab, however deep."""
+    own = [widget.value] if type(widget).__name__ == "HTML" else []
+    return own + [value for child in getattr(widget, "children", ()) for value in html_views(child)]
+
+
 def said_code(view: Any) -> list[str]:
     return [
         html.unescape(line) for line in re.findall(r"<div class=\"gn-code\">.*?<pre>(.*?)</pre>", view.value, re.DOTALL)
@@ -111,16 +117,18 @@ def test_the_table_holds_the_numbers_of_scoring(lab: gn.RewardLab, task: Task) -
 
 
 def test_writing_adding_and_removing(lab: gn.RewardLab) -> None:
-    lab._boxes[0].value = WRONG
+    lab._entries.children[0].box.value = WRONG
     assert lab.scores.values["correctness"] == (0.0, 0.0)
+    before = lab._entries.children
     lab._add_button.click()
-    lab._boxes[2].value = RIGHT
+    assert lab._entries.children[:2] == before, "boxes that are there stay as they are on the page"
+    lab._entries.children[2].box.value = RIGHT
     assert lab.completions[0] == WRONG and lab.scores.values["correctness"] == (0.0, 0.0, 1.0)
-    lab._entries.children[0].children[1].click()
+    lab._entries.children[0].remove.click()
     assert len(shown_scores(lab)) == 2 and lab.completions[1] == RIGHT
-    lab._entries.children[0].children[1].click()
+    lab._entries.children[0].remove.click()
     assert lab.completions == [RIGHT] and "nothing to be compared with" in lab._table.value
-    assert lab._entries.children[0].children[1].disabled, "the last completion must stay"
+    assert lab._entries.children[0].remove.disabled, "the last completion must stay"
 
 
 def test_a_group_without_spread_is_named(lab: gn.RewardLab) -> None:
@@ -132,7 +140,7 @@ def test_another_row(lab: gn.RewardLab, task: Task) -> None:
     lab._row.value = 3
     assert lab.row == task.train[3] and "26" in lab.completions[0], "untouched examples follow the row"
     assert "What is 23 + 3?" in lab._row_view.value
-    lab._boxes[0].value = "<answer>24</answer>"
+    lab._entries.children[0].box.value = "<answer>24</answer>"
     lab._row.value = 1
     assert lab.completions[0] == "<answer>24</answer>" and lab.scores.values["correctness"][0] == 1.0
     assert "your completions stayed" in lab._status.value
@@ -169,11 +177,11 @@ def test_everything_written_by_others_is_escaped(tmp_path: Path) -> None:
     rows[0]["question"] = rows[0]["prompt"][0]["content"] = rows[0]["answer"] = evil
     lab = gn.RewardLab([correctness(), raises], rows, cases=tmp_path / f"{'<b>'}.jsonl")
     lab.completions = [f"<answer>{evil}</answer>", evil]
-    lab._probe_button.click()
-    lab._case_label.value = evil
-    lab._case_button.click()
-    views = [w.value for w in vars(lab).values() if type(w).__name__ == "HTML"]
-    assert len(views) >= 15 and sum("alert(1)" in view for view in views) >= 8
+    lab._probes.run_button.click()
+    lab._cases.label.value = evil
+    lab._cases.keep_button.click()
+    views = [*html_views(lab), lab._repr_mimebundle_()["text/html"]]
+    assert len(views) >= 16 and sum("alert(1)" in view for view in views) >= 8
     for view in views:
         assert "<script" not in view and "<img" not in view and "<b>.jsonl" not in view
         assert "alert(1)" not in view or "&lt;script&gt;" in view
@@ -187,7 +195,7 @@ def test_a_reward_that_raises_is_shown_and_the_lab_goes_on(lab: gn.RewardLab) ->
     table = shown_scores(lab)
     assert table[1][2:] == ["failed", "none", "none"] and table[0][0] == "1" and table[2][0] == "0"
     assert "a trainer would stop there" in lab._table.value
-    lab._boxes[1].value = "something"
+    lab._entries.children[1].box.value = "something"
     assert lab._errors.value == "" and "failed" not in lab._table.value
 
 
@@ -252,7 +260,7 @@ def test_rows_without_gold_answer_can_be_scored_but_not_probed() -> None:
     assert lab._errors.value == "" and lab.completions == [""]
     lab.completions = ["Once upon a time"]
     assert lab._errors.value == "" and lab.scores.values == {"minimum_length": (0.4,)}
-    lab._probe_button.click()
+    lab._probes.run_button.click()
     assert "no gold answer" in lab._errors.value and lab.report is None
 
 
@@ -265,11 +273,12 @@ def test_without_a_model_sampling_says_why(lab: gn.RewardLab) -> None:
 
 def test_probes_on_the_row(lab: gn.RewardLab) -> None:
     lab.rewards = [correctness(), xml_format()]
-    lab._probe_button.click()
-    assert lab.probes.summary.startswith("PASS: ") and "PASS: " in lab._probe_view.value
-    assert lab.report.ok and "check_rewards on this row: PASS" in lab._report_view.value
+    lab._probes.run_button.click()
+    assert lab.probes.summary.startswith("PASS: ") and "PASS: " in lab._probes.table.value
+    assert lab.report.ok, repr(lab.report)
+    assert "check_rewards on this row: PASS" in lab._probes.report_view.value
     lab._row.value = 1
-    assert lab._probe_view.value == lab._report_view.value == "", "what was said of another row must go"
+    assert lab._probes.table.value == lab._probes.report_view.value == "", "what was said of another row must go"
 
 
 def test_probes_find_a_hole(lab: gn.RewardLab) -> None:
@@ -277,27 +286,27 @@ def test_probes_find_a_hole(lab: gn.RewardLab) -> None:
         return [float(a in c[0]["content"]) for c, a in zip(completions, answer, strict=True)]
 
     lab.rewards = [contains]
-    lab._probe_button.click()
+    lab._probes.run_button.click()
     failed = {
         line.probe.kind for line in lab.probes.lines if line.verdict == "fail: paid like the right answer by contains"
     }
     assert {"hedge", "gold in reasoning only", "every candidate"} <= failed
     assert [line.verdict[:4] for line in lab.probes.lines][: len(failed)] == ["fail"] * len(failed), "failures first"
     assert {f.kind for f in lab.report.of("contains")} >= {"several answers", "answer outside the slot"}
-    assert "FAIL: " in lab._probe_view.value and "paid like the right answer by contains" in lab._probe_view.value
+    assert "FAIL: " in lab._probes.table.value and "paid like the right answer by contains" in lab._probes.table.value
 
 
 def test_a_kept_case_is_run_by_check_rewards(lab: gn.RewardLab, task: Task) -> None:
-    path = Path(lab._case_file.value)
+    path = Path(lab._cases.file.value)
     lab.completions = [RIGHT, WRONG]
-    lab._case_completion.value = 1
-    assert lab._case_expected.value == 0.0, "the present score is suggested"
-    lab._case_label.value = "wrong but short"
-    lab._case_button.click()
-    assert "PASS: all 1 cases are met" in lab._case_result.value
-    lab._case_expected.value = 0.25
-    lab._case_button.click()
-    assert "FAIL: 1 of 2 cases are not met" in lab._case_result.value
+    lab._cases.completion.value = 1
+    assert lab._cases.expected.value == 0.0, "the present score is suggested"
+    lab._cases.label.value = "wrong but short"
+    lab._cases.keep_button.click()
+    assert "PASS: all 1 cases are met" in lab._cases.result.value
+    lab._cases.expected.value = 0.25
+    lab._cases.keep_button.click()
+    assert "FAIL: 1 of 2 cases are not met" in lab._cases.result.value
     (first, second) = read_cases(path)
     assert first == {
         "reward": "correctness", "label": "wrong but short", "completion": WRONG, "expected": 0.0, "columns": task.train[0]
@@ -305,22 +314,22 @@ def test_a_kept_case_is_run_by_check_rewards(lab: gn.RewardLab, task: Task) -> N
     assert second["expected"] == 0.25
     findings = [f for f in check_rewards([correctness()], task, cases=path).findings if f.kind == "case"]
     assert len(findings) == 1 and "must score 0.25, is 0" in findings[0].what
-    assert "wrong but short" in lab._case_view.value and "2 kept in" in lab._case_view.value
-    lab._probe_button.click()
+    assert "wrong but short" in lab._cases.table.value and "2 kept in" in lab._cases.table.value
+    lab._probes.run_button.click()
     assert any(f.kind == "case" for f in lab.report.findings), "the probes run the cases too"
 
 
 def test_a_case_of_no_opinion_and_a_broken_file(lab: gn.RewardLab, tmp_path: Path) -> None:
-    lab._case_none.value = True
-    assert lab._case_expected.disabled
-    lab._case_button.click()
-    assert json.loads(Path(lab._case_file.value).read_text())["expected"] is None
-    assert "FAIL: 1 of 1" in lab._case_result.value
+    lab._cases.none.value = True
+    assert lab._cases.expected.disabled
+    lab._cases.keep_button.click()
+    assert json.loads(Path(lab._cases.file.value).read_text())["expected"] is None
+    assert "FAIL: 1 of 1" in lab._cases.result.value
     (tmp_path / "broken.jsonl").write_text("no json\n")
-    lab._case_file.value = str(tmp_path / "broken.jsonl")
+    lab._cases.file.value = str(tmp_path / "broken.jsonl")
     assert "JSONDecodeError" in lab._errors.value
-    lab._case_file.value = str(tmp_path / "nowhere" / "cases.jsonl")
-    lab._case_button.click()
+    lab._cases.file.value = str(tmp_path / "nowhere" / "cases.jsonl")
+    lab._cases.keep_button.click()
     assert "FileNotFoundError" in lab._errors.value
     lab._score_button.click()
     assert lab._errors.value == "" and lab.scores.totals[0] > 2
@@ -340,14 +349,14 @@ def test_every_line_of_code_gives_what_its_view_shows(is_task: bool, task: Task,
     assert execute(*said_code(lab._cards_code), **names) == spans(rewards[0], lab.completions[0]) != ()
     lab._marked.value = "the reward xml_tags"
     assert len(execute(*said_code(lab._cards_code), **names)) == 2
-    lab._case_button.click()
-    keep, run = said_code(lab._case_code)
+    lab._cases.keep_button.click()
+    keep, run = said_code(lab._cases.code)
     execute(keep, **names)
-    kept = read_cases(lab._case_file.value)
+    kept = read_cases(lab._cases.file.value)
     assert len(kept) == 2 and kept[0] == kept[1]
     assert not [f for f in execute(run, **names).findings if f.kind == "case"]
-    lab._probe_button.click()
-    probe, check = said_code(lab._probe_code)
+    lab._probes.run_button.click()
+    probe, check = said_code(lab._probes.code)
     assert execute(probe, **names) == lab.probes
     assert execute(check, **names).findings == lab.report.findings
     lab.completions = ["long " * 1000, ""]
@@ -371,7 +380,7 @@ def test_code_uses_the_names_of_the_notebook(task: Task, monkeypatch: pytest.Mon
 
     mine = [correctness()]
     Shell.user_ns = {"_": mine, "my_rewards": mine, "sums": task}
-    monkeypatch.setattr("grpo_nb.widgets.get_ipython", lambda: Shell)
+    monkeypatch.setattr("grpo_nb.lab_code.get_ipython", lambda: Shell)
     lab = gn.RewardLab(mine, task)
     assert "(my_rewards, " in said_code(lab._table_code)[0] and "sums.train[0]" in said_code(lab._table_code)[0]
     Shell.user_ns["bench"] = lab
@@ -451,3 +460,24 @@ def test_the_prompt_is_shown_as_the_model_sees_it(task: Task) -> None:
 def test_it_shows_itself_in_one_line(lab: gn.RewardLab) -> None:
     lab.completions = [RIGHT]
     assert repr(lab).startswith("RewardLab of correctness, xml_format, brevity: row 0 of 5, 1 completion(s), totals 3.")
+
+
+def test_pages_that_show_no_widgets_get_a_picture_of_it(lab: gn.RewardLab) -> None:
+    from IPython.core.formatters import DisplayFormatter
+
+    lab.completions = [RIGHT, "", WRONG]
+    shown, _ = DisplayFormatter().format(lab)
+    assert shown["application/vnd.jupyter.widget-view+json"]["model_id"] == lab.model_id, (
+        "where there are widgets, this"
+    )
+    assert shown["text/plain"] == repr(lab)
+    page = shown["text/html"]
+    for view in (lab._row_view, lab._errors, lab._table, lab._cards):
+        assert view.value and view.value in page
+    assert "What is 20 + 3?" in page and "ZeroDivisionError" in page and "<style>" in page
+    lab._row.value = 1
+    lab._probes.run_button.click()
+    page = DisplayFormatter().format(lab)[0]["text/html"]
+    assert "What is 21 + 3?" in page and lab._probes.table.value in page, "as it stands now"
+    lab.close()
+    assert "text/plain" in DisplayFormatter().format(lab)[0]

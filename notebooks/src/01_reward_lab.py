@@ -128,7 +128,7 @@ report
 # probes on the row; keep a case. The part of a text that earned something is marked.
 #
 # Three completions are in it to begin with: right; right in the reasoning and wrong in the answer; right without any form.
-# On a page without a kernel the lab is a blank or a line of text: the scores below it are the ones that it shows.
+# On a page without a kernel, as on GitHub, you see a picture of it as it stood when the cell was run.
 
 # %%
 lab = gn.RewardLab(rewards, task, model, tokenizer, settings)
@@ -257,7 +257,7 @@ print(f"It worked.\nWithout the example: {before.sentence}\nWith it: {after.sent
 # | What you see | What it is | What to do |
 # | --- | --- | --- |
 # | *was imported before unsloth* | another import came first | restart the kernel and run from the top |
-# | the lab is a line of text | ipywidgets is not installed where Jupyter runs, or the page has no kernel | `pip install ipywidgets`, reload the page; or use `gn.score` |
+# | the lab is a table without buttons | ipywidgets is not installed where Jupyter runs, or the page has no kernel | `pip install ipywidgets`, reload the page, run the cell again; or use `gn.score` |
 # | *needs the data column* | the reward asks for a column that your rows lack | rename it: `gn.load_task(..., columns={...})` |
 # | *stopped after 2 seconds* | a reward is too slow, or hangs on a hostile text | look at the text in the table; `seconds_per_call=` allows more |
 # | *no signal* with an example | too hard, too easy, or cut off | follow the advice under the verdict |
