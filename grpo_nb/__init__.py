@@ -20,6 +20,8 @@ _PUBLIC = {
     "RewardLab": "widgets",
     "Run": "metrics",
     "Settings": "config",
+    "Stage": "stages",
+    "StagedRun": "stages",
     "Task": "data",
     "baseline": "baseline_gate",
     "boxed": "formats",
@@ -27,20 +29,26 @@ _PUBLIC = {
     "check_rewards": "checks",
     "check_sandbox": "sandbox",
     "compare": "evaluation",
+    "dry_run": "dry_runs",
     "evaluate": "evaluation",
     "export_merged": "export",
     "group_advantages": "scoring",
     "hashes": "formats",
+    "importance_sampling_levels": "losses",
     "load_model": "models",
     "load_task": "data",
+    "loss_types": "losses",
     "open_run": "metrics",
+    "open_stages": "stages",
     "preset": "config",
+    "prime": "priming",
     "reweight": "scoring",
     "score": "scoring",
     "run_untrusted": "sandbox",
     "sandbox_level": "sandbox",
     "think_answer": "formats",
     "train": "training",
+    "train_stages": "stages",
     "xml": "formats",
 }
 _MODULES = ("rewards",)
@@ -54,6 +62,7 @@ if TYPE_CHECKING:
     from grpo_nb.config import preset as preset
     from grpo_nb.data import Task as Task
     from grpo_nb.data import load_task as load_task
+    from grpo_nb.dry_runs import dry_run as dry_run
     from grpo_nb.environment import EnvironmentProblem as EnvironmentProblem
     from grpo_nb.environment import check_environment as check_environment
     from grpo_nb.evaluation import compare as compare
@@ -64,9 +73,12 @@ if TYPE_CHECKING:
     from grpo_nb.formats import hashes as hashes
     from grpo_nb.formats import think_answer as think_answer
     from grpo_nb.formats import xml as xml
+    from grpo_nb.losses import importance_sampling_levels as importance_sampling_levels
+    from grpo_nb.losses import loss_types as loss_types
     from grpo_nb.metrics import Run as Run
     from grpo_nb.metrics import open_run as open_run
     from grpo_nb.models import load_model as load_model
+    from grpo_nb.priming import prime as prime
     from grpo_nb.sandbox import Call as Call
     from grpo_nb.sandbox import check_sandbox as check_sandbox
     from grpo_nb.sandbox import run_untrusted as run_untrusted
@@ -74,6 +86,10 @@ if TYPE_CHECKING:
     from grpo_nb.scoring import group_advantages as group_advantages
     from grpo_nb.scoring import reweight as reweight
     from grpo_nb.scoring import score as score
+    from grpo_nb.stages import Stage as Stage
+    from grpo_nb.stages import StagedRun as StagedRun
+    from grpo_nb.stages import open_stages as open_stages
+    from grpo_nb.stages import train_stages as train_stages
     from grpo_nb.training import train as train
     from grpo_nb.widgets import RewardLab as RewardLab
 

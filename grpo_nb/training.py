@@ -1,7 +1,7 @@
 """Build and run the GRPO trainer, begin a run or go on with one, and leave it complete whatever ends it.
 
 On a CPU the trainer is the one of `grpo_nb.shared_trainer`; on a GPU it is the one that Unsloth made of TRL's. Nothing else
-differs. Only these two modules import trl.
+differs. Only these two modules and `grpo_nb.priming` import trl.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.checkpoints import keep_newest, replace_folder
 from grpo_nb.config import Settings, did_you_mean
@@ -26,8 +26,10 @@ from grpo_nb.environment import find_gpu, package_versions, require_disk, total_
 from grpo_nb.failures import explained, guarded
 from grpo_nb.holdout import HoldoutScore
 from grpo_nb.liveness import process_identity, training_here
+from grpo_nb.losses import check_loss
 from grpo_nb.metrics import Run, new_run_folder, write_json
 from grpo_nb.models import import_unsloth, is_bfloat16_supported
+from grpo_nb.reporting import check_reporting
 from grpo_nb.resume import Resumption, continued_info, find_run, go_back
 from grpo_nb.reward_calls import call_reward, make_batch, to_floats
 from grpo_nb.rewards.base import name_of, weights_by_name
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 RewardFunction = Callable[..., Sequence[float | None]]
+Reference = Literal["start", "base"]
 _RUN_BYTES = 200_000_000
 BASE_MODEL = "the base model"
 
@@ -68,6 +71,7 @@ def train(
     name: str | None = None,
     resume: str | Path | None = None,
     observers: Sequence[Observer] = (),
+    reference: Reference = "start",
 ) -> Run:
     """Train the model's LoRA with GRPO (arXiv:2402.03300), with live curves, and return the run.
 
@@ -88,6 +92,8 @@ def train(
             given) unless it is finished or there is none, and begins a new one then. The path or name of a run goes
             on with that one, also with a finished one if `max_steps` is more now.
         observers: Asked at each logged step; they may add to its row and may stop the training (`grpo_nb.recorder`).
+        reference: What the KL is measured against, if `beta` is above 0: the model as it is when this run starts, with
+            what its adapter has learnt already, or the `"base"` model without any adapter. The same for a new adapter.
 
     Raises:
         ValueError: Rewards or settings that cannot work, or that are not those of the run to resume.
@@ -96,17 +102,21 @@ def train(
         FileNotFoundError: There is no run to resume at that path.
         RewardError: A reward failed, with the row and an excerpt of the completion.
     """
+    if reference not in ("start", "base"):
+        raise ValueError(f"reference = {reference!r} must be 'start' or 'base'.")
     rewards = list(rewards)
     task = task.fit(tokenizer, settings.max_prompt_length)
     weights = _checked_rewards(rewards, task, settings)
     _check_extra(settings)
+    check_loss(settings)
+    check_reporting(settings)
     resumption = find_run(settings, name, resume)
     obstacle = _stock_reason(model, settings)
     info = _run_info(settings, task, rewards, weights, obstacle)
     if resumption is None:
         require_disk(Path(settings.run_root), _bytes_needed(model), "A run")
         run = Run(new_run_folder(settings.run_root, name), model=model, tokenizer=tokenizer)
-        info["reference"] = _save_reference(model, settings, run)
+        info["reference"] = _save_reference(model, settings, run, reference)
         # For comparisons and exports of this run by another process, on the same held-out questions.
         task.holdout.select_columns(["prompt", "question", "answer"]).to_json(run.path / "holdout.jsonl")
     else:
@@ -249,9 +259,9 @@ def _bytes_needed(model: Any) -> int:
     return _RUN_BYTES + 3 * (adapter + moments) + 2 * adapter
 
 
-def _save_reference(model: Any, settings: Settings, run: Run) -> str:
+def _save_reference(model: Any, settings: Settings, run: Run, reference: Reference) -> str:
     """Keep the adapter that KL will be measured to, if it is not the base model: a resumed run needs the same one."""
-    if settings.beta == 0 or is_untrained(model):
+    if settings.beta == 0 or reference == "base" or is_untrained(model):
         return BASE_MODEL
     model.save_pretrained(run.path / "reference", selected_adapters=["default"])
     return "the adapter it started from"
@@ -279,11 +289,14 @@ def _build_trainer(
 ) -> Any:
     trainer_class = _StockTrainer if obstacle else _SharedTrainer
     loaded = {name: p.data for name, p in model.named_parameters() if p.requires_grad}
+    arguments = _grpo_arguments(settings, recorder.weights, recorder.run.path)
+    if task.is_ordered:
+        arguments.setdefault("shuffle_dataset", False)
     trainer = trainer_class(
         model=model,
         processing_class=tokenizer,
         reward_funcs=[guarded(reward) for reward in rewards],
-        args=GRPOConfig(**_grpo_arguments(settings, recorder.weights, recorder.run.path)),
+        args=GRPOConfig(**arguments),
         train_dataset=task.train,
         callbacks=[recorder],
     )

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -114,6 +114,25 @@ class AdaptiveState:
         self.count = self.successes = 0
         self._write()
 
+    def carry_over(self, decay: float) -> None:
+        """Go on in a new run, whose steps count from 0 again: the rate stays, the steps it came from are forgotten."""
+        rate = self.success
+        if self.count:
+            rate = decay * rate + (1 - decay) * self.successes / self.count
+        self.history, self.count, self.successes = [(-1, rate)], 0, 0
+        self._write()
+
+    def start_over(self) -> None:
+        """Forget everything, as a reward just made."""
+        self.history, self.count, self.successes = [], 0, 0
+        self._write()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> AdaptiveState:
+        # A copy is for trying things out, as a dry run does: it must not write over the file of the original.
+        copied = AdaptiveState()
+        copied.history, copied.count, copied.successes = list(self.history), self.count, self.successes
+        return copied
+
     def add(self, successes: int, count: int) -> None:
         """Count completions of the present step."""
         self.successes += successes
@@ -199,6 +218,17 @@ class _Dummy(Reward):
                 f"nonsense. Put a real reward in its place, or train at most {self.max_steps} steps."
             )
         return super().__call__(completions=completions, **columns)
+
+
+def adaptive_states(rewards: Iterable[RewardFunction]) -> list[tuple[AdaptiveState, float]]:
+    """Return state and decay of each adaptive reward among these, also of those inside others."""
+    found: list[tuple[AdaptiveState, float]] = []
+    for reward in rewards:
+        if isinstance(reward, _Adaptive):
+            found.append((reward.state, reward.decay))
+        inner = getattr(reward, "inner", None)
+        found += adaptive_states([*getattr(reward, "rewards", ()), *([inner] if inner is not None else [])])
+    return found
 
 
 def clipped(reward: RewardFunction, low: float = -1.0, high: float = 1.0) -> Reward:
