@@ -223,8 +223,9 @@ def train_stages(
     from grpo_nb.models import load_adapter
     from grpo_nb.training import train
 
-    for stage in stages:  # a mistake in the third stage's rewards is found before the first is trained
-        _try_rewards(stage, task)
+    # A mistake in the third stage's rewards is found before the first is trained.
+    for stage, its_settings in zip(stages, of_stages, strict=True):
+        _try_rewards(stage, task, its_settings)
     root = of_stages[0].run_root
     folder = Path(root) / str(name)
     is_resumed = resume and (folder / "stages.json").is_file()
@@ -331,11 +332,11 @@ def _code_hash(reward: Callable[..., Any]) -> str:
     return hashlib.sha256(_source_of(reward).encode()).hexdigest()
 
 
-def _try_rewards(stage: Stage, task: Task) -> None:
+def _try_rewards(stage: Stage, task: Task, settings: Settings) -> None:
     from grpo_nb.training import _checked_rewards
 
     try:
-        _checked_rewards(list(stage.rewards), stage.task if isinstance(stage.task, Task) else task)
+        _checked_rewards(list(stage.rewards), stage.task if isinstance(stage.task, Task) else task, settings)
     except Exception as error:
         error.add_note(f"This was a reward of the stage {stage.name!r}; no stage was begun.")
         raise
