@@ -1,7 +1,7 @@
 """What `check_rewards` finds in rewards that people use: TRL's, those of public notebooks, and reasoning-gym's scorers.
 
 Run: python benchmarks/check_rewards_survey.py > docs/reward_checks.md, with reasoning-gym installed (0.1.25 was looked at).
-Rewards of notebooks are rewritten here in a few lines each, to behave as the named source does; nothing is copied.
+Rewards of notebooks are rewritten here in a few lines each, to behave like the named source.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from grpo_nb.findings import WHOLE_SET, Finding
 from grpo_nb.rewards.base import completion_text
 
 EVAL_ON_ANSWER = ("string_insertion", "spiral_matrix", "binary_matrix", "n_queens")
+
+CONTAINS = "yes: an answer that contains the gold one is paid len(gold) / len(answer)"
 
 # What was looked at by hand: is the accusation right? By reward and kind of finding.
 VERDICTS: dict[tuple[str, str], str] = {
@@ -59,8 +61,89 @@ VERDICTS: dict[tuple[str, str], str] = {
         "nothing tells right from wrong",
     ): "yes: any sum that makes 24 is paid, whatever the numbers of the row",
     ("coin_flip", "raises"): "yes, on a number beyond float",
+    ("repetition_penalty_reward", "ok"): "yes: only repeated groups of words count",
+    ("soft_overlong_punishment_reward", "ok"): "yes: only the number of tokens counts",
+    ("correctness_reward_func", "right answer refused"): "a matter of taste: texts are compared, so 23.0 is not 23",
+    ("int_reward_func", "lenient"): "yes, by design: digits after the last answer tag are all it asks for",
+    ("xmlcount_reward_func", "ok"): "yes: a share for each tag, less for text after the end",
+    ("match_format_exactly", "slow on hostile text"): "yes: three open repeats in a row try every combination of tags",
+    (
+        "match_format_exactly",
+        "lenient",
+    ): "yes, by design: it searches for the tags in their order, whatever is between and before",
+    ("match_format_approximately", "lenient"): "yes, by design: it counts tags, wherever they stand",
+    ("check_answer", "slow on hostile text"): "yes: the pattern of match_format_exactly",
+    (
+        "check_numbers",
+        "slow on very long text",
+    ): "yes: from every opening tag it looks for digits up to the end of the text",
+    ("reward_len", "ok"): "yes: a target of 20 characters and nothing else",
+    (
+        "reward_unique_chars",
+        "lenient",
+    ): "half: it counts distinct characters, which tags add, and knows no format to be lenient about",
+    ("r1_format_reward", "lenient"): "yes: with MULTILINE the end may be that of any line, so text may follow",
+    ("r1_tag_count_reward", "lenient"): "yes, by design: each tag once, in any order, whatever is between",
+    (
+        "reasoning_steps_reward",
+        "ok",
+    ): "no: the words First, Next, Finally, are paid by themselves, and no probe is made of them",
+    ("chain_sum", "contains the answer"): CONTAINS,
+    ("products", "contains the answer"): CONTAINS,
+    ("products", "several answers"): CONTAINS,
+    ("manipulate_matrix", "several answers"): CONTAINS,
+    (
+        "codeio",
+        "several answers",
+    ): "yes: JSON is found anywhere in the answer, and what stands around it costs at half its length",
+    (
+        "coin_flip",
+        "contains the answer",
+    ): "yes: the share of equal leading characters is paid, so 0.51 earns 1.0 where 0.5 is right",
+    ("figlet_font", "several answers"): "yes: a tenth is paid for each letter in its place, whatever comes after them",
+    (
+        "fraction_simplification",
+        "several answers",
+    ): "yes: of an answer in LaTeX the first fraction is read, and nothing after it",
+    **{
+        (
+            name,
+            "several answers",
+        ): "yes: of each line only the digits are read, so words around a right grid cost little"
+        for name in ("futoshiki", "mini_sudoku", "sudoku")
+    },
+    ("kakurasu", "several answers"): "yes: only the characters 0 and 1 are read, words are dropped",
+    ("survo", "several answers"): "yes: words that are no numbers are dropped",
+    ("gsm_symbolic", "contains the answer"): "yes: the minus sign is not in what its pattern finds, so -23 is 23",
+    ("gsm_symbolic", "several answers"): "yes: only the first number counts",
+    (
+        "intermediate_integration",
+        "slow on hostile text",
+    ): "yes: sympy differentiates and simplifies without a limit of time",
+    (
+        "polynomial_multiplication",
+        "slow on hostile text",
+    ): "yes: sympy parses numbers of any length without a limit of time",
+    ("knights_knaves", "several answers"): "yes: words before a name are dropped, `not` among them",
+    ("letter_jumble", "several answers"): "yes: words after as many as the gold answer has are not looked at",
+    ("word_sorting", "several answers"): "yes: words after as many as the gold answer has are not looked at",
+    (
+        "spell_backward",
+        "several answers",
+    ): "yes: letters after as many as the gold answer has are not looked at; 0.8 or more",
+    (
+        "polynomial_equations",
+        "several answers",
+    ): "yes, in part: a part that is no number is dropped, and the right solution beside it still earns",
+    **{
+        (name, "several answers"): "yes: sympy evaluates the answer as Python, for which `a or b` is a"
+        for name in ("polynomial_multiplication", "simple_integration")
+    },
+    ("quantum_lock", "several answers"): "yes: only the letters A, B and C are read, and `not` has none",
+    ("sokoban", "several answers"): "yes: letters that are no move are passed over",
     ("game_of_life", "raises"): "yes, on JSON that is no list",
 }
+UNJUDGED: list[str] = []
 FORMAT_R1 = formats.think_answer()
 
 
@@ -276,6 +359,13 @@ def cell(value: str, limit: int = 150) -> str:
     return value.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;").replace("`", "'")
 
 
+def verdict_on(name: str, kind: str) -> str:
+    """Return what was found by hand; rows without it are listed at the end of the page."""
+    if (name, kind) not in VERDICTS:
+        UNJUDGED.append(f"`{name}` ({kind})")
+    return VERDICTS.get((name, kind), "")
+
+
 def line(*cells: str) -> None:
     print("| " + " | ".join(cells) + " |")
 
@@ -288,9 +378,9 @@ def table(entries: list[tuple[Callable, str, formats.AnswerFormat]]) -> None:
         findings = [f for f in report.findings if f.reward != WHOLE_SET]
         (name, role) = next(iter(report.roles.items()))
         if not findings:
-            line(f"`{name}`", source, role, "ok", "", "", "")
+            line(f"`{name}`", source, role, "ok", "", "", verdict_on(name, "ok"))
         for finding in findings:
-            verdict = VERDICTS.get((name, finding.kind), "")
+            verdict = verdict_on(name, finding.kind)
             line(
                 f"`{name}`", source, role, finding.severity, cell(f"{finding.kind}: {finding.what}", 220),
                 cell(finding.example, 110), verdict,
@@ -350,7 +440,7 @@ def gym_table(only: list[str], limit: float) -> None:
     line(*["---"] * 5)
     for family, findings in found:
         for f in findings:
-            verdict = VERDICTS.get((family, f.kind), "")
+            verdict = verdict_on(family, f.kind)
             line(f"`{family}`", f.severity, cell(f"{f.kind}: {f.what}", 170), cell(f.example, 90), verdict)
     if failed:
         print(f"\nNot made here: {cell(', '.join(failed), 2000)}.")
@@ -361,8 +451,8 @@ def main(arguments: Mapping[str, Any]) -> None:
     print("# What the checks find in rewards that people use\n")
     print(
         "Made by `benchmarks/check_rewards_survey.py`. TRL's rewards are the installed ones; those of notebooks are rewritten "
-        "to behave as the named source does (read, not copied). Each is tried alone, in the format it is meant for. The last "
-        "column is our judgement of the accusation from the source; empty where it was not looked at closely. The command: "
+        "to behave like the named source. Each is tried alone, in the format it is meant for. The last column is our judgement "
+        "of the verdict, from reading the source; rows without one are counted at the end. The command: "
         "`python benchmarks/check_rewards_survey.py > docs/reward_checks.md`.\n"
     )
     if "trl" in arguments["parts"]:
@@ -374,6 +464,7 @@ def main(arguments: Mapping[str, Any]) -> None:
     if "gym" in arguments["parts"]:
         print("\n## reasoning-gym 0.1.25\n")
         gym_table(arguments["families"], arguments["limit"])
+    print(f"\nRows not judged: {len(UNJUDGED)}{': ' if UNJUDGED else ''}{', '.join(UNJUDGED)}.")
 
 
 if __name__ == "__main__":

@@ -268,6 +268,6 @@ def _save(run: Run, comparison: Comparison) -> None:
     write_json(folder / "comparison.json", comparison.to_dict())
     tables = [pandas.DataFrame(list(e.rows)).assign(model=e.label) for e in (comparison.before, comparison.after)]
     pandas.concat(tables).to_parquet(folder / "transcripts.parquet", index=False)
-    from grpo_nb.export import write_model_card
+    from grpo_nb.model_card import write_model_card
 
     write_model_card(run)

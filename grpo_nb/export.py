@@ -1,4 +1,4 @@
-"""From a trained adapter to a folder that plain transformers loads, verified to be the trained model; and the model card."""
+"""From a trained adapter to a folder that plain transformers loads, verified to be the trained model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.config import EMBEDDED_MODEL
 from grpo_nb.environment import require_disk
-from grpo_nb.metrics import Run, describe, write_json
+from grpo_nb.metrics import Run, write_json
+from grpo_nb.model_card import model_card as model_card
+from grpo_nb.model_card import write_model_card as write_model_card
 from grpo_nb.models import import_unsloth, resolve_model
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ _VERIFIED_PROMPTS = 12
 # Share of the adapter's change that must survive the rounding of the merged weights.
 _LEAST_RETAINED = 0.95
 _WIDTH = {"bfloat16": 2, "float16": 2, "float32": 4}
-# Where the embedded model comes from, for cards that others read.
-_PUBLISHED = {EMBEDDED_MODEL: "HuggingFaceTB/SmolLM2-135M-Instruct"}
 
 
 class ExportError(RuntimeError):
@@ -206,35 +205,3 @@ def _verify(base: str, run: Run, staged: Path) -> dict[str, Any]:
             f"Measured: {json.dumps({k: v for k, v in verification.items() if k != 'checks'})}"
         )
     return verification
-
-
-def write_model_card(run: Run) -> None:
-    """Write the run's README.md: what was trained on what with which rewards, the curves, and the held-out score."""
-    (run.path / "README.md").write_text(model_card(run))
-
-
-def model_card(run: Run) -> str:
-    """The model card in Markdown, with the Hub's metadata; only what this run measured."""
-    info, settings, comparison = run.info, run.settings, run.comparison()
-    base = _PUBLISHED.get(settings.model, settings.model)
-    rewards = "\n".join(f"| `{r['name']}` | {r['weight']:g} | `{r['call']}` |" for r in info["rewards"])
-    versions = ", ".join(f"{name} {version}" for name, version in info["versions"].items())
-    changed = "\n".join(f"| `{k}` | `{v}` |" for k, v in settings.to_dict().items() if not isinstance(v, (list, dict)))
-    curves = (run.path / "figures" / "training.png").is_file()
-    data, machine = info["task"], info["machine"]
-    device = machine["gpu"]["name"] if machine["gpu"] else f"CPU, {machine['cores']} cores"
-    parts = [
-        f"---\nbase_model: {base}\ntags:\n- grpo\n- lora\n- unsloth\n- trl\n---\n",
-        f"# {run.name}\n",
-        f"`{base}` trained with GRPO. Status: {run.status}. {describe(run.rows)}\n",
-        f"Held-out: {comparison['sentence']}\n"
-        if comparison
-        else "Held-out: not measured yet (`gn.compare(run, task)`).\n",
-        f"![Training curves. {describe(run.rows)}](figures/training.png)\n" if curves else "",
-        f"## Data\n\n`{data['name']}`: {data['train']} training and {data['holdout']} held-out prompts, "
-        f"fingerprint `{data['fingerprint']}`.\n",
-        f"## Rewards\n\n| reward | weight | made by |\n| --- | --- | --- |\n{rewards}\n",
-        f"## Settings\n\n| setting | value |\n| --- | --- |\n{changed}\n",
-        f"Made on {device}, with {versions}.\n",
-    ]
-    return "\n".join(part for part in parts if part)
