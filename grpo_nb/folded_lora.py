@@ -15,7 +15,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 from grpo_nb.models import import_unsloth
 
@@ -69,10 +70,25 @@ class FoldedLora:
             all weights of linear layers in oneDNN's own order.
     """
 
+    _living: ClassVar[WeakValueDictionary[int, FoldedLora]] = WeakValueDictionary()
+
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._room: dict[torch.nn.Module, torch.Tensor] = {}
         self._packed: dict[torch.nn.Module, tuple[tuple[float, ...], torch.Tensor]] = {}
+
+    @classmethod
+    def of(cls, model: torch.nn.Module) -> FoldedLora:
+        """Return the one that somebody holds for this model, or a new one."""
+        found = cls._living.get(id(model))
+        if found is None:
+            found = cls._living[id(model)] = cls(model)
+        return found
+
+    def release(self) -> None:
+        """Give the memory back. The next use takes it anew."""
+        self._room.clear()
+        self._packed.clear()
 
     @contextmanager
     def for_inference(self, *, is_decoding: bool = False) -> Iterator[None]:

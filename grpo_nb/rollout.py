@@ -102,7 +102,7 @@ def sample(
     training = model.training
     model.eval()
     try:
-        with grouped_attention(), (folded or FoldedLora(model)).for_inference(is_decoding=True):
+        with grouped_attention(), (folded or FoldedLora.of(model)).for_inference(is_decoding=True):
             cache, prompt_mask = prompt_cache(
                 lambda **inputs: model(**inputs, use_cache=True, logits_to_keep=1), each, pad_id
             )
@@ -269,7 +269,7 @@ def generate(
     longest = max(map(len, ids)) + max_completion_length
     run = _stock_sample
     if shared_prompt_obstacle(model, longest) is None:
-        run = functools.partial(sample, folded=FoldedLora(model))
+        run = functools.partial(sample, folded=FoldedLora.of(model))
     completions: dict[int, Completion] = {}
     # Prompts of similar length together, so that little is padding.
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))

@@ -42,9 +42,15 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.stock_reason: str | None = None
-        self._folded = FoldedLora(self.accelerator.unwrap_model(self.model))
+        self._folded = FoldedLora.of(self.accelerator.unwrap_model(self.model))
         self._loss_inputs: Batch | None = None
         self._scored: torch.Tensor | None = None
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().train(*args, **kwargs)
+        finally:
+            self._folded.release()
 
     def _generate_single_turn(
         self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any

@@ -148,3 +148,19 @@ def test_a_packed_head_is_kept_and_a_change_of_it_seen() -> None:
     assert all(layer is head or hasattr(layer, "lora_A") for layer in folded._packed), (
         "parts of LoRA layers were packed"
     )
+
+
+def test_one_model_has_one_folded_copy_while_somebody_holds_it() -> None:
+    model, other = lora_model(), lora_model()
+    folded = FoldedLora.of(model)
+    assert FoldedLora.of(model) is folded and FoldedLora.of(other) is not folded
+    with torch.no_grad(), folded.for_inference(is_decoding=True):
+        assert folded._room and folded._packed
+    folded.release()
+    assert not folded._room and not folded._packed
+    with torch.no_grad():
+        expected = model(input_ids=IDS).logits
+        with folded.for_inference(is_decoding=True):
+            torch.testing.assert_close(model(input_ids=IDS).logits, expected, atol=1e-4, rtol=1e-4)
+    del folded
+    assert id(model) not in FoldedLora._living, "the copy outlives its users"
