@@ -26,6 +26,7 @@ from grpo_nb.config import Settings
 from grpo_nb.data import Task
 from grpo_nb.metrics import tidy_row
 from grpo_nb.reward_calls import displayable, shorten
+from grpo_nb.run_info import checked_rewards
 
 if TYPE_CHECKING:
     import pandas
@@ -136,7 +137,7 @@ def dry_run(
     # Copies: an adaptive reward would take the dry run for its first steps.
     rewards = [copy.deepcopy(reward) for reward in rewards]
     task = task.fit(tokenizer, settings.max_prompt_length)
-    weights = training._checked_rewards(rewards, task, settings)
+    weights = checked_rewards(rewards, task, settings)
     training._check_extra(settings)
     check_loss(settings)
     import torch

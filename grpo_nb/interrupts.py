@@ -17,6 +17,7 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.is_holding = False
+        """Whether a step is half done."""
         self._is_pending = False
         self._before: Any = None
 
@@ -29,20 +30,16 @@ class Interrupts:
     def _note(self, number: int, frame: Any) -> None:
         self._is_pending = True
 
-    def note(self) -> None:
-        """Count an interrupt that was raised in spite of the hold, by code of the user's own."""
-        self._is_pending = True
-
     def release(self) -> None:
         """Let interrupts through again, and raise the one that came meanwhile."""
         self.close()
+        self.is_holding = False
         if self._is_pending:
             self._is_pending = False
             raise KeyboardInterrupt
 
     def close(self) -> None:
-        """Put back the handler that was there before."""
-        self.is_holding = False
+        """Put back the handler that was there before. `is_holding` stays: the step that it was for did not end."""
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
             self._before = None

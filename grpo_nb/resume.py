@@ -48,6 +48,7 @@ def find_run(settings: Settings, name: str | None, resume: str | Path | None) ->
         return None
     run = _newest_run(settings, name) if resume == "auto" else _named_run(settings, name, resume)
     if run is None:
+        _remove_empty(settings, name)
         return None
     status = run.status
     is_named = resume != "auto"
@@ -70,6 +71,13 @@ def _newest_run(settings: Settings, name: str | None) -> Run | None:
     folders = [file.parent for file in Path(settings.run_root).glob("*/run.json")]
     runs = [Run(folder) for folder in folders if name is None or folder.name == name]
     return max(runs, key=lambda run: (run.info["started"], (run.path / "run.json").stat().st_mtime), default=None)
+
+
+def _remove_empty(settings: Settings, name: str | None) -> None:
+    """Make room where a run was killed before it had written its first file."""
+    folder = Path(settings.run_root) / name if name is not None else None
+    if folder is not None and folder.is_dir() and all(file.name.startswith(".run.json") for file in folder.iterdir()):
+        shutil.rmtree(folder)
 
 
 def _named_run(settings: Settings, name: str | None, resume: str | Path) -> Run:

@@ -327,16 +327,16 @@ def _task_mark(task: Task | Callable[..., Task] | None) -> str | None:
 
 
 def _code_hash(reward: Callable[..., Any]) -> str:
-    from grpo_nb.training import _source_of
+    from grpo_nb.run_info import source_of
 
-    return hashlib.sha256(_source_of(reward).encode()).hexdigest()
+    return hashlib.sha256(source_of(reward).encode()).hexdigest()
 
 
 def _try_rewards(stage: Stage, task: Task, settings: Settings) -> None:
-    from grpo_nb.training import _checked_rewards
+    from grpo_nb.run_info import checked_rewards
 
     try:
-        _checked_rewards(list(stage.rewards), stage.task if isinstance(stage.task, Task) else task, settings)
+        checked_rewards(list(stage.rewards), stage.task if isinstance(stage.task, Task) else task, settings)
     except Exception as error:
         error.add_note(f"This was a reward of the stage {stage.name!r}; no stage was begun.")
         raise

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import inspect
-import os
-import platform
 import shutil
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,21 +18,20 @@ from typing import TYPE_CHECKING, Any, Literal
 from grpo_nb.checkpoints import keep_newest, replace_folder
 from grpo_nb.config import Settings, did_you_mean
 from grpo_nb.data import Task
-from grpo_nb.environment import find_gpu, package_versions, require_disk, total_memory_gib
+from grpo_nb.environment import find_gpu, require_disk
 from grpo_nb.failures import explained, guarded
 from grpo_nb.holdout import HoldoutScore
-from grpo_nb.liveness import process_identity, training_here
+from grpo_nb.liveness import training_here
 from grpo_nb.losses import check_loss
 from grpo_nb.metrics import Run, new_run_folder, write_json
 from grpo_nb.models import import_unsloth, is_bfloat16_supported
 from grpo_nb.reporting import check_reporting
 from grpo_nb.resume import Resumption, continued_info, find_run, go_back
-from grpo_nb.reward_calls import call_reward, make_batch, to_floats
-from grpo_nb.rewards.base import name_of, weights_by_name
+from grpo_nb.run_info import checked_rewards, run_info
 
 import_unsloth()
 
-from transformers import PrinterCallback, ProgressCallback, TrainerState
+from transformers import PrinterCallback, ProgressCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from grpo_nb import shared_prompts
@@ -50,7 +45,8 @@ if TYPE_CHECKING:
 RewardFunction = Callable[..., Sequence[float | None]]
 Reference = Literal["start", "base"]
 _RUN_BYTES = 200_000_000
-BASE_MODEL = "the base model"
+# What KL is measured to.
+BASE_MODEL, START_ADAPTER = "the base model", "the adapter it started from"
 
 
 class _StockTrainer(ResumableTrainer, GRPOTrainer):
@@ -106,17 +102,21 @@ def train(
         raise ValueError(f"reference = {reference!r} must be 'start' or 'base'.")
     rewards = list(rewards)
     task = task.fit(tokenizer, settings.max_prompt_length)
-    weights = _checked_rewards(rewards, task, settings)
+    weights = checked_rewards(rewards, task, settings)
     _check_extra(settings)
     check_loss(settings)
     check_reporting(settings)
     resumption = find_run(settings, name, resume)
     obstacle = _stock_reason(model, settings)
-    info = _run_info(settings, task, rewards, weights, obstacle)
+    info = run_info(settings, task, rewards, weights, obstacle)
     if resumption is None:
         require_disk(Path(settings.run_root), _bytes_needed(model), "A run")
         run = Run(new_run_folder(settings.run_root, name), model=model, tokenizer=tokenizer)
-        info["reference"] = _save_reference(model, settings, run, reference)
+        is_base = settings.beta == 0 or reference == "base" or is_untrained(model)
+        info["reference"] = BASE_MODEL if is_base else START_ADAPTER
+        write_json(run.path / "run.json", info)  # first of all: it is what makes the folder a run
+        if info["reference"] == START_ADAPTER:
+            model.save_pretrained(run.path / "reference", selected_adapters=["default"])
         # For comparisons and exports of this run by another process, on the same held-out questions.
         task.holdout.select_columns(["prompt", "question", "answer"]).to_json(run.path / "holdout.jsonl")
     else:
@@ -126,7 +126,7 @@ def train(
         go_back(resumption)
     with training_here(run.path):
         write_json(run.path / "run.json", info)
-        recorder = Recorder(run, settings, weights, [*_own_observers(model, tokenizer, task, settings), *observers])
+        recorder = Recorder(run, settings, weights, [*_own_observers(run, task), *observers])
         _run_training(model, tokenizer, task, rewards, settings, recorder, info, resumption, obstacle)
     return run
 
@@ -238,14 +238,15 @@ def _noting(what: str, lost: list[str]) -> Iterator[None]:
         lost.append(f"{what}: {error}")
 
 
-def _own_observers(model: Any, tokenizer: Any, task: Task, settings: Settings) -> list[Observer]:
+def _own_observers(run: Run, task: Task) -> list[Observer]:
     """What the kit itself looks at while training. Health alerts belong here, after the held-out score that they read."""
+    settings = run.settings
     if not settings.holdout_every:
         return []
     questions = [task.holdout[i] for i in range(min(settings.holdout_questions, len(task.holdout)))]
     return [
         HoldoutScore(
-            model, tokenizer, questions, task.format,
+            run.model, run.tokenizer, questions, task.format,
             every=settings.holdout_every, max_completion_length=settings.max_completion_length,
         )
     ]  # fmt: skip
@@ -257,14 +258,6 @@ def _bytes_needed(model: Any) -> int:
     adapter = sum(p.numel() * p.element_size() for p in trained)
     moments = sum(8 * p.numel() for p in trained)
     return _RUN_BYTES + 3 * (adapter + moments) + 2 * adapter
-
-
-def _save_reference(model: Any, settings: Settings, run: Run, reference: Reference) -> str:
-    """Keep the adapter that KL will be measured to, if it is not the base model: a resumed run needs the same one."""
-    if settings.beta == 0 or reference == "base" or is_untrained(model):
-        return BASE_MODEL
-    model.save_pretrained(run.path / "reference", selected_adapters=["default"])
-    return "the adapter it started from"
 
 
 def _stock_reason(model: Any, settings: Settings) -> str | None:
@@ -354,36 +347,6 @@ def _check_extra(settings: Settings) -> None:
             raise ValueError(f"extra holds {name!r}, which the installed GRPOConfig lacks{did_you_mean(name, known)}")
 
 
-def _checked_rewards(rewards: list[RewardFunction], task: Task, settings: Settings) -> dict[str, float]:
-    """Return weight by name, after calling each reward once on the first row: what is missing shows before training.
-
-    The call is that of trl 1.15 at step 0, and what comes back is read as TRL reads it.
-    """
-    if not rewards:
-        raise ValueError("rewards is empty: without a reward there is nothing to learn from.")
-    weights = weights_by_name(rewards)
-    row = task.train[0]
-    text = task.format.render("reasoning", row["answer"])
-    state = TrainerState(max_steps=settings.max_steps)
-    state.is_trial = True  # not one of TRL's: for rewards that learn from every training call
-    for name, reward in zip(weights, rewards, strict=True):
-        messages = [{"role": "assistant", "content": text}]
-        try:
-            scores = call_reward(reward, make_batch([messages], row, completion_ids=[[0]], trainer_state=state))
-        except Exception as error:
-            error.add_note(f"This came from the reward {name!r}, tried on the first training row before any training.")
-            raise
-        if len(scores) != 1:
-            raise ValueError(f"the reward {name!r} returned {scores!r} for one completion: return a list of one float.")
-        try:
-            to_floats(scores, 1)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(
-                f"the reward {name!r} returned {scores[0]!r:.200}, a {type(scores[0]).__name__}, not a float."
-            ) from error
-    return weights
-
-
 def is_untrained(model: Any) -> bool:
     """Whether the LoRA is still as it was made, so that the model is the base model."""
     return all(not p.detach().any() for n, p in model.named_parameters() if "lora_B.default" in n)
@@ -408,50 +371,3 @@ def _save_adapter(trainer: GRPOTrainer, run: Run) -> None:
         replace_folder(staged, run.adapter_path)
     finally:  # on a full disk half an adapter would only be in the way
         shutil.rmtree(staged, ignore_errors=True)
-
-
-def _source_of(reward: RewardFunction) -> str:
-    target = reward if inspect.isroutine(reward) else type(reward)
-    try:
-        return inspect.getsource(target)
-    except (OSError, TypeError):
-        return "source not available (defined interactively without a file)"
-
-
-def _run_info(
-    settings: Settings, task: Task, rewards: list[RewardFunction], weights: dict[str, float], obstacle: str | None
-) -> dict[str, Any]:
-    gpu = find_gpu()
-    sources = {name_of(reward): _source_of(reward) for reward in rewards}
-    return {
-        "status": "running",
-        **process_identity(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "settings": settings.to_dict(),
-        "task": {
-            "name": task.name,
-            "format": dataclasses.asdict(task.format),
-            "train": len(task.train),
-            "holdout": len(task.holdout),
-            "dropped": dict(task.dropped),
-            "fingerprint": task.fingerprint,
-        },
-        "rewards": [
-            {
-                "name": name,
-                "weight": weight,
-                "call": repr(reward),
-                "source": sources[name],
-                "sha256": hashlib.sha256(sources[name].encode()).hexdigest(),
-            }
-            for (name, weight), reward in zip(weights.items(), rewards, strict=True)
-        ],
-        "machine": {
-            "platform": platform.platform(),
-            "cores": os.cpu_count(),
-            "memory_gib": round(total_memory_gib(), 1),
-            "gpu": dataclasses.asdict(gpu) if gpu else None,
-        },
-        "versions": package_versions(),
-        "rollout": f"stock ({obstacle})" if obstacle else "shared prompts",
-    }

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 import grpo_nb as gn
 from grpo_nb import checkpoints, liveness
+from grpo_nb.recorder import Recorder
 from grpo_nb.reward_calls import RewardError
 from tests import killed_training
 from tests.conftest import ROOT, brevity
@@ -283,6 +284,9 @@ def test_auto_goes_on_with_what_is_not_finished_and_begins_otherwise(half_done) 
     change_info(one.path, started="2999")  # the newest, and finished
     two = gn.train(model, tokenizer, task, [brevity], settings.replace(max_steps=1), resume="auto")
     assert two.path not in (one.path, whole.path, crashed.path) and two.status == "finished"
+    (root / "killed").mkdir()  # before its first file
+    again = gn.train(model, tokenizer, task, [brevity], settings.replace(max_steps=1), name="killed", resume="auto")
+    assert again.status == "finished"
     with pytest.raises(FileNotFoundError, match="Runs in"):
         gn.train(model, tokenizer, task, [brevity], settings, resume="another")
 
@@ -373,6 +377,27 @@ class StopButton:
 
     def load_state_dict(self, state: dict) -> None:
         pass
+
+
+def test_an_error_in_the_middle_of_an_update_leaves_the_checkpoint_before(fresh, settings, whole, monkeypatch) -> None:
+    model, tokenizer, task, _ = fresh
+    hold = Recorder.on_pre_optimizer_step
+
+    def breaks(self: Recorder, args: object, state: object, control: object, **kwargs: object) -> None:
+        hold(self, args, state, control)
+        if state.global_step == 3:
+            torch.nn.init.ones_(next(p for p in model.parameters() if p.requires_grad))  # half of an update
+            raise RuntimeError("device lost")
+
+    monkeypatch.setattr(Recorder, "on_pre_optimizer_step", breaks)
+    with pytest.raises(RuntimeError, match="device lost") as caught:
+        gn.train(model, tokenizer, task, [brevity], settings, name="lost")
+    assert any("the last checkpoint is whole" in note for note in caught.value.__notes__)
+    run = gn.open_run(Path(settings.run_root) / "lost")
+    assert run.status == "failed" and run.checkpoint_step == 2 and not run.adapter_path.exists()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    monkeypatch.undo()
+    assert_same_run(gn.train(model, tokenizer, task, [brevity], settings, resume="lost"), whole)
 
 
 @pytest.mark.parametrize("where", ["between the update and its row", "in the next step"])

@@ -13,6 +13,7 @@ import torch
 import grpo_nb as gn
 from grpo_nb import training
 from grpo_nb.reward_calls import RewardError
+from grpo_nb.run_info import checked_rewards
 from tests.conftest import brevity
 
 
@@ -255,19 +256,19 @@ def test_scores_that_trl_takes_are_taken(tiny, tiny_settings, values) -> None:
     def reward(completions: list, **columns: object):
         return values
 
-    assert training._checked_rewards([reward], task, tiny_settings) == {"reward": 1.0}
+    assert checked_rewards([reward], task, tiny_settings) == {"reward": 1.0}
 
 
 def test_the_trial_passes_what_trl_passes(tiny, tiny_settings) -> None:
     _, _, task = tiny
     adaptive = gn.rewards.adaptive(gn.rewards.xml_tags())
     tried = [sees_what_trl_passes, functools.partial(plain, level=1), awaited, adaptive]
-    assert list(training._checked_rewards(tried, task, tiny_settings)) == [
+    assert list(checked_rewards(tried, task, tiny_settings)) == [
         "sees_what_trl_passes", "plain", "awaited", "xml_tags"
     ]  # fmt: skip
     assert adaptive.state.history == [], "a trial is no training"
     with pytest.raises(ValueError, match="a dummy for debugging"):
-        training._checked_rewards([gn.rewards.dummy()], task, tiny_settings.replace(max_steps=1000))
+        checked_rewards([gn.rewards.dummy()], task, tiny_settings.replace(max_steps=1000))
 
 
 def test_an_adaptive_reward_learns_in_training(fresh, tiny_settings) -> None:
