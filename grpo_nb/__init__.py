@@ -13,10 +13,12 @@ __version__ = "0.1.0"
 
 # Public name -> the module that defines it.
 _PUBLIC = {
+    "Alert": "health_alerts",
     "AnswerFormat": "formats",
     "Call": "sandbox",
     "EMBEDDED_MODEL": "config",
     "EnvironmentProblem": "environment",
+    "HealthMonitor": "health",
     "RewardLab": "widgets",
     "Run": "metrics",
     "Settings": "config",
@@ -24,6 +26,7 @@ _PUBLIC = {
     "baseline": "baseline_gate",
     "boxed": "formats",
     "check_environment": "environment",
+    "check_health": "health",
     "check_rewards": "checks",
     "check_sandbox": "sandbox",
     "compare": "evaluation",
@@ -64,6 +67,9 @@ if TYPE_CHECKING:
     from grpo_nb.formats import hashes as hashes
     from grpo_nb.formats import think_answer as think_answer
     from grpo_nb.formats import xml as xml
+    from grpo_nb.health import HealthMonitor as HealthMonitor
+    from grpo_nb.health import check_health as check_health
+    from grpo_nb.health_alerts import Alert as Alert
     from grpo_nb.metrics import Run as Run
     from grpo_nb.metrics import open_run as open_run
     from grpo_nb.models import load_model as load_model
