@@ -91,6 +91,10 @@ def _number(value: Any) -> float | None:
         return math.inf
 
 
+def _share(value: float | None) -> float | None:
+    return None if value is None else min(1.0, max(0.0, value))
+
+
 def mean(values: Sequence[float]) -> float:
     """Mean of at least one number."""
     return math.fsum(values) / len(values)
@@ -174,11 +178,17 @@ class History:
         self.tallies: dict[str, list[float]] = {}
         self.best: float | None = None
         """Highest mean reward over `RECENT` rows so far."""
+        self.best_at = 0
+        """After how many rows that was."""
         self.has_risen = False
         """Whether the reward was ever clearly above its start."""
         self.bad_now: list[str] = []
         self.bad_counts: dict[str, int] = {}
         self.holdout: dict[str, list[list[float]]] = {}
+        self.names: list[str] = []
+        """The rewards' names."""
+        self._main: str | None = None
+        self._main_of = 0
         self._shifts: dict[tuple[str, str], float] = {}
 
     def add(self, row: Mapping[str, Any], completions: Iterable[Any] | None = None) -> bool:
@@ -224,7 +234,9 @@ class History:
         zero_std = found.pop("zero_std")
         if zero_std is None:
             zero_std = _spread_missing(found["reward_std"], spreads)
-        return Facts(step=self.last_step, no_spread=zero_std, rewards=rewards, spreads=spreads, **found)
+        for share in ("clipped", "ratio_clipped"):
+            found[share] = _share(found[share])
+        return Facts(step=self.last_step, no_spread=_share(zero_std), rewards=rewards, spreads=spreads, **found)
 
     def _is_unmeasured_kl(self, kl: float | None) -> bool:
         # With beta = 0 Unsloth logs exact zeros for ever. Before the first update the true KL is 0 too, and says nothing.
@@ -244,6 +256,7 @@ class History:
             del points[1:-1:2]
 
     def _tally(self, facts: Facts) -> None:
+        self.names += [name for name in facts.rewards if name not in self.names]
         named = {f"rewards/{name}": value for name, value in facts.rewards.items()}
         named |= {name: getattr(facts, name) for name in ("reward", "no_spread", "clipped", "kl")}
         for name, value in named.items():
@@ -256,7 +269,8 @@ class History:
         if self.count >= LEAST:
             now = self.mean("reward", RECENT)
             if now is not None and len(self.values("reward", RECENT)) >= LEAST:
-                self.best = now if self.best is None else max(self.best, now)
+                if self.best is None or now > self.best:
+                    self.best, self.best_at = now, self.count
         if not self.has_risen and self.count >= RECENT:
             self.has_risen = self.risen("reward") >= CLEAR
 
@@ -295,13 +309,13 @@ class History:
         return int(self.tallies[fact][0]) if fact in self.tallies else 0
 
     @property
-    def names(self) -> list[str]:
-        """The rewards' names."""
-        return [key.removeprefix("rewards/") for key in self.tallies if key.startswith("rewards/")]
-
-    @property
     def main(self) -> str | None:
         """The reward the run is about: the one with the largest weight, else the only one named like it, else None."""
+        if self._main_of != len(self.names):
+            self._main, self._main_of = self._find_main(), len(self.names)
+        return self._main
+
+    def _find_main(self) -> str | None:
         names = self.names
         if self.weights:
             ranked = sorted(((w, n) for n, w in self.weights.items() if n in names), reverse=True)
@@ -372,7 +386,7 @@ class History:
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, which `load_state_dict` takes back."""
-        plain = ("count", "last_step", "max_steps", "tallies", "best", "has_risen", "bad_counts", "holdout")
+        plain = ("count", "last_step", "max_steps", "tallies", "best", "best_at", "has_risen", "bad_counts", "holdout")
         return {
             **{name: getattr(self, name) for name in plain},
             "window": [dataclasses.asdict(facts) for facts in self.window],
@@ -381,13 +395,15 @@ class History:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`."""
-        for name in ("count", "last_step", "max_steps", "best", "has_risen"):
+        for name in ("count", "last_step", "max_steps", "best", "best_at", "has_risen"):
             setattr(self, name, state[name])
         self.tallies = {name: list(tally) for name, tally in state["tallies"].items()}
         self.bad_counts = dict(state["bad_counts"])
         self.holdout = {name: [list(point) for point in points] for name, points in state["holdout"].items()}
         self.window = deque((Facts(**facts) for facts in state["window"]), maxlen=WINDOW)
         self.start = [Facts(**facts) for facts in state["start"]]
+        self.names = [key.removeprefix("rewards/") for key in self.tallies if key.startswith("rewards/")]
+        self._main_of = 0
         self._shifts.clear()
 
 

@@ -271,9 +271,10 @@ def find_kl_spike(history: History) -> Iterator[Alert]:
     if last < KL_SPIKE_LEAST or last < KL_SPIKE_RATIO * usual:
         return
     slower = advise(history, "learning_rate", lambda v: v / 2, "lower learning_rate")
+    broken = sum(value >= KL_BROKEN for value in values[-RECENT:])
     ratio = f", {last / usual:,.0f} times its usual {usual:.3g}" if usual > 0 else ""
     yield Alert(
-        rule="kl_spike", severity=softened(history, "warning") if last >= KL_BROKEN else "info", step=history.last_step,
+        rule="kl_spike", severity=softened(history, "warning") if broken >= 2 else "info", step=history.last_step,
         # A spike ten times as large is told again: the first one may have been nothing.
         subject=f"above {10.0 ** math.floor(math.log10(last)):g}",
         message=f"KL to the starting model jumped to {last:.3g}{ratio}.",

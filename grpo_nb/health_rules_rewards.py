@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from grpo_nb.health_alerts import Alert, Severity
-from grpo_nb.health_history import CLEAR, LEAST, RECENT, History, mean
+from grpo_nb.health_history import CLEAR, LEAST, RECENT, WINDOW, History, mean
 from grpo_nb.health_rules import NO_SPREAD, TRUNCATED, Rule, advise, softened
 
 FLAT, FLAT_WARNING = 100, 300
@@ -29,19 +29,24 @@ def find_reward_flat(history: History) -> Iterator[Alert]:
     half = history.max_steps is not None and history.count >= max(2 * LEAST, history.max_steps / 2)
     if history.count < FLAT and not half:
         return
-    if history.is_learning or history.has_lost or _is_saturated(history):
+    if history.has_lost or _is_saturated(history):
         return
     start, now = history.start_values("reward"), history.mean("reward", RECENT)
     if now is None or not start:
         return
     evidence = {"reward": now, "reward_start": mean(start), "best": history.best}
     if history.has_risen:
+        facts = ["reward", *(f"rewards/{name}" for name in history.names)]
+        if history.count - history.best_at < WINDOW or max(map(history.rising, facts)) >= 1:
+            return
         yield Alert(
             rule="reward_flat", severity="info", step=history.last_step, subject="plateau",
             message=f"The reward has stopped rising at {now:.3g} (it began at {mean(start):.3g}).",
             why="More steps with the same prompts and settings will hardly add anything.",
             advice="Stop here and compare on held-out prompts, or take harder prompts.", evidence=evidence,
         )  # fmt: skip
+        return
+    if history.is_learning:
         return
     causes = _causes(history)
     evidence["causes"] = causes
@@ -252,7 +257,8 @@ def find_form_only(history: History) -> Iterator[Alert]:
     risen = [n for n in history.names if n != main and history.weight(n) > 0 and history.risen(f"rewards/{n}") >= CLEAR]
     if not risen:
         return
-    is_done = history.count >= FORM_ONLY_ROWS and all(_is_learnt(history, name) for name in risen)
+    others = [name for name in history.names if name != main]
+    is_done = history.count >= FORM_ONLY_ROWS and all(_is_learnt(history, name) for name in others)
     severity: Severity = "warning" if gain <= -CLEAR or is_done else "info"
     yield Alert(
         rule="form_only", severity=severity, step=history.last_step,
@@ -268,7 +274,7 @@ def find_form_only(history: History) -> Iterator[Alert]:
 
 def _is_learnt(history: History, name: str) -> bool:
     low, high = history.extent(f"rewards/{name}")
-    now = history.mean(f"rewards/{name}", RECENT)
+    now = history.mean(f"rewards/{name}")  # over the whole window, so that a few good steps are not enough
     return now is not None and now >= low + FORM_LEARNT * (high - low) and history.rising(f"rewards/{name}") < 1
 
 
