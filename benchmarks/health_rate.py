@@ -1,7 +1,7 @@
 """CPU time per step of the health monitor at 100, 1,000 and 10,000 steps, beside rldoctor's live monitor on the same rows.
 
     pip install --no-deps --target PEERS rldoctor==0.2.0
-    PYTHONPATH=PEERS python benchmarks/health_rate.py [--log LOG.json] [--steps 100 1000 10000]
+    PYTHONPATH=PEERS python benchmarks/health_rate.py [--log NAME] [--steps 100 1000 10000]
 
 Claim: a step costs the same however long the run is. rldoctor looks again at the whole log every 25 steps, as it is set by
 default; its time is spread over those 25 steps. Rows are those of a real log (tests/data/runs), over and over with new step
@@ -11,7 +11,6 @@ numbers. CPU time of this process, so that other work on the machine does not co
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -19,18 +18,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from grpo_nb.health import HealthMonitor
+from tests.health_logs import real_logs
 
 PERIOD = 25
-LOG = ROOT / "tests/data/runs/gpt_oss_20B_Reinforcement_Learning_2048_Game_DGX_Spark_17ac67.json"
+LOG = "gpt_oss_20B_Reinforcement_Learning_2048_Game_DGX_Spark_17ac67"
 
 
-def endless_rows(file: Path, count: int) -> list[dict[str, Any]]:
+def endless_rows(name: str, count: int) -> list[dict[str, Any]]:
     """The log's rows, repeated with ascending step numbers."""
-    log = json.loads(file.read_text())["log_history"]
+    log = real_logs()[name]
     return [{**log[i % len(log)], "step": i + 1} for i in range(count)]
 
 
@@ -52,7 +51,7 @@ def seconds_per_step(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--log", type=Path, default=LOG)
+    parser.add_argument("--log", choices=sorted(real_logs()), default=LOG)
     parser.add_argument("--steps", type=int, nargs="+", default=[100, 1000, 10_000])
     arguments = parser.parse_args()
     rows = endless_rows(arguments.log, max(arguments.steps))

@@ -55,7 +55,7 @@ CHANGES: tuple[Callable[[Rows, random.Random], Rows], ...] = (every_second, rand
 
 
 def deserved(rows: Rows) -> set[str]:
-    """What the numbers of a copy say, counted without the rules; with a margin, since a copy at the threshold may go either way."""
+    """What the numbers of a copy say, counted without the rules; with a margin, since at the threshold it may go either way."""
     said = set()
     if sum(row["reward_std"] == 0 for row in rows) >= 0.6 * len(rows):
         said.add("no_spread")
@@ -74,7 +74,8 @@ def main() -> None:
     parser.add_argument("--healthy", type=int, default=100)
     arguments = parser.parse_args()
     print(
-        "| log | copies | critical | more than one warning | deserved, not said | warnings by rule |\n| --- | --- | --- | --- | --- | --- |"
+        "| log | copies | critical | more than one warning | deserved, not said | warnings by rule |\n"
+        "| --- | --- | --- | --- | --- | --- |"
     )
     for name, rows in real_logs().items():
         choose = random.Random(name)

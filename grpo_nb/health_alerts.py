@@ -21,7 +21,7 @@ SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 class Alert:
     """One thing that a run shows, with its numbers, why it matters, and what to change.
 
-    >>> alert = Alert(rule="no_spread", severity="warning", step=20, message="12 of 20 steps.", why="No signal.", advice="More.")
+    >>> alert = Alert(rule="kl_spike", severity="info", step=20, message="KL 3.", why="Odd text.", advice="Look at it.")
     >>> Alert.from_dict(alert.to_dict()) == alert
     True
     """
@@ -59,7 +59,8 @@ class Alert:
     def __repr__(self) -> str:
         subject = f" ({self.subject})" if self.subject else ""
         return displayable(
-            f"{self.severity}: {self.rule}{subject}, step {self.step}: {self.message}\n    why: {self.why}\n    change: {self.advice}"
+            f"{self.severity}: {self.rule}{subject}, step {self.step}: {self.message}"
+            f"\n    why: {self.why}\n    change: {self.advice}"
         )
 
     def _repr_html_(self) -> str:

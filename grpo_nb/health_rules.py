@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from grpo_nb.health_alerts import Alert, Severity
-from grpo_nb.health_history import CLEAR, LEAST, RECENT, START, History, rank_shift
+from grpo_nb.health_facts import rank_shift
+from grpo_nb.health_history import CLEAR, LEAST, RECENT, START, History
 
 Rule = Callable[[History], Iterator[Alert]]
 
@@ -81,7 +82,7 @@ def find_not_finite(history: History) -> Iterator[Alert]:
 
 
 def _is_sure(share: float, count: int) -> bool:
-    """At the threshold, and not by the accident of a few rows: a run with a third of its groups without spread seldom gets here."""
+    """At the threshold, and not by the accident of a few rows: where a third is true, it is seldom reached."""
     return share >= NO_SPREAD and share - 1.64 * math.sqrt(share * (1 - share) / count) >= 0.38
 
 
@@ -165,7 +166,7 @@ def find_collapse(history: History) -> Iterator[Alert]:
         share = sum(same) / len(same)
         yield Alert(
             rule="collapse", severity=softened(history, "critical"), step=history.last_step, subject="one answer",
-            message=f"{share:.0%} of the completions of a step are one and the same text, whatever the prompt (last {LEAST} steps).",
+            message=f"{share:.0%} of the completions of a step are the same text, whatever the prompt (last {LEAST} steps).",
             why="The model no longer reads the prompt. It has found one text that is paid, or nothing is.",
             advice=f"Stop, look at that text, and find the reward that pays for it. Then {slower} and raise beta.",
             evidence={"same_answer": share},
@@ -197,8 +198,10 @@ def find_truncation(history: History) -> Iterator[Alert]:
     recent = history.values("clipped", RECENT)
     if len(recent) < LEAST:
         return
+    if sum(recent[-LEAST:]) / LEAST >= TRUNCATED > sum(recent) / len(recent):
+        recent = recent[-LEAST:]  # it has just begun
     now, whole = sum(recent) / len(recent), history.share("clipped") or 0.0
-    if max(now, whole, sum(recent[-LEAST:]) / LEAST) < TRUNCATED:
+    if max(now, whole) < TRUNCATED:
         return
     severity: Severity = "info"
     if now >= TRUNCATED_CRITICAL and len(recent) >= RECENT:
@@ -210,7 +213,7 @@ def find_truncation(history: History) -> Iterator[Alert]:
     yield Alert(
         rule="truncation", severity=severity, step=history.last_step,
         message=(
-            f"{now:.0%} of the completions of the last {len(recent)} steps ({whole:.0%} of the run) were cut at the length limit"
+            f"{now:.0%} of the completions of the last {len(recent)} steps ({whole:.0%} of the run) were cut at the limit"
             + (f"; they have {length:.0f} tokens on average." if length is not None else ".")
         ),
         why="A cut answer has no end, so rewards for the answer or the closing tag pay nothing, however good the start was.",

@@ -1,4 +1,4 @@
-"""Health rules about what the rewards do: flat, falling, saturated, constant, dominating, fighting; form alone; held-out; length.
+"""Health rules about what the rewards do: flat, falling, saturated, constant, dominating, fighting, form alone; and length.
 
 As in `health_rules`, a rule yields alerts or nothing, and says nothing about what was not measured.
 """
@@ -11,13 +11,14 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from grpo_nb.health_alerts import Alert, Severity
-from grpo_nb.health_history import CLEAR, LEAST, RECENT, WINDOW, History, mean
+from grpo_nb.health_facts import mean
+from grpo_nb.health_history import CLEAR, LEAST, RECENT, WINDOW, History
 from grpo_nb.health_rules import NO_SPREAD, TRUNCATED, Rule, advise, softened
 
 FLAT, FLAT_WARNING = 100, 300
 SATURATED = 0.95
 CONSTANT_WARNING = 30
-DOMINATES = 0.9
+DOMINATES = 0.8
 FIGHTS, FIGHTS_T = -0.5, 4.0
 FORM_ONLY_ROWS, FORM_LEARNT = 100, 0.97
 HOLDOUT_GAIN, HOLDOUT_SHARE = 0.02, 0.1
@@ -37,11 +38,14 @@ def find_reward_flat(history: History) -> Iterator[Alert]:
     evidence = {"reward": now, "reward_start": mean(start), "best": history.best}
     if history.has_risen:
         facts = ["reward", *(f"rewards/{name}" for name in history.names)]
-        if history.count - history.best_at < WINDOW or max(map(history.rising, facts)) >= 1:
+        if history.count - history.best_at < 2 * WINDOW or max(map(history.rising, facts)) >= 1:
             return
         yield Alert(
             rule="reward_flat", severity="info", step=history.last_step, subject="plateau",
-            message=f"The reward has stopped rising at {now:.3g} (it began at {mean(start):.3g}).",
+            message=(
+                f"The reward has not risen for {history.count - history.best_at} logged steps: {history.best:.3g} at its best, "
+                f"{now:.3g} now ({mean(start):.3g} at the start)."
+            ),
             why="More steps with the same prompts and settings will hardly add anything.",
             advice="Stop here and compare on held-out prompts, or take harder prompts.", evidence=evidence,
         )  # fmt: skip
@@ -85,7 +89,7 @@ def find_reward_falling(history: History) -> Iterator[Alert]:
     slower = advise(history, "learning_rate", lambda v: v / 2, "lower learning_rate")
     firmer = advise(history, "beta", lambda v: v * 2 or 0.04, "raise beta")
     evidence = {"reward": now, "reward_start": began, "best": best, "z": below_start}
-    advice = f"Go back to the checkpoint of the best reward, then {slower} or {firmer}. Look at completions from before and after."
+    advice = f"Go back to the checkpoint of the best reward, then {slower} or {firmer}. Compare completions of both."
     why = "GRPO does not find its way back by itself once the completions it would learn from are gone."
     if history.has_risen and best > began:
         severity: Severity = "critical" if now <= began + 0.1 * (best - began) else "warning"
@@ -122,7 +126,7 @@ def find_reward_saturated(history: History) -> Iterator[Alert]:
     now = history.mean("reward", RECENT)
     yield Alert(
         rule="reward_saturated", severity="info", step=history.last_step,
-        message=f"The reward has reached its top: {now:.3g} over the last {RECENT} steps, of at most {history.extent('reward')[1]:.3g} seen.",
+        message=f"The reward is at its top: {now:.3g} over {RECENT} steps, of {history.extent('reward')[1]:.3g} at most.",
         why="What is always earned teaches nothing more; from here only KL grows.",
         advice="Stop here and compare on held-out prompts, or take harder prompts.", evidence={"reward": now},
     )  # fmt: skip
@@ -182,12 +186,14 @@ def find_dominating_reward(history: History) -> Iterator[Alert]:
     if not 0 < total < math.inf or parts[top] / total < DOMINATES or top == main:
         return
     share = parts[top] / total
-    about = f", while {main}, the one with the most weight or the name, has {parts[main] / total:.0%}" if main else ""
+    about = f", while {main}, the main reward, has {parts[main] / total:.0%}" if main else ""
+    severity = softened(history, "warning") if main else "info"
+    more = f", or give {main} more weight or partial credit." if main else "."
     yield Alert(
-        rule="dominating_reward", severity=softened(history, "warning") if main else "info", step=history.last_step, subject=top,
+        rule="dominating_reward", severity=severity, step=history.last_step, subject=top,
         message=f"{top} makes {share:.0%} of the differences between completions{about}.",
         why="Advantages follow the reward that differs most. The others have nearly no say, whatever they were meant to do.",
-        advice=f"Lower the weight of {top} or scale its scores down" + (f", or give {main} more weight or partial credit." if main else "."),
+        advice=f"Lower the weight of {top} or scale its scores down{more}",
         evidence={"share": share, "shares": {name: part / total for name, part in parts.items()}},
     )  # fmt: skip
 
@@ -294,11 +300,11 @@ def find_holdout_flat(history: History) -> Iterator[Alert]:
         yield Alert(
             rule="holdout_flat", severity="warning", step=history.last_step, subject=key,
             message=(
-                f"The training reward rises, {key} does not: {first:.3g} at step {points[0][0]:.0f}, {last:.3g} over the last two "
-                f"of {len(points)} measurements."
+                f"The training reward rises, {key} does not: {first:.3g} at step {points[0][0]:.0f}, {last:.3g} over the "
+                f"last two of {len(points)} measurements."
             ),
-            why="Either the model learns the training prompts by heart, or it learns to please the rewards instead of solving the task.",
-            advice="Read the best paid completions. Take more or more varied prompts, mend the reward, or stop at the best held-out score.",
+            why="The model learns the training prompts by heart, or learns to please the rewards instead of solving the task.",
+            advice="Read the best paid completions. Take more varied prompts, mend the reward, or stop at the best score.",
             evidence={"first": first, "last": last, "measurements": len(points)},
         )  # fmt: skip
 

@@ -56,7 +56,8 @@ def healthy_log(steps: int = 200, seed: int = 0, *, groups: int = 4, size: int =
                 "rewards/form/mean": _mean(form), "rewards/form/std": _std(form),
                 "rewards/right/mean": _mean(right), "rewards/right/std": _std(right),
                 "kl": 0.12 * progress * choose.lognormvariate(0, 0.3), "grad_norm": choose.lognormvariate(-1, 0.4),
-                "completions/mean_length": 120 + 20 * progress + choose.gauss(0, 8), "completions/clipped_ratio": choose.choice([0, 0, 0.03]),
+                "completions/mean_length": 120 + 20 * progress + choose.gauss(0, 8),
+                "completions/clipped_ratio": choose.choice([0, 0, 0.03]),
                 "step_time": choose.lognormvariate(2, 0.1), "loss": choose.gauss(0, 0.01), "entropy": 1.2 - 0.5 * progress,
             }
         )  # fmt: skip

@@ -14,7 +14,7 @@ import grpo_nb as gn
 from grpo_nb.config import Settings
 from grpo_nb.health import HealthLog, HealthMonitor, HealthReport, check_health, explain_out_of_memory
 from grpo_nb.health_alerts import Alert
-from grpo_nb.health_history import duplicate_shares, rank_shift
+from grpo_nb.health_facts import duplicate_shares, rank_shift
 from tests.health_logs import Rows, healthy_log
 
 WEIGHTS = {"right": 2.0, "form": 1.0}
@@ -85,17 +85,21 @@ DESERVED: dict[str, tuple[str, str, Rows]] = {
         {**r, "step": i + 1} for i, r in enumerate(healthy_log(100, 4) + healthy_log(100, 4)[::-1])]),
     "at its top": ("reward_saturated", "info", changed(
         160, reward=lambda i, r: min(3.0, 0.5 + 0.05 * i + 0.1 * math.sin(5 * i)) if i < 60 else 3.0)),
-    "never paid": ("constant_reward", "warning", changed(rewards__rare__mean=lambda i, r: 0.0, rewards__rare__std=lambda i, r: 0.0)),
-    "always paid": ("constant_reward", "info", changed(rewards__polite__mean=lambda i, r: 1.0, rewards__polite__std=lambda i, r: 0.0)),
+    "never paid": ("constant_reward", "warning", changed(
+        rewards__rare__mean=lambda i, r: 0.0, rewards__rare__std=lambda i, r: 0.0)),
+    "always paid": ("constant_reward", "info", changed(
+        rewards__polite__mean=lambda i, r: 1.0, rewards__polite__std=lambda i, r: 0.0)),
     "a loud reward": ("dominating_reward", "warning", flat(
         rewards__loud__mean=lambda i, r: 9 * math.sin(i), rewards__loud__std=lambda i, r: 9.0)),
     "two that fight": ("fighting_rewards", "info", changed(rewards__short__mean=lambda i, r: 2 - r["rewards/right/mean"])),
     "form alone": ("form_only", "info", changed(
         100, rewards__right__mean=lambda i, r: 0.2 + 0.05 * math.sin(i * i), reward=lambda i, r: r["rewards/form/mean"] + 0.4)),
     "form instead": ("form_only", "warning", changed(
-        100, rewards__right__mean=lambda i, r: 0.5 - 0.004 * i, reward=lambda i, r: 3 * r["rewards/form/mean"] + 1 - 0.008 * i)),
+        100, rewards__right__mean=lambda i, r: 0.5 - 0.004 * i,
+        reward=lambda i, r: 3 * r["rewards/form/mean"] + 1 - 0.008 * i)),
     "held-out flat": ("holdout_flat", "warning", [
-        {**r, "holdout/accuracy": 0.4 + 0.005 * math.sin(i)} if i % 20 == 19 else r for i, r in enumerate(healthy_log(160, 6))]),
+        {**r, "holdout/accuracy": 0.4 + 0.005 * math.sin(i)} if i % 20 == 19 else r
+        for i, r in enumerate(healthy_log(160, 6))]),
     "eval rows flat": ("holdout_flat", "warning", [
         row for i, r in enumerate(healthy_log(160, 6))
         for row in ([r, {"step": r["step"], "eval_reward": 1.0 - 0.001 * i, "eval_loss": 0.1}] if i % 20 == 19 else [r])]),
@@ -316,16 +320,18 @@ def test_a_step_costs_the_same_late_as_early() -> None:
 def any_value(choose: random.Random) -> object:
     return choose.choice(
         [
-            None, "", "nan", "0.5", True, [], {}, [1.0], b"x", NAN, INFINITE, -INFINITE, 0, 0.0, -0.0, 1e308, -1e308, 1e-320, 1e25,
+            None, "", "nan", "0.5", True, [], {}, [1.0], b"x", NAN, INFINITE, -INFINITE, 0, 0.0, -0.0,
+            1e308, -1e308, 1e-320, 1e25,
             10**400, choose.gauss(0, 1), choose.random(), choose.randrange(-9, 9), 1 + 2j, object(),
         ]
     )  # fmt: skip
 
 
 KEYS = [
-    "step", "reward", "reward_std", "frac_reward_zero_std", "kl", "grad_norm", "loss", "completions/mean_length", "completion_length",
-    "completions/clipped_ratio", "step_time", "entropy", "clip_ratio/region_mean", "holdout/accuracy", "eval_reward", "max_steps",
-    "rewards/a/mean", "rewards/a/std", "rewards/b", "rewards/", "rewards/correct/mean", "learning_rate", "", 3, None,
+    "step", "reward", "reward_std", "frac_reward_zero_std", "kl", "grad_norm", "loss", "completions/mean_length",
+    "completion_length", "completions/clipped_ratio", "step_time", "entropy", "clip_ratio/region_mean", "holdout/accuracy",
+    "eval_reward", "max_steps", "rewards/a/mean", "rewards/a/std", "rewards/b", "rewards/", "rewards/correct/mean",
+    "learning_rate", "", 3, None,
 ]  # fmt: skip
 
 
@@ -376,7 +382,7 @@ def test_what_is_no_log_is_an_error_that_says_so(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no metrics.jsonl and no trainer_state.json"):
         check_health(tmp_path)
     (tmp_path / "other.json").write_text('{"epoch": 1}')
-    with pytest.raises(ValueError, match="no log_history.*epoch"):
+    with pytest.raises(ValueError, match=r"no log_history.*epoch"):
         check_health(tmp_path / "other.json")
     with pytest.raises(ValueError, match="is a mapping"):
         check_health([{"step": 1}, 3])
@@ -539,7 +545,7 @@ def test_health_is_public_and_light() -> None:
 
     code = (
         "import sys, grpo_nb as gn; gn.check_health([{'step': 1, 'reward': 1.0}]); gn.HealthMonitor(); gn.Alert;"
-        "print(*{m.split('.')[0] for m in sys.modules} & {'torch', 'transformers', 'numpy', 'pandas', 'matplotlib', 'datasets'})"
+        "print(*{m.split('.')[0] for m in sys.modules} & {'torch', 'transformers', 'numpy', 'pandas', 'matplotlib'})"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""
 
