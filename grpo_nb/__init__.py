@@ -13,10 +13,12 @@ __version__ = "0.1.0"
 
 # Public name -> the module that defines it.
 _PUBLIC = {
+    "Alert": "health_alerts",
     "AnswerFormat": "formats",
     "Call": "sandbox",
     "EMBEDDED_MODEL": "config",
     "EnvironmentProblem": "environment",
+    "HealthMonitor": "health",
     "RewardLab": "widgets",
     "Run": "metrics",
     "Settings": "config",
@@ -26,6 +28,7 @@ _PUBLIC = {
     "baseline": "baseline_gate",
     "boxed": "formats",
     "check_environment": "environment",
+    "check_health": "health",
     "check_rewards": "checks",
     "check_sandbox": "sandbox",
     "compare": "evaluation",
@@ -73,6 +76,9 @@ if TYPE_CHECKING:
     from grpo_nb.formats import hashes as hashes
     from grpo_nb.formats import think_answer as think_answer
     from grpo_nb.formats import xml as xml
+    from grpo_nb.health import HealthMonitor as HealthMonitor
+    from grpo_nb.health import check_health as check_health
+    from grpo_nb.health_alerts import Alert as Alert
     from grpo_nb.losses import importance_sampling_levels as importance_sampling_levels
     from grpo_nb.losses import loss_types as loss_types
     from grpo_nb.metrics import Run as Run

@@ -3,6 +3,7 @@
 runs/<name>/
   run.json            settings, seeds, versions, machine, data fingerprint, rewards with source text and hash, status
   metrics.jsonl       one JSON object per logged step, appended and flushed
+  alerts.jsonl        each health alert once: step, rule, severity, evidence, advice
   holdout.jsonl       the held-out questions, for comparisons and exports
   completions/        per logged step: prompt, completion, each reward, total, advantage (parquet)
   checkpoints/        the newest two (grpo_nb.checkpoints), of a finished run the last
@@ -31,6 +32,8 @@ from grpo_nb.liveness import liveness, seconds_since_written
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+
+    from grpo_nb.health_alerts import Alert
 
 Row = Mapping[str, float]
 _FIRST, _LAST = 3, 10
@@ -166,6 +169,10 @@ class Run:
             raise ValueError(f"{self.name} has no completions of step {step}; it has those of: {span}.")
         return pandas.concat([pandas.read_parquet(file) for file in files], ignore_index=True)
 
+    def alerts(self) -> list[Alert]:
+        """The health alerts of this run so far, in the order in which they came."""
+        return read_alerts(self.path / "alerts.jsonl")
+
     def plot(self) -> Figure:
         """The training curves as a figure, the same as shown live."""
         # The one look downwards in the package: a run that cannot show itself is of no use in a notebook.
@@ -235,7 +242,14 @@ def open_run(path: str | Path) -> Run:
     return Run(path)
 
 
-def read_rows(file: Path) -> list[dict[str, float]]:
+def read_alerts(file: Path) -> list[Alert]:
+    """Read alerts.jsonl; no file means no alerts."""
+    from grpo_nb.health_alerts import Alert
+
+    return [Alert.from_dict(values) for values in read_rows(file)]
+
+
+def read_rows(file: Path) -> list[dict[str, Any]]:
     """Read metrics.jsonl. A last line cut short, as a crash in mid-write leaves it, is left out."""
     if not file.is_file():
         return []

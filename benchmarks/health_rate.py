@@ -1,0 +1,76 @@
+"""CPU time per step of the health monitor at 100, 1,000 and 10,000 steps, beside rldoctor's live monitor on the same rows.
+
+    pip install --no-deps --target PEERS rldoctor==0.2.0
+    PYTHONPATH=PEERS python benchmarks/health_rate.py [--log NAME] [--steps 100 1000 10000]
+
+Claim: a step costs the same however long the run is. rldoctor looks again at the whole log every 25 steps, as it is set by
+default; its time is spread over those 25 steps. Rows are those of a real log (tests/data/runs), over and over with new step
+numbers. CPU time of this process, so that other work on the machine does not count. Without rldoctor, the kit alone is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from grpo_nb.health import HealthMonitor
+from tests.health_logs import real_logs
+
+PERIOD = 25
+LOG = "gpt_oss_20B_Reinforcement_Learning_2048_Game_DGX_Spark_17ac67"
+
+
+def endless_rows(name: str, count: int) -> list[dict[str, Any]]:
+    """The log's rows, repeated with ascending step numbers."""
+    log = real_logs()[name]
+    return [{**log[i % len(log)], "step": i + 1} for i in range(count)]
+
+
+def seconds_per_step(
+    update: Callable[[dict[str, Any]], Any], rows: list[dict[str, Any]], marks: list[int]
+) -> dict[int, float]:
+    """Median CPU seconds per step over the last two periods before each mark, periods counted as a whole."""
+    found: dict[int, float] = {}
+    periods: list[float] = []
+    for start in range(0, max(marks), PERIOD):
+        begun = time.process_time()
+        for row in rows[start : start + PERIOD]:
+            update(row)
+        periods.append((time.process_time() - begun) / PERIOD)
+        if start + PERIOD in marks:
+            found[start + PERIOD] = statistics.median(periods[-2:])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--log", choices=sorted(real_logs()), default=LOG)
+    parser.add_argument("--steps", type=int, nargs="+", default=[100, 1000, 10_000])
+    arguments = parser.parse_args()
+    rows = endless_rows(arguments.log, max(arguments.steps))
+    sides: dict[str, Callable[[dict[str, Any]], Any]] = {"kit": HealthMonitor().update}
+    try:
+        from rl_doctor.live import LiveMonitor
+    except ImportError:
+        print("rldoctor is not installed: only the kit is measured.\n")
+    else:
+        sides["rldoctor 0.2.0"] = LiveMonitor(on_finding=lambda finding: None).log
+    print("| side | " + " | ".join(f"ms per step at {n:,}" for n in arguments.steps) + " |")
+    print("| --- |" + " --- |" * len(arguments.steps))
+    measured = {side: seconds_per_step(update, rows, arguments.steps) for side, update in sides.items()}
+    for side, times in measured.items():
+        print(f"| {side} | " + " | ".join(f"{1000 * times[n]:.2f}" for n in arguments.steps) + " |")
+    if len(measured) == 2:
+        ours, theirs = measured.values()
+        print("| rldoctor / kit | " + " | ".join(f"{theirs[n] / ours[n]:.1f}" for n in arguments.steps) + " |")
+
+
+if __name__ == "__main__":
+    main()

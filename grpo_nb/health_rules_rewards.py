@@ -1,0 +1,342 @@
+"""Health rules about what the rewards do: flat, falling, saturated, constant, dominating, fighting, form alone; and length.
+
+As in `health_rules`, a rule yields alerts or nothing, and says nothing about what was not measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+
+from grpo_nb.health_alerts import Alert, Severity
+from grpo_nb.health_facts import mean
+from grpo_nb.health_history import CLEAR, LEAST, RECENT, WINDOW, History
+from grpo_nb.health_rules import NO_SPREAD, TRUNCATED, Rule, advise, softened
+
+FLAT, FLAT_WARNING = 100, 300
+SATURATED = 0.95
+CONSTANT_WARNING = 30
+DOMINATES = 0.8
+FIGHTS, FIGHTS_T = -0.5, 4.0
+FORM_ONLY_ROWS, FORM_LEARNT = 100, 0.97
+HOLDOUT_GAIN, HOLDOUT_SHARE = 0.02, 0.1
+LONGER, SHORTER = 1.5, 1 / 3
+
+
+def find_reward_flat(history: History) -> Iterator[Alert]:
+    """A reward that does not rise, or no longer does."""
+    half = history.max_steps is not None and history.count >= max(2 * LEAST, history.max_steps / 2)
+    if history.count < FLAT and not half:
+        return
+    if history.has_lost or _is_saturated(history):
+        return
+    start, now = history.start_values("reward"), history.mean("reward", RECENT)
+    if now is None or not start:
+        return
+    evidence = {"reward": now, "reward_start": mean(start), "best": history.best}
+    if history.has_risen:
+        facts = ["reward", *(f"rewards/{name}" for name in history.names)]
+        if history.count - history.best_at < 2 * WINDOW or max(map(history.rising, facts)) >= 1:
+            return
+        yield Alert(
+            rule="reward_flat", severity="info", step=history.last_step, subject="plateau",
+            message=(
+                f"The reward has not risen for {history.count - history.best_at} logged steps: {history.best:.3g} at its best, "
+                f"{now:.3g} now ({mean(start):.3g} at the start)."
+            ),
+            why="More steps with the same prompts and settings will hardly add anything.",
+            advice="Stop here and compare on held-out prompts, or take harder prompts.", evidence=evidence,
+        )  # fmt: skip
+        return
+    if history.is_learning:
+        return
+    causes = _causes(history)
+    evidence["causes"] = causes
+    faster = advise(history, "learning_rate", lambda v: v * 2, "raise learning_rate")
+    found = f" At the same time {', '.join(causes)}: mend that first." if causes else ""
+    yield Alert(
+        rule="reward_flat", severity="warning" if history.count >= FLAT_WARNING else "info", step=history.last_step,
+        message=f"No reward has risen in {history.count} logged steps: {mean(start):.3g} at the start, {now:.3g} now.{found}",
+        why="Guides say to wait for 300 steps. After that, what did not start will hardly start by itself.",
+        advice=(
+            f"Run check_rewards, then baseline: can the model earn the reward at all? If so, {faster}, take more prompts per "
+            "step, or add a reward with partial credit."
+        ),
+        evidence=evidence,
+    )  # fmt: skip
+
+
+def _causes(history: History) -> list[str]:
+    """What else stands in the rows that would explain a flat reward."""
+    said = (
+        ("no_spread", NO_SPREAD / 2, "of the groups have no spread"),
+        ("clipped", TRUNCATED / 2, "of the completions are cut at the length limit"),
+        ("duplicates", 0.25, "of the completions repeat another one"),
+    )
+    shares = [(history.mean(fact), least, words) for fact, least, words in said]
+    return [f"{share:.0%} {words}" for share, least, words in shares if share is not None and share >= least]
+
+
+def find_reward_falling(history: History) -> Iterator[Alert]:
+    """A reward below where it was: half of what was gained is lost, or the model is worse than at the start."""
+    start, now, best = history.start_values("reward"), history.mean("reward", RECENT), history.best
+    if not history.has_lost or now is None or best is None:
+        return
+    began = mean(start)
+    below_start = history.risen("reward")
+    slower = advise(history, "learning_rate", lambda v: v / 2, "lower learning_rate")
+    firmer = advise(history, "beta", lambda v: v * 2 or 0.04, "raise beta")
+    evidence = {"reward": now, "reward_start": began, "best": best, "z": below_start}
+    advice = f"Go back to the checkpoint of the best reward, then {slower} or {firmer}. Compare completions of both."
+    why = "GRPO does not find its way back by itself once the completions it would learn from are gone."
+    if history.has_risen and best > began:
+        severity: Severity = "critical" if now <= began + 0.1 * (best - began) else "warning"
+        yield Alert(
+            rule="reward_falling", severity=severity, step=history.last_step,
+            message=f"The reward has fallen to {now:.3g}, from {best:.3g} at its best; it began at {began:.3g}.",
+            why=why, advice=advice, evidence=evidence,
+        )  # fmt: skip
+    else:
+        yield Alert(
+            rule="reward_falling", severity="critical" if below_start <= -4.5 else "warning", step=history.last_step,
+            message=f"The reward is lower than at the start: {now:.3g} now, {began:.3g} then.",
+            why="The training makes the model worse at what is measured. " + why, advice=advice, evidence=evidence,
+        )  # fmt: skip
+
+
+def _is_saturated(history: History) -> bool:
+    values, extent = history.values("reward", RECENT), history.extent("reward")
+    if len(values) < RECENT or extent is None or extent[1] - extent[0] < 1e-6:
+        return False
+    low, high = extent
+    steady = max(values) - statistics.median(values) <= (1 - SATURATED) * (high - low)
+    return (
+        steady
+        and statistics.median(values) >= low + SATURATED * (high - low)
+        and mean(values) >= low + SATURATED * (high - low)
+    )
+
+
+def find_reward_saturated(history: History) -> Iterator[Alert]:
+    """A reward at the top of everything seen in this run."""
+    if not history.has_risen or not _is_saturated(history):
+        return
+    now = history.mean("reward", RECENT)
+    yield Alert(
+        rule="reward_saturated", severity="info", step=history.last_step,
+        message=f"The reward is at its top: {now:.3g} over {RECENT} steps, of {history.extent('reward')[1]:.3g} at most.",
+        why="What is always earned teaches nothing more; from here only KL grows.",
+        advice="Stop here and compare on held-out prompts, or take harder prompts.", evidence={"reward": now},
+    )  # fmt: skip
+
+
+def find_constant_rewards(history: History) -> Iterator[Alert]:
+    """Rewards that have never been anything but one value: without effect on the training, whatever their weight."""
+    still: dict[str, float] = {}
+    rows = 0
+    for name in history.names:
+        low, high = history.extent(f"rewards/{name}")
+        spreads = history.values(f"spreads/{name}")
+        if (
+            history.times_measured(f"rewards/{name}") >= LEAST
+            and high - low < 1e-6
+            and not any(s > 1e-6 for s in spreads)
+        ):
+            still[name] = low
+            rows = max(rows, history.times_measured(f"rewards/{name}"))
+    if not still:
+        return
+    unpaid = [name for name, value in still.items() if value <= 0]
+    severity: Severity = "warning" if rows >= CONSTANT_WARNING and unpaid else "info"
+    said = ", ".join(f"{name} is {value:.3g} for every completion" for name, value in still.items())
+    never = f" Nobody has ever earned {', '.join(unpaid)}." if unpaid else ""
+    yield Alert(
+        rule="constant_reward", severity=severity, step=history.last_step, message=f"{said}, in all {rows} steps.{never}",
+        why="A reward that is the same for every completion has no effect on the advantages, whatever its weight.",
+        advice=(
+            "Run check_rewards on it with the prompts of this run: the usual cause is a pattern that the format of the answers "
+            "can never match (a missing re.DOTALL), or a wrong column. If it is right and too hard, give partial credit."
+            if unpaid
+            else "Leave it out, or make it ask for more."
+        ),
+        evidence={"rewards": still, "steps": rows},
+    )  # fmt: skip
+
+
+def find_dominating_reward(history: History) -> Iterator[Alert]:
+    """One reward that makes nearly all of the differences, and is not the one the run is about."""
+    names, main = history.names, history.main
+    if len(names) < 2 or history.count < 2 * LEAST:
+        return
+    parts: dict[str, float] = {}
+    has_spreads = all(len(history.values(f"spreads/{name}")) >= LEAST for name in names)
+    if has_spreads and sum(any(s > 0 for s in f.spreads.values()) for f in history.window) < LEAST:
+        return  # nearly no step had differences: who made them says nothing
+    for name in names:
+        if has_spreads:
+            square = mean([s * s for s in history.values(f"spreads/{name}")])
+        else:
+            values = history.values(f"rewards/{name}")
+            square = statistics.pvariance(values) if len(values) >= LEAST else 0.0
+        parts[name] = square * history.weight(name) * history.weight(name)
+    total = sum(parts.values())
+    top = max(parts, key=lambda name: parts[name])
+    if not 0 < total < math.inf or parts[top] / total < DOMINATES or top == main:
+        return
+    share = parts[top] / total
+    about = f", while {main}, the main reward, has {parts[main] / total:.0%}" if main else ""
+    severity = softened(history, "warning") if main else "info"
+    more = f", or give {main} more weight or partial credit." if main else "."
+    yield Alert(
+        rule="dominating_reward", severity=severity, step=history.last_step, subject=top,
+        message=f"{top} makes {share:.0%} of the differences between completions{about}.",
+        why="Advantages follow the reward that differs most. The others have nearly no say, whatever they were meant to do.",
+        advice=f"Lower the weight of {top} or scale its scores down{more}",
+        evidence={"share": share, "shares": {name: part / total for name, part in parts.items()}},
+    )  # fmt: skip
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    ranks = [0.0] * len(values)
+    order = sorted(range(len(values)), key=values.__getitem__)
+    position = 0
+    while position < len(order):
+        end = position
+        while end < len(order) and values[order[end]] == values[order[position]]:
+            end += 1
+        for index in order[position:end]:
+            ranks[index] = (position + end - 1) / 2
+        position = end
+    return ranks
+
+
+def _correlation(first: Sequence[float], second: Sequence[float]) -> float:
+    """Pearson's, of ranks: Spearman's. 0 where one of them is constant."""
+    a, b = mean(first), mean(second)
+    over = math.fsum((x - a) * (y - b) for x, y in zip(first, second, strict=True))
+    under = math.sqrt(math.fsum((x - a) ** 2 for x in first) * math.fsum((y - b) ** 2 for y in second))
+    return over / under if under > 1e-9 else 0.0
+
+
+def find_fighting_rewards(history: History) -> Iterator[Alert]:
+    """Two rewards of which one rises where the other falls."""
+    names = [name for name in history.names if history.weight(name) != 0]
+    if len(names) < 2 or history.count < 30:
+        return
+    columns = {name: history.values(f"rewards/{name}") for name in names}
+    longest = max(map(len, columns.values()))
+    # Rewards that were not given in every row cannot be paired with the others.
+    ranks = {name: _ranks(values) for name, values in columns.items() if len(values) == longest >= 30}
+    for first, second in itertools.combinations(ranks, 2):
+        sign = 1 if history.weight(first) * history.weight(second) > 0 else -1
+        r = sign * _correlation(ranks[first], ranks[second])
+        if r > FIGHTS or abs(r) * math.sqrt(longest - 2) < FIGHTS_T * math.sqrt(max(0.0, 1 - r * r)):
+            continue
+        loser = next(
+            (n for n in (first, second) if n == history.main and history.rising(f"rewards/{n}") <= -CLEAR), None
+        )
+        yield Alert(
+            rule="fighting_rewards", severity="warning" if loser else "info", step=history.last_step,
+            subject=" and ".join(sorted((first, second))),
+            message=f"Where {first} is high, {second} is low (rank correlation {r:.2f} over {longest} steps)"
+            + (f", and {loser} is losing." if loser else "."),
+            why="The model can only gain one by giving up the other. It takes the one that pays more for less.",
+            advice="If both are wanted, lower the weight of the lesser, or pay it only where the more important one is earned.",
+            evidence={"correlation": r, "steps": longest},
+        )  # fmt: skip
+
+
+def find_form_only(history: History) -> Iterator[Alert]:
+    """An improvement that comes from the other rewards alone, while the main one stays where it was."""
+    main = history.main
+    if main is None or len(history.names) < 2 or history.count < 30 or history.risen("reward") < CLEAR:
+        return
+    gain = history.risen(f"rewards/{main}")
+    if gain >= 1.0 or history.rising(f"rewards/{main}") >= 2.3:
+        return
+    start, now = history.start_values(f"rewards/{main}"), history.mean(f"rewards/{main}", RECENT)
+    low, high = history.extent(f"rewards/{main}")
+    if not start or now is None or now - mean(start) > 0.1 * (high - low) > 0:
+        return
+    risen = [n for n in history.names if n != main and history.weight(n) > 0 and history.risen(f"rewards/{n}") >= CLEAR]
+    if not risen:
+        return
+    others = [name for name in history.names if name != main]
+    is_done = history.count >= FORM_ONLY_ROWS and all(_is_learnt(history, name) for name in others)
+    severity: Severity = "warning" if gain <= -CLEAR or is_done else "info"
+    yield Alert(
+        rule="form_only", severity=severity, step=history.last_step,
+        message=f"The reward rises through {', '.join(risen)} alone: {main} was {mean(start):.3g} and is {now:.3g}.",
+        why="Form comes first in most runs. Where nothing else follows, the model learns to look right instead of being right.",
+        advice=(
+            f"Wait while {risen[0]} still rises. Then give {main} more weight or partial credit, or the others less; "
+            "and look at the completions that are paid most."
+        ),
+        evidence={"main": main, "z": gain, "risen": risen},
+    )  # fmt: skip
+
+
+def _is_learnt(history: History, name: str) -> bool:
+    low, high = history.extent(f"rewards/{name}")
+    now = history.mean(f"rewards/{name}")  # over the whole window, so that a few good steps are not enough
+    return now is not None and now >= low + FORM_LEARNT * (high - low) and history.rising(f"rewards/{name}") < 1
+
+
+def find_holdout_flat(history: History) -> Iterator[Alert]:
+    """A training reward that rises while the held-out score does not."""
+    if not history.has_risen:
+        return
+    for key, points in history.holdout.items():
+        if len(points) < 3:
+            continue
+        first, last = points[0][1], mean([point[1] for point in points[-2:]])
+        needed = HOLDOUT_GAIN
+        if key != "holdout/accuracy":
+            needed = HOLDOUT_SHARE * max(0.0, points[-1][2] - points[0][2])
+        if last - first >= needed and last > first:
+            continue
+        yield Alert(
+            rule="holdout_flat", severity="warning", step=history.last_step, subject=key,
+            message=(
+                f"The training reward rises, {key} does not: {first:.3g} at step {points[0][0]:.0f}, {last:.3g} over the "
+                f"last two of {len(points)} measurements."
+            ),
+            why="The model learns the training prompts by heart, or learns to please the rewards instead of solving the task.",
+            advice="Read the best paid completions. Take more varied prompts, mend the reward, or stop at the best score.",
+            evidence={"first": first, "last": last, "measurements": len(points)},
+        )  # fmt: skip
+
+
+def find_length_change(history: History) -> Iterator[Alert]:
+    """Completions that grow or shrink while the reward does not rise."""
+    start, now = history.start_values("length"), history.mean("length", RECENT)
+    if history.count < 2 * RECENT or not start or now is None or history.is_learning:
+        return
+    before, z = mean(start), history.risen("length")
+    if before <= 0:
+        return
+    evidence = {"length": now, "length_start": before, "z": z}
+    if now >= LONGER * before and z >= CLEAR:
+        cut = advise(history, "loss_type", lambda v: "dr_grpo", 'choose loss_type "dr_grpo"')
+        yield Alert(
+            rule="length_growth", severity="warning", step=history.last_step,
+            message=f"Completions have grown from {before:.0f} to {now:.0f} tokens, and no reward has risen with them.",
+            why="Length alone earns nothing; it costs time, and ends at the length limit.",
+            advice=f"Add a reward for brevity or an overlong punishment, or {cut}: it does not favour long wrong answers.",
+            evidence=evidence,
+        )  # fmt: skip
+    elif now <= SHORTER * before and z <= -CLEAR:
+        yield Alert(
+            rule="length_growth", severity="info", step=history.last_step, subject="shorter",
+            message=f"Completions have shrunk from {before:.0f} to {now:.0f} tokens, and no reward has risen with it.",
+            why="The model may have given up reasoning, or found that saying little is paid no less.",
+            advice="Read some completions. A reward for the reasoning or the format brings the length back.", evidence=evidence,
+        )  # fmt: skip
+
+
+RULES: tuple[Rule, ...] = (
+    find_reward_flat, find_reward_falling, find_reward_saturated, find_constant_rewards, find_dominating_reward,
+    find_fighting_rewards, find_form_only, find_holdout_flat, find_length_change,
+)  # fmt: skip
