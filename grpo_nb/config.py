@@ -95,6 +95,8 @@ class Settings:
     """Steps between two scores on held-out questions; 0 is off, for it takes the time of answering them."""
     holdout_questions: int = 32
     """How many of them. The curve is rough at 32, the comparison afterwards asks all."""
+    stop_on_alert: str | None = None
+    """`"critical"` ends the training, saved and resumable, after a health alert that says it learns nothing or unlearns."""
     seed: int = 3407
     shared_prompts: bool = True
     """On a CPU, compute each distinct prompt once per step instead of once per completion (grpo_nb.rollout)."""
@@ -187,6 +189,10 @@ class Settings:
         for name in ("top_p", "gpu_memory_utilization"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} = {getattr(self, name)!r} must be above 0 and at most 1.")
+        if self.stop_on_alert not in (None, "critical"):
+            raise ValueError(
+                f"stop_on_alert = {self.stop_on_alert!r}: write 'critical', or None to go on whatever happens."
+            )
 
     def _check_batch(self) -> None:
         if self.batch_size % self.num_generations:

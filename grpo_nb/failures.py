@@ -8,6 +8,8 @@ from typing import Any
 
 from grpo_nb.checkpoints import is_disk_full
 from grpo_nb.environment import EnvironmentProblem
+from grpo_nb.health_alerts import Alert
+from grpo_nb.health_memory import is_out_of_memory
 from grpo_nb.reward_calls import RewardError, is_async, to_floats
 from grpo_nb.rewards.base import name_of
 from grpo_nb.scoring import score
@@ -15,7 +17,6 @@ from grpo_nb.scoring import score
 RewardFunction = Callable[..., Sequence[float | None]]
 # What TRL hands to a reward beside the columns of the data.
 _NOT_COLUMNS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
-_MEMORY_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
 
 
 def guarded(reward: RewardFunction) -> RewardFunction:
@@ -74,22 +75,20 @@ def _named(reward: RewardFunction, name: str, keywords: dict[str, Any], error: E
     return RewardError(name, None, "", error)
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an error is a lack of memory, of the machine or of its GPU, by type or by what torch says."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in _MEMORY_WORDS)
+def explained(error: Exception, run: Path, alert: Alert | None = None) -> Exception:
+    """Return the error to raise: with what to do where the machine is the reason, and as it is otherwise.
 
-
-def explained(error: Exception, run: Path) -> Exception:
-    """Return the error to raise: with what to do where the machine is the reason, and as it is otherwise."""
+    Args:
+        error: What ended the training.
+        run: The run's folder.
+        alert: Of `explain_out_of_memory`, if memory was the reason.
+    """
     if isinstance(error, EnvironmentProblem):
         return error
-    if is_out_of_memory(error):
+    if alert is not None:
         problem = EnvironmentProblem(
-            f"memory ran out ({type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else 'no message'}). "
-            "Restart the kernel, halve per_device_train_batch_size and double gradient_accumulation_steps, which trains the "
-            f"same; or lower max_completion_length or num_generations. What was trained is kept in {str(run)!r}."
+            f"{alert.message} {alert.why} Write {alert.advice} What was trained is kept in {str(run)!r}. "
+            f"({type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else 'no message'})"
         )
     elif is_disk_full(error):
         problem = EnvironmentProblem(

@@ -9,7 +9,7 @@ from grpo_nb.health_alerts import Alert
 
 _SIGNS = (
     "out of memory", "outofmemory", "can't allocate memory", "cannot allocate memory", "cublas_status_alloc_failed",
-    "unable to allocate", "no available memory for the cache blocks", "failed to allocate",
+    "unable to allocate", "no available memory for the cache blocks", "failed to allocate", "not enough memory",
 )  # fmt: skip
 _VLLM_IS_SHORT = ("cache blocks", "kv cache")
 
@@ -21,6 +21,20 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(following))
         yield following
         following = following.__cause__ or following.__context__
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an error, or one that it came from, is a lack of memory of the machine or of its GPU."""
+    return any(
+        isinstance(cause, MemoryError)
+        # What a reward says of a completion is not the machine's word.
+        or (isinstance(cause, (RuntimeError, OSError)) and any(sign in _said(cause) for sign in _SIGNS))
+        for cause in _chain(error)
+    )
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".lower()
 
 
 def explain_out_of_memory(error: BaseException, settings: Settings, *, step: int = 0) -> Alert | None:
@@ -39,10 +53,9 @@ def explain_out_of_memory(error: BaseException, settings: Settings, *, step: int
     >>> explain_out_of_memory(ValueError("no"), Settings()) is None
     True
     """
-    causes = list(_chain(error))
-    said = " ".join(f"{type(cause).__name__}: {cause}" for cause in causes).lower()
-    if not any(isinstance(cause, MemoryError) for cause in causes) and not any(sign in said for sign in _SIGNS):
+    if not is_out_of_memory(error):
         return None
+    said = " ".join(map(_said, _chain(error)))
     change, why = _change(settings, vllm_is_short=any(sign in said for sign in _VLLM_IS_SHORT))
     written = ", ".join(f"{name}={value!r}" for name, value in change.items())
     if change:

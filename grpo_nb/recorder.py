@@ -125,6 +125,11 @@ class Recorder(TrainerCallback):
         return self.stopped_by is not None
 
     @property
+    def step(self) -> int:
+        """The last step that was recorded; 0 before the first."""
+        return int(self.rows[-1]["step"]) if self.rows else 0
+
+    @property
     def seconds(self) -> float:
         """Time since this process began with the run."""
         return time.perf_counter() - self._started

@@ -18,7 +18,8 @@ from grpo_nb.liveness import seconds_since_written
 from grpo_nb.metrics import Run, open_run
 
 # What the next step does not depend on, or only in how long there are next steps.
-_MAY_CHANGE = ("max_steps", "save_steps", "holdout_every", "holdout_questions", "run_root", "gpu_memory_utilization")
+_MAY_CHANGE = ("max_steps", "save_steps", "holdout_every", "holdout_questions", "stop_on_alert", "run_root",
+              "gpu_memory_utilization")  # fmt: skip
 _LEAST_SILENCE = 120.0
 
 

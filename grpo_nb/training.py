@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from grpo_nb.alerting import AlertDisplay, HealthAlerts, note_out_of_memory
 from grpo_nb.checkpoints import keep_newest, replace_folder
 from grpo_nb.config import Settings, did_you_mean
 from grpo_nb.data import Task
@@ -25,12 +26,14 @@ from grpo_nb.liveness import training_here
 from grpo_nb.losses import check_loss
 from grpo_nb.metrics import Run, new_run_folder, write_json
 from grpo_nb.models import import_unsloth, is_bfloat16_supported
+from grpo_nb.plots import is_notebook
 from grpo_nb.reporting import check_reporting
 from grpo_nb.resume import Resumption, continued_info, find_run, go_back
 from grpo_nb.run_info import checked_rewards, run_info
 
 import_unsloth()
 
+from tqdm import tqdm
 from transformers import PrinterCallback, ProgressCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -126,7 +129,7 @@ def train(
         go_back(resumption)
     with training_here(run.path):
         write_json(run.path / "run.json", info)
-        recorder = Recorder(run, settings, weights, [*_own_observers(run, task), *observers])
+        recorder = Recorder(run, settings, weights, [*_own_observers(run, task, weights), *observers])
         _run_training(model, tokenizer, task, rewards, settings, recorder, info, resumption, obstacle)
     return run
 
@@ -156,7 +159,7 @@ def _run_training(
             except KeyboardInterrupt:
                 info["status"] = "interrupted"
             except Exception as error:
-                failure = explained(error, run.path)
+                failure = explained(error, run.path, note_out_of_memory(error, run.path, settings, recorder.step))
                 info["error"] = f"{type(failure).__name__}: {failure}"
             recorder.interrupts.close()
             info["not_saved"] = _save_all(trainer, recorder, info)
@@ -238,18 +241,21 @@ def _noting(what: str, lost: list[str]) -> Iterator[None]:
         lost.append(f"{what}: {error}")
 
 
-def _own_observers(run: Run, task: Task) -> list[Observer]:
-    """What the kit itself looks at while training. Health alerts belong here, after the held-out score that they read."""
+def _own_observers(run: Run, task: Task, weights: Mapping[str, float]) -> list[Observer]:
+    """What the kit itself looks at while training: the held-out score, and after it the health rules, which read it."""
     settings = run.settings
-    if not settings.holdout_every:
-        return []
-    questions = [task.holdout[i] for i in range(min(settings.holdout_questions, len(task.holdout)))]
-    return [
-        HoldoutScore(
-            run.model, run.tokenizer, questions, task.format,
-            every=settings.holdout_every, max_completion_length=settings.max_completion_length,
-        )
-    ]  # fmt: skip
+    observers: list[Observer] = []
+    if settings.holdout_every:
+        questions = [task.holdout[i] for i in range(min(settings.holdout_questions, len(task.holdout)))]
+        observers.append(
+            HoldoutScore(
+                run.model, run.tokenizer, questions, task.format,
+                every=settings.holdout_every, max_completion_length=settings.max_completion_length,
+            )
+        )  # fmt: skip
+    show = AlertDisplay(run.path, None if is_notebook() else tqdm.write)
+    observers.append(HealthAlerts(run.path, weights, settings, show))
+    return observers
 
 
 def _bytes_needed(model: Any) -> int:
