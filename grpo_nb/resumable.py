@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _KEEP = 2
 # Without `save_steps`: at most this much work is lost, and at most a fiftieth of the time goes into saving.
 _SECONDS_BETWEEN, _TIMES_SAVING = 180.0, 50
-# Of TRL's adaptive entropy bonus, which moves as training goes.
+# Of TRL's adaptive entropy bonus, which moves as training goes; older trainers that Unsloth makes have none.
 _ENTROPY = ("entropy_coef", "_last_world_entropy")
 
 
@@ -162,7 +162,7 @@ class ResumableTrainer:
             "loss": float(self._tr_loss),
             "loss_total": self._total_loss_scalar,
             "last_logged": self._globalstep_last_logged,
-            "entropy": {name: getattr(self, name) for name in _ENTROPY},
+            "entropy": {name: vars(self)[name] for name in _ENTROPY if name in vars(self)},
             "generation": self._buffered_inputs if is_within else None,
             "random": random_state(),
             "reward_states": reward_states(self.rewards),
