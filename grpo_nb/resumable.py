@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _KEEP = 2
 # Without `save_steps`: at most this much work is lost, and at most a fiftieth of the time goes into saving.
 _SECONDS_BETWEEN, _TIMES_SAVING = 180.0, 50
-# Of TRL's adaptive entropy bonus, which moves as training goes; older trainers that Unsloth makes have none.
+# Of TRL's adaptive entropy bonus, which moves as training goes.
 _ENTROPY = ("entropy_coef", "_last_world_entropy")
 
 
