@@ -162,7 +162,7 @@ class ResumableTrainer:
             "loss": float(self._tr_loss),
             "loss_total": self._total_loss_scalar,
             "last_logged": self._globalstep_last_logged,
-            "entropy": {name: getattr(self, name) for name in _ENTROPY},
+            "entropy": {name: vars(self)[name] for name in _ENTROPY if name in vars(self)},
             "generation": self._buffered_inputs if is_within else None,
             "random": random_state(),
             "reward_states": reward_states(self.rewards),

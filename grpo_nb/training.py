@@ -88,8 +88,8 @@ def train(
         settings: From `preset`.
         name: Of the run's folder under `settings.run_root`; by default the time it starts.
         resume: None begins a new run. "auto" goes on with the newest run under `settings.run_root` (the one called `name`, if
-            given) unless it is finished or there is none, and begins a new one then. The path or name of a run goes
-            on with that one, also with a finished one if `max_steps` is more now.
+            given) unless it is finished or there is none, and begins a new one then (under another name, or none). The
+            path or name of a run goes on with that one, also with a finished one if `max_steps` is more now.
         observers: Asked at each logged step; they may add to its row and may stop the training (`grpo_nb.recorder`).
         reference: What the KL is measured against, if `beta` is above 0: the model as it is when this run starts, with
             what its adapter has learnt already, or the `"base"` model without any adapter. The same for a new adapter.

@@ -60,7 +60,9 @@ def die_at(count: int, note: Path) -> None:
 
 
 def fork(parts, settings: gn.Settings, operation: int | None, seconds: float | None) -> bool:
-    """Train in a child; return whether it was killed."""
+    """Train in a child that kills itself at an operation, or is killed some time after its first step; say if it was."""
+    folder = Path(settings.run_root) / "killed"
+    before = gn.open_run(folder).checkpoint_step or 0 if (folder / "run.json").is_file() else 0
     child = os.fork()
     if child == 0:
         sys.stderr = open(Path(settings.run_root) / "stderr.txt", "a")  # noqa: SIM115
@@ -72,12 +74,26 @@ def fork(parts, settings: gn.Settings, operation: int | None, seconds: float | N
             code = 0
         finally:
             os._exit(code)
-    if seconds is not None:
-        time.sleep(seconds)
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
+    if seconds is None:
+        _, status = os.waitpid(child, 0)
+    else:
+        ended = 0
+        while not ended and not has_done_a_step(folder, child, before):
+            time.sleep(0.01)
+            ended, status = os.waitpid(child, os.WNOHANG)
+        if not ended:
+            time.sleep(seconds)
+            os.kill(child, signal.SIGKILL)
+            _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "the training failed: see stderr.txt"
     return os.WIFSIGNALED(status)
+
+
+def has_done_a_step(folder: Path, pid: int, before: int) -> bool:
+    """Whether the process has taken the run up, which removes the rows of the one before it, and has done a step."""
+    if not (folder / "run.json").is_file() or gn.open_run(folder).info["pid"] != pid:
+        return False
+    return any(row["step"] > before for row in read_rows(folder / "metrics.jsonl"))
 
 
 def main(model: str, root: str, count: str) -> None:
@@ -88,10 +104,12 @@ def main(model: str, root: str, count: str) -> None:
     for number in range(int(count)):
         at_operation = number % 2 == 0
         operation = choose.randint(1, 90) if at_operation else None
-        seconds = None if at_operation else choose.uniform(0.5, 3.0)
+        seconds = None if at_operation else choose.uniform(0.0, 0.3)
         if fork(parts, settings, operation, seconds):
-            at = (Path(root) / "operation.txt").read_text() if at_operation else f"{seconds:.1f} s"
+            at = (Path(root) / "operation.txt").read_text() if at_operation else f"{seconds:.2f} s"
             kills.append({"at": at, "rows": len(read_rows(Path(root) / "killed" / "metrics.jsonl"))})
+        else:
+            break
     fork_whole(parts, settings)
     print(json.dumps(kills))
 

@@ -170,7 +170,7 @@ def brevity_reward():
 
 def test_a_run_killed_at_random_moments_ends_as_if_nothing_had_happened(tiny_folder: Path, tmp_path: Path) -> None:
     root = str(tmp_path / "runs")
-    command = [sys.executable, "-m", "tests.killed_training", str(tiny_folder), root, "8"]
+    command = [sys.executable, "-m", "tests.killed_training", str(tiny_folder), root, "7"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
     kills = json.loads(done.stdout.splitlines()[-1])
