@@ -201,6 +201,8 @@ class WatchedClient(NotebookClient):
             timeout=None,
             # With it the HTML copy would show the widgets, by scripts from the internet, instead of what they hold.
             store_widget_state=False,
+            # After its 4 s nbclient goes on without the outputs that are still to come, and a busy machine shows none.
+            iopub_timeout=120,
             kernel_name="python3",
             resources={"metadata": {"path": str(cwd)}},
             # ipykernel 7 warns at every start that its local connection is not encrypted, which only alarms.
