@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from grpo_nb.config import Settings
 from grpo_nb.health_alerts import SEVERITIES, Alert, HealthReport, Severity
-from grpo_nb.health_history import LEAST, History
+from grpo_nb.health_history import LEAST, WINDOW, History
 from grpo_nb.health_memory import explain_out_of_memory
 from grpo_nb.health_rules import RULES as SIGNAL_RULES
 from grpo_nb.health_rules import find_not_finite
@@ -150,7 +150,8 @@ def _completions_at(completions: Any, number: int, row: Mapping[str, Any]) -> An
     if completions is None:
         return None
     if isinstance(completions, Mapping):
-        return completions.get(row.get("step"))
+        step = row.get("step")
+        return completions.get(step) if isinstance(step, (int, float)) else None
     return completions[number] if number < len(completions) else None
 
 
@@ -188,7 +189,7 @@ class HealthLog:
         told = read_alerts(self._file)
         self._monitor.mark_told(told)
         rows = read_rows(folder / "metrics.jsonl")
-        texts = completions_of(Run(folder)) if rows else {}
+        texts = completions_of(Run(folder), last=WINDOW) if rows else {}
         missed = [a for row in rows for a in self._monitor.update(row, _completions_at(texts, 0, row))]
         if self._file.is_file() and not self._file.read_text().endswith("\n"):
             # A crash in mid-write left half a line: the next one must not continue it.

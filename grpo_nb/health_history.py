@@ -59,13 +59,13 @@ class History:
         """The rewards' names."""
         self._main: str | None = None
         self._main_of = 0
-        self._shifts: dict[tuple[str, str], float] = {}
+        self._cache: dict[tuple[str, Any], Any] = {}
 
     def add(self, row: Mapping[str, Any], completions: Iterable[Any] | None = None) -> bool:
         """Take in one row of a log. Returns whether it was one of training; an evaluation's or a summary's is not."""
         numbers = {key: n for key, value in row.items() if isinstance(key, str) and (n := number(value)) is not None}
         finite = {key: n for key, n in numbers.items() if abs(n) <= LARGEST}
-        self._shifts.clear()
+        self._cache.clear()
         self._note_bad([key for key in numbers if key not in finite])
         step = finite.get("step")
         self.max_steps = finite.get("max_steps", self.max_steps)
@@ -83,6 +83,7 @@ class History:
             facts.duplicates, facts.same_answer = duplicate_shares(completions, size)
         self.count += 1
         self.window.append(facts)
+        self._cache.clear()
         if len(self.start) < WINDOW:
             self.start.append(facts)
         self._tally(facts)
@@ -128,11 +129,18 @@ class History:
 
     def values(self, fact: str, last: int = WINDOW) -> list[float]:
         """The measured values of a fact in the last rows. `rewards/name` is the mean score of that reward."""
-        return values_of(list(self.window)[-last:] if last < WINDOW else self.window, fact)
+        if last < WINDOW:
+            return (
+                self.values(fact)[-last:] if self._is_everywhere(fact) else values_of(list(self.window)[-last:], fact)
+            )
+        return self._cached("values", fact, lambda: values_of(self.window, fact))
+
+    def _is_everywhere(self, fact: str) -> bool:
+        return len(self.values(fact)) == len(self.window)
 
     def start_values(self, fact: str) -> list[float]:
         """The measured values of a fact in the first rows; at most half of all rows, so that "now" is not among them."""
-        return values_of(self.start[: min(START, max(2, self.count // 2))], fact)
+        return self._cached("start", fact, lambda: values_of(self.start[: min(START, max(2, self.count // 2))], fact))
 
     def mean(self, fact: str, last: int = WINDOW) -> float | None:
         """Mean of a fact over the last rows; None if it was not measured."""
@@ -206,11 +214,12 @@ class History:
     def _recent(self) -> int:
         return max(2, min(RECENT, self.count // 2))
 
-    def _cached(self, kind: str, fact: str, compute: Callable[[], float]) -> float:
+    def _cached(self, kind: str, fact: str, compute: Callable[[], Any]) -> Any:
+        # Many rules ask for the same; each row empties it.
         key = (kind, fact)
-        if key not in self._shifts:
-            self._shifts[key] = compute()
-        return self._shifts[key]
+        if key not in self._cache:
+            self._cache[key] = compute()
+        return self._cache[key]
 
     @property
     def is_learning(self) -> bool:
@@ -219,7 +228,8 @@ class History:
         At z = 2.3, one accident in a hundred: this only ever softens alerts, so it may be easy to satisfy.
         """
         facts = ["reward", *(f"rewards/{name}" for name in self.names if self.weight(name) > 0)]
-        return any(max(self.risen(fact), self.rising(fact), self.risen_slowly(fact)) >= 2.3 for fact in facts)
+        shifts = (self.risen, self.rising, self.risen_slowly)
+        return self._cached("is_learning", "", lambda: any(shift(fact) >= 2.3 for fact in facts for shift in shifts))
 
     @property
     def has_lost(self) -> bool:
@@ -254,4 +264,4 @@ class History:
         self.start = [Facts(**facts) for facts in state["start"]]
         self.names = [key.removeprefix("rewards/") for key in self.tallies if key.startswith("rewards/")]
         self._main_of = 0
-        self._shifts.clear()
+        self._cache.clear()

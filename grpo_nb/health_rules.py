@@ -48,7 +48,7 @@ def find_not_finite(history: History) -> Iterator[Alert]:
     grave, passing, silent = [], [], []
     for key in history.bad_now:
         count = history.bad_counts[key]
-        if key in ("reward", "loss", "kl") or (key == "grad_norm" and count >= 3):
+        if (key in ("reward", "loss", "kl") and count == 1) or (key == "grad_norm" and count == 3):
             grave.append(key)
         elif key.startswith("rewards/"):
             if count == 1 or count == LEAST:

@@ -87,12 +87,12 @@ def _checked(rows: Any, where: str) -> Sequence[Mapping[str, Any]]:
     return rows
 
 
-def completions_of(run: Run) -> dict[int, list[list[str]]]:
-    """The completions of each step of a run, by group."""
+def completions_of(run: Run, last: int | None = None) -> dict[int, list[list[str]]]:
+    """The completions of a run by step and group; of its last steps only, if `last` is given."""
+    files = sorted((run.path / "completions").glob("step_*.parquet"))
     found: dict[int, list[list[str]]] = {}
-    if not any((run.path / "completions").glob("step_*.parquet")):
-        return found
-    table = run.completions()
-    for (step, _), group in table.groupby(["step", "group"], sort=False):
-        found.setdefault(int(step), []).append(group["completion"].tolist())
+    for file in files[-last:] if last else files:
+        table = run.completions(int(file.stem.removeprefix("step_")))
+        for (step, _), group in table.groupby(["step", "group"], sort=False):
+            found.setdefault(int(step), []).append(group["completion"].tolist())
     return found

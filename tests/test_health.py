@@ -144,6 +144,12 @@ def test_nan_needs_no_ten_rows() -> None:
     assert (alert.rule, alert.severity, alert.subject) == ("not_finite", "critical", "loss")
 
 
+def test_nan_in_several_metrics_is_told_once_for_each() -> None:
+    monitor = HealthMonitor()
+    rows = [{"reward": 1.0, "loss": NAN}, {"reward": 1.0, "loss": NAN, "kl": NAN}, {"reward": 1.0, "kl": NAN}]
+    assert [alert.subject for row in rows for alert in monitor.update(row)] == ["loss", "kl"]
+
+
 def test_no_spread_knows_its_kinds() -> None:
     def kind(rows: Rows) -> str:
         return check_health(rows, weights=WEIGHTS).of("no_spread")[-1].evidence["kind"]
