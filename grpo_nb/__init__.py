@@ -19,6 +19,7 @@ _PUBLIC = {
     "EnvironmentProblem": "environment",
     "RewardLab": "widgets",
     "Run": "metrics",
+    "RunViewer": "viewer_widget",
     "Settings": "config",
     "Task": "data",
     "baseline": "baseline_gate",
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from grpo_nb.scoring import reweight as reweight
     from grpo_nb.scoring import score as score
     from grpo_nb.training import train as train
+    from grpo_nb.viewer_widget import RunViewer as RunViewer
     from grpo_nb.widgets import RewardLab as RewardLab
 
 __all__ = sorted([*_PUBLIC, *_MODULES])
