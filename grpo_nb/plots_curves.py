@@ -144,7 +144,7 @@ class Curves:
 
     def __getitem__(self, key: str) -> Curve:
         """The curve of a metric; one without values where it was not measured."""
-        return self._curves.get(key) or Curve()
+        return self._curves[key] if key in self._curves else Curve()
 
     def reward(self, name: str) -> Curve:
         """The mean score of one reward, unweighted."""

@@ -266,7 +266,8 @@ class TrainingFigure:
         self.points += len(xs)
         marker = "o" if len(xs) <= 60 else None
         last = axis.text(
-            1, 1.055, f"{100 * ys[-1]:.0f} %", transform=axis.transAxes, fontsize=10, fontweight="bold", color=COLOURS[3], ha="right"
+            1, 1.055, f"{100 * ys[-1]:.0f} %", transform=axis.transAxes, fontsize=10, fontweight="bold", color=COLOURS[3],
+            ha="right",
         )  # fmt: skip
         self._keep(
             last, *axis.plot(xs, [100 * y for y in ys], color=COLOURS[3], linewidth=2, marker=marker, markersize=4)

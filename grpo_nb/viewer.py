@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.lab import prompt_text
 from grpo_nb.metrics import Run, mean
-from grpo_nb.scoring import Scores, ScaleRewards, group_advantages, reweight
+from grpo_nb.scoring import ScaleRewards, Scores, group_advantages, reweight
 
 if TYPE_CHECKING:
     import pandas

@@ -22,7 +22,7 @@ _SEVERITIES = {"critical": ("#C62828", "0,8 -5,0 5,0"), "warning": ("#B26A00", "
 _INFO = ("#607D8B", "-3,1 3,1 3,7 -3,7")
 
 VIEWER_STYLE = """<style>
-.gn-lab .gn-curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(250px, 1fr)); gap: 4px 14px; }
+.gn-lab .gn-curves { display: grid; grid-template-columns: repeat(auto-fit, minmax(205px, 1fr)); gap: 6px 14px; }
 .gn-lab .gn-curves figure { margin: 0; min-width: 0; }
 .gn-lab .gn-curves figcaption { font-weight: 600; font-size: 12.5px; }
 .gn-lab .gn-curves svg { width: 100%; height: auto; display: block; overflow: visible; }
@@ -32,6 +32,7 @@ VIEWER_STYLE = """<style>
   justify-content: center; color: var(--jp-ui-font-color2, inherit); }
 .gn-lab td.gn-text { max-width: none; padding-top: 0; white-space: normal; }
 .gn-lab td.gn-text pre.gn-box { max-height: 130px; }
+.gn-lab .gn-group th, .gn-lab .gn-group td { padding-left: 6px; padding-right: 6px; }
 .gn-lab tr.gn-numbers td { border-bottom: none; padding-bottom: 3px; }
 .gn-lab .gn-alert-list { margin: 6px 0 0; padding-left: 18px; font-size: 12.5px; }
 .gn-lab .gn-two { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 10px; }
@@ -39,6 +40,13 @@ VIEWER_STYLE = """<style>
 .gn-lab .gn-warning { color: var(--jp-warn-color0, #b26a00); font-weight: 600; }
 .gn-lab summary { cursor: pointer; font-weight: 600; padding: 3px 0; overflow-wrap: anywhere; }
 </style>"""
+
+NO_COMPLETIONS = '<p class="gn-soft">No completions have been recorded yet.</p>'
+
+
+def title_view(run: Run) -> str:
+    """Return name and state of the run."""
+    return f'<div class="gn-title" role="heading" aria-level="2">Run {said(run.name)}: {said(run.status)}</div>'
 
 
 def standalone(body: str) -> str:
@@ -187,7 +195,8 @@ def group_view(group: GroupScores) -> str:
         else '<div class="gn-note">All totals are equal: every advantage is 0, and GRPO learned nothing from this group.</div>'
     )  # fmt: skip
     return (
-        f'{_prompt(group)}{note}<div class="gn-scroll" style="max-height:640px"><table class="gn-group"><thead><tr><th>#</th>{heads}'
+        f'{_prompt(group)}{note}<div class="gn-scroll" style="max-height:640px"><table class="gn-group"><thead><tr>'
+        f"<th>#</th>{heads}"
         '<th class="gn-number">Total</th><th class="gn-number">Advantage</th><th>In training</th></tr></thead>'
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
@@ -223,7 +232,8 @@ def rescored_view(group: GroupScores) -> str:
             f'<tr data-completion="{i}"><td>{i}</td><td class="gn-number gn-place">{_arrow(str(before[i]), str(place))}</td>'
             f'<td class="gn-number gn-total">{_arrow(number(old_totals[i]), number(totals[i]))}</td>'
             f'<td class="gn-number gn-advantage">{_arrow(f"{was.advantages[i]:+.3f}", f"{group.advantages[i]:+.3f}")}</td>'
-            f'<td class="gn-push">{moved}</td><td class="gn-short" title="{said(shorten(text, 400))}">{said(text[:90])}</td></tr>'
+            f'<td class="gn-push">{moved}</td><td class="gn-short" title="{said(shorten(text, 400))}">{said(text[:90])}</td>'
+            "</tr>"
         )
     note = (
         "" if group.has_spread
@@ -231,7 +241,8 @@ def rescored_view(group: GroupScores) -> str:
     )  # fmt: skip
     return (
         f'{note}<div class="gn-scroll"><table class="gn-rescored"><thead><tr><th>#</th><th class="gn-number">Place</th>'
-        '<th class="gn-number">Total</th><th class="gn-number">Advantage</th><th>In training</th><th>Completion</th></tr></thead>'
+        '<th class="gn-number">Total</th><th class="gn-number">Advantage</th><th>In training</th><th>Completion</th></tr>'
+        "</thead>"
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )
 
@@ -255,8 +266,8 @@ def whatif_note(step: StepGroups) -> str:
         "before they were summed.</div>"
     )  # fmt: skip
     return (
-        '<div class="gn-note"><b>Re-scored, not re-trained.</b> The completions are the ones that were sampled; trained with these '
-        "weights from the start, the model would have written others. Advantages: total minus the mean of its group, "
+        '<div class="gn-note"><b>Re-scored, not re-trained.</b> The completions are the ones that were sampled; trained with '
+        "these weights from the start, the model would have written others. Advantages: total minus the mean of its group, "
         f"{said(scaled)}.</div>{doubt}"
     )
 
@@ -266,7 +277,8 @@ def step_view(step: StepGroups) -> str:
     word = "group is" if step.without_spread == 1 else "groups are"
     spread = f"{step.without_spread} of {len(step.groups)} {word} without spread."
     groups = "".join(
-        f"<details{' open' if i == 0 else ''}><summary>Group {group.number}: {said(shorten(' '.join(group.question.split()), 100))} "
+        f"<details{' open' if i == 0 else ''}><summary>Group {group.number}: "
+        f"{said(shorten(' '.join(group.question.split()), 100))} "
         f'<span class="gn-soft">mean total {number(group.mean_total)}</span></summary>{group_view(group)}</details>'
         for i, group in enumerate(step.groups)
     )
@@ -299,12 +311,15 @@ def change_view(change: Change | None) -> str:
         f'<div class="gn-card"><b>Step {step}</b> <span class="gn-soft">the first of its {len(group.scores)} completions, '
         f"total {number(group.scores.totals[0])}</span>"
         + ("" if change.is_same_prompt else f'<pre class="gn-soft">{said(shorten(group.question, 600))}</pre>')
-        + f'<pre class="gn-box" style="margin-top:5px">{said(shorten(group.scores.completions[0], _LONGEST)) or "(empty)"}</pre></div>'
+        + '<pre class="gn-box" style="margin-top:5px">'
+        + f"{said(shorten(group.scores.completions[0], _LONGEST)) or '(empty)'}</pre></div>"
         for step, group in ((change.early_step, change.early), (change.step, change.now))
     )
     return (
-        f'<div class="{kind}">{said(which)}</div><table class="gn-change" style="width:auto"><thead><tr><th>Mean of the group</th>'
-        f'{heads}<th class="gn-number">change</th></tr></thead><tbody>{lines}</tbody></table><div class="gn-two">{cards}</div>'
+        f'<div class="{kind}">{said(which)}</div><table class="gn-change" style="width:auto"><thead><tr>'
+        "<th>Mean of the group</th>"
+        f'{heads}<th class="gn-number">change</th></tr></thead><tbody>{lines}</tbody></table>'
+        f'<div class="gn-two">{cards}</div>'
     )
 
 
@@ -325,12 +340,12 @@ def snapshot(run: Run, step: int | None = None) -> str:
 def snapshot_view(run: Run, curves: Curves, alerts: Sequence[Mapping[str, Any]], chosen: StepGroups | None) -> str:
     """Return the page from what is read already."""
     parts = [
-        f'<div class="gn-title" role="heading" aria-level="2">Run {said(run.name)}: {said(run.status)}</div>',
+        title_view(run),
         curves_view(curves, alerts, chosen.step if chosen else None, run.info["settings"]["beta"]),
         code("run.plot()"),
     ]
     if chosen is None:
-        parts.append('<p class="gn-soft">No completions have been recorded yet.</p>')
+        parts.append(NO_COMPLETIONS)
     else:
         change = change_since_start(run, chosen.step, chosen.groups[0].number)
         parts += [step_view(chosen), code(f"run.step({chosen.step})"), heading("Since the start"), change_view(change)]

@@ -141,7 +141,8 @@ class RunViewer(widgets.VBox):
         self._title, self._errors = view(), view()
         self._refresh_button = button("Read again")
         self._refresh_button.tooltip = "Read what a running training has written since"
-        self._slider = above(widgets.IntSlider(continuous_update=False, description="Step"), "320px")
+        self._slider = widgets.IntSlider(continuous_update=False, description="Step", layout={"width": "340px"})
+        self._slider.style.description_width = "40px"
         self._previous, self._next = button("Previous"), button("Next")
         self._alert = above(widgets.Dropdown(options=[_NO_ALERT], description="Go to an alert"), "300px")
         self._group = above(widgets.Dropdown(options=[("-", 0)], description="Group"), "320px")
