@@ -194,10 +194,8 @@ class RunViewer(widgets.VBox):
         self.alerts = alerts if is_anew else [*self.alerts, *alerts]
         was_last = not self._steps or self._slider.value == self._steps[-1]
         self._steps = logged_steps(self.run)
-        self._title.value = f'<div class="gn-title" role="heading" aria-level="2">Run {said(self.run.name)}: {said(self.run.status)}</div>'
-        self._no_completions.value = (
-            "" if self._steps else '<p class="gn-soft">No completions have been recorded yet.</p>'
-        )
+        self._title.value = views.title_view(self.run)
+        self._no_completions.value = "" if self._steps else views.NO_COMPLETIONS
         for control in (self._slider, self._previous, self._next, self._group, self._alert):
             control.disabled = not self._steps
         self._is_quiet = True
