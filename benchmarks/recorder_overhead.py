@@ -84,7 +84,7 @@ def main() -> None:
     recorder.trainer = SimpleNamespace(_logs=make_logs(settings.per_device_train_batch_size))
     figure = Part(recorder.live, "update")
     state = SimpleNamespace(global_step=0, max_steps=MARKS[-1])
-    measured, before, first, table = 0.0, (0.0, 0.0, 0), 0.0, []
+    measured, before, first, table = 0.0, (0.0, 0.0, 0, 0), 0.0, []
     for step, row in enumerate(make_rows(MARKS[-1]), 1):
         ahead += step_seconds
         if not any(mark - WINDOW < step <= mark for mark in MARKS):
@@ -99,22 +99,24 @@ def main() -> None:
         recorder.on_log(None, state, None, logs=logs)
         measured += time.process_time() - start
         if not first:
-            first, before = measured, (measured, figure.seconds, recorder.live.draws)
+            first, before = measured, (measured, figure.seconds, recorder.live.draws, step)
         if step in MARKS:
-            now = (measured, figure.seconds, recorder.live.draws)
+            now = (measured, figure.seconds, recorder.live.draws, step)
             table.append((step, *(b - a for a, b in zip(before, now, strict=True))))
             before = now
+        elif any(step == mark - WINDOW + 1 for mark in MARKS[1:]):
+            before = (*before[:3], step - 1)
     print(
         f"Assumed: {step_seconds:g} s a step. The first step pays once for pandas, pyarrow and matplotlib: {first:.2f} s.\n"
     )
     print(
-        "| last {WINDOW} steps up to | row and completions, ms a step | figure, ms a step | redraws | together, % of a step |"
+        f"| last {WINDOW} steps up to | row and completions, ms a step | figure, ms a step | redraws | together, % of a step |"
     )
     print("| --- | --- | --- | --- | --- |")
-    for step, everything, drawing, redraws in table:
-        rest = 1000 * (everything - drawing) / WINDOW
-        share = everything / WINDOW / step_seconds
-        print(f"| {step:,} | {rest:.1f} | {1000 * drawing / WINDOW:.1f} | {redraws} | {share:.2%} |")
+    for step, everything, drawing, redraws, steps in table:
+        rest = 1000 * (everything - drawing) / steps
+        share = everything / steps / step_seconds
+        print(f"| {step:,} | {rest:.1f} | {1000 * drawing / steps:.1f} | {redraws} | {share:.2%} |")
     last = time.process_time()
     recorder.live.update(recorder.rows, is_last=True)
     print(f"\nThe last figure, drawn in any case: {time.process_time() - last:.2f} s.")
