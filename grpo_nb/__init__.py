@@ -21,6 +21,7 @@ _PUBLIC = {
     "HealthMonitor": "health",
     "RewardLab": "widgets",
     "Run": "metrics",
+    "RunViewer": "viewer_widget",
     "Settings": "config",
     "Stage": "stages",
     "StagedRun": "stages",
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     from grpo_nb.stages import open_stages as open_stages
     from grpo_nb.stages import train_stages as train_stages
     from grpo_nb.training import train as train
+    from grpo_nb.viewer_widget import RunViewer as RunViewer
     from grpo_nb.widgets import RewardLab as RewardLab
 
 __all__ = sorted([*_PUBLIC, *_MODULES])

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from grpo_nb.health_alerts import Alert
+    from grpo_nb.viewer import StepGroups
 
 Row = Mapping[str, float]
 _FIRST, _LAST = 3, 10
@@ -178,7 +179,14 @@ class Run:
         # The one look downwards in the package: a run that cannot show itself is of no use in a notebook.
         from grpo_nb import plots
 
-        return plots.training_figure(self.rows, plots.weights_of_run(self.info), self.info["settings"]["beta"])
+        return plots.run_figure(self)
+
+    def step(self, number: int) -> StepGroups:
+        """The groups of a step: its completions with scores, totals and advantages, in the order of the advantages."""
+        # Downwards for the same reason: `run.step(12)` is what one types.
+        from grpo_nb.viewer import read_step
+
+        return read_step(self, number)
 
     def holdout(self) -> list[dict[str, Any]]:
         """The held-out rows this run was started with: `prompt`, `question`, `answer`."""
@@ -316,7 +324,7 @@ def describe(rows: Sequence[Row]) -> str:
         verb = "rose" if now > before else "fell" if now < before else "stayed"
         text = f"Reward {verb} from {before:.2f} (first {_FIRST} steps) to {now:.2f} (last {_LAST})"
     kl = mean(series(rows[-_LAST:], "kl"))
-    text += f"; KL to the starting model {kl:.3f}" if not math.isnan(kl) else "; KL not measured (beta = 0)"
+    text += f"; KL to the starting model {kl:.3f}" if not math.isnan(kl) else "; KL not measured"
     clipped = mean(series(rows[-_LAST:], "completions/clipped_ratio"))
     if not math.isnan(clipped):
         text += f"; {clipped:.0%} of completions cut at the length limit"

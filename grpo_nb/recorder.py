@@ -110,7 +110,7 @@ class Recorder(TrainerCallback):
         except OSError as error:
             self.pending = self.pending or error
         if self.live is not None:
-            self.live.update(self.rows)
+            self.live.update(self.rows, alerts=self._alerts())
         else:
             self._advance_bar(row)
 
@@ -184,6 +184,9 @@ class Recorder(TrainerCallback):
         table["advantage"] = list(logs["advantages"])
         return pandas.DataFrame(table)
 
+    def _alerts(self) -> list[dict[str, Any]]:
+        return read_rows(self.run.path / "alerts.jsonl")
+
     def _advance_bar(self, row: Mapping[str, float]) -> None:
         if "reward" in row:
             shown = {"reward": f"{row['reward']:.2f}", "KL": f"{row['kl']:z.3f}" if "kl" in row else "not measured"}
@@ -213,7 +216,7 @@ class Recorder(TrainerCallback):
         if self.bar is not None:
             self.bar.close()
         if self.live is not None:
-            self.live.update(self.rows, is_last=True)
+            self.live.update(self.rows, alerts=self._alerts(), is_last=True)
 
     def save_figure(self) -> Path | None:
         """Write the curves as an image, if there is a row."""
@@ -222,8 +225,9 @@ class Recorder(TrainerCallback):
         folder = self.run.path / "figures"
         folder.mkdir(exist_ok=True)
         file, staged = folder / "training.png", folder / ".training.partial"
+        figure = training_figure(self.rows, self.weights, self.settings.beta, alerts=self._alerts())
         try:
-            staged.write_bytes(png(training_figure(self.rows, self.weights, self.settings.beta), dpi=150))
+            staged.write_bytes(png(figure, dpi=150))
             staged.replace(file)
         finally:
             staged.unlink(missing_ok=True)
