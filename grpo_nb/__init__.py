@@ -27,6 +27,7 @@ _PUBLIC = {
     "check_rewards": "checks",
     "check_sandbox": "sandbox",
     "compare": "evaluation",
+    "effective_settings": "effective",
     "evaluate": "evaluation",
     "export_merged": "export",
     "group_advantages": "scoring",
@@ -34,6 +35,7 @@ _PUBLIC = {
     "load_model": "models",
     "load_task": "data",
     "open_run": "metrics",
+    "plan": "plan",
     "preset": "config",
     "reweight": "scoring",
     "score": "scoring",
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from grpo_nb.config import preset as preset
     from grpo_nb.data import Task as Task
     from grpo_nb.data import load_task as load_task
+    from grpo_nb.effective import effective_settings as effective_settings
     from grpo_nb.environment import EnvironmentProblem as EnvironmentProblem
     from grpo_nb.environment import check_environment as check_environment
     from grpo_nb.evaluation import compare as compare
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     from grpo_nb.metrics import Run as Run
     from grpo_nb.metrics import open_run as open_run
     from grpo_nb.models import load_model as load_model
+    from grpo_nb.plan import plan as plan
     from grpo_nb.sandbox import Call as Call
     from grpo_nb.sandbox import check_sandbox as check_sandbox
     from grpo_nb.sandbox import run_untrusted as run_untrusted
