@@ -35,7 +35,7 @@ _PUBLIC = {
     "load_model": "models",
     "load_task": "data",
     "open_run": "metrics",
-    "plan": "plan",
+    "plan": "planning",
     "preset": "config",
     "reweight": "scoring",
     "score": "scoring",
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from grpo_nb.metrics import Run as Run
     from grpo_nb.metrics import open_run as open_run
     from grpo_nb.models import load_model as load_model
-    from grpo_nb.plan import plan as plan
+    from grpo_nb.planning import plan as plan
     from grpo_nb.sandbox import Call as Call
     from grpo_nb.sandbox import check_sandbox as check_sandbox
     from grpo_nb.sandbox import run_untrusted as run_untrusted
