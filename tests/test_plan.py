@@ -12,18 +12,19 @@ import grpo_nb as gn
 from grpo_nb.data import prompt_lengths
 from grpo_nb.effective import GPUS
 from grpo_nb.planning_shapes import PUBLISHED, shape_of
-from tests.small_models import FAMILIES, SIZES
 
 
 def parts(plan) -> dict[str, float]:
     return {part.name: part.gb for part in plan.parts}
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "smollm3"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_weights_are_counted_exactly_from_the_configuration(kind: str, tied: bool, tmp_path: Path) -> None:
     import torch
     import transformers
+
+    from tests.small_models import FAMILIES, SIZES
 
     name, more = FAMILIES[kind]
     config = getattr(transformers, f"{name}Config")(**{**SIZES, **more}, tie_word_embeddings=tied)
