@@ -34,6 +34,7 @@ _PUBLIC = {
     "check_sandbox": "sandbox",
     "compare": "evaluation",
     "dry_run": "dry_runs",
+    "effective_settings": "effective",
     "evaluate": "evaluation",
     "export_merged": "export",
     "group_advantages": "scoring",
@@ -44,6 +45,7 @@ _PUBLIC = {
     "loss_types": "losses",
     "open_run": "metrics",
     "open_stages": "stages",
+    "plan": "planning",
     "preset": "config",
     "prime": "priming",
     "reweight": "scoring",
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from grpo_nb.data import Task as Task
     from grpo_nb.data import load_task as load_task
     from grpo_nb.dry_runs import dry_run as dry_run
+    from grpo_nb.effective import effective_settings as effective_settings
     from grpo_nb.environment import EnvironmentProblem as EnvironmentProblem
     from grpo_nb.environment import check_environment as check_environment
     from grpo_nb.evaluation import compare as compare
@@ -85,6 +88,7 @@ if TYPE_CHECKING:
     from grpo_nb.metrics import Run as Run
     from grpo_nb.metrics import open_run as open_run
     from grpo_nb.models import load_model as load_model
+    from grpo_nb.planning import plan as plan
     from grpo_nb.priming import prime as prime
     from grpo_nb.sandbox import Call as Call
     from grpo_nb.sandbox import check_sandbox as check_sandbox

@@ -1,29 +1,27 @@
 """Settings: one frozen object, checked completely before anything is downloaded or loaded.
 
 Names are TRL's and Unsloth's own, so that their documentation applies. What has no field here is still reachable through
-`extra`, which is checked against the installed `GRPOConfig` when training starts.
+`extra`, whose names are checked against the installed `GRPOConfig` where they are written, and again when training starts.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import html
+import json
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from grpo_nb.arguments import check_choice, check_extra, did_you_mean, installed_arguments, replacement_of
+from grpo_nb.batches import check_batch, generation_batch_size
+from grpo_nb.settings_file import decode, encode
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
 _LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `"; did you mean 'x'?"` for the nearest known name, or a list of all of them."""
-    known = sorted(known)
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {nearest[0]!r}?" if nearest else f"; known: {', '.join(known)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +42,8 @@ class Settings:
     fast_inference: bool = False
     """vLLM generation. Needs a GPU."""
     gpu_memory_utilization: float = 0.6
-    """Share of GPU memory that vLLM may take; the rest is for training. Unused on a CPU."""
+    """Share of GPU memory that vLLM may take; the rest is for training. Unused on a CPU, and Unsloth's standby, which the
+    kit switches on, replaces it by its own share (see `effective_settings`)."""
     max_prompt_length: int = 256
     """Tokens. Longer prompts are dropped from the data and counted; TRL itself no longer limits them."""
     max_completion_length: int = 48
@@ -62,7 +61,7 @@ class Settings:
     num_generations: int = 8
     """Group size. A prompt teaches only if its completions differ in reward, and among 8 they usually do."""
     per_device_train_batch_size: int = 16
-    """Completions per forward pass. Times accumulation, it must be a multiple of the group size."""
+    """Completions per forward pass. Times accumulation, it must be a multiple of the group size: groups stay whole."""
     gradient_accumulation_steps: int = 1
     """More of these instead of a larger batch when memory is short."""
     max_steps: int = 20
@@ -103,13 +102,15 @@ class Settings:
     run_root: str = "runs"
     """Folder under which each run gets a folder of its own."""
     extra: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of TRL's `GRPOConfig`, checked against the installed version."""
+    """Further arguments of TRL's `GRPOConfig` and Unsloth's, checked against the installed version."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "extra", types.MappingProxyType(dict(self.extra)))
         object.__setattr__(self, "lora_target_modules", tuple(self.lora_target_modules))
         self._check_types()
         self._check_ranges()
+        self._check_choices()
+        self._check_extra()
         self._check_batch()
 
     @property
@@ -119,8 +120,13 @@ class Settings:
 
     @property
     def prompts_per_step(self) -> int:
-        """Distinct prompts per optimizer step."""
+        """Distinct prompts per optimizer step, whole groups only."""
         return self.batch_size // self.num_generations
+
+    @property
+    def generation_batch_size(self) -> int:
+        """Completions generated at a time: one optimizer step's, unless `extra` has one of TRL's arguments for it."""
+        return generation_batch_size(self.per_device_train_batch_size, self.gradient_accumulation_steps, self.extra)
 
     def replace(self, **changes: Any) -> Settings:
         """Return a copy with some settings changed. Unknown names are errors with the nearest right name."""
@@ -134,9 +140,57 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """The inverse of `to_dict`."""
+        """The inverse of `to_dict`.
+
+        Names in `extra` are not compared with the installed version here: the record of an old run stays readable.
+        Training compares them.
+        """
         _refuse_unknown(values)
-        return cls(**values)
+        settings = cls(**{**values, "extra": {}})
+        object.__setattr__(settings, "extra", types.MappingProxyType(dict(values.get("extra", {}))))
+        settings._check_batch()
+        return settings
+
+    def save(self, path: str | Path) -> Path:
+        """Write the settings to a JSON file that `Settings.load` gives back exactly, with the version of the kit.
+
+        Raises:
+            ValueError: `extra` holds an object that JSON has no form for.
+
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "settings.json"
+        >>> Settings.load(preset("cpu", max_steps=7).save(path)).max_steps
+        7
+        """
+        from grpo_nb import __version__
+
+        values = {f.name: encode(getattr(self, f.name), f.name) for f in dataclasses.fields(self)}
+        path = Path(path)
+        path.write_text(json.dumps({"grpo_nb": __version__, "settings": values}, indent=2, allow_nan=False) + "\n")
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Settings:
+        """Read what `save` wrote, checked as if it were written in a cell: a setting that is unknown is an error.
+
+        Raises:
+            ValueError: The file is none of the kit, or holds something that this version does not know or cannot run.
+        """
+        text = Path(path).read_text()
+        try:
+            found = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{str(path)!r} is not JSON ({error}): write it with settings.save(path).") from error
+        if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
+            raise ValueError(f"{str(path)!r} holds no settings of this kit: write it with settings.save(path).")
+        try:
+            _refuse_unknown(found["settings"])
+            return cls(**{name: decode(value) for name, value in found["settings"].items()})
+        except ValueError as error:
+            error.add_note(
+                f"Read from {str(path)!r}, which grpo_nb {found.get('grpo_nb', 'of unknown version')} wrote."
+            )
+            raise
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -194,61 +248,90 @@ class Settings:
                 f"stop_on_alert = {self.stop_on_alert!r}: write 'critical', or None to go on whatever happens."
             )
 
+    def _check_choices(self) -> None:
+        defaults = {f.name: f.default for f in dataclasses.fields(self)}
+        for name in ("loss_type", "optim", "lr_scheduler_type"):
+            if getattr(self, name) != defaults[name]:  # the defaults need no look into the installed packages
+                check_choice(name, getattr(self, name))
+
+    def _check_extra(self) -> None:
+        if not self.extra:
+            return
+        fields = {f.name for f in dataclasses.fields(self)}
+        known = installed_arguments()
+        # As for a GPU: settings for one are also made and planned elsewhere. Training asks again, for its own machine.
+        check_extra(self.extra, fields, set(self.extra) if known is None else known, has_gpu=True)
+
     def _check_batch(self) -> None:
-        if self.batch_size % self.num_generations:
-            up = -(-self.batch_size // self.num_generations) * self.num_generations
-            raise ValueError(
-                f"per_device_train_batch_size {self.per_device_train_batch_size} x gradient_accumulation_steps "
-                f"{self.gradient_accumulation_steps} = {self.batch_size} completions per step cannot be divided into "
-                f"groups of num_generations = {self.num_generations}: a group must be whole, or its advantages mean "
-                f"nothing. Write per_device_train_batch_size={up}, gradient_accumulation_steps=1, or choose a "
-                f"num_generations that divides {self.batch_size}."
-            )
+        check_batch(
+            self.per_device_train_batch_size, self.gradient_accumulation_steps, self.num_generations, self.extra
+        )
 
 
 def _refuse_unknown(names: Iterable[str]) -> None:
     known = {f.name for f in dataclasses.fields(Settings)}
     for name in names:
-        if name not in known:
-            raise ValueError(
-                f"unknown setting {name!r}{did_you_mean(name, known)} "
-                f"(arguments of TRL that have no field here go into extra={{{name!r}: ...}})"
-            )
+        if name in known:
+            continue
+        instead = replacement_of(name)
+        if instead is not None:
+            raise ValueError(f"unknown setting {name!r}: {instead}.")
+        if name in (installed_arguments() or ()):
+            raise ValueError(f"{name!r} is an argument of TRL without a field here: write extra={{{name!r}: ...}}.")
+        raise ValueError(
+            f"unknown setting {name!r}{did_you_mean(name, known)} "
+            f"(arguments of TRL that have no field here go into extra={{{name!r}: ...}})"
+        )
 
 
-# Starting points, not measured here: the sizes follow the published guides for each card. `cpu` is measured.
+# Only `cpu` is measured (docs/quickstart_seeds.md). The others are starting points, not measured here: what published guides
+# use on such cards, with lengths and batches that `gn.plan` says fit. docs/settings.md has each number with its reason.
 _GPU = {
     "model": "unsloth/Qwen2.5-1.5B-Instruct",
     "load_in_4bit": True,
     "fast_inference": True,
-    "max_completion_length": 256,
-    "learning_rate": 2e-5,
-    "max_steps": 100,
+    "max_completion_length": 512,
+    "lora_rank": 32,
+    "lora_alpha": 64,
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 2,
+    "learning_rate": 5e-6,
+    "lr_scheduler_type": "cosine",
+    "max_steps": 250,
+    "warmup_steps": 25,
+    "max_grad_norm": 0.1,
+    "weight_decay": 0.1,
     "optim": "adamw_8bit",
+}
+_LARGE_GPU = {
+    **_GPU,
+    "model": "unsloth/Qwen2.5-7B-Instruct",
+    "max_prompt_length": 512,
+    "max_completion_length": 1024,
+    "num_generations": 16,
+    "per_device_train_batch_size": 16,
+    "learning_rate": 1e-5,
 }
 PRESETS: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
     {
         "cpu": {},
-        "t4": {**_GPU, "gpu_memory_utilization": 0.5},
-        "l4": {**_GPU, "model": "unsloth/Qwen2.5-3B-Instruct", "max_completion_length": 512},
-        "a100": {
+        "t4": {
             **_GPU,
-            "model": "unsloth/Qwen2.5-7B-Instruct",
-            "max_completion_length": 1024,
-            "max_prompt_length": 512,
-            "num_generations": 16,
-            "per_device_train_batch_size": 16,
-            "gradient_accumulation_steps": 2,
-            "learning_rate": 1e-5,
+            "max_completion_length": 256,
+            "lora_rank": 16,
+            "lora_alpha": 32,
+            "per_device_train_batch_size": 4,
+            "gradient_accumulation_steps": 4,
+            "gpu_memory_utilization": 0.5,
         },
+        "l4": {**_GPU, "model": "unsloth/Qwen2.5-3B-Instruct"},
+        "a100": _LARGE_GPU,
         "h100": {
-            **_GPU,
-            "model": "unsloth/Qwen2.5-7B-Instruct",
-            "max_completion_length": 1024,
-            "max_prompt_length": 512,
-            "num_generations": 16,
+            **_LARGE_GPU,
+            "load_in_4bit": False,
             "per_device_train_batch_size": 32,
-            "learning_rate": 1e-5,
+            "gradient_accumulation_steps": 1,
+            "optim": "adamw_torch_fused",
             "gpu_memory_utilization": 0.7,
         },
     }

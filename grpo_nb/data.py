@@ -23,6 +23,8 @@ from grpo_nb.formats import AnswerFormat, xml
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from grpo_nb.lengths import LengthProposal
+
 Source = str | Path | Sequence[Mapping[str, Any]] | Any
 Messages = list[dict[str, str]]
 
@@ -72,6 +74,25 @@ class Task(Curriculum):
             kept[part] = rows.select(short) if len(short) < len(rows) else rows
         dropped = {**self.dropped, "too long": self.dropped.get("too long", 0) + lost} if lost else self.dropped
         return dataclasses.replace(self, **kept, dropped=dropped)
+
+    def propose_lengths(self, tokenizer: Any, baseline: Any = None, *, quantile: float = 0.95) -> LengthProposal:
+        """Propose `max_prompt_length` and `max_completion_length` from this data, and say where each comes from.
+
+        The prompt length is that of `quantile` of the training prompts, rounded up to 16. The completion length comes from
+        what a model generated, if a baseline is given; else from the column `solution`; else it is not known: a gold
+        answer alone says nothing about how long the reasoning before it is.
+
+        Args:
+            tokenizer: Of the model to be trained.
+            baseline: From `gn.baseline`: its `tokens` and `is_cut` are read.
+            quantile: Of the prompts to keep.
+
+        Raises:
+            ValueError: A quantile that is none.
+        """
+        from grpo_nb.lengths import propose_lengths
+
+        return propose_lengths(self, tokenizer, baseline, quantile=quantile)
 
     def _facts(self) -> list[tuple[str, str]]:
         left_out = ", ".join(f"{n} {why}" for why, n in self.dropped.items()) or "none"

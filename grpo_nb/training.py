@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import inspect
 import shutil
 import warnings
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.alerting import AlertDisplay, HealthAlerts, note_out_of_memory
+from grpo_nb.arguments import check_extra
 from grpo_nb.checkpoints import keep_newest, replace_folder
-from grpo_nb.config import Settings, did_you_mean
+from grpo_nb.config import Settings
 from grpo_nb.data import Task
+from grpo_nb.effective_rules import requested_arguments
 from grpo_nb.environment import find_gpu, require_disk
 from grpo_nb.failures import explained, guarded
 from grpo_nb.holdout import HoldoutScore
@@ -313,44 +316,29 @@ def _build_trainer(
 
 
 def _grpo_arguments(settings: Settings, weights: dict[str, float], folder: Path) -> dict[str, Any]:
-    on_gpu = find_gpu() is not None
-    has_bf16 = is_bfloat16_supported()
-    same_name = (
-        "per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "max_completion_length",
-        "max_steps", "learning_rate", "lr_scheduler_type", "warmup_steps", "max_grad_norm", "weight_decay", "beta",
-        "temperature", "top_p", "top_k", "loss_type", "optim", "seed",
-    )  # fmt: skip
-    vllm = {"use_vllm": True} if settings.fast_inference and on_gpu else {}
+    requested = requested_arguments(
+        settings,
+        gpu=find_gpu(),
+        has_bf16=is_bfloat16_supported(),
+        has_vllm=importlib.util.find_spec("vllm") is not None,
+    )
     return {
-        **{name: getattr(settings, name) for name in same_name},
-        **vllm,
-        "output_dir": str(folder / "checkpoints"),
-        "reward_weights": list(weights.values()),
-        "adam_beta2": 0.99,  # a run of tens of steps forgets the first gradients sooner than 0.999 lets it
-        "bf16": has_bf16,
-        "fp16": on_gpu and not has_bf16,
-        "gradient_checkpointing": on_gpu,
         "logging_steps": 1,
         # A NaN in the loss is shown, not replaced by the last good value.
         "logging_nan_inf_filter": False,
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
-        **settings.extra,
+        **requested,
+        "output_dir": str(folder / "checkpoints"),
+        "reward_weights": list(weights.values()),
     }
 
 
 def _check_extra(settings: Settings) -> None:
     """The installed GRPOConfig decides: TRL raises on unknown names, Unsloth's only warns."""
     known = set(inspect.signature(GRPOConfig).parameters)
-    fields = {f.name for f in dataclasses.fields(Settings)}
-    for name in settings.extra:
-        if name in fields:
-            raise ValueError(
-                f"extra holds {name!r}, which is a setting of its own: write {name}={settings.extra[name]!r}."
-            )
-        if name not in known:
-            raise ValueError(f"extra holds {name!r}, which the installed GRPOConfig lacks{did_you_mean(name, known)}")
+    check_extra(settings.extra, {f.name for f in dataclasses.fields(Settings)}, known, has_gpu=find_gpu() is not None)
 
 
 def is_untrained(model: Any) -> bool:
