@@ -31,8 +31,10 @@ _PUBLIC = {
     "export_merged": "export",
     "group_advantages": "scoring",
     "hashes": "formats",
+    "importance_sampling_levels": "losses",
     "load_model": "models",
     "load_task": "data",
+    "loss_types": "losses",
     "open_run": "metrics",
     "preset": "config",
     "reweight": "scoring",
@@ -64,6 +66,8 @@ if TYPE_CHECKING:
     from grpo_nb.formats import hashes as hashes
     from grpo_nb.formats import think_answer as think_answer
     from grpo_nb.formats import xml as xml
+    from grpo_nb.losses import importance_sampling_levels as importance_sampling_levels
+    from grpo_nb.losses import loss_types as loss_types
     from grpo_nb.metrics import Run as Run
     from grpo_nb.metrics import open_run as open_run
     from grpo_nb.models import load_model as load_model

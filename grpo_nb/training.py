@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.config import Settings, did_you_mean
 from grpo_nb.data import Task
 from grpo_nb.environment import find_gpu, package_versions, require_disk, total_memory_gib
+from grpo_nb.losses import check_loss
 from grpo_nb.metrics import Run, new_run_folder, tidy_row, write_json
 from grpo_nb.models import import_unsloth, is_bfloat16_supported
 from grpo_nb.plots import LivePlot, is_notebook, png, training_figure
@@ -62,13 +63,14 @@ class _Recorder(TrainerCallback):
             self.bar = tqdm(total=state.max_steps, desc="training", unit="step")
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        if logs is None or "reward" not in logs:  # the trainer's closing summary
+        if logs is None or "loss" not in logs:  # the trainer's closing summary
             return
         row = tidy_row(logs, state.global_step, state.max_steps, self.settings.beta)
         self.rows.append(row)
         self._metrics.write(json.dumps(row) + "\n")
         self._metrics.flush()
-        self._write_completions(state.global_step)
+        if "reward" in logs:  # a step that goes on with the samples of the one before has neither
+            self._write_completions(state.global_step)
         if self.live is not None:
             self.live.update(self.rows)
         else:
@@ -99,7 +101,8 @@ class _Recorder(TrainerCallback):
         staged.replace(file)
 
     def _advance_bar(self, row: dict[str, float]) -> None:
-        shown = {"reward": f"{row['reward']:.2f}", "KL": f"{row['kl']:z.3f}" if "kl" in row else "not measured"}
+        shown = {"reward": f"{row['reward']:.2f}"} if "reward" in row else {}
+        shown["KL"] = f"{row['kl']:z.3f}" if "kl" in row else "not measured"
         self.bar.set_postfix(shown, refresh=False)
         self.bar.update(row["step"] - self.bar.n)
 
@@ -147,6 +150,7 @@ def train(
     task = task.fit(tokenizer, settings.max_prompt_length)
     weights = _checked_rewards(rewards, task)
     _check_extra(settings)
+    check_loss(settings)
     require_disk(Path(settings.run_root), _RUN_BYTES, "A run")
     obstacle = _stock_reason(model, settings)
 
