@@ -37,6 +37,7 @@ _PUBLIC = {
     "loss_types": "losses",
     "open_run": "metrics",
     "preset": "config",
+    "prime": "priming",
     "reweight": "scoring",
     "score": "scoring",
     "run_untrusted": "sandbox",
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from grpo_nb.metrics import Run as Run
     from grpo_nb.metrics import open_run as open_run
     from grpo_nb.models import load_model as load_model
+    from grpo_nb.priming import prime as prime
     from grpo_nb.sandbox import Call as Call
     from grpo_nb.sandbox import check_sandbox as check_sandbox
     from grpo_nb.sandbox import run_untrusted as run_untrusted

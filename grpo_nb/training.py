@@ -1,7 +1,7 @@
 """Build and run the GRPO trainer, and write down everything as it happens.
 
 On a CPU the trainer is the one of `grpo_nb.shared_trainer`; on a GPU it is the one that Unsloth made of TRL's. Nothing else
-differs. Only these two modules import trl.
+differs. Only these two modules and `grpo_nb.priming` import trl.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.config import Settings, did_you_mean
 from grpo_nb.data import Task
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 RewardFunction = Callable[..., Sequence[float | None]]
+Reference = Literal["start", "base"]
 _RUN_BYTES = 200_000_000
 
 
@@ -127,6 +128,7 @@ def train(
     settings: Settings,
     *,
     name: str | None = None,
+    reference: Reference = "start",
 ) -> Run:
     """Train the model's LoRA with GRPO (arXiv:2402.03300), with live curves, and return the run.
 
@@ -140,12 +142,16 @@ def train(
         rewards: Reward functions with TRL's signature. An attribute `weight` is passed on as its `reward_weights`.
         settings: From `preset`.
         name: Of the run's folder under `settings.run_root`; by default the time it starts.
+        reference: What the KL is measured against, if `beta` is above 0: the model as it is when this run starts, with
+            what its adapter has learnt already, or the `"base"` model without any adapter. The same for a new adapter.
 
     Raises:
         ValueError: Rewards or settings that cannot work.
         EnvironmentProblem: Too little disk.
         FileExistsError: A run of that name exists.
     """
+    if reference not in ("start", "base"):
+        raise ValueError(f"reference = {reference!r} must be 'start' or 'base'.")
     rewards = list(rewards)
     task = task.fit(tokenizer, settings.max_prompt_length)
     weights = _checked_rewards(rewards, task)
@@ -156,6 +162,7 @@ def train(
 
     run = Run(new_run_folder(settings.run_root, name), model=model, tokenizer=tokenizer)
     info = _run_info(settings, task, rewards, weights, obstacle)
+    info["kl_reference"] = _describe_reference(model, settings.beta, reference)
     write_json(run.path / "run.json", info)
     # For comparisons and exports of this run by another process, on the same held-out questions.
     task.holdout.select_columns(["prompt", "question", "answer"]).to_json(run.path / "holdout.jsonl")
@@ -166,6 +173,8 @@ def train(
     try:
         with _reference_adapter(model):
             trainer = _build_trainer(model, tokenizer, task, rewards, settings, weights, run, recorder, obstacle)
+            if reference == "base" and "ref" in model.peft_config:
+                model.delete_adapter("ref")  # without it TRL takes the model with its adapter switched off
             try:
                 trainer.train()
                 status = "finished"
@@ -308,6 +317,14 @@ def _checked_rewards(rewards: list[RewardFunction], task: Task) -> dict[str, flo
 
 def _is_untrained(model: Any) -> bool:
     return all(not p.detach().any() for n, p in model.named_parameters() if "lora_B.default" in n)
+
+
+def _describe_reference(model: Any, beta: float, reference: Reference) -> str:
+    if beta == 0:
+        return "none (beta = 0)"
+    if reference == "base" or _is_untrained(model):
+        return "the base model"
+    return "the model as this run found it, with its trained adapter"
 
 
 @contextlib.contextmanager
