@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config import did_you_mean
+from grpo_nb.curriculum import Curriculum, question_key
 from grpo_nb.formats import AnswerFormat, xml
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ Messages = list[dict[str, str]]
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(Curriculum):
     """Training and held-out prompts that share no question, and the format their answers are asked for in.
 
     `train` and `holdout` are `datasets.Dataset`s with the columns `prompt`, `question`, `answer` and those of the source.
@@ -39,6 +40,8 @@ class Task:
     holdout: Dataset
     dropped: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """How many rows were left out, by reason."""
+    is_ordered: bool = False
+    """Train on the rows in their order; otherwise the trainer shuffles them."""
 
     @property
     def fingerprint(self) -> str:
@@ -77,6 +80,8 @@ class Task:
             ("held-out prompts", f"{len(self.holdout)}, no question in both"),
             ("rows left out", left_out),
             ("answer format", self.format.name),
+            *([("pass rate", self.pass_rate_facts())] if self.pass_rate_facts() else []),
+            *([("order", "as given, not shuffled")] if self.is_ordered else []),
         ]
 
     def __repr__(self) -> str:
@@ -159,7 +164,7 @@ def load_task(
             )
         name, rows = _read(source, split)
     rows = _with_prompts(rows, columns or {}, format, example)
-    unique = list({_question_key(row): row for row in reversed(rows)}.values())[::-1]
+    unique = list({question_key(row["question"]): row for row in reversed(rows)}.values())[::-1]
     dropped = {"repeated questions": len(rows) - len(unique)} if len(unique) < len(rows) else {}
     train, held = _split(unique, holdout, seed)
     from datasets import Dataset
@@ -168,10 +173,6 @@ def load_task(
     if tokenizer is not None and settings is not None:
         task = task.fit(tokenizer, settings.max_prompt_length)
     return task
-
-
-def _question_key(row: Mapping[str, Any]) -> str:
-    return " ".join(str(row["question"]).casefold().split())
 
 
 def _checked_arithmetic(options: Mapping[str, Any]) -> dict[str, Any]:

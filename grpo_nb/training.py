@@ -221,11 +221,14 @@ def _build_trainer(
 ) -> GRPOTrainer:
     trainer_class = GRPOTrainer if obstacle else SharedPromptGRPOTrainer
     loaded = {name: p.data for name, p in model.named_parameters() if p.requires_grad}
+    arguments = _grpo_arguments(settings, weights, run.path)
+    if task.is_ordered:
+        arguments.setdefault("shuffle_dataset", False)
     trainer = trainer_class(
         model=model,
         processing_class=tokenizer,
         reward_funcs=rewards,
-        args=GRPOConfig(**_grpo_arguments(settings, weights, run.path)),
+        args=GRPOConfig(**arguments),
         train_dataset=task.train,
         callbacks=[recorder],
     )
