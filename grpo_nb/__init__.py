@@ -20,6 +20,8 @@ _PUBLIC = {
     "RewardLab": "widgets",
     "Run": "metrics",
     "Settings": "config",
+    "Stage": "stages",
+    "StagedRun": "stages",
     "Task": "data",
     "baseline": "baseline_gate",
     "boxed": "formats",
@@ -27,6 +29,7 @@ _PUBLIC = {
     "check_rewards": "checks",
     "check_sandbox": "sandbox",
     "compare": "evaluation",
+    "dry_run": "dry_runs",
     "evaluate": "evaluation",
     "export_merged": "export",
     "group_advantages": "scoring",
@@ -36,6 +39,7 @@ _PUBLIC = {
     "load_task": "data",
     "loss_types": "losses",
     "open_run": "metrics",
+    "open_stages": "stages",
     "preset": "config",
     "prime": "priming",
     "reweight": "scoring",
@@ -44,6 +48,7 @@ _PUBLIC = {
     "sandbox_level": "sandbox",
     "think_answer": "formats",
     "train": "training",
+    "train_stages": "stages",
     "xml": "formats",
 }
 _MODULES = ("rewards",)
@@ -57,6 +62,7 @@ if TYPE_CHECKING:
     from grpo_nb.config import preset as preset
     from grpo_nb.data import Task as Task
     from grpo_nb.data import load_task as load_task
+    from grpo_nb.dry_runs import dry_run as dry_run
     from grpo_nb.environment import EnvironmentProblem as EnvironmentProblem
     from grpo_nb.environment import check_environment as check_environment
     from grpo_nb.evaluation import compare as compare
@@ -80,6 +86,10 @@ if TYPE_CHECKING:
     from grpo_nb.scoring import group_advantages as group_advantages
     from grpo_nb.scoring import reweight as reweight
     from grpo_nb.scoring import score as score
+    from grpo_nb.stages import Stage as Stage
+    from grpo_nb.stages import StagedRun as StagedRun
+    from grpo_nb.stages import open_stages as open_stages
+    from grpo_nb.stages import train_stages as train_stages
     from grpo_nb.training import train as train
     from grpo_nb.widgets import RewardLab as RewardLab
 

@@ -162,7 +162,7 @@ def train(
 
     run = Run(new_run_folder(settings.run_root, name), model=model, tokenizer=tokenizer)
     info = _run_info(settings, task, rewards, weights, obstacle)
-    info["kl_reference"] = _describe_reference(model, settings.beta, reference)
+    info["reference"] = _describe_reference(model, settings.beta, reference)
     write_json(run.path / "run.json", info)
     # For comparisons and exports of this run by another process, on the same held-out questions.
     task.holdout.select_columns(["prompt", "question", "answer"]).to_json(run.path / "holdout.jsonl")
@@ -323,11 +323,9 @@ def _is_untrained(model: Any) -> bool:
 
 
 def _describe_reference(model: Any, beta: float, reference: Reference) -> str:
-    if beta == 0:
-        return "none (beta = 0)"
-    if reference == "base" or _is_untrained(model):
+    if beta == 0 or reference == "base" or _is_untrained(model):
         return "the base model"
-    return "the model as this run found it, with its trained adapter"
+    return "the adapter it started from"
 
 
 @contextlib.contextmanager

@@ -114,6 +114,20 @@ class AdaptiveState:
         self.count = self.successes = 0
         self._write()
 
+    def carry_over(self, decay: float) -> None:
+        """Go on in a new run, whose steps count from 0 again: the rate stays, the steps it came from are forgotten."""
+        rate = self.success
+        if self.count:
+            rate = decay * rate + (1 - decay) * self.successes / self.count
+        self.history, self.count, self.successes = [(-1, rate)], 0, 0
+        self._write()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> AdaptiveState:
+        # A copy is for trying things out, as a dry run does: it must not write over the file of the original.
+        copied = AdaptiveState()
+        copied.history, copied.count, copied.successes = list(self.history), self.count, self.successes
+        return copied
+
     def add(self, successes: int, count: int) -> None:
         """Count completions of the present step."""
         self.successes += successes
@@ -187,6 +201,18 @@ class _Dummy(Reward):
                 f"nonsense. Put a real reward in its place, or train at most {self.max_steps} steps."
             )
         return super().__call__(completions=completions, **columns)
+
+
+def carry_over(rewards: Sequence[RewardFunction]) -> None:
+    """Let the adaptive ones among the rewards, also inside others, keep what they know for a new run, as the next stage is.
+
+    Without it they would begin again, for a run that begins at step 0 is one that was started over.
+    """
+    for reward in rewards:
+        if isinstance(reward, _Adaptive):
+            reward.state.carry_over(reward.decay)
+        inner = getattr(reward, "inner", None)
+        carry_over([*getattr(reward, "rewards", ()), *([inner] if inner is not None else [])])
 
 
 def clipped(reward: RewardFunction, low: float = -1.0, high: float = 1.0) -> Reward:

@@ -1,0 +1,222 @@
+"""Stages train one adapter one after the other, say what they are held to, and are not trained twice."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import grpo_nb as gn
+from tests.conftest import brevity
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
+    settings = gn.preset(
+        "cpu", model=str(tiny_folder), max_completion_length=8, max_steps=3, warmup_steps=0, learning_rate=2e-2,
+        max_grad_norm=10.0, num_generations=4, per_device_train_batch_size=8, run_root=str(tmp_path_factory.mktemp("runs")),
+    )  # fmt: skip
+    model, tokenizer = gn.load_model(settings)
+    task = gn.load_task("arithmetic", settings, train_size=12, holdout_size=4, tokenizer=tokenizer)
+    start = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+
+    def again() -> None:
+        """Back to the adapter of a model just loaded."""
+        for name, parameter in model.named_parameters():
+            if name in start:
+                parameter.data.copy_(start[name])
+
+    return model, tokenizer, task, settings, again
+
+
+def stages(steps: int = 3) -> list[gn.Stage]:
+    return [
+        gn.Stage(name="short", rewards=[brevity], steps=steps),
+        gn.Stage(name="tags", rewards=[gn.rewards.dummy(weight=2.0), gn.rewards.xml_tags()], steps=2),
+    ]
+
+
+def adapter(model) -> dict[str, torch.Tensor]:
+    return {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+
+
+@pytest.fixture(scope="module")
+def staged(tiny) -> gn.StagedRun:
+    model, tokenizer, task, settings, again = tiny
+    again()
+    return gn.train_stages(model, tokenizer, task, stages(), settings, name="two")
+
+
+def test_the_curves_are_one_line_with_the_boundary_marked(staged: gn.StagedRun) -> None:
+    assert staged.status == "finished" and [run.status for run in staged.runs] == ["finished"] * 2
+    rows = staged.rows
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5] and {row["max_steps"] for row in rows} == {5}
+    assert [row["stage"] for row in rows] == ["short"] * 3 + ["tags"] * 2
+    assert [row["stage_step"] for row in rows] == [1, 2, 3, 1, 2]
+    assert rows[3]["reward"] == staged.runs[1].rows[0]["reward"]
+    assert "rewards/brevity/mean" in rows[0] and "rewards/brevity/mean" not in rows[3]
+    assert len(staged.metrics) == 5
+    assert staged.plot().axes and (staged.path / "figures" / "training.png").read_bytes().startswith(b"\x89PNG")
+    said = repr(staged)
+    assert (
+        "1. short (brevity; 3 steps): finished." in said and "KL of each stage: to the adapter it started from" in said
+    )
+
+
+def test_it_is_one_adapter_and_only_the_last_run_holds_the_model(staged: gn.StagedRun, tiny) -> None:
+    model = tiny[0]
+    first, last = staged.runs
+    assert first.model is None and last.model is model and staged.last.name == "02-tags"
+    from safetensors.torch import load_file
+
+    tensors = [
+        load_file(run_path / "adapter_model.safetensors")
+        for run_path in (staged.path / "start", first.adapter_path, last.adapter_path)
+    ]
+    for before, after in itertools.pairwise(tensors):
+        assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_each_stage_is_held_to_where_it_began_or_all_to_the_base_model(staged: gn.StagedRun, tiny) -> None:
+    model, tokenizer, task, settings, again = tiny
+    assert [run.info["reference"] for run in staged.runs] == ["the base model", "the adapter it started from"]
+    assert [run.rows[0]["kl"] for run in staged.runs] == pytest.approx([0, 0], abs=1e-6)
+    assert staged.runs[0].rows[-1]["kl"] > 1e-4
+    again()
+    held = gn.train_stages(model, tokenizer, task, stages(), settings, name="base", reference="base")
+    assert [run.info["reference"] for run in held.runs] == ["the base model"] * 2
+    assert held.runs[1].rows[0]["kl"] > 1e-4 and "to the base model" in repr(held)
+    assert held.runs[1].completions(1)["completion"].tolist() == staged.runs[1].completions(1)["completion"].tolist()
+
+
+def test_finished_stages_are_not_trained_again(staged: gn.StagedRun, tiny, monkeypatch) -> None:
+    model, tokenizer, task, settings, again = tiny
+    expected = adapter_of(staged)
+    again()
+    monkeypatch.setattr("grpo_nb.training.train", lambda *a, **k: pytest.fail("a finished stage was trained again"))
+    same = gn.train_stages(model, tokenizer, task, stages(), settings, name="two", resume=True)
+    assert same.status == "finished" and same.rows == staged.rows
+    assert_adapter(model, expected)
+
+
+def adapter_of(staged: gn.StagedRun) -> Path:
+    return staged.last.adapter_path
+
+
+def assert_adapter(model, folder: Path) -> None:
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    saved, now = load_file(folder / "adapter_model.safetensors"), get_peft_model_state_dict(model)
+    assert saved.keys() == now.keys() and all(torch.equal(saved[name], now[name]) for name in saved)
+
+
+def test_a_stage_that_was_interrupted_begins_again_and_ends_the_same(staged: gn.StagedRun, tiny) -> None:
+    model, tokenizer, task, settings, again = tiny
+    calls = []
+
+    def xml_tags(completions: list, **columns: object) -> list[float]:
+        calls.append(1)
+        if len(calls) == 4:  # tried before the stages, tried before its own, one step, and the next
+            raise KeyboardInterrupt
+        return gn.rewards.xml_tags()(completions=completions)
+
+    plan = stages()
+    stopping = [plan[0], gn.Stage(name="tags", rewards=[plan[1].rewards[0], xml_tags], steps=2)]
+    again()
+    stopped = gn.train_stages(model, tokenizer, task, stopping, settings, name="stopped")
+    assert stopped.status == "interrupted" and [run.status for run in stopped.runs] == ["finished", "interrupted"]
+    assert len(stopped.rows) == 4
+    again()  # another process, with a model just loaded
+    with pytest.warns(UserWarning, match="begins again from its start"):
+        whole = gn.train_stages(model, tokenizer, task, stopping, settings, name="stopped", resume=True)
+    assert whole.status == "finished" and (whole.path / "02-tags.unfinished-1" / "metrics.jsonl").is_file()
+    timing = {"step_time"}
+    assert [{k: v for k, v in row.items() if k not in timing} for row in whole.rows] == [
+        {k: v for k, v in row.items() if k not in timing} for row in staged.rows
+    ]
+    assert_adapter(model, adapter_of(staged))
+
+
+def test_only_the_same_stages_go_on(staged: gn.StagedRun, tiny) -> None:
+    model, tokenizer, task, settings, _ = tiny
+    for changed, told in (
+        (stages(steps=4), "'short' of 'two' was planned with other max_steps"),
+        (stages()[:1], r"has the stages \['short', 'tags'\]"),
+        ([stages()[0], gn.Stage(name="tags", rewards=[gn.rewards.xml_tags()], steps=2)], "other rewards"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            gn.train_stages(model, tokenizer, task, changed, settings, name="two", resume=True)
+    with pytest.raises(ValueError, match="another reference"):
+        gn.train_stages(model, tokenizer, task, stages(), settings, name="two", resume=True, reference="base")
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        gn.train_stages(model, tokenizer, task, stages(), settings, name="two")
+    with pytest.raises(ValueError, match="needs the name"):
+        gn.train_stages(model, tokenizer, task, stages(), settings, resume=True)
+
+
+def broken(completions: list, **columns: object) -> list[float]:
+    return []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ([], "stages is empty"),
+        ([gn.Stage(name="a", rewards=[brevity]), gn.Stage(name="a", rewards=[brevity])], "two stages are named 'a'"),
+        ([gn.Stage(name="a/b", rewards=[brevity])], "may hold letters"),
+        ([gn.Stage(name="a", rewards=[])], "no rewards"),
+        ([gn.Stage(name="a", rewards=[brevity]), gn.Stage(name="b", rewards=[broken])], "list of one float"),
+    ],
+)
+def test_a_mistake_in_any_stage_is_found_before_the_first(tiny, tmp_path: Path, wrong, told: str) -> None:
+    model, tokenizer, task, settings, _ = tiny
+    with pytest.raises(ValueError, match=told):
+        gn.train_stages(model, tokenizer, task, wrong, settings.replace(run_root=str(tmp_path / "none")))
+    assert not (tmp_path / "none").exists()
+
+
+def test_stages_share_one_model_and_need_settings(tiny, tmp_path: Path) -> None:
+    model, tokenizer, task, settings, _ = tiny
+    other = gn.Stage(name="b", rewards=[brevity], settings=settings.replace(lora_rank=4))
+    with pytest.raises(ValueError, match="lora_rank = 4, the first one 16"):
+        gn.train_stages(model, tokenizer, task, [stages()[0], other], settings)
+    with pytest.raises(ValueError, match="'short' has no settings"):
+        gn.train_stages(model, tokenizer, task, stages())
+
+
+def test_a_stage_can_take_its_questions_from_the_one_before(tiny, tmp_path: Path) -> None:
+    model, tokenizer, task, settings, again = tiny
+    again()
+    asked = []
+
+    def solved_left_out(task: gn.Task, run: gn.StagedRun) -> gn.Task:
+        rates = task.with_pass_rates(run, reward="brevity_too", threshold=0.0).curriculum(0, 1, unmeasured="drop")
+        asked.extend(rates.train["question"])
+        return rates
+
+    fading = gn.rewards.adaptive(brevity, threshold=0.0, decay=0.5)
+    run = gn.train_stages(
+        model, tokenizer, task,
+        [gn.Stage(name="one", rewards=[fading, brevity_too], steps=2),
+         gn.Stage(name="two", rewards=[fading, brevity_too], steps=1, task=solved_left_out)],
+        settings.replace(run_root=str(tmp_path)), name="chosen",
+    )  # fmt: skip
+    seen = {json.loads(p)[-1]["content"] for p in run.runs[0].completions()["prompt"]}
+    assert set(asked) == seen and len(seen) == 4
+    assert {json.loads(p)[-1]["content"] for p in run.runs[1].completions()["prompt"]} <= seen
+    # The adaptive reward goes on in the second stage with what the first has taught it.
+    factors = [row["brevity/factor"] for row in run.rows]
+    assert factors == pytest.approx([1.0, 0.55, 0.325])
+
+
+def brevity_too(completions: list, **columns: object) -> list[float]:
+    return brevity(completions)
+
+
+def test_opening_loads_no_model(staged: gn.StagedRun) -> None:
+    opened = gn.open_stages(staged.path)
+    assert opened.rows == staged.rows and opened.last.model is None
+    with pytest.raises(FileNotFoundError, match="no staged run"):
+        gn.open_stages(staged.path / "01-short")
