@@ -1,8 +1,8 @@
 """A dry run: generate and score as training would, and update nothing.
 
 For debugging rewards, prompts and sampling before a single step is paid for. The trainer's own path does it, with its loop,
-data order, sampler, reward calls and advantages; only what would compute a loss is taken out. So the first step is, completion by
-completion, that of a training with the same settings. Later ones have the prompts of that training, answered by a model that
+data order, sampler, reward calls and advantages; only what would compute a loss is taken out. So the first step is, completion
+by completion, that of a training with the same settings. Later ones have the prompts of that training, answered by a model that
 has not learnt from the steps before.
 
 `baseline` asks another question, whether there is a signal on prompts drawn at random; this one shows what the trainer will do.
@@ -109,8 +109,8 @@ def dry_run(
     """Generate and score the first steps of a training, and leave everything as it was.
 
     No loss, no gradient, no optimizer: the model's tensors, the random state, the adaptive rewards and the run folders stay
-    as they are. Rewards are called on copies of themselves and see the `trainer_state` of the training, so those that look at its
-    progress do what they would do.
+    as they are. Rewards are called on copies of themselves and see the `trainer_state` of the training, so those that look at
+    its progress do what they would do.
 
     Args:
         model: As training would start from, or as it is now.

@@ -27,6 +27,7 @@ from grpo_nb.losses import check_loss
 from grpo_nb.metrics import Run, new_run_folder, tidy_row, write_json
 from grpo_nb.models import import_unsloth, is_bfloat16_supported
 from grpo_nb.plots import LivePlot, is_notebook, png, training_figure
+from grpo_nb.reporting import check_reporting
 from grpo_nb.rewards.base import name_of, weights_by_name
 
 import_unsloth()
@@ -157,6 +158,7 @@ def train(
     weights = _checked_rewards(rewards, task)
     _check_extra(settings)
     check_loss(settings)
+    check_reporting(settings)
     require_disk(Path(settings.run_root), _RUN_BYTES, "A run")
     obstacle = _stock_reason(model, settings)
 

@@ -1,0 +1,52 @@
+"""Trackers that a training reports to beside the run directory: `extra={"report_to": "tensorboard"}`, or wandb, trackio.
+
+They are transformers' own and get the same numbers as `metrics.jsonl`. Checked here is only what would stop a training after its
+folder was made: an unknown name, and a package that is not installed. Accounts, projects and offline modes are the trackers' own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+from grpo_nb.config import Settings, did_you_mean
+from grpo_nb.environment import EnvironmentProblem
+
+# Tracker -> the packages of which one must be there. Others that transformers knows are left to it.
+_PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",), "trackio": ("trackio",)}
+
+
+def trackers_of(settings: Settings) -> tuple[str, ...]:
+    """Return the trackers named in the settings.
+
+    >>> trackers_of(Settings(extra={"report_to": ["wandb", "tensorboard"]}))
+    ('wandb', 'tensorboard')
+    """
+    named = settings.extra.get("report_to")
+    if named is None or named == "none":
+        return ()
+    return (named,) if isinstance(named, str) else tuple(named)
+
+
+def check_reporting(settings: Settings) -> None:
+    """Refuse trackers that cannot work here.
+
+    Raises:
+        ValueError: A name that the installed transformers does not know, with the nearest.
+        EnvironmentProblem: Its package is not installed.
+
+    >>> check_reporting(Settings())
+    """
+    trackers = trackers_of(settings)
+    if not trackers:
+        return
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+    for tracker in trackers:
+        if tracker not in (*INTEGRATION_TO_CALLBACK, "all", "none"):
+            raise ValueError(f"report_to = {tracker!r} is no tracker{did_you_mean(tracker, INTEGRATION_TO_CALLBACK)}.")
+        packages = _PACKAGES.get(tracker, ())
+        if packages and not any(importlib.util.find_spec(package) for package in packages):
+            raise EnvironmentProblem(
+                f"report_to = {tracker!r} needs the package {packages[0]}, which is not installed. Run `pip install "
+                f"{packages[0]}`, or leave report_to out: every number is in the run directory too."
+            )

@@ -1,0 +1,146 @@
+"""The code of docs/recipes.md runs; adaptive weights, reward models and trackers do in a training what they say."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import grpo_nb as gn
+from grpo_nb import config, reporting, training
+from tests.conftest import ROOT, brevity
+from tests.test_rewards_models import make_folder
+
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/recipes.md").read_text(), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_folder: Path):
+    settings = gn.preset(
+        "cpu", model=str(tiny_folder), max_completion_length=12, max_steps=6, warmup_steps=0, learning_rate=2e-2,
+        max_grad_norm=10.0, num_generations=4, per_device_train_batch_size=8,
+    )  # fmt: skip
+    model, tokenizer = gn.load_model(settings)
+    task = gn.load_task("arithmetic", settings, train_size=12, holdout_size=4, tokenizer=tokenizer)
+    return model, tokenizer, task, settings
+
+
+def test_the_page_runs(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    make_folder(tiny_folder, tmp_path / "my-reward-model", ["score"])
+    tiny_preset = {
+        "model": str(tiny_folder), "max_steps": 2, "max_completion_length": 36, "num_generations": 4,
+        "per_device_train_batch_size": 8,
+    }  # fmt: skip
+    monkeypatch.setattr(config, "PRESETS", {"cpu": tiny_preset})
+    monkeypatch.setattr(config, "_preset_for_this_machine", lambda: "cpu")
+    monkeypatch.chdir(tmp_path)
+    assert len(BLOCKS) == 8
+    names: dict[str, object] = {}
+    for number, block in enumerate(BLOCKS):
+        assert number == 0 or 3 <= len(block.strip().splitlines()) <= 10, block
+        exec(compile(block, f"docs/recipes.md, block {number}", "exec"), names)
+    said = capsys.readouterr().out
+    for part in (
+        "2 steps generated and scored, nothing updated", "10 supervised steps on 32 example turns",
+        "the adapter it started from", "Stages two-stages: finished.", "pass rate: measured for", "vespo",
+    ):  # fmt: skip
+        assert part in said, part
+    assert names["staged"].status == "finished" and (tmp_path / "stages.png").is_file()
+    assert names["ordered"].is_ordered and (tmp_path / "runs" / "form.json").is_file()
+    assert {run.parent.name for run in (tmp_path / "runs").glob("*/run.json")} == {
+        "after-priming", "where-groups-differ", "fading", "gspo", "tracked",
+    }  # fmt: skip
+
+
+def test_adaptive_weights_follow_the_success_rate_of_the_training(tiny, tmp_path: Path) -> None:
+    model, tokenizer, task, settings = tiny
+    threshold, floor, decay = 0.125, 0.2, 0.5
+    fading = gn.rewards.adaptive(brevity, threshold=threshold, floor=floor, decay=decay, path=tmp_path / "state.json")
+    run = gn.train(model, tokenizer, task, [fading], settings.replace(run_root=str(tmp_path)), name="fading")
+    success, shares = 0.0, []
+    for row in run.rows:
+        factor = floor + (1 - floor) * (1 - success)
+        assert row["brevity/factor"] == pytest.approx(factor, abs=1e-6)
+        table = run.completions(row["step"])
+        plain = brevity([[{"content": text}] for text in table["completion"]])
+        assert table["brevity"].tolist() == pytest.approx([score * factor for score in plain], abs=1e-6)
+        shares.append(sum(score >= threshold for score in plain) / len(plain))
+        success = decay * success + (1 - decay) * shares[-1]
+    assert 0 < max(shares) and run.rows[-1]["brevity/factor"] < 0.9, "nothing succeeded, so nothing was seen to fade"
+    # What the reward keeps on disk is what it knew at the start of each step.
+    kept = json.loads((tmp_path / "state.json").read_text())
+    assert [step for step, _ in kept] == [0, 1, 2, 3, 4, 5] and kept[1][1] == pytest.approx((1 - decay) * shares[0])
+
+
+def test_a_copy_of_an_adaptive_reward_leaves_the_original_alone(tmp_path: Path) -> None:
+    import copy
+    from types import SimpleNamespace
+
+    from grpo_nb.rewards.compose import carry_over
+
+    fading = gn.rewards.adaptive(gn.rewards.xml_tags(), path=tmp_path / "state.json")
+    tags = "<reasoning>r</reasoning><answer>7</answer>"
+    fading(completions=[tags], trainer_state=SimpleNamespace(global_step=0))
+    before = (tmp_path / "state.json").read_text()
+    copied = copy.deepcopy(fading)
+    copied(completions=[tags], trainer_state=SimpleNamespace(global_step=1))
+    assert copied.state.success == pytest.approx(0.1) and fading.state.success == 0.0
+    assert (tmp_path / "state.json").read_text() == before
+    # A new run begins at step 0: with carry_over it goes on from the rate, also where the reward is inside another.
+    carry_over([gn.rewards.combined([gn.rewards.clipped(fading)])])
+    fading(completions=[tags], trainer_state=SimpleNamespace(global_step=0))
+    assert fading.state.success == pytest.approx(0.1)
+
+
+def test_a_reward_model_trains(tiny, tiny_folder: Path, tmp_path: Path) -> None:
+    model, tokenizer, task, settings = tiny
+    taste = gn.rewards.classifier(make_folder(tiny_folder, tmp_path / "judge", ["score"]), device="cpu")
+    before = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+    run = gn.train(
+        model, tokenizer, task, [taste], settings.replace(max_steps=2, run_root=str(tmp_path)), name="judged"
+    )
+    assert run.status == "finished" and all(row["grad_norm"] > 0 for row in run.rows)
+    table = run.completions()
+    assert table["classifier"].between(0, 1).all() and table["classifier"].nunique() > 4
+    first = run.completions(1)
+    again = taste(completions=list(first["completion"]), prompts=[json.loads(p) for p in first["prompt"]])
+    assert first["classifier"].tolist() == pytest.approx(again, abs=2e-2)
+    assert any(not torch.equal(p, before[n]) for n, p in model.named_parameters() if n in before)
+
+
+def test_tensorboard_files_hold_the_run(tiny, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    model, tokenizer, task, settings = tiny
+    settings = settings.replace(max_steps=3, run_root=str(tmp_path), extra={"report_to": "tensorboard"})
+    run = gn.train(model, tokenizer, task, [brevity], settings, name="tracked")
+    (events,) = run.path.rglob("events.out.tfevents.*")
+    written = EventAccumulator(str(events.parent))
+    written.Reload()
+    for tag, key in (
+        ("train/reward", "reward"),
+        ("train/kl", "kl"),
+        ("train/rewards/brevity/mean", "rewards/brevity/mean"),
+    ):
+        found = {event.step: event.value for event in written.Scalars(tag)}
+        assert found == pytest.approx({row["step"]: row[key] for row in run.rows}, abs=1e-6)
+
+
+@pytest.mark.parametrize("tracker", ["wandb", "trackio"])
+def test_a_tracker_reaches_the_trainer_or_is_refused_before_anything_is_written(
+    tiny, tmp_path: Path, monkeypatch, tracker: str
+) -> None:
+    from trl import GRPOConfig
+
+    model, tokenizer, task, settings = tiny
+    settings = settings.replace(run_root=str(tmp_path / "runs"), extra={"report_to": tracker})
+    assert reporting.trackers_of(settings) == (tracker,)
+    arguments = training._grpo_arguments(settings, {"brevity": 1.0}, tmp_path)
+    assert GRPOConfig(**arguments).report_to == [tracker]
+    monkeypatch.setattr(reporting.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(gn.EnvironmentProblem, match=f"pip install {tracker}"):
+        gn.train(model, tokenizer, task, [brevity], settings)
+    with pytest.raises(ValueError, match="did you mean 'wandb'"):
+        gn.train(model, tokenizer, task, [brevity], settings.replace(extra={"report_to": ["wandbb"]}))
+    assert not (tmp_path / "runs").exists()
