@@ -1,8 +1,8 @@
 """Trackers that a training reports to beside the run directory: `extra={"report_to": "tensorboard"}`, or wandb, trackio.
 
 They are transformers' own and get the same numbers as `metrics.jsonl`. Checked here is only what would stop a training after
-its folder was made: an unknown name, and a package that is not installed. Accounts, projects and offline modes are the trackers'
-own.
+its folder was made: an unknown name, and a package that is not installed. Accounts, projects and offline modes are the
+trackers' own.
 """
 
 from __future__ import annotations

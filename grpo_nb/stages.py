@@ -25,7 +25,7 @@ from grpo_nb.config import Settings
 from grpo_nb.data import Task
 from grpo_nb.metrics import Run, describe, new_run_folder, shown_path, write_json
 from grpo_nb.rewards.base import weights_by_name
-from grpo_nb.rewards.compose import carry_over
+from grpo_nb.rewards.compose import adaptive_states
 
 if TYPE_CHECKING:
     import pandas
@@ -226,32 +226,52 @@ def train_stages(
     for stage in stages:  # a mistake in the third stage's rewards is found before the first is trained
         _try_rewards(stage, task)
     root = of_stages[0].run_root
-    if resume and (Path(root) / str(name) / "stages.json").is_file():
-        folder = Path(root) / str(name)
+    folder = Path(root) / str(name)
+    is_resumed = resume and (folder / "stages.json").is_file()
+    if is_resumed:
         _require_same_plan(StagedRun(folder).plan, plan, folder)
     else:
         folder = new_run_folder(root, name)
-        write_json(folder / "stages.json", plan)
         model.save_pretrained(folder / "start", selected_adapters=["default"])
+        write_json(folder / "stages.json", plan)
     staged = StagedRun(folder, model=model, tokenizer=tokenizer)
-    finished = [run for run in staged.runs if run.status == "finished"]
-    if finished or staged.runs:
-        load_adapter(model, finished[-1].adapter_path if finished else folder / "start")
+    finished = {run.name: run for run in staged.runs if _is_finished(run)}
+    if is_resumed:
+        load_adapter(model, list(finished.values())[-1].adapter_path if finished else folder / "start")
 
+    known: set[int] = set()
     for stage, its_settings, planned in zip(stages, of_stages, plan["stages"], strict=True):
-        if planned["folder"] in {run.name for run in finished}:
-            continue
-        _set_aside(folder / planned["folder"])
-        carry_over(stage.rewards)
-        its_task = stage.task(task, staged) if callable(stage.task) else stage.task or task
-        run = train(
-            model, tokenizer, its_task, stage.rewards, its_settings.replace(run_root=str(folder)),
-            name=planned["folder"], reference=reference,
-        )  # fmt: skip
-        if run.status != "finished":
-            break
+        if planned["folder"] not in finished:
+            was_begun = _set_aside(folder / planned["folder"])
+            _prepare_adaptive(stage, known, was_begun)
+            its_task = stage.task(task, staged) if callable(stage.task) else stage.task or task
+            run = train(
+                model, tokenizer, its_task, stage.rewards, its_settings.replace(run_root=str(folder)),
+                name=planned["folder"], reference=reference,
+            )  # fmt: skip
+            if run.status != "finished":
+                break
+        known |= {id(state) for state, _ in adaptive_states(stage.rewards)}
     _save_figure(staged)
     return staged
+
+
+def _is_finished(run: Run) -> bool:
+    if run.status == "running":
+        raise ValueError(
+            f"the stage {run.name!r} is being trained right now by process {run.info['pid']}; two of them would write over each "
+            "other. Wait, or end that process."
+        )
+    return run.status == "finished"
+
+
+def _prepare_adaptive(stage: Stage, known: set[int], was_begun: bool) -> None:
+    """Let adaptive rewards go on from the stages before, and those that are new here begin from nothing."""
+    for state, decay in adaptive_states(stage.rewards):
+        if id(state) not in known:
+            state.start_over()
+        elif not was_begun:  # else it still has what the stage began with, and goes back to it at step 0
+            state.carry_over(decay)
 
 
 def _settings_of(stages: Sequence[Stage], settings: Settings | None) -> list[Settings]:
@@ -292,10 +312,17 @@ def _plan(stages: Sequence[Stage], settings: Sequence[Settings], task: Task, ref
                 "rewards": weights,
                 "code": [_code_hash(reward) for reward in stage.rewards],
                 "settings": own.to_dict(),
+                "task": _task_mark(stage.task),
             }
         )
     # Through JSON, so that a plan just made equals the same one read back.
     return json.loads(json.dumps({"reference": reference, "task": task.fingerprint, "stages": entries}, default=str))
+
+
+def _task_mark(task: Task | Callable[..., Task] | None) -> str | None:
+    if task is None:
+        return None
+    return task.fingerprint if isinstance(task, Task) else _code_hash(task)
 
 
 def _code_hash(reward: Callable[..., Any]) -> str:
@@ -331,6 +358,7 @@ def _require_same_plan(before: dict[str, Any], now: dict[str, Any], folder: Path
         old_settings, new_settings = ({**s["settings"], "run_root": ""} for s in (old, new))
         changed = [key for key in new_settings if old_settings.get(key) != new_settings[key]]
         changed += ["rewards"] if (old["rewards"], old["code"]) != (new["rewards"], new["code"]) else []
+        changed += ["task"] if old["task"] != new["task"] else []
         if changed:
             raise ValueError(
                 f"the stage {new['name']!r} of {folder.name!r} was planned with other {', '.join(changed)}: going on would mix "
@@ -338,10 +366,10 @@ def _require_same_plan(before: dict[str, Any], now: dict[str, Any], folder: Path
             )
 
 
-def _set_aside(folder: Path) -> None:
-    """Rename what an unfinished stage has left: nothing that was measured is lost, and the stage begins anew."""
+def _set_aside(folder: Path) -> bool:
+    """Rename what an unfinished stage has left, and say whether there was any: nothing that was measured is lost."""
     if not folder.exists():
-        return
+        return False
     number = 1
     while (aside := folder.with_name(f"{folder.name}.unfinished-{number}")).exists():
         number += 1
@@ -350,6 +378,7 @@ def _set_aside(folder: Path) -> None:
         f"The stage {folder.name!r} had not finished: what it left is in {aside.name!r}, and it begins again from its start.",
         stacklevel=3,
     )
+    return True
 
 
 def _save_figure(staged: StagedRun) -> None:

@@ -77,7 +77,7 @@ def test_a_copy_of_an_adaptive_reward_leaves_the_original_alone(tmp_path: Path) 
     import copy
     from types import SimpleNamespace
 
-    from grpo_nb.rewards.compose import carry_over
+    from grpo_nb.rewards.compose import adaptive_states
 
     fading = gn.rewards.adaptive(gn.rewards.xml_tags(), path=tmp_path / "state.json")
     tags = "<reasoning>r</reasoning><answer>7</answer>"
@@ -87,10 +87,17 @@ def test_a_copy_of_an_adaptive_reward_leaves_the_original_alone(tmp_path: Path) 
     copied(completions=[tags], trainer_state=SimpleNamespace(global_step=1))
     assert copied.state.success == pytest.approx(0.1) and fading.state.success == 0.0
     assert (tmp_path / "state.json").read_text() == before
-    # A new run begins at step 0: with carry_over it goes on from the rate, also where the reward is inside another.
-    carry_over([gn.rewards.combined([gn.rewards.clipped(fading)])])
-    fading(completions=[tags], trainer_state=SimpleNamespace(global_step=0))
-    assert fading.state.success == pytest.approx(0.1)
+    # A new run begins at step 0, which means starting over, but after carry_over; also where it is inside another.
+    ((state, decay),) = adaptive_states([brevity, gn.rewards.combined([gn.rewards.clipped(fading)])])
+    assert state is fading.state
+    state.carry_over(decay)
+    for _ in range(2):  # also when that run itself is started over
+        fading(completions=[tags], trainer_state=SimpleNamespace(global_step=0))
+        assert fading.state.success == pytest.approx(0.1)
+        fading(completions=[tags], trainer_state=SimpleNamespace(global_step=1))
+        assert fading.state.success == pytest.approx(0.19)
+    state.start_over()
+    assert fading.factor == 1.0
 
 
 def test_a_reward_model_trains(tiny, tiny_folder: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -122,6 +122,11 @@ class AdaptiveState:
         self.history, self.count, self.successes = [(-1, rate)], 0, 0
         self._write()
 
+    def start_over(self) -> None:
+        """Forget everything, as a reward just made."""
+        self.history, self.count, self.successes = [], 0, 0
+        self._write()
+
     def __deepcopy__(self, memo: dict[int, Any]) -> AdaptiveState:
         # A copy is for trying things out, as a dry run does: it must not write over the file of the original.
         copied = AdaptiveState()
@@ -203,16 +208,15 @@ class _Dummy(Reward):
         return super().__call__(completions=completions, **columns)
 
 
-def carry_over(rewards: Sequence[RewardFunction]) -> None:
-    """Let the adaptive ones among the rewards, also inside others, keep what they know for a new run, as the next stage is.
-
-    Without it they would begin again, for a run that begins at step 0 is one that was started over.
-    """
+def adaptive_states(rewards: Iterable[RewardFunction]) -> list[tuple[AdaptiveState, float]]:
+    """Return state and decay of each adaptive reward among these, also of those inside others."""
+    found: list[tuple[AdaptiveState, float]] = []
     for reward in rewards:
         if isinstance(reward, _Adaptive):
-            reward.state.carry_over(reward.decay)
+            found.append((reward.state, reward.decay))
         inner = getattr(reward, "inner", None)
-        carry_over([*getattr(reward, "rewards", ()), *([inner] if inner is not None else [])])
+        found += adaptive_states([*getattr(reward, "rewards", ()), *([inner] if inner is not None else [])])
+    return found
 
 
 def clipped(reward: RewardFunction, low: float = -1.0, high: float = 1.0) -> Reward:
