@@ -29,6 +29,7 @@ from grpo_nb.liveness import training_here
 from grpo_nb.losses import check_loss
 from grpo_nb.metrics import Run, new_run_folder, write_json
 from grpo_nb.models import import_unsloth, is_bfloat16_supported
+from grpo_nb.planning import plan
 from grpo_nb.plots import is_notebook
 from grpo_nb.reporting import check_reporting
 from grpo_nb.resume import Resumption, continued_info, find_run, go_back
@@ -99,7 +100,7 @@ def train(
 
     Raises:
         ValueError: Rewards or settings that cannot work, or that are not those of the run to resume.
-        EnvironmentProblem: Too little disk or memory, before or while training.
+        EnvironmentProblem: Too little disk or memory, by the plan beforehand or while training.
         FileExistsError: A run of that name exists.
         FileNotFoundError: There is no run to resume at that path.
         RewardError: A reward failed, with the row and an excerpt of the completion.
@@ -112,6 +113,7 @@ def train(
     _check_extra(settings)
     check_loss(settings)
     check_reporting(settings)
+    plan(settings, model, tokenizer, task).require_fit()
     resumption = find_run(settings, name, resume)
     obstacle = _stock_reason(model, settings)
     info = run_info(settings, task, rewards, weights, obstacle)

@@ -1,0 +1,218 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Training you can leave alone
+#
+# A training that runs through the night should say beforehand what it will take, say aloud when it goes wrong, and go on after
+# a crash as if there had been none. Here all three are seen, in short runs of a real model.
+#
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/02_train.ipynb)
+
+# %% [markdown]
+# | | |
+# | --- | --- |
+# | Time | @TIME@ on 2 CPU cores; on a GPU not yet measured |
+# | Memory | under 5 GB on a CPU; on a GPU not yet measured |
+# | Disk | 0.3 GB for the model, 0.2 GB for the runs |
+# | Writes | `runs/`, and the converted model in your cache folder |
+# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
+
+# %% [markdown]
+# ## Install
+#
+# From a clone of the repository there is nothing to do: `make lab` has made the environment. On Colab this cell fetches the
+# kit and installs it, which takes some minutes; then restart the session and go on with the next cell.
+
+# %%
+import importlib.util
+import subprocess
+import sys
+
+REPOSITORY = "@REPOSITORY@"
+if importlib.util.find_spec("grpo_nb") is None:
+    subprocess.run(["git", "clone", "--depth=1", REPOSITORY, "grpo_nb_clone"], check=True)
+    pip = [sys.executable, "-m", "pip", "install", "-q"]
+    subprocess.run([*pip, "-r", "grpo_nb_clone/requirements.txt"], check=True)
+    subprocess.run([*pip, "--no-deps", "-r", "grpo_nb_clone/requirements-no-deps.txt"], check=True)
+    subprocess.run([*pip, "--no-deps", "./grpo_nb_clone"], check=True)
+    print("Installed. Restart the session now, then run the next cell.")
+
+# %% [markdown]
+# ## Check the machine
+#
+# You should see a table that ends with *Ready*. Each problem comes with the line that mends it.
+
+# %%
+import grpo_nb as gn
+
+gn.check_environment()
+
+# %% [markdown]
+# ## Settings
+#
+# The only cell to edit. The preset is `cpu` on every machine, for the lesson about a wrong prompt needs a small model. One group of
+# 8 completions a step keeps the runs short; `save_steps` writes a checkpoint every second step.
+
+# %% tags=["parameters"]
+PRESET = "cpu"
+CHANGES = {"per_device_train_batch_size": 8, "max_completion_length": 40, "save_steps": 2}
+STEPS = 8
+
+# %%
+settings = gn.preset(PRESET, max_steps=STEPS, **CHANGES)
+model, tokenizer = gn.load_model(settings, report=print)
+task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
+rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=1.0)]
+
+# %% [markdown]
+# ## What you asked for, and what will run
+#
+# Unsloth and TRL change some settings by themselves: a loss that brings its own clipping, an optimizer that this machine lacks.
+# This table says so before it happens, and why.
+
+# %%
+gn.effective_settings(settings)
+
+# %% [markdown]
+# ## A plan
+#
+# Memory by part, tokens and disk, computed from the shapes of the model. Time is not guessed: it stays *not measured* until the
+# first steps have been. A plan that does not fit the machine is refused, with the nearest settings that do.
+
+# %%
+gn.plan(settings, model, tokenizer, task)
+
+# %% [markdown]
+# ## A step without training
+#
+# `dry_run` samples and scores what the first step will see, and changes nothing: not the model, not even the random state. You
+# should see one group of eight, with scores that differ. Where all are equal there is nothing to learn.
+
+# %%
+gn.dry_run(model, tokenizer, task, rewards, settings, steps=1)
+
+# %% [markdown]
+# ## An alert, provoked
+#
+# The same questions without the example turn, as most first attempts are: then this small model never writes a tag. All
+# completions of a group score the same, no advantage is left, and nothing is learnt, however long it runs. People find that
+# out in the morning.
+#
+# Here a rule says so at step 10, with the numbers and what to change, and at step 20, where it is beyond doubt, the run ends
+# by itself: that is what `stop_on_alert="critical"` asks for. Short completions, so that it takes a minute.
+
+# %%
+rows = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(1, 21) for b in range(1, a + 1)]
+bare = gn.load_task(rows, settings, tokenizer=tokenizer)
+hopeless = settings.replace(
+    max_steps=100, max_completion_length=12, num_generations=4, per_device_train_batch_size=4, stop_on_alert="critical"
+)
+provoked = gn.train(model, tokenizer, bare, rewards, hopeless)
+
+# %%
+print(f"{provoked.status} after {len(provoked.rows)} of {hopeless.max_steps} steps")
+provoked.alerts()[0]
+
+# %% [markdown]
+# ## Mended, and interrupted
+#
+# The example turn is the advice, and `task` has it. The model is loaded anew, to start from nothing. After half of the steps
+# somebody presses the stop button: here an observer does, which sees each step as you do.
+
+# %%
+class StopButton:
+    """An observer: interrupts after half of the steps."""
+
+    def on_row(self, row, completions):
+        if row["step"] == STEPS // 2:
+            raise KeyboardInterrupt
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+model, tokenizer = gn.load_model(settings)
+run = gn.train(model, tokenizer, task, rewards, settings, observers=[StopButton()])
+print(f"{run.status} after {len(run.rows)} of {STEPS} steps")
+
+# %% [markdown]
+# ## Resumed
+#
+# The same cell with `resume="auto"` goes on where it stopped: weights, optimizer, learning rate, data order and random state come
+# from the checkpoint, and are compared with it. The numbers are those of a run that was never interrupted; a test in this
+# repository compares them step by step, after `kill -9` too. On Colab, put `run_root` on your Drive and run this very cell again.
+#
+# You should see one line over all steps.
+
+# %%
+run = gn.train(model, tokenizer, task, rewards, settings, resume="auto")
+
+# %%
+print(f"{run.status}: steps {[int(row['step']) for row in run.rows]}")
+
+# %% [markdown]
+# ## Look inside
+#
+# Every completion is kept with its scores. Pick a step and a group, sort by advantage, see what changed since the start, and
+# ask what other weights would have paid.
+
+# %%
+gn.RunViewer(run)
+
+# %% [markdown]
+# ## Two stages
+#
+# First the form, then the answer, on one adapter: each stage has its own rewards, and the curves are joined. `resume=True` with
+# the same name would not train a finished stage again.
+
+# %%
+stages = [
+    gn.Stage(name="form", rewards=[gn.rewards.xml_tags(), gn.rewards.xml_format()], steps=4),
+    gn.Stage(name="answer", rewards=rewards, steps=4),
+]
+staged = gn.train_stages(model, tokenizer, task, stages, settings)
+staged
+
+# %% [markdown]
+# ## Did it work?
+#
+# Four things that must hold; each line says which one did not.
+
+# %%
+assert provoked.status == "stopped", "a run without any signal was not stopped"
+assert any(alert.rule == "no_spread" for alert in provoked.alerts()), "nobody said that no group has spread"
+assert [row["step"] for row in run.rows] == list(range(1, STEPS + 1)), "the resumed run has gaps or repeats steps"
+assert [r.status for r in staged.runs] == ["finished", "finished"], "a stage did not finish"
+print("It worked: a hopeless run ended by itself, an interrupted one was resumed, two stages were trained.")
+
+# %% [markdown]
+# ## If something went wrong
+#
+# | What you see | What it is | What to do |
+# | --- | --- | --- |
+# | *no run to resume* | `resume` names a run that is not under `run_root` | `resume="auto"`, or the path of the run |
+# | *these settings are not those of the run* | a resumed run must be the same run | the line it prints, or a new run |
+# | *is being trained right now* | another kernel writes into this run | shut that kernel down |
+# | out of memory | the batch does not fit | the alert names the setting; or ask `gn.plan` before |
+# | the kernel died | memory, or Colab took the machine | run from the top, with `resume="auto"` in the training cell |
+
+# %% [markdown]
+# ## Next
+#
+# * All rules, with their thresholds and sources: docs/health.md. For a log of your own: `gn.check_health("trainer_state.json")`.
+# * What else: a few supervised steps first (`gn.prime`), questions by measured pass rate (`task.curriculum`), every loss of TRL:
+#   docs/recipes.md.
+# * Watch a run from another notebook: `gn.open_run("runs/...").plot()`.
