@@ -48,8 +48,9 @@ class History:
         self.tallies: dict[str, list[float]] = {}
         self.best: float | None = None
         """Highest mean reward over `RECENT` rows so far."""
+        self.best_mark: float | None = None
         self.best_at = 0
-        """After how many rows that was."""
+        """After how many rows the last clear new best came."""
         self.has_risen = False
         """Whether the reward was ever clearly above its start."""
         self.bad_now: list[str] = []
@@ -120,8 +121,12 @@ class History:
         if self.count >= LEAST:
             now = self.mean("reward", RECENT)
             is_known = now is not None and len(self.values("reward", RECENT)) >= LEAST
+            low, high = self.extent("reward") or (0.0, 0.0)
+            # A new best by accident, which noise brings for ever, is none: it must be 2 % of the range above the last.
+            if is_known and (self.best_mark is None or now > self.best_mark + 0.02 * (high - low)):
+                self.best_mark, self.best_at = now, self.count
             if is_known and (self.best is None or now > self.best):
-                self.best, self.best_at = now, self.count
+                self.best = now
         if not self.has_risen and self.count >= RECENT:
             self.has_risen = self.risen("reward") >= CLEAR
 
@@ -246,7 +251,18 @@ class History:
 
     def state_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, which `load_state_dict` takes back."""
-        plain = ("count", "last_step", "max_steps", "tallies", "best", "best_at", "has_risen", "bad_counts", "holdout")
+        plain = (
+            "count",
+            "last_step",
+            "max_steps",
+            "tallies",
+            "best",
+            "best_mark",
+            "best_at",
+            "has_risen",
+            "bad_counts",
+            "holdout",
+        )
         return {
             **{name: getattr(self, name) for name in plain},
             "window": [dataclasses.asdict(facts) for facts in self.window],
@@ -255,7 +271,7 @@ class History:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of `state_dict`."""
-        for name in ("count", "last_step", "max_steps", "best", "best_at", "has_risen"):
+        for name in ("count", "last_step", "max_steps", "best", "best_mark", "best_at", "has_risen"):
             setattr(self, name, state[name])
         self.tallies = {name: list(tally) for name, tally in state["tallies"].items()}
         self.bad_counts = dict(state["bad_counts"])

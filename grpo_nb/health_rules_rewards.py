@@ -187,7 +187,8 @@ def find_dominating_reward(history: History) -> Iterator[Alert]:
         return
     share = parts[top] / total
     about = f", while {main}, the main reward, has {parts[main] / total:.0%}" if main else ""
-    severity = softened(history, "warning") if main else "info"
+    # A few large penalties make such a share by accident in a short window.
+    severity = softened(history, "warning") if main and history.count >= WINDOW else "info"
     more = f", or give {main} more weight or partial credit." if main else "."
     yield Alert(
         rule="dominating_reward", severity=severity, step=history.last_step, subject=top,
