@@ -88,8 +88,9 @@ def explained(error: Exception, run: Path) -> Exception:
     if is_out_of_memory(error):
         problem = EnvironmentProblem(
             f"memory ran out ({type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else 'no message'}). "
-            "Restart the kernel, halve per_device_train_batch_size and double gradient_accumulation_steps, which trains the "
-            f"same; or lower max_completion_length or num_generations. What was trained is kept in {str(run)!r}."
+            "Restart the kernel, halve per_device_train_batch_size and double gradient_accumulation_steps, which learns the "
+            "same from each step; or lower max_completion_length or num_generations. These make another run; on a GPU a lower "
+            f"gpu_memory_utilization may be enough, and goes on with this one. What was trained is kept in {str(run)!r}."
         )
     elif is_disk_full(error):
         problem = EnvironmentProblem(
