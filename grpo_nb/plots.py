@@ -76,7 +76,8 @@ class LivePlot:
     Args:
         weights: Weight of each reward, for the labels.
         beta: Weight of the KL.
-        share: Of the time that redraws may take; half a percent is not felt, and of steps of 8 s every third is drawn.
+        share: Of the time that redraws may take; half a percent is not felt.
+            With steps of 8 s on a CPU, every fourth to eighth is drawn.
     """
 
     def __init__(self, weights: Mapping[str, float], beta: float, *, share: float = 0.005) -> None:

@@ -6,7 +6,6 @@ score, length), then six small cards with what goes wrong first. A card or panel
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -55,18 +54,21 @@ _CARDS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 )
 _SHARES = ("frac_reward_zero_std", "completions/clipped_ratio")
 _CARD_TOP, _CARD_HEIGHT, _CARD_WIDTH, _CARD_STEP = 5.3, 0.55, 1.3, 1.53
-_RULE_PANELS = {
-    "kl": KL, "holdout": HOLDOUT, "length": LENGTHS, "truncation": LENGTHS, "constant_reward": EACH,
-    "dominating_reward": EACH, "fighting_rewards": EACH, "form_only": EACH,
+_RULE_PLACES = {
+    "kl": KL, "holdout": HOLDOUT, "length": LENGTHS, "constant_reward": EACH, "dominating_reward": EACH,
+    "fighting_rewards": EACH, "form_only": EACH, "truncation": "completions/clipped_ratio", "gradient": "grad_norm",
+    "no_spread": "frac_reward_zero_std", "slow_steps": "step_time",
 }  # fmt: skip
+"""Where an alert is marked besides the reward, by the beginning of its rule's name."""
+
+
+def _cut(text: str, limit: int) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def _said_of_broken(curve: Curve) -> str:
     return f"NaN at {curve.broken_count} step{'s' * (curve.broken_count > 1)}"
-
-
-def _panel_of(rule: str) -> str:
-    return next((panel for start, panel in _RULE_PANELS.items() if rule.startswith(start)), TOTAL)
 
 
 class TrainingFigure:
@@ -225,8 +227,11 @@ class TrainingFigure:
     def _draw_each(self, curves: Curves) -> None:
         axis = self._panels[EACH]
         known = [name for name in curves.rewards if len(curves.reward(name))]
-        if self._is_missing(EACH, curves.reward(known[0]) if known else Curve()):
+        broken = next((c for c in map(curves.reward, curves.rewards) if c.broken_count), Curve())
+        if self._is_missing(EACH, curves.reward(known[0]) if known else broken):
             return
+        if broken.broken_count:
+            self._mark_broken(axis, broken)
         lows, highs = zip(*(curves.reward(name).limits for name in known), strict=True)
         self._set_limits(axis, min(lows), max(highs))
         ends = []
@@ -234,7 +239,7 @@ class TrainingFigure:
             colour = COLOURS[i % len(COLOURS)]
             end = self._line(axis, curves.reward(name), curves.window, colour, _STYLES[i % len(_STYLES)])
             weight = f" x{self._weights[name]:g}" if name in self._weights else ""
-            ends.append((end, textwrap.shorten(f"{name}{weight}", 24, placeholder="..."), colour))
+            ends.append((end, f"{_cut(name, 19)}{weight}", colour))
         # Direct labels at the right, moved apart where lines end close together, and back up from the lower edge.
         bottom, top = axis.get_ylim()
         gap = 0.085 * (top - bottom)
@@ -248,7 +253,7 @@ class TrainingFigure:
             self._keep(
                 axis.annotate(
                     label, (1.0, at), xycoords=axis.get_yaxis_transform(), xytext=(5, 0), textcoords="offset points",
-                    color=colour, fontsize=9, va="center", annotation_clip=False,
+                    color=colour, fontsize=9, va="center", annotation_clip=False, parse_math=False,
                 )
             )  # fmt: skip
 
@@ -309,46 +314,46 @@ class TrainingFigure:
                 for axis in (*self._panels.values(), *self._cards.values()):
                     self._keep(axis.axvline(at, color="#999999", linewidth=0.9, linestyle=(0, (1, 2))))
             axis = self._panels[TOTAL]
-            label = (
-                f"stage {name}"
-                if isinstance(name, (int, float))
-                else textwrap.shorten(str(name), 20, placeholder="...")
-            )
+            label = f"stage {name}" if isinstance(name, (int, float)) else _cut(str(name), 20)
             self._keep(
                 axis.annotate(
                     label, (at, 1), xycoords=axis.get_xaxis_transform(), xytext=(3, -13), textcoords="offset points",
-                    fontsize=8, color=_SOFT, va="top",
+                    fontsize=8, color=_SOFT, va="top", parse_math=False,
                 )
             )  # fmt: skip
 
     def _mark_alerts(self, marked: Sequence[tuple[float, str, Mapping[str, Any]]]) -> None:
+        places: dict[tuple[Axes, str], list[float]] = {}
         # A hundred marks on one edge tell no more; the most severe ones come first.
-        for number, (at, severity, alert) in reversed(list(enumerate(marked[:100], 1))):
-            colour, shape = _MARKS.get(severity, _MARKS["info"])
-            for panel in {TOTAL, _panel_of(str(alert.get("rule", "")))}:
-                axis = self._panels[panel]
-                self._keep(
-                    *axis.plot(
-                        [at],
-                        [1.0],
-                        shape,
-                        color=colour,
-                        markersize=6,
-                        transform=axis.get_xaxis_transform(),
-                        clip_on=False,
-                    )
+        for number, (at, severity, alert) in enumerate(marked[:100], 1):
+            known = severity if severity in _MARKS else "info"
+            rule = str(alert.get("rule", ""))
+            about = next((place for start, place in _RULE_PLACES.items() if rule.startswith(start)), TOTAL)
+            for axis in {self._panels[TOTAL], self._panels.get(about) or self._cards[about]}:
+                places.setdefault((axis, known), []).append(at)
+                if number <= _LISTED and axis in self._panels.values():
+                    self._number_alert(axis, number, at, _MARKS[known][0])
+        for (axis, severity), marks in places.items():
+            colour, shape = _MARKS[severity]
+            size = 6 if axis in self._panels.values() else 4.5
+            self._keep(
+                *axis.plot(
+                    marks, [1.0] * len(marks), shape, color=colour, markersize=size, clip_on=False,
+                    transform=axis.get_xaxis_transform(),
                 )
-                if number > _LISTED:
-                    continue
-                is_late = at > axis.get_xlim()[0] + 0.93 * (axis.get_xlim()[1] - axis.get_xlim()[0])
-                self._keep(
-                    axis.axvline(at, color=colour, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0.9),
-                    axis.annotate(
-                        str(number), (at, 1), xycoords=axis.get_xaxis_transform(), xytext=(-5 if is_late else 5, -7),
-                        color=colour, textcoords="offset points", fontsize=8.5, fontweight="bold", va="center",
-                        ha="right" if is_late else "left",
-                    ),
-                )  # fmt: skip
+            )  # fmt: skip
+
+    def _number_alert(self, axis: Axes, number: int, at: float, colour: str) -> None:
+        first, last = axis.get_xlim()
+        is_late = at > first + 0.93 * (last - first)
+        self._keep(
+            axis.axvline(at, color=colour, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0.9),
+            axis.annotate(
+                str(number), (at, 1), xycoords=axis.get_xaxis_transform(), xytext=(-5 if is_late else 5, -7),
+                color=colour, textcoords="offset points", fontsize=8.5, fontweight="bold", va="center",
+                ha="right" if is_late else "left",
+            ),
+        )  # fmt: skip
 
     def _write_foot(self, curves: Curves, marked: Sequence[tuple[float, str, Mapping[str, Any]]]) -> None:
         height, window = self._height, curves.window
@@ -356,14 +361,14 @@ class TrainingFigure:
 
         def write(text: str, size: float, colour: str, down: float) -> None:
             nonlocal at
-            self._keep(self.figure.text(0.062, 1 - at / height, text, fontsize=size, color=colour, va="center"))
+            place = (0.062, 1 - at / height)
+            self._keep(self.figure.text(*place, text, fontsize=size, color=colour, va="center", parse_math=False))
             at += down
 
         write(curves.sentence, 10, _INK, 0.19)
         for number, (_, severity, alert) in enumerate(marked[:_LISTED], 1):
-            message = textwrap.shorten(str(alert.get("message", alert.get("rule", ""))), 118, placeholder="...")
-            # A dollar sign would begin a formula.
-            line = f"{number}  {severity}, step {alert['step']:.0f}: {message}".replace("$", r"\$")
+            message = _cut(str(alert.get("message", alert.get("rule", ""))), 118)
+            line = f"{number}  {severity}, step {alert['step']:.0f}: {message}"
             write(line, 9, _MARKS.get(severity, _MARKS["info"])[0], 0.19)
         if len(marked) > _LISTED:
             write(f"and {len(marked) - _LISTED} more in alerts.jsonl", 8.5, _SOFT, 0.19)

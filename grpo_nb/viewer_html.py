@@ -51,7 +51,7 @@ def title_view(run: Run) -> str:
 
 def standalone(body: str) -> str:
     """Return a view with the style it needs, so that it can stand by itself."""
-    return f'{STYLE}{VIEWER_STYLE}<div class="gn-lab">{body}</div>'
+    return f'{STYLE}{VIEWER_STYLE}<div class="gn-lab" style="font-size:13px;line-height:1.45">{body}</div>'
 
 
 # Curves.

@@ -116,15 +116,27 @@ def test_a_held_out_score_at_intervals_is_drawn_where_it_was_taken() -> None:
 def test_alerts_are_marked_where_they_came_and_written_below() -> None:
     others = [{**ALERT, "step": i, "severity": "warning", "rule": "no_spread", "message": f"n{i}"} for i in range(1, 6)]
     shown = panels(made_rows(20), alerts=[*others, ALERT])
-    for panel in (TOTAL, KL):
-        marks = [line.get_xdata()[0] for line in shown[panel].get_lines() if line.get_marker() == "v"]
-        assert marks == [12], "a KL alert is marked on the reward and on the KL"
-    assert len([line for line in shown[TOTAL].get_lines() if line.get_marker() == "D"]) == 5
-    assert not [line for line in shown[LENGTHS].get_lines() if line.get_marker() in "vD"]
+
+    def marked(panel: str, shape: str) -> list[float]:
+        return [x for line in shown[panel].get_lines() if line.get_marker() == shape for x in line.get_xdata()]
+
+    assert marked(TOTAL, "v") == marked(KL, "v") == [12], "on the reward, and on the curve it speaks about"
+    assert marked(TOTAL, "D") == marked("Groups without spread", "D") == [5, 4, 3, 2, 1]
+    assert marked(LENGTHS, "v") == marked(LENGTHS, "D") == marked(KL, "D") == []
     lines = foot(made_rows(20), alerts=[*others, ALERT])
-    assert lines[1] == r"1  critical, step 12: KL went from \$0.1\$ to <b>2.0</b>.", "the most severe one first"
+    assert lines[1] == "1  critical, step 12: KL went from $0.1$ to <b>2.0</b>.", "the most severe one first"
     assert [line[:20] for line in lines[2:4]] == ["2  warning, step 5: ", "3  warning, step 4: "]
     assert "and 3 more in alerts.jsonl" in lines
+
+
+def test_no_text_of_the_user_s_is_a_formula() -> None:
+    rows = [
+        {"step": i, "reward": 1.0, "rewards/$^$_a_very_long_name_of_one/mean": 1.0, "stage": r"$\\frac$"}
+        for i in (1, 2)
+    ]
+    figure = plots.training_figure(rows, {}, 0.04, alerts=[{**ALERT, "message": r"$\\nothing^^$"}])
+    assert plots.png(figure).startswith(b"\x89PNG")
+    assert said(figure.axes[1]) == ["$^$_a_very_long_..."]
 
 
 def test_stages_are_one_line_with_their_boundaries_marked() -> None:
