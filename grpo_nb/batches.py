@@ -73,22 +73,26 @@ def _whole_groups(
 ) -> tuple[str, list[str]]:
     """What is being divided, and what to write instead: another batch, another accumulation, another group."""
     divisors = sorted((n for n in range(2, total + 1) if total % n == 0), key=lambda n: abs(n - group))[:2]
-    groups = [f"num_generations={n}  ({total} completions, {total // n} prompts)" for n in sorted(divisors)]
+    groups = [f"num_generations={n}  ({total} completions, {_prompts(total // n)})" for n in sorted(divisors)]
     if extra.get("generation_batch_size") is not None:
         sizes = _multiples_around(total, math.lcm(micro, group))
-        lines = [f'extra={{"generation_batch_size": {n}}}  ({n // group} prompts)' for n in sizes]
+        lines = [f'extra={{"generation_batch_size": {n}}}  ({_prompts(n // group)})' for n in sizes]
         return f"generation_batch_size {total} in extra", lines + groups
     steps = extra.get("steps_per_generation")
     name = "gradient_accumulation_steps" if steps is None else "steps_per_generation"
     steps = accumulation if steps is None else steps
     lines = [
-        f"per_device_train_batch_size={n}  ({n * steps} completions, {n * steps // group} prompts)"
+        f"per_device_train_batch_size={n}  ({n * steps} completions, {_prompts(n * steps // group)})"
         for n in _multiples_around(micro, group // math.gcd(group, steps))
     ]
     for n in _multiples_around(steps, group // math.gcd(group, micro)):
         written = f"{name}={n}" if name == "gradient_accumulation_steps" else f'extra={{"{name}": {n}}}'
-        lines.append(f"{written}  ({micro * n} completions, {micro * n // group} prompts)")
+        lines.append(f"{written}  ({micro * n} completions, {_prompts(micro * n // group)})")
     return f"per_device_train_batch_size {micro} x {name} {steps} = {total} completions", lines + groups
+
+
+def _prompts(count: int) -> str:
+    return "1 prompt" if count == 1 else f"{count} prompts"
 
 
 def _multiples_around(value: int, unit: int) -> list[int]:
