@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from grpo_nb.data import Task
 
 _UNKNOWN = "unknown"
+_DISK = {
+    "adapter": "the LoRA in float32",
+    "one checkpoint": "the LoRA and both states of its optimizer",
+    "merged export": "all weights in 16 bit",
+}
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,8 @@ class Plan:
         """
         if self.obstacle is None:
             return
-        lines = [f"  settings = settings.replace({_written(change)})" for change in self.nearest]
-        advice = "The nearest that fit:\n" + "\n".join(lines) if lines else "No smaller settings of this model fit."
+        lines = "\n".join(f"  {line}" for line in self._advice())
+        advice = f"The nearest that fit:\n{lines}" if lines else "No smaller settings were found that fit."
         raise EnvironmentProblem(f"{self.obstacle} {advice}")
 
     def refine(self, rows: Sequence[Mapping[str, Any]]) -> Plan:
@@ -116,7 +121,9 @@ class Plan:
         if self.seconds_per_step is None:
             rows.append(("time", "not measured yet", "known after the first steps: plan.refine(run.rows)"))
         else:
-            measured = f"median of {self.steps_measured} steps" if self.steps_measured > 1 else "of the first step"
+            measured = "of the first step, which is also slowed by warming up"
+            if self.steps_measured > 1:
+                measured = f"median of {self.steps_measured} steps, the first left out"
             rows.append(("time a step", f"{self.seconds_per_step:.1f} s", measured))
             rows.append(("time left", _duration(self.seconds_left), "as the steps so far"))
         if self.completion_tokens is not None:
@@ -128,22 +135,23 @@ class Plan:
                 )
             )
         for name, size in self.disk_gb.items():
-            rows.append((f"disk, {name}", _UNKNOWN if size is None else f"{size:.2f} GB", ""))
+            rows.append((f"disk, {name}", _UNKNOWN if size is None else f"{size:.2f} GB", _DISK[name]))
         return rows
 
     def _verdict(self) -> str:
         if self.fits is None:
             return f"Whether it fits {self.machine} is not known."
-        if self.obstacle is None:
-            return f"Fits {self.machine}."
-        changes = [f"settings.replace({_written(change)})" for change in self.nearest]
-        return f"{self.obstacle} Nearest that fit: {'; '.join(changes) if changes else 'none with this model.'}"
+        return self.obstacle or f"Fits {self.machine}."
+
+    def _advice(self) -> list[str]:
+        return [f"settings = settings.replace({_written(change)})" for change in self.nearest]
 
     def __repr__(self) -> str:
         rows = self._rows()
         widths = [max(len(row[i]) for row in rows) for i in range(2)]
         lines = [f"{name.ljust(widths[0])}  {value.rjust(widths[1])}  {how}".rstrip() for name, value, how in rows]
-        return "\n".join([f"Plan for {self.settings.model}", *lines, self._verdict()])
+        advice = ["The nearest that fit:", *self._advice()] if self.nearest else []
+        return "\n".join([f"Plan for {self.settings.model}", *lines, self._verdict(), *advice])
 
     def _repr_html_(self) -> str:
         peak = self.memory_gb or 1
@@ -159,8 +167,10 @@ class Plan:
                 f"<td style='width:8em'>{bar}</td><td style='text-align:left'>{html.escape(how)}</td></tr>"
             )
         mark = {True: "&#10003; ", False: "&#10007; ", None: ""}[self.fits]
+        advice = "".join(f"<br><code>{html.escape(line)}</code>" for line in self._advice())
         return (
-            f"<p>Plan for <b>{html.escape(self.settings.model)}</b>. {mark}{html.escape(self._verdict())}</p>"
+            f"<p>Plan for <b>{html.escape(self.settings.model)}</b>. {mark}{html.escape(self._verdict())}"
+            f"{' The nearest that fit:' + advice if advice else ''}</p>"
             f"<table><tbody>{body}</tbody></table>"
         )
 
@@ -256,10 +266,8 @@ def _longest_prompt(settings: Settings, tokenizer: Any, task: Task | None) -> tu
 
 
 def _disk(settings: Settings, shape: Any) -> dict[str, float | None]:
-    """The adapter in float32; a checkpoint with it and both states of the optimizer; the merged model in 16 bit."""
-    names = ("adapter", "one checkpoint", "merged export")
     if shape is None:
-        return dict.fromkeys(names)
+        return dict.fromkeys(_DISK)
     lora = shape.lora_parameters(settings.lora_rank, settings.lora_target_modules) * 4 / 1e9
     return {"adapter": lora, "one checkpoint": 3 * lora, "merged export": shape.parameters * 2 / 1e9}
 

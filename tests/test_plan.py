@@ -109,7 +109,7 @@ def test_the_nearest_keeps_the_training_where_it_can() -> None:
 
 
 def test_nothing_fits_into_nothing() -> None:
-    with pytest.raises(gn.EnvironmentProblem, match="No smaller settings"):
+    with pytest.raises(gn.EnvironmentProblem, match="No smaller settings were found"):
         gn.plan(gn.preset("t4"), gpu_memory_gb=0.5).require_fit()
 
 
