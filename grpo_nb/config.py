@@ -105,12 +105,15 @@ class Settings:
     """Further arguments of TRL's `GRPOConfig` and Unsloth's, checked against the installed version."""
 
     def __post_init__(self) -> None:
+        self._freeze_and_check()
+        self._check_choices()
+        self._check_extra()
+
+    def _freeze_and_check(self) -> None:
         object.__setattr__(self, "extra", types.MappingProxyType(dict(self.extra)))
         object.__setattr__(self, "lora_target_modules", tuple(self.lora_target_modules))
         self._check_types()
         self._check_ranges()
-        self._check_choices()
-        self._check_extra()
         self._check_batch()
 
     @property
@@ -142,13 +145,15 @@ class Settings:
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
         """The inverse of `to_dict`.
 
-        Names in `extra` are not compared with the installed version here: the record of an old run stays readable.
-        Training compares them.
+        Names are not compared with the installed versions here: the record of an old run stays readable. Training compares
+        them.
         """
         _refuse_unknown(values)
-        settings = cls(**{**values, "extra": {}})
-        object.__setattr__(settings, "extra", types.MappingProxyType(dict(values.get("extra", {}))))
-        settings._check_batch()
+        settings = object.__new__(cls)
+        for f in dataclasses.fields(cls):
+            default = {} if f.default is dataclasses.MISSING else f.default
+            object.__setattr__(settings, f.name, values.get(f.name, default))
+        settings._freeze_and_check()
         return settings
 
     def save(self, path: str | Path) -> Path:

@@ -261,5 +261,11 @@ def test_what_has_no_form_in_a_file_is_named(tmp_path: Path) -> None:
 
 def test_the_record_of_an_old_run_stays_readable() -> None:
     """An argument that a newer TRL dropped is no reason to lose the run that used it."""
-    values = {**gn.preset("cpu").to_dict(), "extra": {"an_argument_of_last_year": 1}}
-    assert gn.Settings.from_dict(values).extra == {"an_argument_of_last_year": 1}
+    values = {**gn.preset("cpu").to_dict(), "extra": {"an_argument_of_last_year": 1}, "optim": "forgotten"}
+    read = gn.Settings.from_dict(values)
+    assert read.extra == {"an_argument_of_last_year": 1} and read.to_dict() == values
+    # Whole only together with its extra.
+    settings = gn.preset("cpu", per_device_train_batch_size=2, extra={"steps_per_generation": 4})
+    assert gn.Settings.from_dict(settings.to_dict()) == settings
+    with pytest.raises(ValueError, match="cannot be divided"):
+        gn.Settings.from_dict({**settings.to_dict(), "extra": {}})
