@@ -71,7 +71,7 @@ def main() -> None:
 
     import grpo_nb as gn
     from grpo_nb import plots
-    from grpo_nb.training import _Recorder
+    from grpo_nb.recorder import Recorder
 
     IPython.display.display = lambda *args, **kwargs: Handle()
     # The figure's clock: CPU time of this process, and the seconds that the steps would have taken.
@@ -79,7 +79,7 @@ def main() -> None:
     plots.time = SimpleNamespace(perf_counter=lambda: time.process_time() + ahead)
     folder = Path(tempfile.mkdtemp())
     settings = gn.preset("cpu", max_steps=MARKS[-1])
-    recorder = _Recorder(gn.Run(folder), settings, WEIGHTS)
+    recorder = Recorder(gn.Run(folder), settings, WEIGHTS)
     recorder.live = plots.LivePlot(WEIGHTS, settings.beta)
     recorder.trainer = SimpleNamespace(_logs=make_logs(settings.per_device_train_batch_size))
     figure = Part(recorder.live, "update")

@@ -353,7 +353,7 @@ def no_memory(completions: list, trainer_state=None, **columns: object) -> list[
     ("reward", "error", "told"),
     [
         (scores_that_do_not_fit, RewardError, "'scores_that_do_not_fit' raised ValueError: it returned 9 scores for 8"),
-        (no_memory, gn.EnvironmentProblem, "halve per_device_train_batch_size and double gradient_accumulation_steps"),
+        (no_memory, gn.EnvironmentProblem, r"settings\.replace\(per_device_train_batch_size="),
     ],
 )
 def test_an_error_is_explained_and_saves_what_there_is(fresh, settings, reward, error, told) -> None:

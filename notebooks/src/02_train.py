@@ -129,6 +129,7 @@ provoked.alerts()[0]
 # The example turn is the advice, and `task` has it. The model is loaded anew, to start from nothing. After half of the steps
 # somebody presses the stop button: here an observer does, which sees each step as you do.
 
+
 # %%
 class StopButton:
     """An observer: interrupts after half of the steps."""
