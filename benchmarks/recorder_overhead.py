@@ -71,6 +71,7 @@ def main() -> None:
 
     import grpo_nb as gn
     from grpo_nb import plots
+    from grpo_nb.alerting import HealthAlerts
     from grpo_nb.recorder import Recorder
 
     IPython.display.display = lambda *args, **kwargs: Handle()
@@ -79,7 +80,8 @@ def main() -> None:
     plots.time = SimpleNamespace(perf_counter=lambda: time.process_time() + ahead)
     folder = Path(tempfile.mkdtemp())
     settings = gn.preset("cpu", max_steps=MARKS[-1])
-    recorder = Recorder(gn.Run(folder), settings, WEIGHTS)
+    alerts = HealthAlerts(folder, WEIGHTS, settings)
+    recorder = Recorder(gn.Run(folder), settings, WEIGHTS, [alerts])
     recorder.live = plots.LivePlot(WEIGHTS, settings.beta)
     recorder.trainer = SimpleNamespace(_logs=make_logs(settings.per_device_train_batch_size))
     figure = Part(recorder.live, "update")
@@ -89,7 +91,9 @@ def main() -> None:
         ahead += step_seconds
         if not any(mark - WINDOW < step <= mark for mark in MARKS):
             recorder.rows.append(row)
-            recorder._metrics.write(json.dumps(row) + "\n")
+            with (folder / "metrics.jsonl").open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            alerts._log._monitor.update(row)
             (folder / "completions" / f"step_{step:06d}.parquet").touch()
             recorder.live._take(recorder.rows)
             continue
@@ -110,7 +114,7 @@ def main() -> None:
         f"Assumed: {step_seconds:g} s a step. The first step pays once for pandas, pyarrow and matplotlib: {first:.2f} s.\n"
     )
     print(
-        f"| last {WINDOW} steps up to | row and completions, ms a step | figure, ms a step | redraws | together, % of a step |"
+        f"| last {WINDOW} steps up to | row, completions and alerts, ms a step | figure, ms a step | redraws | together, % of a step |"
     )
     print("| --- | --- | --- | --- | --- |")
     for step, everything, drawing, redraws, steps in table:

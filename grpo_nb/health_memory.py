@@ -28,7 +28,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(
         isinstance(cause, MemoryError)
         # What a reward says of a completion is not the machine's word.
-        or (isinstance(cause, (RuntimeError, OSError)) and any(sign in _said(cause) for sign in _SIGNS))
+        or (isinstance(cause, (RuntimeError, OSError, ValueError)) and any(sign in _said(cause) for sign in _SIGNS))
         for cause in _chain(error)
     )
 

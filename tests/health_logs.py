@@ -1,4 +1,4 @@
-"""The ten real logs of tests/data/runs as rows, and made-up logs in which everything is known."""
+"""The ten real logs of tests/data/logs as rows, and made-up logs in which everything is known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent / "data" / "runs"
+FOLDER = Path(__file__).parent / "data" / "logs"
 Rows = list[dict[str, Any]]
 
 
