@@ -104,6 +104,8 @@ class ResumableTrainer:
             self._take_note()
             self.save()
             return
+        # After all that transformers and accelerate did since it was loaded, and before the note: without one nothing is saved.
+        require_same_adapter(self.accelerator.unwrap_model(self.model), self.resumed_from)
         note = torch.load(self.resumed_from / "loop.pt", map_location=self.args.device, weights_only=True)
         self._note = note
         self._noted_step = self._saved_step = note["step"]
@@ -122,8 +124,6 @@ class ResumableTrainer:
         remembered = json.loads((self.resumed_from / "observers.json").read_text())
         self.recorder.load_state_dict(remembered["observers"])
         load_reward_states(self.rewards, remembered["rewards"])
-        # Once more, after all that transformers and accelerate did since: this is what is trained from here on.
-        require_same_adapter(self.accelerator.unwrap_model(self.model), self.resumed_from)
 
     # -- after each step --------------------------------------------------------------------------------------------
 

@@ -41,8 +41,8 @@ def train(parts, settings: gn.Settings, name: str) -> gn.Run:
     return gn.train(*parts, [brevity], settings, name=name, resume="auto")
 
 
-def die_at(count: int, note: Path) -> None:
-    """Kill this process when it is about to do its `count`-th operation on files, and note which one it was."""
+def die_at(count: int, kinds: tuple[str, ...], note: Path) -> None:
+    """Kill this process when it is about to do its `count`-th operation of these kinds, and note which one it was."""
     left = [count]
 
     def counted(name, operation):
@@ -55,11 +55,11 @@ def die_at(count: int, note: Path) -> None:
 
         return call
 
-    for name in _OPERATIONS:
+    for name in kinds:
         setattr(os, name, counted(name, getattr(os, name)))
 
 
-def fork(parts, settings: gn.Settings, operation: int | None, seconds: float | None) -> bool:
+def fork(parts, settings: gn.Settings, operation: tuple[int, tuple[str, ...]] | None, seconds: float | None) -> bool:
     """Train in a child that kills itself at an operation, or is killed some time after its first step; say if it was."""
     folder = Path(settings.run_root) / "killed"
     before = gn.open_run(folder).checkpoint_step or 0 if (folder / "run.json").is_file() else 0
@@ -69,7 +69,7 @@ def fork(parts, settings: gn.Settings, operation: int | None, seconds: float | N
         code = 1
         try:
             if operation is not None:
-                die_at(operation, Path(settings.run_root) / "operation.txt")
+                die_at(*operation, Path(settings.run_root) / "operation.txt")
             train(parts, settings, "killed")
             code = 0
         finally:
@@ -103,7 +103,9 @@ def main(model: str, root: str, count: str) -> None:
     kills = []
     for number in range(int(count)):
         at_operation = number % 2 == 0
-        operation = choose.randint(1, 90) if at_operation else None
+        # Files are forced to the disk while a checkpoint is written, and at no other time.
+        kinds, most = (("fsync",), 25) if number % 4 == 0 else (_OPERATIONS, 90)
+        operation = (choose.randint(1, most), kinds) if at_operation else None
         seconds = None if at_operation else choose.uniform(0.0, 0.3)
         if fork(parts, settings, operation, seconds):
             at = (Path(root) / "operation.txt").read_text() if at_operation else f"{seconds:.2f} s"
