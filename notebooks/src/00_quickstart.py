@@ -13,7 +13,7 @@
 # %% [markdown]
 # # A small model learns, while you watch
 #
-# In seven minutes a 135-million-parameter language model goes from answering one sum in ten in the form you ask for to
+# In five minutes a 135-million-parameter language model goes from answering one sum in ten in the form you ask for to
 # answering most of them, through reinforcement learning alone: nobody shows it the answers.
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/00_quickstart.ipynb)
@@ -21,8 +21,8 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | 7 minutes on 2 CPU cores, of which training 5; the first time 3 more for the installation; on a GPU not yet measured |
-# | Memory | under 4 GB on a CPU; on a GPU not yet measured |
+# | Time | 5 minutes on 2 CPU cores, of which training 3; the first time 3 more for the installation; on a GPU not yet measured |
+# | Memory | under 5 GB on a CPU; on a GPU not yet measured |
 # | Disk | 0.3 GB for the model, 0.3 GB for the merged one |
 # | Writes | `runs/`, `exports/quickstart`, and the converted model in your cache folder |
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
