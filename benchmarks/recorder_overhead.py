@@ -114,8 +114,8 @@ def main() -> None:
         f"Assumed: {step_seconds:g} s a step. The first step pays once for pandas, pyarrow and matplotlib: {first:.2f} s.\n"
     )
     print(
-        f"| last {WINDOW} steps up to | row, completions and alerts, ms a step | figure, ms a step | redraws | together, % of a "
-        "step |"
+        f"| last {WINDOW} steps up to | row, completions and alerts, ms a step | figure, ms a step | redraws | together, % "
+        "of a step |"
     )
     print("| --- | --- | --- | --- | --- |")
     for step, everything, drawing, redraws, steps in table:

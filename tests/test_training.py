@@ -232,7 +232,9 @@ def test_batches_that_share_nothing_are_named_in_the_run(fresh, tiny_settings) -
 
 
 def sees_what_trl_passes(completions: list, prompts: list, trainer_state, **columns: object) -> list[float]:
-    assert isinstance(trainer_state, training.TrainerState) and trainer_state.global_step == 0
+    from transformers import TrainerState
+
+    assert isinstance(trainer_state, TrainerState) and trainer_state.global_step == 0
     assert trainer_state.max_steps > 1 and prompts[0][-1]["role"] == "user"
     return [0.0] * len(completions)
 
