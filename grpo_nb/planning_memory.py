@@ -116,6 +116,10 @@ def _on_cpu(settings: Settings, shape: ModelShape, wide: int, prompt: int) -> li
     if shared and wide == 4 and not settings.lora_dropout:
         # grpo_nb.folded_lora keeps one more copy of the adapted weights, in float32.
         parts.append(_part("folded weights", shape.linear * 4, "the adapter added to a copy of the linear layers"))
+        packed = shape.linear + shape.vocabulary * shape.hidden
+        parts.append(
+            _part("packed weights", packed * 4, "linear layers and the output layer in the order that decoding likes")
+        )
     return parts
 
 

@@ -35,7 +35,7 @@ _PLACES = {  # inches from the left and the top: x, y, width, height
     LENGTHS: (7.02, 3.08, 2.45, 1.35),
 }
 _UNITS = {
-    TOTAL: "weighted sum", EACH: "mean score, unweighted", KL: "nats per token", HOLDOUT: "% correct",
+    TOTAL: "weighted sum", EACH: "mean score, unweighted", KL: "nats", HOLDOUT: "% correct",
     LENGTHS: "tokens, mean",
 }  # fmt: skip
 
@@ -91,12 +91,21 @@ class TrainingFigure:
 
     def _make_panel(self, title: str) -> Axes:
         axis = self.figure.add_axes((0, 0, 1, 1))
-        _, _, width, height = _PLACES[title]
+        *_, height = _PLACES[title]
         size = 11 if title in (TOTAL, EACH) else 10
         # Places of their own for titles and labels: to find them, matplotlib measures every text of the panel at each draw.
         axis.set_title(title, loc="left", fontsize=size, fontweight="bold", color=_INK, y=1 + 0.07 / height, pad=0)
-        axis.set_ylabel(_UNITS[title], color=_INK, fontsize=9)
-        axis.yaxis.set_label_coords(-0.42 / width, 0.5)
+        # The unit on the title's line: beside the axis it would stand in the numbers of a small KL.
+        axis.text(
+            1,
+            1 + 0.07 / height,
+            _UNITS[title],
+            transform=axis.transAxes,
+            fontsize=8,
+            color=_SOFT,
+            ha="right",
+            va="baseline",
+        )
         axis.spines[["top", "right"]].set_visible(False)
         axis.spines[["left", "bottom"]].set_color("#999999")
         axis.grid(axis="y", color=_GRID)
@@ -297,13 +306,13 @@ class TrainingFigure:
         self._set_limits(axis, low, high, is_from_zero=True)
         self._keep(
             axis.text(
-                0, 1.24, shown(end), transform=axis.transAxes, fontsize=12, fontweight="bold", color=_INK, va="center"
+                0, 1.24, shown(end), transform=axis.transAxes, fontsize=11, fontweight="bold", color=_INK, va="center"
             )
         )
-        if key not in _SHARES or curve.broken_count:
+        if (key not in _SHARES and shown(high) != shown(end)) or curve.broken_count:
             said, colour = (_said_of_broken(curve), _ALARM) if curve.broken_count else (f"up to {shown(high)}", _SOFT)
             self._keep(
-                axis.text(1, 1.22, said, transform=axis.transAxes, fontsize=7.5, color=colour, ha="right", va="center")
+                axis.text(1, 1.22, said, transform=axis.transAxes, fontsize=7, color=colour, ha="right", va="center")
             )
 
     # Marks and words.

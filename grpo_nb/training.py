@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import inspect
+import json
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -126,7 +127,8 @@ def train(
         if info["reference"] == START_ADAPTER:
             model.save_pretrained(run.path / "reference", selected_adapters=["default"])
         # For comparisons and exports of this run by another process, on the same held-out questions.
-        task.holdout.select_columns(["prompt", "question", "answer"]).to_json(run.path / "holdout.jsonl")
+        kept = task.holdout.select_columns(["prompt", "question", "answer"])
+        (run.path / "holdout.jsonl").write_text("".join(json.dumps(row, default=str) + "\n" for row in kept))
     else:
         info = continued_info(resumption, settings, info)
         run = Run(resumption.run.path, model=model, tokenizer=tokenizer)

@@ -96,3 +96,9 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.Run]:
 def reward_lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/01_reward_lab`, executed."""
     return execute_notebook("01_reward_lab", tmp_path_factory.mktemp("reward_lab"))
+
+
+@pytest.fixture(scope="session")
+def train(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/02_train`, executed."""
+    return execute_notebook("02_train", tmp_path_factory.mktemp("train"))

@@ -160,3 +160,26 @@ def test_the_gate_tells_the_example_turn(reward_lab: Path) -> None:
     assert "It worked." in "".join(
         o.text for o in cell_with(notebook, "It worked.").outputs if o.output_type == "stream"
     )
+
+
+def printed(cell: nbformat.NotebookNode) -> str:
+    return "".join(o.text for o in cell.outputs if o.output_type == "stream" and o.name == "stdout")
+
+
+def test_the_training_notebook_shows_what_its_prose_says(train: Path) -> None:
+    notebook = nbformat.read(train, as_version=4)
+    assert "1 groups of 8" in text_of(cell_with(notebook, "gn.dry_run("))
+    assert "not measured yet" in text_of(cell_with(notebook, "gn.plan("))
+    provoked = cell_with(notebook, "provoked = gn.train(")
+    (table,) = [html for o in outputs(provoked, "text/html") if "no_spread" in (html := o.data["text/html"])]
+    assert "<b>critical</b>" in table, "alerts are one table under the figure"
+    assert printed(cell_with(notebook, "provoked.alerts()[0]")) == "stopped after 20 of 100 steps\n"
+    assert printed(cell_with(notebook, "class StopButton")).endswith("interrupted after 4 of 8 steps\n")
+    assert printed(cell_with(notebook, "run.status}: steps")) == "finished: steps [1, 2, 3, 4, 5, 6, 7, 8]\n"
+    for text in ("provoked = gn.train(", "class StopButton", 'resume="auto")'):
+        assert len(outputs(cell_with(notebook, text), "image/png")) == 1, "the figure must be updated in place"
+    viewer = cell_with(notebook, "gn.RunViewer(run)")
+    assert outputs(viewer, "application/vnd.jupyter.widget-view+json") and "Re-scored, not re-trained" in text_of(
+        viewer, "text/html"
+    )
+    assert printed(cell_with(notebook, "It worked")).startswith("It worked: a hopeless run ended by itself")

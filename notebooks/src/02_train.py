@@ -21,7 +21,7 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | @TIME@ on 2 CPU cores; on a GPU not yet measured |
+# | Time | 4 minutes on 2 CPU cores, 2 more if the model was never converted; on a GPU not yet measured |
 # | Memory | under 5 GB on a CPU; on a GPU not yet measured |
 # | Disk | 0.3 GB for the model, 0.2 GB for the runs |
 # | Writes | `runs/`, and the converted model in your cache folder |
