@@ -95,17 +95,8 @@ class TrainingFigure:
         size = 11 if title in (TOTAL, EACH) else 10
         # Places of their own for titles and labels: to find them, matplotlib measures every text of the panel at each draw.
         axis.set_title(title, loc="left", fontsize=size, fontweight="bold", color=_INK, y=1 + 0.07 / height, pad=0)
-        # The unit on the title's line: beside the axis it would stand in the numbers of a small KL.
-        axis.text(
-            1,
-            1 + 0.07 / height,
-            _UNITS[title],
-            transform=axis.transAxes,
-            fontsize=8,
-            color=_SOFT,
-            ha="right",
-            va="baseline",
-        )
+        # Beside the axis it would stand in the numbers of a small KL.
+        axis.set_title(_UNITS[title], loc="right", fontsize=8, color=_SOFT, y=1 + 0.07 / height, pad=0)
         axis.spines[["top", "right"]].set_visible(False)
         axis.spines[["left", "bottom"]].set_color("#999999")
         axis.grid(axis="y", color=_GRID)
