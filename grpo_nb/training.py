@@ -1,7 +1,7 @@
 """Build and run the GRPO trainer, begin a run or go on with one, and leave it complete whatever ends it.
 
 On a CPU the trainer is the one of `grpo_nb.shared_trainer`; on a GPU it is the one that Unsloth made of TRL's. Nothing else
-differs. Only these two modules and `grpo_nb.priming` import trl.
+differs. Only these two modules, `grpo_nb.priming` and `grpo_nb.dry_runs` import trl.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,10 @@ import grpo_nb as gn
 from grpo_nb.models import import_unsloth
 
 import_unsloth()  # before any test module imports transformers
+
+# A shell that starts a command in the background has it ignore Ctrl-C, and tests press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 

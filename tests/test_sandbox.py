@@ -817,6 +817,8 @@ def test_threads_share_the_pool(sandbox: Sandbox) -> None:
 def test_the_pool_comes_back_after_its_death(sandbox: Sandbox) -> None:
     for whom in ("launcher", "zygote"):
         first = launcher(sandbox)
+        # A pool that has just come back may not have forked yet.
+        assert wait_until(lambda first=first: descendants(first))
         target = first if whom == "launcher" else min(descendants(first))
         os.kill(target, signal.SIGKILL)
         outcomes = sandbox.run([HONEST] * 4)

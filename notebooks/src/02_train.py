@@ -153,7 +153,7 @@ print(f"{run.status} after {len(run.rows)} of {STEPS} steps")
 # ## Resumed
 #
 # The same cell with `resume="auto"` goes on where it stopped: weights, optimizer, learning rate, data order and random state come
-# from the checkpoint, and are compared with it. The numbers are those of a run that was never interrupted; a test in this
+# from the checkpoint, and the weights are compared with its file. The numbers are those of a run that was never interrupted; a test in this
 # repository compares them step by step, after `kill -9` too. On Colab, put `run_root` on your Drive and run this very cell again.
 #
 # You should see one line over all steps.
@@ -167,8 +167,8 @@ print(f"{run.status}: steps {[int(row['step']) for row in run.rows]}")
 # %% [markdown]
 # ## Look inside
 #
-# Every completion is kept with its scores. Pick a step and a group, sort by advantage, see what changed since the start, and
-# ask what other weights would have paid.
+# Every completion is kept with its scores. Pick a step and a group: its completions stand in the order of their advantages. See
+# what changed since the start, and ask what other weights would have paid.
 
 # %%
 gn.RunViewer(run)
@@ -204,8 +204,8 @@ print("It worked: a hopeless run ended by itself, an interrupted one was resumed
 #
 # | What you see | What it is | What to do |
 # | --- | --- | --- |
-# | *no run to resume* | `resume` names a run that is not under `run_root` | `resume="auto"`, or the path of the run |
-# | *these settings are not those of the run* | a resumed run must be the same run | the line it prints, or a new run |
+# | *is no run: it has no run.json* | `resume` names a run that is not under `run_root` | `resume="auto"`, or the path of the run |
+# | *was started with other settings* | a resumed run must be the same run | the line it prints, or a new run |
 # | *is being trained right now* | another kernel writes into this run | shut that kernel down |
 # | out of memory | the batch does not fit | the alert names the setting; or ask `gn.plan` before |
 # | the kernel died | memory, or Colab took the machine | run from the top, with `resume="auto"` in the training cell |
