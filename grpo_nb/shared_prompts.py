@@ -29,7 +29,7 @@ from grpo_nb.grouped_attention import grouped_attention
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# A further pass over the layers is taken to cost as much as this many padding tokens; the best of those tried (docs/cpu_step.md).
+# A further pass over the layers costs about as much as this many padding tokens: the best of those tried (docs/cpu_step.md).
 _PASS_OVERHEAD_TOKENS = 48
 # Below this many tokens a pass of its own for what all prompts have in common costs more than it saves.
 _SHORTEST_COMMON_PREFIX = 16
