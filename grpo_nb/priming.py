@@ -109,7 +109,7 @@ def prime(
     task: Task,
     settings: Settings,
     *,
-    steps: int = 10,
+    steps: int = 20,
     examples: int = 32,
     reasoning: Reasoning | None = None,
     batch_size: int = 8,
@@ -127,7 +127,8 @@ def prime(
         tokenizer: From `load_model`.
         task: Its training rows are shown, with their gold answers; its held-out rows are only measured on.
         settings: Sampling and lengths of the training to come; its `seed` chooses the rows.
-        steps: Optimizer steps. Ten to thirty show a format; many more narrow down what GRPO can choose from.
+        steps: Optimizer steps. Twenty show a format (docs/recipes.md has the numbers), ten did not; many more narrow down
+            what GRPO can choose from.
         examples: How many training rows; fewer if there are not as many.
         reasoning: The reasoning part of each example turn: the name of a column, or a function of the row. If not given, the
             column `reasoning`; for the kit's `arithmetic` the sum itself. `lambda row: ""` teaches answers without any.
@@ -138,9 +139,9 @@ def prime(
     Raises:
         ValueError: Nothing that the reasoning could come from, or example turns longer than the settings allow.
 
-    Example, which takes about a minute on a CPU and needs the model:
+    Example, which takes about two minutes on a CPU and needs the model:
 
-        primed = gn.prime(model, tokenizer, task, settings, steps=10)
+        primed = gn.prime(model, tokenizer, task, settings)
         run = gn.train(model, tokenizer, task, rewards, settings)
     """
     for name, value in {"steps": steps, "examples": examples, "batch_size": batch_size, "held_out": held_out}.items():

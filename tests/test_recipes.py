@@ -42,7 +42,7 @@ def test_the_page_runs(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -
         exec(compile(block, f"docs/recipes.md, block {number}", "exec"), names)
     said = capsys.readouterr().out
     for part in (
-        "2 steps generated and scored, nothing updated", "10 supervised steps on 32 example turns",
+        "2 steps generated and scored, nothing updated", "20 supervised steps on 32 example turns",
         "the adapter it started from", "Stages two-stages: finished.", "pass rate: measured for", "vespo",
     ):  # fmt: skip
         assert part in said, part
