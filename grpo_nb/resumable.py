@@ -136,8 +136,10 @@ class ResumableTrainer:
         if self.state.global_step == self._noted_step:  # the call at the end of a pass through the data
             return
         self._take_note()
-        self.recorder.interrupts.release()
-        self.recorder.raise_pending()
+        try:
+            self.recorder.interrupts.release()
+        finally:  # an error of this step is raised out of the interrupt, so that neither is lost
+            self.recorder.raise_pending()
         if self._is_save_due():
             self.save()
 
