@@ -113,14 +113,16 @@ def _on_cpu(settings: Settings, shape: ModelShape, wide: int, prompt: int) -> li
         ),
         _part("logits", chunk, f"four copies of a block of {_LOGIT_CHUNK / 1e6:.0f} million", "training"),
     ]
-    if shared and wide == 4:
+    if wide == 4 and (shared or settings.holdout_every):
         # grpo_nb.folded_lora keeps one more copy of the adapted weights, in float32; with LoRA dropout, which keeps training
-        # from using it, for sampling.
-        parts.append(_part("folded weights", shape.linear * 4, "the adapter added to a copy of the linear layers"))
-        packed = shape.linear + shape.vocabulary * shape.hidden
+        # from using it, for sampling. Held-out answers are sampled that way on either path, and the copy is given back.
+        phase = "always" if shared else "generation"
         parts.append(
-            _part("packed weights", packed * 4, "linear layers and the output layer in the order that decoding likes")
+            _part("folded weights", shape.linear * 4, "the adapter added to a copy of the linear layers", phase)
         )
+        packed = (shape.linear + shape.vocabulary * shape.hidden) * 4
+        how = "linear layers and the output layer in the order that decoding likes"
+        parts.append(_part("packed weights", packed, how, phase))
     return parts
 
 

@@ -160,7 +160,11 @@ class ResumableTrainer:
             "tokens": self.state.num_input_tokens_seen,
             "seconds": self.recorder.seconds + self.seconds_before,
             "step_time": self._current_train_step_time,
-            "metrics": {key: list(values) for key, values in self._metrics["train"].items()},
+            # As floats: numpy's, which rewards may log, are not read back from a file of weights only.
+            "metrics": {
+                key: [None if value is None else float(value) for value in values]
+                for key, values in self._metrics["train"].items()
+            },
             "loss": float(self._tr_loss),
             "loss_total": self._total_loss_scalar,
             "last_logged": self._globalstep_last_logged,

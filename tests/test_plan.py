@@ -225,6 +225,13 @@ def test_dropout_changes_nothing_in_the_memory_of_a_run() -> None:
     assert parts(gn.plan(settings.replace(lora_dropout=0.05), machine="cpu")) == parts(gn.plan(settings, machine="cpu"))
 
 
+def test_held_out_answers_take_the_copies_on_either_path() -> None:
+    settings = gn.preset("cpu", shared_prompts=False)
+    assert not {"folded weights", "packed weights"} & set(parts(gn.plan(settings, machine="cpu")))
+    scored = gn.plan(settings.replace(holdout_every=5), machine="cpu").parts
+    assert [part.phase for part in scored if part.name in ("folded weights", "packed weights")] == ["generation"] * 2
+
+
 def test_a_large_model_on_a_cpu_is_offered_the_path_without_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = gn.preset("cpu", model="unsloth/Qwen2.5-3B-Instruct", per_device_train_batch_size=8)
     need = gn.plan(settings, machine="cpu").memory_gb

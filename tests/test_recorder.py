@@ -65,6 +65,24 @@ def test_numbers_of_other_kinds_are_kept_and_what_is_none_is_said_to_be_lost(tin
     assert len(told) == 1 and told[0].startswith("'thing' of step 1 is left out of the rows: <object")
 
 
+def test_numbers_that_wait_for_their_row_are_resumed(tiny, settings: gn.Settings) -> None:
+    presses = [True]
+
+    def logging(completions: list, log_metric=None, trainer_state=None, **columns: object) -> list[float]:
+        if log_metric is not None:
+            log_metric("logged", numpy.float64(0.25))
+        if getattr(trainer_state, "global_step", 0) == 3 and presses.pop():
+            raise KeyboardInterrupt
+        return brevity(completions)
+
+    settings = settings.replace(max_steps=4, extra={"logging_steps": 2})
+    run = gn.train(*tiny, [logging], settings, name="waits")
+    assert run.status == "interrupted" and run.checkpoint_step == 3 and [row["step"] for row in run.rows] == [2]
+    presses.append(False)
+    run = gn.train(*tiny, [logging], settings, resume="waits")
+    assert run.status == "finished" and [(row["step"], row["logged"]) for row in run.rows] == [(2, 0.25), (4, 0.25)]
+
+
 @pytest.mark.parametrize("what", ["_completions", "_write"])
 def test_a_step_that_cannot_be_recorded_is_in_the_checkpoint(tiny, settings, monkeypatch, what: str) -> None:
     working = getattr(Recorder, what)
