@@ -16,10 +16,11 @@ from grpo_nb.checkpoints import NewestCheckpoint, clear_away, newest_checkpoint
 from grpo_nb.config import Settings
 from grpo_nb.liveness import seconds_since_written
 from grpo_nb.metrics import Run, open_run
+from grpo_nb.reward_identity import describe_difference
 
 # What the next step does not depend on, or only in how long there are next steps.
-_MAY_CHANGE = ("max_steps", "save_steps", "holdout_every", "holdout_questions", "stop_on_alert", "run_root",
-              "gpu_memory_utilization")  # fmt: skip
+MAY_CHANGE = ("max_steps", "save_steps", "holdout_every", "holdout_questions", "stop_on_alert", "run_root",
+             "gpu_memory_utilization")  # fmt: skip
 _LEAST_SILENCE = 120.0
 
 
@@ -136,9 +137,9 @@ def continued_info(resumption: Resumption, settings: Settings, info: Mapping[str
     _require_same_task(resumption.run, before["task"], info["task"])
     _require_same_rewards(resumption.run, before["rewards"], info["rewards"])
     now = {reward["name"]: reward for reward in info["rewards"]}
-    for reward in before["rewards"]:
-        if reward["sha256"] != now[reward["name"]]["sha256"]:
-            changed.append(f"the reward {reward['name']!r} has other code")
+    changed += [
+        said for reward in before["rewards"] if (said := reward_change(reward, now[reward["name"]])) is not None
+    ]
     for package, version in before["versions"].items():
         if version != info["versions"].get(package):
             changed.append(f"{package} {version} is now {info['versions'].get(package)}")
@@ -171,7 +172,7 @@ def _compare_settings(resumption: Resumption, settings: Settings) -> list[str]:
     old, new = resumption.run.settings.to_dict(), settings.to_dict()
     # As JSON has them: a tuple in `extra` comes back as a list.
     differing = [key for key in old if json.dumps(old[key], default=str) != json.dumps(new[key], default=str)]
-    refused = [key for key in differing if key not in _MAY_CHANGE]
+    refused = [key for key in differing if key not in MAY_CHANGE]
     if refused:
         seen = "; ".join(f"{key} was {old[key]!r}, is {new[key]!r}" for key in refused)
         back = ", ".join(f"{key}={old[key]!r}" for key in refused)
@@ -205,6 +206,18 @@ def _require_same_rewards(run: Run, old: list[Mapping[str, Any]], new: list[Mapp
             f"the run {run.name!r} was started with other rewards: it had {was}, by name and weight, now they are {is_now}. "
             "Pass the same ones in the same order, or begin a new run with resume=None."
         )
+
+
+def reward_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Say what of a reward is not as it was, by its entries in two `run.json`; None if it computes the same.
+
+    A run that was started before these had an `identity` tells of the reward's own code only.
+    """
+    if "identity" not in before:
+        difference = "other code" if before["sha256"] != now["sha256"] else ""
+    else:
+        difference = describe_difference(before["parts"], now["parts"]) if before["identity"] != now["identity"] else ""
+    return f"the reward {before['name']!r} has changed: {difference}" if difference else None
 
 
 def go_back(resumption: Resumption) -> None:
