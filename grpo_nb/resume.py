@@ -22,6 +22,9 @@ from grpo_nb.reward_identity import describe_difference
 MAY_CHANGE = ("max_steps", "save_steps", "holdout_every", "holdout_questions", "stop_on_alert", "run_root",
              "gpu_memory_utilization")  # fmt: skip
 _LEAST_SILENCE = 120.0
+# Files of completions looked at: a crash damages the newest, and on a network drive each of them has to be fetched.
+_NEWEST = 100
+_PARQUET = b"PAR1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,9 +157,11 @@ def continued_info(resumption: Resumption, settings: Settings, info: Mapping[str
         "rows_dropped": sum(row["step"] > resumption.step for row in resumption.run.rows),
         "changed": changed,
         "passed_over": list(resumption.checkpoint.passed_over),
+        "damaged": [file.name for file in _damaged_completions(resumption)],
         "host": info["host"],
     }
     said = [*changed, *(f"passed over {text}" for text in resumption.checkpoint.passed_over)]
+    said += [f"completions/{name} is damaged, and was renamed" for name in entry["damaged"]]
     if said:
         warnings.warn(f"Resuming {resumption.run.name!r} at step {resumption.step}: {'; '.join(said)}.", stacklevel=3)
     return {
@@ -208,6 +213,22 @@ def _require_same_rewards(run: Run, old: list[Mapping[str, Any]], new: list[Mapp
         )
 
 
+def _damaged_completions(resumption: Resumption) -> list[Path]:
+    """The files that a crash cut off, as a power cut or a network drive leaves them; their steps are not trained again."""
+    files = sorted((resumption.run.path / "completions").glob("step_*.parquet"))
+    kept = [file for file in files if int(file.stem.split("_")[1]) <= resumption.step]
+    return [file for file in kept[-_NEWEST:] if not _is_whole(file)]
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a parquet file has its beginning and its end, which is written last."""
+    with file.open("rb") as opened:
+        if opened.read(4) != _PARQUET:
+            return False
+        opened.seek(-4, 2)
+        return opened.read() == _PARQUET
+
+
 def reward_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Say what of a reward is not as it was, by its entries in two `run.json`; None if it computes the same.
 
@@ -234,6 +255,8 @@ def go_back(resumption: Resumption) -> None:
     for file in (path / "completions").glob("step_*"):
         if file.suffix == ".partial" or int(file.stem.split("_")[1]) > resumption.step:
             file.unlink()
+    for file in _damaged_completions(resumption):
+        file.rename(file.with_suffix(".damaged"))
     # What was measured and exported belongs to the adapter of then, not to the one there will be.
     for name in ("comparison", "exports.json"):
         old = path / name
