@@ -86,8 +86,8 @@ def test_a_child_that_says_nothing_is_ended(gguf: Path, tmp_path: Path, monkeypa
         f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
     )
     monkeypatch.setattr(llama_cpp, "_package_folder", lambda: tmp_path)
-    monkeypatch.setattr(llama_cpp, "_PATIENCE", 20.0)
-    with pytest.raises(llama_cpp.LlamaCppError, match="no sign of life for 20 s"):
+    monkeypatch.setattr(llama_cpp, "_PATIENCE", 8.0)
+    with pytest.raises(llama_cpp.LlamaCppError, match="no sign of life for 8 s"):
         llama_cpp.generate(gguf, CHATS, max_completion_length=1)
     assert not is_there(int(note.read_text()))
 
