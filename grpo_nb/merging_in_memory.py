@@ -11,13 +11,19 @@ if TYPE_CHECKING:
 
 
 class InMemoryMerge:
-    """The model in the number type of its files, of which one layer at a time is widened to float32 for its sum."""
+    """The model in the number type of its files, of which one layer at a time is widened to float32 for its sum.
+
+    Where more was trained than A and B matrices, or the adapter starts by changing the base, all of it is in float32: what was
+    trained would be rounded to the base's number type while it is loaded.
+    """
 
     def __init__(self, base: Path, adapter: Path) -> None:
         from peft import PeftModel
         from transformers import AutoModelForCausalLM
 
-        model = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
+        from grpo_nb.merging import is_plain
+
+        model = AutoModelForCausalLM.from_pretrained(base, dtype="auto" if is_plain(adapter) else "float32")
         self._model = PeftModel.from_pretrained(model, str(adapter))
 
     def _layers(self) -> list[Any]:
