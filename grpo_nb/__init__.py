@@ -42,6 +42,7 @@ _PUBLIC = {
     "group_advantages": "scoring",
     "hashes": "formats",
     "importance_sampling_levels": "losses",
+    "load_holdout": "heldout_sets",
     "load_model": "models",
     "load_task": "data",
     "loss_types": "losses",
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from grpo_nb.health import HealthMonitor as HealthMonitor
     from grpo_nb.health import check_health as check_health
     from grpo_nb.health_alerts import Alert as Alert
+    from grpo_nb.heldout_sets import load_holdout as load_holdout
     from grpo_nb.losses import importance_sampling_levels as importance_sampling_levels
     from grpo_nb.losses import loss_types as loss_types
     from grpo_nb.metrics import Run as Run

@@ -183,8 +183,8 @@ def load_task(
             raise ValueError(
                 f"{sorted(options)} are options of the generated task 'arithmetic', not of {source!r:.80}."
             )
-        name, rows = _read(source, split)
-    rows = _with_prompts(rows, columns or {}, format, example)
+        name, rows = source_rows(source, split)
+    rows = rows_with_prompts(rows, columns or {}, format, example)
     unique = list({question_key(row["question"]): row for row in reversed(rows)}.values())[::-1]
     dropped = {"repeated questions": len(rows) - len(unique)} if len(unique) < len(rows) else {}
     train, held = _split(unique, holdout, seed)
@@ -230,7 +230,8 @@ def _arithmetic(
     return rows, holdout_size
 
 
-def _read(source: Source, split: str) -> tuple[str, list[dict[str, Any]]]:
+def source_rows(source: Source, split: str) -> tuple[str, list[dict[str, Any]]]:
+    """Return a name and the rows of a file, a Hub id, a `Dataset` or rows in memory, as they are."""
     from datasets import Dataset, load_dataset
 
     if isinstance(source, Dataset):
@@ -256,12 +257,13 @@ def _read(source: Source, split: str) -> tuple[str, list[dict[str, Any]]]:
         ) from error
 
 
-def _with_prompts(
+def rows_with_prompts(
     rows: list[dict[str, Any]],
     columns: Mapping[str, str],
     format: AnswerFormat,
     example: tuple[str, str, str] | None,
 ) -> list[dict[str, Any]]:
+    """Return the rows with `prompt`, `question` and `answer`, taken from the columns that play these parts."""
     if not rows:
         raise ValueError("the data has no rows: a task needs at least two, one to train on and one held out.")
     unknown = set(columns) - {"question", "answer", "prompt"}

@@ -1,273 +1,300 @@
-"""Held-out evaluation, before and after: the same prompts, template and greedy decoding, with intervals.
+"""Held-out evaluation: one model, or two on the same questions, with intervals, whatever form the model is in.
 
-The verdict never says more than the data shows: "better" and "worse" need an exact McNemar test below 0.05 and a bootstrap
-interval of the difference that excludes zero; everything else is "no difference shown".
+The verdict never says more than the data shows: "better" and "worse" need an exact test below 0.05, a bootstrap interval of
+the difference that excludes zero, and ten questions. Everything else is "no difference shown", with what would have been.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import html
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.config import Settings
+from grpo_nb.contamination import Contamination, find_contamination, trained_questions
 from grpo_nb.data import Task
+from grpo_nb.evaluation_files import folder_of
+from grpo_nb.evaluation_result import Comparison as Comparison
+from grpo_nb.evaluation_result import Evaluation as Evaluation
+from grpo_nb.evaluation_statistics import paired_result, share_interval
+from grpo_nb.evaluation_subjects import (
+    BASE,
+    Decoding,
+    Subject,
+    model_of,
+    name_of,
+    open_subject,
+    run_of,
+    tokenizer_of_run,
+)
 from grpo_nb.formats import AnswerFormat
-from grpo_nb.holdout import read_answers
-from grpo_nb.metrics import Run, write_json
+from grpo_nb.heldout_sets import HeldOut
+from grpo_nb.holdout import Judge, read_answers, same_as_gold
+from grpo_nb.metrics import Run
 
 if TYPE_CHECKING:
-    import pandas
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
-_LEVEL = 0.95
+    from grpo_nb.reward_calls import RewardFunction
 
-
-@dataclass(frozen=True)
-class Evaluation:
-    """How a model does on held-out questions. Shares are 0 to 1, lengths in tokens."""
-
-    label: str
-    accuracy: float
-    interval: tuple[float, float]
-    """95 % Wilson interval of the accuracy."""
-    format_share: float
-    mean_length: float
-    cut_share: float
-    rows: Sequence[Mapping[str, Any]] = dataclasses.field(repr=False)
-    """Per question: `question`, `answer`, `completion`, `given`, `is_correct`, `is_formatted`, `tokens`, `is_cut`.
-
-    `given` is what the rewards would read: the answer slot, if nothing follows it."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The numbers without the rows."""
-        return {k: v for k, v in dataclasses.asdict(self).items() if k != "rows"}
-
-    @property
-    def table(self) -> pandas.DataFrame:
-        """`rows` as a table."""
-        import pandas
-
-        return pandas.DataFrame(list(self.rows))
-
-    def __repr__(self) -> str:
-        low, high = self.interval
-        return (
-            f"{self.label}: accuracy {self.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}, n = {len(self.rows)}), "
-            f"in format {self.format_share:.1%}, mean length {self.mean_length:.1f} tokens, cut {self.cut_share:.1%}"
-        )
-
-    def _repr_html_(self) -> str:
-        return f"<p>{html.escape(repr(self))}</p>"
+_DEFAULT_LENGTH = 48
+# Of GRPOConfig, the arguments that change what is drawn and have no field in Settings.
+_SAMPLING_EXTRA = ("min_p", "repetition_penalty")
 
 
 def evaluate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    task: Task,
+    subject: Any,
+    tokenizer: PreTrainedTokenizerBase | Task | HeldOut | None = None,
+    task: Task | HeldOut | None = None,
     *,
-    max_completion_length: int = 48,
-    label: str = "model",
+    run: Run | None = None,
+    rewards: RewardFunction | Sequence[RewardFunction] = (),
+    samples: int = 1,
+    temperature: float | None = None,
+    max_completion_length: int | None = None,
+    settings: Settings | None = None,
+    seed: int | None = None,
+    label: str | None = None,
+    allow_contaminated: bool = False,
+    report: Callable[[str], None] | None = None,
 ) -> Evaluation:
-    """Answer every held-out question greedily and score the answers.
+    """Have a model answer held-out questions and score the answers: `evaluate(run, task)`, `evaluate(model, tokenizer, task)`.
 
     Args:
-        model: As it is, with its adapter on or off.
-        tokenizer: Its tokenizer.
-        task: Its `holdout` is asked, its `format` read.
-        max_completion_length: Tokens; the one of training makes the numbers comparable.
+        subject: A run or its folder (its adapter), `"base"` (with `run`), a model folder such as a merged export, a .gguf file,
+            the name of a model, `(model, tokenizer)`, or a model, as it is, with its tokenizer after it.
+        tokenizer: Of a model in memory. Otherwise the task may stand here.
+        task: Its `holdout` is asked and its `format` read: a task, or a set from `load_holdout`. That of the run if not given.
+        run: The run it belongs to: for `"base"`, and for the tokenizer, settings and training questions of a model folder.
+        rewards: Their means are reported too.
+        samples: Answers to each question. One is the likeliest (greedy); several are drawn, for pass@k.
+        temperature: Of drawing; that of the settings if there are several samples, else 0.
+        max_completion_length: Tokens; that of the settings if not given, and 48 without any.
+        settings: For length and sampling; those of the run if not given.
+        seed: Of drawing; that of the settings if not given.
         label: Shown in the result.
-    """
-    return _evaluate(model, tokenizer, list(task.holdout), task.format, max_completion_length, label)
-
-
-def _evaluate(
-    model: Any, tokenizer: Any, questions: list[dict[str, Any]], format: AnswerFormat, limit: int, label: str
-) -> Evaluation:
-    from scipy.stats import binomtest
-    from tqdm.auto import tqdm
-
-    from grpo_nb.rollout import generate
-
-    with tqdm(total=len(questions), desc=f"held-out, {label}", unit="question", leave=False) as bar:
-        completions = generate(
-            model,
-            tokenizer,
-            [row["prompt"] for row in questions],
-            max_completion_length=limit,
-            progress=lambda done: bar.update(done - bar.n),
-        )
-    rows = read_answers(questions, completions, format)
-    count, correct = len(rows), sum(row["is_correct"] for row in rows)
-    interval = binomtest(correct, count).proportion_ci(_LEVEL, method="wilson")
-    return Evaluation(
-        label=label,
-        accuracy=correct / count,
-        interval=(float(interval.low), float(interval.high)),
-        format_share=sum(row["is_formatted"] for row in rows) / count,
-        mean_length=sum(row["tokens"] for row in rows) / count,
-        cut_share=sum(row["is_cut"] for row in rows) / count,
-        rows=rows,
-    )
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two evaluations on the same questions, their paired difference, and what it shows."""
-
-    before: Evaluation
-    after: Evaluation
-    difference: float
-    """Accuracy after minus before."""
-    interval: tuple[float, float]
-    """95 % bootstrap interval of the difference, questions resampled in pairs."""
-    p_value: float
-    """Exact McNemar test: the chance of a split of the changed answers at least this uneven if nothing had changed."""
-
-    @property
-    def verdict(self) -> str:
-        """`better`, `worse` or `no difference shown`."""
-        low, high = self.interval
-        if self.p_value < 1 - _LEVEL and low > 0:
-            return "better"
-        if self.p_value < 1 - _LEVEL and high < 0:
-            return "worse"
-        return "no difference shown"
-
-    @property
-    def sentence(self) -> str:
-        """The result in words."""
-        low, high = self.interval
-        p_value = "p < 0.001" if self.p_value < 0.001 else f"p = {self.p_value:.3f}"
-        return (
-            f"{self.verdict}: accuracy {self.before.accuracy:.1%} before, {self.after.accuracy:.1%} after on "
-            f"{len(self.after.rows)} questions (difference {100 * self.difference:+.1f} points, 95 % interval "
-            f"{100 * low:+.1f} to {100 * high:+.1f}, {p_value})."
-        )
-
-    def transcripts(self, count: int = 3) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-        """The first `count` pairs of rows, those whose verdict changed first."""
-        pairs = list(zip(self.before.rows, self.after.rows, strict=True))
-        return sorted(pairs, key=lambda pair: pair[0]["is_correct"] == pair[1]["is_correct"])[:count]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The numbers, fit for JSON."""
-        return {
-            "before": self.before.to_dict(),
-            "after": self.after.to_dict(),
-            "difference": self.difference,
-            "interval": list(self.interval),
-            "p_value": self.p_value,
-            "verdict": self.verdict,
-            "sentence": self.sentence,
-        }
-
-    def _numbers(self) -> list[tuple[str, str, str]]:
-        def accuracy(e: Evaluation) -> str:
-            return f"{e.accuracy:.1%} ({e.interval[0]:.1%} to {e.interval[1]:.1%})"
-
-        rows = [("accuracy (95 % interval)", accuracy)]
-        rows += [
-            ("in the format", lambda e: f"{e.format_share:.1%}"),
-            ("mean length, tokens", lambda e: f"{e.mean_length:.1f}"),
-            ("cut at the limit", lambda e: f"{e.cut_share:.1%}"),
-        ]
-        return [(name, of(self.before), of(self.after)) for name, of in rows]
-
-    def __repr__(self) -> str:
-        lines = [f"{'':26}{'before':>24}{'after':>24}"]
-        lines += [f"{name:26}{a:>24}{b:>24}" for name, a, b in self._numbers()]
-        return "\n".join([*lines, self.sentence])
-
-    def _repr_html_(self) -> str:
-        cell = "style='text-align:left;vertical-align:top;white-space:pre-wrap;font-family:monospace'"
-        numbers = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td>{a}</td><td>{b}</td></tr>"
-            for name, a, b in self._numbers()
-        )
-
-        def shown(row: Mapping[str, Any]) -> str:
-            mark = "right" if row["is_correct"] else "wrong" if row["given"] is not None else "no answer"
-            return f"<td {cell}>{html.escape(row['completion'])}\n<b>[{mark}]</b></td>"
-
-        turns = "".join(
-            f"<tr><td style='text-align:left;vertical-align:top'>{html.escape(a['question'])}<br>"
-            f"gold: <b>{html.escape(a['answer'])}</b></td>{shown(a)}{shown(b)}</tr>"
-            for a, b in self.transcripts()
-        )
-        head = "<thead><tr><th></th><th>before</th><th>after</th></tr></thead>"
-        return (
-            f"<p><b>{html.escape(self.sentence)}</b></p><table>{head}{numbers}</table>"
-            f"<p>Three questions, changed answers first:</p><table>{head}{turns}</table>"
-        )
-
-
-def compare(run: Run, task: Task | None = None) -> Comparison:
-    """Compare the starting model and the trained one on the held-out questions, and save the result in the run.
-
-    The same prompts, template and greedy decoding; the starting model is the trained one with its adapter switched off.
-
-    Args:
-        run: From `train`, or from `open_run`, whose model is then loaded from its adapter.
-        task: The task whose `holdout` is asked; the one stored with the run if not given.
+        allow_contaminated: Go on when held-out questions were trained on. The result says how many.
+        report: Called with one line per stage.
 
     Raises:
-        ValueError: A held-out question is also in the task's training part.
+        ValueError: A held-out question was trained on, there are no questions, or numbers that cannot work.
+        FileNotFoundError: No such folder, file or run.
+        EnvironmentProblem: A GGUF file and no llama.cpp.
+
+    Example, which takes half a minute on a CPU:
+
+        gn.evaluate("exports/my-model", task, run=run, samples=8).pass_at
     """
-    if task is not None:
-        shared = {row["question"] for row in task.train} & {row["question"] for row in task.holdout}
-        if shared:
+    if isinstance(tokenizer, (Task, HeldOut)):
+        task, tokenizer = tokenizer, None
+    if tokenizer is not None:
+        subject, label = (subject, tokenizer), label or "model"
+    run = run or run_of(subject)
+    asked = _Questions.of(task, run)
+    decoding = _decoding(settings or (run.settings if run else None), samples, temperature, max_completion_length, seed)
+    contamination = asked.contamination(run, allow_contaminated)
+    shared = tokenizer_of_run(run) if run is not None and not isinstance(subject, tuple) else None
+    with open_subject(subject, run=run, tokenizer=shared, report=report) as opened:
+        opened = dataclasses.replace(opened, label=label or opened.label)
+        return _answer(opened, asked, decoding, _listed(rewards), contamination)
+
+
+def compare(
+    before: Any,
+    after: Any = None,
+    task: Task | HeldOut | None = None,
+    *,
+    run: Run | None = None,
+    rewards: RewardFunction | Sequence[RewardFunction] = (),
+    samples: int = 1,
+    temperature: float | None = None,
+    max_completion_length: int | None = None,
+    settings: Settings | None = None,
+    seed: int | None = None,
+    labels: tuple[str, str] | None = None,
+    allow_contaminated: bool = False,
+    report: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Compare two models on the same held-out questions: `compare(run, task)`, or `compare(before, after, task)`.
+
+    The same prompts, chat template and way of decoding for both. A run alone is compared with the model it started from, its
+    adapter off and on, and the result is kept as the run's own, for its summary and model card. Any other comparison that a run
+    belongs to is kept beside it, in `comparison/<one>-vs-<other>`.
+
+    Args:
+        before: What `evaluate` takes as subject; alone, a run.
+        after: The other one. The task may stand here for a run alone.
+        task: A task or a set from `load_holdout`; the questions stored with the run if not given.
+        run: The run they belong to, if neither is one: for `"base"`, and tokenizer, settings, training questions, folder.
+        rewards, samples, temperature, max_completion_length, settings, seed, allow_contaminated, report: As in `evaluate`.
+        labels: Names of the two in tables.
+
+    Raises:
+        ValueError: A held-out question was trained on, one model alone that is no run, or numbers that cannot work.
+        FileNotFoundError: No such folder, file or run.
+        EnvironmentProblem: A GGUF file and no llama.cpp.
+    """
+    if isinstance(after, (Task, HeldOut)):
+        task, after = after, None
+    run = run or run_of(before, after)
+    is_of_the_run = after is None
+    if is_of_the_run:
+        alone = run_of(before)
+        if alone is None:
             raise ValueError(
-                f"{len(shared)} held-out questions are also in the training part, for example {sorted(shared)[0]!r}: "
-                "a score on them measures memory. Make the task with load_task, which keeps them apart."
+                f"{before!r:.80} alone is no run, so there is nothing to compare it with. Name the other one: "
+                "gn.compare(before, after, task)."
             )
-    model, tokenizer = _model_of(run)
-    format = task.format if task is not None else AnswerFormat(**run.info["task"]["format"])
-    questions = list(task.holdout) if task is not None else run.holdout()
-    limit = run.settings.max_completion_length
-    with model.disable_adapter():
-        before = _evaluate(model, tokenizer, questions, format, limit, "before")
-    after = _evaluate(model, tokenizer, questions, format, limit, "after")
-    comparison = _paired(before, after)
-    _save(run, comparison)
+        before, after, run, labels = BASE, alone, alone, labels or ("before", "after")
+    asked = _Questions.of(task, run)
+    decoding = _decoding(settings or (run.settings if run else None), samples, temperature, max_completion_length, seed)
+    contamination = asked.contamination(run, allow_contaminated)
+    labels = labels or _distinct(name_of(before, run), name_of(after, run))
+    shared = tokenizer_of_run(run) if run is not None else None
+    if is_of_the_run and run is not None:
+        model_of(run, report)  # loaded once for both, and kept
+    results, notes = [], []
+    for subject, label in zip((before, after), labels, strict=True):
+        with open_subject(subject, run=run, tokenizer=shared, report=report) as opened:
+            opened = dataclasses.replace(opened, label=label)
+            results.append(_answer(opened, asked, decoding, _listed(rewards), contamination))
+            shared = shared if shared is not None else opened.tokenizer
+            notes += [opened.note] if opened.note else []
+    if contamination is None:
+        notes.append("Which questions were trained on is not known, so it was not looked whether these are among them.")
+    comparison = dataclasses.replace(_paired(*results), task_name=asked.name, notes=tuple(notes))
+    if run is not None:
+        comparison = comparison.save(folder_of(run, labels, is_of_the_run))
+        if is_of_the_run:
+            from grpo_nb.model_card import write_model_card
+
+            write_model_card(run)
     return comparison
 
 
-def _paired(before: Evaluation, after: Evaluation) -> Comparison:
-    import numpy
-    from scipy.stats import binomtest, bootstrap
+@dataclasses.dataclass(frozen=True)
+class _Questions:
+    """What is asked: the rows, where their answers stand, and who judges them."""
 
-    change = numpy.array(
-        [b["is_correct"] - a["is_correct"] for a, b in zip(before.rows, after.rows, strict=True)], float
+    name: str
+    rows: list[dict[str, Any]]
+    format: AnswerFormat
+    judge: Judge
+    train: Any
+    """The training part of the same task, if there is one."""
+    is_fixed_format: bool
+    """The task was made for a tokenizer, or not; a set of `load_holdout` never is."""
+
+    @classmethod
+    def of(cls, task: Task | HeldOut | None, run: Run | None) -> _Questions:
+        if task is None and run is None:
+            raise ValueError("which questions? Give a task, gn.load_holdout(...), or a run, which has its own.")
+        if task is None:
+            format = AnswerFormat(**run.info["task"]["format"])
+            found = cls(run.info["task"]["name"], run.holdout(), format, same_as_gold, None, True)
+        elif isinstance(task, HeldOut):
+            found = cls(task.name, list(task.holdout), task.format, task.judge, None, False)
+        else:
+            found = cls(task.name, list(task.holdout), task.format, same_as_gold, task.train, True)
+        if not found.rows:
+            raise ValueError("there are no held-out questions to ask.")
+        return found
+
+    def contamination(self, run: Run | None, is_allowed: bool) -> Contamination | None:
+        trained = trained_questions(self.train, run)
+        if trained is None:
+            return None
+        found = find_contamination([row["question"] for row in self.rows], trained)
+        if not is_allowed:
+            found.require_none()
+        return found
+
+
+def _listed(rewards: Any) -> list[Any]:
+    return [rewards] if callable(rewards) else list(rewards)
+
+
+def _distinct(first: str, second: str) -> tuple[str, str]:
+    return (first, second) if first != second else (f"{first} (1)", f"{second} (2)")
+
+
+def _decoding(
+    settings: Settings | None, samples: int, temperature: float | None, limit: int | None, seed: int | None
+) -> Decoding:
+    if samples < 1:
+        raise ValueError(f"samples = {samples!r} must be at least 1.")
+    if temperature is None:
+        temperature = 0.0 if samples == 1 else (settings.temperature if settings else 1.0)
+    if temperature < 0 or (temperature == 0 and samples > 1):
+        raise ValueError(
+            f"temperature = {temperature!r} with samples = {samples}: several greedy answers are all the same. Write "
+            "samples=1, or a temperature above 0."
+        )
+    if limit is None:
+        limit = settings.max_completion_length if settings else _DEFAULT_LENGTH
+    if limit < 1:
+        raise ValueError(f"max_completion_length = {limit!r} must be at least 1.")
+    sampling: dict[str, Any] = {}
+    if settings is not None and temperature > 0:
+        extra = {name: settings.extra[name] for name in _SAMPLING_EXTRA if name in settings.extra}
+        sampling = {"top_p": settings.top_p, "top_k": settings.top_k, **extra}
+    if seed is None:
+        seed = settings.seed if settings else 0
+    return Decoding(max_completion_length=limit, samples=samples, temperature=temperature, sampling=sampling, seed=seed)
+
+
+def _answer(
+    subject: Subject, asked: _Questions, decoding: Decoding, rewards: list[Any], contamination: Contamination | None
+) -> Evaluation:
+    from tqdm.auto import tqdm
+
+    format = asked.format
+    if not asked.is_fixed_format and subject.tokenizer is not None:
+        format = format.for_template(subject.tokenizer)
+    total = len(asked.rows) * decoding.samples
+    started = time.perf_counter()
+    with tqdm(total=total, desc=f"held-out, {subject.label}", unit="answer", leave=False) as bar:
+        completions = subject.ask(
+            [row["prompt"] for row in asked.rows], decoding, lambda done: bar.update(done - bar.n)
+        )
+    seconds = time.perf_counter() - started
+    repeated = [row for row in asked.rows for _ in range(decoding.samples)]
+    rows = read_answers(repeated, completions, format, asked.judge)
+    for number, row in enumerate(rows):
+        row["sample"] = number % decoding.samples
+    _add_rewards(rows, rewards, completions, repeated)
+    evaluation = Evaluation(
+        label=subject.label,
+        accuracy=sum(row["is_correct"] for row in rows) / total,
+        interval=(0.0, 1.0),
+        format_share=sum(row["is_formatted"] for row in rows) / total,
+        mean_length=sum(row["tokens"] for row in rows) / total,
+        cut_share=sum(row["is_cut"] for row in rows) / total,
+        rows=rows,
+        samples=decoding.samples,
+        decoding=decoding.to_dict(),
+        subject=" ".join(part for part in (subject.about, subject.note) if part),
+        contamination=contamination,
+        tokens_per_second=sum(row["tokens"] for row in rows) / seconds if seconds > 0 else None,
     )
-    gained, lost = int((change > 0).sum()), int((change < 0).sum())
-    p_value = binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
-    if numpy.ptp(change) == 0:  # nothing to resample; the test above carries the verdict
-        interval = (float(change[0]), float(change[0]))
-    else:
-        result = bootstrap((change,), numpy.mean, confidence_level=_LEVEL, method="percentile", rng=0)
-        interval = (float(result.confidence_interval.low), float(result.confidence_interval.high))
-    return Comparison(before, after, float(change.mean()), interval, float(p_value))
+    return dataclasses.replace(evaluation, interval=share_interval(evaluation.shares, decoding.samples))
 
 
-def _model_of(run: Run) -> tuple[Any, Any]:
-    if run.model is None:
-        from grpo_nb.models import load_adapter, load_model
+def _add_rewards(
+    rows: list[dict[str, Any]], rewards: list[Any], completions: Sequence[Any], data: Sequence[Mapping[str, Any]]
+) -> None:
+    if not rewards:
+        return
+    from grpo_nb.scoring import score
 
-        run.model, run.tokenizer = load_model(run.settings)
-        load_adapter(run.model, run.adapter_path)
-    return run.model, run.tokenizer
+    scores = score(rewards, [c.text for c in completions], data, completion_ids=[list(c.ids) for c in completions])
+    for row, each in zip(rows, scores, strict=True):
+        row["rewards"] = each
 
 
-def _save(run: Run, comparison: Comparison) -> None:
-    import pandas
-
-    folder = run.path / "comparison"
-    folder.mkdir(exist_ok=True)
-    write_json(folder / "comparison.json", comparison.to_dict())
-    tables = [pandas.DataFrame(list(e.rows)).assign(model=e.label) for e in (comparison.before, comparison.after)]
-    pandas.concat(tables).to_parquet(folder / "transcripts.parquet", index=False)
-    from grpo_nb.model_card import write_model_card
-
-    write_model_card(run)
+def _paired(before: Evaluation, after: Evaluation) -> Comparison:
+    found = paired_result(before.shares, after.shares, before.samples)
+    return Comparison(
+        before, after, found.difference, found.interval, found.p_value, test=found.test, smallest=found.smallest
+    )

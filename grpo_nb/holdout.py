@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.formats import AnswerFormat
@@ -15,20 +15,33 @@ if TYPE_CHECKING:
     from grpo_nb.rollout import Completion
 
 
+Judge = Callable[[Sequence[str | None], Sequence[Mapping[str, Any]]], Sequence[bool]]
+"""From what was given (None: no answer) and the data rows to which answers are right."""
+
+
+def same_as_gold(given: Sequence[str | None], rows: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Judge by the column `answer`: as numbers where it is one, else as text."""
+    return [g is not None and is_same_answer(g, str(row["answer"])) for g, row in zip(given, rows, strict=True)]
+
+
 def read_answers(
-    questions: Sequence[Mapping[str, Any]], completions: Sequence[Completion], format: AnswerFormat
+    questions: Sequence[Mapping[str, Any]],
+    completions: Sequence[Completion],
+    format: AnswerFormat,
+    judge: Judge = same_as_gold,
 ) -> list[dict[str, Any]]:
     """Return a row for each question: what was given (only as the last word, as the rewards read it), and if it is right."""
+    answers = [format.extract_last(completion.text) for completion in completions]
+    verdicts = judge(answers, questions)
     rows = []
-    for row, completion in zip(questions, completions, strict=True):
-        given = format.extract_last(completion.text)
+    for row, completion, given, is_correct in zip(questions, completions, answers, verdicts, strict=True):
         rows.append(
             {
                 "question": row["question"],
                 "answer": str(row["answer"]),
                 "completion": completion.text,
                 "given": given,
-                "is_correct": given is not None and is_same_answer(given, str(row["answer"])),
+                "is_correct": is_correct,
                 "is_formatted": format.is_exact(completion.text),
                 "tokens": completion.tokens,
                 "is_cut": completion.is_cut,

@@ -21,6 +21,7 @@ from grpo_nb.alerting import AlertDisplay, HealthAlerts, note_out_of_memory
 from grpo_nb.arguments import check_extra
 from grpo_nb.checkpoints import keep_newest, replace_folder
 from grpo_nb.config import Settings
+from grpo_nb.contamination import write_trained_questions
 from grpo_nb.data import Task
 from grpo_nb.effective_rules import requested_arguments
 from grpo_nb.environment import find_gpu, require_disk
@@ -132,6 +133,7 @@ def train(
         # For comparisons and exports of this run by another process, on the same held-out questions.
         kept = task.holdout.select_columns(["prompt", "question", "answer"])
         (run.path / "holdout.jsonl").write_text("".join(json.dumps(row, default=str) + "\n" for row in kept))
+        write_trained_questions(run, task.train["question"])
     else:
         info = continued_info(resumption, settings, info)
         run = Run(resumption.run.path, model=model, tokenizer=tokenizer)

@@ -1,11 +1,15 @@
 """Comparisons say no more than the data shows, on the real path and on made-up answers."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 
 import grpo_nb as gn
 from grpo_nb import evaluation
+from tests.conftest import brevity
 
 
 def made(label: str, right: list[bool]) -> gn.evaluation.Evaluation:
@@ -29,6 +33,9 @@ def test_verdicts() -> None:
     assert paired(no * 40, yes * 2 + no * 38).verdict == "no difference shown"
     assert paired(yes * 10, yes * 10).verdict == "no difference shown"
     assert paired(no * 3, yes * 3).verdict == "no difference shown", "three questions show nothing"
+    nine = paired(no * 9, yes * 9)  # p = 0.004, of nine questions
+    assert nine.p_value < 0.05 and nine.verdict == "no difference shown"
+    assert "Under 10 questions no difference is claimed, however large it is: ask more." in nine.sentence
 
 
 def test_numbers_against_the_definitions() -> None:
@@ -48,6 +55,8 @@ def test_changed_answers_come_first_and_everything_is_escaped() -> None:
     shown = comparison._repr_html_()
     assert "<script>" not in shown and "&lt;script&gt;" in shown and "&lt;q2&gt;" in shown
     assert "[right]" in shown and "[no answer]" in shown
+    page = comparison.transcripts(None)._repr_html_()
+    assert "<script" not in page and page.count("<details") == 3 and 'type="search"' in page
 
 
 def test_compare_a_run_from_memory_and_from_disk(tiny_run: gn.Run) -> None:
@@ -61,11 +70,92 @@ def test_compare_a_run_from_memory_and_from_disk(tiny_run: gn.Run) -> None:
     opened = gn.compare(gn.open_run(tiny_run.path))
     assert [row["completion"] for row in opened.after.rows] == [row["completion"] for row in here.after.rows]
     assert [row["completion"] for row in opened.before.rows] == [row["completion"] for row in here.before.rows]
+    assert not here.contamination.count and "training questions of the run tiny" in here.contamination.source
+
+
+def test_what_is_saved_is_what_was_found(tiny_run: gn.Run, tmp_path: Path) -> None:
+    import pandas
+
+    result = paired([False] * 30, [True] * 20 + [False] * 10).save(tmp_path / "saved")
+    saved = json.loads((result.path / "comparison.json").read_text())
+    assert saved["verdict"] == "better" and saved["questions"] == 30 and saved["changed"]["gained"] == 20
+    table = pandas.read_parquet(result.path / "transcripts.parquet")
+    assert list(table["model"]) == ["before"] * 30 + ["after"] * 30 and table["is_correct"].sum() == 20
+    page = (result.path / "transcripts.html").read_text()
+    assert page.count("<details") == 30 and "<script>" not in page
+    assert (result.path / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert result.sentence in (result.path / "comparison.txt").read_text(), (
+        "the words for those who do not see the figure"
+    )
+
+
+def test_a_sentence_says_what_could_not_be_seen() -> None:
+    shown = paired([False] * 90 + [True] * 10, [True] * 4 + [False] * 86 + [True] * 8 + [False] * 2)
+    assert shown.verdict == "no difference shown"
+    assert f"A true difference of {100 * shown.smallest:.0f} points or more would have been shown" in shown.sentence
+
+
+def test_transcripts_are_searched_and_chosen() -> None:
+    comparison = paired([True, True, False, False], [True, False, True, False])
+    kept = comparison.transcripts(None)
+    assert [t.before["question"] for t in kept] == ["<q1>", "<q2>", "<q0>", "<q3>"]
+    assert [t.before["question"] for t in comparison.transcripts(None, only="gained")] == ["<q2>"]
+    assert [t.before["question"] for t in comparison.transcripts(None, only="lost")] == ["<q1>"]
+    assert [t.before["question"] for t in comparison.transcripts(None, search="<Q3")] == ["<q3>"]
+    assert comparison.transcripts(None, search="nowhere").matching == 0
+    with pytest.raises(ValueError, match=r"only = 'gain'.*gained"):
+        comparison.transcripts(only="gain")
+
+
+def test_several_samples_of_a_question_are_no_further_questions() -> None:
+    """Twelve questions with eight samples each, of which one changed: 8 of 96 answers, but one question of twelve."""
+    before, after = made("before", [False] * 96), made("after", [True] * 8 + [False] * 88)
+    sampled = [replace(side, samples=8) for side in (before, after)]
+    result = evaluation._paired(*sampled)
+    assert result.questions == 12 and result.after.pass_at[8][0] == pytest.approx(1 / 12)
+    assert result.verdict == "no difference shown" and result.p_value == 1.0
+    assert evaluation._paired(before, after).verdict == "better", "what ignoring that would say"
+    assert len(result.transcripts(None)) == 12 and "0 → 8 of 8" in result.transcripts(1)._repr_html_()
+
+
+def test_greedy_and_sampled_on_a_model(tiny_run: gn.Run) -> None:
+    task = gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout_size=10)
+    rewards = [brevity, gn.rewards.xml_tags()]
+    greedy = gn.evaluate(tiny_run.model, tiny_run.tokenizer, task, max_completion_length=12, rewards=rewards)
+    again = gn.evaluate(tiny_run, task, rewards=rewards)
+    assert again.rows == greedy.rows and (greedy.label, again.label) == ("model", "tiny")
+    assert list(greedy.rewards) == ["brevity", "xml_tags"]
+    expected = [brevity([[{"content": row["completion"]}]])[0] for row in greedy.rows]
+    assert greedy.rewards["brevity"].mean == pytest.approx(sum(expected) / 10)
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    drawn = gn.evaluate(tiny_run, task, samples=4)
+    assert torch.equal(torch.get_rng_state(), state), "an evaluation must not change what is drawn afterwards"
+    assert drawn.samples == 4 and drawn.questions == 10 and len(drawn.rows) == 40 and set(drawn.pass_at) == {1, 2, 4}
+    assert drawn.decoding["temperature"] == tiny_run.settings.temperature and drawn.decoding["seed"] == 3407
+    assert [row["question"] for row in drawn.rows[::4]] == task.holdout["question"]
+    assert len({row["completion"] for row in drawn.rows[:4]}) > 1, "the samples of a question are draws of their own"
+    assert gn.evaluate(tiny_run, task, samples=4).rows == drawn.rows, "the same seed, the same draws"
+    with pytest.raises(ValueError, match="several greedy answers are all the same"):
+        gn.evaluate(tiny_run, task, samples=2, temperature=0)
 
 
 def test_questions_that_were_trained_on_are_refused(tiny_run: gn.Run) -> None:
-    from dataclasses import replace
-
     task = gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout_size=10)
-    with pytest.raises(ValueError, match="10 held-out questions are also in the training part"):
-        gn.compare(tiny_run, replace(task, holdout=task.train.select(range(10))))
+    spoilt = replace(task, holdout=task.train.select(range(10)))
+    for ask in (gn.compare, gn.evaluate):
+        with pytest.raises(ValueError, match="10 held-out questions are also in the training part"):
+            ask(tiny_run, spoilt)
+    # From the folder alone, written otherwise: nothing but the run's own record can know.
+    asked = [{"question": f"what is  {q[8:-1]} ?", "answer": "1"} for q in tiny_run_questions(tiny_run)[:2]]
+    fresh = [{"question": f"What is {i} + {i}?", "answer": "1"} for i in range(30, 40)]
+    opened = gn.open_run(tiny_run.path)
+    with pytest.raises(ValueError, match=r"2 held-out questions.*training questions of the run tiny"):
+        gn.evaluate(opened, gn.load_holdout(asked + fresh))
+    told = gn.evaluate(tiny_run, gn.load_holdout(asked + fresh), allow_contaminated=True)
+    assert told.contamination.similar == 2 and "2 of 12 held-out questions are also in the training part" in repr(told)
+
+
+def tiny_run_questions(run: gn.Run) -> list[str]:
+    task = gn.load_task("arithmetic", run.settings, train_size=20, holdout_size=10)
+    return task.train["question"]

@@ -1,0 +1,177 @@
+"""Are held-out questions among those that were trained on? Counted exactly, and again when only the writing differs.
+
+A score on questions that a model was trained on measures memory. Not found here: a question put in other words, and what the
+base model saw before this kit had it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from grpo_nb.metrics import Run
+
+QUESTIONS_FILE = "train_questions.txt"
+_OPERATORS = re.compile("\\s*([-+*/=<>^\u00d7\u00f7\u2212])\\s*")
+# The quotation marks of typesetters, and what ends a sentence. "!" stays beside a number, where it is a factorial.
+_QUOTES_AND_STOPS = ".,;:?\"'\u201c\u201d\u2018\u2019"
+_GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+
+
+def normalized_question(question: Any) -> str:
+    """Return a question without what only the writing differs in: case, white space, punctuation of the sentence.
+
+    Numbers and what stands in them or between them stay: 3.4 is not 34, and 3 - 4 is not 3 + 4.
+
+    >>> normalized_question("What is  1,000 + 2?") == normalized_question("what is 1000+2")
+    True
+    >>> normalized_question("What is 3 - 4?") == normalized_question("What is 3 + 4?")
+    False
+    """
+    text = _GROUPED.sub("", unicodedata.normalize("NFKC", str(question)).casefold())
+    words = []
+    for word in _OPERATORS.sub(r"\1", text).split():
+        if any(character.isdigit() for character in word) or not any(character.isalpha() for character in word):
+            words.append(word.strip(_QUOTES_AND_STOPS) or word)
+        else:
+            # By category, for the combining marks of some scripts are part of the word.
+            kept = (c for c in word if not unicodedata.category(c).startswith("P") or c in "*/%\\")
+            words.append("".join(kept))
+    return " ".join(word for word in words if word and word not in "?!.,;:")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class TrainedQuestions:
+    """The questions of a training, as hashes: enough to find one again, and nothing of their text."""
+
+    exact: frozenset[str]
+    normalized: frozenset[str]
+    source: str
+    """Where they are known from."""
+
+    @classmethod
+    def of(cls, questions: Iterable[Any], source: str) -> TrainedQuestions:
+        """Hash questions."""
+        texts = [str(question) for question in questions]
+        return cls(
+            frozenset(map(_digest, texts)), frozenset(_digest(normalized_question(text)) for text in texts), source
+        )
+
+    def __or__(self, other: TrainedQuestions) -> TrainedQuestions:
+        source = self.source if self.source == other.source else f"{self.source} and {other.source}"
+        return TrainedQuestions(self.exact | other.exact, self.normalized | other.normalized, source)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contamination:
+    """How many held-out questions were trained on."""
+
+    questions: int
+    exact: int
+    """The same text."""
+    similar: int
+    """Others that are the same but for case, white space and punctuation."""
+    example: str | None
+    source: str
+    """What they were compared with."""
+
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return self.exact + self.similar
+
+    @property
+    def sentence(self) -> str:
+        """The finding in words."""
+        if not self.count:
+            return f"None of the {self.questions} held-out questions is among {self.source}."
+        similar = f" ({self.similar} of them but for case, white space or punctuation)" if self.similar else ""
+        return (
+            f"{self.count} of {self.questions} held-out questions are also in the training part{similar}: on these the score "
+            "measures memory."
+        )
+
+    def require_none(self) -> None:
+        """Raise `ValueError` if a question was trained on."""
+        if self.count:
+            raise ValueError(
+                f"{self.count} held-out questions are also in the training part, for example {self.example!r} (compared with "
+                f"{self.source}): a score on them measures memory. Make the task with load_task, which keeps them apart, or "
+                "say allow_contaminated=True, and the result will carry this number."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers, fit for JSON."""
+        return {
+            "questions": self.questions, "exact": self.exact, "similar": self.similar, "example": self.example,
+            "source": self.source,
+        }  # fmt: skip
+
+
+def find_contamination(questions: Sequence[Any], trained: TrainedQuestions) -> Contamination:
+    """Count which of the questions were trained on.
+
+    >>> trained = TrainedQuestions.of(["What is 2+2?"], "the training part")
+    >>> found = find_contamination(["What is 2+2?", "What is 2 + 2", "What is 2 - 2?"], trained)
+    >>> found.exact, found.similar
+    (1, 1)
+    """
+    exact = [str(q) for q in questions if _digest(str(q)) in trained.exact]
+    known = set(exact)
+    similar = [
+        str(q) for q in questions
+        if str(q) not in known and _digest(normalized_question(q)) in trained.normalized
+    ]  # fmt: skip
+    example = min(exact or similar, default=None)
+    return Contamination(
+        questions=len(questions), exact=len(exact), similar=len(similar), example=example, source=trained.source
+    )
+
+
+def write_trained_questions(run: Run, questions: Iterable[Any]) -> None:
+    """Keep the hashes of a run's training questions in its folder, so that it can be asked later on any other data."""
+    lines = (f"{_digest(str(q))} {_digest(normalized_question(q))}\n" for q in questions)
+    (run.path / QUESTIONS_FILE).write_text("".join(dict.fromkeys(lines)))
+
+
+def trained_questions_of(run: Run) -> TrainedQuestions | None:
+    """Return what a run was trained on: from the hashes it kept, else from its completions; None if it has neither."""
+    file = run.path / QUESTIONS_FILE
+    if file.is_file():
+        pairs = [line.split() for line in file.read_text().splitlines()]
+        return TrainedQuestions(
+            frozenset(p[0] for p in pairs),
+            frozenset(p[1] for p in pairs),
+            f"the training questions of the run {run.name}",
+        )
+    # A run from before these hashes were kept: what it sampled it was trained on, though perhaps on more.
+    if not any((run.path / "completions").glob("step_*.parquet")):
+        return None
+    asked = [_last_turn(prompt) for prompt in run.completions()["prompt"].unique()]
+    return TrainedQuestions.of(asked, f"the questions that the run {run.name} sampled")
+
+
+def trained_questions(train: Sequence[Mapping[str, Any]] | Any, run: Run | None) -> TrainedQuestions | None:
+    """Return what is known to have been trained on, from the training part of a task (None: no such part) and a run."""
+    known = [trained_questions_of(run)] if run is not None else []
+    if train is not None and len(train):
+        known.append(TrainedQuestions.of((row["question"] for row in train), "the training part of the task"))
+    found = [trained for trained in known if trained is not None]
+    if not found:
+        return None
+    return found[0] if len(found) == 1 else found[0] | found[1]
+
+
+def _last_turn(prompt: str) -> str:
+    messages = json.loads(prompt) if prompt.startswith("[") else prompt
+    return messages if isinstance(messages, str) else messages[-1]["content"]
