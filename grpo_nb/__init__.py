@@ -46,8 +46,10 @@ _PUBLIC = {
     "open_run": "metrics",
     "open_stages": "stages",
     "plan": "planning",
+    "plan_push": "hub_files",
     "preset": "config",
     "prime": "priming",
+    "push_to_hub": "hub",
     "reweight": "scoring",
     "score": "scoring",
     "run_untrusted": "sandbox",
@@ -83,6 +85,8 @@ if TYPE_CHECKING:
     from grpo_nb.health import HealthMonitor as HealthMonitor
     from grpo_nb.health import check_health as check_health
     from grpo_nb.health_alerts import Alert as Alert
+    from grpo_nb.hub import push_to_hub as push_to_hub
+    from grpo_nb.hub_files import plan_push as plan_push
     from grpo_nb.losses import importance_sampling_levels as importance_sampling_levels
     from grpo_nb.losses import loss_types as loss_types
     from grpo_nb.metrics import Run as Run
