@@ -170,6 +170,8 @@ def _push_once(
     try:
         info = api.model_info(plan.repo_id, files_metadata=True)
     except RepositoryNotFoundError:
+        info = None
+    if info is None:  # not above: what fails here would have the 404 in its context
         report(f"making {plan.repo_id}")
         api.create_repo(plan.repo_id, private=plan.private, exist_ok=False)
         info = api.model_info(plan.repo_id, files_metadata=True)
@@ -282,7 +284,7 @@ def _said(error: BaseException, repo_id: str) -> str:
         return f"the Hub answered {status}, {len(_WAITS) + 1} times. Try again later. {kept}"
     if status is None and _passes(error):
         return f"the Hub cannot be reached ({type(error).__name__}: {_first_line(error)}). {kept}"
-    return f"the Hub refused: {_first_line(error)} {kept}"
+    return f"the Hub refused: {_first_line(error)}. {kept}"
 
 
 def _first_line(error: BaseException) -> str:
