@@ -152,7 +152,8 @@ def _refuse_faded(measured: Any, reward: str) -> None:
         return
     for run in getattr(measured, "runs", [measured]):
         for entry in getattr(run, "info", {}).get("rewards", ()):
-            if entry["name"] == reward and entry["call"].startswith("adaptive("):
+            # Runs from before `fades` was noted have only the call, where an adaptive reward may stand inside of another.
+            if entry["name"] == reward and entry.get("fades", "adaptive(" in entry["call"]):
                 raise ValueError(
                     f"the run's reward {reward!r} is adaptive: its scores were faded, so they do not say what was right. "
                     "Take another reward, or measure with gn.baseline and the plain reward."

@@ -10,6 +10,7 @@ from grpo_nb.checkpoints import is_disk_full
 from grpo_nb.environment import EnvironmentProblem
 from grpo_nb.health_alerts import Alert
 from grpo_nb.health_memory import is_out_of_memory
+from grpo_nb.resume import MAY_CHANGE
 from grpo_nb.reward_calls import RewardError, is_async, to_floats
 from grpo_nb.rewards.base import name_of
 from grpo_nb.scoring import score
@@ -86,10 +87,8 @@ def explained(error: Exception, run: Path, alert: Alert | None = None) -> Except
     if isinstance(error, EnvironmentProblem):
         return error
     if alert is not None:
-        problem = EnvironmentProblem(
-            f"{alert.message} {alert.why} Write {alert.advice} What was trained is kept in {str(run)!r}. "
-            f"({type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else 'no message'})"
-        )
+        said = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else 'no message'}"
+        problem = EnvironmentProblem(f"{alert.message} {alert.why} {_next_attempt(alert, run)}\n({said})")
     elif is_disk_full(error):
         problem = EnvironmentProblem(
             f"the disk of {str(run)!r} is full ({error}). What was saved before is kept. Free some space, then go on with "
@@ -99,3 +98,39 @@ def explained(error: Exception, run: Path, alert: Alert | None = None) -> Except
         return error
     problem.__cause__ = error
     return problem
+
+
+def _next_attempt(alert: Alert, run: Path) -> str:
+    """What to do after out-of-memory, as lines to paste. Other settings make another run, but for those a run may change."""
+    change = alert.evidence["change"]
+    adapter = run / "adapter"
+    kept = f"What the {alert.step} steps have taught is in {str(adapter)!r}." if alert.step else "No step was done."
+    if not change:
+        return f"{alert.advice} {kept}"
+    lines = [
+        f"settings = settings.replace({', '.join(f'{name}={value!r}' for name, value in change.items())})",
+        "model, tokenizer = gn.load_model(settings)",
+    ]
+    if set(change) <= set(MAY_CHANGE):
+        why = "The run goes on with them"
+        lines.append(f"run = gn.train(model, tokenizer, task, rewards, settings, resume={str(run)!r})")
+    else:
+        why = (
+            f"With them it is another run, and resuming {run.name!r} would refuse them; the new one begins with step 1"
+        )
+        if alert.step:
+            why += " on what was learnt so far"
+            lines.append(f"gn.models.load_adapter(model, {str(adapter)!r})")
+        lines.append(f"run = gn.train(model, tokenizer, task, rewards, settings, name={_free_name(run)!r})")
+    pasted = "\n".join(f"    {line}" for line in lines)
+    return (
+        f"{kept} In a fresh kernel (this one still holds the memory) make settings, task and rewards as before, then write:\n"
+        f"{pasted}\n{why}."
+    )
+
+
+def _free_name(run: Path) -> str:
+    number = 2
+    while run.with_name(f"{run.name}-{number}").exists():
+        number += 1
+    return f"{run.name}-{number}"

@@ -8,7 +8,8 @@ attention takes 0.43 of the time, forward and backward over completions 0.57 (be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,15 +21,35 @@ import torch
 from torch.nn import functional
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+_lock = threading.Lock()
+_depth = 0
+_stock: Callable[..., Any] | None = None
+
 
 @contextmanager
 def grouped_attention() -> Iterator[None]:
     """Within the block, models whose attention is transformers' `sdpa` do not copy key/value heads on a CPU.
 
-    Other attention implementations, devices and calls that this does not cover run as they did.
+    Other attention implementations, devices and calls that this does not cover run as they did. Blocks may lie inside of each
+    other and in several threads at a time: transformers has one function for all of them, so the first block puts this
+    one in, and the last one that is left, whichever it is, puts the stock one back.
     """
-    stock = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    global _depth, _stock
+    with _lock:
+        if _depth == 0:
+            _stock = ALL_ATTENTION_FUNCTIONS["sdpa"]
+            ALL_ATTENTION_FUNCTIONS["sdpa"] = _without_copies(_stock)
+        _depth += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _depth -= 1
+            if _depth == 0:
+                ALL_ATTENTION_FUNCTIONS["sdpa"], _stock = _stock, None
 
+
+def _without_copies(stock: Callable[..., Any]) -> Callable[..., Any]:
     def attention(
         module: torch.nn.Module,
         query: torch.Tensor,
@@ -48,8 +69,4 @@ def grouped_attention() -> Iterator[None]:
         )
         return out.transpose(1, 2).contiguous(), None
 
-    ALL_ATTENTION_FUNCTIONS["sdpa"] = attention
-    try:
-        yield
-    finally:
-        ALL_ATTENTION_FUNCTIONS["sdpa"] = stock
+    return attention

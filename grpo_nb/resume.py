@@ -16,11 +16,15 @@ from grpo_nb.checkpoints import NewestCheckpoint, clear_away, newest_checkpoint
 from grpo_nb.config import Settings
 from grpo_nb.liveness import seconds_since_written
 from grpo_nb.metrics import Run, open_run
+from grpo_nb.reward_identity import describe_difference
 
 # What the next step does not depend on, or only in how long there are next steps.
-_MAY_CHANGE = ("max_steps", "save_steps", "holdout_every", "holdout_questions", "stop_on_alert", "run_root",
-              "gpu_memory_utilization")  # fmt: skip
+MAY_CHANGE = ("max_steps", "save_steps", "holdout_every", "holdout_questions", "stop_on_alert", "run_root",
+             "gpu_memory_utilization")  # fmt: skip
 _LEAST_SILENCE = 120.0
+# Files of completions looked at: a crash damages the newest, and on a network drive each of them has to be fetched.
+_NEWEST = 100
+_PARQUET = b"PAR1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,9 +140,9 @@ def continued_info(resumption: Resumption, settings: Settings, info: Mapping[str
     _require_same_task(resumption.run, before["task"], info["task"])
     _require_same_rewards(resumption.run, before["rewards"], info["rewards"])
     now = {reward["name"]: reward for reward in info["rewards"]}
-    for reward in before["rewards"]:
-        if reward["sha256"] != now[reward["name"]]["sha256"]:
-            changed.append(f"the reward {reward['name']!r} has other code")
+    changed += [
+        said for reward in before["rewards"] if (said := reward_change(reward, now[reward["name"]])) is not None
+    ]
     for package, version in before["versions"].items():
         if version != info["versions"].get(package):
             changed.append(f"{package} {version} is now {info['versions'].get(package)}")
@@ -153,9 +157,11 @@ def continued_info(resumption: Resumption, settings: Settings, info: Mapping[str
         "rows_dropped": sum(row["step"] > resumption.step for row in resumption.run.rows),
         "changed": changed,
         "passed_over": list(resumption.checkpoint.passed_over),
+        "damaged": [file.name for file in _damaged_completions(resumption)],
         "host": info["host"],
     }
     said = [*changed, *(f"passed over {text}" for text in resumption.checkpoint.passed_over)]
+    said += [f"completions/{name} is damaged, and was renamed" for name in entry["damaged"]]
     if said:
         warnings.warn(f"Resuming {resumption.run.name!r} at step {resumption.step}: {'; '.join(said)}.", stacklevel=3)
     return {
@@ -171,7 +177,7 @@ def _compare_settings(resumption: Resumption, settings: Settings) -> list[str]:
     old, new = resumption.run.settings.to_dict(), settings.to_dict()
     # As JSON has them: a tuple in `extra` comes back as a list.
     differing = [key for key in old if json.dumps(old[key], default=str) != json.dumps(new[key], default=str)]
-    refused = [key for key in differing if key not in _MAY_CHANGE]
+    refused = [key for key in differing if key not in MAY_CHANGE]
     if refused:
         seen = "; ".join(f"{key} was {old[key]!r}, is {new[key]!r}" for key in refused)
         back = ", ".join(f"{key}={old[key]!r}" for key in refused)
@@ -207,6 +213,34 @@ def _require_same_rewards(run: Run, old: list[Mapping[str, Any]], new: list[Mapp
         )
 
 
+def _damaged_completions(resumption: Resumption) -> list[Path]:
+    """The files that a crash cut off, as a power cut or a network drive leaves them; their steps are not trained again."""
+    files = sorted((resumption.run.path / "completions").glob("step_*.parquet"))
+    kept = [file for file in files if int(file.stem.split("_")[1]) <= resumption.step]
+    return [file for file in kept[-_NEWEST:] if not _is_whole(file)]
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a parquet file has its beginning and its end, which is written last."""
+    with file.open("rb") as opened:
+        if opened.read(4) != _PARQUET:
+            return False
+        opened.seek(-4, 2)
+        return opened.read() == _PARQUET
+
+
+def reward_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Say what of a reward is not as it was, by its entries in two `run.json`; None if it computes the same.
+
+    A run that was started before these had an `identity` tells of the reward's own code only.
+    """
+    if "identity" not in before:
+        difference = "other code" if before["sha256"] != now["sha256"] else ""
+    else:
+        difference = describe_difference(before["parts"], now["parts"]) if before["identity"] != now["identity"] else ""
+    return f"the reward {before['name']!r} has changed: {difference}" if difference else None
+
+
 def go_back(resumption: Resumption) -> None:
     """Take the run's folder to the state of its checkpoint: each step is there once. Can be cut short and done again."""
     path, checkpoint = resumption.run.path, resumption.checkpoint
@@ -221,6 +255,8 @@ def go_back(resumption: Resumption) -> None:
     for file in (path / "completions").glob("step_*"):
         if file.suffix == ".partial" or int(file.stem.split("_")[1]) > resumption.step:
             file.unlink()
+    for file in _damaged_completions(resumption):
+        file.rename(file.with_suffix(".damaged"))
     # What was measured and exported belongs to the adapter of then, not to the one there will be.
     for name in ("comparison", "exports.json"):
         old = path / name

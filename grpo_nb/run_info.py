@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import inspect
 import os
@@ -16,7 +17,9 @@ from grpo_nb.data import Task
 from grpo_nb.environment import find_gpu, package_versions, total_memory_gib
 from grpo_nb.liveness import process_identity
 from grpo_nb.reward_calls import call_reward, make_batch, to_floats
-from grpo_nb.rewards.base import name_of, weights_by_name
+from grpo_nb.reward_identity import hash_of_parts, parts_of
+from grpo_nb.rewards.base import weights_by_name
+from grpo_nb.rewards.compose import adaptive_states
 
 RewardFunction = Callable[..., Sequence[float | None]]
 
@@ -54,6 +57,9 @@ def checked_rewards(rewards: list[RewardFunction], task: Task, settings: Setting
 
 
 def source_of(reward: RewardFunction) -> str:
+    """Return the source text of a reward: of the function, of what a `functools.partial` wraps, or of the object's class."""
+    while isinstance(reward, functools.partial):
+        reward = reward.func
     target = reward if inspect.isroutine(reward) else type(reward)
     try:
         return inspect.getsource(target)
@@ -66,7 +72,6 @@ def run_info(
 ) -> dict[str, Any]:
     """Return what `run.json` says of a run that starts now: `obstacle` is why prompts are not shared, if they are not."""
     gpu = find_gpu()
-    sources = {name_of(reward): source_of(reward) for reward in rewards}
     return {
         "status": "running",
         **process_identity(),
@@ -81,13 +86,7 @@ def run_info(
             "fingerprint": task.fingerprint,
         },
         "rewards": [
-            {
-                "name": name,
-                "weight": weight,
-                "call": repr(reward),
-                "source": sources[name],
-                "sha256": hashlib.sha256(sources[name].encode()).hexdigest(),
-            }
+            {"name": name, "weight": weight, **_described(reward)}
             for (name, weight), reward in zip(weights.items(), rewards, strict=True)
         ],
         "machine": {
@@ -98,4 +97,16 @@ def run_info(
         },
         "versions": package_versions(),
         "rollout": f"stock ({obstacle})" if obstacle else "shared prompts",
+    }
+
+
+def _described(reward: RewardFunction) -> dict[str, Any]:
+    source, parts = source_of(reward), parts_of(reward)
+    return {
+        "call": repr(reward),
+        "source": source,
+        "sha256": hashlib.sha256(source.encode()).hexdigest(),
+        "identity": hash_of_parts(parts),
+        "parts": parts,
+        "fades": bool(adaptive_states([reward])),
     }

@@ -7,33 +7,34 @@ runs/<name>/
   02-correctness/
   figures/            the curves of all stages in one figure
 
-Not covered: going on in the middle of a stage. One that did not finish is trained again from its start.
+A stage that was cut short goes on from its checkpoint, as a run of its own would.
 """
 
 from __future__ import annotations
 
-import hashlib
+import dataclasses
 import html
 import json
+import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from grpo_nb.checkpoints import newest_checkpoint
 from grpo_nb.config import Settings
 from grpo_nb.data import Task
 from grpo_nb.metrics import Run, describe, new_run_folder, shown_path, write_json
-from grpo_nb.rewards.base import weights_by_name
 from grpo_nb.rewards.compose import adaptive_states
+from grpo_nb.stage_plans import plan_of, require_same_plan, settings_of, try_rewards
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# What load_model has made of the model cannot change between stages.
-_OF_THE_MODEL = ("model", "load_in_4bit", "lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules")
+    from grpo_nb.health_alerts import Alert
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +56,11 @@ class Stage:
 class StagedRun:
     """Several runs on one adapter, read from their folder whenever it is asked. Made by `train_stages` or `open_stages`."""
 
-    def __init__(self, path: str | Path, *, model: Any = None, tokenizer: Any = None) -> None:
+    def __init__(self, path: str | Path, *, model: Any = None, tokenizer: Any = None, count: int | None = None) -> None:
         self.path = Path(path)
         self._model, self._tokenizer = model, tokenizer
+        # A stage may choose its questions from the stages before it, and must choose the same ones when it is resumed.
+        self._count = count
 
     @property
     def name(self) -> str:
@@ -72,7 +75,7 @@ class StagedRun:
     @property
     def runs(self) -> list[Run]:
         """The run of each stage begun so far. Only the last one holds the model: the others' adapters are on disk."""
-        folders = [self.path / stage["folder"] for stage in self.plan["stages"]]
+        folders = [self.path / stage["folder"] for stage in self.plan["stages"][: self._count]]
         begun = [folder for folder in folders if (folder / "run.json").is_file()]
         return [
             Run(folder, model=self._model, tokenizer=self._tokenizer) if folder == begun[-1] else Run(folder)
@@ -103,18 +106,29 @@ class StagedRun:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The rows of all stages in one line, `step` counting on; `stage` names the stage, `stage_step` is the step in it."""
-        rows: list[dict[str, Any]] = []
-        names = {stage["folder"]: stage["name"] for stage in self.plan["stages"]}
         total = sum(stage["steps"] for stage in self.plan["stages"])
+        return [
+            {**row, "step": done + row["step"], "max_steps": total, "stage": stage, "stage_step": row["step"]}
+            for stage, done, _, of_stage in self._in_order()
+            for row in of_stage
+        ]
+
+    def alerts(self) -> list[Alert]:
+        """The health alerts of all stages, `step` counting on as in `rows`; each message begins with its stage."""
+        return [
+            dataclasses.replace(alert, step=done + alert.step, message=f"{stage}: {alert.message}")
+            for stage, done, run, _ in self._in_order()
+            for alert in run.alerts()
+        ]
+
+    def _in_order(self) -> Iterator[tuple[str, int, Run, list[dict[str, float]]]]:
+        """Name of each stage begun, the steps done before it, its run, and its rows."""
+        names = {stage["folder"]: stage["name"] for stage in self.plan["stages"]}
         done = 0
         for run in self.runs:
-            of_stage = run.rows
-            rows += [
-                {**row, "step": done + row["step"], "max_steps": total, "stage": names[run.name], "stage_step": row["step"]}
-                for row in of_stage
-            ]  # fmt: skip
-            done += int(of_stage[-1]["step"]) if of_stage else 0
-        return rows
+            rows = run.rows
+            yield names[run.name], done, run, rows
+            done += int(rows[-1]["step"]) if rows else 0
 
     @property
     def metrics(self) -> pandas.DataFrame:
@@ -130,7 +144,8 @@ class StagedRun:
         infos = [run.info for run in self.runs]
         weights = {name: weight for info in infos for name, weight in plots.weights_of_run(info).items()}
         beta = max((info["settings"]["beta"] for info in infos), default=None)
-        return plots.training_figure(self.rows, weights, beta)
+        alerts = [alert.to_dict() for alert in self.alerts()]
+        return plots.training_figure(self.rows, weights, beta, alerts=alerts)
 
     def summary(self) -> str:
         """A line for each stage, and what the KL is measured against."""
@@ -181,12 +196,12 @@ def train_stages(
     *,
     name: str | None = None,
     reference: Literal["start", "base"] = "start",
-    resume: bool = False,
+    resume: bool | Literal["auto"] = False,
 ) -> StagedRun:
     """Train the stages one after the other on the model's LoRA, each as `train` does, and return them as one.
 
     Each stage has a new optimizer, warm-up and data order, as its own run would. Adaptive rewards that are used in several
-    stages keep what they know. An interrupt ends the stages; what is finished stays.
+    stages keep what they know. An interrupt ends the stages; what is there stays, and `resume="auto"` goes on with it.
 
     Args:
         model: From `load_model`, with a LoRA, trained in place.
@@ -198,8 +213,10 @@ def train_stages(
         reference: What the KL of each stage is measured against: `"start"` holds a stage to the model it began with, so that
             the KL starts at 0 in every stage and bounds how far that stage goes; `"base"` holds all of them to the
             model without adapter, so that a later stage also pays for what the earlier ones have moved.
-        resume: Go on with the staged run of this name, if there is one: finished stages are not trained again, and a
-            stage that did not finish is trained from its start, with the adapter of the stage before.
+        resume: "auto", or True, which is the same, goes on with the staged run of this name, if there is one, after whatever
+            ended it: finished stages are not trained again, a stage that was cut short goes on from its newest checkpoint, and
+            the end is what it would have been. What a stage has left without a complete checkpoint is set
+            aside, and it begins again with the adapter of the stage before.
 
     Raises:
         ValueError: Stages that cannot work, or that are not those of the run to go on with.
@@ -216,22 +233,26 @@ def train_stages(
     """  # fmt: skip
     if reference not in _REFERENCES:
         raise ValueError(f"reference = {reference!r} must be 'start' or 'base'.")
-    of_stages = _settings_of(stages, settings)
-    plan = _plan(stages, of_stages, task, reference)
+    of_stages = settings_of(stages, settings)
+    plan = plan_of(stages, of_stages, task, reference)
+    if resume not in (True, False, "auto"):
+        raise ValueError(f"resume = {resume!r} must be 'auto' or True to go on with the run called `name`, or False.")
     if resume and name is None:
-        raise ValueError("resume=True needs the name of the staged run to go on with: name='...'.")
+        raise ValueError(f"resume={resume!r} needs the name of the staged run to go on with: name='...'.")
     from grpo_nb.models import load_adapter
     from grpo_nb.training import train
 
     # A mistake in the third stage's rewards is found before the first is trained.
     for stage, its_settings in zip(stages, of_stages, strict=True):
-        _try_rewards(stage, task, its_settings)
+        try_rewards(stage, task, its_settings)
     root = of_stages[0].run_root
     folder = Path(root) / str(name)
-    is_resumed = resume and (folder / "stages.json").is_file()
+    is_resumed = bool(resume) and (folder / "stages.json").is_file()
     if is_resumed:
-        _require_same_plan(StagedRun(folder).plan, plan, folder)
+        require_same_plan(StagedRun(folder).plan, plan, folder)
     else:
+        if resume:
+            _remove_unbegun(folder)
         folder = new_run_folder(root, name)
         model.save_pretrained(folder / "start", selected_adapters=["default"])
         write_json(folder / "stages.json", plan)
@@ -241,20 +262,70 @@ def train_stages(
         load_adapter(model, list(finished.values())[-1].adapter_path if finished else folder / "start")
 
     known: set[int] = set()
-    for stage, its_settings, planned in zip(stages, of_stages, plan["stages"], strict=True):
-        if planned["folder"] not in finished:
-            was_begun = _set_aside(folder / planned["folder"])
-            _prepare_adaptive(stage, known, was_begun)
-            its_task = stage.task(task, staged) if callable(stage.task) else stage.task or task
+    for number, (stage, its_settings, planned) in enumerate(zip(stages, of_stages, plan["stages"], strict=True)):
+        run = finished.get(planned["folder"])
+        if run is None:
+            goes_on = is_resumed and _can_go_on(folder / planned["folder"])
+            if not goes_on:
+                _prepare_adaptive(stage, known)
+            before = StagedRun(folder, model=model, tokenizer=tokenizer, count=number)
+            its_task = stage.task(task, before) if callable(stage.task) else stage.task or task
             run = train(
                 model, tokenizer, its_task, stage.rewards, its_settings.replace(run_root=str(folder)),
-                name=planned["folder"], reference=reference,
+                name=planned["folder"], reference=reference, resume="auto" if goes_on else None,
             )  # fmt: skip
             if run.status != "finished":
                 break
+        if is_resumed:
+            _take_up_memory(stage, run)
         known |= {id(state) for state, _ in adaptive_states(stage.rewards)}
     _save_figure(staged)
     return staged
+
+
+def _remove_unbegun(folder: Path) -> None:
+    """Make room where a staged run was killed before its plan was written: nothing was trained there."""
+    if folder.is_dir() and all(
+        file.name == "start" or file.name.startswith(".stages.json") for file in folder.iterdir()
+    ):
+        shutil.rmtree(folder)
+
+
+def _can_go_on(folder: Path) -> bool:
+    """Whether a stage can go on from a checkpoint. What one without any has left is set aside: nothing measured is lost."""
+    if not folder.exists():
+        return False
+    newest = newest_checkpoint(folder / "checkpoints")
+    if (folder / "run.json").is_file() and newest.path is not None:
+        return True
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.unfinished-{number}")).exists():
+        number += 1
+    folder.rename(aside)
+    why = "; ".join(newest.passed_over) or "it ended before its first one"
+    warnings.warn(
+        f"The stage {folder.name!r} has no complete checkpoint ({why}): what it left is in {aside.name!r}, and it begins "
+        "again from its start.",
+        stacklevel=3,
+    )
+    return False
+
+
+def _take_up_memory(stage: Stage, run: Run) -> None:
+    """Give the rewards of a finished stage what they knew at its end, which a new process does not know."""
+    from grpo_nb.resumable import load_reward_states, reward_states
+
+    if not reward_states(stage.rewards):
+        return
+    checkpoint = newest_checkpoint(run.path / "checkpoints")
+    if checkpoint.path is None:
+        warnings.warn(
+            f"What the rewards of the stage {stage.name!r} have learnt is not known: its last checkpoint is gone or damaged. "
+            "Those that later stages use go on with what they hold now.",
+            stacklevel=3,
+        )
+        return
+    load_reward_states(stage.rewards, json.loads((checkpoint.path / "observers.json").read_text())["rewards"])
 
 
 def _is_finished(run: Run) -> bool:
@@ -266,120 +337,13 @@ def _is_finished(run: Run) -> bool:
     return run.status == "finished"
 
 
-def _prepare_adaptive(stage: Stage, known: set[int], was_begun: bool) -> None:
+def _prepare_adaptive(stage: Stage, known: set[int]) -> None:
     """Let adaptive rewards go on from the stages before, and those that are new here begin from nothing."""
     for state, decay in adaptive_states(stage.rewards):
-        if id(state) not in known:
-            state.start_over()
-        elif not was_begun:  # else it still has what the stage began with, and goes back to it at step 0
+        if id(state) in known:
             state.carry_over(decay)
-
-
-def _settings_of(stages: Sequence[Stage], settings: Settings | None) -> list[Settings]:
-    if not stages:
-        raise ValueError("stages is empty: give at least one gn.Stage(name=..., rewards=[...], steps=...).")
-    made: list[Settings] = []
-    for stage in stages:
-        own = stage.settings or settings
-        if own is None:
-            raise ValueError(f"the stage {stage.name!r} has no settings: give them to it, or to train_stages for all.")
-        made.append(own.replace(max_steps=stage.steps) if stage.steps is not None else own)
-        for field in _OF_THE_MODEL:
-            if getattr(made[-1], field) != getattr(made[0], field):
-                raise ValueError(
-                    f"the stage {stage.name!r} has {field} = {getattr(made[-1], field)!r}, the first one "
-                    f"{getattr(made[0], field)!r}: the stages train one adapter on one model, which is loaded already."
-                )
-    names = [stage.name for stage in stages]
-    for stage_name in names:
-        if names.count(stage_name) > 1:
-            raise ValueError(f"two stages are named {stage_name!r}: give each a name of its own.")
-        if not stage_name or not all(c.isascii() and (c.isalnum() or c in "._-") for c in stage_name):
-            raise ValueError(f"stage name {stage_name!r} may hold letters, digits, '.', '_' and '-' only.")
-    return made
-
-
-def _plan(stages: Sequence[Stage], settings: Sequence[Settings], task: Task, reference: str) -> dict[str, Any]:
-    entries = []
-    for number, (stage, own) in enumerate(zip(stages, settings, strict=True), 1):
-        weights = weights_by_name(stage.rewards)
-        if not weights:
-            raise ValueError(f"the stage {stage.name!r} has no rewards.")
-        entries.append(
-            {
-                "name": stage.name,
-                "folder": f"{number:02d}-{stage.name}",
-                "steps": own.max_steps,
-                "rewards": weights,
-                "code": [_code_hash(reward) for reward in stage.rewards],
-                "settings": own.to_dict(),
-                "task": _task_mark(stage.task),
-            }
-        )
-    # Through JSON, so that a plan just made equals the same one read back.
-    return json.loads(json.dumps({"reference": reference, "task": task.fingerprint, "stages": entries}, default=str))
-
-
-def _task_mark(task: Task | Callable[..., Task] | None) -> str | None:
-    if task is None:
-        return None
-    return task.fingerprint if isinstance(task, Task) else _code_hash(task)
-
-
-def _code_hash(reward: Callable[..., Any]) -> str:
-    from grpo_nb.run_info import source_of
-
-    return hashlib.sha256(source_of(reward).encode()).hexdigest()
-
-
-def _try_rewards(stage: Stage, task: Task, settings: Settings) -> None:
-    from grpo_nb.run_info import checked_rewards
-
-    try:
-        checked_rewards(list(stage.rewards), stage.task if isinstance(stage.task, Task) else task, settings)
-    except Exception as error:
-        error.add_note(f"This was a reward of the stage {stage.name!r}; no stage was begun.")
-        raise
-
-
-def _require_same_plan(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
-    for key in ("reference", "task"):
-        if before[key] != now[key]:
-            raise ValueError(
-                f"the staged run {folder.name!r} has another {key}: {before[key]!r}, not {now[key]!r}. Go on with the same, or "
-                "choose another name."
-            )
-    if [s["name"] for s in before["stages"]] != [s["name"] for s in now["stages"]]:
-        raise ValueError(
-            f"the staged run {folder.name!r} has the stages {[s['name'] for s in before['stages']]}, not "
-            f"{[s['name'] for s in now['stages']]}. Go on with the same, or choose another name."
-        )
-    for old, new in zip(before["stages"], now["stages"], strict=True):
-        # Where runs lie says nothing about what they are.
-        old_settings, new_settings = ({**s["settings"], "run_root": ""} for s in (old, new))
-        changed = [key for key in new_settings if old_settings.get(key) != new_settings[key]]
-        changed += ["rewards"] if (old["rewards"], old["code"]) != (new["rewards"], new["code"]) else []
-        changed += ["task"] if old["task"] != new["task"] else []
-        if changed:
-            raise ValueError(
-                f"the stage {new['name']!r} of {folder.name!r} was planned with other {', '.join(changed)}: going on would mix "
-                "two trainings under one name. Go on with the same, or choose another name."
-            )
-
-
-def _set_aside(folder: Path) -> bool:
-    """Rename what an unfinished stage has left, and say whether there was any: nothing that was measured is lost."""
-    if not folder.exists():
-        return False
-    number = 1
-    while (aside := folder.with_name(f"{folder.name}.unfinished-{number}")).exists():
-        number += 1
-    folder.rename(aside)
-    warnings.warn(
-        f"The stage {folder.name!r} had not finished: what it left is in {aside.name!r}, and it begins again from its start.",
-        stacklevel=3,
-    )
-    return True
+        else:
+            state.start_over()
 
 
 def _save_figure(staged: StagedRun) -> None:

@@ -1,5 +1,8 @@
 """The same attention without copies of shared key/value heads."""
 
+import sys
+import threading
+
 import pytest
 import torch
 from transformers.integrations import sdpa_attention
@@ -63,6 +66,51 @@ def test_what_is_not_covered_runs_as_before(case: str) -> None:
     with grouped_attention():
         got, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](layer, *inputs, mask, **more)
     assert torch.equal(got, expected)
+
+
+def test_threads_come_and_go_in_any_order() -> None:
+    stock = sdpa_attention.sdpa_attention_forward
+    is_in, may_leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with grouped_attention():
+            is_in.set()
+            may_leave.wait(10)
+
+    thread = threading.Thread(target=other)
+    with grouped_attention():
+        thread.start()
+        assert is_in.wait(10)
+        with grouped_attention():
+            pass
+        patched = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        assert patched is not stock
+    # The block that came first is left first: the other thread must not lose what it relies on.
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is patched
+    may_leave.set()
+    thread.join(10)
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is stock
+
+
+def test_many_threads_at_a_time_leave_the_stock_attention() -> None:
+    stock, seen = sdpa_attention.sdpa_attention_forward, []
+
+    def work() -> None:
+        for _ in range(300):
+            with grouped_attention():
+                seen.append(ALL_ATTENTION_FUNCTIONS["sdpa"] is not stock)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(seen) == 8 * 300 and all(seen) and ALL_ATTENTION_FUNCTIONS["sdpa"] is stock
 
 
 def test_an_error_inside_puts_the_stock_attention_back() -> None:

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -259,6 +260,57 @@ def test_another_training_is_refused_with_each_difference(half_done) -> None:
     assert crashed.status == "crashed" and len(crashed.rows) == 4, "nothing may have been written"
 
 
+def test_other_parameters_of_a_reward_are_said(fresh, settings: gn.Settings) -> None:
+    model, tokenizer, task, _ = fresh
+
+    def rewards(tolerance: float, words: int) -> list:
+        def graded(completions: list, **columns: object) -> list[float]:
+            return [score * words for score in brevity(completions)]
+
+        return [gn.rewards.clipped(gn.rewards.number(tolerance=tolerance), 0, 1), graded]
+
+    def train(steps: int, *parameters: float) -> list[str]:
+        resume = None if steps == 1 else "told"
+        run = gn.train(model, tokenizer, task, rewards(*parameters), settings.replace(max_steps=steps),
+                       name="told", resume=resume)  # fmt: skip
+        return run.info["resumed"][-1]["changed"] if resume else []
+
+    train(1, 0.1, 1)
+    told = "the reward 'number' has changed: inner.tolerance was 0.1, is 0.5"
+    with pytest.warns(UserWarning, match=re.escape(told)) as said:
+        changed = train(2, 0.5, 2)
+    assert changed == ["max_steps was 1, is 2", told, "the reward 'graded' has changed: closure words was 1, is 2"]
+    assert any("closure words was 1, is 2" in str(warning.message) for warning in said)
+    assert train(3, 0.5, 2) == ["max_steps was 2, is 3"], "the run goes by what it was resumed with"
+    info = gn.open_run(Path(settings.run_root) / "told").info
+    for reward in info["rewards"]:  # a run of a version that did not know parameters
+        del reward["identity"], reward["parts"], reward["fades"]
+    change_info(Path(settings.run_root) / "told", rewards=info["rewards"])
+    assert train(4, 0.9, 9) == ["max_steps was 3, is 4"]
+
+
+def test_completions_cut_off_by_a_crash_are_said_and_set_aside(half_done) -> None:
+    model, tokenizer, task, settings, whole, crashed = half_done
+    empty, half, unreadable = (crashed.path / "completions" / f"step_00000{step}.parquet" for step in (1, 2, 3))
+    empty.write_bytes(b"")
+    half.write_bytes(half.read_bytes()[: half.stat().st_size // 2])
+    content = unreadable.read_bytes()
+    unreadable.write_bytes(content[:4] + bytes(len(content) - 8) + content[-4:])
+    assert "4 rows were looked at" in gn.check_health(crashed).checked
+    with pytest.warns(UserWarning, match="step_000001.parquet is damaged, and was renamed; .*step_000002.parquet"):
+        run = gn.train(model, tokenizer, task, [brevity], settings, resume="whole-5")
+    assert run.status == "finished" and run.info["resumed"][0]["damaged"] == [empty.name, half.name]
+    assert sorted(file.name for file in empty.parent.glob("*.damaged")) == [
+        "step_000001.damaged",
+        "step_000002.damaged",
+    ]
+    drop = {"step_time"}
+    assert [{k: v for k, v in row.items() if k not in drop} for row in run.rows] == [
+        {k: v for k, v in row.items() if k not in drop} for row in whole.rows
+    ]
+    pandas.testing.assert_frame_equal(run.completions(5), whole.completions(5))
+
+
 def test_more_steps_go_on_and_are_stated(half_done) -> None:
     model, tokenizer, task, settings, whole, _ = half_done
     with pytest.raises(ValueError, match="is finished: it has done its 5 steps"):
@@ -362,6 +414,41 @@ def test_an_error_is_explained_and_saves_what_there_is(fresh, settings, reward, 
         gn.train(model, tokenizer, task, [reward], settings, name="failed")
     run = gn.open_run(Path(settings.run_root) / "failed")
     assert run.status == "failed" and len(run.rows) == run.checkpoint_step == 1 and run.adapter_path.is_dir()
+
+
+@pytest.mark.parametrize("is_vllm", [False, True], ids=["smaller batch", "share of vLLM"])
+def test_the_advice_after_out_of_memory_can_be_pasted(fresh, settings: gn.Settings, is_vllm: bool) -> None:
+    model, tokenizer, task, back = fresh
+    full = True
+
+    def brevity_without_memory(completions: list, trainer_state=None, **columns: object) -> list[float]:
+        if full and getattr(trainer_state, "global_step", 0) == 2:
+            raise RuntimeError("No available memory for the cache blocks" if is_vllm else "CUDA out of memory.")
+        return brevity(completions)
+
+    settings = settings.replace(fast_inference=is_vllm, max_steps=4)
+    with pytest.raises(gn.EnvironmentProblem) as caught:
+        gn.train(model, tokenizer, task, [brevity_without_memory], settings, name="full")
+    failed = gn.open_run(Path(settings.run_root) / "full")
+    assert f"What the 2 steps have taught is in {str(failed.adapter_path)!r}" in str(caught.value)
+    lines = [line.strip() for line in str(caught.value).splitlines() if line.startswith("    ")]
+    full = False
+    made = {"gn": gn, "settings": settings, "task": task, "rewards": [brevity_without_memory]}
+    exec("\n".join(lines), made)
+    run, changed = made["run"], made["settings"]
+    assert run.status == "finished" and changed != settings and run.settings == changed
+    if is_vllm:
+        assert run.path == failed.path and run.info["resumed"][0]["step"] == 2 and len(run.rows) == 4
+        return
+    assert "it is another run" in str(caught.value) and run.name == "full-2" and len(run.rows) == 4
+    assert run.info["reference"] == "the adapter it started from"
+    started, learnt = (
+        load_file(f / "adapter_model.safetensors") for f in (run.path / "reference", failed.adapter_path)
+    )
+    assert all(torch.equal(started[name], learnt[name]) for name in learnt)
+    back()
+    with pytest.raises(ValueError, match="started with other settings: per_device_train_batch_size was 8"):
+        gn.train(model, tokenizer, task, [brevity_without_memory], changed, resume="full")
 
 
 class StopButton:
