@@ -43,6 +43,7 @@ _PUBLIC = {
     "load_model": "models",
     "load_task": "data",
     "loss_types": "losses",
+    "open_bundle": "bundle",
     "open_run": "metrics",
     "open_stages": "stages",
     "plan": "planning",
@@ -57,6 +58,7 @@ _PUBLIC = {
     "think_answer": "formats",
     "train": "training",
     "train_stages": "stages",
+    "write_bundle": "bundle",
     "xml": "formats",
 }
 _MODULES = ("rewards",)
@@ -64,6 +66,8 @@ _MODULES = ("rewards",)
 if TYPE_CHECKING:
     from grpo_nb import rewards as rewards
     from grpo_nb.baseline_gate import baseline as baseline
+    from grpo_nb.bundle import open_bundle as open_bundle
+    from grpo_nb.bundle import write_bundle as write_bundle
     from grpo_nb.checks import check_rewards as check_rewards
     from grpo_nb.config import EMBEDDED_MODEL as EMBEDDED_MODEL
     from grpo_nb.config import Settings as Settings
