@@ -46,12 +46,15 @@ _PUBLIC = {
     "load_model": "models",
     "load_task": "data",
     "loss_types": "losses",
+    "open_bundle": "bundle",
     "open_run": "metrics",
     "open_stages": "stages",
     "plan": "planning",
     "plan_export": "export_plan",
+    "plan_push": "hub_files",
     "preset": "config",
     "prime": "priming",
+    "push_to_hub": "hub",
     "reweight": "scoring",
     "score": "scoring",
     "run_untrusted": "sandbox",
@@ -59,6 +62,7 @@ _PUBLIC = {
     "think_answer": "formats",
     "train": "training",
     "train_stages": "stages",
+    "write_bundle": "bundle",
     "xml": "formats",
 }
 _MODULES = ("rewards",)
@@ -66,6 +70,8 @@ _MODULES = ("rewards",)
 if TYPE_CHECKING:
     from grpo_nb import rewards as rewards
     from grpo_nb.baseline_gate import baseline as baseline
+    from grpo_nb.bundle import open_bundle as open_bundle
+    from grpo_nb.bundle import write_bundle as write_bundle
     from grpo_nb.checks import check_rewards as check_rewards
     from grpo_nb.config import EMBEDDED_MODEL as EMBEDDED_MODEL
     from grpo_nb.config import Settings as Settings
@@ -91,6 +97,8 @@ if TYPE_CHECKING:
     from grpo_nb.health import check_health as check_health
     from grpo_nb.health_alerts import Alert as Alert
     from grpo_nb.heldout_sets import load_holdout as load_holdout
+    from grpo_nb.hub import push_to_hub as push_to_hub
+    from grpo_nb.hub_files import plan_push as plan_push
     from grpo_nb.losses import importance_sampling_levels as importance_sampling_levels
     from grpo_nb.losses import loss_types as loss_types
     from grpo_nb.metrics import Run as Run
