@@ -8,6 +8,7 @@ from typing import Any
 
 from grpo_nb.checkpoints import is_disk_full
 from grpo_nb.environment import EnvironmentProblem
+from grpo_nb.gpu_errors import gpu_problem
 from grpo_nb.health_alerts import Alert
 from grpo_nb.health_memory import is_out_of_memory
 from grpo_nb.reward_calls import RewardError, is_async, to_floats
@@ -96,6 +97,9 @@ def explained(error: Exception, run: Path, alert: Alert | None = None) -> Except
             f"gn.train(..., resume={str(run)!r})."
         )
     else:
-        return error
+        problem = gpu_problem(error)
+        if problem is None:
+            return error
+        problem.add_note(f"What was trained is kept in {str(run)!r}.")
     problem.__cause__ = error
     return problem
