@@ -23,16 +23,14 @@ from grpo_nb.environment import Gpu
 _INSTALL = "pip install -r requirements-gpu.txt, then restart the kernel"
 _WITHOUT = "fast_inference=False says that you want it so"
 # Compiled parts that a lazy `import vllm` leaves out, so that a build for another torch would be found only later
-# (unsloth/import_fixes.py, _VLLM_COMPILED_EXTENSIONS).
+# (unsloth/import_fixes.py, _VLLM_COMPILED_EXTENSIONS, has their names in each release).
 _IMPORT = """
-import importlib, vllm
+import importlib, pathlib, vllm
 from vllm import LLM, SamplingParams
 from vllm.lora.request import LoRARequest
-for name in ("vllm._C", "vllm._C_stable_libtorch", "vllm._moe_C"):
-    try:
-        importlib.import_module(name)
-    except ModuleNotFoundError:
-        pass
+for file in pathlib.Path(vllm.__file__).parent.glob("*_C*.so"):
+    if file.name.startswith(("_C", "_moe_C")):
+        importlib.import_module("vllm." + file.name.split(".")[0])
 """
 _IMPORT_SECONDS = 120
 # unsloth/models/loader.py: VLLM_UNSUPPORTED_MODEL_TYPES, VLLM_NEEDS_SM80_MODEL_TYPES; unsloth/models/vision.py:
@@ -45,6 +43,7 @@ SUPPORTED_IMAGE_TYPES = (
 )  # fmt: skip
 # unsloth_zoo/vllm_utils.py, patch_vllm: versions whose memory allocator crashes in standby mode.
 _STANDBY_CRASHES = ("0.10", "0.14")
+_HOTTEST = 2.0  # vllm/sampling_params.py, _verify_args
 # vLLM 0.28 moved bitsandbytes into a package of its own (unsloth_zoo/vllm_utils.py, load_vllm).
 _BNB_LEFT_IN, _BNB_PLUGIN = "0.28", "vllm-bnb-plugin"
 
@@ -83,6 +82,10 @@ def vllm_obstacle(
         return VllmObstacle(f"vLLM needs compute capability 7.0, and {gpu.name} has {major}.{minor}", _WITHOUT)
     if "GB10" in gpu.name.upper():
         return VllmObstacle("Unsloth does not run vLLM on a DGX Spark", _WITHOUT)
+    if settings.temperature > _HOTTEST:
+        return VllmObstacle(
+            f"vLLM samples at temperatures up to {_HOTTEST}, not {settings.temperature}", f"temperature={_HOTTEST}"
+        )
     version = _version("vllm")
     if version is None:
         return VllmObstacle("vLLM is not installed", _INSTALL)
