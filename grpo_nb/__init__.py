@@ -47,6 +47,7 @@ _PUBLIC = {
     "load_task": "data",
     "loss_types": "losses",
     "open_bundle": "bundle",
+    "models_for": "models_by_hardware",
     "open_run": "metrics",
     "open_stages": "stages",
     "plan": "planning",
@@ -104,6 +105,7 @@ if TYPE_CHECKING:
     from grpo_nb.metrics import Run as Run
     from grpo_nb.metrics import open_run as open_run
     from grpo_nb.models import load_model as load_model
+    from grpo_nb.models_by_hardware import models_for as models_for
     from grpo_nb.planning import plan as plan
     from grpo_nb.priming import prime as prime
     from grpo_nb.sandbox import Call as Call

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config import Settings
 from grpo_nb.data import Task
+from grpo_nb.loading import has_engine
 from grpo_nb.metrics import tidy_row
 from grpo_nb.reward_calls import displayable, shorten
 from grpo_nb.rewards.base import weights_by_name
@@ -155,7 +156,7 @@ def dry_run(
         # What makes a run visible elsewhere, or saves it, has no place in a dry one.
         quiet = {"report_to": "none", "save_strategy": "no"}
         quiet_settings = settings.replace(extra={**settings.extra, **quiet})
-        arguments = training._grpo_arguments(quiet_settings, weights, Path(folder))
+        arguments = training._grpo_arguments(quiet_settings, weights, Path(folder), has_vllm=has_engine(model))
         if task.is_ordered:
             arguments.setdefault("shuffle_dataset", False)
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import importlib.util
 import os
 import platform
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 from grpo_nb.config import PRESETS, Settings, did_you_mean
 from grpo_nb.effective_rules import Effect, by_trl, kit_rows, on_cpu, on_gpu, requested_arguments
 from grpo_nb.environment import Gpu, find_gpu
+from grpo_nb.vllm_obstacles import vllm_obstacle
 
 # The cards of the presets, for plans made elsewhere: what nvidia-smi reports for them.
 GPUS: Mapping[str, Gpu] = {
@@ -82,7 +82,7 @@ def effective_settings(settings: Settings, machine: str | Gpu | None = None) -> 
     Args:
         settings: Of the run.
         machine: `cpu`, `t4`, `l4`, `a100`, `h100` or a `Gpu`; by default what is here. On another machine vLLM is taken to be
-            installed.
+            installed and to work; here its versions are compared, but it is not imported, which `load_model` does.
 
     Raises:
         ValueError: An unknown machine.
@@ -92,10 +92,11 @@ def effective_settings(settings: Settings, machine: str | Gpu | None = None) -> 
     'adamw_torch_fused'
     """
     gpu, is_here = find_machine(machine)
-    has_vllm = not is_here or importlib.util.find_spec("vllm") is not None
+    obstacle = vllm_obstacle(settings, gpu, settings.model, try_import=False) if is_here else None
+    has_vllm = obstacle is None
     has_bf16 = has_fast_bfloat16(gpu)
     asked = requested_arguments(settings, gpu=gpu, has_bf16=has_bf16, has_vllm=has_vllm)
-    rows = kit_rows(settings, gpu, has_vllm)
+    rows = kit_rows(settings, gpu, obstacle)
     arguments = dict(asked)
     rows += on_gpu(settings, arguments, gpu) if gpu is not None else on_cpu(settings, arguments, has_bf16)
     rows += by_trl(settings, arguments, is_gpu=gpu is not None)

@@ -14,6 +14,7 @@ from typing import Any
 
 from grpo_nb.config import Settings
 from grpo_nb.environment import Gpu
+from grpo_nb.vllm_obstacles import VllmObstacle
 
 _SAME_NAME = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "max_completion_length",
@@ -42,7 +43,7 @@ def requested_arguments(settings: Settings, *, gpu: Gpu | None, has_bf16: bool, 
         settings: Of the run.
         gpu: That trains, or None for a CPU.
         has_bf16: Whether bfloat16 is fast on it.
-        has_vllm: Whether vLLM is installed.
+        has_vllm: Whether vLLM generates: for a loaded model, whether it has an engine.
     """
     vllm = {"use_vllm": True} if settings.fast_inference and gpu is not None and has_vllm else {}
     return {
@@ -56,8 +57,9 @@ def requested_arguments(settings: Settings, *, gpu: Gpu | None, has_bf16: bool, 
     }
 
 
-def kit_rows(settings: Settings, gpu: Gpu | None, has_vllm: bool) -> list[Effect]:
+def kit_rows(settings: Settings, gpu: Gpu | None, obstacle: VllmObstacle | None) -> list[Effect]:
     rows = []
+    has_vllm = obstacle is None
     if settings.fast_inference and gpu is None:
         rows.append(
             Effect(
@@ -70,8 +72,8 @@ def kit_rows(settings: Settings, gpu: Gpu | None, has_vllm: bool) -> list[Effect
         rows.append(
             Effect(
                 "fast_inference", True, False,
-                "vLLM is not installed, so Unsloth's own, slower generation is used: pip install -r requirements-gpu.txt.",
-                "grpo_nb/models.py, load_model",
+                f"{obstacle.reason}, so Unsloth's own, slower generation is used. {obstacle.fix}.",
+                "grpo_nb/vllm_obstacles.py, vllm_obstacle",
             )
         )  # fmt: skip
     if settings.load_in_4bit and gpu is None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from grpo_nb.checkpoints import is_disk_full
 from grpo_nb.environment import EnvironmentProblem
+from grpo_nb.gpu_errors import gpu_problem
 from grpo_nb.health_alerts import Alert
 from grpo_nb.health_memory import is_out_of_memory
 from grpo_nb.resume import MAY_CHANGE
@@ -95,7 +96,10 @@ def explained(error: Exception, run: Path, alert: Alert | None = None) -> Except
             f"gn.train(..., resume={str(run)!r})."
         )
     else:
-        return error
+        problem = gpu_problem(error)
+        if problem is None:
+            return error
+        problem.add_note(f"What was trained is kept in {str(run)!r}.")
     problem.__cause__ = error
     return problem
 

@@ -1,38 +1,24 @@
-"""The sizes of a model, from the model itself or from its configuration, without loading it. What is not known is None."""
+"""The sizes of a model, from the model itself or its configuration, without loading its weights. What is not known is None."""
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.config import EMBEDDED_MODEL
+from grpo_nb.known_models import KNOWN_MODELS
 
 # Decoders with q, k, v, o and a gated MLP of three products, whose weights this module counts exactly (tests compare).
 _FAMILIES = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "smollm3"}
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
-def _qwen(hidden: int, inner: int, layers: int, heads: int, kv: int, vocab: int = 151_936, tied: bool = True) -> dict:
-    return {
-        "model_type": "qwen2", "hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers,
-        "num_attention_heads": heads, "num_key_value_heads": kv, "vocab_size": vocab, "tie_word_embeddings": tied,
-    }  # fmt: skip
-
-
-# The published config.json of the models that the presets name, so that they can be planned before they are downloaded.
-PUBLISHED: Mapping[str, Mapping[str, Any]] = {
-    EMBEDDED_MODEL: {
-        "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
-        "num_attention_heads": 9, "num_key_value_heads": 3, "vocab_size": 49_152, "tie_word_embeddings": True,
-    },
-    "unsloth/Qwen2.5-0.5B-Instruct": _qwen(896, 4864, 24, 14, 2),
-    "unsloth/Qwen2.5-1.5B-Instruct": _qwen(1536, 8960, 28, 12, 2),
-    "unsloth/Qwen2.5-3B-Instruct": _qwen(2048, 11_008, 36, 16, 2),
-    "unsloth/Qwen2.5-7B-Instruct": _qwen(3584, 18_944, 28, 28, 4, 152_064, False),
-}  # fmt: skip
+# Of the models that the presets name and of others that people train first, so that they can be planned before they are
+# downloaded.
+PUBLISHED: Mapping[str, Mapping[str, Any]] = KNOWN_MODELS
 
 
 @dataclass(frozen=True)
@@ -70,7 +56,8 @@ def shape_of(name: str, model: Any = None) -> ModelShape | None:
     """The sizes of a model, or None where neither the model nor a configuration on this machine tells them.
 
     Args:
-        name: A folder, a Hub id that is in the local cache, or one of the presets' models.
+        name: A folder, one of the models in `grpo_nb.known_models`, or a Hub id, whose config.json is fetched if it is not in
+            the local cache. Its weights are not.
         model: The loaded model, whose weights are then counted.
 
     >>> shape_of("SmolLM2-135M-Instruct").layers
@@ -99,7 +86,22 @@ def _read_config(name: str) -> tuple[Mapping[str, Any], str] | None:
         cached = try_to_load_from_cache(name, "config.json")
     except HFValidationError:  # a path, and none that exists: whether it can be loaded is for load_model to say
         return None
-    return (json.loads(Path(cached).read_text()), "config.json in the Hub's cache") if isinstance(cached, str) else None
+    if isinstance(cached, str):
+        return json.loads(Path(cached).read_text()), "config.json in the Hub's cache"
+    fetched = _fetched_config(name)
+    return None if fetched is None else (json.loads(Path(fetched).read_text()), "its config.json on the Hub")
+
+
+@functools.cache
+def _fetched_config(name: str) -> str | None:
+    """The path of a config.json fetched from the Hub, or None where that is not possible; asked once per process."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return hf_hub_download(name, "config.json", etag_timeout=5)
+    except (LocalEntryNotFoundError, RepositoryNotFoundError, HfHubHTTPError, OSError, ValueError):
+        return None  # the plan then says that the sizes are not known; loading says what is in the way
 
 
 def _from_config(config: Mapping[str, Any], source: str) -> ModelShape | None:

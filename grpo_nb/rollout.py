@@ -1,4 +1,4 @@
-"""Sampling completions: on a CPU the kit's own loop, elsewhere `model.generate`.
+"""Sampling completions: on a CPU the kit's own loop, on a GPU vLLM (grpo_nb.fast_generation) or Unsloth's `generate`.
 
 The loop computes each distinct prompt once (grpo_nb.shared_prompts), lets rows leave the batch when they end, and runs with
 the LoRA folded into the weights (grpo_nb.folded_lora). The trained tensors are never touched.
@@ -6,9 +6,10 @@ the LoRA folded into the weights (grpo_nb.folded_lora). The trained tensors are 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.models import import_unsloth
@@ -19,12 +20,16 @@ import torch
 from transformers import DynamicCache, GenerationConfig
 from transformers.cache_utils import DynamicLayer
 
+from grpo_nb.fast_generation import engine_as_before, sample_with_vllm, vllm_rollout_obstacle
 from grpo_nb.folded_lora import FoldedLora
 from grpo_nb.grouped_attention import grouped_attention
 from grpo_nb.shared_prompts import distinct, prompt_cache, shared_prompt_obstacle
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+# Prompts that are handed to vLLM at a time: it makes its own batches out of them, this is only how often progress is told.
+_ENGINE_BATCH = 256
 
 
 class _GrowingLayer(DynamicLayer):
@@ -267,20 +272,25 @@ def generate(
         **(drawn if temperature > 0 else {"do_sample": False}),
     )
     longest = max(map(len, ids)) + max_completion_length
-    run = _stock_sample
-    if shared_prompt_obstacle(model, longest) is None:
+    run, kept = _stock_sample, contextlib.nullcontext()
+    if vllm_rollout_obstacle(model) is None:
+        run, kept = sample_with_vllm, engine_as_before(model)
+        batch_size = max(batch_size, _ENGINE_BATCH)
+    elif shared_prompt_obstacle(model, longest) is None:
         run = functools.partial(sample, folded=FoldedLora.of(model))
     completions: dict[int, Completion] = {}
     # Prompts of similar length together, so that little is padding.
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-    for start in range(0, len(order), batch_size):
-        batch = order[start : start + batch_size]
-        samples = run(model, [ids[row] for row in batch], config)
-        for row, tokens in zip(batch, samples.tokens, strict=True):
-            text = tokenizer.decode(tokens, skip_special_tokens=True)
-            completions[row] = Completion(text, len(tokens), not tokens or tokens[-1] not in end_tokens, tuple(tokens))
-        if progress is not None:
-            progress(len(completions))
+    with kept:
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            samples = run(model, [ids[row] for row in batch], config)
+            for row, tokens in zip(batch, samples.tokens, strict=True):
+                text = tokenizer.decode(tokens, skip_special_tokens=True)
+                is_cut = not tokens or tokens[-1] not in end_tokens
+                completions[row] = Completion(text, len(tokens), is_cut, tuple(tokens))
+            if progress is not None:
+                progress(len(completions))
     return [completions[row] for row in range(len(ids))]
 
 
@@ -290,15 +300,37 @@ def _stock_sample(model: PreTrainedModel, prompts: Sequence[Sequence[int]], conf
     widest = max(map(len, prompts))
     ids = torch.tensor([[config.pad_token_id] * (widest - len(p)) + list(p) for p in prompts], device=model.device)
     mask = torch.tensor([[0] * (widest - len(p)) + [1] * len(p) for p in prompts], device=model.device)
-    training = model.training
-    model.eval()
-    try:
+    with _modes_kept(model):
         rows = model.generate(input_ids=ids, attention_mask=mask, generation_config=config, use_cache=True)
-    finally:
-        model.train(training)
     ends = set(config.eos_token_id)
     completions = []
     for row in rows[:, widest:].tolist():
         length = next((i + 1 for i, token in enumerate(row) if token in ends), len(row))
         completions.append(row[:length])
     return Samples(completions, None)
+
+
+@contextlib.contextmanager
+def _modes_kept(model: Any) -> Iterator[None]:
+    """Generate in evaluation mode and put the modes back: training, and on a GPU what Unsloth switches for generation.
+
+    Unsloth's `generate` clears gradient checkpointing on every module and puts it back only if the model was in training
+    mode when it was called (unsloth/models/llama.py, unsloth_fast_generate), so it is switched by Unsloth's own functions.
+    """
+    training = model.training
+    if not hasattr(model, "for_training"):  # not one that Unsloth patched for a GPU
+        model.eval()
+        try:
+            yield
+        finally:
+            model.train(training)
+        return
+    checkpointing = next(
+        (v for v in (getattr(m, "gradient_checkpointing", False) for m in model.modules()) if v), False
+    )
+    model.for_inference()
+    try:
+        yield
+    finally:
+        if training:
+            model.for_training(use_gradient_checkpointing=checkpointing)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import inspect
 import json
 import shutil
@@ -28,6 +27,7 @@ from grpo_nb.environment import find_gpu, require_disk
 from grpo_nb.failures import explained, guarded
 from grpo_nb.holdout import HoldoutScore
 from grpo_nb.liveness import training_here
+from grpo_nb.loading import generation_of, has_engine
 from grpo_nb.losses import check_loss
 from grpo_nb.metrics import Run, new_run_folder, write_json
 from grpo_nb.models import import_unsloth, is_bfloat16_supported
@@ -122,6 +122,7 @@ def train(
     _check_memory(model, tokenizer, task, settings, obstacle, is_refused=check_fit)
     resumption = find_run(settings, name, resume)
     info = run_info(settings, task, rewards, weights, obstacle)
+    info["generation"] = str(generation_of(model))
     if resumption is None:
         require_disk(Path(settings.run_root), _bytes_needed(model), "A run")
         run = Run(new_run_folder(settings.run_root, name), model=model, tokenizer=tokenizer)
@@ -309,7 +310,7 @@ def _build_trainer(
     obstacle: str | None,
 ) -> Any:
     trainer_class = _StockTrainer if obstacle else _SharedTrainer
-    arguments = _grpo_arguments(settings, recorder.weights, recorder.run.path)
+    arguments = _grpo_arguments(settings, recorder.weights, recorder.run.path, has_vllm=has_engine(model))
     if task.is_ordered:
         arguments.setdefault("shuffle_dataset", False)
     with _kept_precision(model):
@@ -345,12 +346,15 @@ def _kept_precision(model: Any) -> Iterator[None]:
                 parameter.data = source.clone() if ".ref." in name else source
 
 
-def _grpo_arguments(settings: Settings, weights: dict[str, float], folder: Path) -> dict[str, Any]:
+def _grpo_arguments(
+    settings: Settings, weights: dict[str, float], folder: Path, *, has_vllm: bool = False
+) -> dict[str, Any]:
     requested = requested_arguments(
         settings,
         gpu=find_gpu(),
         has_bf16=is_bfloat16_supported(),
-        has_vllm=importlib.util.find_spec("vllm") is not None,
+        # Installed is not enough: told to use vLLM with a model that was loaded without, TRL starts an engine of its own.
+        has_vllm=has_vllm,
     )
     return {
         "logging_steps": 1,

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import grpo_nb as gn
-from grpo_nb import models
+from grpo_nb import embedded_model, models
 from grpo_nb.rollout import generate
 
 
@@ -34,8 +34,8 @@ def test_it_speaks_in_16_and_4_bit(load_in_4bit: bool) -> None:
 
 
 def test_a_conversion_is_not_repeated(embedded_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "_convert_gguf", lambda *a: pytest.fail("converted again"))
-    assert models.embedded_model_folder() == embedded_folder
+    monkeypatch.setattr(embedded_model, "_convert_gguf", lambda *a: pytest.fail("converted again"))
+    assert embedded_model.embedded_model_folder() == embedded_folder
 
 
 def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,9 +44,9 @@ def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, monkeypatch: p
         raise KeyboardInterrupt
 
     monkeypatch.setenv("GRPO_NB_CACHE", str(tmp_path))
-    monkeypatch.setattr(models, "_convert_gguf", stop_half_way)
+    monkeypatch.setattr(embedded_model, "_convert_gguf", stop_half_way)
     with pytest.raises(KeyboardInterrupt):
-        models.embedded_model_folder()
+        embedded_model.embedded_model_folder()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -54,9 +54,9 @@ def test_a_damaged_wheel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     damaged = tmp_path / "model.gguf"
     damaged.write_bytes(b"GGUF, but not ours")
     monkeypatch.setenv("GRPO_NB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(models, "_embedded_gguf", lambda: damaged)
+    monkeypatch.setattr(embedded_model, "_embedded_gguf", lambda: damaged)
     with pytest.raises(gn.EnvironmentProblem, match="sha256"):
-        models.embedded_model_folder()
+        embedded_model.embedded_model_folder()
     assert not (tmp_path / "cache").exists()
 
 

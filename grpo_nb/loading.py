@@ -1,0 +1,123 @@
+"""What the loaders of Unsloth are told, and which path will generate: decided here, before anything is loaded."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_nb.config import Settings
+from grpo_nb.environment import EnvironmentProblem, Gpu
+from grpo_nb.gpu_errors import gpu_problem
+from grpo_nb.health_memory import explain_out_of_memory
+from grpo_nb.vllm_obstacles import VllmObstacle
+
+_KEPT_ON = "grpo_nb_generation"
+_said: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What generates completions for a loaded model."""
+
+    path: str
+    """`vllm`, `unsloth` or `kit`."""
+    reason: str = ""
+    """Why it is not vLLM, where vLLM was asked for."""
+    version: str = ""
+    """Of vLLM."""
+
+    def __str__(self) -> str:
+        if self.path == "vllm":
+            return f"vLLM {self.version}".strip()
+        name = {"unsloth": "Unsloth's own generation", "kit": "the kit's rollout on a CPU"}[self.path]
+        return f"{name}; not vLLM: {self.reason}" if self.reason else name
+
+
+def loader_arguments(settings: Settings, source: str, gpu: Gpu | None, *, use_vllm: bool) -> dict[str, Any]:
+    """The arguments of `FastLanguageModel.from_pretrained`.
+
+    No `dtype` on purpose: Unsloth takes bfloat16 from compute capability 8.0 on, else float16, or float32 for the families
+    that overflow in float16, by the same function that the trainer's `bf16` and `fp16` come from
+    (`grpo_nb.unsloth_first.is_bfloat16_supported`), so that the two cannot disagree.
+
+    Args:
+        settings: Of the run.
+        source: A folder or Hub id.
+        gpu: That trains, or None for a CPU.
+        use_vllm: Whether vLLM generates.
+    """
+    arguments: dict[str, Any] = {
+        "model_name": source,
+        "max_seq_length": settings.max_prompt_length + settings.max_completion_length,
+        "load_in_4bit": settings.load_in_4bit,
+        "load_in_16bit": not settings.load_in_4bit,
+        "use_gradient_checkpointing": _checkpointing(gpu),
+    }
+    if use_vllm:
+        arguments |= {
+            "fast_inference": True,
+            # Unsloth rounds it up to a rank that vLLM has kernels for.
+            "max_lora_rank": settings.lora_rank,
+            "gpu_memory_utilization": settings.gpu_memory_utilization,
+        }
+    return arguments
+
+
+def lora_arguments(settings: Settings, gpu: Gpu | None) -> dict[str, Any]:
+    """The arguments of `FastLanguageModel.get_peft_model`, but for the model."""
+    return {
+        "r": settings.lora_rank,
+        "lora_alpha": settings.lora_alpha,
+        "lora_dropout": settings.lora_dropout,
+        "target_modules": list(settings.lora_target_modules),
+        "use_gradient_checkpointing": _checkpointing(gpu),
+        "random_state": settings.seed,
+    }
+
+
+def _checkpointing(gpu: Gpu | None) -> str | bool:
+    # It trades time for memory: worth it on a GPU; on a CPU memory is not short, and it drops the key/value cache.
+    return "unsloth" if gpu is not None else False
+
+
+def say_once(obstacle: VllmObstacle) -> None:
+    """Warn, the first time in this process, that vLLM was asked for and is not used."""
+    if obstacle.reason in _said:
+        return
+    _said.add(obstacle.reason)
+    warnings.warn(
+        f"Completions are generated without vLLM, which is slower: {obstacle.reason}. "
+        f"What to do: {obstacle.fix}.",
+        stacklevel=3,
+    )
+
+
+def remember_generation(model: Any, generation: Generation) -> None:
+    """Note on the model what generates for it."""
+    setattr(model, _KEPT_ON, generation)
+
+
+def generation_of(model: Any) -> Generation:
+    """What generates for a loaded model; for one that the kit did not load, by whether it has an engine."""
+    noted = getattr(model, _KEPT_ON, None)
+    if isinstance(noted, Generation):
+        return noted
+    if has_engine(model):
+        return Generation("vllm")
+    return Generation("kit" if next(model.parameters()).device.type == "cpu" else "unsloth")
+
+
+def has_engine(model: Any) -> bool:
+    """Whether a vLLM engine shares the model's weights: then it samples, for the trainer and for everything else."""
+    return getattr(model, "vllm_engine", None) is not None
+
+
+def loading_problem(error: Exception, settings: Settings) -> Exception | None:
+    """The error to raise when loading failed for a reason that is known, with the setting to change; else None."""
+    alert = explain_out_of_memory(error, settings, place="loading")
+    if alert is not None:
+        problem = EnvironmentProblem(f"{alert.message} {alert.why} Write {alert.advice} ({type(error).__name__})")
+        problem.__cause__ = error
+        return problem
+    return gpu_problem(error)
