@@ -258,7 +258,7 @@ def disk_row(machine: Machine) -> Check:
         return Check("disk", "problem", f"{free:.1f} GB free", "Free at least 2 GB: model, run and export need it.")
     found = f"{free:.0f} GB free"
     if machine.host == "colab" and not machine.run_root.startswith("/content/drive"):
-        fix = "For a run that must survive it: set DRIVE = True in the settings, which puts the runs on your Google Drive."
+        fix = 'For a run that must survive it: set DRIVE = "grpo_nb" in the settings: a folder on your Google Drive.'
         return Check("disk", "warning", f"{found}, but Colab empties this disk when it takes the machine back", fix)
     if machine.host == "kaggle" and not machine.run_root.startswith("/kaggle/working"):
         fix = "Work in /kaggle/working, which Save Version keeps."

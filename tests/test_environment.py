@@ -274,7 +274,7 @@ def fake_vllm(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch, **compil
 def test_vllm_is_tried_in_another_process(
     body: str, status: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment_vllm, "_SECONDS", 5)
+    monkeypatch.setattr(environment_vllm, "_SECONDS", 3)
     (tmp_path / "bin").mkdir()
     fake_vllm(tmp_path / "site", body, monkeypatch)
     fake_nvidia_smi(tmp_path / "bin", A_T4, monkeypatch)
