@@ -57,6 +57,7 @@ _PUBLIC = {
     "prime": "priming",
     "push_to_hub": "hub",
     "reweight": "scoring",
+    "run_folder": "environment_storage",
     "score": "scoring",
     "run_untrusted": "sandbox",
     "sandbox_level": "sandbox",
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from grpo_nb.effective import effective_settings as effective_settings
     from grpo_nb.environment import EnvironmentProblem as EnvironmentProblem
     from grpo_nb.environment import check_environment as check_environment
+    from grpo_nb.environment_storage import run_folder as run_folder
     from grpo_nb.evaluation import compare as compare
     from grpo_nb.evaluation import evaluate as evaluate
     from grpo_nb.export import export_adapter as export_adapter
