@@ -171,7 +171,10 @@ class Recorder(TrainerCallback):
     def _warn_once(self, subject: str, text: str) -> None:
         if subject not in self._warned:
             self._warned.add(subject)
-            warnings.warn(text, stacklevel=2)
+            try:
+                warnings.warn(text, stacklevel=2)
+            except Warning as error:  # where warnings are errors, they end the training, but not in the middle of a step
+                self._keep(error)
 
     def _show(self, row: Mapping[str, float]) -> None:
         """Bring the figure or the bar up to date. One that fails is switched off: it is no reason to end a training."""

@@ -68,7 +68,8 @@ def fallen_to(kept: float) -> Rows:
 
 # Rule, the severity that is reached at the second value and not at the first, the two values, a log made with one.
 SIDES: dict[str, tuple[str, str, float, float, Callable[[float], Rows]]] = {
-    "no spread": ("no_spread", "info", 0.45, 0.52, lambda x: flat(60, frac_reward_zero_std=lambda i, r: x)),
+    "no spread": ("no_spread", "warning", 0.45, 0.52, lambda x: flat(60, frac_reward_zero_std=lambda i, r: x)),
+    "no spread, perhaps": ("no_spread", "info", 0.45, 0.52, lambda x: flat(10, frac_reward_zero_std=lambda i, r: x)),
     "no spread, for sure": ("no_spread", "warning", 0.6, 0.66, lambda x: flat(10, frac_reward_zero_std=lambda i, r: x)),
     "no spread at all": (
         "no_spread", "critical", 0.87, 0.92, lambda x: without_reward(flat(60, frac_reward_zero_std=lambda i, r: x))),
@@ -114,7 +115,7 @@ SIDES: dict[str, tuple[str, str, float, float, Callable[[float], Rows]]] = {
 def test_a_threshold_is_where_the_page_says(case: str) -> None:
     rule, severity, silent, speaks, make = SIDES[case]
     reached = [told(check_health(make(value), weights=WEIGHTS), rule) for value in (silent, speaks)]
-    assert ORDER.index(reached[0]) < ORDER.index(severity) <= ORDER.index(reached[1]), reached
+    assert ORDER.index(reached[0]) < ORDER.index(severity) and reached[1] == severity, reached
 
 
 def texts(distinct: int, others: int) -> list[list[str]]:
@@ -154,8 +155,14 @@ def test_where_the_reward_lies_says_what_kind_of_sameness(level: float, kind: st
 def test_a_run_that_rises_is_spared() -> None:
     """Of each of these the page says that it is softened, or not said, while a reward rises."""
     quiet: dict[str, tuple[str, str | None, Rows]] = {
-        "no spread": ("no_spread", "warning", changed(60, frac_reward_zero_std=lambda i, r: 0.95)),
-        "cut": ("truncation", "info", changed(60, completions__clipped_ratio=lambda i, r: 0.95)),
+        "no spread": (
+            "no_spread",
+            "warning",
+            changed(
+                60, frac_reward_zero_std=lambda i, r: 0.95 if i >= 30 else 0.1, rewards__right__mean=lambda i, r: 0.0
+            ),
+        ),
+        "cut": ("truncation", "info", changed(60, completions__clipped_ratio=lambda i, r: 0.95 if i >= 30 else 0)),
         "gradients": ("gradient", "info", changed(60, grad_norm=lambda i, r: 20.0 if i in (45, 50, 55) else 1.0)),
         "KL": ("kl_drift", "info", changed(60, kl=lambda i, r: 20.0)),
         "longer": ("length_growth", None, changed(60, completions__mean_length=lambda i, r: 100.0 + 5 * i)),
@@ -164,7 +171,7 @@ def test_a_run_that_rises_is_spared() -> None:
     for case, (rule, expected, rows) in quiet.items():
         # Before row 21 nothing can be said to rise.
         late = [a.severity for a in check_health(rows, weights=WEIGHTS).of(rule) if a.step > 20]
-        assert set(late) <= {expected, "info"} and ("critical" not in late), (case, late)
+        assert set(late) <= ({expected, "info"} if expected else set()), (case, late)
 
 
 def test_a_reward_at_its_top_is_not_called_flat() -> None:
