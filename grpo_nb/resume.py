@@ -150,6 +150,8 @@ def continued_info(resumption: Resumption, settings: Settings, info: Mapping[str
         changed.append(f"the rollout was {before['rollout']}, is {info['rollout']}")
     if before["machine"]["gpu"] != info["machine"]["gpu"]:
         changed.append("the device is another one")
+    if before["host"] != info["host"]:
+        changed.append(f"the machine was {before['host']!r}, is {info['host']!r}")
     entry = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "step": resumption.step,

@@ -17,8 +17,8 @@ import torch
 
 import grpo_nb as gn
 from grpo_nb.reward_identity import describe_difference, differing_parts, identity_of, may_be_memory, parts_of
-from tests.conftest import ROOT
 
+ROOT = Path(__file__).resolve().parent.parent
 rewards = gn.rewards
 LIMIT = 3
 WORDS = {"one", "two", "three", "four"}
