@@ -225,7 +225,7 @@ def _damaged_completions(resumption: Resumption) -> list[Path]:
 def _is_whole(file: Path) -> bool:
     """Whether a parquet file has its beginning and its end, which is written last."""
     with file.open("rb") as opened:
-        if opened.read(4) != _PARQUET:
+        if opened.read(4) != _PARQUET or file.stat().st_size < 2 * len(_PARQUET):
             return False
         opened.seek(-4, 2)
         return opened.read() == _PARQUET
