@@ -56,6 +56,14 @@ def written(text: str) -> Callable:
     return names["written"]
 
 
+def written_class(text: str, limit: int) -> Callable:
+    """As in a notebook, whose classes have no file."""
+    names: dict = {"__name__": "__main__"}
+    source = f"class Written:\n limit = {limit}\n def __call__(self, completions, **columns): return [{text}]"
+    exec(compile(source, "<ipython-input-1>", "exec"), names)
+    return names["Written"]()
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Own(gn.rewards.base.Reward):
     least: int = 1
@@ -128,6 +136,8 @@ SAME_AND_OTHER = {
     "a dataclass of the user's": (lambda: Own(least=1), lambda: Own(least=2), "field least was 1, is 2"),
     "an attribute": (lambda: Stateful(1.0), lambda: Stateful(2.0), "attribute factor was 1.0, is 2.0"),
     "code without a file": (lambda: written("1.0"), lambda: written("2.0"), "other code"),
+    "a class without a file": (lambda: written_class("1.0", 3), lambda: written_class("2.0", 3), "other code"),
+    "an attribute of such a class": (lambda: written_class("1.0", 3), lambda: written_class("1.0", 4), "other code"),
     "lambdas on one line": (lambda: (lambda completions: [1.0]), lambda: (lambda completions: [2.0]), "other code"),
     "another function": (lambda: graded, lambda: helper, "kind was function graded, is function helper"),
 }  # fmt: skip

@@ -133,7 +133,7 @@ def test_a_stage_that_was_interrupted_goes_on_and_ends_the_same(staged: gn.Stage
     again()
     stopped = gn.train_stages(model, tokenizer, task, stopping, settings, name="stopped")
     assert stopped.status == "interrupted" and [run.status for run in stopped.runs] == ["finished", "interrupted"]
-    assert len(stopped.rows) == 4
+    assert len(stopped.rows) == 4 and "gn.train_stages(..., name='stopped', resume='auto')" in repr(stopped)
     kept = stopped.path.with_name("kept")
     shutil.copytree(stopped.path, kept)
     again()  # another process, with a model just loaded
@@ -153,7 +153,7 @@ def test_a_stage_that_was_interrupted_goes_on_and_ends_the_same(staged: gn.Stage
 
 
 def assert_same(whole: gn.StagedRun, staged: gn.StagedRun) -> None:
-    assert whole.status == staged.status == "finished"
+    assert whole.status == staged.status == "finished" and "To go on" not in repr(whole)
     drop = {"step_time"}
     assert [{k: v for k, v in row.items() if k not in drop} for row in whole.rows] == [
         {k: v for k, v in row.items() if k not in drop} for row in staged.rows
