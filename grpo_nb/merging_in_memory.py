@@ -69,8 +69,11 @@ class InMemoryMerge:
 
 def _merge_in_float32(layer: Any) -> dict[torch.nn.Parameter, torch.Tensor]:
     """Merge one layer; return its own parameters with their data from before."""
+    import torch
+
     before = {parameter: parameter.data for parameter in layer.get_base_layer().parameters(recurse=False)}
     for parameter, data in before.items():
-        parameter.data = data.float()
+        # A copy also of what is float32 already: peft adds in place.
+        parameter.data = data.to(torch.float32, copy=True)
     layer.merge()
     return before
