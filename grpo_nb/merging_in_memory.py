@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,9 @@ class InMemoryMerge:
                     parameter.data = parameter.data.to(kind)
                     advance(parameter.numel())
             # Nothing is left to merge: this takes peft's layers out, and puts fully trained modules in their places.
-            merged = self._model.merge_and_unload().to(kind)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "All adapters are already merged")
+                merged = self._model.merge_and_unload().to(kind)
         merged.save_pretrained(target, max_shard_size=shard_size)
         del self._model
 
