@@ -1,6 +1,7 @@
 """An export's needs are known before it starts, and each thing in the way is named."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,3 +51,22 @@ def test_formats_and_runs_that_there_are_not(tiny_run: gn.Run, tmp_path: Path) -
     assert "has no adapter: train it" in gn.plan_export(bare, ["merged"], tmp_path / "out").problems[0]
     with pytest.raises(FileNotFoundError, match="no adapter to merge"):
         gn.export_merged(bare, tmp_path / "out")
+
+
+def test_a_base_that_is_not_here_is_not_fetched(
+    tiny_run: gn.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unsloth trains in 4 bit from a quantized copy; of the 16-bit base only the configuration is in the cache then."""
+    (tmp_path / "snapshot").mkdir()
+    asked = []
+
+    def download(name: str, *, allow_patterns: list[str], local_files_only: bool) -> str:
+        asked.append(local_files_only)
+        return str(tmp_path / "snapshot")
+
+    monkeypatch.setattr("grpo_nb.models.resolve_model", lambda name: "org/base")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    headers = SimpleNamespace(parameter_count={"BF16": 10**9, "F32": 1000})
+    monkeypatch.setattr("huggingface_hub.get_safetensors_metadata", lambda name: headers)
+    plan = gn.plan_export(tiny_run, ["merged"], tmp_path / "out", dtype="bfloat16")
+    assert plan.rows[0].bytes == pytest.approx(2e9, rel=0.05) and asked == [True]
