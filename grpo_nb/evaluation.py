@@ -249,6 +249,8 @@ def _answer(
 ) -> Evaluation:
     from tqdm.auto import tqdm
 
+    from grpo_nb.reward_calls import reward_name
+
     format = asked.format
     if not asked.is_fixed_format and subject.tokenizer is not None:
         format = format.for_template(subject.tokenizer)
@@ -276,6 +278,7 @@ def _answer(
         decoding=decoding.to_dict(),
         subject=" ".join(part for part in (subject.about, subject.note) if part),
         contamination=contamination,
+        reward_ranges={reward_name(r): tuple(r.range) for r in rewards if getattr(r, "range", None) is not None},
         tokens_per_second=sum(row["tokens"] for row in rows) / seconds if seconds > 0 else None,
     )
     return dataclasses.replace(evaluation, interval=share_interval(evaluation.shares, decoding.samples))

@@ -24,6 +24,7 @@ _OWN_STYLE = """<style>
 .gn-eval { max-width: 980px; }
 .gn-eval .gn-numbers { width: auto; min-width: min(560px, 100%); }
 .gn-eval .gn-numbers th, .gn-eval .gn-numbers td { max-width: none; }
+.gn-eval.gn-lab .gn-numbers tbody th { text-align: left; font-weight: 500; vertical-align: top; }
 .gn-eval .gn-result { font-size: 14px; font-weight: 600; margin: 2px 0 8px; }
 .gn-eval details { border: 1px solid var(--gn-line); border-radius: 6px; margin: 6px 0; padding: 0 10px; }
 .gn-eval summary { cursor: pointer; padding: 6px 0; display: flex; gap: 10px; align-items: baseline; }

@@ -45,6 +45,8 @@ class Evaluation:
     """What was asked: which model, from where, with which chat template."""
     contamination: Contamination | None = None
     """Questions that were trained on; None if the training questions are not known."""
+    reward_ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict, repr=False)
+    """Lowest and highest score of the rewards that say so."""
     tokens_per_second: float | None = dataclasses.field(default=None, compare=False)
 
     @property
@@ -76,7 +78,12 @@ class Evaluation:
     def rewards(self) -> dict[str, Estimate]:
         """The mean of each reward, unweighted, with its 95 % interval over questions."""
         names = self.rows[0].get("rewards", {}) if self.rows else {}
-        return {name: estimate([[row["rewards"][name] for row in group] for group in self.groups]) for name in names}
+        return {
+            name: estimate(
+                [[row["rewards"][name] for row in group] for group in self.groups], self.reward_ranges.get(name)
+            )
+            for name in names
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers without the rows, fit for JSON."""
@@ -227,8 +234,8 @@ class Comparison:
             )
             return f"{why}, however large it is: ask more."
         return (
-            f"A true difference of {100 * self.smallest:.0f} points or more would have been shown four times in five; "
-            "a smaller one may be there and unseen."
+            f"A true difference of {100 * self.smallest:.0f} points or more is shown by so many questions four times in five"
+            + ("; a smaller one may be there, unseen." if self.verdict == "no difference shown" else ".")
         )
 
     @property
