@@ -56,6 +56,7 @@ _PUBLIC = {
     "think_answer": "formats",
     "train": "training",
     "train_stages": "stages",
+    "write_harness_task": "evaluation_harness",
     "xml": "formats",
 }
 _MODULES = ("rewards",)
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from grpo_nb.environment import check_environment as check_environment
     from grpo_nb.evaluation import compare as compare
     from grpo_nb.evaluation import evaluate as evaluate
+    from grpo_nb.evaluation_harness import write_harness_task as write_harness_task
     from grpo_nb.export import export_merged as export_merged
     from grpo_nb.formats import AnswerFormat as AnswerFormat
     from grpo_nb.formats import boxed as boxed

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +105,8 @@ class Contamination:
         """Raise `ValueError` if a question was trained on."""
         if self.count:
             raise ValueError(
-                f"{self.count} held-out questions are also in the training part, for example {self.example!r} (compared with "
+                f"{self.count} held-out {'question is' if self.count == 1 else 'questions are'} also in the training part, for "
+                f"example {self.example!r} (compared with "
                 f"{self.source}): a score on them measures memory. Make the task with load_task, which keeps them apart, or "
                 "say allow_contaminated=True, and the result will carry this number."
             )
@@ -161,11 +162,11 @@ def trained_questions_of(run: Run) -> TrainedQuestions | None:
     return TrainedQuestions.of(asked, f"the questions that the run {run.name} sampled")
 
 
-def trained_questions(train: Sequence[Mapping[str, Any]] | Any, run: Run | None) -> TrainedQuestions | None:
+def trained_questions(train: Any, run: Run | None) -> TrainedQuestions | None:
     """Return what is known to have been trained on, from the training part of a task (None: no such part) and a run."""
     known = [trained_questions_of(run)] if run is not None else []
     if train is not None and len(train):
-        known.append(TrainedQuestions.of((row["question"] for row in train), "the training part of the task"))
+        known.append(TrainedQuestions.of(train["question"], "the training part of the task"))
     found = [trained for trained in known if trained is not None]
     if not found:
         return None

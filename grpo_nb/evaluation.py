@@ -278,6 +278,7 @@ def _answer(
         decoding=decoding.to_dict(),
         subject=" ".join(part for part in (subject.about, subject.note) if part),
         contamination=contamination,
+        folder=subject.folder,
         reward_ranges={reward_name(r): tuple(r.range) for r in rewards if getattr(r, "range", None) is not None},
         tokens_per_second=sum(row["tokens"] for row in rows) / seconds if seconds > 0 else None,
     )

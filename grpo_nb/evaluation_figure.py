@@ -23,8 +23,8 @@ def alternative_text(comparison: Comparison) -> str:
     return f"Held-out comparison. {comparison.sentence} Questions: {changed}."
 
 
-def comparison_figure(comparison: Comparison) -> Figure:
-    """Draw a comparison. Bars and intervals are of 95 %; the sentence under the figure says the same."""
+def comparison_figure(comparison: Comparison, *, has_words: bool = True) -> Figure:
+    """Draw a comparison with 95 % intervals, and below it the sentence that says the same, if it stands by itself."""
     figure = Figure(figsize=(_WIDTH, _HEIGHT), facecolor="white")
     accuracy = figure.add_axes((0.155, 0.48, 0.335, 0.39))
     difference = figure.add_axes((0.575, 0.48, 0.385, 0.39))
@@ -32,7 +32,7 @@ def comparison_figure(comparison: Comparison) -> Figure:
     _draw_accuracy(accuracy, comparison)
     _draw_difference(difference, comparison)
     _draw_changed(changed, comparison)
-    for line, (text, colour) in enumerate(_foot(comparison)):
+    for line, (text, colour) in enumerate(_foot(comparison) if has_words else ()):
         figure.text(0.02, 0.12 - 0.055 * line, text, fontsize=9, color=colour, va="center", parse_math=False)
     return figure
 

@@ -1,6 +1,8 @@
 """Sets that people know, asked as they are asked, judged as promised; and questions that were trained on are found."""
 
 import json
+import re
+import shlex
 import sys
 import types
 from pathlib import Path
@@ -155,3 +157,35 @@ def test_a_run_remembers_what_it_was_trained_on(tiny_run: gn.Run, tmp_path: Path
     assert trained_questions_of(gn.open_run(old)) is None
     (old / "completions").symlink_to(tiny_run.path / "completions")
     assert find_contamination(task.train["question"], trained_questions_of(gn.open_run(old))).exact > 5
+
+
+def test_a_task_for_the_harness(tiny_run: gn.Run, tmp_path: Path) -> None:
+    """As lm-evaluation-harness 0.4.13 reads it, which ran this by hand (docs/evaluation.md); here what it is given."""
+    import yaml
+
+    tokenizer = tiny_run.tokenizer
+    task = gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout_size=10)
+    written = gn.write_harness_task(task, tmp_path / "my tasks", tokenizer, max_completion_length=12)
+    settings = yaml.safe_load((tmp_path / "my tasks" / f"{written.name}.yaml").read_text())
+    rows = [
+        json.loads(line) for line in Path(settings["dataset_kwargs"]["data_files"]["test"]).read_text().splitlines()
+    ]
+    assert [row["answer"] for row in rows] == task.holdout["answer"]
+    rendered = tokenizer.apply_chat_template(task.holdout[0]["prompt"], add_generation_prompt=True, tokenize=False)
+    assert rows[0]["prompt"] == rendered and rendered.endswith("assistant\n")
+    assert settings["generation_kwargs"] == {"until": ["<|im_end|>"], "do_sample": False, "max_gen_toks": 12}
+    assert shlex.split(written.command("exports/my model"))[-4:] == [
+        "--tasks", written.name, "--include_path", str(tmp_path / "my tasks")
+    ]  # fmt: skip
+    assert "pretrained=exports/my model" in shlex.split(written.command("exports/my model"))
+
+
+@pytest.mark.parametrize(
+    ("form", "answer"),
+    [(gn.xml(), "7"), (gn.think_answer(), "x\ny"), (gn.boxed(), r"\frac{1}{2}"), (gn.hashes(), "7 cows")],
+)
+def test_the_harness_finds_the_answer_of_each_format(form: gn.AnswerFormat, answer: str) -> None:
+    from grpo_nb.evaluation_harness import answer_pattern
+
+    text = form.render("6 + 1 = 7", answer)
+    assert [found.strip() for found in re.findall(answer_pattern(form), text)] == [answer]

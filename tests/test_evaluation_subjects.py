@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import grpo_nb as gn
+from grpo_nb.evaluation import Evaluation
 from grpo_nb.evaluation_subjects import open_subject
 from grpo_nb.formats import hashes
 
@@ -28,7 +29,7 @@ def copy(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def texts(evaluation: gn.evaluation.Evaluation) -> list[str]:
+def texts(evaluation: Evaluation) -> list[str]:
     return [row["completion"] for row in evaluation.rows]
 
 
