@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.contamination import TrainedQuestions, find_contamination, normalized_question, trained_questions_of
+from grpo_nb.contamination import (
+    TrainedQuestions,
+    find_contamination,
+    normalized_question,
+    trained_questions,
+    trained_questions_of,
+)
 from grpo_nb.heldout_sets import same_expression
 
 
@@ -137,6 +143,7 @@ def test_what_is_the_same_question(one: str, other: str, same: bool) -> None:
 
 def test_contamination_is_counted_both_ways() -> None:
     trained = TrainedQuestions.of(["What is 2+2?", "What is 3+3?"], "the training part")
+    assert trained_questions(None, []) is None
     found = find_contamination(["What is 2+2?", "what is 3 + 3", "What is 4+4?"], trained)
     assert (found.exact, found.similar, found.count, found.questions) == (1, 1, 2, 3)
     with pytest.raises(ValueError, match=r"2 held-out .* 'What is 2\+2\?'.*allow_contaminated=True"):
