@@ -65,6 +65,7 @@ _PUBLIC = {
     "train": "training",
     "train_stages": "stages",
     "write_bundle": "bundle",
+    "write_harness_task": "evaluation_harness",
     "xml": "formats",
 }
 _MODULES = ("rewards",)
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from grpo_nb.evaluation import compare as compare
     from grpo_nb.evaluation import evaluate as evaluate
     from grpo_nb.export import export_adapter as export_adapter
+    from grpo_nb.evaluation_harness import write_harness_task as write_harness_task
     from grpo_nb.export import export_merged as export_merged
     from grpo_nb.export_plan import plan_export as plan_export
     from grpo_nb.formats import AnswerFormat as AnswerFormat

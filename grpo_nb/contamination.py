@@ -6,11 +6,13 @@ base model saw before this kit had it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import operator
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +107,8 @@ class Contamination:
         """Raise `ValueError` if a question was trained on."""
         if self.count:
             raise ValueError(
-                f"{self.count} held-out questions are also in the training part, for example {self.example!r} (compared with "
+                f"{self.count} held-out {'question is' if self.count == 1 else 'questions are'} also in the training part, for "
+                f"example {self.example!r} (compared with "
                 f"{self.source}): a score on them measures memory. Make the task with load_task, which keeps them apart, or "
                 "say allow_contaminated=True, and the result will carry this number."
             )
@@ -161,15 +164,13 @@ def trained_questions_of(run: Run) -> TrainedQuestions | None:
     return TrainedQuestions.of(asked, f"the questions that the run {run.name} sampled")
 
 
-def trained_questions(train: Sequence[Mapping[str, Any]] | Any, run: Run | None) -> TrainedQuestions | None:
-    """Return what is known to have been trained on, from the training part of a task (None: no such part) and a run."""
-    known = [trained_questions_of(run)] if run is not None else []
+def trained_questions(train: Any, runs: Iterable[Run]) -> TrainedQuestions | None:
+    """Return what is known to have been trained on, from the training part of a task (None: no such part) and from runs."""
+    known = [trained_questions_of(run) for run in runs]
     if train is not None and len(train):
-        known.append(TrainedQuestions.of((row["question"] for row in train), "the training part of the task"))
+        known.append(TrainedQuestions.of(train["question"], "the training part of the task"))
     found = [trained for trained in known if trained is not None]
-    if not found:
-        return None
-    return found[0] if len(found) == 1 else found[0] | found[1]
+    return functools.reduce(operator.or_, found) if found else None
 
 
 def _last_turn(prompt: str) -> str:

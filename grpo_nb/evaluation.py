@@ -93,7 +93,7 @@ def evaluate(
     run = run or run_of(subject)
     asked = _Questions.of(task, run)
     decoding = _decoding(settings or (run.settings if run else None), samples, temperature, max_completion_length, seed)
-    contamination = asked.contamination(run, allow_contaminated)
+    contamination = asked.contamination(_runs(run, subject), allow_contaminated)
     shared = tokenizer_of_run(run) if run is not None and not isinstance(subject, tuple) else None
     with open_subject(subject, run=run, tokenizer=shared, report=report) as opened:
         opened = dataclasses.replace(opened, label=label or opened.label)
@@ -149,7 +149,7 @@ def compare(
         before, after, run, labels = BASE, alone, alone, labels or ("before", "after")
     asked = _Questions.of(task, run)
     decoding = _decoding(settings or (run.settings if run else None), samples, temperature, max_completion_length, seed)
-    contamination = asked.contamination(run, allow_contaminated)
+    contamination = asked.contamination(_runs(run, before, after), allow_contaminated)
     labels = labels or _distinct(name_of(before, run), name_of(after, run))
     shared = tokenizer_of_run(run) if run is not None else None
     if is_of_the_run and run is not None:
@@ -161,6 +161,11 @@ def compare(
             results.append(_answer(opened, asked, decoding, _listed(rewards), contamination))
             shared = shared if shared is not None else opened.tokenizer
             notes += [opened.note] if opened.note else []
+    if is_of_the_run and run is not None and (run.path / "reference").is_dir():
+        notes.append(
+            "This run went on from an adapter that was trained before. 'before' is the model without any adapter, so the "
+            "difference is that of both trainings, and the questions of the earlier one were not looked at."
+        )
     if contamination is None:
         notes.append("Which questions were trained on is not known, so it was not looked whether these are among them.")
     comparison = dataclasses.replace(_paired(*results), task_name=asked.name, notes=tuple(notes))
@@ -201,14 +206,20 @@ class _Questions:
             raise ValueError("there are no held-out questions to ask.")
         return found
 
-    def contamination(self, run: Run | None, is_allowed: bool) -> Contamination | None:
-        trained = trained_questions(self.train, run)
+    def contamination(self, runs: Sequence[Run], is_allowed: bool) -> Contamination | None:
+        trained = trained_questions(self.train, runs)
         if trained is None:
             return None
         found = find_contamination([row["question"] for row in self.rows], trained)
         if not is_allowed:
             found.require_none()
         return found
+
+
+def _runs(*subjects: Any) -> list[Run]:
+    """The runs among what is asked, each once: every one of them may have been trained on the questions."""
+    found = [run for subject in subjects if subject is not None and (run := run_of(subject)) is not None]
+    return list({run.path.absolute(): run for run in found}.values())
 
 
 def _listed(rewards: Any) -> list[Any]:
@@ -249,6 +260,8 @@ def _answer(
 ) -> Evaluation:
     from tqdm.auto import tqdm
 
+    from grpo_nb.reward_calls import reward_name
+
     format = asked.format
     if not asked.is_fixed_format and subject.tokenizer is not None:
         format = format.for_template(subject.tokenizer)
@@ -276,6 +289,8 @@ def _answer(
         decoding=decoding.to_dict(),
         subject=" ".join(part for part in (subject.about, subject.note) if part),
         contamination=contamination,
+        folder=subject.folder,
+        reward_ranges={reward_name(r): tuple(r.range) for r in rewards if getattr(r, "range", None) is not None},
         tokens_per_second=sum(row["tokens"] for row in rows) / seconds if seconds > 0 else None,
     )
     return dataclasses.replace(evaluation, interval=share_interval(evaluation.shares, decoding.samples))

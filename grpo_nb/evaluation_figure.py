@@ -23,17 +23,17 @@ def alternative_text(comparison: Comparison) -> str:
     return f"Held-out comparison. {comparison.sentence} Questions: {changed}."
 
 
-def comparison_figure(comparison: Comparison) -> Figure:
-    """Draw a comparison. Bars and intervals are of 95 %; the sentence under the figure says the same."""
+def comparison_figure(comparison: Comparison, *, has_words: bool = True) -> Figure:
+    """Draw a comparison with 95 % intervals, and below it the sentence that says the same, if it stands by itself."""
     figure = Figure(figsize=(_WIDTH, _HEIGHT), facecolor="white")
-    accuracy = figure.add_axes((0.115, 0.47, 0.36, 0.4))
-    difference = figure.add_axes((0.575, 0.47, 0.37, 0.4))
-    changed = figure.add_axes((0.115, 0.225, 0.83, 0.075))
+    accuracy = figure.add_axes((0.155, 0.48, 0.335, 0.39))
+    difference = figure.add_axes((0.575, 0.48, 0.385, 0.39))
+    changed = figure.add_axes((0.155, 0.225, 0.805, 0.075))
     _draw_accuracy(accuracy, comparison)
     _draw_difference(difference, comparison)
     _draw_changed(changed, comparison)
-    for line, (text, colour) in enumerate(_foot(comparison)):
-        figure.text(0.02, 0.1 - 0.055 * line, text, fontsize=9, color=colour, va="center", parse_math=False)
+    for line, (text, colour) in enumerate(_foot(comparison) if has_words else ()):
+        figure.text(0.02, 0.12 - 0.055 * line, text, fontsize=9, color=colour, va="center", parse_math=False)
     return figure
 
 
@@ -41,11 +41,11 @@ def _foot(comparison: Comparison) -> list[tuple[str, str]]:
     """The sentence in at most two lines of the figure's width."""
     words, lines = comparison.sentence.split(), [""]
     for word in words:
-        if len(lines[-1]) + len(word) > 148:
+        if len(lines[-1]) + len(word) > 136:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip()
     if len(lines) > 2:
-        lines = [lines[0], f"{lines[1][:145]}..."]
+        lines = [lines[0], f"{lines[1][:133]}..."]
     return [(line, _INK) for line in lines]
 
 
@@ -61,7 +61,8 @@ def _prepare(axis: Axes, title: str, unit: str) -> None:
 
 
 def _short(label: str) -> str:
-    return label if len(label) <= 16 else f"{label[:13]}..."
+    """Cut from the middle, for what tells two exports apart stands at the end."""
+    return label if len(label) <= 17 else f"{label[:8]}...{label[-6:]}"
 
 
 def _draw_accuracy(axis: Axes, comparison: Comparison) -> None:
@@ -70,7 +71,7 @@ def _draw_accuracy(axis: Axes, comparison: Comparison) -> None:
     for place, side, colour, marker in pairs:
         low, high = side.interval
         axis.plot([low, high], [place, place], color=colour, linewidth=3, solid_capstyle="round", alpha=0.55)
-        axis.plot([side.accuracy], [place], marker, color=colour, markersize=8, zorder=3)
+        axis.plot([side.accuracy], [place], marker, color=colour, markersize=8, zorder=3, clip_on=False)
         axis.annotate(
             f"{side.accuracy:.1%}", (side.accuracy, place), xytext=(0, 8), textcoords="offset points", ha="center",
             fontsize=9.5, fontweight="bold", color=_INK, annotation_clip=False,
@@ -98,17 +99,13 @@ def _draw_difference(axis: Axes, comparison: Comparison) -> None:
     axis.plot([value], [0], "D", color=colour, markersize=8, zorder=3)
     axis.annotate(
         f"{value:+.1f}", (value, 0), xytext=(0, 9), textcoords="offset points", ha="center", fontsize=9.5,
-        fontweight="bold", color=_INK,
+        fontweight="bold", color=_INK, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
     )  # fmt: skip
+    # On white, for with no difference it stands on the line at zero.
     axis.annotate(
-        comparison.verdict,
-        (value, 0),
-        xytext=(0, -19),
-        textcoords="offset points",
-        ha="center",
-        fontsize=9.5,
-        color=_INK,
-    )
+        comparison.verdict, (value, 0), xytext=(0, -20), textcoords="offset points", ha="center", fontsize=9.5, color=_INK,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+    )  # fmt: skip
     reach = max(abs(low), abs(high), 5.0) * 1.15
     axis.set_xlim(min(low, 0) - 0.15 * reach if low < 0 else -0.15 * reach, max(high, 0) + 0.15 * reach)
     if comparison.verdict == "no difference shown":

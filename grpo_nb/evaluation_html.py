@@ -5,11 +5,12 @@ scripts the field does nothing and all transcripts stay.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.evaluation_transcripts import Transcript, Transcripts, verdict_of
-from grpo_nb.lab_html import said
+from grpo_nb.lab_html import code, said
 from grpo_nb.lab_style import STYLE
 from grpo_nb.metrics import shown_path
 from grpo_nb.reward_calls import shorten
@@ -24,6 +25,7 @@ _OWN_STYLE = """<style>
 .gn-eval { max-width: 980px; }
 .gn-eval .gn-numbers { width: auto; min-width: min(560px, 100%); }
 .gn-eval .gn-numbers th, .gn-eval .gn-numbers td { max-width: none; }
+.gn-eval.gn-lab .gn-numbers tbody th { text-align: left; font-weight: 500; vertical-align: top; }
 .gn-eval .gn-result { font-size: 14px; font-weight: 600; margin: 2px 0 8px; }
 .gn-eval details { border: 1px solid var(--gn-line); border-radius: 6px; margin: 6px 0; padding: 0 10px; }
 .gn-eval summary { cursor: pointer; padding: 6px 0; display: flex; gap: 10px; align-items: baseline; }
@@ -90,9 +92,19 @@ def comparison_view(comparison: Comparison) -> str:
         f'<p class="gn-result"><span class="{kind}">{said(verdict)}</span>:{said(rest)}</p>'
         f"{_numbers(comparison.numbers(), [comparison.before.label, comparison.after.label])}"
         f'<p class="gn-soft">Questions: {said(changed)}.{said(power)}</p>{_notes(comparison.notes)}'
+        f"{_figure(comparison)}{code(comparison.elsewhere, 'in lm-evaluation-harness') if comparison.elsewhere else ''}"
         f'<p class="gn-soft">{_count(len(shown))} of {comparison.questions} questions, {first}:{said(saved)}</p>'
         + "".join(transcript_view(item, shown.labels, is_open=True) for item in shown)
     )
+
+
+def _figure(comparison: Comparison) -> str:
+    from grpo_nb.evaluation_figure import alternative_text, comparison_figure
+    from grpo_nb.plots import png
+
+    picture = base64.b64encode(png(comparison_figure(comparison, has_words=False))).decode()
+    alternative = said(alternative_text(comparison))
+    return f'<img alt="{alternative}" src="data:image/png;base64,{picture}" style="max-width:100%;width:860px">'
 
 
 def _count(number: int) -> str:

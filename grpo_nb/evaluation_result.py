@@ -45,6 +45,10 @@ class Evaluation:
     """What was asked: which model, from where, with which chat template."""
     contamination: Contamination | None = None
     """Questions that were trained on; None if the training questions are not known."""
+    folder: str = ""
+    """Of a model on disk that other programs can load too."""
+    reward_ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict, repr=False)
+    """Lowest and highest score of the rewards that say so."""
     tokens_per_second: float | None = dataclasses.field(default=None, compare=False)
 
     @property
@@ -76,7 +80,12 @@ class Evaluation:
     def rewards(self) -> dict[str, Estimate]:
         """The mean of each reward, unweighted, with its 95 % interval over questions."""
         names = self.rows[0].get("rewards", {}) if self.rows else {}
-        return {name: estimate([[row["rewards"][name] for row in group] for group in self.groups]) for name in names}
+        return {
+            name: estimate(
+                [[row["rewards"][name] for row in group] for group in self.groups], self.reward_ranges.get(name)
+            )
+            for name in names
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers without the rows, fit for JSON."""
@@ -216,6 +225,17 @@ class Comparison:
         return " ".join(said)
 
     @property
+    def elsewhere(self) -> str | None:
+        """The line to type for the same in lm-evaluation-harness, where one of the two is a model folder."""
+        from grpo_nb.evaluation_harness import harness_command
+
+        folder = self.after.folder or self.before.folder
+        if not folder:
+            return None
+        own = f'gn.write_harness_task(task, "harness", tokenizer).command("{folder}")'
+        return harness_command(folder, self.task_name) or own
+
+    @property
     def power_sentence(self) -> str:
         """What this comparison could have seen."""
         if self.smallest is None:
@@ -227,8 +247,8 @@ class Comparison:
             )
             return f"{why}, however large it is: ask more."
         return (
-            f"A true difference of {100 * self.smallest:.0f} points or more would have been shown four times in five; "
-            "a smaller one may be there and unseen."
+            f"A true difference of {100 * self.smallest:.0f} points or more is shown by so many questions four times in five"
+            + ("; a smaller one may be there, unseen." if self.verdict == "no difference shown" else ".")
         )
 
     @property
@@ -280,6 +300,7 @@ class Comparison:
             "smallest_difference": self.smallest,
             "changed": self.changed,
             "task": self.task_name,
+            "elsewhere": self.elsewhere,
             "contamination": self.contamination.to_dict() if self.contamination else None,
             "notes": list(self.notes),
         }
@@ -295,7 +316,8 @@ class Comparison:
         lines = [f"{name:{first}}{a:>{others[0]}}{b:>{others[1]}}" for name, a, b in rows]
         changed = ", ".join(f"{count} {name}" for name, count in self.changed.items())
         power = [] if self.verdict == "no difference shown" else [self.power_sentence]
-        return "\n".join([*lines, f"questions: {changed}", self.sentence, *power, *self.notes])
+        elsewhere = [f"In lm-evaluation-harness: {self.elsewhere}"] if self.elsewhere else []
+        return "\n".join([*lines, f"questions: {changed}", self.sentence, *power, *self.notes, *elsewhere])
 
     def _repr_html_(self) -> str:
         from grpo_nb.evaluation_html import comparison_view

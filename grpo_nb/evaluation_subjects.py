@@ -7,6 +7,7 @@ GGUF file brings both in itself, as its users get it. llama.cpp answers with it,
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,8 @@ class Subject:
     tokenizer: PreTrainedTokenizerBase | None
     """None for a GGUF file, which has its own inside."""
     note: str = ""
+    folder: str = ""
+    """Of a model on disk that other programs can load too."""
 
 
 @contextlib.contextmanager
@@ -93,10 +96,15 @@ def open_subject(
             note = "" if same or tokenizer is None else _other_tokenizer(str(what))
             name = what.name if isinstance(what, Path) else str(what)
             chosen = tokenizer if same else own
-            yield _model_subject(model, chosen, name, f"The model {name}.", note)
+            opened = _model_subject(model, chosen, name, f"The model {name}.", note)
+            yield dataclasses.replace(opened, folder=str(what)) if _is_whole_model(what) else opened
         finally:
             del model
             gc.collect()
+
+
+def _is_whole_model(what: Path | str) -> bool:
+    return isinstance(what, Path) and (what / "config.json").is_file()
 
 
 @dataclass(frozen=True)

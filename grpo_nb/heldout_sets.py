@@ -96,6 +96,7 @@ def load_holdout(
     example: tuple[str, str, str] | None = None,
     seed: int = 0,
     path: str | Path | None = None,
+    split: str = "test",
     **options: Any,
 ) -> HeldOut:
     """Load questions to evaluate on: a set that people know, a file, rows, or a data set.
@@ -114,6 +115,7 @@ def load_holdout(
         columns, example: For your own questions, as in `load_task`.
         seed: Of the choice of examples and questions, and of what reasoning-gym makes.
         path: Where GSM8K or MATH-500 is, if not on the Hub: a folder or id with the same columns.
+        split: Of a Hub data set of your own.
         **options: Of the reasoning-gym family, such as `max_value`.
 
     Raises:
@@ -137,14 +139,10 @@ def load_holdout(
     if shots:
         raise ValueError("shots are those of GSM8K; for your own questions give example=(question, reasoning, answer).")
     format = format or xml()
-    read, rows = source_rows(source, "test" if _is_hub_id(source) else "train")
+    read, rows = source_rows(source, split)
     made = _chosen(rows_with_prompts(rows, columns or {}, format, example), limit, seed)
     how = "with one example turn" if example else "with the instruction alone"
     return _held_out(read, format, made, asked=how)
-
-
-def _is_hub_id(source: Any) -> bool:
-    return isinstance(source, str) and not Path(source).suffix and not Path(source).exists()
 
 
 def _held_out(name: str, format: AnswerFormat, rows: Sequence[Mapping[str, Any]], **more: Any) -> HeldOut:

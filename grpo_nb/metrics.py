@@ -5,12 +5,13 @@ runs/<name>/
   metrics.jsonl       one JSON object per logged step, appended and flushed
   alerts.jsonl        each health alert once: step, rule, severity, evidence, advice
   holdout.jsonl       the held-out questions, for comparisons and exports
+  train_questions.txt hashes of the training questions, so that held-out ones are never among them unseen
   completions/        per logged step: prompt, completion, each reward, total, advantage (parquet)
   checkpoints/        the newest two (grpo_nb.checkpoints), of a finished run the last
   reference/          the adapter that KL is measured to, where training did not start from the base model
   adapter/            the final LoRA
   figures/            PNG of the curves
-  comparison/         held-out results before and after
+  comparison/         held-out results before and after: numbers, table, figure, every answer
   README.md           the model card
 """
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when huggingface_hub is imported; no test asks the Hub
@@ -77,11 +80,23 @@ def tiny_run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.
     return gn.train(model, tokenizer, task, [brevity, gn.rewards.xml_tags()], settings, name="tiny")
 
 
-def execute_notebook(name: str, folder: Path) -> Path:
-    """Execute a notebook as `make run` does it, with the real model; return the executed one. terminal.txt is beside runs/."""
-    command = [
-        sys.executable, str(ROOT / "scripts/run_notebook.py"), str(ROOT / f"notebooks/{name}.ipynb"), "--cwd", str(folder),
-    ]  # fmt: skip
+def execute_notebook(name: str, folder: Path, **settings: object) -> Path:
+    """Execute a notebook as `make run` does it, with the real model; return the executed one. terminal.txt is beside runs/.
+
+    Settings replace those of the cell to edit, as a user would.
+    """
+    notebook = ROOT / f"notebooks/{name}.ipynb"
+    if settings:
+        cells = nbformat.read(notebook, as_version=4)
+        (edited,) = [c for c in cells.cells if "parameters" in c.metadata.get("tags", [])]
+        for setting, value in settings.items():
+            edited.source, count = re.subn(
+                rf"^{setting} = .*$", f"{setting} = {value!r}", edited.source, flags=re.MULTILINE
+            )
+            assert count == 1, setting
+        notebook = folder / f"{name}.ipynb"
+        nbformat.write(cells, notebook)
+    command = [sys.executable, str(ROOT / "scripts/run_notebook.py"), str(notebook), "--cwd", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
     (folder / "terminal.txt").write_text(done.stdout + done.stderr)
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
@@ -107,3 +122,12 @@ def reward_lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/02_train`, executed."""
     return execute_notebook("02_train", tmp_path_factory.mktemp("train"))
+
+
+@pytest.fixture(scope="session")
+def evaluate(quickstart: tuple[Path, gn.Run], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.Run]:
+    """`notebooks/03_evaluate`, executed on a copy of the quickstart's run, with few samples: (executed notebook, its run)."""
+    folder = tmp_path_factory.mktemp("evaluate")
+    shutil.copytree(quickstart[1].path, folder / "runs" / "quickstart")
+    executed = execute_notebook("03_evaluate", folder, RUN="runs/quickstart", SAMPLES=2, QUESTIONS=12)
+    return executed, gn.open_run(folder / "runs" / "quickstart")

@@ -153,3 +153,18 @@ def test_the_training_notebook_shows_what_its_prose_says(train: Path) -> None:
     assert outputs(viewer, "application/vnd.jupyter.widget-view+json")
     assert "0 of 1 groups are without spread" in text_of(viewer, "text/html"), "what a page without a kernel shows"
     assert printed(cell_with(notebook, "It worked")).startswith("It worked: a hopeless run ended by itself")
+
+
+def test_the_evaluation_notebook_shows_evidence(evaluate: tuple[Path, gn.Run]) -> None:
+    notebook, run = nbformat.read(evaluate[0], as_version=4), evaluate[1]
+    shown = text_of(cell_with(notebook, "comparison = gn.compare("), "text/html")
+    assert "better" in shown and 'alt="Held-out comparison. better: accuracy' in shown and "gold:" in shown
+    assert "pass@2" in text_of(cell_with(notebook, "sampled[1]")) and "before: accuracy" in text_of(
+        cell_with(notebook, "sampled = [")
+    )
+    page = text_of(cell_with(notebook, "comparison.transcripts("), "text/html")
+    assert 'type="search"' in page and page.count("<details") == 20
+    assert "1 held-out question is also in the training part" in printed(cell_with(notebook, "refused = False"))
+    assert printed(cell_with(notebook, "It worked")).startswith("It worked. better: accuracy")
+    for file in ("comparison.json", "comparison.png", "table.csv", "transcripts.html", "transcripts.parquet"):
+        assert (run.path / "comparison" / file).is_file()

@@ -1,0 +1,202 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Is it better? Evidence on questions it never saw
+#
+# You compare a trained model with the one it started from, see how sure you can be, how much a second and a third try help, and
+# which answers changed.
+#
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/03_evaluate.ipynb)
+
+# %% [markdown]
+# | | |
+# | --- | --- |
+# | Time | @TIME@ on 2 CPU cores, less with a run that is there already; on a GPU not yet measured |
+# | Memory | under 4 GB on a CPU; on a GPU not yet measured |
+# | Disk | 0.3 GB for the model, 0.1 GB for the run |
+# | Writes | `runs/`, and the converted model in your cache folder |
+# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
+
+# %% [markdown]
+# ## Install
+#
+# From a clone of the repository there is nothing to do: `make lab` has made the environment. On Colab this cell fetches the
+# kit and installs it, which takes some minutes; then restart the session and go on with the next cell.
+
+# %%
+import importlib.util
+import subprocess
+import sys
+
+REPOSITORY = "@REPOSITORY@"
+if importlib.util.find_spec("grpo_nb") is None:
+    subprocess.run(["git", "clone", "--depth=1", REPOSITORY, "grpo_nb_clone"], check=True)
+    pip = [sys.executable, "-m", "pip", "install", "-q"]
+    subprocess.run([*pip, "-r", "grpo_nb_clone/requirements.txt"], check=True)
+    subprocess.run([*pip, "--no-deps", "-r", "grpo_nb_clone/requirements-no-deps.txt"], check=True)
+    subprocess.run([*pip, "--no-deps", "./grpo_nb_clone"], check=True)
+    print("Installed. Restart the session now, then run the next cell.")
+
+# %% [markdown]
+# ## Check the machine
+#
+# You should see a table that ends with *Ready*. Each problem comes with the line that mends it.
+
+# %%
+import grpo_nb as gn
+
+gn.check_environment()
+
+# %% [markdown]
+# ## Settings
+#
+# The only cell to edit. `RUN` is the folder of a run, such as `"runs/2026-11-21_10-00-00"` from the quickstart; its own held-out
+# questions are asked. Without one, a short run is made here.
+
+# %% tags=["parameters"]
+RUN = None
+STEPS = 10  # of the run that is made if there is none
+SAMPLES = 4  # answers to each question, for pass@k
+QUESTIONS = 40  # asked with samples, which takes SAMPLES times as long
+
+# %% [markdown]
+# ## A run
+#
+# The training of the quickstart, but shorter, so that something is left to learn. You should see the curves, or the summary of
+# your own run.
+
+# %%
+if RUN is None:
+    settings = gn.preset("cpu", max_steps=STEPS, per_device_train_batch_size=8)
+    model, tokenizer = gn.load_model(settings, report=print)
+    task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
+    rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=1.0)]
+    run = gn.train(model, tokenizer, task, rewards, settings)
+else:
+    run = gn.open_run(RUN)
+    rewards = []
+run
+
+# %% [markdown]
+# ## Why not the training reward?
+#
+# It is what the model was paid for. It rises when the model learns, and just as well when it finds a way to be paid without
+# learning. It is drawn at a temperature, from questions that were trained on, under a policy that changed at each step. So it
+# says that something happened, not that the model is better.
+#
+# The proof needs questions that were held out, both models asked alike, and a word on chance.
+
+# %% [markdown]
+# ## Before and after
+#
+# Each held-out question once, the likeliest answer. Three numbers say how sure it is:
+#
+# * the **interval** of each accuracy: other questions of the same kind would give another number, and 95 % of such intervals hold
+#   the true one;
+# * the interval of the **difference**, in pairs: both answered the same questions, so what is hard for both cancels out;
+# * **p**: if neither were better, how often would the changed answers fall one way as unevenly as here?
+#
+# *better* stands there only if all agree, and *no difference shown* comes with the difference that would have been. Table, figure
+# and every answer are saved in the run, under `comparison/`.
+
+# %%
+comparison = gn.compare(run, rewards=rewards)
+comparison
+
+# %% [markdown]
+# ## How many questions are enough?
+#
+# A small sample shows large differences only. Here is the smallest true difference that so many questions show four times in five,
+# when a third of the answers changes. Before you call a training useless, look whether you could have seen its use.
+
+# %%
+from grpo_nb.evaluation_statistics import smallest_difference
+
+for questions in (12, 48, 96, 480, 1320):
+    changed = [1.0, -1.0] * (questions // 6) + [0.0] * (questions - questions // 6 * 2)
+    print(f"{questions:5} questions: {100 * smallest_difference(changed):4.0f} points")
+
+# %% [markdown]
+# ## One try, several tries
+#
+# *pass@k* is the chance that at least one of k drawn answers is right. A rising pass@1 with an equal pass@k says that training made
+# likely what the model could do before; that is what GRPO mostly does. The samples of a question are no further questions, so
+# the interval does not shrink by asking the same one again.
+#
+# You should see pass@4 above pass@1 for both.
+
+# %%
+asked = gn.load_holdout(run.holdout()[:QUESTIONS], format=gn.AnswerFormat(**run.info["task"]["format"]))
+sampled = [
+    gn.evaluate(who, asked, run=run, samples=SAMPLES, label=name) for who, name in (("base", "before"), (run, "after"))
+]
+sampled[0]
+
+# %%
+sampled[1]
+
+# %% [markdown]
+# ## Read the answers
+#
+# Numbers hide how a model fails. Those that changed come first; type into the field to search, for a number or for
+# *no answer*. In code: `comparison.transcripts(search="7", only="lost")`.
+
+# %%
+comparison.transcripts(20)
+
+# %% [markdown]
+# ## Memory is not skill
+#
+# A held-out question that was trained on measures memory. The run kept a hash of each question it was trained on, so it can be
+# asked about any data, also where only the writing differs. You should see that it refuses.
+
+# %%
+seen = run.completions(1)["prompt"].iloc[0]
+question = seen.rsplit("What is", 1)[1].split("?")[0]
+rows = [{"question": f"what is{question.replace(' ', '  ')} ?", "answer": "0"}, *run.holdout()[:11]]
+try:
+    gn.evaluate(run, gn.load_holdout(rows))
+    refused = False
+except ValueError as error:
+    refused = True
+    print(error)
+
+# %% [markdown]
+# ## Did it work?
+#
+# Four things that must hold; each line says which one did not.
+
+# %%
+assert comparison.verdict == "better", comparison.sentence
+assert comparison.contamination.count == 0, comparison.contamination.sentence
+assert all(side.pass_at[SAMPLES][0] >= side.pass_at[1][0] for side in sampled), "more tries cannot hurt"
+assert refused, "a question that was trained on was let through"
+print(f"It worked. {comparison.sentence}")
+
+# %% [markdown]
+# ## If something went wrong
+#
+# | What you see | What it is | What to do |
+# | --- | --- | --- |
+# | *no difference shown* | too few questions, too short a run, or nothing learnt | read the transcripts; more `STEPS`; more held-out questions |
+# | *are also in the training part* | the score would measure memory | make the task with `gn.load_task`, which keeps them apart |
+# | *is no run: it has no run.json* | `RUN` is not a run's folder | the folder that the training cell printed |
+# | *has no adapter yet* | the run did not come to its end | `gn.train(..., resume="auto")` |
+# | *It is on the Hub: check the network* | GSM8K and MATH-500 are downloaded | `path=` a folder where you have them |
+
+# %% [markdown]
+# ## Next
+#
+# * Sets that others use too: `gn.load_holdout("gsm8k", limit=200)`, `"math-500"`, `"reasoning-gym:chain_sum"`.
+# * What you export is evaluated as it is: `gn.compare("base", "exports/my-model", task, run=run)`, and a `.gguf` file the same way.
+# * A number that does not come from this kit: `gn.write_harness_task` for lm-evaluation-harness. More in docs/evaluation.md.
