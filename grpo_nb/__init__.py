@@ -36,6 +36,8 @@ _PUBLIC = {
     "dry_run": "dry_runs",
     "effective_settings": "effective",
     "evaluate": "evaluation",
+    "export_adapter": "export",
+    "export_gguf": "gguf_export",
     "export_merged": "export",
     "group_advantages": "scoring",
     "hashes": "formats",
@@ -48,6 +50,7 @@ _PUBLIC = {
     "open_stages": "stages",
     "plan": "planning",
     "plan_push": "hub_files",
+    "plan_export": "export_plan",
     "preset": "config",
     "prime": "priming",
     "push_to_hub": "hub",
@@ -80,12 +83,15 @@ if TYPE_CHECKING:
     from grpo_nb.environment import check_environment as check_environment
     from grpo_nb.evaluation import compare as compare
     from grpo_nb.evaluation import evaluate as evaluate
+    from grpo_nb.export import export_adapter as export_adapter
     from grpo_nb.export import export_merged as export_merged
+    from grpo_nb.export_plan import plan_export as plan_export
     from grpo_nb.formats import AnswerFormat as AnswerFormat
     from grpo_nb.formats import boxed as boxed
     from grpo_nb.formats import hashes as hashes
     from grpo_nb.formats import think_answer as think_answer
     from grpo_nb.formats import xml as xml
+    from grpo_nb.gguf_export import export_gguf as export_gguf
     from grpo_nb.health import HealthMonitor as HealthMonitor
     from grpo_nb.health import check_health as check_health
     from grpo_nb.health_alerts import Alert as Alert

@@ -1,76 +1,54 @@
-"""From a trained adapter to a folder that plain transformers loads, verified to be the trained model."""
+"""From a trained adapter to files that work elsewhere, each verified to be the trained model: merged, and the adapter alone.
+
+GGUF files are made by `export_gguf`; what an export will need is known before it starts (`export_plan`).
+"""
 
 from __future__ import annotations
 
-import gc
-import html
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from grpo_nb.environment import require_disk
+from grpo_nb.export_plan import plan_export, weights_folder
+from grpo_nb.export_result import Export as Export
+from grpo_nb.export_result import ExportError as ExportError
+from grpo_nb.export_result import require_passed
+from grpo_nb.export_staging import check_target, put_in_place, staged_folder
+from grpo_nb.formats import AnswerFormat
+from grpo_nb.holdout import read_answers
+from grpo_nb.merging import SHARD_SIZE, WIDTHS, merge
 from grpo_nb.metrics import Run, write_json
-from grpo_nb.model_card import model_card as model_card
-from grpo_nb.model_card import write_model_card as write_model_card
-from grpo_nb.models import import_unsloth, resolve_model
+from grpo_nb.model_card import model_card, write_model_card
+from grpo_nb.models import import_unsloth
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-_VERIFIED_PROMPTS = 12
-# Share of the adapter's change that must survive the rounding of the merged weights.
-_LEAST_RETAINED = 0.95
-_WIDTH = {"bfloat16": 2, "float16": 2, "float32": 4}
+# More prompts make the share of equal texts finer, and the check longer: two models answer them on the CPU.
+VERIFIED_PROMPTS = 16
+_LEVEL = 0.95
+Report = Callable[[str], None]
 
 
-class ExportError(RuntimeError):
-    """An export that was made but is not the trained model, or could not be verified. Nothing was left behind."""
-
-
-@dataclass(frozen=True)
-class Export:
-    """A verified export."""
-
-    path: Path
-    verification: dict[str, Any]
-
-    @property
-    def sentence(self) -> str:
-        """The verification in words."""
-        v = self.verification
-        return (
-            f"{v['dtype']}, holds {v['retained_change']:.1%} of the training's change; verified on {v['prompts']} "
-            f"held-out prompts: greedy text equal to the adapter's on "
-            f"{v['equal_greedy_text']:.0%}, {v['equal_greedy_text_near_ties_aside']:.0%} with near ties set aside; "
-            f"log-probabilities {v['mean_logp_difference_to_adapter']:.3f} nats from the adapter's, "
-            f"where the starting model's are {v['mean_logp_difference_of_base_to_adapter']:.3f} away"
-        )
-
-    def __repr__(self) -> str:
-        checks = "\n".join(f"  {'ok' if ok else 'FAILED'}  {name}" for name, ok in self.verification["checks"].items())
-        return f"{self.path}\n{checks}\n{self.sentence}"
-
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{'&#10003;' if ok else '&#10007;'}</td><td style='text-align:left'>{html.escape(name)}</td></tr>"
-            for name, ok in self.verification["checks"].items()
-        )
-        return f"<p><b>{html.escape(str(self.path))}</b></p><table>{rows}</table><p>{html.escape(self.sentence)}</p>"
-
-
-def export_merged(run: Run, path: str | Path, *, dtype: str = "auto", overwrite: bool = False) -> Export:
+def export_merged(
+    run: Run,
+    path: str | Path,
+    *,
+    dtype: str = "auto",
+    overwrite: bool = False,
+    low_memory: bool | str = "auto",
+    report: Report | None = None,
+) -> Export:
     """Merge the run's adapter into the 16-bit base, save it as safetensors, and verify what was saved.
 
     A short training changes many weights by less than bfloat16 can hold next to them, and rounding then takes that part of
     the training away. `auto` measures this: bfloat16 where at least 95 % of the change survives, else float16, whose steps
     are eight times finer, else float32 at twice the size.
 
-    Works the same for runs trained in 4 and in 16 bit: the adapter is always merged into the 16-bit weights. The folder is
+    Works the same for runs trained in 4 and in 16 bit: the adapter is always merged into the 16-bit weights, tensor by tensor
+    from the base's files where the adapter is a plain LoRA, so that the model need not fit into memory. The folder is
     written under another name and renamed only after a separate process, which imports neither the kit nor unsloth, has
     loaded it with `transformers.pipeline` and found it equal to base plus adapter on held-out prompts.
 
@@ -79,129 +57,202 @@ def export_merged(run: Run, path: str | Path, *, dtype: str = "auto", overwrite:
         path: The folder to make.
         dtype: `auto`, `bfloat16`, `float16` or `float32`.
         overwrite: Replace an existing folder, once the new one is verified.
+        low_memory: `True` refuses where the merge needs the whole model in memory, `False` does it there; the files are the
+            same.
+        report: Called with one line per stage.
 
     Raises:
         FileExistsError: The folder exists and `overwrite` is false.
-        EnvironmentProblem: Too little disk.
+        EnvironmentProblem: Too little disk or memory.
         ExportError: The merged model is not the trained one. Nothing is left at `path`.
+
+    >>> gn.export_merged(gn.open_run("runs/first"), "exports/first")  # doctest: +SKIP
     """
-    if dtype not in ("auto", *_WIDTH):
-        raise ValueError(f"dtype = {dtype!r} is not one of 'auto', {', '.join(map(repr, _WIDTH))}.")
+    if dtype not in ("auto", *WIDTHS):
+        raise ValueError(f"dtype = {dtype!r} is not one of 'auto', {', '.join(map(repr, WIDTHS))}.")
+    if low_memory not in ("auto", True, False):
+        raise ValueError(f"low_memory = {low_memory!r} is not one of 'auto', True, False.")
+    target, report = Path(path), report or (lambda line: None)
+    check_target(target, overwrite)
+    require_adapter(run)
+    import_unsloth()  # before the transformers that the merge itself uses
+    plan_export(run, ["merged"], target, dtype=dtype, overwrite=True).require()
+    with staged_folder(target) as staged:
+        verification = make_merged(run, staged, dtype=dtype, low_memory=low_memory, report=report)
+        (staged / "README.md").write_text(model_card(run))
+        put_in_place(staged, target)
+    export = Export(target, verification, "merged", run)
+    record(export, f"merged {verification['dtype']}")
+    return export
+
+
+def make_merged(run: Run, staged: Path, *, dtype: str, low_memory: bool | str, report: Report) -> dict[str, Any]:
+    """Write the merged model to an empty folder, verify it, and return and write the verification."""
+    from transformers import AutoTokenizer
+
+    base = weights_folder(run)
+    kept = merge(
+        base, run.adapter_path, staged, dtype=dtype, low_memory=low_memory, shard_size=SHARD_SIZE, report=report
+    )
+    AutoTokenizer.from_pretrained(base).save_pretrained(staged)
+    report("verifying the merged model in a process of its own")
+    verification = kept | _verify(base, run, staged)
+    write_json(staged / "verification.json", verification)
+    return verification
+
+
+def export_adapter(run: Run, path: str | Path, *, overwrite: bool = False) -> Export:
+    """Copy the run's LoRA with the tokenizer it was trained with, for those who have the base: vLLM, peft, another training.
+
+    Args:
+        run: A run with an adapter.
+        path: The folder to make.
+        overwrite: Replace an existing folder, once the new one is verified.
+
+    Raises:
+        FileExistsError: The folder exists and `overwrite` is false.
+        ExportError: What was copied is not the run's adapter, or it has values that are not finite.
+
+    >>> gn.export_adapter(gn.open_run("runs/first"), "exports/first-lora")  # doctest: +SKIP
+    """
     target = Path(path)
-    if target.exists() and not overwrite and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(f"{str(target)!r} exists. Choose another folder, or say overwrite=True.")
+    check_target(target, overwrite)
+    require_adapter(run)
+    import_unsloth()
+    plan_export(run, ["adapter"], target, overwrite=True).require()
+    from transformers import AutoTokenizer
+
+    with staged_folder(target) as staged:
+        for name in ("adapter_model.safetensors", "adapter_config.json"):
+            shutil.copyfile(run.adapter_path / name, staged / name)
+        _name_base(staged / "adapter_config.json", run)
+        AutoTokenizer.from_pretrained(weights_folder(run)).save_pretrained(staged)
+        verification = _verify_adapter(run, staged)
+        require_passed(verification, "the copied adapter")
+        write_json(staged / "verification.json", verification)
+        (staged / "README.md").write_text(model_card(run))
+        put_in_place(staged, target)
+    export = Export(target, verification, "adapter", run)
+    record(export, "adapter")
+    return export
+
+
+def require_adapter(run: Run) -> None:
+    """Raise `FileNotFoundError` if the run has no adapter."""
     if not (run.adapter_path / "adapter_model.safetensors").is_file():
         raise FileNotFoundError(
             f"the run {run.name!r} ({run.status}) has no adapter to merge: train it to its end first."
         )
-    import_unsloth()  # before the transformers that the merge itself uses
-    base = resolve_model(run.settings.model)
-    require_disk(target, _merged_bytes(base, dtype), "The merged model")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staged = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
-    try:
-        kept = _merge(base, run, staged, dtype)
-        verification = kept | _verify(base, run, staged)
-        write_json(staged / "verification.json", verification)
-        (staged / "README.md").write_text(model_card(run))
-        if target.exists():
-            shutil.rmtree(target)
-        staged.rename(target)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
-    export = Export(target, verification)
-    run.record_export({"path": str(target), "kind": f"merged {verification['dtype']}", "sentence": export.sentence})
-    write_model_card(run)
-    return export
 
 
-def _merged_bytes(base: str, dtype: str) -> int:
-    """Size of the merged weights, from the base's files."""
-    from transformers import AutoConfig
-
-    folder = Path(base)
-    if not folder.is_dir():
-        from huggingface_hub import snapshot_download
-
-        folder = Path(snapshot_download(base, allow_patterns=["*.safetensors", "*.json"]))
-    stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    width = _WIDTH.get(str(AutoConfig.from_pretrained(base).dtype).removeprefix("torch."), 2)
-    return int(stored * _WIDTH.get(dtype, max(_WIDTH.values())) / width * 1.02) + 20_000_000
+def record(export: Export, kind: str) -> None:
+    """Note a finished export in its run."""
+    assert export.run is not None
+    export.run.record_export({"path": str(export.path), "kind": kind, "sentence": export.sentence})
+    write_model_card(export.run)
 
 
-def _merge(base: str, run: Run, staged: Path, dtype: str) -> dict[str, Any]:
-    """Save the merged model to `staged`; return the number type used and the share of the change that it holds."""
+def _name_base(config: Path, run: Run) -> None:
+    """Name the base as others can load it: the folder of this machine's cache means nothing elsewhere."""
+    from grpo_nb.model_card import _PUBLISHED
+
+    values = json.loads(config.read_text())
+    values["base_model_name_or_path"] = _PUBLISHED.get(run.settings.model, run.settings.model)
+    config.write_text(json.dumps(values, indent=2) + "\n")
+
+
+def _verify_adapter(run: Run, staged: Path) -> dict[str, Any]:
     import torch
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from safetensors.torch import load_file
 
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    model = PeftModel.from_pretrained(model, str(run.adapter_path))
-    candidates = list(_WIDTH) if dtype == "auto" else [dtype]
-    retained = {name: _retained_change(model, getattr(torch, name)) for name in candidates}
-    chosen = next((name for name in candidates if retained[name] >= _LEAST_RETAINED), None)
-    if chosen is None:
-        measured = ", ".join(f"{name} {share:.1%}" for name, share in retained.items())
-        raise ExportError(
-            f"rounding the merged weights would lose a part of the training (share kept: {measured}; "
-            f"{_LEAST_RETAINED:.0%} is asked for). Write dtype='float32', or use the adapter itself: {run.adapter_path}."
-        )
-    # The sum is formed in float32 and rounded once, on saving.
-    merged = model.merge_and_unload().to(getattr(torch, chosen))
-    merged.save_pretrained(staged)
-    AutoTokenizer.from_pretrained(base).save_pretrained(staged)
-    del model, merged
-    gc.collect()
-    return {"dtype": chosen, "retained_change": retained[chosen]}
-
-
-def _retained_change(model: PreTrainedModel, dtype: Any) -> float:
-    """How much of the adapter's change is left after rounding: the projection of the rounded change on the exact one."""
-    import torch
-    from peft.tuners.lora import LoraLayer
-
-    left = whole = 0.0
-    with torch.no_grad():
-        for layer in model.modules():
-            if isinstance(layer, LoraLayer):
-                weight, change = layer.get_base_layer().weight, layer.get_delta_weight("default")
-                rounded = (weight + change).to(dtype).float()
-                if not torch.isfinite(rounded).all():
-                    return 0.0
-                left += ((rounded - weight) * change).sum().item()
-                whole += (change * change).sum().item()
-    if whole == 0:
-        raise ExportError("the adapter changes nothing: all its B matrices are zero. Train it first.")
-    return 1 - abs(1 - left / whole)
-
-
-def _verification_request(base: str, run: Run, staged: Path) -> dict[str, Any]:
+    mine = load_file(staged / "adapter_model.safetensors")
+    theirs = load_file(run.adapter_path / "adapter_model.safetensors")
+    is_same = mine.keys() == theirs.keys() and all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
+    broken = [name for name, tensor in mine.items() if not torch.isfinite(tensor).all()]
+    has_effect = any(bool(tensor.any()) for name, tensor in mine.items() if ".lora_B" in name)
+    checks = {
+        "tensors equal to the run's": is_same,
+        "tensors finite": not broken,
+        "the adapter changes the model": has_effect,
+    }
     return {
-        "base": base,
-        "tokenizer": base,
+        "passed": all(checks.values()),
+        "checks": checks,
+        "problems": broken,
+        "tensors": len(mine),
+        "base": json.loads((staged / "adapter_config.json").read_text())["base_model_name_or_path"],
+    }
+
+
+def verification_request(base: Path, run: Run, staged: Path) -> dict[str, Any]:
+    """What `verify_merged.py` is asked."""
+    return {
+        "base": str(base),
+        "tokenizer": str(base),
         "adapter": str(run.adapter_path),
         "merged": str(staged),
-        "prompts": [row["prompt"] for row in run.holdout()[:_VERIFIED_PROMPTS]],
+        "prompts": [row["prompt"] for row in run.holdout()[:VERIFIED_PROMPTS]],
         "max_new_tokens": run.settings.max_completion_length,
     }
 
 
-def _verify(base: str, run: Run, staged: Path) -> dict[str, Any]:
-    request = _verification_request(base, run, staged)
+def _verify(base: Path, run: Run, staged: Path) -> dict[str, Any]:
+    verification = run_check("verify_merged.py", verification_request(base, run, staged), "the merged model")
+    verification |= scored(run, verification.pop("texts"), verification.pop("texts_of_adapter"), "adapter")
+    add_score_check(verification, "adapter", "adapter")
+    require_passed(verification, "the merged model")
+    return verification
+
+
+def run_check(script: str, request: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Run one of the kit's checks as a process of its own and return its answer.
+
+    Raises:
+        ExportError: It could not be made; its last lines say why.
+    """
     with tempfile.TemporaryDirectory() as folder:
         asked, answered = Path(folder) / "request.json", Path(folder) / "result.json"
         asked.write_text(json.dumps({**request, "result": str(answered)}))
-        script = Path(__file__).with_name("verify_merged.py")
         # -I: neither this folder nor the working directory is on the path of a process that must not see the kit.
-        done = subprocess.run([sys.executable, "-I", str(script), str(asked)], capture_output=True, text=True)
+        command = [sys.executable, "-I", str(Path(__file__).with_name(script)), str(asked)]
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0 or not answered.is_file():
             last = "\n".join(done.stderr.strip().splitlines()[-15:])
-            raise ExportError(f"the merged model could not be verified, so it was not kept:\n{last}")
-        verification = json.loads(answered.read_text())
-    if not verification["passed"]:
-        failed = [name for name, ok in verification["checks"].items() if not ok]
-        raise ExportError(
-            f"the merged model is not the trained one, so it was not kept. Failed: {'; '.join(failed)}. "
-            f"Measured: {json.dumps({k: v for k, v in verification.items() if k != 'checks'})}"
-        )
-    return verification
+            raise ExportError(f"{what} could not be verified, so it was not kept:\n{last}")
+        return json.loads(answered.read_text())
+
+
+def scored(run: Run, texts: Sequence[str], reference: Sequence[str], name: str) -> dict[str, Any]:
+    """How many of two models' answers to the same held-out questions are right, and the interval of the second's share."""
+    from scipy.stats import binomtest
+
+    from grpo_nb.rollout import Completion
+
+    format, questions = AnswerFormat(**run.info["task"]["format"]), run.holdout()[: len(texts)]
+
+    def correct(answers: Sequence[str]) -> int:
+        completions = [Completion(text, 0, False) for text in answers]
+        return sum(row["is_correct"] for row in read_answers(questions, completions, format))
+
+    mine, theirs = correct(texts), correct(reference)
+    interval = binomtest(theirs, len(questions)).proportion_ci(_LEVEL, method="wilson")
+    return {"correct": mine, f"correct_of_{name}": theirs, "interval": [float(interval.low), float(interval.high)]}
+
+
+def add_score_check(verification: dict[str, Any], said: str, name: str) -> None:
+    """Add the check that the score lies in the other model's interval.
+
+    Args:
+        verification: With what `scored` returned.
+        said: The other model in words.
+        name: The other model in `scored`'s keys.
+    """
+    low, high = verification["interval"]
+    count = verification["prompts"]
+    check = f"held-out score within the 95 % interval of the {said}'s"
+    verification["checks"][check] = low <= verification["correct"] / count <= high
+    verification["measured"][check] = (
+        f"{verification['correct']} of {count} right, the {said}'s {verification[f'correct_of_{name}']} "
+        f"({low:.0%} to {high:.0%})"
+    )
+    verification["passed"] = all(verification["checks"].values())

@@ -2,22 +2,25 @@
 
     python -I verify_merged.py request.json
 
-The request names `base`, `adapter`, `merged`, `prompts` (chat messages), `max_new_tokens` and `result`, the file to write.
-What a user will do with the folder is done here: plain `transformers.pipeline`. Three models answer the same prompts
-greedily, and the reference's answers are scored by each of them.
+The request names `base`, `tokenizer`, `adapter`, `merged`, `prompts` (chat messages), `max_new_tokens` and `result`, the file
+to write. What a user will do with the folder is done here: plain `transformers.pipeline`. Base, base with adapter, and the
+merged model answer the same prompts greedily, and the reference's answers are scored by each of them. One model is in memory
+at a time.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import PeftModel
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, pipeline
 
 # Largest relative error of rounding once to the nearest value, doubled for the noise of the float32 product behind it.
 ROUNDING = {"BF16": 2.0**-8, "F16": 2.0**-10, "F32": 2.0**-20}
@@ -28,10 +31,14 @@ MEAN_LOGP_TOLERANCE = 0.05
 # Greedy texts may part where the reference's best two words lie closer than this; anywhere else is a different model.
 NEAR_TIE = 0.25
 LEAST_EQUAL_TEXT = 0.9
+# Words that are remembered at each position of an answer: more are never within a near tie of the best.
+_REMEMBERED = 20
+# What a folder of safetensors has no need of, and what runs code when it is loaded.
+_PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 
 def tensor_problems(merged: Path, expected: set[str]) -> list[str]:
-    """Names of missing, unexpected or non-finite tensors in a folder of safetensors."""
+    """Names of missing, unexpected or non-finite tensors in a folder of safetensors, and files of another kind."""
     problems, found = [], set()
     for file in sorted(merged.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
@@ -41,6 +48,7 @@ def tensor_problems(merged: Path, expected: set[str]) -> list[str]:
                     problems.append(f"{name} has values that are not finite")
     problems += [f"{name} is missing" for name in sorted(expected - found)]
     problems += [f"{name} is unexpected" for name in sorted(found - expected)]
+    problems += [f"{file.name} is no safetensors file" for file in merged.iterdir() if file.suffix in _PICKLED]
     return problems
 
 
@@ -50,18 +58,27 @@ def saved_names(model: torch.nn.Module) -> set[str]:
     return {name for name in model.state_dict() if name not in tied}
 
 
-def weight_problems(merged: Path, reference: PeftModel) -> list[str]:
-    """Tensors that differ from base plus adapter, computed here in float32, by more than one rounding step."""
+def expected_weights(reference: PeftModel) -> dict[str, Callable[[], torch.Tensor]]:
+    """Base plus adapter by name, each computed in float32 when it is asked for."""
     from peft.tuners.lora import LoraLayer
 
-    expected = {}
+    expected: dict[str, Callable[[], torch.Tensor]] = {}
     for name, module in reference.get_base_model().named_modules():
         if isinstance(module, LoraLayer):
-            base = module.get_base_layer()
-            expected[f"{name}.weight"] = base.weight.detach() + module.get_delta_weight("default").detach()
+            expected[f"{name}.weight"] = lambda layer=module: (
+                layer.get_base_layer().weight.detach() + layer.get_delta_weight("default").detach()
+            )
+            for leaf, parameter in module.get_base_layer().named_parameters(recurse=False):
+                expected.setdefault(f"{name}.{leaf}", parameter.detach)
         elif not name.endswith((".base_layer", ".default")):
             for leaf, parameter in module.named_parameters(recurse=False):
-                expected.setdefault(f"{name}.{leaf}", parameter.detach())
+                expected.setdefault(f"{name}.{leaf}", parameter.detach)
+    return expected
+
+
+def weight_problems(merged: Path, reference: PeftModel) -> list[str]:
+    """Tensors that differ from base plus adapter, computed here in float32, by more than one rounding step."""
+    expected = expected_weights(reference)
     problems = []
     for file in sorted(merged.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
@@ -70,12 +87,51 @@ def weight_problems(merged: Path, reference: PeftModel) -> list[str]:
                     problems.append(f"{name} has no counterpart in base plus adapter")
                     continue
                 step = ROUNDING[tensors.get_slice(name).get_dtype()]
-                found, exact = tensors.get_tensor(name).float(), expected[name].float()
+                found, exact = tensors.get_tensor(name).float(), expected[name]().float()
+                if found.shape != exact.shape:
+                    problems.append(f"{name} has shape {tuple(found.shape)}, not {tuple(exact.shape)}")
+                    continue
                 # 1e-7: float16 has no relative precision below 6e-5.
                 far = (found - exact).abs() > exact.abs() * step + 1e-7
                 if far.any():
                     problems.append(f"{name} differs from base plus adapter in {far.float().mean():.1%} of its values")
     return problems
+
+
+def tokenizer_problems(merged: Any, original: Any, chats: list[list[dict[str, str]]]) -> list[str]:
+    """In what two tokenizers differ: words, end token, chat template, and how they read each of the prompts."""
+    problems = [
+        f"the {part} is {getattr(merged, part)!r}, not {getattr(original, part)!r}"
+        for part in ("eos_token", "pad_token", "bos_token")
+        if getattr(merged, part) != getattr(original, part)
+    ]
+    if merged.get_vocab() != original.get_vocab():
+        problems.append("the vocabularies differ")
+    if merged.chat_template != original.chat_template:
+        return [*problems, "the chat template is another" if merged.chat_template else "the chat template is missing"]
+    different = sum(read(merged, chat) != read(original, chat) for chat in chats)
+    return [*problems, *([f"{different} of {len(chats)} prompts are read as other tokens"] if different else [])]
+
+
+def generation_problems(merged: Path, base: GenerationConfig, end_token: int) -> list[str]:
+    """In what the end and padding tokens that generation goes by differ from the base's."""
+    if not (merged / "generation_config.json").is_file():
+        return ["generation_config.json is missing"]
+    mine = GenerationConfig.from_pretrained(merged)
+    problems = [
+        f"{part} is {getattr(mine, part)}, the base's {getattr(base, part)}"
+        for part in ("eos_token_id", "pad_token_id")
+        if getattr(mine, part) != getattr(base, part)
+    ]
+    ends = mine.eos_token_id if isinstance(mine.eos_token_id, list) else [mine.eos_token_id]
+    if end_token not in ends:
+        problems.append(f"the tokenizer's end token {end_token} does not end generation, which goes by {ends}")
+    return problems
+
+
+def read(tokenizer: Any, chat: list[dict[str, str]]) -> list[int]:
+    """The tokens of a chat with the generation prompt."""
+    return tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
 
 
 @torch.no_grad()
@@ -97,82 +153,123 @@ def up_to_end(tokens: list[int], tokenizer: Any) -> list[int]:
 
 
 @torch.no_grad()
+def distribution(model: Any, ids: list[int], completion: list[int]) -> torch.Tensor:
+    """Log-probabilities in nats of every word at each position of a completion behind a prompt, (n, V) float32."""
+    logits = model(input_ids=torch.tensor([ids + completion])).logits[0, len(ids) - 1 : -1].float()
+    return logits.log_softmax(-1)
+
+
 def logps(model: Any, ids: list[int], completion: list[int]) -> torch.Tensor:
     """Log-probabilities in nats of a completion behind a prompt, (len(completion),) float32."""
-    logits = model(input_ids=torch.tensor([ids + completion])).logits[0, len(ids) - 1 : -1].float()
-    return logits.log_softmax(-1).gather(-1, torch.tensor(completion)[:, None])[:, 0]
+    return distribution(model, ids, completion).gather(-1, torch.tensor(completion)[:, None])[:, 0]
 
 
-@torch.no_grad()
-def parts_at_a_near_tie(reference: Any, ids: list[int], answer: list[int], other: list[int]) -> bool:
-    """Whether two greedy continuations are equal, or first part where the reference was nearly undecided."""
-    same = next((i for i, pair in enumerate(zip(answer, other, strict=False)) if pair[0] != pair[1]), None)
-    if same is None:
-        same = min(len(answer), len(other))
-        if same == len(answer):
-            return True  # the answer was cut at the limit, or only the end token is missing from the text
-        other = [*other, answer[same]]
-    logits = reference(input_ids=torch.tensor([ids + answer[:same]])).logits[0, -1].float().log_softmax(-1)
-    best = logits.topk(2).values
-    return bool(best[0] - best[1] < NEAR_TIE) and bool(best[0] - logits[other[same]] < NEAR_TIE)
+def parts_at_a_near_tie(best: list[dict[int, float]], answer: list[int], other: list[int], end: int) -> bool:
+    """Whether two greedy continuations are equal, or first part where the first one's model was nearly undecided.
+
+    Args:
+        best: Log-probabilities of the likeliest words at each position of `answer`.
+        answer: Tokens of the first.
+        other: Tokens of the second, with or without the end token.
+        end: The end token.
+    """
+    other = other if end in other else [*other, end]
+    for words, mine, theirs in zip(best, answer, other, strict=False):
+        if mine != theirs:
+            return max(words.values()) - words.get(theirs, -torch.inf) < NEAR_TIE
+    return True  # equal up to where the shorter one was cut or ended
+
+
+def likeliest(log_probabilities: torch.Tensor) -> list[dict[int, float]]:
+    """The likeliest words at each position with their log-probabilities."""
+    top = log_probabilities.topk(min(_REMEMBERED, log_probabilities.shape[-1]))
+    rows = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    return [dict(zip(words, values, strict=True)) for words, values in rows]
+
+
+def score_reference(request: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
+    """What base and base with adapter make of the prompts, and how the merged files differ from them."""
+    merged_folder = Path(request["merged"])
+    base = AutoModelForCausalLM.from_pretrained(request["base"], dtype=torch.float32)
+    tensors = tensor_problems(merged_folder, saved_names(base))
+    reference = PeftModel.from_pretrained(base, request["adapter"]).eval()
+    prompts = [read(tokenizer, chat) for chat in request["prompts"]]
+    answers = greedy(reference, tokenizer, prompts, request["max_new_tokens"])
+    found: dict[str, Any] = {"prompts": prompts, "answers": answers, "best": [], "start": [], "trained": []}
+    found["generation"] = base.generation_config
+    for ids, answer in zip(prompts, answers, strict=True):
+        trained = distribution(reference, ids, answer)
+        found["best"].append(likeliest(trained))
+        found["trained"].append(trained.gather(-1, torch.tensor(answer)[:, None])[:, 0])
+        with reference.disable_adapter():
+            found["start"].append(logps(reference, ids, answer))
+    return {**found, "tensors": tensors, "weights": weight_problems(merged_folder, reference)}
 
 
 def verify(request: dict[str, Any]) -> dict[str, Any]:
     """Do all checks and return them with a verdict."""
-    merged_folder, limit = Path(request["merged"]), request["max_new_tokens"]
-    base = AutoModelForCausalLM.from_pretrained(request["base"], dtype=torch.float32)
-    tensors = tensor_problems(merged_folder, saved_names(base))
-    reference = PeftModel.from_pretrained(base, request["adapter"]).eval()
-    weights = weight_problems(merged_folder, reference)
-    user = pipeline("text-generation", model=str(merged_folder), dtype=torch.float32, device="cpu")
-    tokenizer, merged = user.tokenizer, user.model.eval()
+    chats, limit = request["prompts"], request["max_new_tokens"]
     original = AutoTokenizer.from_pretrained(request["tokenizer"])
-
-    chats, equal, near, moved, expected_move = request["prompts"], 0, 0, [], []
-    prompts = [
-        tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
-        for chat in chats
-    ]
-    answers = greedy(reference, tokenizer, prompts, limit)
+    reference = score_reference(request, original)
+    gc.collect()
+    user = pipeline("text-generation", model=request["merged"], dtype=torch.float32, device="cpu")
+    tokenizer, merged = user.tokenizer, user.model.eval()
+    words = tokenizer_problems(tokenizer, original, chats)
+    ends = generation_problems(Path(request["merged"]), reference["generation"], original.eos_token_id)
+    if "the chat template is missing" in words:
+        tokenizer.chat_template = original.chat_template  # so that the other checks can still be made
     shown = user(chats, max_new_tokens=limit, do_sample=False, batch_size=len(chats))
-    for ids, answer, output in zip(prompts, answers, shown, strict=True):
-        text = output[0]["generated_text"][-1]["content"]
-        if text.strip() == tokenizer.decode(answer, skip_special_tokens=True).strip():
-            equal, near = equal + 1, near + 1
-        else:
-            other = tokenizer(text, add_special_tokens=False)["input_ids"]
-            near += parts_at_a_near_tie(reference, ids, answer, other)
-        with reference.disable_adapter():
-            start = logps(reference, ids, answer)
-        expected_move.append(logps(reference, ids, answer) - start)
-        moved.append(logps(merged, ids, answer) - start)
-    x, y, count = torch.cat(expected_move), torch.cat(moved), len(chats)
+    texts = [output[0]["generated_text"][-1]["content"] for output in shown]
+    expected = [original.decode(answer, skip_special_tokens=True) for answer in reference["answers"]]
+    equal = near = 0
+    for best, answer, text, wanted in zip(reference["best"], reference["answers"], texts, expected, strict=True):
+        is_equal = text.strip() == wanted.strip()
+        equal += is_equal
+        near += is_equal or parts_at_a_near_tie(
+            best, answer, original(text, add_special_tokens=False)["input_ids"], original.eos_token_id
+        )
+    scored = [logps(merged, *pair) for pair in zip(reference["prompts"], reference["answers"], strict=True)]
+    trained, start = torch.cat(reference["trained"]), torch.cat(reference["start"])
+    x, y, count = trained - start, torch.cat(scored) - start, len(chats)
     gap, reach = (y - x).abs().mean().item(), x.abs().mean().item()
     slope = ((x * y).sum() / (x * x).sum().clamp(min=1e-12)).item()
     low, high = SLOPE_RANGE
-    checks = {
-        "tensors finite and complete": not tensors,
-        "every weight is base plus adapter, rounded once": not weights,
-        "tokenizer, chat template and end token equal": tokenizer.get_vocab() == original.get_vocab()
-        and tokenizer.chat_template == original.chat_template
-        and tokenizer.eos_token == original.eos_token,
-        f"the adapter's effect is there once ({low} to {high} times)": low <= slope <= high,
-        f"log-probabilities within {MEAN_LOGP_TOLERANCE} nats of the adapter's on average": gap <= MEAN_LOGP_TOLERANCE,
-        f"greedy text equal, near ties aside, on {LEAST_EQUAL_TEXT:.0%} of the prompts": near / count
-        >= LEAST_EQUAL_TEXT,
+    tensors, weights = reference["tensors"], reference["weights"]
+    checked = {
+        "tensors finite and complete, safetensors only": (not tensors, said(tensors)),
+        "every weight is base plus adapter, rounded once": (not weights, said(weights)),
+        "tokenizer, chat template and end token equal": (not words, said(words)),
+        "generation ends where the base's does": (not ends, said(ends)),
+        f"the adapter's effect is there once ({low} to {high} times)": (low <= slope <= high, f"{slope:.3f} times"),
+        f"log-probabilities within {MEAN_LOGP_TOLERANCE} nats of the adapter's on average": (
+            gap <= MEAN_LOGP_TOLERANCE,
+            f"{gap:.4f} nats",
+        ),
+        f"greedy text equal, near ties aside, on {LEAST_EQUAL_TEXT:.0%} of the prompts": (
+            near / count >= LEAST_EQUAL_TEXT,
+            f"{near} of {count}, {equal} without setting near ties aside",
+        ),
     }
     return {
-        "passed": all(checks.values()),
-        "checks": checks,
+        "passed": all(ok for ok, _ in checked.values()),
+        "checks": {name: ok for name, (ok, _) in checked.items()},
+        "measured": {name: text for name, (_, text) in checked.items()},
         "prompts": count,
         "equal_greedy_text": equal / count,
         "equal_greedy_text_near_ties_aside": near / count,
         "adapter_effect_in_merged": slope,
         "mean_logp_difference_to_adapter": gap,
         "mean_logp_difference_of_base_to_adapter": reach,
-        "problems": (tensors + weights)[:10],
+        "problems": (tensors + weights + words + ends)[:10],
+        "texts": texts,
+        "texts_of_adapter": expected,
         "imported_unsloth_or_kit": sorted({"unsloth", "grpo_nb"} & set(sys.modules)),
     }
+
+
+def said(problems: list[str]) -> str:
+    """A few problems in words."""
+    return "; ".join(problems[:3]) + (f" and {len(problems) - 3} more" if len(problems) > 3 else "")
 
 
 if __name__ == "__main__":

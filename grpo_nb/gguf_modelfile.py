@@ -1,0 +1,186 @@
+"""An Ollama Modelfile for an exported GGUF: its template in Go's language, its stop tokens, the task's system prompt.
+
+Ollama does not read the chat template inside a GGUF file. It knows some of them by their text and otherwise passes the prompt
+on bare, which is why a model can answer well everywhere and badly there. So the template is written out for the families
+whose turns are simple (ChatML, Llama 3, Gemma), each only after it was compared with what the tokenizer itself renders.
+For others the Modelfile says that there is none (docs.ollama.com/modelfile and docs.ollama.com/template).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2.exceptions import TemplateError
+
+Chat = Sequence[Mapping[str, str]]
+_PROBES = 8
+# Ollama's own default, below which nobody wants to chat.
+_CONTEXT = 4096
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a family of chat templates writes a turn, in Go's template language."""
+
+    name: str
+    template: str
+    """With `.System`, `.Prompt` and `.Response` of one turn; Ollama repeats it for each."""
+    stops: tuple[str, ...]
+    begins_with: str = ""
+    """A token that the tokenizer's template writes and the program that runs the model adds by itself."""
+
+
+FAMILIES = (
+    Family(
+        "ChatML",
+        "{{ if .System }}<|im_start|>system\n{{ .System }}<|im_end|>\n{{ end }}{{ if .Prompt }}<|im_start|>user\n"
+        "{{ .Prompt }}<|im_end|>\n{{ end }}<|im_start|>assistant\n{{ .Response }}<|im_end|>\n",
+        ("<|im_start|>", "<|im_end|>"),
+    ),
+    Family(
+        "Llama 3",
+        "{{ if .System }}<|start_header_id|>system<|end_header_id|>\n\n{{ .System }}<|eot_id|>{{ end }}{{ if .Prompt }}"
+        "<|start_header_id|>user<|end_header_id|>\n\n{{ .Prompt }}<|eot_id|>{{ end }}"
+        "<|start_header_id|>assistant<|end_header_id|>\n\n{{ .Response }}<|eot_id|>",
+        ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+        "<|begin_of_text|>",
+    ),
+    Family(
+        "Gemma",
+        "<start_of_turn>user\n{{ if .System }}{{ .System }}\n\n{{ end }}{{ .Prompt }}<end_of_turn>\n"
+        "<start_of_turn>model\n{{ .Response }}<end_of_turn>\n",
+        ("<start_of_turn>", "<end_of_turn>"),
+        "<bos>",
+    ),
+)
+
+
+def family_of(tokenizer: Any, chats: Sequence[Chat] = ()) -> Family | None:
+    """Return the family whose template writes exactly what the tokenizer's does, or None.
+
+    Compared are a made-up turn with a system prompt, and some of `chats`. Without a system prompt a template may put in a
+    default one; then it is of a family only if all of `chats` have their own.
+    """
+    probes = [
+        *list(chats)[:_PROBES],
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 3?"}],
+    ]
+    if not chats:
+        probes.append(probes[0][1:])
+    return next((family for family in FAMILIES if all(_is_same(family, tokenizer, chat) for chat in probes)), None)
+
+
+def _is_same(family: Family, tokenizer: Any, chat: Chat) -> bool:
+    try:
+        rendered = tokenizer.apply_chat_template(list(chat), add_generation_prompt=True, tokenize=False)
+        return rendered.removeprefix(family.begins_with) == render_chat(family.template, chat)
+    except (TemplateError, ValueError):  # the tokenizer's template refuses the probe, or the chat is no series of turns
+        return False
+
+
+def render_chat(template: str, chat: Chat) -> str:
+    """Render a chat that ends with a question, turn by turn, as Ollama does with a template of one turn.
+
+    Raises:
+        ValueError: The messages are not system, user, assistant, ..., user.
+    """
+    system = chat[0]["content"] if chat[0]["role"] == "system" else ""
+    turns = list(chat)[1:] if system else list(chat)
+    if [m["role"] for m in turns] != [("user", "assistant")[i % 2] for i in range(len(turns))] or len(turns) % 2 == 0:
+        raise ValueError("the messages are not a system prompt, if any, and turns that end with the user's.")
+    output = []
+    for at in range(0, len(turns), 2):
+        answer = turns[at + 1]["content"] if at + 1 < len(turns) else None
+        output.append(render(template, {"System": system, "Prompt": turns[at]["content"]}, answer))
+        system = ""
+    return "".join(output)
+
+
+def render(template: str, values: Mapping[str, str], answer: str | None = None) -> str:
+    """Render one turn of a Go template; without an answer only up to `.Response`, where Ollama hands over to the model.
+
+    What these templates use of Go's language, and nothing else of it: `{{ .Name }}`, `{{ if .Name }}`, `{{ end }}`.
+
+    Raises:
+        ValueError: Anything else in it.
+
+    >>> render("{{ if .System }}[{{ .System }}]{{ end }}{{ .Prompt }}>{{ .Response }}<", {"System": "", "Prompt": "hi"})
+    'hi>'
+    """
+    output, shown = [], [True]
+    rest = template
+    while rest:
+        text, opening, rest = rest.partition("{{")
+        output.append(text if all(shown) else "")
+        if not opening:
+            break
+        action, closing, rest = rest.partition("}}")
+        words = action.split()
+        if not closing:
+            raise ValueError("an action '{{' is not closed by '}}'.")
+        if words == ["end"] and len(shown) > 1:
+            shown.pop()
+        elif len(words) == 2 and words[0] == "if" and words[1].startswith("."):
+            shown.append(bool(values.get(words[1][1:])))
+        elif words == [".Response"]:
+            if answer is None:
+                return "".join(output)
+            output.append(answer)
+        elif len(words) == 1 and words[0].startswith("."):
+            output.append(values[words[0][1:]] if all(shown) else "")
+        else:
+            raise ValueError(f"the action {action.strip()!r} is not one of '.Name', 'if .Name', 'end'.")
+    if len(shown) > 1:
+        raise ValueError("an 'if' has no 'end'.")
+    return "".join(output)
+
+
+def modelfile(file_name: str, tokenizer: Any, chats: Sequence[Chat], *, context: int) -> str:
+    """The Modelfile for a GGUF file that lies beside it.
+
+    Args:
+        file_name: Of the GGUF.
+        tokenizer: Of the merged model.
+        chats: The task's prompts: where all have the same system prompt and one question, it becomes SYSTEM.
+        context: Tokens of prompt and answer together.
+    """
+    family = family_of(tokenizer, chats)
+    lines = [f"FROM ./{file_name}", ""]
+    if family is None:
+        lines += [
+            "# No TEMPLATE: this model's chat template is of no family that the kit can write in Go's language. Ollama",
+            "# knows some by the template inside the file; if its answers are bare of the format, that is the reason.",
+        ]
+        stops = [tokenizer.eos_token]
+    else:
+        lines += [f"# {family.name}, compared with the tokenizer's own.", f"TEMPLATE {_quoted(family.template)}"]
+        stops = list(dict.fromkeys([*family.stops, tokenizer.eos_token]))
+    systems = {chat[0]["content"] if chat[0]["role"] == "system" else None for chat in chats}
+    system = systems.pop() if len(systems) == 1 else None
+    if system is not None:
+        lines += ["", "# What the training's prompts began with.", f"SYSTEM {_quoted(system)}"]
+    lines += _example_messages(chats)
+    lines += ["", *(f'PARAMETER stop "{stop}"' for stop in stops), f"PARAMETER num_ctx {max(context, _CONTEXT)}"]
+    lines += ["# The likeliest answer each time, as on the held-out questions.", "PARAMETER temperature 0"]
+    return "\n".join(lines) + "\n"
+
+
+def _example_messages(chats: Sequence[Chat]) -> list[str]:
+    """The example turns that every prompt has in common, as MESSAGE lines."""
+    first = [m for m in chats[0] if m["role"] != "system"][:-1] if chats else []
+    if not first or any([m for m in chat if m["role"] != "system"][:-1] != first for chat in chats):
+        return []
+    return [
+        "",
+        "# The example turns of every prompt.",
+        *(f"MESSAGE {m['role']} {_quoted(m['content'])}" for m in first),
+    ]
+
+
+def _quoted(text: str) -> str:
+    """A Modelfile string over several lines. It has no way to write three double quotes inside one."""
+    if '"""' in text:
+        raise ValueError('a Modelfile cannot hold a text with three double quotes (""") in it.')
+    return f'"""{text}"""'

@@ -1,0 +1,119 @@
+"""Answer chats with a GGUF file through llama.cpp. Runs as a process of its own that imports neither the kit nor unsloth.
+
+    python -I llama_cpp_child.py request.json
+
+The request names `gguf`, `package_folder` (where xllamacpp was found), `prompts` (chat messages), `limit`, `sampling`,
+`threads` and `answers`, the file to write. A line with the number of answers so far goes to standard output after each.
+The engine is llama.cpp's own server on this machine's loopback address, behind a key that only this process knows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Tokens that a template may add to the messages: a date, a default system prompt, the role tags.
+_TEMPLATE_TOKENS = 1024
+_TIMEOUT = 3600.0
+_ERRORS = 1  # llama.cpp's level of log lines
+
+
+def end_with_parent() -> None:
+    """End this process when its parent is gone: standard input, which nobody writes to, is then at its end."""
+
+    def watch() -> None:
+        sys.stdin.read()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def start(request: dict[str, Any]) -> tuple[Any, Callable[[str, dict[str, Any]], dict[str, Any]]]:
+    """Load the file; return the server, to be kept, and a function that asks one of its addresses."""
+    # The package that the kit found, which need not be the first on this process's own path.
+    sys.path.insert(0, request["package_folder"])
+    import xllamacpp
+
+    sys.path.pop(0)
+    key = secrets.token_hex(16)
+    params = xllamacpp.CommonParams()
+    params.model.path = request["gguf"]
+    # A token is a byte at least, so that this many hold every prompt without asking the tokenizer first.
+    longest = max(sum(len(str(part).encode()) for m in chat for part in m.values()) for chat in request["prompts"])
+    params.n_ctx = -(-(longest + _TEMPLATE_TOKENS + request["limit"]) // 256) * 256
+    params.n_parallel = 1
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = request["threads"]
+    params.hostnames, params.port, params.api_keys = ["127.0.0.1"], 0, [key]
+    params.use_jinja, params.warmup, params.offline, params.ui = True, False, True, False
+    params.verbosity = _ERRORS
+    try:
+        server = xllamacpp.Server(params)
+    except RuntimeError as error:
+        raise SystemExit(str(error)) from error
+    # Without proxies: one in the environment would be asked for the loopback address too.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        call = urllib.request.Request(server.listening_address + path, json.dumps(body).encode(), headers)
+        try:
+            with opener.open(call, timeout=_TIMEOUT) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise SystemExit(f"{path}: {error.code} {error.read().decode(errors='replace')}") from error
+
+    return server, post
+
+
+def answer(post: Callable[..., dict[str, Any]], chat: list[dict[str, str]], request: dict[str, Any]) -> dict[str, Any]:
+    """Render, read and complete one chat."""
+    prompt = post("/apply-template", {"messages": chat})["prompt"]
+    # As the server's chat address does: it adds what the vocabulary wants in front, and reads special tokens as such.
+    ids = post("/tokenize", {"content": prompt, "add_special": True, "parse_special": True})["tokens"]
+    done = post(
+        "/completion",
+        {
+            "prompt": prompt,
+            "n_predict": request["limit"],
+            "cache_prompt": False,
+            "return_tokens": True,
+            "n_probs": 2,
+            **request["sampling"],
+        },
+    )
+    steps = done.get("completion_probabilities", [])
+    best = [sorted((top["logprob"] for top in step["top_logprobs"]), reverse=True) for step in steps]
+    return {
+        "prompt": prompt,
+        "prompt_ids": ids,
+        "text": done["content"],
+        "ids": done["tokens"],
+        "is_cut": done["stop_type"] == "limit",
+        "log_probs": [step["logprob"] for step in steps],
+        "margins": [two[0] - two[1] for two in best],
+    }
+
+
+def main() -> None:
+    """Read the request and write the answers."""
+    request = json.loads(Path(sys.argv[1]).read_text())
+    end_with_parent()
+    server, post = start(request)
+    answers = []
+    for chat in request["prompts"]:
+        answers.append(answer(post, chat, request))
+        print(len(answers), flush=True)
+    Path(request["answers"]).write_text(json.dumps(answers))
+    del server
+
+
+if __name__ == "__main__":
+    main()

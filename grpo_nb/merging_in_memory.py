@@ -1,0 +1,76 @@
+"""Base plus adapter through peft's own merge, for all kinds of adapters: the whole model is in memory, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+class InMemoryMerge:
+    """The model in the number type of its files, of which one layer at a time is widened to float32 for its sum.
+
+    Where more was trained than A and B matrices, or the adapter starts by changing the base, all of it is in float32: what was
+    trained would be rounded to the base's number type while it is loaded.
+    """
+
+    def __init__(self, base: Path, adapter: Path) -> None:
+        from peft import PeftModel
+        from transformers import AutoModelForCausalLM
+
+        from grpo_nb.merging import is_plain
+
+        model = AutoModelForCausalLM.from_pretrained(base, dtype="auto" if is_plain(adapter) else "float32")
+        self._model = PeftModel.from_pretrained(model, str(adapter))
+
+    def _layers(self) -> list[Any]:
+        from peft.tuners.tuners_utils import BaseTunerLayer
+
+        return [layer for layer in self._model.modules() if isinstance(layer, BaseTunerLayer)]
+
+    def retained(self, candidates: list[str], advance: Callable[[int], None]) -> dict[str, float]:
+        """How much of the change each number type would keep (`merging.Retained`)."""
+        import torch
+
+        from grpo_nb.merging import Retained
+
+        found = Retained(candidates)
+        with torch.no_grad():
+            for layer in self._layers():
+                weight = layer.get_base_layer().weight
+                before = _merge_in_float32(layer)
+                start = before[weight].float()
+                found.add(start, weight.data - start)
+                # Not peft's unmerge, which subtracts again and rounds: the tensors themselves are put back.
+                for parameter, data in before.items():
+                    parameter.data = data
+                layer.merged_adapters.clear()
+                advance(weight.numel())
+        return found.shares()
+
+    def write(self, target: Path, dtype: str, shard_size: str, advance: Callable[[int], None]) -> None:
+        """Merge layer by layer and save."""
+        import torch
+
+        kind = getattr(torch, dtype)
+        with torch.no_grad():
+            for layer in self._layers():
+                for parameter in _merge_in_float32(layer):
+                    parameter.data = parameter.data.to(kind)
+                    advance(parameter.numel())
+            # Nothing is left to merge: this takes peft's layers out, and puts fully trained modules in their places.
+            merged = self._model.merge_and_unload().to(kind)
+        merged.save_pretrained(target, max_shard_size=shard_size)
+        del self._model
+
+
+def _merge_in_float32(layer: Any) -> dict[torch.nn.Parameter, torch.Tensor]:
+    """Merge one layer; return its own parameters with their data from before."""
+    before = {parameter: parameter.data for parameter in layer.get_base_layer().parameters(recurse=False)}
+    for parameter, data in before.items():
+        parameter.data = data.float()
+    layer.merge()
+    return before

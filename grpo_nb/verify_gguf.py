@@ -1,0 +1,88 @@
+"""Check a GGUF file's answers against the merged model's. A process of its own that imports neither the kit nor unsloth.
+
+    python -I verify_gguf.py request.json
+
+llama.cpp has answered before, in another process (`llama_cpp_child.py`); its answers are in the request. Here the merged folder
+is loaded by plain transformers and answers the same prompts greedily. It also says how likely llama.cpp's words are to it,
+which shows a wrong file where equal texts could be chance. The request names `merged`, `prompts` (chat messages), `answers`,
+`max_new_tokens`, `tolerance`, `least_equal` and `result`, the file to write.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+
+def sibling(name: str) -> Any:
+    """Load the script beside this one, whose folder is not on the path and must not be: its other modules are the kit's."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def verify(request: dict[str, Any]) -> dict[str, Any]:
+    """Do all checks and return them with a verdict."""
+    ours = sibling("verify_merged")
+    tokenizer = AutoTokenizer.from_pretrained(request["merged"])
+    model = AutoModelForCausalLM.from_pretrained(request["merged"], dtype=torch.float32).eval()
+    chats, answers, end = request["prompts"], request["answers"], tokenizer.eos_token_id
+    rendered = [tokenizer.apply_chat_template(c, add_generation_prompt=True, tokenize=False) for c in chats]
+    prompts = [ours.read(tokenizer, chat) for chat in chats]
+    expected = ours.greedy(model, tokenizer, prompts, request["max_new_tokens"])
+    equal = near = other_text = other_ids = not_ended = 0
+    differences, wanted = [], []
+    for text, ids, words, answer in zip(rendered, prompts, expected, answers, strict=True):
+        # llama.cpp leaves the beginning token, which it adds while it reads, out of the text.
+        other_text += text.removeprefix(tokenizer.bos_token or "") != answer["prompt"].removeprefix(
+            tokenizer.bos_token or ""
+        )
+        other_ids += ids != answer["prompt_ids"]
+        wanted.append(tokenizer.decode(words, skip_special_tokens=True))
+        is_equal = answer["text"].strip() == wanted[-1].strip()
+        equal += is_equal
+        best = ours.likeliest(ours.distribution(model, ids, words))
+        near += is_equal or ours.parts_at_a_near_tie(best, words, answer["ids"], end)
+        # A text that merged ends and the file does not, word for word the same until there, has lost its end token.
+        not_ended += words[-1] == end and answer["is_cut"] and answer["ids"][: len(words) - 1] == words[:-1]
+        if answer["ids"]:
+            differences.append(ours.logps(model, ids, answer["ids"]) - torch.tensor(answer["log_probs"]))
+    count = len(chats)
+    gap = torch.cat(differences).abs().mean().item() if differences else float("inf")
+    checked = {
+        "chat template renders the same text": (not other_text, f"{count - other_text} of {count} prompts"),
+        "prompts are read as the same tokens": (not other_ids, f"{count - other_ids} of {count} prompts"),
+        "answers end where the merged model's do": (not not_ended, f"{not_ended} run on past the end"),
+        f"log-probabilities within {request['tolerance']} nats of the merged model's on average": (
+            gap <= request["tolerance"],
+            f"{gap:.4f} nats",
+        ),
+        f"greedy text equal, near ties aside, on {request['least_equal']:.0%} of the prompts": (
+            near / count >= request["least_equal"],
+            f"{near} of {count}, {equal} without setting near ties aside",
+        ),
+    }
+    return {
+        "passed": all(ok for ok, _ in checked.values()),
+        "checks": {name: ok for name, (ok, _) in checked.items()},
+        "measured": {name: text for name, (_, text) in checked.items()},
+        "prompts": count,
+        "equal_greedy_text": equal / count,
+        "equal_greedy_text_near_ties_aside": near / count,
+        "mean_logp_difference_to_merged": gap,
+        "texts_of_merged": wanted,
+        "imported_unsloth_or_kit": sorted({"unsloth", "grpo_nb"} & set(sys.modules)),
+    }
+
+
+if __name__ == "__main__":
+    asked = json.loads(Path(sys.argv[1]).read_text())
+    Path(asked["result"]).write_text(json.dumps(verify(asked), indent=2) + "\n")
