@@ -18,6 +18,7 @@ _PUBLIC = {
     "Call": "sandbox",
     "EMBEDDED_MODEL": "config",
     "EnvironmentProblem": "environment",
+    "ExportPanel": "export_panel",
     "HealthMonitor": "health",
     "RewardLab": "widgets",
     "Run": "metrics",
@@ -42,6 +43,7 @@ _PUBLIC = {
     "group_advantages": "scoring",
     "hashes": "formats",
     "importance_sampling_levels": "losses",
+    "inference_commands": "inference",
     "load_model": "models",
     "load_task": "data",
     "loss_types": "losses",
@@ -85,6 +87,7 @@ if TYPE_CHECKING:
     from grpo_nb.evaluation import evaluate as evaluate
     from grpo_nb.export import export_adapter as export_adapter
     from grpo_nb.export import export_merged as export_merged
+    from grpo_nb.export_panel import ExportPanel as ExportPanel
     from grpo_nb.export_plan import plan_export as plan_export
     from grpo_nb.formats import AnswerFormat as AnswerFormat
     from grpo_nb.formats import boxed as boxed
@@ -97,6 +100,7 @@ if TYPE_CHECKING:
     from grpo_nb.health_alerts import Alert as Alert
     from grpo_nb.hub import push_to_hub as push_to_hub
     from grpo_nb.hub_files import plan_push as plan_push
+    from grpo_nb.inference import inference_commands as inference_commands
     from grpo_nb.losses import importance_sampling_levels as importance_sampling_levels
     from grpo_nb.losses import loss_types as loss_types
     from grpo_nb.metrics import Run as Run

@@ -231,7 +231,11 @@ def _verified(verification: Mapping[str, Any] | None, said: str) -> list[str]:
     if not verification:
         return []
     checks = verification.get("checks", {})
-    lines = [f"- {'passed' if ok else 'FAILED'}: {plain(name)}" for name, ok in checks.items()]
+    measured = verification.get("measured", {})
+    lines = [
+        f"- {'passed' if ok else 'FAILED'}: {plain(name)}{f' ({plain(measured[name])})' if measured.get(name) else ''}"
+        for name, ok in checks.items()
+    ]
     return [
         "## Verification\n",
         "Checked against base model and adapter by a separate process; the numbers are in `verification.json`.\n",
