@@ -131,7 +131,7 @@ class ExportPanel(widgets.VBox):
     # What there is.
 
     def _lay_out(self) -> None:
-        self._runs = above(widgets.Dropdown(options=[_NO_RUN], description="Run"), "420px")
+        self._runs = above(widgets.Dropdown(options=[_NO_RUN], description="Pick a run"), "420px")
         self._refresh_button = button("Look again")
         self._refresh_button.tooltip = "Look for new runs, and check disk and memory again"
         self._folder = above(widgets.Text(continuous_update=False, description="Folder for the exports"), "340px")

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 PANEL_STYLE = """<style>
 .gn-lab .gn-facts { margin: 8px 0 0; display: grid; grid-template-columns: max-content 1fr; gap: 2px 14px; }
-.gn-lab .gn-facts dt { color: var(--gn-soft); font-weight: 400; }
-.gn-lab .gn-facts dd { margin: 0; overflow-wrap: anywhere; }
+.gn-lab.gn-lab .gn-facts dt { color: var(--gn-soft); font-weight: 400; white-space: nowrap; width: auto; float: none; }
+.gn-lab.gn-lab .gn-facts dd { margin: 0; overflow-wrap: anywhere; width: auto; }
 .gn-lab .gn-formats { margin-top: 4px; }
-.gn-lab .gn-formats .widget-checkbox { width: auto; margin: 1px 0; }
+.gn-lab .gn-formats .widget-checkbox { width: auto; margin: 0; height: 24px; line-height: 24px; min-height: 0; }
 .gn-lab .gn-plan td { max-width: 420px; overflow-wrap: anywhere; }
 .gn-lab .gn-stages { margin: 8px 0 0; padding: 0; list-style: none; }
 .gn-lab .gn-stages li { padding: 1px 0; }

@@ -159,6 +159,11 @@ def published_name(model: str) -> str | None:
     return model if _is_hub_id(model) and not Path(model).exists() else None
 
 
+def name_of_base(model: str) -> str:
+    """Return what an adapter's configuration calls its base: the name on the Hub, or else the path, which alone finds it."""
+    return published_name(model) or model
+
+
 def license_of(model: str) -> str | None:
     """Return the licence that a base model's own card says, if that is on this machine; the Hub is not asked."""
     from huggingface_hub import ModelCard, try_to_load_from_cache
