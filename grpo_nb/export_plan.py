@@ -148,7 +148,14 @@ class _Sizes:
         """How many the base has."""
         from grpo_nb.merging_files import TensorFolder
 
-        return sum(math.prod(shape) for shape in TensorFolder(weights_folder(self._run)).shapes.values())
+        try:
+            folder = weights_folder(self._run, download=False)
+        except FileNotFoundError:
+            # Trained from a quantized copy: the Hub's headers tell the sizes, and the plan fetches no gigabytes.
+            from huggingface_hub import get_safetensors_metadata
+
+            return sum(get_safetensors_metadata(self._run.settings.model).parameter_count.values())
+        return sum(math.prod(shape) for shape in TensorFolder(folder).shapes.values())
 
     def of(self, name: str, dtype: str) -> tuple[int, int, int]:
         """Bytes when finished, on disk while it is made, and of memory at the peak."""
@@ -167,8 +174,16 @@ class _Sizes:
         return made, merged + between + made, checking
 
 
-def weights_folder(run: Run) -> Path:
-    """Folder of the 16-bit base that the run's adapter belongs on; from the Hub if it is not here."""
+def weights_folder(run: Run, *, download: bool = True) -> Path:
+    """Folder of the 16-bit base that the run's adapter belongs on.
+
+    Args:
+        run: The run.
+        download: Fetch it from the Hub if it is not here: Unsloth trains in 4 bit from a quantized copy of its own.
+
+    Raises:
+        FileNotFoundError: It is not here, and `download` is false.
+    """
     from grpo_nb.models import resolve_model
 
     base = resolve_model(run.settings.model)
@@ -176,7 +191,11 @@ def weights_folder(run: Run) -> Path:
         return Path(base)
     from huggingface_hub import snapshot_download
 
-    return Path(snapshot_download(base, allow_patterns=["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]))
+    wanted = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
+    found = Path(snapshot_download(base, allow_patterns=wanted, local_files_only=not download))
+    if not download and not any(found.glob("*.safetensors")):
+        raise FileNotFoundError(f"the weights of {base!r} are not in the Hub's cache.")
+    return found
 
 
 def free_memory_bytes() -> int:

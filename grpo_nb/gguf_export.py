@@ -87,7 +87,7 @@ def export_gguf(
     program = require_quantizer(quantization, quantizer)
     plan_export(run, [quantization], target, overwrite=True).require()
     script = find_converter(converter, report=report)
-    with staged_folder(target) as staged, _merged(run_or_export, staged, report) as merged:
+    with staged_folder(target) as staged, _merged(run_or_export, target, report) as merged:
         file = staged / f"{target.name}-{quantization}.gguf"
         report(f"converting to {quantization} with {script.source}")
         convert(merged, file, quantization, script, program)
@@ -111,12 +111,12 @@ def _run_of(run_or_export: Run | Export) -> Run:
 
 
 @contextlib.contextmanager
-def _merged(run_or_export: Run | Export, staged: Path, report: Report) -> Iterator[Path]:
-    """The merged model's folder; one made for this only is inside the staged folder and gone afterwards."""
+def _merged(run_or_export: Run | Export, target: Path, report: Report) -> Iterator[Path]:
+    """The merged model's folder; one that is made for this only is gone afterwards."""
     if isinstance(run_or_export, Export):
         yield run_or_export.path
         return
-    with staged_folder(staged.parent / f"{staged.name}-merged") as folder:
+    with staged_folder(target) as folder:
         make_merged(run_or_export, folder, dtype="auto", low_memory="auto", report=report)
         yield folder
 

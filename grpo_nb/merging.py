@@ -227,8 +227,6 @@ def _skeleton(base: Path, dtype: torch.dtype) -> tuple[Any, dict[str, torch.Tens
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(base)
-    if getattr(config, "quantization_config", None) is not None:
-        raise _NotPlainError(f"the base {base.name} is stored quantized")
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
@@ -246,6 +244,10 @@ def _write_configs(model: Any, base: Path, target: Path, dtype: str) -> None:
     if (base / "generation_config.json").is_file():
         generation = GenerationConfig.from_pretrained(base)
     generation.save_pretrained(target)
+
+
+def _is_quantized(base: Path) -> bool:
+    return "quantization_config" in json.loads((base / "config.json").read_text())
 
 
 def choose_dtype(retained: dict[str, float], adapter: Path) -> str:
@@ -270,12 +272,17 @@ def merge(
     """Save base plus adapter to `target`; return the number type, the share of the change it holds, and the way taken.
 
     Raises:
-        ExportError: The number type would lose too much, or `low_memory=True` and it is not possible.
+        ExportError: The number type would lose too much, the base is quantized, or `low_memory=True` is not possible.
     """
     from tqdm.auto import tqdm
 
     from grpo_nb.merging_in_memory import InMemoryMerge
 
+    if _is_quantized(base):
+        raise ExportError(
+            f"the base {base.name!r} is stored quantized: its 16-bit weights, on which the adapter belongs, are not in it. "
+            "Train on the 16-bit model's name with load_in_4bit=True (it is quantized while it loads), or use export_adapter."
+        )
     plain, reason = low_memory_merge(base, adapter) if low_memory else (None, "low_memory=False")
     if plain is None and low_memory is True:
         raise ExportError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,15 +63,20 @@ class InMemoryMerge:
                     parameter.data = parameter.data.to(kind)
                     advance(parameter.numel())
             # Nothing is left to merge: this takes peft's layers out, and puts fully trained modules in their places.
-            merged = self._model.merge_and_unload().to(kind)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "All adapters are already merged")
+                merged = self._model.merge_and_unload().to(kind)
         merged.save_pretrained(target, max_shard_size=shard_size)
         del self._model
 
 
 def _merge_in_float32(layer: Any) -> dict[torch.nn.Parameter, torch.Tensor]:
     """Merge one layer; return its own parameters with their data from before."""
+    import torch
+
     before = {parameter: parameter.data for parameter in layer.get_base_layer().parameters(recurse=False)}
     for parameter, data in before.items():
-        parameter.data = data.float()
+        # A copy also of what is float32 already: peft adds in place.
+        parameter.data = data.to(torch.float32, copy=True)
     layer.merge()
     return before

@@ -221,7 +221,8 @@ class Run:
         if comparison is not None:
             lines.append(f"Held-out: {comparison['sentence']}")
         for export in self.exports():
-            lines.append(f"Merged model: {export['path']} ({export['sentence']})")
+            what = "Merged model" if export["kind"].startswith("merged") else f"Exported {export['kind']}"
+            lines.append(f"{what}: {export['path']} ({export['sentence']})")
         files = {"Curves": "figures/training.png", "Report": "README.md"}
         here = shown_path(self.path)
         lines += [f"{what}: {here / file}" for what, file in files.items() if (self.path / file).is_file()]

@@ -22,6 +22,10 @@ def merged(tiny_run: gn.Run, tmp_path_factory: pytest.TempPathFactory) -> export
 
 def test_it_is_verified_and_loads_anywhere(merged: export.Export, tiny_run: gn.Run) -> None:
     verification = json.loads((merged.path / "verification.json").read_text())
+    assert verification == merged.verification and verification["merged"] == "tensor by tensor"
+    assert "held-out score within the 95 % interval of the adapter's" in verification["checks"]
+    assert merged.file == merged.path and list(merged.table["passed"]) == [True] * len(verification["checks"])
+    assert "&#10003; passed" in merged._repr_html_() and "10 answers right" in merged.sentence
     assert verification["passed"] and all(verification["checks"].values())
     assert verification["imported_unsloth_or_kit"] == []
     assert verification["retained_change"] >= 0.95
@@ -62,6 +66,17 @@ def spoil(merged: Path, run: gn.Run, how: str) -> None:
     if how == "truncated file":
         file.write_bytes(file.read_bytes()[:-1000])
         return
+    if how == "generation's end lost":
+        config = json.loads((merged / "generation_config.json").read_text())
+        (merged / "generation_config.json").write_text(json.dumps({**config, "eos_token_id": 0}))
+        return
+    if how == "a pickle beside it":
+        torch.save({}, merged / "pytorch_model.bin")
+        return
+    if how == "chat template changed":
+        template = (merged / "chat_template.jinja").read_text()
+        (merged / "chat_template.jinja").write_text(template.replace("assistant", "Assistant"))
+        return
     if how == "end token lost":
         config = json.loads((merged / "tokenizer_config.json").read_text())
         (merged / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": "<|endoftext|>"}))
@@ -77,6 +92,10 @@ def spoil(merged: Path, run: gn.Run, how: str) -> None:
     elif how == "wrong base":
         generator = torch.Generator().manual_seed(9)
         tensors = {n: t + 0.05 * torch.randn(t.shape, generator=generator).to(t.dtype) for n, t in tensors.items()}
+    elif how == "embeddings untied":
+        tensors["lm_head.weight"] = torch.randn(tensors["model.embed_tokens.weight"].shape)
+        config = json.loads((merged / "config.json").read_text())
+        (merged / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
     elif how == "a tensor missing":
         tensors.pop("model.layers.1.mlp.up_proj.weight")
     elif how == "not finite":
@@ -94,8 +113,12 @@ def spoil(merged: Path, run: gn.Run, how: str) -> None:
         ("half the scaling", "every weight is base plus adapter"),
         ("wrong base", "every weight is base plus adapter"),
         ("embedding broken", "every weight is base plus adapter"),
+        ("embeddings untied", "tensors finite and complete"),
         ("a tensor missing", "tensors finite and complete"),
         ("not finite", "tensors finite and complete"),
+        ("a pickle beside it", "safetensors only"),
+        ("generation's end lost", "generation ends where the base's does"),
+        ("chat template changed", "tokenizer, chat template and end token"),
         ("chat template lost", "tokenizer, chat template and end token"),
         ("end token lost", "tokenizer, chat template and end token"),
         ("truncated file", "incomplete|invalid|deserializ"),
@@ -134,6 +157,43 @@ def test_a_failed_verification_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_model_that_answers_worse_is_refused(
+    tiny_run: gn.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stands for a difference that no other check sees: the merged model's answers are all wrong, the adapter's right."""
+    real, rows = export.run_check, tiny_run.holdout()
+
+    def answers_wrong(script: str, request: dict, what: str) -> dict:
+        found = real(script, request, what)
+        right = [f"<reasoning>\nit is\n</reasoning>\n<answer>\n{row['answer']}\n</answer>" for row in rows]
+        return {**found, "texts_of_adapter": right, "texts": ["" for _ in rows]}
+
+    monkeypatch.setattr(export, "run_check", answers_wrong)
+    with pytest.raises(export.ExportError, match=r"held-out score .*0 of 10 right, the adapter's 10 \(72% to 100%\)"):
+        gn.export_merged(tiny_run, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_adapter_alone(tiny_run: gn.Run, tmp_path: Path) -> None:
+    made = gn.export_adapter(tiny_run, tmp_path / "lora")
+    mine, theirs = (load_file(p / "adapter_model.safetensors") for p in (made.path, tiny_run.adapter_path))
+    assert mine.keys() == theirs.keys() and all(torch.equal(t, theirs[n]) for n, t in mine.items())
+    assert {"adapter_config.json", "chat_template.jinja", "tokenizer.json", "verification.json"} <= {
+        f.name for f in made.path.iterdir()
+    }
+    assert made.verification["passed"] and made.kind == "adapter" and "every byte equal" in made.sentence
+    assert made.sentence in repr(gn.open_run(tiny_run.path))
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        gn.export_adapter(tiny_run, tmp_path / "lora")
+    # An adapter that does nothing is no export.
+    run = gn.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+    file = run.adapter_path / "adapter_model.safetensors"
+    save_file({n: t * (0 if "lora_B" in n else 1) for n, t in load_file(file).items()}, file)
+    with pytest.raises(export.ExportError, match="Failed: the adapter changes the model"):
+        gn.export_adapter(run, tmp_path / "lora", overwrite=True)
+    assert gn.open_run(run.path) and (made.path / "verification.json").is_file()
+
+
 def test_rounding_that_would_lose_the_training_is_refused(tiny_run: gn.Run, tmp_path: Path) -> None:
     """A change of a ten-thousandth of the trained one is far below the steps of bfloat16."""
     run = gn.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
@@ -149,6 +209,8 @@ def test_targets_and_types(tiny_run: gn.Run, tmp_path: Path, monkeypatch: pytest
     (tmp_path / "taken" / "mine.txt").write_text("keep")
     with pytest.raises(FileExistsError, match="overwrite=True"):
         gn.export_merged(tiny_run, tmp_path / "taken")
+    with pytest.raises(ValueError, match="low_memory = 'no'"):
+        gn.export_merged(tiny_run, tmp_path / "new", low_memory="no")
     with pytest.raises(ValueError, match="dtype = 'int8'"):
         gn.export_merged(tiny_run, tmp_path / "new", dtype="int8")
     monkeypatch.setattr("grpo_nb.export_plan.free_disk_bytes", lambda path: 10**6)

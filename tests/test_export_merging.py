@@ -113,6 +113,10 @@ def test_bases_that_it_does_not_know(tmp_path: Path) -> None:
     assert "does not fit the base's files" in low_memory_merge(base, adapter)[1]
     (base / "model.safetensors").rename(base / "weights.safetensors")
     assert "not stored as safetensors" in low_memory_merge(base, adapter)[1]
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "bitsandbytes"}}))
+    with pytest.raises(ExportError, match=r"'base' is stored quantized.*load_in_4bit=True"):
+        merged((base, adapter), tmp_path / "out", low_memory="auto")
 
 
 def test_a_type_that_would_lose_the_training_is_not_chosen(tmp_path: Path) -> None:

@@ -1,0 +1,128 @@
+"""Peak memory and time of merging an adapter, against peft's merge_and_unload + save_pretrained.
+
+    python benchmarks/merge.py [--rounds 3] [--layers 12]
+
+The base is a Llama with random weights of 1.4 GB in bfloat16 in three files, so that what Python and torch take does not hide
+the differences; that is measured too. Each merge runs in a process of its own, the ways take turns, and peak memory is what the
+system counted (`ru_maxrss`, which includes pages of mapped files). Prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+SHARD = "500MB"
+WAYS = {
+    "imports": "Python with torch, transformers and peft, no model",
+    "peft": "`merge_and_unload` + `save_pretrained`, bfloat16",
+    "memory": "the kit, `low_memory=False`",
+    "tensor": "the kit, tensor by tensor (the default)",
+    "tensor_auto": 'the same, and the number type measured (`dtype="auto"`)',
+}
+
+
+def make_model(folder: Path, layers: int) -> None:
+    """A random base in several files, and an adapter with an effect."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.bfloat16)
+    config = LlamaConfig(
+        vocab_size=32000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=layers, num_attention_heads=16,
+        num_key_value_heads=16, tie_word_embeddings=True,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config)
+    model.save_pretrained(folder / "base", max_shard_size=SHARD)
+    lora = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
+    model = get_peft_model(model, lora)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    model.save_pretrained(folder / "adapter")
+
+
+def merge_once(way: str, folder: Path, target: Path) -> None:
+    """Merge in this process and print seconds, peak memory in bytes, and a digest of the weights."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    from grpo_nb.merging import merge
+
+    torch.set_num_threads(1)
+    target.mkdir()
+    start = time.perf_counter()
+    if way == "peft":
+        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder / "base"), folder / "adapter")
+        model.merge_and_unload().save_pretrained(target, max_shard_size=SHARD)
+    elif way != "imports":
+        merge(
+            folder / "base", folder / "adapter", target, dtype="auto" if way == "tensor_auto" else "bfloat16",
+            low_memory=way != "memory", shard_size=SHARD, report=lambda line: None,
+        )  # fmt: skip
+    seconds = time.perf_counter() - start
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    digest = hashlib.sha256()
+    for file in sorted(target.glob("*")):
+        digest.update(file.name.encode() + file.read_bytes())
+    print(json.dumps({"seconds": seconds, "peak": peak, "digest": digest.hexdigest()[:12]}))
+
+
+def main() -> None:
+    """Measure all ways in turn and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one:
+        merge_once(asked.one[0], Path(asked.one[1]), Path(asked.one[2]))
+        return
+    with tempfile.TemporaryDirectory() as work:
+        folder = Path(work)
+        make = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import merge as m; "
+        make += f"m.make_model(m.Path({work!r}), {asked.layers})"
+        subprocess.run([sys.executable, "-c", make], check=True, stdout=subprocess.DEVNULL)
+        size = sum(file.stat().st_size for file in (folder / "base").glob("*.safetensors"))
+        files = len(list((folder / "base").glob("*.safetensors")))
+        found: dict[str, list[dict]] = {way: [] for way in WAYS}
+        for count in range(asked.rounds):
+            for way in WAYS:
+                command = [sys.executable, __file__, "--one", way, work, str(folder / f"{way}{count}")]
+                done = subprocess.run(command, check=True, capture_output=True, text=True)
+                found[way].append(json.loads(done.stdout.strip().splitlines()[-1]))
+                subprocess.run(["rm", "-rf", str(folder / f"{way}{count}")], check=True)
+    print(f"Base: {size / 1e9:.2f} GB of bfloat16 in {files} files. Medians of {asked.rounds} rounds, one thread.\n")
+    print("| way | peak memory | without the imports, as a share of the model | against peft | seconds | weights |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    middle = {
+        way: {key: statistics.median(run[key] for run in runs) for key in ("peak", "seconds")}
+        for way, runs in found.items()
+    }
+    nothing, theirs = middle["imports"]["peak"], middle["peft"]["peak"]
+    for way, said in WAYS.items():
+        peak, digests = middle[way]["peak"], {run["digest"] for run in found[way]}
+        if way == "imports":
+            print(f"| {said} | {peak / 1e9:.2f} GB | | | | |")
+            continue
+        print(
+            f"| {said} | {peak / 1e9:.2f} GB | {(peak - nothing) / size:.2f} | {peak / theirs:.2f} | "
+            f"{middle[way]['seconds']:.1f} | {', '.join(sorted(digests))} |"
+        )
+
+
+if __name__ == "__main__":
+    main()

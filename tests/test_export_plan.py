@@ -1,0 +1,72 @@
+"""An export's needs are known before it starts, and each thing in the way is named."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb import export_plan
+from grpo_nb.merging_files import TensorFolder
+
+
+def test_it_names_sizes_and_writes_nothing(tiny_run: gn.Run, tmp_path: Path) -> None:
+    plan = gn.plan_export(tiny_run, ["merged", "adapter", "q8_0", "q4_k_m"], tmp_path / "all")
+    assert not plan.problems and not (tmp_path / "all").exists()
+    plan.require()
+    sizes = {row.format: row for row in plan.rows}
+    stored = TensorFolder(Path(tiny_run.settings.model)).bytes  # bfloat16, tied
+    assert sizes["merged"].bytes == pytest.approx(2 * stored, rel=0.1, abs=25e6)  # float32 may be chosen
+    assert stored / 2 < sizes["q8_0"].bytes < stored + 25e6
+    assert sizes["adapter"].bytes < sizes["q4_k_m"].bytes + 5e6
+    # A GGUF is made from a merged model, which is there meanwhile.
+    assert sizes["q8_0"].disk == sizes["merged"].disk + sizes["q8_0"].bytes < sizes["q4_k_m"].disk
+    assert all(row.memory > 0.5e9 for row in plan.rows)
+    assert {row.target.name for row in plan.rows} == set(sizes)
+    alone = gn.plan_export(tiny_run, ["merged"], tmp_path / "one", dtype="bfloat16")
+    assert alone.rows[0].target == tmp_path / "one" and alone.rows[0].bytes < sizes["merged"].bytes
+
+
+def test_each_thing_in_the_way_is_named(tiny_run: gn.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "<b>").mkdir()
+    (tmp_path / "<b>" / "mine").touch()
+    monkeypatch.setattr(export_plan, "free_disk_bytes", lambda path: 10**6)
+    monkeypatch.setattr(export_plan, "free_memory_bytes", lambda: 2 * 10**6)
+    plan = gn.plan_export(tiny_run, ["merged"], tmp_path / "<b>")
+    for said in ("overwrite=True", "on the disk of", "of memory at its peak, but 0.00 GB are free"):
+        assert any(said in problem for problem in plan.problems), (said, plan.problems)
+    with pytest.raises(gn.EnvironmentProblem, match="merged: it needs"):
+        plan.require()
+    assert "&lt;b&gt;" in plan._repr_html_() and "<b>" not in plan._repr_html_()
+    assert "<b>" in repr(plan) and "ready" not in repr(plan)
+    assert len(gn.plan_export(tiny_run, ["merged"], tmp_path / "<b>", overwrite=True).problems) == 2
+
+
+def test_formats_and_runs_that_there_are_not(tiny_run: gn.Run, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'q9' is not one of 'merged', 'adapter', 'f32'"):
+        gn.plan_export(tiny_run, ["q9"], tmp_path)
+    bare = gn.Run(tmp_path / "bare")
+    bare.path.mkdir()
+    (bare.path / "run.json").write_text((tiny_run.path / "run.json").read_text())
+    assert "has no adapter: train it" in gn.plan_export(bare, ["merged"], tmp_path / "out").problems[0]
+    with pytest.raises(FileNotFoundError, match="no adapter to merge"):
+        gn.export_merged(bare, tmp_path / "out")
+
+
+def test_a_base_that_is_not_here_is_not_fetched(
+    tiny_run: gn.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unsloth trains in 4 bit from a quantized copy; of the 16-bit base only the configuration is in the cache then."""
+    (tmp_path / "snapshot").mkdir()
+    asked = []
+
+    def download(name: str, *, allow_patterns: list[str], local_files_only: bool) -> str:
+        asked.append(local_files_only)
+        return str(tmp_path / "snapshot")
+
+    monkeypatch.setattr("grpo_nb.models.resolve_model", lambda name: "org/base")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    headers = SimpleNamespace(parameter_count={"BF16": 10**9, "F32": 1000})
+    monkeypatch.setattr("huggingface_hub.get_safetensors_metadata", lambda name: headers)
+    plan = gn.plan_export(tiny_run, ["merged"], tmp_path / "out", dtype="bfloat16")
+    assert plan.rows[0].bytes == pytest.approx(2e9, rel=0.05) and asked == [True]
