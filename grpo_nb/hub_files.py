@@ -176,8 +176,8 @@ def _unwanted(folder: Path, files: dict[str, Path]) -> list[str]:
     base = json.loads(config.read_text("utf-8")).get("base_model_name_or_path") if config is not None else None
     if base is not None and published_name(base) is None:
         problems.append(
-            f"adapter_config.json names the base model {base!r}, which only this machine has. Write its name on the Hub there, or "
-            "push the merged model."
+            f"adapter_config.json names the base model {base!r}, which only this machine has. Write its name on the Hub "
+            "there, or push the merged model."
         )
     secrets = holds_secret(files)
     if secrets:

@@ -215,7 +215,7 @@ bundle
 
 # %%
 assert merged.verification["passed"] and adapter.verification["passed"], "an export was kept that is not verified"
-assert gguf is None or (gguf.verification["passed"] and served), "the GGUF file does not answer"
+assert gguf is None or (gguf.verification["passed"] and served is not None), "the GGUF file does not answer"
 assert not gn.plan_push(merged, "your-name/my-model").problems, "the folder is not fit for the Hub"
 assert bundle.settings.max_steps == run.settings.max_steps and not bundle.missing_rewards, "the bundle is not complete"
 print(f"It worked: merged and adapter verified, GGUF {'verified and served' if gguf else 'not made'}, bundle complete.")
