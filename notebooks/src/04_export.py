@@ -194,7 +194,7 @@ gn.plan_push(merged, PUSH_TO or "your-name/my-model")
 
 # %%
 if PUSH_TO:
-    display(gn.push_to_hub(merged, PUSH_TO))
+    print(gn.push_to_hub(merged, PUSH_TO))
 else:
     print("Nothing was sent: PUSH_TO is empty.")
 
