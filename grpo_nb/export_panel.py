@@ -64,6 +64,7 @@ class ExportPanel(widgets.VBox):
     ) -> None:
         super().__init__()
         self.add_class("gn-lab")
+        self.add_class("gn-export")
         self.run_root = Path(run_root)
         self.plan: ExportPlan | None = None
         """What the formats that are chosen need; None where there is no run."""
@@ -211,7 +212,8 @@ class ExportPanel(widgets.VBox):
         self.plan = plan_formats(self.run, self.formats, self._target, self._dtype.value, self._replace.value)
         self._plan_view.value = views.plan_view(self.plan.rows, self.plan.free_disk, self.plan.free_memory)
         self._export_button.disabled = bool(self.plan.problems) or not self.formats
-        self._code_view.value = "".join(code(text) for text in self._lines())
+        lines = self._lines()
+        self._code_view.value = code("\n".join(lines)) if lines else ""
 
     @property
     def _target(self) -> Path:
@@ -234,7 +236,7 @@ class ExportPanel(widgets.VBox):
             else:
                 of = "merged" if has_merged else "run"
                 lines.append(f"gn.export_gguf({of}, {path!r}, quantization={name!r}{more})")
-        return [f"{opened}; {lines[0]}", *lines[1:]] if lines else []
+        return [opened, *lines] if lines else []
 
     @_in_panel
     def _export(self) -> None:

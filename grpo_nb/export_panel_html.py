@@ -17,7 +17,9 @@ PANEL_STYLE = """<style>
 .gn-lab .gn-facts { margin: 8px 0 0; display: grid; grid-template-columns: max-content 1fr; gap: 2px 14px; }
 .gn-lab.gn-lab .gn-facts dt { color: var(--gn-soft); font-weight: 400; white-space: nowrap; width: auto; float: none; }
 .gn-lab.gn-lab .gn-facts dd { margin: 0; overflow-wrap: anywhere; width: auto; }
-.gn-lab .gn-formats { margin-top: 4px; }
+.gn-lab .gn-formats { margin: 4px 0 6px; overflow: visible; flex: none; }
+.gn-lab.gn-export .gn-code { align-items: flex-start; }
+.gn-lab.gn-export .gn-code pre { max-height: 130px; }
 .gn-lab .gn-formats .widget-checkbox { width: auto; margin: 0; height: 24px; line-height: 24px; min-height: 0; }
 .gn-lab .gn-plan td { max-width: 420px; overflow-wrap: anywhere; }
 .gn-lab .gn-stages { margin: 8px 0 0; padding: 0; list-style: none; }
@@ -59,7 +61,7 @@ def page(parts: Sequence[tuple[str, Sequence[str]]]) -> str:
         for name, held in parts
         if any(held)
     )
-    return f'<div class="gn-lab">{title()}{shown}</div>'
+    return f'<div class="gn-lab gn-export">{title()}{shown}</div>'
 
 
 def run_label(run: Run) -> str:

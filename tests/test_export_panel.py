@@ -132,9 +132,11 @@ def test_the_lines_under_it_do_the_same(panel: gn.ExportPanel) -> None:
     panel._folder.value = "out/it's"
     panel._replace.value = True
     panel.formats = ("merged", "adapter", "q8_0")
-    lines = [html.unescape(line) for line in re.findall(r"<pre>(.*?)</pre>", panel._code_view.value)]
-    assert lines[0].endswith("""; merged = gn.export_merged(run, "out/it's/merged", overwrite=True)""")
+    (shown,) = re.findall(r"<pre>(.*?)</pre>", panel._code_view.value, re.DOTALL)
+    lines = html.unescape(shown).splitlines()
+    assert lines[0].startswith("run = gn.open_run(")
     assert lines[1:] == [
+        """merged = gn.export_merged(run, "out/it's/merged", overwrite=True)""",
         """gn.export_adapter(run, "out/it's/adapter", overwrite=True)""",
         """gn.export_gguf(merged, "out/it's/q8_0", quantization='q8_0', overwrite=True)""",
     ]
