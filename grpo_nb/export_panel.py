@@ -210,10 +210,15 @@ class ExportPanel(widgets.VBox):
         if self.run is None:
             return
         self.plan = plan_formats(self.run, self.formats, self._target, self._dtype.value, self._replace.value)
-        self._plan_view.value = views.plan_view(self.plan.rows, self.plan.free_disk, self.plan.free_memory)
+        self._plan_view.value = views.plan_view(
+            self.plan.rows, self.plan.free_disk, self.plan.free_memory, made=self._made_at(self._target)
+        )
         self._export_button.disabled = bool(self.plan.problems) or not self.formats
         lines = self._lines()
         self._code_view.value = code("\n".join(lines)) if lines else ""
+
+    def _made_at(self, folder: Path) -> set[str]:
+        return {name for name, export in self.exports.items() if export.path == folder / name}
 
     @property
     def _target(self) -> Path:

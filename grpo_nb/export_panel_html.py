@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ PANEL_STYLE = """<style>
 .gn-lab .gn-plan td { max-width: 420px; overflow-wrap: anywhere; }
 .gn-lab .gn-stages { margin: 8px 0 0; padding: 0; list-style: none; }
 .gn-lab .gn-stages li { padding: 1px 0; }
-.gn-lab .gn-stages .gn-mark { display: inline-block; width: 74px; color: var(--gn-soft); }
+.gn-lab .gn-stages .gn-mark { display: inline-block; width: 74px; }
 .gn-lab .gn-result { border-top: 1px solid var(--gn-line); padding: 10px 0 6px; }
 .gn-lab .gn-result:first-child { border-top: none; padding-top: 2px; }
 .gn-lab .gn-result .gn-name { font-weight: 600; margin-right: 8px; }
@@ -88,13 +88,16 @@ def run_view(run: Run | None, root: str) -> str:
     return '<dl class="gn-facts">' + "".join(f"<dt>{said(a)}</dt><dd>{said(b)}</dd>" for a, b in facts) + "</dl>"
 
 
-def plan_view(rows: Sequence[PlannedExport], free_disk: int, free_memory: int) -> str:
-    """Return what each format will need and what stands in its way."""
+def plan_view(rows: Sequence[PlannedExport], free_disk: int, free_memory: int, made: Collection[str] = ()) -> str:
+    """Return what each format will need and what stands in its way; `made` are those that were exported just now."""
     if not rows:
         return '<p class="gn-soft">Choose at least one format.</p>'
     lines = []
     for row in rows:
         kind, verdict = ("gn-fail", "; ".join(row.problems)) if row.problems else ("gn-pass", "ready")
+        if row.problems and row.format in made:
+            kind, verdict = "gn-soft", "made just now, see below"
+        verdict = verdict.replace("or say overwrite=True", 'or tick "Replace what is there"')
         lines.append(
             f"<tr><td>{said(row.format)}</td><td><code>{said(row.target)}</code></td>"
             f'<td class="gn-number">{_size(row.bytes)}</td><td class="gn-number">{_size(row.disk)}</td>'

@@ -80,7 +80,8 @@ def inference_commands(export: Export, messages: Sequence[Mapping[str, str]] | N
         messages = (
             export.run.holdout()[0]["prompt"] if export.run is not None else [{"role": "user", "content": "Hello"}]
         )
-    asked = f"messages = {json.dumps(list(messages), ensure_ascii=True, indent=1)}"
+    lines = "".join(f"    {json.dumps(message, ensure_ascii=True)},\n" for message in messages)
+    asked = f"messages = [\n{lines}]"
     makers = {"merged": _of_merged, "adapter": _of_adapter, "gguf": _of_gguf}
     return Ways(export.path, tuple(makers[export.kind](export, asked, limit)))
 

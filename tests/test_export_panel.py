@@ -116,9 +116,10 @@ def test_size_and_checks_stand_there_before(panel: gn.ExportPanel, machine: Mach
     assert "Free here: 50.00 GB of disk, 8.00 GB of memory" in read(panel._plan_view)
     panel._dtype.value = "float32"
     assert "0.40 GB" in read(panel._plan_view)
-    machine.problems["q8_0"] = ("'exports/<x>' exists. Say overwrite=True",)
+    machine.problems["q8_0"] = ("'exports/<x>' exists. Choose another folder, or say overwrite=True.",)
     panel.formats = ("merged", "q8_0")
-    assert "<x>" not in panel._plan_view.value and "'exports/<x>' exists" in read(panel._plan_view)
+    assert "<x>" not in panel._plan_view.value
+    assert "'exports/<x>' exists. Choose another folder, or tick \"Replace what is there\"" in read(panel._plan_view)
     assert panel._export_button.disabled, "what cannot work is not offered"
     panel._boxes["q8_0"].value = False
     assert not panel._export_button.disabled
@@ -157,6 +158,9 @@ def test_stages_and_verified_results(panel: gn.ExportPanel, machine: Machine) ->
     assert "now" not in read(panel._stages_view) and not panel._export_button.disabled
     assert set(panel.exports) == {"merged", "q8_0"} and panel._progress.layout.visibility == "hidden"
     assert repr(panel).endswith("merged verified, q8_0 verified")
+    machine.problems = {"merged": ("it exists",), "adapter": ("it exists",)}
+    panel.formats = ("merged", "adapter")
+    assert "made just now" in read(panel._plan_view) and read(panel._plan_view).count("it exists") == 1
     panel._runs.value = next(run for _, run in panel._runs.options if run is not panel.run)
     assert panel.outcomes == [] and "Nothing has been exported" in read(panel._results)
 
