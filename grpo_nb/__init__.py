@@ -18,6 +18,7 @@ _PUBLIC = {
     "Call": "sandbox",
     "EMBEDDED_MODEL": "config",
     "EnvironmentProblem": "environment",
+    "ExportPanel": "export_panel",
     "HealthMonitor": "health",
     "RewardLab": "widgets",
     "Run": "metrics",
@@ -42,12 +43,13 @@ _PUBLIC = {
     "group_advantages": "scoring",
     "hashes": "formats",
     "importance_sampling_levels": "losses",
+    "inference_commands": "inference",
     "load_holdout": "heldout_sets",
     "load_model": "models",
     "load_task": "data",
     "loss_types": "losses",
-    "open_bundle": "bundle",
     "models_for": "models_by_hardware",
+    "open_bundle": "bundle",
     "open_run": "metrics",
     "open_stages": "stages",
     "plan": "planning",
@@ -58,9 +60,9 @@ _PUBLIC = {
     "push_to_hub": "hub",
     "reweight": "scoring",
     "run_folder": "environment_storage",
-    "score": "scoring",
     "run_untrusted": "sandbox",
     "sandbox_level": "sandbox",
+    "score": "scoring",
     "think_answer": "formats",
     "train": "training",
     "train_stages": "stages",
@@ -88,9 +90,10 @@ if TYPE_CHECKING:
     from grpo_nb.environment_storage import run_folder as run_folder
     from grpo_nb.evaluation import compare as compare
     from grpo_nb.evaluation import evaluate as evaluate
-    from grpo_nb.export import export_adapter as export_adapter
     from grpo_nb.evaluation_harness import write_harness_task as write_harness_task
+    from grpo_nb.export import export_adapter as export_adapter
     from grpo_nb.export import export_merged as export_merged
+    from grpo_nb.export_panel import ExportPanel as ExportPanel
     from grpo_nb.export_plan import plan_export as plan_export
     from grpo_nb.formats import AnswerFormat as AnswerFormat
     from grpo_nb.formats import boxed as boxed
@@ -104,6 +107,7 @@ if TYPE_CHECKING:
     from grpo_nb.heldout_sets import load_holdout as load_holdout
     from grpo_nb.hub import push_to_hub as push_to_hub
     from grpo_nb.hub_files import plan_push as plan_push
+    from grpo_nb.inference import inference_commands as inference_commands
     from grpo_nb.losses import importance_sampling_levels as importance_sampling_levels
     from grpo_nb.losses import loss_types as loss_types
     from grpo_nb.metrics import Run as Run

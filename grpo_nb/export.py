@@ -21,7 +21,7 @@ from grpo_nb.formats import AnswerFormat
 from grpo_nb.holdout import read_answers
 from grpo_nb.merging import SHARD_SIZE, WIDTHS, merge
 from grpo_nb.metrics import Run, write_json
-from grpo_nb.model_card import model_card, write_model_card
+from grpo_nb.model_card import name_of_base, write_export_card, write_model_card
 from grpo_nb.models import import_unsloth
 
 # More prompts make the share of equal texts finer, and the check longer: two models answer them on the CPU.
@@ -77,7 +77,7 @@ def export_merged(
     plan_export(run, ["merged"], target, dtype=dtype, overwrite=True).require()
     with staged_folder(target) as staged:
         verification = make_merged(run, staged, dtype=dtype, low_memory=low_memory, report=report)
-        (staged / "README.md").write_text(model_card(run))
+        write_export_card(run, staged, "merged", verification=verification)
         put_in_place(staged, target)
     export = Export(target, verification, "merged", run)
     record(export, f"merged {verification['dtype']}")
@@ -128,7 +128,7 @@ def export_adapter(run: Run, path: str | Path, *, overwrite: bool = False) -> Ex
         verification = _verify_adapter(run, staged)
         require_passed(verification, "the copied adapter")
         write_json(staged / "verification.json", verification)
-        (staged / "README.md").write_text(model_card(run))
+        write_export_card(run, staged, "adapter", verification=verification)
         put_in_place(staged, target)
     export = Export(target, verification, "adapter", run)
     record(export, "adapter")
@@ -152,10 +152,8 @@ def record(export: Export, kind: str) -> None:
 
 def _name_base(config: Path, run: Run) -> None:
     """Name the base as others can load it: the folder of this machine's cache means nothing elsewhere."""
-    from grpo_nb.model_card import _PUBLISHED
-
     values = json.loads(config.read_text())
-    values["base_model_name_or_path"] = _PUBLISHED.get(run.settings.model, run.settings.model)
+    values["base_model_name_or_path"] = name_of_base(run.settings.model)
     config.write_text(json.dumps(values, indent=2) + "\n")
 
 

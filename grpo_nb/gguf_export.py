@@ -25,7 +25,7 @@ from grpo_nb.export_staging import check_target, put_in_place, staged_folder
 from grpo_nb.gguf_convert import CONVERTED, QUANTIZED, convert, find_converter, require_quantizer
 from grpo_nb.gguf_modelfile import modelfile
 from grpo_nb.metrics import Run, write_json
-from grpo_nb.model_card import model_card
+from grpo_nb.model_card import write_export_card
 from grpo_nb.models import import_unsloth
 
 # Mean difference of log-probabilities to the merged model, in nats, and share of equal greedy texts, near ties aside. The
@@ -95,7 +95,7 @@ def export_gguf(
         verification |= {"converter": script.source, "quantizer": program}
         _write_modelfile(run, merged, staged, file.name)
         write_json(staged / "verification.json", verification)
-        (staged / "README.md").write_text(model_card(run))
+        write_export_card(run, staged, "gguf", verification=verification)
         put_in_place(staged, target)
     export = Export(target, verification, "gguf", run)
     record(export, f"GGUF {quantization}")

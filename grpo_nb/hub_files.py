@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grpo_nb.metrics import shown_path
+from grpo_nb.model_card import published_name
 
 # A file that unpickles runs code on the machine of whoever loads it.
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
@@ -121,8 +123,6 @@ def files_of(folder: Path) -> dict[str, Path]:
 
 def verification_of(folder: Path) -> dict[str, Any] | None:
     """Return what `verification.json` of an export says, or None if it was not verified."""
-    import json
-
     file = folder / "verification.json"
     if not file.is_file():
         return None
@@ -172,6 +172,13 @@ def _unwanted(folder: Path, files: dict[str, Path]) -> list[str]:
     outside = [name for name, file in files.items() if not file.resolve().is_relative_to(folder.resolve())]
     if outside:
         problems.append(f"{', '.join(outside)}: links to files outside of the export. Take them out.")
+    config = files.get("adapter_config.json")
+    base = json.loads(config.read_text("utf-8")).get("base_model_name_or_path") if config is not None else None
+    if base is not None and published_name(base) is None:
+        problems.append(
+            f"adapter_config.json names the base model {base!r}, which only this machine has. Write its name on the Hub "
+            "there, or push the merged model."
+        )
     secrets = holds_secret(files)
     if secrets:
         problems.append(

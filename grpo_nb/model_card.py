@@ -159,6 +159,11 @@ def published_name(model: str) -> str | None:
     return model if _is_hub_id(model) and not Path(model).exists() else None
 
 
+def name_of_base(model: str) -> str:
+    """Return what an adapter's configuration calls its base: the name on the Hub, or else the path, which alone finds it."""
+    return published_name(model) or model
+
+
 def license_of(model: str) -> str | None:
     """Return the licence that a base model's own card says, if that is on this machine; the Hub is not asked."""
     from huggingface_hub import ModelCard, try_to_load_from_cache
@@ -231,7 +236,11 @@ def _verified(verification: Mapping[str, Any] | None, said: str) -> list[str]:
     if not verification:
         return []
     checks = verification.get("checks", {})
-    lines = [f"- {'passed' if ok else 'FAILED'}: {plain(name)}" for name, ok in checks.items()]
+    measured = verification.get("measured", {})
+    lines = [
+        f"- {'passed' if ok else 'FAILED'}: {plain(name)}{f' ({plain(measured[name])})' if measured.get(name) else ''}"
+        for name, ok in checks.items()
+    ]
     return [
         "## Verification\n",
         "Checked against base model and adapter by a separate process; the numbers are in `verification.json`.\n",

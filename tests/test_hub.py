@@ -232,6 +232,8 @@ def spoil(export: Path, how: str) -> None:
         (export / "figures" / "training.png").unlink()
     elif how == "secret":
         (export / "README.md").write_text((export / "README.md").read_text() + "\nKEY = 'hf_" + "s" * 34 + "'\n")
+    elif how == "base of this machine":
+        (export / "adapter_config.json").write_text('{"base_model_name_or_path": "/home/somebody/model"}')
     elif how == "link":
         (export / "more.json").symlink_to("/etc/hostname")
 
@@ -248,6 +250,7 @@ def spoil(export: Path, how: str) -> None:
         ("bad card", "metadata of its model card cannot be read"),
         ("no figure", "figures/training.png, which is not there"),
         ("secret", "README.md: holds what looks like an access token"),
+        ("base of this machine", "names the base model '/home/somebody/model', which only this machine has"),
         ("link", "more.json: links to files outside"),
     ],
 )

@@ -168,3 +168,26 @@ def test_the_evaluation_notebook_shows_evidence(evaluate: tuple[Path, gn.Run]) -
     assert printed(cell_with(notebook, "It worked")).startswith("It worked. better: accuracy")
     for file in ("comparison.json", "comparison.png", "table.csv", "transcripts.html", "transcripts.parquet"):
         assert (run.path / "comparison" / file).is_file()
+
+
+def test_the_export_notebook_makes_uses_and_packs(export: Path) -> None:
+    notebook = nbformat.read(export, as_version=4)
+    folder = export.parent.parent.parent / "exports" / "notebook"
+    for kind in ("merged", "adapter", "gguf"):
+        verification = json.loads((folder / kind / "verification.json").read_text())
+        assert verification["passed"] and all(verification["checks"].values()), kind
+        assert (folder / kind / "README.md").is_file() and (folder / kind / "figures" / "training.png").is_file()
+    assert (folder / "bundle.zip").is_file()
+    answers = [printed(cell_with(notebook, text)) for text in ('pipeline("text-generation', "server = xllamacpp")]
+    question = gn.open_run(folder.parent.parent / "runs" / "tiny").holdout()[0]["question"]
+    assert all(answer.startswith(f"{question} -> ") for answer in answers)
+    plan = cell_with(notebook, "gn.plan_push(merged, PUSH_TO or")
+    assert "would go to your-name/my-model (private" in text_of(plan) and "PROBLEM" not in text_of(plan)
+    assert printed(cell_with(notebook, "gn.push_to_hub(")) == "Nothing was sent: PUSH_TO is empty.\n"
+    assert "FROM ./gguf-q8_0.gguf" in printed(cell_with(notebook, "Modelfile"))
+    panel = cell_with(notebook, "gn.ExportPanel(")
+    assert outputs(panel, "application/vnd.jupyter.widget-view+json")
+    assert "exists" in text_of(panel, "text/html"), "the panel plans what the cells have made already"
+    assert "It worked: merged and adapter verified, GGUF verified and served" in printed(
+        cell_with(notebook, "It worked")
+    )

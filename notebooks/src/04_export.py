@@ -1,0 +1,240 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # A model that works elsewhere
+#
+# From a finished run to files that other programs load: one merged model, the adapter alone, a GGUF file for llama.cpp and
+# Ollama. Each is compared with the model you trained before it is kept, then used here as others will use it. At the end it can
+# go to the Hub, if you say so.
+#
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/04_export.ipynb)
+
+# %% [markdown]
+# | | |
+# | --- | --- |
+# | Time | 4 minutes on 2 CPU cores, of which training a small run 1; on a GPU not yet measured |
+# | Memory | under 5 GB on a CPU; on a GPU not yet measured |
+# | Disk | 0.3 GB for the model, 1.2 GB for the exports |
+# | Writes | `runs/`, `exports/notebook`, and in your cache folder the converted model and a converter of 0.4 MB |
+# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
+
+# %% [markdown]
+# ## Install
+#
+# From a clone of the repository there is nothing to do: `make lab` has made the environment. On Colab this cell fetches the
+# kit and installs it, which takes some minutes; then restart the session and go on with the next cell.
+
+# %%
+import importlib.util
+import subprocess
+import sys
+
+REPOSITORY = "@REPOSITORY@"
+if importlib.util.find_spec("grpo_nb") is None:
+    subprocess.run(["git", "clone", "--depth=1", REPOSITORY, "grpo_nb_clone"], check=True)
+    pip = [sys.executable, "-m", "pip", "install", "-q"]
+    subprocess.run([*pip, "-r", "grpo_nb_clone/requirements.txt"], check=True)
+    subprocess.run([*pip, "--no-deps", "-r", "grpo_nb_clone/requirements-no-deps.txt"], check=True)
+    subprocess.run([*pip, "--no-deps", "./grpo_nb_clone"], check=True)
+    print("Installed. Restart the session now, then run the next cell.")
+
+# %% [markdown]
+# ## Check the machine
+#
+# You should see a table that ends with *Ready*. Each problem comes with the line that mends it.
+
+# %%
+import grpo_nb as gn
+
+gn.check_environment()
+
+# %% [markdown]
+# ## Settings
+#
+# The only cell to edit. `RUN` is the folder of a run, one of the earlier notebooks for example; while it is empty, a small one is
+# trained here: too short to be good, long enough to be exported. Nothing is sent anywhere while `PUSH_TO` is empty.
+
+# %% tags=["parameters"]
+RUN = ""
+EXPORT_TO = "exports/notebook"
+PUSH_TO = ""
+MODEL = gn.EMBEDDED_MODEL
+STEPS = 6
+
+# %% [markdown]
+# ## The run
+#
+# A high learning rate, so that six steps change something. The comparison on held-out questions goes into the model card; after so
+# few steps it will hardly show a difference, and then it says so.
+
+# %%
+changes = {"learning_rate": 5e-4, "warmup_steps": 0, "max_completion_length": 40, "per_device_train_batch_size": 8}
+settings = gn.open_run(RUN).settings if RUN else gn.preset("cpu", model=MODEL, max_steps=STEPS, **changes)
+model, tokenizer = gn.load_model(settings)
+task = gn.load_task("arithmetic", settings, train_size=100, holdout_size=24, tokenizer=tokenizer)
+if RUN:
+    run = gn.open_run(RUN)
+else:
+    rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(), gn.rewards.xml_tags()]
+    run = gn.train(model, tokenizer, task, rewards, settings)
+    gn.compare(run, task)
+run
+
+# %% [markdown]
+# ## What it will take
+#
+# Size, disk, memory, and what stands in the way, before anything is written.
+
+# %%
+gn.plan_export(run, ["merged", "adapter", "q8_0"], EXPORT_TO, overwrite=True)
+
+# %% [markdown]
+# ## One model
+#
+# The adapter is added to the frozen weights. The folder is made under another name and gets its own only after a separate process
+# has compared it with base and adapter: every weight, the tokenizer and template, log-probabilities, answers, the score.
+
+# %%
+merged = gn.export_merged(run, f"{EXPORT_TO}/merged", overwrite=True)
+merged
+
+# %% [markdown]
+# This is all that someone else needs to use it. The first of the ways below, run as printed:
+
+# %%
+ways = gn.inference_commands(merged)
+ways
+
+# %%
+from transformers import logging, pipeline
+
+logging.set_verbosity_error()  # warnings about defaults that do not matter here
+question = run.holdout()[0]
+chat = pipeline("text-generation", model=str(merged.path))
+answer = chat(question["prompt"], max_new_tokens=settings.max_completion_length, do_sample=False)
+print(question["question"], "->", answer[0]["generated_text"][-1]["content"])
+
+# %% [markdown]
+# ## The adapter alone
+#
+# A few megabytes, for those who have the base model: vLLM serves many adapters on one base, and another training can go on from it.
+
+# %%
+adapter = gn.export_adapter(run, f"{EXPORT_TO}/adapter", overwrite=True)
+adapter
+
+# %% [markdown]
+# ## A GGUF file
+#
+# For llama.cpp, Ollama and LM Studio. It is verified by asking it through llama.cpp: the prompt as it renders it, its answers, how
+# likely they are to the merged model. Without the converter or llama.cpp, this cell says what to install, and the rest goes on.
+
+# %%
+gguf = None
+try:
+    gguf = gn.export_gguf(merged, f"{EXPORT_TO}/gguf", quantization="q8_0", overwrite=True)
+except gn.EnvironmentProblem as problem:
+    print(problem)
+gguf
+
+# %% [markdown]
+# Beside it lies the Modelfile: `ollama create my-model -f Modelfile` takes template and stop tokens from it. Ollama itself is not
+# run here.
+
+# %%
+print((gguf.path / "Modelfile").read_text() if gguf else "No GGUF file, so no Modelfile.")
+
+# %% [markdown]
+# Served by llama.cpp inside this kernel, and asked by the `openai` client, as any program asks that speaks this protocol:
+
+# %%
+served = None
+if gguf is not None:
+    import xllamacpp
+    from openai import OpenAI
+
+    params = xllamacpp.CommonParams()
+    params.model.path, params.use_jinja, params.verbosity = str(gguf.file), True, 1
+    params.hostnames, params.port = ["127.0.0.1"], 0
+    server = xllamacpp.Server(params)
+    client = OpenAI(base_url=f"{server.listening_address}/v1", api_key="not needed")
+    limit = settings.max_completion_length
+    asked = client.chat.completions.create(model="mine", messages=question["prompt"], max_tokens=limit, temperature=0)
+    served = asked.choices[0].message.content
+    print(question["question"], "->", served)
+    del server
+
+# %% [markdown]
+# ## The same by hand
+#
+# Pick a run and formats, see what they need, watch, read what was verified. The lines under it are those of the cells above.
+
+# %%
+gn.ExportPanel(run, path=EXPORT_TO)
+
+# %% [markdown]
+# ## To the Hub, if you want
+#
+# The model card is in the folder: base, data, rewards with their source, settings, curves, the held-out result with its interval.
+# What a push would send stands here first. It is private unless you say `private=False`, one commit, and compared by hash
+# afterwards. Log in with `hf auth login` in a terminal, or on Colab through its secrets; a token has no place in a notebook.
+
+# %%
+gn.plan_push(merged, PUSH_TO or "your-name/my-model")
+
+# %%
+if PUSH_TO:
+    print(gn.push_to_hub(merged, PUSH_TO))
+else:
+    print("Nothing was sent: PUSH_TO is empty.")
+
+# %% [markdown]
+# ## So that it can be done again
+#
+# Settings, rows, rewards with their parameters, versions. Opened on another machine it says what differs there; here nothing should.
+
+# %%
+known = task if task.fingerprint == run.info["task"]["fingerprint"] else None
+bundle = gn.open_bundle(gn.write_bundle(run, f"{EXPORT_TO}/bundle.zip", task=known, overwrite=True))
+bundle
+
+# %% [markdown]
+# ## Did it work?
+#
+# Four things that must hold; each line says which one did not.
+
+# %%
+assert merged.verification["passed"] and adapter.verification["passed"], "an export was kept that is not verified"
+assert gguf is None or (gguf.verification["passed"] and served is not None), "the GGUF file does not answer"
+assert not gn.plan_push(merged, "your-name/my-model").problems, "the folder is not fit for the Hub"
+assert bundle.settings.max_steps == run.settings.max_steps and not bundle.missing_rewards, "the bundle is not complete"
+print(f"It worked: merged and adapter verified, GGUF {'verified and served' if gguf else 'not made'}, bundle complete.")
+
+# %% [markdown]
+# ## If something went wrong
+#
+# | What you see | What it is | What to do |
+# | --- | --- | --- |
+# | *rounding the merged weights would lose a part of the training* | the change is too small for 16 bit | `dtype="float32"`, or train longer |
+# | *is not the trained one, so it was not kept* | the check found a difference | the message names it; nothing was left behind |
+# | *exists. Choose another folder* | exports are not overwritten | another `EXPORT_TO`, or `overwrite=True` |
+# | *there is no token* | not logged in | `hf auth login` in a terminal |
+# | *may not write to* | a token for reading, or another's name | a token with the right to write; your own name |
+# | *holds other content* | the repository is in use | another name, or `overwrite=True` |
+
+# %% [markdown]
+# ## Next
+#
+# * All about cards, pushing and bundles: docs/publishing.md.
+# * Serve the merged folder: `transformers serve`, or `vllm serve` on a GPU; the lines are in `gn.inference_commands(merged)`.
+# * Is it better than the base? Notebook 03 compares on held-out questions.
