@@ -16,6 +16,7 @@ from grpo_nb.combinations import BY_NAME, COMBINATIONS, Choice, Found, choose
 from grpo_nb.environment import EnvironmentProblem
 from grpo_nb.installing import constraints, install, is_met, requirements
 from grpo_nb.installing_pip import _worth_saying, explain
+from scripts import check_resolution
 
 ROOT = Path(__file__).resolve().parent.parent
 COLAB_T4 = Found(torch="2.11.0+cu128", torch_cuda=12, has_gpu=True, driver_cuda=13)
@@ -154,6 +155,24 @@ def test_only_large_downloads_are_told() -> None:
     assert _worth_saying("Requirement already satisfied: numpy") is None
 
 
+def test_every_combination_was_resolved() -> None:
+    """The committed proof belongs to this table and these pins, and covers every row, host and Python."""
+    result = json.loads(check_resolution.RESULT.read_text())
+    stale = (
+        "the table or the pins changed: run scripts/check_resolution.py, and put what it prints into docs/install.md"
+    )
+    assert result["fingerprint"] == check_resolution.fingerprint(), stale
+    seen = {(r["combination"], r["host"], r["python"]) for r in result["results"]}
+    hosts, pythons = check_resolution.HOSTS, ("3.11", "3.12", "3.13")
+    assert seen == {(row.name, host, python) for row in COMBINATIONS for host in hosts for python in pythons}
+    for r in result["results"]:
+        row, versions = BY_NAME[r["combination"]], r["versions"]
+        assert (versions["torch"], versions.get("vllm")) == (row.torch, row.vllm), r
+        assert r["host"] == "new environment" or versions["numpy"] == check_resolution.COLAB["numpy"], "numpy moved"
+    docs = (ROOT / "docs" / "install.md").read_text()
+    assert check_resolution.table(result) in docs and result["date"] in docs
+
+
 # The real pip, in an environment of its own, with wheels that hold one line each.
 
 PINNED = {"torch": "2.13.0", "transformers": "5.17.0", "trl": "1.15.0"}
@@ -178,7 +197,6 @@ class Sandbox:
         self.wheels.mkdir()
         self.clone.mkdir()
         (self.clone / "grpo_nb").symlink_to(ROOT / "grpo_nb")
-        # numpy 1 would do for torch, and numpy 2 is there: it has to stay.
         for name, version in PINNED.items():
             make_wheel(self.wheels, name, version, ("numpy", "helper>=2") if name == "torch" else ())
         make_wheel(self.wheels, "transformers", "5.15.0")
@@ -186,6 +204,8 @@ class Sandbox:
         for name, version in (("numpy", "2.1.3"), ("numpy", "2.4.0"), ("helper", "1.0"), ("helper", "2.0"), ("tyro", "1.5"),
                               ("unsloth", "2026.10.9"), ("torchao", "0.10.0"), ("torchvision", "0.26.0")):  # fmt: skip
             make_wheel(self.wheels, name, version, ("certifi>=9999",) if name == "unsloth" else ())
+        # The newest would bring another numpy; the one before it does not.
+        make_wheel(self.wheels, "tyro", "1.6", ("numpy>=2.3",))
         lines = [f"{name}=={version}" for name, version in PINNED.items()]
         (self.clone / "requirements.txt").write_text("# pins\n" + "\n".join([*lines, "tyro>=1.0,<2", "pytest>=9", ""]))
         (self.clone / "requirements-no-deps.txt").write_text("unsloth==2026.10.9\n")
@@ -243,7 +263,8 @@ def test_a_new_colab_session(sandbox: Sandbox) -> None:
     assert done["is_ready"] and done["verdict"].startswith("Ready (cpu)"), said
     versions = sandbox.versions()
     assert PINNED.items() <= versions.items() and versions["unsloth"] == "2026.10.9"
-    assert versions["numpy"] == "2.1.3", "numpy 2.4.0 is on the index, and the kernel has 2.1.3 loaded"
+    assert versions["numpy"] == "2.1.3", "tyro 1.6 would bring numpy 2.4.0, and the kernel has 2.1.3 loaded"
+    assert versions["tyro"] == "1.5"
     assert "pytest" not in versions and "torchao" not in versions and "torchvision" not in versions
     assert "Installing for cpu" in said and "removing torchvision and torchao" in said
 
