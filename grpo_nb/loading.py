@@ -87,8 +87,7 @@ def say_once(obstacle: VllmObstacle) -> None:
         return
     _said.add(obstacle.reason)
     warnings.warn(
-        f"Completions are generated without vLLM, which is slower: {obstacle.reason}. "
-        f"What to do: {obstacle.fix}.",
+        f"Completions are generated without vLLM, which is slower: {obstacle.reason}. What to do: {obstacle.fix}.",
         stacklevel=3,
     )
 
