@@ -93,7 +93,7 @@ def _again_inside(options: argparse.Namespace, arguments: list[str]) -> int:
         print(f"--wheels {options.wheels}: there are no wheels in it.", file=sys.stderr)
         return 2
     folder = Path(options.work or tempfile.mkdtemp(prefix="gpu-check-")) / "environment"
-    subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", str(folder)], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", "--without-pip", str(folder)], check=True)
     python = folder / "bin" / "python"
     if sys.prefix != sys.base_prefix:
         # What the new one calls the system is the interpreter below this environment, so this one is added by hand, behind.
@@ -103,7 +103,8 @@ def _again_inside(options: argparse.Namespace, arguments: list[str]) -> int:
         ).stdout.strip()  # fmt: skip
         (Path(packages) / "outer_environment.pth").write_text(sysconfig.get_path("purelib") + "\n")
     # --no-deps: the folder is what somebody resolved; unsloth's own list cannot be satisfied (requirements-no-deps.txt).
-    command = [str(python), "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", *wheels]
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]  # this one's pip, for that one
+    command = [*pip, "install", "--quiet", "--no-index", "--no-deps", *wheels]
     done = subprocess.run(command)
     if done.returncode != 0:
         print("The wheels could not be installed; pip's reason stands above.", file=sys.stderr)
