@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config import Settings
-from grpo_nb.health import HealthLog, explain_out_of_memory
+from grpo_nb.health import HealthLog, append_alert, explain_out_of_memory
 from grpo_nb.health_alerts import Alert, HealthReport
 from grpo_nb.metrics import read_alerts
 
@@ -43,7 +44,14 @@ class HealthAlerts:
         )
         fresh = self._log.record(row, texts)
         if fresh and self._show is not None:
-            self._show(fresh)
+            try:
+                self._show(fresh)
+            except Exception as error:  # what cannot be shown is on disk, and is no reason to end a training
+                self._show = None
+                warnings.warn(
+                    f"Alerts of this run are not shown any more ({type(error).__name__}: {error}); run.alerts() has them.",
+                    stacklevel=2,
+                )
         return self._log.should_stop
 
     def state_dict(self) -> dict[str, Any]:
@@ -87,5 +95,5 @@ def note_out_of_memory(error: BaseException, folder: Path, settings: Settings, s
     alert = explain_out_of_memory(error, settings, step=step)
     if alert is not None:
         with contextlib.suppress(OSError, ValueError):  # what is raised afterwards says the same
-            HealthLog(folder, settings=settings).add(alert)
+            append_alert(folder, alert)
     return alert

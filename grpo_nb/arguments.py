@@ -147,9 +147,9 @@ def installed_arguments() -> frozenset[str] | None:
 def installed_choices() -> Mapping[str, frozenset[str]]:
     """The values that `loss_type`, `optim` and `lr_scheduler_type` may have, as far as they can be read."""
     choices: dict[str, frozenset[str]] = {}
-    trainer = _source("trl", "trainer/grpo_trainer.py")
-    if trainer is not None:
-        choices["loss_type"] = frozenset(_compared_with(trainer, "loss_type"))
+    losses = compared_in_trainer("loss_type")
+    if losses is not None:
+        choices["loss_type"] = losses
     for name, file, class_name in (
         ("optim", "training_args.py", "OptimizerNames"),
         ("lr_scheduler_type", "trainer_utils.py", "SchedulerType"),
@@ -195,13 +195,23 @@ def _enum_values(tree: ast.Module, class_name: str) -> set[str]:
     }
 
 
-def _compared_with(tree: ast.Module, attribute: str) -> set[str]:
-    """The strings that `self.<attribute>` is compared with anywhere."""
+@functools.cache
+def compared_in_trainer(attribute: str) -> frozenset[str] | None:
+    """The strings that TRL's GRPO trainer compares `self.<attribute>` with, which are its values; None where trl is missing.
+
+    Raises:
+        RuntimeError: It compares that with nothing any more.
+    """
+    tree = _source("trl", "trainer/grpo_trainer.py")
+    if tree is None:
+        return None
     found = set()
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Compare) or not isinstance(node.left, ast.Attribute) or node.left.attr != attribute:
+        if not isinstance(node, ast.Compare) or ast.unparse(node.left) != f"self.{attribute}":
             continue
-        for constant in ast.walk(node.comparators[0]):
+        for constant in ast.walk(ast.Tuple(node.comparators, ast.Load())):
             if isinstance(constant, ast.Constant) and isinstance(constant.value, str):
                 found.add(constant.value)
-    return found
+    if not found:
+        raise RuntimeError(f"trl's GRPO trainer no longer compares self.{attribute} with names; look into its source.")
+    return frozenset(found)

@@ -27,6 +27,8 @@ from grpo_nb.data import Task
 from grpo_nb.loading import has_engine
 from grpo_nb.metrics import tidy_row
 from grpo_nb.reward_calls import displayable, shorten
+from grpo_nb.rewards.base import weights_by_name
+from grpo_nb.rewards.compose import adaptive_states
 from grpo_nb.run_info import checked_rewards
 
 if TYPE_CHECKING:
@@ -60,8 +62,9 @@ class DryRun:
         groups = len(self.table) // self.num_generations
         clipped = [row["completions/clipped_ratio"] for row in self.rows if "completions/clipped_ratio" in row]
         text = (
-            f"{len(self.rows)} steps generated and scored, nothing updated: {groups} groups of {self.num_generations}, "
-            f"mean total {self.table['total'].mean():.2f}; {self.flat_groups} of {groups} groups without spread"
+            f"{_counted(len(self.rows), 'step')} generated and scored, nothing updated: {_counted(groups, 'group')} of "
+            f"{self.num_generations}, mean total {self.table['total'].mean():.2f}; {self.flat_groups} of "
+            f"{_counted(groups, 'group')} without spread"
         )
         return text + (f"; {sum(clipped) / len(clipped):.0%} cut at the length limit." if clipped else ".")
 
@@ -111,8 +114,9 @@ def dry_run(
     """Generate and score the first steps of a training, and leave everything as it was.
 
     No loss, no gradient, no optimizer: the model's tensors, the random state, the adaptive rewards and the run folders stay
-    as they are. Rewards are called on copies of themselves and see the `trainer_state` of the training, so those that look at
-    its progress do what they would do.
+    as they are. Rewards see the `trainer_state` of the training, so those that look at its progress do what they would do.
+    What they remember is put back afterwards, if it is theirs to tell (`state_dict` and `load_state_dict`); the adaptive ones
+    of the kit do.
 
     Args:
         model: As training would start from, or as it is now.
@@ -135,10 +139,9 @@ def dry_run(
     from grpo_nb import training
     from grpo_nb.losses import check_loss
 
-    # Copies: an adaptive reward would take the dry run for its first steps.
-    rewards = [copy.deepcopy(reward) for reward in rewards]
+    rewards = list(rewards)
+    weights_by_name(rewards)  # refuses what is no reward, before anything asks one for its state
     task = task.fit(tokenizer, settings.max_prompt_length)
-    weights = checked_rewards(rewards, task, settings)
     training._check_extra(settings)
     check_loss(settings)
     import torch
@@ -146,7 +149,10 @@ def dry_run(
     tables: list[pandas.DataFrame] = []
     rows: list[Mapping[str, float]] = []
     modes = [(module, module.training) for module in model.modules()]
-    with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(), _python_random_state():
+    with (
+        tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(), _python_random_state(), _kept_rewards(rewards),
+    ):  # fmt: skip
+        weights = checked_rewards(rewards, task, settings)
         # What makes a run visible elsewhere, or saves it, has no place in a dry one.
         quiet = {"report_to": "none", "save_strategy": "no"}
         quiet_settings = settings.replace(extra={**settings.extra, **quiet})
@@ -168,6 +174,10 @@ def dry_run(
         weights=weights,
         num_generations=settings.num_generations,
     )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _trainer(
@@ -219,10 +229,11 @@ def _trainer(
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             control.should_training_stop = control.should_training_stop or state.global_step >= steps
 
-    trainer = Dry(
-        model=model, processing_class=tokenizer, reward_funcs=rewards, args=GRPOConfig(**arguments), train_dataset=task.train,
-        callbacks=[Collect()],
-    )  # fmt: skip
+    with training._kept_precision(model):
+        trainer = Dry(
+            model=model, processing_class=tokenizer, reward_funcs=rewards, args=GRPOConfig(**arguments),
+            train_dataset=task.train, callbacks=[Collect()],
+        )  # fmt: skip
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     trainer.beta = 0.0  # only a loss would look at the reference
@@ -249,6 +260,27 @@ def _table(logs: Any, step: int, size: int, weights: Mapping[str, float]) -> Any
             "advantage": list(logs["advantages"]),
         }
     )
+
+
+@contextlib.contextmanager
+def _kept_rewards(rewards: Sequence[Callable[..., Any]]) -> Iterator[None]:
+    """Within the block rewards may learn; after it they remember what they did before, and no file of theirs has changed.
+
+    Not copies of them: a reward may hold a lock or a model.
+    """
+    from grpo_nb.resumable import load_reward_states, reward_states
+
+    # A state_dict may hand out the very lists that the reward adds to.
+    remembered = copy.deepcopy(reward_states(rewards))
+    files = [(state, state.path) for state, _ in adaptive_states(rewards)]
+    try:
+        for state, _ in files:
+            state.path = ""
+        yield
+    finally:
+        for state, path in files:
+            state.path = path
+        load_reward_states(rewards, remembered)
 
 
 @contextlib.contextmanager

@@ -141,12 +141,14 @@ class FoldedLora:
         weight = _plain_weight(base)
         if weight.dtype != torch.float32:
             return None
-        if layer.disable_adapters:
+        if layer.disable_adapters and weight is base.weight:
             return weight
-        (name,) = _adapters(layer)
         room = self._room.get(layer)
         if room is None or room.shape != weight.shape:
             room = self._room[layer] = torch.empty_like(weight)
+        if layer.disable_adapters:  # unpacked from 4 bit: else each layer would hold one more copy
+            return room.copy_(weight)
+        (name,) = _adapters(layer)
         lora_a, lora_b = (part[name].weight.to(weight.dtype) for part in (layer.lora_A, layer.lora_B))
         return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[name], out=room)
 

@@ -191,9 +191,7 @@ class HealthLog:
         rows = read_rows(folder / "metrics.jsonl")
         texts = completions_of(Run(folder), last=WINDOW) if rows else {}
         missed = [a for row in rows for a in self._monitor.update(row, _completions_at(texts, 0, row))]
-        if self._file.is_file() and not self._file.read_text().endswith("\n"):
-            # A crash in mid-write left half a line: the next one must not continue it.
-            self._file.write_text("".join(json.dumps(alert.to_dict()) + "\n" for alert in told))
+        _mend(self._file)
         self._append(missed)
 
     def record(self, row: Mapping[str, Any], completions: Iterable[Any] | None = None) -> list[Alert]:
@@ -204,12 +202,24 @@ class HealthLog:
             self.should_stop = True
         return fresh
 
-    def add(self, alert: Alert) -> None:
-        """Write down an alert that did not come from a row, such as `explain_out_of_memory`'s."""
-        self._append([alert])
-
     def _append(self, alerts: Sequence[Alert]) -> None:
-        if not alerts:
-            return
-        with self._file.open("a") as file:
-            file.write("".join(json.dumps(alert.to_dict()) + "\n" for alert in alerts))
+        if alerts:
+            _write(self._file, alerts, "a")
+
+
+def append_alert(folder: str | Path, alert: Alert) -> None:
+    """Write down an alert of a run that did not come from a row, such as `explain_out_of_memory`'s."""
+    file = Path(folder) / "alerts.jsonl"
+    _mend(file)
+    _write(file, [alert], "a")
+
+
+def _mend(file: Path) -> None:
+    """Take away half a line that a crash in mid-write left: the next one must not continue it."""
+    if file.is_file() and file.stat().st_size and not file.read_bytes().endswith(b"\n"):
+        _write(file, read_alerts(file), "w")
+
+
+def _write(file: Path, alerts: Sequence[Alert], mode: str) -> None:
+    with file.open(mode) as opened:
+        opened.write("".join(json.dumps(alert.to_dict()) + "\n" for alert in alerts))

@@ -41,13 +41,16 @@ class HoldoutScore:
     """Answers held-out questions greedily at intervals while a run is trained, and adds the score to the row of the step.
 
     The keys are `holdout/accuracy`, `holdout/in_format` and `holdout/mean_length`. The random state is put back
-    afterwards: the training is the same with and without. An observer (`grpo_nb.recorder`).
+    afterwards: the training is the same with and without. An observer (`grpo_nb.recorder`), which the stop button cuts short:
+    that step's row is then without a score.
 
     Args:
         questions: Rows with `prompt`, `question` and `answer`; always the same ones, so that the curve is of one measure.
         every: Steps between two scores; the first step is scored too.
         max_completion_length: Tokens; that of the training.
     """
+
+    is_interruptible = True
 
     def __init__(
         self,

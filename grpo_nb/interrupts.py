@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -24,11 +26,30 @@ class Interrupts:
     def hold(self) -> None:
         """From now on, note interrupts instead of raising them."""
         self.is_holding = True
-        if threading.current_thread() is threading.main_thread() and self._before is None:
-            self._before = signal.signal(signal.SIGINT, self._note)
+        if threading.current_thread() is threading.main_thread():
+            before = signal.signal(signal.SIGINT, self._note)
+            self._before = before if self._before is None else self._before
 
     def _note(self, number: int, frame: Any) -> None:
         self._is_pending = True
+
+    @contextlib.contextmanager
+    def let_through(self) -> Iterator[None]:
+        """Within the block an interrupt is raised at once, one that came before it too; after it they are held back again.
+
+        For what takes long while a step is half done, and can be left out: the one who raises it goes on with the step.
+        """
+        if self._before is None:
+            yield
+            return
+        try:
+            signal.signal(signal.SIGINT, self._before)
+            if self._is_pending:
+                self._is_pending = False
+                raise KeyboardInterrupt
+            yield
+        finally:
+            signal.signal(signal.SIGINT, self._note)
 
     def release(self) -> None:
         """Let interrupts through again, and raise the one that came meanwhile."""

@@ -5,33 +5,14 @@ docs/losses.md says what each changes, with its paper. Not covered: what Unsloth
 
 from __future__ import annotations
 
-import ast
-import functools
-import importlib.util
-from pathlib import Path
-
-from grpo_nb.config import Settings, did_you_mean
+from grpo_nb.arguments import compared_in_trainer, did_you_mean
+from grpo_nb.config import Settings
 
 
-@functools.cache
-def _compared_with(attribute: str) -> tuple[str, ...]:
-    """The strings that TRL's GRPO trainer compares `self.<attribute>` with, in order of appearance.
-
-    From the file and not from the class: Unsloth replaces the class, and importing trl takes seconds.
-    """
-    package = importlib.util.find_spec("trl")
-    if package is None or package.origin is None:
+def _values_of(attribute: str) -> tuple[str, ...]:
+    found = compared_in_trainer(attribute)
+    if found is None:
         raise ModuleNotFoundError("trl is not installed: run `pip install -r requirements.txt`.")
-    file = Path(package.origin).parent / "trainer" / "grpo_trainer.py"
-    found: dict[str, None] = {}
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.Compare) or ast.unparse(node.left) != f"self.{attribute}":
-            continue
-        for part in ast.walk(ast.Tuple(node.comparators, ast.Load())):
-            if isinstance(part, ast.Constant) and isinstance(part.value, str):
-                found.setdefault(part.value)
-    if not found:
-        raise RuntimeError(f"trl's GRPO trainer no longer compares self.{attribute} with names; look into {file.name}.")
     return tuple(sorted(found))
 
 
@@ -41,7 +22,7 @@ def loss_types() -> tuple[str, ...]:
     >>> "dapo" in loss_types()
     True
     """
-    return _compared_with("loss_type")
+    return _values_of("loss_type")
 
 
 def importance_sampling_levels() -> tuple[str, ...]:
@@ -50,7 +31,7 @@ def importance_sampling_levels() -> tuple[str, ...]:
     >>> importance_sampling_levels()
     ('sequence', 'token')
     """
-    return _compared_with("importance_sampling_level")
+    return _values_of("importance_sampling_level")
 
 
 def check_loss(settings: Settings) -> None:

@@ -78,7 +78,10 @@ class Plan:
             return
         lines = "\n".join(f"  {line}" for line in self._advice())
         advice = f"The nearest that fit:\n{lines}" if lines else "No smaller settings were found that fit."
-        raise EnvironmentProblem(f"{self.obstacle} {advice}")
+        raise EnvironmentProblem(
+            f"{self.obstacle} {advice}\nThis is an estimate, with every completion at its longest. To train all the same: "
+            "gn.train(..., check_fit=False)"
+        )
 
     def refine(self, rows: Sequence[Mapping[str, Any]]) -> Plan:
         """Return the plan with time and length as the rows of a run's metrics measured them.

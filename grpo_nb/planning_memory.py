@@ -113,13 +113,16 @@ def _on_cpu(settings: Settings, shape: ModelShape, wide: int, prompt: int) -> li
         ),
         _part("logits", chunk, f"four copies of a block of {_LOGIT_CHUNK / 1e6:.0f} million", "training"),
     ]
-    if shared and wide == 4 and not settings.lora_dropout:
-        # grpo_nb.folded_lora keeps one more copy of the adapted weights, in float32.
-        parts.append(_part("folded weights", shape.linear * 4, "the adapter added to a copy of the linear layers"))
-        packed = shape.linear + shape.vocabulary * shape.hidden
+    if wide == 4 and (shared or settings.holdout_every):
+        # grpo_nb.folded_lora keeps one more copy of the adapted weights, in float32; with LoRA dropout, which keeps training
+        # from using it, for sampling. Held-out answers are sampled that way on either path, and the copy is given back.
+        phase = "always" if shared else "generation"
         parts.append(
-            _part("packed weights", packed * 4, "linear layers and the output layer in the order that decoding likes")
+            _part("folded weights", shape.linear * 4, "the adapter added to a copy of the linear layers", phase)
         )
+        packed = (shape.linear + shape.vocabulary * shape.hidden) * 4
+        how = "linear layers and the output layer in the order that decoding likes"
+        parts.append(_part("packed weights", packed, how, phase))
     return parts
 
 
@@ -165,8 +168,9 @@ def vllm_cache_gb(settings: Settings, shape: ModelShape, gpu: Gpu, prompt: int) 
 def fitting_changes(settings: Settings, fits: Any, *, is_gpu: bool, count: int = 3) -> list[dict[str, Any]]:
     """The changes to settings that make `fits(settings)` true, the least first, each of another kind.
 
-    Cheapest is a smaller micro-batch with more accumulation, which trains the same; then 4 bit on a GPU, a smaller group, a
-    shorter completion, a smaller model of the presets.
+    Cheapest is a smaller micro-batch with more accumulation, which trains the same; then 4 bit on a GPU; TRL's own path on a
+    CPU, which trains the same without copies of the weights and takes about three times as long; a shorter completion, a
+    smaller group and, on a GPU, a smaller model of the presets.
     """
     found: list[dict[str, Any]] = []
     for _, changes in sorted(_candidates(settings, is_gpu), key=lambda item: item[0]):
@@ -193,6 +197,9 @@ def _candidates(settings: Settings, is_gpu: bool) -> Iterator[tuple[float, dict[
     bits: list[tuple[float, dict[str, Any]]] = [(0, {})]
     if is_gpu and not settings.load_in_4bit:
         bits.append((1.5, {"load_in_4bit": True}))
+    paths: list[tuple[float, dict[str, Any]]] = [(0, {})]
+    if not is_gpu and settings.shared_prompts:
+        paths.append((4, {"shared_prompts": False}))
     groups: list[tuple[float, dict[str, Any]]] = [(0, {})]
     groups += [(6, {"num_generations": n}) for n in (settings.num_generations // 2,) if n >= 2]
     lengths: list[tuple[float, dict[str, Any]]] = [(0, {})]
@@ -205,7 +212,7 @@ def _candidates(settings: Settings, is_gpu: bool) -> Iterator[tuple[float, dict[
     if here is not None and is_gpu:
         smaller_ones = [name for name in _SMALLER if shape_of(name).parameters < here.parameters]
         models += [(20 + 5 * i, {"model": name}) for i, name in enumerate(smaller_ones) if name in PUBLISHED]
-    for choice in itertools.product(batches, bits, groups, lengths, models):
+    for choice in itertools.product(batches, bits, paths, groups, lengths, models):
         changes: dict[str, Any] = {}
         for _, part in choice:
             changes |= part

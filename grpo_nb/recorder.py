@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,6 +15,7 @@ from grpo_nb.interrupts import Interrupts
 from grpo_nb.metrics import Run, read_rows, tidy_row
 from grpo_nb.models import import_unsloth
 from grpo_nb.plots import LivePlot, is_notebook, png, training_figure
+from grpo_nb.random_state import kept_random_state
 
 import_unsloth()
 
@@ -30,6 +32,9 @@ class Observer(Protocol):
 
     What it says in `state_dict` is kept in each checkpoint and handed to `load_state_dict` when the run is resumed, so
     that nothing is told or counted twice.
+
+    The stop button waits for it. One that takes long and has nothing to remember can have an attribute `is_interruptible =
+    True`: then it is cut short, and what it would have added to the row is missing there.
     """
 
     def on_row(self, row: dict[str, float], completions: pandas.DataFrame | None) -> bool:
@@ -76,6 +81,7 @@ class Recorder(TrainerCallback):
         """The observer that asked to stop."""
         self.pending: BaseException | None = None
         """What went wrong while a step was recorded. Raised when the step is complete: its weights are already changed."""
+        self._warned: set[str] = set()
         self._started = time.perf_counter()
         self.live = LivePlot(weights, settings.beta) if is_notebook() else None
         self.bar: Any = None
@@ -100,29 +106,94 @@ class Recorder(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if logs is None or "train_runtime" in logs:  # the trainer's closing summary
             return
-        row = tidy_row(logs, state.global_step, state.max_steps, self.settings.beta)
-        table = self._completions(state.global_step) if "reward" in row else None
-        if self._ask_observers(row, table):
-            control.should_training_stop = True
-        self.rows.append(row)
+        # As it is noted: TRL's own means of what rewards log may be numpy's numbers, which a tidy row would not take.
+        row = tidy_row(self._plain(logs, state.global_step), state.global_step, state.max_steps, self.settings.beta)
+        self.rows.append(row)  # whatever happens below, the step was done
+        table: pandas.DataFrame | None = None
         try:
+            table = self._completions(state.global_step) if "reward" in row else None
+            self._ask_observers(row, table)
+        except BaseException as error:
+            self._keep(error)
+        if self.stopped_by is not None:
+            control.should_training_stop = True
+        try:
+            plain = self._plain(row, state.global_step)
+            row.clear()
+            row.update(plain)
             self._write(row, table)
-        except OSError as error:
-            self.pending = self.pending or error
-        if self.live is not None:
-            self.live.update(self.rows, alerts=self._alerts())
-        else:
-            self._advance_bar(row)
+        except Exception as error:
+            self._keep(error)
+        self._show(row)
 
-    def _ask_observers(self, row: dict[str, float], table: pandas.DataFrame | None) -> bool:
+    def _ask_observers(self, row: dict[str, float], table: pandas.DataFrame | None) -> None:
         for observer in self.observers:
+            if self._ask(observer, row, table):
+                self.stopped_by = type(observer).__name__
+
+    def _ask(self, observer: Observer, row: dict[str, float], table: pandas.DataFrame | None) -> bool:
+        if not getattr(observer, "is_interruptible", False):
+            return observer.on_row(row, table)
+        try:
+            # The random state outside: wherever the interrupt comes, it is put back whole.
+            with kept_random_state(), self.interrupts.let_through():
+                return observer.on_row(row, table)
+        except KeyboardInterrupt as interrupt:
+            self.interrupts.hold()  # it may have come on the way back to holding
+            self._keep(interrupt)
+            return False
+
+    def _keep(self, error: BaseException) -> None:
+        """Keep an error until the step is complete. The first one is raised, and says what came after it."""
+        if self.pending is None:
+            self.pending = error
+            return
+        # An interrupt only ends the training, while an error says why it has to end.
+        first, second = (self.pending, error) if isinstance(self.pending, Exception) else (error, self.pending)
+        first.add_note(f"In the same step: {type(second).__name__}: {second}")
+        self.pending = first
+
+    def _plain(self, values: Mapping[str, Any], step: int) -> dict[str, Any]:
+        """What JSON can hold, and numbers of other kinds as plain ones. What is neither is left out, with a warning."""
+        plain: dict[str, Any] = {}
+        for key, value in values.items():
+            if value is None:  # not measured: it has no key
+                continue
             try:
-                if observer.on_row(row, table):
-                    self.stopped_by = type(observer).__name__
-            except BaseException as error:
-                self.pending = error
-                break
-        return self.stopped_by is not None
+                plain[key] = _as_plain(key, value)
+            except Exception:  # whatever its own conversion raises
+                self._warn_once(
+                    str(key), f"{key!r} of step {step} is left out of the rows: {value!r:.100} is no number, but a "
+                    f"{type(value).__name__}. Add a float to the row to keep it.",
+                )  # fmt: skip
+        return plain
+
+    def _warn_once(self, subject: str, text: str) -> None:
+        if subject not in self._warned:
+            self._warned.add(subject)
+            try:
+                warnings.warn(text, stacklevel=2)
+            except Warning as error:  # where warnings are errors, they end the training, but not in the middle of a step
+                self._keep(error)
+
+    def _show(self, row: Mapping[str, float]) -> None:
+        """Bring the figure or the bar up to date. One that fails is switched off: it is no reason to end a training."""
+        try:
+            if self.live is not None:
+                self.live.update(self.rows, alerts=self._alerts())
+            elif self.bar is not None:
+                self._advance_bar(row)
+        except Exception as error:
+            self._switch_off(error)
+
+    def _switch_off(self, error: Exception) -> None:
+        what = "figure" if self.live is not None else "progress bar"
+        self.live = self.bar = None
+        self._warn_once(
+            "the display",
+            f"The live {what} is switched off, because it failed ({type(error).__name__}: {error}). The training goes on, and "
+            "everything is recorded: run.plot() draws it.",
+        )
 
     @property
     def step(self) -> int:
@@ -146,6 +217,8 @@ class Recorder(TrainerCallback):
         """Raise what went wrong while the last step was recorded."""
         if self.pending is not None:
             error, self.pending = self.pending, None
+            if isinstance(error, Exception):
+                error.add_note(f"This came while step {self.step} was recorded; the step itself was done.")
             raise error
 
     def _write(self, row: Mapping[str, float], table: pandas.DataFrame | None) -> None:
@@ -159,9 +232,8 @@ class Recorder(TrainerCallback):
         try:
             table.to_parquet(staged, index=False)
             staged.replace(file)
-        except OSError:
+        finally:
             staged.unlink(missing_ok=True)
-            raise
 
     def _completions(self, step: int) -> pandas.DataFrame:
         import pandas
@@ -213,10 +285,13 @@ class Recorder(TrainerCallback):
 
     def close(self) -> None:
         """End the bar or the live figure."""
-        if self.bar is not None:
-            self.bar.close()
-        if self.live is not None:
-            self.live.update(self.rows, alerts=self._alerts(), is_last=True)
+        try:
+            if self.bar is not None:
+                self.bar.close()
+            if self.live is not None:
+                self.live.update(self.rows, alerts=self._alerts(), is_last=True)
+        except Exception as error:
+            self._switch_off(error)
 
     def save_figure(self) -> Path | None:
         """Write the curves as an image, if there is a row."""
@@ -232,3 +307,14 @@ class Recorder(TrainerCallback):
         finally:
             staged.unlink(missing_ok=True)
         return file
+
+
+def _as_plain(key: Any, value: Any) -> Any:
+    """A value as JSON reads it back; numbers of numpy and torch as floats."""
+    if not isinstance(key, str):
+        raise TypeError("the key is no text")
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return float(value)
+    return value

@@ -136,8 +136,10 @@ class ResumableTrainer:
         if self.state.global_step == self._noted_step:  # the call at the end of a pass through the data
             return
         self._take_note()
-        self.recorder.interrupts.release()
-        self.recorder.raise_pending()
+        try:
+            self.recorder.interrupts.release()
+        finally:  # an error of this step is raised out of the interrupt, so that neither is lost
+            self.recorder.raise_pending()
         if self._is_save_due():
             self.save()
 
@@ -158,7 +160,11 @@ class ResumableTrainer:
             "tokens": self.state.num_input_tokens_seen,
             "seconds": self.recorder.seconds + self.seconds_before,
             "step_time": self._current_train_step_time,
-            "metrics": {key: list(values) for key, values in self._metrics["train"].items()},
+            # As floats: numpy's, which rewards may log, are not read back from a file of weights only.
+            "metrics": {
+                key: [None if value is None else float(value) for value in values]
+                for key, values in self._metrics["train"].items()
+            },
             "loss": float(self._tr_loss),
             "loss_total": self._total_loss_scalar,
             "last_logged": self._globalstep_last_logged,

@@ -182,6 +182,7 @@ def train_stages(
     name: str | None = None,
     reference: Literal["start", "base"] = "start",
     resume: bool = False,
+    check_fit: bool = True,
 ) -> StagedRun:
     """Train the stages one after the other on the model's LoRA, each as `train` does, and return them as one.
 
@@ -200,6 +201,7 @@ def train_stages(
             model without adapter, so that a later stage also pays for what the earlier ones have moved.
         resume: Go on with the staged run of this name, if there is one: finished stages are not trained again, and a
             stage that did not finish is trained from its start, with the adapter of the stage before.
+        check_fit: As for `train`.
 
     Raises:
         ValueError: Stages that cannot work, or that are not those of the run to go on with.
@@ -248,7 +250,7 @@ def train_stages(
             its_task = stage.task(task, staged) if callable(stage.task) else stage.task or task
             run = train(
                 model, tokenizer, its_task, stage.rewards, its_settings.replace(run_root=str(folder)),
-                name=planned["folder"], reference=reference,
+                name=planned["folder"], reference=reference, check_fit=check_fit,
             )  # fmt: skip
             if run.status != "finished":
                 break

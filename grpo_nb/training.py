@@ -76,6 +76,7 @@ def train(
     resume: str | Path | None = None,
     observers: Sequence[Observer] = (),
     reference: Reference = "start",
+    check_fit: bool = True,
 ) -> Run:
     """Train the model's LoRA with GRPO (arXiv:2402.03300), with live curves, and return the run.
 
@@ -98,6 +99,8 @@ def train(
         observers: Asked at each logged step; they may add to its row and may stop the training (`grpo_nb.recorder`).
         reference: What the KL is measured against, if `beta` is above 0: the model as it is when this run starts, with
             what its adapter has learnt already, or the `"base"` model without any adapter. The same for a new adapter.
+        check_fit: Refuse a run that needs more memory than there is, by `plan`. The plan is arithmetic, for completions that
+            are all at their longest: with False its verdict is a warning.
 
     Raises:
         ValueError: Rewards or settings that cannot work, or that are not those of the run to resume.
@@ -114,9 +117,9 @@ def train(
     _check_extra(settings)
     check_loss(settings)
     check_reporting(settings)
-    plan(settings, model, tokenizer, task).require_fit()
-    resumption = find_run(settings, name, resume)
     obstacle = _stock_reason(model, settings)
+    _check_memory(model, tokenizer, task, settings, obstacle, is_refused=check_fit)
+    resumption = find_run(settings, name, resume)
     info = run_info(settings, task, rewards, weights, obstacle)
     info["generation"] = str(generation_of(model))
     if resumption is None:
@@ -137,7 +140,7 @@ def train(
         go_back(resumption)
     with training_here(run.path):
         write_json(run.path / "run.json", info)
-        recorder = Recorder(run, settings, weights, [*_own_observers(run, task, weights), *observers])
+        recorder = Recorder(run, settings, weights, _all_observers(run, task, weights, observers))
         _run_training(model, tokenizer, task, rewards, settings, recorder, info, resumption, obstacle)
     return run
 
@@ -249,8 +252,8 @@ def _noting(what: str, lost: list[str]) -> Iterator[None]:
         lost.append(f"{what}: {error}")
 
 
-def _own_observers(run: Run, task: Task, weights: Mapping[str, float]) -> list[Observer]:
-    """What the kit itself looks at while training: the held-out score, and after it the health rules, which read it."""
+def _all_observers(run: Run, task: Task, weights: Mapping[str, float], users: Sequence[Observer]) -> list[Observer]:
+    """The held-out score, the user's observers, and last the health rules: they read what all others add to the row."""
     settings = run.settings
     observers: list[Observer] = []
     if settings.holdout_every:
@@ -262,8 +265,18 @@ def _own_observers(run: Run, task: Task, weights: Mapping[str, float]) -> list[O
             )
         )  # fmt: skip
     show = AlertDisplay(run.path, None if is_notebook() else tqdm.write)
-    observers.append(HealthAlerts(run.path, weights, settings, show))
-    return observers
+    return [*observers, *users, HealthAlerts(run.path, weights, settings, show)]
+
+
+def _check_memory(
+    model: Any, tokenizer: Any, task: Task, settings: Settings, obstacle: str | None, *, is_refused: bool
+) -> None:
+    """Hold what the run will need against what there is, on the path that it will take."""
+    planned = plan(settings.replace(shared_prompts=obstacle is None), model, tokenizer, task)
+    if is_refused:
+        planned.require_fit()
+    elif planned.obstacle is not None:
+        warnings.warn(f"Training all the same (check_fit=False), though: {planned.obstacle}", stacklevel=3)
 
 
 def _bytes_needed(model: Any) -> int:
@@ -295,29 +308,40 @@ def _build_trainer(
     obstacle: str | None,
 ) -> Any:
     trainer_class = _StockTrainer if obstacle else _SharedTrainer
-    loaded = {name: p.data for name, p in model.named_parameters() if p.requires_grad}
     arguments = _grpo_arguments(settings, recorder.weights, recorder.run.path, has_vllm=has_engine(model))
     if task.is_ordered:
         arguments.setdefault("shuffle_dataset", False)
-    trainer = trainer_class(
-        model=model,
-        processing_class=tokenizer,
-        reward_funcs=[guarded(reward) for reward in rewards],
-        args=GRPOConfig(**arguments),
-        train_dataset=task.train,
-        callbacks=[recorder],
-    )
+    with _kept_precision(model):
+        trainer = trainer_class(
+            model=model,
+            processing_class=tokenizer,
+            reward_funcs=[guarded(reward) for reward in rewards],
+            args=GRPOConfig(**arguments),
+            train_dataset=task.train,
+            callbacks=[recorder],
+        )
     # Their rows of dicts in a cell or terminal are what the figure and the bar replace.
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     recorder.trainer, trainer.recorder = trainer, recorder
     trainer.rewards, trainer.save_steps = rewards, settings.save_steps
-    # TRL rounds the adapter of a quantized model to bfloat16, where small updates vanish; Unsloth's trainer on a GPU does not.
-    for name, parameter in model.named_parameters():
-        source = loaded.get(name.replace(".ref.", ".default."))
-        if source is not None and parameter.dtype != source.dtype:
-            parameter.data = source.clone() if ".ref." in name else source
     return trainer
+
+
+@contextlib.contextmanager
+def _kept_precision(model: Any) -> Iterator[None]:
+    """Give the adapter back the numbers that it had before a trainer of TRL was built, also where building it failed.
+
+    TRL 1.15 rounds the adapter of a quantized model to bfloat16, where small updates vanish; Unsloth's on a GPU does not.
+    """
+    loaded = {name: p.data for name, p in model.named_parameters() if p.requires_grad}
+    try:
+        yield
+    finally:
+        for name, parameter in model.named_parameters():
+            source = loaded.get(name.replace(".ref.", ".default."))
+            if source is not None and parameter.dtype != source.dtype:
+                parameter.data = source.clone() if ".ref." in name else source
 
 
 def _grpo_arguments(

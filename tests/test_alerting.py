@@ -1,13 +1,15 @@
 """Alerts reach the person who trains, and the folder of the run."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.alerting import AlertDisplay
+from grpo_nb.alerting import AlertDisplay, HealthAlerts, note_out_of_memory
 from grpo_nb.environment import EnvironmentProblem
+from grpo_nb.metrics import read_alerts
 
 
 def nothing(completions: list, **columns: object) -> list[float]:
@@ -87,3 +89,46 @@ def test_a_notebook_shows_one_table_that_grows(tmp_path: Path, monkeypatch: pyte
 def test_a_misspelt_stop_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="stop_on_alert = 'crit': write 'critical'"):
         gn.preset("cpu", stop_on_alert="crit")
+
+
+class Adds:
+    """An observer that measures something, which goes wrong."""
+
+    def on_row(self, row: dict, completions: object) -> bool:
+        row["mine"] = math.inf
+        return False
+
+    def state_dict(self) -> dict:
+        return {}
+
+    def load_state_dict(self, state: dict) -> None:
+        pass
+
+
+def test_what_observers_add_reaches_the_health_rules(training) -> None:
+    *first, settings = training
+    run = gn.train(*first, settings.replace(max_steps=1), observers=[Adds()])
+    assert [(a.rule, a.subject) for a in run.alerts()] == [("not_finite", "mine")]
+
+
+def test_alerts_that_cannot_be_shown_are_kept_and_end_nothing(tmp_path: Path) -> None:
+    def show(fresh: object) -> None:
+        raise RuntimeError("no front end")
+
+    alerts = HealthAlerts(tmp_path, {}, gn.preset("cpu"), show)
+    with pytest.warns(UserWarning, match=r"no front end.*run.alerts\(\)") as said:
+        for step in (1, 2):
+            assert alerts.on_row({"step": step, f"value {step}": math.inf}, None) is False
+    assert len(said) == 1 and [a.step for a in read_alerts(tmp_path / "alerts.jsonl")] == [1, 2]
+
+
+def test_out_of_memory_adds_its_own_alert_and_no_other(tmp_path: Path) -> None:
+    """The rows are not judged again: without the rewards' weights the rules say what they did not say in training."""
+    rows = [{"step": i, "reward": 0.0, "frac_reward_zero_std": 1.0} for i in range(1, 31)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = gn.Alert(rule="kl_spike", severity="info", step=3, message="m", why="w", advice="a")
+    half = json.dumps(told.to_dict())[:20]
+    (tmp_path / "alerts.jsonl").write_text(json.dumps(told.to_dict()) + "\n" + half)
+    note_out_of_memory(MemoryError(), tmp_path, gn.preset("cpu"), 30)
+    assert [a.rule for a in read_alerts(tmp_path / "alerts.jsonl")] == ["kl_spike", "out_of_memory"]
+    assert note_out_of_memory(ValueError("other"), tmp_path, gn.preset("cpu"), 30) is None

@@ -1,6 +1,7 @@
 """A dry run is the start of the training that follows it, and leaves nothing changed."""
 
 import random
+import threading
 from pathlib import Path
 
 import numpy
@@ -88,7 +89,7 @@ def test_it_shows_itself(tiny) -> None:
     model, tokenizer, task, settings = tiny
     dry = gn.dry_run(model, tokenizer, task, [flat], settings, steps=1)
     assert dry.flat_groups == 1
-    assert dry.sentence.startswith("1 steps generated and scored, nothing updated: 2 groups of 4")
+    assert dry.sentence.startswith("1 step generated and scored, nothing updated: 2 groups of 4")
     assert "all alike" in repr(dry) and "best: total" in repr(dry) and "1 of 2 groups without spread" in repr(dry)
     dry.table["completion"] = "<script>x</script>"
     assert "<script>" not in dry._repr_html_() and "&lt;script&gt;" in dry._repr_html_()
@@ -102,3 +103,54 @@ def test_what_training_would_refuse_is_refused(tiny) -> None:
         gn.dry_run(model, tokenizer, task, [], settings)
     with pytest.raises(ValueError, match="did you mean 'dapo'"):
         gn.dry_run(model, tokenizer, task, [brevity], settings.replace(loss_type="dapoo"))
+
+
+class Counting:
+    """A reward that holds what cannot be copied, and remembers."""
+
+    __name__ = "counting"
+
+    def __init__(self) -> None:
+        self.lock, self.seen, self.weight = threading.Lock(), [], 1.0
+
+    def __call__(self, completions: list, **columns: object) -> list[float]:
+        with self.lock:
+            self.seen.append(len(completions))
+        return brevity(completions)
+
+    def state_dict(self) -> dict:
+        return {"seen": self.seen}  # its own list, and not a copy
+
+    def load_state_dict(self, state: dict) -> None:
+        self.seen = state["seen"]
+
+
+def test_a_reward_that_cannot_be_copied_is_called_and_remembers_what_it_did_before(tiny, tmp_path: Path) -> None:
+    model, tokenizer, task, settings = tiny
+    counting = Counting()
+    counting.seen.append(99)
+    fading = gn.rewards.adaptive(brevity, threshold=0.1, path=tmp_path / "state.json")
+    fading.state.history.append((7, 0.5))
+    dry = gn.dry_run(model, tokenizer, task, [counting, gn.rewards.clipped(fading)], settings, steps=2)
+    assert list(dry.weights) == ["counting", "brevity"] and dry.table["counting"].notna().all()
+    assert counting.seen == [99] and fading.state.history == [(7, 0.5)]
+    assert fading.state.path == str(tmp_path / "state.json") and not (tmp_path / "state.json").exists()
+
+
+def test_a_4_bit_adapter_keeps_its_precision_and_its_numbers(tiny, tiny_folder: Path) -> None:
+    """TRL rounds it to bfloat16 when its trainer is built."""
+    *_, task, settings = tiny
+    model, tokenizer = gn.load_model(settings.replace(load_in_4bit=True))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    before = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+    assert {p.dtype for p in before.values()} == {torch.float32}
+    first = gn.dry_run(model, tokenizer, task, [brevity], settings.replace(load_in_4bit=True), steps=1)
+    after = dict(model.named_parameters())
+    assert {after[name].dtype for name in before} == {torch.float32}
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+    run = gn.train(
+        model, tokenizer, task, [brevity], settings.replace(load_in_4bit=True, max_steps=1), name="packed"
+    )  # fmt: skip
+    assert first.table.equals(run.completions(1))

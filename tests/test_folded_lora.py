@@ -67,6 +67,12 @@ def test_dropout_is_left_to_peft_while_training() -> None:
     assert (first - second).abs().max() > 0.01
 
 
+def test_dropout_does_not_keep_sampling_from_folding_so_the_plan_counts_the_copies() -> None:
+    folded = FoldedLora(lora_model(dropout=0.5).eval())
+    with torch.no_grad(), folded.for_inference(is_decoding=True):
+        assert folded._room and folded._packed
+
+
 def test_a_16_bit_model_is_not_folded_because_rounding_would_lose_small_changes() -> None:
     model = lora_model().to(torch.bfloat16).eval()
     with torch.no_grad():
@@ -98,6 +104,15 @@ def test_a_4_bit_base_is_folded_with_the_gradient_of_peft(tiny_folder) -> None:
         with folded.for_inference():
             got = model(input_ids=ids).logits
     torch.testing.assert_close(got, expected, atol=2e-3, rtol=1e-3)
+    # The adapter switched off, as for the reference of the KL: in the same memory, not in a copy of each layer beside it.
+    room = {layer: tensor.data_ptr() for layer, tensor in folded._room.items()}
+    with torch.no_grad(), model.disable_adapter():
+        plain = model(input_ids=ids).logits
+        with folded.for_inference():
+            got = model(input_ids=ids).logits
+        assert room and all(folded._fold(layer).data_ptr() == at for layer, at in room.items())
+    torch.testing.assert_close(got, plain, atol=2e-3, rtol=1e-3)
+    assert (plain - expected).abs().max() > 0.01
 
 
 def test_forwards_set_by_others_come_back() -> None:

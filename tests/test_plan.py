@@ -218,3 +218,30 @@ def test_whatever_is_called_nearest_fits(memory: float, micro: int, length: int,
     assert (plan.obstacle is None) == (not plan.nearest) or plan.obstacle
     for change in plan.nearest:
         assert gn.plan(settings.replace(**change), gpu_memory_gb=memory).fits
+
+
+def test_dropout_changes_nothing_in_the_memory_of_a_run() -> None:
+    settings = gn.preset("cpu")
+    assert parts(gn.plan(settings.replace(lora_dropout=0.05), machine="cpu")) == parts(gn.plan(settings, machine="cpu"))
+
+
+def test_held_out_answers_take_the_copies_on_either_path() -> None:
+    settings = gn.preset("cpu", shared_prompts=False)
+    assert not {"folded weights", "packed weights"} & set(parts(gn.plan(settings, machine="cpu")))
+    scored = gn.plan(settings.replace(holdout_every=5), machine="cpu").parts
+    assert [part.phase for part in scored if part.name in ("folded weights", "packed weights")] == ["generation"] * 2
+
+
+def test_a_large_model_on_a_cpu_is_offered_the_path_without_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = gn.preset("cpu", model="unsloth/Qwen2.5-3B-Instruct", per_device_train_batch_size=8)
+    need = gn.plan(settings, machine="cpu").memory_gb
+    alone = gn.plan(settings.replace(shared_prompts=False), machine="cpu").memory_gb
+    assert alone < need
+    monkeypatch.setattr("grpo_nb.planning._usable_memory_gib", lambda: (alone + 0.1) * 1e9 / 2**30)
+    plan = gn.plan(settings, machine="cpu")
+    assert plan.fits is False and plan.nearest[0] == {"shared_prompts": False}, plan.nearest
+    assert gn.plan(settings.replace(shared_prompts=False), machine="cpu").fits
+    # Where it is switched off already, or does not help, it is not offered.
+    monkeypatch.setattr("grpo_nb.planning._usable_memory_gib", lambda: 3.0)
+    for refused in (settings.replace(shared_prompts=False), gn.preset("cpu", per_device_train_batch_size=64)):
+        assert not any("shared_prompts" in change for change in gn.plan(refused, machine="cpu").nearest)

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 import grpo_nb as gn
 from grpo_nb import checkpoints, liveness
+from grpo_nb.holdout import HoldoutScore
 from grpo_nb.recorder import Recorder
 from grpo_nb.reward_calls import RewardError
 from tests import killed_training
@@ -422,6 +423,75 @@ def test_an_interrupt_is_resumed_where_it_came(fresh, settings: gn.Settings, who
     # In the same kernel: the model is the trained one, and is set back to its checkpoint.
     is_pressed = False
     assert_same_run(gn.train(model, tokenizer, task, [brevity_or_stop], settings, resume="stopped"), whole)
+
+
+class StopAndFail(StopButton):
+    """The same, and then it fails."""
+
+    def on_row(self, row: dict, completions: pandas.DataFrame) -> bool:
+        super().on_row(row, completions)
+        if row["step"] == 3:
+            raise ZeroDivisionError("right after it")
+        return False
+
+
+def test_an_error_in_the_step_that_is_interrupted_is_not_lost(fresh, settings: gn.Settings, whole: gn.Run) -> None:
+    model, tokenizer, task, _ = fresh
+    with pytest.raises(ZeroDivisionError, match="right after it") as caught:
+        gn.train(model, tokenizer, task, [brevity], settings, name="both", observers=[StopAndFail()])
+    assert isinstance(caught.value.__context__, KeyboardInterrupt)
+    run = gn.open_run(Path(settings.run_root) / "both")
+    assert run.status == "failed" and "right after it" in run.info["error"] and run.checkpoint_step == 3
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert_same_run(gn.train(model, tokenizer, task, [brevity], settings, resume="both"), whole)
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_the_stop_button_does_not_wait_for_the_held_out_score(fresh, settings, whole, monkeypatch, when: str) -> None:
+    model, tokenizer, task, _ = fresh
+    score, seen = HoldoutScore.score, []
+
+    def pressed(self: HoldoutScore) -> dict[str, float]:
+        torch.rand(3)  # as generating draws; it has to be put back although it is cut short
+        if len(seen) == 2:
+            if when == "while":
+                signal.raise_signal(signal.SIGINT)
+            seen.append("waited")
+        return score(self)
+
+    class Last:
+        """Asked after the score, and held: a second press waits for it."""
+
+        def on_row(self, row: dict, completions: pandas.DataFrame) -> bool:
+            seen.append(sorted(key for key in row if key.startswith("holdout/")))
+            if len(seen) == 3:
+                signal.raise_signal(signal.SIGINT)
+                seen.append("asked to the end")
+            return False
+
+        state_dict, load_state_dict = StopButton.state_dict, StopButton.load_state_dict
+
+    hold = Recorder.on_pre_optimizer_step
+
+    def press(self: Recorder, args: object, state: object, control: object, **kwargs: object) -> None:
+        hold(self, args, state, control)
+        if when == "before" and state.global_step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(HoldoutScore, "score", pressed)
+    monkeypatch.setattr(Recorder, "on_pre_optimizer_step", press)
+    scored = settings.replace(holdout_every=1)
+    run = gn.train(model, tokenizer, task, [brevity], scored, name="scored", observers=[Last()])
+    assert run.status == "interrupted" and len(run.rows) == run.checkpoint_step == 3
+    keys = ["holdout/accuracy", "holdout/in_format", "holdout/mean_length"]
+    assert seen == [keys, keys, [], "asked to the end"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    monkeypatch.undo()
+    resumed = gn.train(model, tokenizer, task, [brevity], scored, resume="scored")
+    assert ["holdout/accuracy" in row for row in resumed.rows] == [True, True, False, True, True]
+    rows = [{k: v for k, v in row.items() if not k.startswith("holdout/")} for row in resumed.rows]
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert_same_run(resumed, whole)
 
 
 class Watcher:

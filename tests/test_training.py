@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import warnings
 from pathlib import Path
 
 import numpy
@@ -278,3 +279,42 @@ def test_an_adaptive_reward_learns_in_training(fresh, tiny_settings) -> None:
     adaptive = gn.rewards.adaptive(gn.rewards.dummy(), threshold=0.0, decay=0.5)
     gn.train(model, tokenizer, task, [adaptive], tiny_settings.replace(max_steps=2), name="adaptive")
     assert adaptive.state.history == [(0, 0.0), (1, 0.5)]
+
+
+def test_a_run_that_cannot_fit_is_refused_and_can_be_forced(fresh, tiny_settings: gn.Settings, monkeypatch) -> None:
+    model, tokenizer, task = fresh
+    monkeypatch.setattr("grpo_nb.planning._usable_memory_gib", lambda: 0.5)
+    with pytest.raises(gn.EnvironmentProblem, match=r"needs about .*\n.*gn.train\(\.\.\., check_fit=False\)"):
+        gn.train(model, tokenizer, task, [brevity], tiny_settings)
+    assert not Path(tiny_settings.run_root).exists()
+    with pytest.warns(UserWarning, match="Training all the same .* needs about"):
+        run = gn.train(model, tokenizer, task, [brevity], tiny_settings.replace(max_steps=1), check_fit=False)
+    assert run.status == "finished"
+
+
+def test_the_plan_is_that_of_the_path_which_is_taken(tiny, tiny_settings: gn.Settings, monkeypatch) -> None:
+    model, tokenizer, task = tiny
+    asked = []
+
+    def plan(settings: gn.Settings, *args: object) -> None:
+        asked.append(settings.shared_prompts)
+        raise gn.EnvironmentProblem("enough seen")
+
+    monkeypatch.setattr(training, "plan", plan)
+    for obstacle in (None, "this model is odd"):
+        monkeypatch.setattr(training.shared_prompts, "shared_prompt_obstacle", lambda *args, found=obstacle: found)
+        with warnings.catch_warnings(), pytest.raises(gn.EnvironmentProblem, match="enough seen"):
+            warnings.simplefilter("ignore")  # of the slower path, which is tested above
+            gn.train(model, tokenizer, task, [brevity], tiny_settings)
+    assert asked == [True, False]
+
+
+def test_an_adapter_gets_its_precision_back_if_the_trainer_could_not_be_built(fresh) -> None:
+    model, _, _ = fresh
+    before = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+    with pytest.raises(ZeroDivisionError), training._kept_precision(model):
+        for parameter in model.parameters():  # as trl 1.15 does for a quantized model
+            parameter.data = parameter.data.to(torch.bfloat16) if parameter.requires_grad else parameter.data
+        raise ZeroDivisionError
+    after = dict(model.named_parameters())
+    assert all(torch.equal(after[n], t) and after[n].dtype == torch.float32 for n, t in before.items())
