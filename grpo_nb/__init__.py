@@ -50,6 +50,7 @@ _PUBLIC = {
     "preset": "config",
     "prime": "priming",
     "reweight": "scoring",
+    "run_folder": "environment_storage",
     "score": "scoring",
     "run_untrusted": "sandbox",
     "sandbox_level": "sandbox",
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from grpo_nb.effective import effective_settings as effective_settings
     from grpo_nb.environment import EnvironmentProblem as EnvironmentProblem
     from grpo_nb.environment import check_environment as check_environment
+    from grpo_nb.environment_storage import run_folder as run_folder
     from grpo_nb.evaluation import compare as compare
     from grpo_nb.evaluation import evaluate as evaluate
     from grpo_nb.export import export_merged as export_merged

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 import tomllib
 from pathlib import Path
 
@@ -47,6 +48,19 @@ def addresses() -> dict[str, str]:
     return {REPOSITORY_MARK: repository, COLAB_MARK: f"https://colab.research.google.com/github/{path}/blob/main"}
 
 
+# A cell that says this in a source stands for the cells of the file: one text for the same cell of every notebook.
+SHARED_MARK = re.compile(r"^@CELLS (_\w+\.py)@$")
+
+
+def shared_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """Return the notebook's cells, with those of shared files where their marks stand."""
+    cells: list[nbformat.NotebookNode] = []
+    for cell in notebook.cells:
+        mark = SHARED_MARK.match(cell.source.strip())
+        cells += jupytext.read(NOTEBOOKS / "src" / mark[1], fmt="py:percent").cells if mark else [cell]
+    return cells
+
+
 def digest(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
@@ -62,6 +76,7 @@ def generate(source: Path) -> str:
     Cell ids come from the content, so that inserting a cell leaves the others' ids, and the diff, as they were.
     """
     notebook = jupytext.read(source, fmt="py:percent")
+    notebook.cells = shared_cells(notebook)
     for cell in notebook.cells:
         for mark, address in addresses().items():
             cell.source = cell.source.replace(mark, address)

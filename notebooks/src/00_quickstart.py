@@ -21,31 +21,14 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | 5 minutes on 2 CPU cores, of which training 3 and a half; the first time 3 more for the installation; on a GPU not yet measured |
-# | Memory | under 5 GB on a CPU; on a GPU not yet measured |
+# | Time | 5 minutes on 2 CPU cores, of which training 3 and a half; the first time 3 more for the installation; on a T4 not yet measured |
+# | Memory | under 5 GB on a CPU; on a T4 13.4 of 16.1 GB, of which vLLM reserves 11 (computed by `gn.plan`, not yet measured) |
 # | Disk | 0.3 GB for the model, 0.3 GB for the merged one |
 # | Writes | `runs/`, `exports/quickstart`, and the converted model in your cache folder |
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
 
 # %% [markdown]
-# ## Install
-#
-# From a clone of the repository there is nothing to do: `make lab` has made the environment. On Colab this cell fetches the
-# kit and installs it, which takes some minutes; then restart the session and go on with the next cell.
-
-# %%
-import importlib.util
-import subprocess
-import sys
-
-REPOSITORY = "@REPOSITORY@"
-if importlib.util.find_spec("grpo_nb") is None:
-    subprocess.run(["git", "clone", "--depth=1", REPOSITORY, "grpo_nb_clone"], check=True)
-    pip = [sys.executable, "-m", "pip", "install", "-q"]
-    subprocess.run([*pip, "-r", "grpo_nb_clone/requirements.txt"], check=True)
-    subprocess.run([*pip, "--no-deps", "-r", "grpo_nb_clone/requirements-no-deps.txt"], check=True)
-    subprocess.run([*pip, "--no-deps", "./grpo_nb_clone"], check=True)
-    print("Installed. Restart the session now, then run the next cell.")
+# @CELLS _install.py@
 
 # %% [markdown]
 # ## Check the machine
@@ -60,17 +43,20 @@ gn.check_environment()
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. `auto` takes the preset for your machine: on a CPU the small model that came with the installation,
-# on a GPU a larger one in 4 bit. Anything in the table below can be changed by its name.
+# The only cell to edit; in Colab it is a form. `auto` takes the preset for your machine: on a CPU the small model that came with
+# the installation, on a GPU a larger one in 4 bit. Anything in the table below can be changed by its name:
+# `CHANGES = {"max_steps": 50}`. A `RUN_NAME` of `None` becomes the time it starts. In Colab, `DRIVE = "grpo_nb/quickstart"` keeps
+# the runs in that folder of your Google Drive: when Colab takes the machine back, run all cells again, and the training goes on.
 
 # %% tags=["parameters"]
-PRESET = "auto"
-CHANGES = {}  # for example {"max_steps": 50}
-RUN_NAME = None  # None: the time it starts
-EXPORT_TO = "exports/quickstart"
+PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
+CHANGES = {}  # @param {"type": "raw"}
+RUN_NAME = None  # @param {"type": "raw"}
+EXPORT_TO = "exports/quickstart"  # @param {"type": "string"}
+DRIVE = ""  # @param {"type": "string"}
 
 # %%
-settings = gn.preset(PRESET, **CHANGES)
+settings = gn.preset(PRESET, **{"run_root": gn.run_folder(DRIVE, report=print), **CHANGES})
 settings
 
 # %% [markdown]
@@ -125,7 +111,8 @@ for text in (good, good.replace("</answer>", ""), "The answer is 7."):
 # model. A loss near zero, by the way, is normal in GRPO and says nothing, so it is not shown.
 
 # %%
-run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME)
+resume = "auto" if DRIVE else None
+run = gn.train(model, tokenizer, task, rewards, settings, name=RUN_NAME, resume=resume)
 
 # %% [markdown]
 # ## What did it write?
@@ -207,6 +194,7 @@ print(f"It worked. Reward {start:.2f} -> {end:.2f}. Held-out: {comparison.senten
 # | *operator torchvision::nms does not exist* | a torchvision that was not built for this torch | `pip uninstall -y torchvision`, restart |
 # | the reward stays flat | in every group all completions score the same | read `run.completions(1)`; an easier task, an example turn, or partial credit |
 # | the kernel dies | out of memory | `CHANGES = {"per_device_train_batch_size": 8}` |
+# | Colab disconnects | it takes machines back after some hours | set `DRIVE` before; then run all cells again |
 # | *the run ... exists already* | runs are never overwritten | another `RUN_NAME`, or `None` |
 
 # %% [markdown]

@@ -21,31 +21,14 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | 2 minutes on 2 CPU cores; the first time 3 more for the installation; on a GPU not yet measured |
-# | Memory | under 3 GB on a CPU; on a GPU not yet measured |
+# | Time | 2 minutes on 2 CPU cores; the first time 3 more for the installation; on a T4 not yet measured |
+# | Memory | under 3 GB on a CPU; on a T4 under 2 GB (computed: what a training of this model would take; not yet measured) |
 # | Disk | 0.3 GB for the model |
 # | Writes | the converted model in your cache folder, and `reward_cases.jsonl` if you keep a case in the lab |
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
 
 # %% [markdown]
-# ## Install
-#
-# From a clone of the repository there is nothing to do: `make lab` has made the environment. On Colab this cell fetches the
-# kit and installs it, which takes some minutes; then restart the session and go on with the next cell.
-
-# %%
-import importlib.util
-import subprocess
-import sys
-
-REPOSITORY = "@REPOSITORY@"
-if importlib.util.find_spec("grpo_nb") is None:
-    subprocess.run(["git", "clone", "--depth=1", REPOSITORY, "grpo_nb_clone"], check=True)
-    pip = [sys.executable, "-m", "pip", "install", "-q"]
-    subprocess.run([*pip, "-r", "grpo_nb_clone/requirements.txt"], check=True)
-    subprocess.run([*pip, "--no-deps", "-r", "grpo_nb_clone/requirements-no-deps.txt"], check=True)
-    subprocess.run([*pip, "--no-deps", "./grpo_nb_clone"], check=True)
-    print("Installed. Restart the session now, then run the next cell.")
+# @CELLS _install.py@
 
 # %% [markdown]
 # ## Check the machine
@@ -61,12 +44,13 @@ gn.check_environment()
 # ## Settings
 #
 # The only cell to edit. The preset is `cpu` on every machine: it takes the small model that came with the installation. A
-# large model may know the format from the start, and then the last lesson here cannot be seen.
+# large model may know the format from the start, and then the last lesson here cannot be seen. `PROMPTS` are sampled for each
+# baseline; a change by name is, for example, `CHANGES = {"num_generations": 16}`.
 
 # %% tags=["parameters"]
-PRESET = "cpu"
-CHANGES = {}  # for example {"num_generations": 16}
-PROMPTS = 8  # sampled for each baseline
+PRESET = "cpu"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
+CHANGES = {}  # @param {"type": "raw"}
+PROMPTS = 8  # @param {"type": "integer"}
 
 # %% [markdown]
 # ## The model

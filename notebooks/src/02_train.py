@@ -21,31 +21,14 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | 4 minutes on 2 CPU cores, 2 more if the model was never converted; on a GPU not yet measured |
-# | Memory | under 5 GB on a CPU; on a GPU not yet measured |
+# | Time | 4 minutes on 2 CPU cores, 2 more if the model was never converted; on a T4 not yet measured |
+# | Memory | under 5 GB on a CPU; on a T4 1.5 of 16.1 GB (computed by `gn.plan`, not yet measured) |
 # | Disk | 0.3 GB for the model, 0.2 GB for the runs |
 # | Writes | `runs/`, and the converted model in your cache folder |
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
 
 # %% [markdown]
-# ## Install
-#
-# From a clone of the repository there is nothing to do: `make lab` has made the environment. On Colab this cell fetches the
-# kit and installs it, which takes some minutes; then restart the session and go on with the next cell.
-
-# %%
-import importlib.util
-import subprocess
-import sys
-
-REPOSITORY = "@REPOSITORY@"
-if importlib.util.find_spec("grpo_nb") is None:
-    subprocess.run(["git", "clone", "--depth=1", REPOSITORY, "grpo_nb_clone"], check=True)
-    pip = [sys.executable, "-m", "pip", "install", "-q"]
-    subprocess.run([*pip, "-r", "grpo_nb_clone/requirements.txt"], check=True)
-    subprocess.run([*pip, "--no-deps", "-r", "grpo_nb_clone/requirements-no-deps.txt"], check=True)
-    subprocess.run([*pip, "--no-deps", "./grpo_nb_clone"], check=True)
-    print("Installed. Restart the session now, then run the next cell.")
+# @CELLS _install.py@
 
 # %% [markdown]
 # ## Check the machine
@@ -61,15 +44,18 @@ gn.check_environment()
 # ## Settings
 #
 # The only cell to edit. The preset is `cpu` on every machine, for the lesson about a wrong prompt needs a small model. One group of
-# 8 completions a step keeps the runs short; `save_steps` writes a checkpoint every second step.
+# 8 completions a step keeps the runs short; `save_steps` writes a checkpoint every second step. In Colab,
+# `DRIVE = "grpo_nb/train"` keeps the runs in that folder of your Google Drive.
 
 # %% tags=["parameters"]
-PRESET = "cpu"
-CHANGES = {"per_device_train_batch_size": 8, "max_completion_length": 40, "save_steps": 2}
-STEPS = 8
+PRESET = "cpu"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
+CHANGES = {"per_device_train_batch_size": 8, "max_completion_length": 40, "save_steps": 2}  # @param {"type": "raw"}
+STEPS = 8  # @param {"type": "integer"}
+DRIVE = ""  # @param {"type": "string"}
 
 # %%
-settings = gn.preset(PRESET, max_steps=STEPS, **CHANGES)
+changes = {"run_root": gn.run_folder(DRIVE, report=print), "max_steps": STEPS, **CHANGES}
+settings = gn.preset(PRESET, **changes)
 model, tokenizer = gn.load_model(settings, report=print)
 task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
 rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=1.0)]
@@ -154,7 +140,7 @@ print(f"{run.status} after {len(run.rows)} of {STEPS} steps")
 #
 # The same cell with `resume="auto"` goes on where it stopped: weights, optimizer, learning rate, data order and random state come
 # from the checkpoint, and the weights are compared with its file. The numbers are those of a run that was never interrupted; a test in this
-# repository compares them step by step, after `kill -9` too. On Colab, put `run_root` on your Drive and run this very cell again.
+# repository compares them step by step, after `kill -9` too. On Colab, set `DRIVE` and, after a disconnection, run this very cell again.
 #
 # You should see one line over all steps.
 
