@@ -15,10 +15,10 @@ NOTEBOOK ?= notebooks/00_quickstart.ipynb
 LINTED = $(wildcard grpo_nb tests scripts benchmarks notebooks/src)
 
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap run test notebooks lab lint clean
+.PHONY: help bootstrap run test notebooks lab lint gpu-check clean
 
 help:  ## Show this list.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 bootstrap:  ## Make the environment, or bring it up to date.
 	@$(PYTHON) scripts/bootstrap.py
@@ -39,6 +39,9 @@ lint: bootstrap  ## Check style, and that the notebooks are what their sources g
 	$(VENV_PYTHON) -m ruff check $(LINTED)
 	$(VENV_PYTHON) -m ruff format --check $(LINTED)
 	$(VENV_PYTHON) scripts/build_notebooks.py --check
+
+gpu-check: bootstrap  ## Prove the GPU path on a machine with a GPU, and measure it (ARGS="--model FOLDER" and others).
+	$(VENV_PYTHON) scripts/gpu_check.py $(ARGS)
 
 clean:  ## Remove caches and builds; the environment, runs and exports stay.
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -66,9 +66,9 @@ def explain_out_of_memory(
     if change:
         advice = f"settings = settings.replace({written}), in a fresh kernel: the failed one still holds its memory."
         if "gpu_memory_utilization" in change and _standby_decides():
-            advice += (
-                ' Before its first import: import os; os.environ["UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE"] = "1", or Unsloth '
-                "takes a share of its own."
+            why += (
+                " For it to count, write before the first import: import os; "
+                'os.environ["UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE"] = "1". Otherwise Unsloth takes a share of its own.'
             )
     else:
         advice = "Take a smaller model, or a machine with more memory: every setting is at its least already."

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import importlib.util
 import os
 import statistics
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from grpo_nb.effective import find_machine, has_fast_bfloat16
 from grpo_nb.environment import EnvironmentProblem, Gpu, total_memory_gib
 from grpo_nb.planning_memory import Part, fitting_changes, memory_parts, peak_gb, vllm_cache_gb
 from grpo_nb.planning_shapes import shape_of
+from grpo_nb.vllm_obstacles import vllm_obstacle
 
 if TYPE_CHECKING:
     from grpo_nb.data import Task
@@ -208,7 +208,7 @@ def plan(
             raise ValueError(f"gpu_memory_gb = {gpu_memory_gb!r} must be above 0 and stand without machine.")
         machine = Gpu(f"a GPU of {gpu_memory_gb:g} GB", gpu_memory_gb * 1e9 / 2**30, (8, 0))
     gpu, is_here = find_machine(machine)
-    has_vllm = not is_here or importlib.util.find_spec("vllm") is not None
+    has_vllm = not is_here or vllm_obstacle(settings, gpu, settings.model, try_import=False) is None
     available = (gpu.memory_gib if gpu else _usable_memory_gib()) * 2**30 / 1e9
     name = f"{gpu.name} ({available:.1f} GB)" if gpu else f"this computer ({available:.1f} GB memory)"
     prompt, source = _longest_prompt(settings, tokenizer, task)

@@ -1,17 +1,13 @@
 """Whether vLLM can generate for a model here, and if not, why, with what to do. Imports neither torch, unsloth nor vLLM.
 
 Versions are compared with what the installed packages ask for in their own metadata, so that no table has to be kept up.
-Whether it loads at all is tried in a process of its own: half an import of vLLM cannot be undone in this one.
+Whether it loads at all is tried in a process of its own (`grpo_nb.environment_vllm`).
 """
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
-import importlib.util
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,20 +15,10 @@ from typing import Any
 
 from grpo_nb.config import Settings
 from grpo_nb.environment import Gpu
+from grpo_nb.environment_vllm import vllm_problem
 
 _INSTALL = "pip install -r requirements-gpu.txt, then restart the kernel"
 _WITHOUT = "fast_inference=False says that you want it so"
-# Compiled parts that a lazy `import vllm` leaves out, so that a build for another torch would be found only later
-# (unsloth/import_fixes.py, _VLLM_COMPILED_EXTENSIONS, has their names in each release).
-_IMPORT = """
-import importlib, pathlib, vllm
-from vllm import LLM, SamplingParams
-from vllm.lora.request import LoRARequest
-for file in pathlib.Path(vllm.__file__).parent.glob("*_C*.so"):
-    if file.name.startswith(("_C", "_moe_C")):
-        importlib.import_module("vllm." + file.name.split(".")[0])
-"""
-_IMPORT_SECONDS = 120
 # unsloth/models/loader.py: VLLM_UNSUPPORTED_MODEL_TYPES, VLLM_NEEDS_SM80_MODEL_TYPES; unsloth/models/vision.py:
 # VLLM_SUPPORTED_VLM. Tests compare them with the installed source.
 UNSUPPORTED_TYPES = ("gpt_oss",)
@@ -93,7 +79,7 @@ def vllm_obstacle(
         _version_obstacle(version)
         or _quantization_obstacle(settings, version)
         or _model_obstacle(settings, gpu, (None if source is None else model_config(source)) or {})
-        or (_import_obstacle(version, _version("torch")) if try_import else None)
+        or (_import_obstacle(version) if try_import else None)
     )
 
 
@@ -164,23 +150,9 @@ def _model_obstacle(settings: Settings, gpu: Gpu, config: Mapping[str, Any]) -> 
     return None
 
 
-def _import_obstacle(version: str, torch: str | None) -> VllmObstacle | None:
-    problem = _try_import(version, torch)
+def _import_obstacle(version: str) -> VllmObstacle | None:
+    problem = vllm_problem()
     return problem and VllmObstacle(f"vLLM {version} does not load: {problem}", _INSTALL)
-
-
-@functools.cache
-def _try_import(version: str, torch: str | None) -> str | None:
-    """What went wrong importing vLLM in another process, or None. The versions keep the answer from outliving them."""
-    command = [sys.executable, "-c", _IMPORT]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_SECONDS)
-    except subprocess.TimeoutExpired:
-        return f"its import took more than {_IMPORT_SECONDS} seconds"
-    if done.returncode == 0:
-        return None
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    return (lines[-1] if lines else f"its import ended with status {done.returncode}")[:300]
 
 
 def model_config(source: str) -> Mapping[str, Any] | None:

@@ -88,10 +88,10 @@ def test_under_standby_the_share_needs_a_switch_of_its_own(monkeypatch: pytest.M
     assert 'os.getenv("UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE", "0")' in source_of("unsloth_zoo/vllm_utils.py").read_text()
     error, settings = RuntimeError("CUDA out of memory"), gn.preset("t4")
     monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "1")
-    advice = explain_out_of_memory(error, settings, place="generation").advice
-    assert 'os.environ["UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE"] = "1"' in advice
+    why = explain_out_of_memory(error, settings, place="generation").why
+    assert 'os.environ["UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE"] = "1"' in why
     monkeypatch.setenv("UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE", "1")
-    assert "OVERRIDE" not in explain_out_of_memory(error, settings, place="generation").advice
+    assert "OVERRIDE" not in explain_out_of_memory(error, settings, place="generation").why
     short = ValueError("No available memory for the cache blocks")
     assert explain_out_of_memory(short, settings).evidence["change"] == {"gpu_memory_utilization": 0.6}
     monkeypatch.delenv("UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE")

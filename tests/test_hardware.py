@@ -12,7 +12,8 @@ from grpo_nb.models_by_hardware import SUGGESTED, models_for
 from grpo_nb.planning_memory import _FOUR_BIT
 from grpo_nb.planning_shapes import shape_of
 
-# The published counts: the tensors of each repository's safetensors files, tied ones once. Written down from memory: no Hub here.
+# The published counts: the tensors of each repository's safetensors files, tied ones once. Written down beforehand, from
+# memory, since no Hub can be reached here; that all of them follow exactly from the sizes speaks for both.
 WEIGHTS = {
     "SmolLM2-135M-Instruct": 134_515_008,
     "HuggingFaceTB/SmolLM2-360M-Instruct": 361_821_120,

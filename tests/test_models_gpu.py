@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import re
-import sys
 import types
 import warnings
 from dataclasses import dataclass
@@ -99,7 +98,7 @@ def machine(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(
             importlib.metadata, "requires", lambda name: FACTS["requires"] if name == "vllm" else real(name)
         )
-        monkeypatch.setattr(vllm_obstacles, "_try_import", lambda version, torch: None)
+        monkeypatch.setattr(vllm_obstacles, "vllm_problem", lambda: None)
 
     installed()
     return installed
@@ -157,22 +156,13 @@ def test_models_that_vllm_does_not_run_are_known_before_loading(machine, tmp_pat
         assert vllm_obstacle(gn.preset("t4"), GPUS[gpu], str(tmp_path)) is None
 
 
-def test_a_broken_vllm_is_found_in_another_process(machine, tmp_path, monkeypatch) -> None:
-    """A real import, of a package that fails as one built for another torch does."""
-    monkeypatch.undo()
-    package = tmp_path / "vllm"
-    package.mkdir()
-    text = "/site-packages/vllm/_C.abi3.so: undefined symbol: _ZN5torch3jit17parseSchemaOrNameERKSsb"
-    (package / "__init__.py").write_text(f"raise ImportError({text!r})\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    problem = vllm_obstacles._try_import("0.31.0", str(tmp_path))
-    assert problem.startswith("ImportError") and "undefined symbol" in problem
-    (package / "__init__.py").write_text("class LLM: pass\nclass SamplingParams: pass\n")
-    (package / "lora").mkdir()
-    (package / "lora" / "__init__.py").write_text("")
-    (package / "lora" / "request.py").write_text("class LoRARequest: pass\n")
-    assert vllm_obstacles._try_import("0.31.0", "whole") is None
-    assert "vllm" not in sys.modules
+def test_a_vllm_that_does_not_load_is_an_obstacle_with_its_words(machine, monkeypatch) -> None:
+    """That the import is tried in another process is tested with the preflight (test_environment.py)."""
+    words = "ImportError: /site-packages/vllm/_C.abi3.so: undefined symbol: _ZN5torch3jit17parseSchemaOrNameERKSsb"
+    monkeypatch.setattr(vllm_obstacles, "vllm_problem", lambda: words)
+    found = vllm_obstacle(gn.preset("t4"), GPUS["t4"])
+    assert words in found.reason and "requirements-gpu.txt" in found.fix
+    assert vllm_obstacle(gn.preset("t4"), GPUS["t4"], try_import=False) is None
 
 
 # --- load_model itself, with Unsloth's loader replaced ---
