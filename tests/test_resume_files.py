@@ -73,6 +73,8 @@ def test_auto_takes_the_run_that_was_started_last(root: Path, settings: gn.Setti
     os.utime(late.path / "run.json", (1, 1))
     assert find_run(settings, None, "auto").run.path == again.path, "two that were started within a second"
     assert find_run(settings, None, "auto").step == 4
+    os.utime(late.path / "run.json", (9e9, 9e9))
+    assert find_run(settings, None, "auto") is None, "and the other way round"
 
 
 def test_a_run_is_named_by_its_name_or_its_path(root: Path, settings: gn.Settings) -> None:
