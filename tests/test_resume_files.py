@@ -311,6 +311,7 @@ def test_a_damaged_checkpoint_is_written_anew_and_set_aside_once(tmp_path: Path)
     assert checkpoints.find_damage(write(tmp_path, 3, "anew")) is None
     (write(tmp_path, 3, "anew") / "a").unlink()
     (tmp_path / "damaged-3").mkdir()
+    (tmp_path / "damaged-3" / "older").write_text("of a resume before")
     (tmp_path / ".checkpoint-4.partial").mkdir()
     nothing = checkpoints.newest_checkpoint(tmp_path)
     assert nothing.path is None and nothing.passed_over == (
@@ -371,8 +372,9 @@ def test_a_folder_is_replaced_also_where_a_crash_left_an_old_one(tmp_path: Path)
         folder.mkdir()
         (folder / "a").write_text(text)
     checkpoints.replace_folder(staged, target)
-    staged.mkdir()
-    (staged / "b").write_text("second")
+    for folder, text in ((staged, "b"), (old, "a")):
+        folder.mkdir()
+        (folder / text).write_text("second")
     checkpoints.replace_folder(staged, target)
     assert [p.name for p in tmp_path.rglob("*")] == ["adapter", "b"]
 
