@@ -73,6 +73,8 @@ def test_auto_takes_the_run_that_was_started_last(root: Path, settings: gn.Setti
     os.utime(late.path / "run.json", (1, 1))
     assert find_run(settings, None, "auto").run.path == again.path, "two that were started within a second"
     assert find_run(settings, None, "auto").step == 4
+    os.utime(late.path / "run.json", (9e9, 9e9))
+    assert find_run(settings, None, "auto") is None, "and the other way round"
 
 
 def test_a_run_is_named_by_its_name_or_its_path(root: Path, settings: gn.Settings) -> None:
@@ -179,7 +181,9 @@ def test_what_changed_is_said(root: Path, settings: gn.Settings) -> None:
     ]  # fmt: skip
     assert len(said) == 1
     with pytest.warns(UserWarning, match="the machine was 'here', is 'there'"):
-        info = continued_info(resumption(run), settings, make_info(host="there", started="2028", **same))
+        info = continued_info(
+            resumption(run), settings, make_info(host="there", started="2028", reference="the adapter", **same)
+        )
     assert info["started"] == "2026-01-01" and info["reference"] == "the base model" and info["host"] == "there"
     (run.path / "run.json").write_text(json.dumps(info))
     again = continued_info(resumption(run), settings, make_info(host="there", **same))
@@ -230,6 +234,7 @@ def test_the_folder_goes_back_to_its_checkpoint(root: Path) -> None:
     (run.path / "comparison-step-4").mkdir()
     (run.path / "comparison-step-4" / "old").write_text("of a resume before")
     (run.path / "exports-step-4.json").write_text("[0]")
+    (checkpoints.write_checkpoint(run.path / "checkpoints", 6, lambda folder: None) / "manifest.json").unlink()
     for _ in range(2):  # a kill can come at any moment, and then it is done again
         go_back(resumption(run))
         assert [row["step"] for row in run.rows] == [1, 2, 3, 4]
@@ -238,6 +243,8 @@ def test_the_folder_goes_back_to_its_checkpoint(root: Path) -> None:
         assert not (run.path / "comparison").exists() and not (run.path / "exports.json").exists()
         assert (run.path / "exports-step-4.json").read_text() == "[1]"
         assert list((run.path / "comparison-step-4").iterdir()) == []
+        kept = sorted(folder.name for folder in (run.path / "checkpoints").iterdir())
+        assert kept == ["checkpoint-2", "checkpoint-4", "damaged-6"]
     (run.path / "checkpoints/checkpoint-4/alerts.jsonl").unlink()
     manifest = run.path / "checkpoints/checkpoint-4/manifest.json"
     manifest.write_text(json.dumps({"step": 4, "files": {}}))
@@ -247,15 +254,15 @@ def test_the_folder_goes_back_to_its_checkpoint(root: Path) -> None:
 
 def test_only_damaged_files_are_set_aside(root: Path, settings: gn.Settings) -> None:
     run = make_run(root / "a", steps=6)
-    damaged = {1: b"PAR1", 2: b"PAR1 cont", 3: b"\0\0\0\0 content PAR1", 5: b""}
+    damaged = {1: b"PAR1", 2: b"PAR1 cont", 4: b"\0\0\0\0 content PAR1", 5: b""}
     for step, content in damaged.items():
         (run.path / "completions" / f"step_{step:06d}.parquet").write_bytes(content)
     with pytest.warns(UserWarning, match="completions/step_000001.parquet is damaged"):
         entry = said_of(run, settings)
-    assert entry["damaged"] == [f"step_00000{step}.parquet" for step in (1, 2, 3)]
+    assert entry["damaged"] == [f"step_00000{step}.parquet" for step in (1, 2, 4)]
     go_back(resumption(run))
     left = sorted(file.name for file in (run.path / "completions").iterdir())
-    assert left == [*(f"step_00000{step}.damaged" for step in (1, 2, 3)), "step_000004.parquet"]
+    assert left == [f"step_00000{step}" for step in ("1.damaged", "2.damaged", "3.parquet", "4.damaged")]
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", "half"], ids=["empty", "only its beginning", "half"])
@@ -304,6 +311,7 @@ def test_a_damaged_checkpoint_is_written_anew_and_set_aside_once(tmp_path: Path)
     assert checkpoints.find_damage(write(tmp_path, 3, "anew")) is None
     (write(tmp_path, 3, "anew") / "a").unlink()
     (tmp_path / "damaged-3").mkdir()
+    (tmp_path / "damaged-3" / "older").write_text("of a resume before")
     (tmp_path / ".checkpoint-4.partial").mkdir()
     nothing = checkpoints.newest_checkpoint(tmp_path)
     assert nothing.path is None and nothing.passed_over == (
@@ -364,8 +372,9 @@ def test_a_folder_is_replaced_also_where_a_crash_left_an_old_one(tmp_path: Path)
         folder.mkdir()
         (folder / "a").write_text(text)
     checkpoints.replace_folder(staged, target)
-    staged.mkdir()
-    (staged / "b").write_text("second")
+    for folder, text in ((staged, "b"), (old, "a")):
+        folder.mkdir()
+        (folder / text).write_text("second")
     checkpoints.replace_folder(staged, target)
     assert [p.name for p in tmp_path.rglob("*")] == ["adapter", "b"]
 

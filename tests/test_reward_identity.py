@@ -214,6 +214,14 @@ def test_texts_of_the_users_own_code_are_not_written_down() -> None:
 
 
 def test_what_refers_to_itself_and_to_much_is_read_in_the_end() -> None:
+    for odd in (
+        torch.ones(2, 2).to_sparse(),
+        torch.ones(2, device="meta"),
+        torch.ones(0),
+        numpy.array(["a", None]),
+        iter([]),
+    ):
+        assert identity_of(make(1, odd)) == identity_of(make(1, odd))
     nodes = [Stateful(number) for number in range(12)]
     for node in nodes:
         node.others = list(nodes)  # more ways through them than anybody can walk
