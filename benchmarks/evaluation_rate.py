@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import grpo_nb as gn
-from grpo_nb.models import embedded_model_folder, import_unsloth
+from grpo_nb.models import embedded_model_folder, import_unsloth, is_bfloat16_supported
 
 LIMIT = 48
 
@@ -53,6 +53,8 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.clean_up_tokenization_spaces = False
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
+    if not is_bfloat16_supported():
+        model = model.float()  # for both sides, or the loops would be slowed down by that alone
     task = gn.load_task("arithmetic", train_size=8, holdout_size=arguments.questions)
     prompts = list(task.holdout["prompt"])
 

@@ -199,7 +199,7 @@ def _base_of(run: Run, report: Callable[[str], None]) -> Iterator[tuple[Any, Any
 
 
 def _load(what: Path | str, report: Callable[[str], None]) -> tuple[Any, Any]:
-    from grpo_nb.models import import_unsloth, resolve_model
+    from grpo_nb.models import import_unsloth, is_bfloat16_supported, resolve_model
 
     import_unsloth()
     import torch
@@ -222,8 +222,8 @@ def _load(what: Path | str, report: Callable[[str], None]) -> tuple[Any, Any]:
         model = PeftModel.from_pretrained(model, adapter)
     if find_gpu() is not None:
         model = model.to("cuda")
-    elif model.dtype == torch.float16:
-        model = model.float()  # exactly the same numbers, and processors compute with them many times faster
+    elif model.dtype == torch.float16 or (model.dtype == torch.bfloat16 and not is_bfloat16_supported()):
+        model = model.float()  # exactly the same numbers, and this processor computes with them many times faster
     tokenizer = AutoTokenizer.from_pretrained(source)
     tokenizer.clean_up_tokenization_spaces = False
     return model.eval(), tokenizer
