@@ -89,6 +89,9 @@ _FAULTS = (
     ),
 )  # fmt: skip
 
+# What may be wrong with vLLM only, so that a load without it is worth trying.
+VLLM_ALONE = ("built for another torch or CUDA", "card not in the build", "no bfloat16")
+
 # Functions by which a traceback says what was going on (unsloth and unsloth_zoo 2026.10.9, trl 1.15, vllm 0.31).
 _PLACES = {
     "loading": {"from_pretrained", "load_vllm", "load_model", "determine_available_memory", "initialize_from_config"},

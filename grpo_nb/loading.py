@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo_nb.config import Settings
 from grpo_nb.environment import EnvironmentProblem, Gpu
-from grpo_nb.gpu_errors import gpu_problem
+from grpo_nb.gpu_errors import VLLM_ALONE, find_fault, gpu_problem
 from grpo_nb.health_memory import explain_out_of_memory
 from grpo_nb.vllm_obstacles import VllmObstacle
 
@@ -112,11 +112,28 @@ def has_engine(model: Any) -> bool:
     return getattr(model, "vllm_engine", None) is not None
 
 
-def loading_problem(error: Exception, settings: Settings) -> Exception | None:
-    """The error to raise when loading failed for a reason that is known, with the setting to change; else None."""
+def loading_problem(error: Exception, settings: Settings, *, with_vllm: bool = False) -> Exception | None:
+    """The error to raise when loading failed for a reason that is known, with the setting to change; else None.
+
+    Args:
+        error: What was raised.
+        settings: Of the run.
+        with_vllm: Whether vLLM was loaded with it. Then None also for what may be vLLM's fault alone.
+    """
     alert = explain_out_of_memory(error, settings, place="loading")
     if alert is not None:
         problem = EnvironmentProblem(f"{alert.message} {alert.why} Write {alert.advice} ({type(error).__name__})")
         problem.__cause__ = error
         return problem
+    fault = find_fault(error)
+    if fault is not None and with_vllm and fault.name in VLLM_ALONE:
+        return None
     return gpu_problem(error)
+
+
+def start_obstacle(error: Exception) -> VllmObstacle:
+    """Why vLLM is not used after its engine did not start, with what to do."""
+    first = (str(error).strip().splitlines() or ["no message"])[0][:300]
+    fault = find_fault(error)
+    fix = "fast_inference=False skips the attempt" if fault is None else fault.fix
+    return VllmObstacle(f"vLLM did not start ({type(error).__name__}: {first})", fix)

@@ -21,6 +21,7 @@ from grpo_nb.loading import (
     lora_arguments,
     remember_generation,
     say_once,
+    start_obstacle,
 )
 from grpo_nb.unsloth_first import import_unsloth as import_unsloth
 from grpo_nb.unsloth_first import is_bfloat16_supported as is_bfloat16_supported
@@ -86,13 +87,10 @@ def load_model(
         try:
             return _load(settings, source, gpu, use_vllm=True)
         except Exception as error:
-            problem = loading_problem(error, settings)
+            problem = loading_problem(error, settings, with_vllm=True)
             if problem is not None:
                 raise problem from error
-            first = (str(error).strip().splitlines() or ["no message"])[0][:300]
-            obstacle = VllmObstacle(
-                f"vLLM did not start ({type(error).__name__}: {first})", "fast_inference=False skips the attempt"
-            )
+            obstacle = start_obstacle(error)
         _free_gpu_memory()  # after the except block: the error's frames hold the engine that failed
     if gpu is not None and settings.fast_inference:
         say_once(obstacle)

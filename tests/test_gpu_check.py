@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def report(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
 def test_every_path_of_the_script_runs(report) -> None:
     status, found = report
     assert status in (0, 1) and status == (0 if found["passed"] else 1)
-    assert set(found["phases"]) == {"kit, without vLLM", "by hand, without vLLM", "resume, without vLLM"}
+    assert set(found["phases"]) == {f"{name}, without vLLM" for name in gpu_check_phases.PHASES}
     checks = {name.partition(": ")[2]: value for name, value in found["checks"].items()}
     for name in (
         "loads in 4 bit", "generation", "KL is positive", "evaluation agrees between generation paths",
@@ -78,7 +79,19 @@ def test_the_table_sets_the_kit_beside_the_same_by_hand() -> None:
 def test_with_vllm_all_is_done_twice() -> None:
     names = [name for name, _, _ in gpu_check_phases.plan_of(True)]
     assert "kit, with vLLM" in names and "kit, without vLLM" in names and "resume, with vLLM" in names
-    assert [use for *_, use in gpu_check_phases.plan_of(False)] == [False] * 3
+    assert [use for *_, use in gpu_check_phases.plan_of(False)] == [False] * 4
+
+
+def test_the_peak_of_a_card_is_what_its_driver_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\nfor used in 100 5000 300; do echo $used; done\nexec sleep 60\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with gpu_check_phases.PeakMemory("gpu") as memory:
+        deadline = time.monotonic() + 30
+        while memory.gb < 5 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert memory.gb == pytest.approx(5000 * 2**20 / 1e9)
 
 
 def test_a_phase_that_dies_is_a_failed_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

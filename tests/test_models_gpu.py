@@ -238,6 +238,15 @@ def test_an_engine_that_does_not_start_is_not_the_end(on_a_gpu) -> None:
     assert "did not start" in generation_of(model).reason
 
 
+def test_an_engine_built_for_another_torch_is_not_the_end_either(on_a_gpu) -> None:
+    loader = FakeLoader(error=ImportError("vllm/_C.abi3.so: undefined symbol: _ZN5torch3jit17parseSchemaOrNameERKSsb"))
+    with pytest.warns(UserWarning, match=r"did not start .ImportError.*undefined symbol.*pip install -r requirements"):
+        model, _ = on_a_gpu(loader)
+    assert generation_of(model).path == "unsloth"
+    with pytest.raises(gn.EnvironmentProblem, match="driver"):  # no load works with that one
+        on_a_gpu(FakeLoader(error=RuntimeError("The NVIDIA driver on your system is too old (found version 12020).")))
+
+
 def test_an_engine_that_unsloth_leaves_out_is_noticed(on_a_gpu) -> None:
     with pytest.warns(UserWarning, match="Unsloth does not run this model in vLLM"):
         model, _ = on_a_gpu(FakeLoader(engine=None))
