@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.child_processes import ChildError, run_script
 from grpo_nb.export_plan import plan_export, weights_folder
 from grpo_nb.export_result import Export as Export
 from grpo_nb.export_result import ExportError as ExportError
@@ -208,16 +206,10 @@ def run_check(script: str, request: Mapping[str, Any], what: str) -> dict[str, A
     Raises:
         ExportError: It could not be made; its last lines say why.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        asked, answered = Path(folder) / "request.json", Path(folder) / "result.json"
-        asked.write_text(json.dumps({**request, "result": str(answered)}))
-        # -I: neither this folder nor the working directory is on the path of a process that must not see the kit.
-        command = [sys.executable, "-I", str(Path(__file__).with_name(script)), str(asked)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0 or not answered.is_file():
-            last = "\n".join(done.stderr.strip().splitlines()[-15:])
-            raise ExportError(f"{what} could not be verified, so it was not kept:\n{last}")
-        return json.loads(answered.read_text())
+    try:
+        return run_script(script, request)
+    except ChildError as error:
+        raise ExportError(f"{what} could not be verified, so it was not kept: the check {error}") from error
 
 
 def scored(run: Run, texts: Sequence[str], reference: Sequence[str], name: str) -> dict[str, Any]:

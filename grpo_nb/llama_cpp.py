@@ -7,20 +7,14 @@ kernel down with it, ends with its parent, and is ended when nothing has come fr
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.util
-import json
 import os
-import queue
-import subprocess
-import sys
-import tempfile
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.child_processes import ChildError, run_script
 from grpo_nb.environment import EnvironmentProblem
 
 if TYPE_CHECKING:
@@ -162,65 +156,11 @@ def _threads() -> int:
 
 
 def _ask(request: Mapping[str, Any], progress: Callable[[int], None]) -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory(prefix="grpo_nb-") as folder:
-        asked, answered, log = (Path(folder) / name for name in ("request.json", "answers.json", "log.txt"))
-        asked.write_text(json.dumps({**request, "answers": str(answered)}))
-        script = Path(__file__).with_name("llama_cpp_child.py")
-        with log.open("wb") as errors:
-            # -I: neither the kit's folder nor the working directory is on its path.
-            child = subprocess.Popen(
-                [sys.executable, "-I", str(script), str(asked)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
-            )  # fmt: skip
-        with _ended_afterwards(child):
-            is_late = False
-            for line in _lines(child, _PATIENCE):
-                if line is None:
-                    is_late = True
-                    break
-                if line.strip().isdigit():
-                    progress(int(line))
-            status = None if is_late else child.wait(_PATIENCE)
-        if status == 0 and answered.is_file():
-            return json.loads(answered.read_text())
-        said = "\n".join(log.read_text(errors="replace").strip().splitlines()[-8:]) or "(nothing)"
-        what = f"gave no sign of life for {_PATIENCE:g} s and was ended" if is_late else f"ended with {status}"
-        raise LlamaCppError(f"llama.cpp {what} on {Path(request['gguf']).name}. It said last:\n{said}")
+    def count(line: str) -> None:
+        if line.strip().isdigit():
+            progress(int(line))
 
-
-@contextlib.contextmanager
-def _ended_afterwards(child: subprocess.Popen[str]) -> Iterator[None]:
-    """End the child when the block is left, also by Ctrl-C."""
     try:
-        yield
-    finally:
-        if child.poll() is None:
-            child.kill()
-        child.wait()
-        for pipe in (child.stdin, child.stdout):
-            if pipe is not None:
-                pipe.close()
-
-
-def _lines(child: subprocess.Popen[str], patience: float) -> Iterator[str | None]:
-    """Yield the child's lines; None where none came for `patience` seconds."""
-    lines: queue.Queue[str] = queue.Queue()
-    output = child.stdout
-    assert output is not None
-
-    def read() -> None:
-        with contextlib.suppress(ValueError):  # closed under the reader, once the child was ended
-            for line in output:
-                lines.put(line)
-        lines.put("")
-
-    threading.Thread(target=read, name="llama.cpp", daemon=True).start()
-    while True:
-        try:
-            line = lines.get(timeout=patience)
-        except queue.Empty:
-            yield None
-            return
-        if not line:
-            return
-        yield line
+        return run_script("llama_cpp_child.py", request, on_line=count, patience=_PATIENCE)
+    except ChildError as error:
+        raise LlamaCppError(f"llama.cpp on {Path(request['gguf']).name} {error}") from error

@@ -3,7 +3,7 @@
     python -I llama_cpp_child.py request.json
 
 The request names `gguf`, `package_folder` (where xllamacpp was found), `prompts` (chat messages), `limit`, `sampling`,
-`threads` and `answers`, the file to write. A line with the number of answers so far goes to standard output after each.
+`threads` and `result`, the file to write. A line with the number of answers so far goes to standard output after each.
 The engine is llama.cpp's own server on this machine's loopback address, behind a key that only this process knows.
 """
 
@@ -30,7 +30,9 @@ def end_with_parent() -> None:
     """End this process when its parent is gone: standard input, which nobody writes to, is then at its end."""
 
     def watch() -> None:
-        sys.stdin.read()
+        # Not sys.stdin, whose lock this thread would hold while the interpreter ends.
+        while os.read(0, 1024):
+            pass
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -111,7 +113,7 @@ def main() -> None:
     for chat in request["prompts"]:
         answers.append(answer(post, chat, request))
         print(len(answers), flush=True)
-    Path(request["answers"]).write_text(json.dumps(answers))
+    Path(request["result"]).write_text(json.dumps(answers))
     del server
 
 

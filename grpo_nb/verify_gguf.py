@@ -84,5 +84,6 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    sibling("verify_merged").end_with_parent()
     asked = json.loads(Path(sys.argv[1]).read_text())
     Path(asked["result"]).write_text(json.dumps(verify(asked), indent=2) + "\n")
