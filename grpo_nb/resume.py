@@ -150,6 +150,8 @@ def continued_info(resumption: Resumption, settings: Settings, info: Mapping[str
         changed.append(f"the rollout was {before['rollout']}, is {info['rollout']}")
     if before["machine"]["gpu"] != info["machine"]["gpu"]:
         changed.append("the device is another one")
+    if before["host"] != info["host"]:
+        changed.append(f"the machine was {before['host']!r}, is {info['host']!r}")
     entry = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "step": resumption.step,
@@ -223,7 +225,7 @@ def _damaged_completions(resumption: Resumption) -> list[Path]:
 def _is_whole(file: Path) -> bool:
     """Whether a parquet file has its beginning and its end, which is written last."""
     with file.open("rb") as opened:
-        if opened.read(4) != _PARQUET:
+        if opened.read(4) != _PARQUET or file.stat().st_size < 2 * len(_PARQUET):
             return False
         opened.seek(-4, 2)
         return opened.read() == _PARQUET

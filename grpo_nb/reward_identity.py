@@ -162,7 +162,8 @@ class _Reader:
         if dataclasses.is_dataclass(value):
             if is_own or callable(value):
                 self._read_class(path, kind, depth)
-            fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.compare}
+            names = [f.name for f in dataclasses.fields(value) if f.compare and hasattr(value, f.name)]
+            fields = {name: getattr(value, name) for name in names}
             self._read_all(path, "field " if is_own else "", fields, depth)
         elif is_own:
             self._read_class(path, kind, depth)
@@ -248,8 +249,10 @@ def _array_text(value: Any) -> str | None:
     """Shape and content of an array of numpy, a tensor of torch, or a table or column of pandas."""
     package, content, shape = type(value).__module__.partition(".")[0], b"", tuple(value.shape)
     if package == "torch":
-        flat = value.detach().cpu().contiguous().flatten()
-        content = flat.view(sys.modules["torch"].uint8).numpy().tobytes() if flat.numel() else b""
+        torch = sys.modules["torch"]
+        if value.layout is torch.strided and not value.is_meta:  # else it has no bytes in a row, or none at all
+            flat = value.detach().cpu().contiguous().flatten()
+            content = flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
     elif package == "numpy":
         if value.dtype.hasobject:
             return _plain_text(value.tolist(), 1)

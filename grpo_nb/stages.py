@@ -156,6 +156,8 @@ class StagedRun:
             said = f"{run.status}. {describe(run.rows)}" if run else "not begun."
             lines.append(f"{number}. {stage['name']} ({', '.join(stage['rewards'])}; {stage['steps']} steps): {said}")
         lines.append(f"KL of each stage: to {_REFERENCES[plan['reference']]}.")
+        if self.status not in ("finished", "running", "planned"):
+            lines.append(f"To go on: gn.train_stages(..., name={self.name!r}, resume='auto')")
         lines.append(f"Folder: {shown_path(self.path)}")
         return "\n".join(lines)
 

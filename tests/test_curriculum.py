@@ -49,6 +49,12 @@ def make_run(folder: Path, task: gn.Task, steps: list[dict[int, list[float]]], c
     return Run(folder)
 
 
+def change_reward(run: Run, **changes: object) -> None:
+    info = run.info
+    info["rewards"][0].update(changes)
+    (run.path / "run.json").write_text(json.dumps(info))
+
+
 @pytest.fixture
 def run(task: gn.Task, tmp_path: Path) -> Run:
     return make_run(
@@ -150,6 +156,15 @@ def test_scores_that_do_not_say_what_was_right_are_refused(task: gn.Task, tmp_pa
     faded = make_run(tmp_path / "faded", task, [{0: [0.4, 0]}], call="adaptive(correctness(), factor=0.4)")
     with pytest.raises(ValueError, match="is adaptive"):
         task.with_pass_rates(faded)
+    inside = make_run(tmp_path / "in", task, [{0: [0.4, 0]}], call="clipped(adaptive(correctness(), factor=0.4), 0, 1)")
+    with pytest.raises(ValueError, match="is adaptive"):
+        task.with_pass_rates([inside])
+    # A name says nothing where it is known what fades.
+    change_reward(inside, fades=False)
+    assert task.with_pass_rates(inside).train["pass_rate"][0] == 0.0
+    change_reward(inside, fades=True, call="form(weight=1)")
+    with pytest.raises(ValueError, match="is adaptive"):
+        task.with_pass_rates(inside)
     other = gn.load_task([{"question": q, "answer": "1"} for q in ("a", "b")], holdout=1)
     run = make_run(tmp_path / "other", task, [{0: [1, 0]}])
     with pytest.raises(ValueError, match="other questions"):

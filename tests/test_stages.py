@@ -2,13 +2,18 @@
 
 import itertools
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import grpo_nb as gn
-from tests.conftest import brevity
+from tests import killed_stages
+from tests.conftest import ROOT, brevity
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +100,8 @@ def test_finished_stages_are_not_trained_again(staged: gn.StagedRun, tiny, monke
     expected = adapter_of(staged)
     again()
     monkeypatch.setattr("grpo_nb.training.train", lambda *a, **k: pytest.fail("a finished stage was trained again"))
-    same = gn.train_stages(model, tokenizer, task, stages(), settings, name="two", resume=True)
+    saved_more_often = settings.replace(save_steps=1, stop_on_alert="critical")
+    same = gn.train_stages(model, tokenizer, task, stages(), saved_more_often, name="two", resume=True)
     assert same.status == "finished" and same.rows == staged.rows
     assert_adapter(model, expected)
 
@@ -112,7 +118,7 @@ def assert_adapter(model, folder: Path) -> None:
     assert saved.keys() == now.keys() and all(torch.equal(saved[name], now[name]) for name in saved)
 
 
-def test_a_stage_that_was_interrupted_begins_again_and_ends_the_same(staged: gn.StagedRun, tiny) -> None:
+def test_a_stage_that_was_interrupted_goes_on_and_ends_the_same(staged: gn.StagedRun, tiny) -> None:
     model, tokenizer, task, settings, again = tiny
     calls = []
 
@@ -127,16 +133,86 @@ def test_a_stage_that_was_interrupted_begins_again_and_ends_the_same(staged: gn.
     again()
     stopped = gn.train_stages(model, tokenizer, task, stopping, settings, name="stopped")
     assert stopped.status == "interrupted" and [run.status for run in stopped.runs] == ["finished", "interrupted"]
-    assert len(stopped.rows) == 4
+    assert len(stopped.rows) == 4 and "gn.train_stages(..., name='stopped', resume='auto')" in repr(stopped)
+    kept = stopped.path.with_name("kept")
+    shutil.copytree(stopped.path, kept)
     again()  # another process, with a model just loaded
-    with pytest.warns(UserWarning, match="begins again from its start"):
-        whole = gn.train_stages(model, tokenizer, task, stopping, settings, name="stopped", resume=True)
-    assert whole.status == "finished" and (whole.path / "02-tags.unfinished-1" / "metrics.jsonl").is_file()
-    timing = {"step_time"}
-    assert [{k: v for k, v in row.items() if k not in timing} for row in whole.rows] == [
-        {k: v for k, v in row.items() if k not in timing} for row in staged.rows
-    ]
+    with pytest.warns(UserWarning, match="closure calls was list .* nothing is wrong"):
+        whole = gn.train_stages(model, tokenizer, task, stopping, settings, name="stopped", resume="auto")
+    assert whole.runs[1].info["resumed"][0]["step"] == 1
+    assert_same(whole, staged)
     assert_adapter(model, adapter_of(staged))
+    # Without a checkpoint to go on from, the stage begins again, and what it left is kept.
+    for manifest in (kept / "02-tags").glob("checkpoints/*/manifest.json"):
+        manifest.unlink()
+    again()
+    with pytest.warns(UserWarning, match=r"no complete checkpoint \(checkpoint-1: it has no manifest.* begins again"):
+        whole = gn.train_stages(model, tokenizer, task, stopping, settings, name="kept", resume=True)
+    assert (kept / "02-tags.unfinished-1" / "metrics.jsonl").is_file() and "resumed" not in whole.runs[1].info
+    assert_same(whole, staged)
+
+
+def assert_same(whole: gn.StagedRun, staged: gn.StagedRun) -> None:
+    assert whole.status == staged.status == "finished" and "To go on" not in repr(whole)
+    drop = {"step_time"}
+    assert [{k: v for k, v in row.items() if k not in drop} for row in whole.rows] == [
+        {k: v for k, v in row.items() if k not in drop} for row in staged.rows
+    ]
+
+
+def test_stages_killed_at_any_place_end_as_if_nothing_had_happened(tiny_folder: Path, tmp_path: Path) -> None:
+    root = str(tmp_path / "runs")
+    command = [sys.executable, "-m", "tests.killed_stages", str(tiny_folder), root]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+    killed = gn.open_stages(tmp_path / "runs" / "killed")
+    assert [run.status for run in killed.runs] == ["finished", "crashed"]
+    # The end is done by this process, which has nothing of the others but their files.
+    threads = torch.get_num_threads()
+    try:
+        killed_stages.train(*killed_stages.loaded(str(tiny_folder), root), "killed")
+    finally:
+        torch.set_num_threads(threads)
+    whole = gn.open_stages(tmp_path / "runs" / "whole")
+    assert [run.info["resumed"][0]["step"] for run in killed.runs] == [0, 2] and "resumed" not in whole.last.info
+    assert_same(killed, whole)
+    factors = [row["brevity/factor"] for row in whole.rows]
+    assert all(after < before for before, after in itertools.pairwise(factors)), (
+        "the second stage knows what the first learnt"
+    )
+    ours, theirs = (load_file(run.last.adapter_path / "adapter_model.safetensors") for run in (killed, whole))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_start_without_a_plan_is_begun_anew(tiny) -> None:
+    model, tokenizer, task, settings, again = tiny
+    again()
+    folder = Path(settings.run_root) / "early"
+    (folder / "start").mkdir(parents=True)  # killed while the adapter was saved
+    run = gn.train_stages(model, tokenizer, task, [gn.Stage(name="a", rewards=[brevity], steps=1)], settings,
+                          name="early", resume="auto")  # fmt: skip
+    assert run.status == "finished"
+    (folder / "stages.json").unlink()
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        gn.train_stages(model, tokenizer, task, stages(), settings, name="early", resume="auto")
+    assert (folder / "01-a" / "metrics.jsonl").is_file(), "what was trained is never removed"
+
+
+def test_alerts_stand_at_their_step_in_the_curves_of_all_stages(
+    staged: gn.StagedRun, tmp_path: Path, monkeypatch
+) -> None:
+    copy = tmp_path / "alerted"
+    shutil.copytree(staged.path, copy)
+    for folder, step in (("01-short", 2), ("02-tags", 1)):
+        alert = gn.Alert(rule="kl_spike", severity="info", step=step, message="KL 3.", why="Odd text.", advice="Look.")
+        (copy / folder / "alerts.jsonl").write_text(json.dumps(alert.to_dict()) + "\n")
+    opened = gn.open_stages(copy)
+    assert [(alert.step, alert.message) for alert in opened.alerts()] == [(2, "short: KL 3."), (4, "tags: KL 3.")]
+    text = " ".join(text.get_text() for text in opened.plot().texts)
+    assert "step 4: tags: KL 3." in text and "step 2: short: KL 3." in text
+
+
+other_tags = gn.rewards.xml_tags(format=gn.think_answer())
 
 
 def test_only_the_same_stages_go_on(staged: gn.StagedRun, tiny) -> None:
@@ -145,6 +221,10 @@ def test_only_the_same_stages_go_on(staged: gn.StagedRun, tiny) -> None:
         (stages(steps=4), "'short' of 'two' was planned with other max_steps"),
         (stages()[:1], r"has the stages \['short', 'tags'\]"),
         ([stages()[0], gn.Stage(name="tags", rewards=[gn.rewards.xml_tags()], steps=2)], "other rewards"),
+        (
+            [stages()[0], gn.Stage(name="tags", rewards=[stages()[1].rewards[0], other_tags], steps=2)],
+            "other parameters of the reward 'xml_tags': format.name was 'xml', is 'think'",
+        ),
     ):
         with pytest.raises(ValueError, match=told):
             gn.train_stages(model, tokenizer, task, changed, settings, name="two", resume=True)
@@ -154,6 +234,8 @@ def test_only_the_same_stages_go_on(staged: gn.StagedRun, tiny) -> None:
         gn.train_stages(model, tokenizer, task, stages(), settings, name="two")
     with pytest.raises(ValueError, match="needs the name"):
         gn.train_stages(model, tokenizer, task, stages(), settings, resume=True)
+    with pytest.raises(ValueError, match="resume = 'Auto' must be"):
+        gn.train_stages(model, tokenizer, task, stages(), settings, name="two", resume="Auto")
 
 
 def broken(completions: list, **columns: object) -> list[float]:
