@@ -21,10 +21,11 @@ PANEL_STYLE = """<style>
 .gn-lab.gn-export .gn-code { align-items: flex-start; }
 .gn-lab.gn-export .gn-code pre { max-height: 130px; }
 .gn-lab .gn-formats .widget-checkbox { width: auto; margin: 0; height: 24px; line-height: 24px; min-height: 0; }
-.gn-lab .gn-plan td { max-width: 420px; overflow-wrap: anywhere; }
+.gn-lab .gn-plan td { max-width: 420px; }
+.gn-lab .gn-plan td:last-child { min-width: 150px; overflow-wrap: anywhere; }
+.gn-lab .gn-plan code { white-space: nowrap; }
 .gn-lab .gn-stages { margin: 8px 0 0; padding: 0; list-style: none; }
-.gn-lab .gn-stages li { padding: 1px 0; }
-.gn-lab .gn-stages .gn-mark { display: inline-block; width: 74px; }
+.gn-lab .gn-stages li { padding: 1px 0; display: grid; grid-template-columns: 64px 1fr; }
 .gn-lab .gn-result { border-top: 1px solid var(--gn-line); padding: 10px 0 6px; }
 .gn-lab .gn-result:first-child { border-top: none; padding-top: 2px; }
 .gn-lab .gn-result .gn-name { font-weight: 600; margin-right: 8px; }
@@ -84,7 +85,8 @@ def run_view(run: Run | None, root: str) -> str:
     comparison = run.comparison()
     measured = comparison["sentence"] if comparison else "not measured: gn.compare(run, task) before you export"
     facts = [("State", run.status_sentence), ("Base model", run.settings.model), ("Held-out", measured)]
-    facts += [("Exported before", str(entry["path"])) for entry in run.exports()[-2:]]
+    made = list(dict.fromkeys(str(entry["path"]) for entry in run.exports()))
+    facts += [("Exports so far", ", ".join(made[-4:]))] if made else []
     return '<dl class="gn-facts">' + "".join(f"<dt>{said(a)}</dt><dd>{said(b)}</dd>" for a, b in facts) + "</dl>"
 
 

@@ -6,8 +6,10 @@ import html
 import re
 from collections.abc import Sequence
 
-# Every punctuation that CommonMark gives a meaning to inside a line.
-_MEANINGFUL = re.compile(r"([\\`*_{}\[\]()#+!|~$^=:-])")
+# What CommonMark, and the Hub's mathematics, give a meaning to inside a line; underscores only at the edge of a word.
+_MEANINGFUL = re.compile(r"([\\`*{}\[\]#!|~$^]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
+# What makes a heading, a list, a quotation or a rule of a line that begins with it.
+_BEGINNING = re.compile(r"^(\d*)([-+=>.):])")
 _RUNS = re.compile(r"`+")
 
 
@@ -17,7 +19,8 @@ def plain(text: object) -> str:
     >>> plain("a|b *c* <script>")
     'a\\|b \\*c\\* &lt;script&gt;'
     """
-    return html.escape(_MEANINGFUL.sub(r"\\\1", _on_one_line(text)), quote=False)
+    marked = _BEGINNING.sub(r"\1\\\2", _MEANINGFUL.sub(r"\\\1", _on_one_line(text)))
+    return html.escape(marked, quote=False)
 
 
 def span(text: object) -> str:

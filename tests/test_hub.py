@@ -19,10 +19,10 @@ import grpo_nb as gn
 from grpo_nb import hub as hub_module
 from grpo_nb.hub_files import NotPushable
 from grpo_nb.model_card import write_export_card
-from tests.conftest import ROOT
 from tests.fake_hub import FakeHub, Repo, running
 from tests.written_run import write_run
 
+ROOT = Path(__file__).resolve().parent.parent
 TOKEN = "hf_" + "W" * 34
 READER = "hf_" + "R" * 34
 
@@ -210,6 +210,25 @@ def test_somebody_else_commits_meanwhile(hub: FakeHub, export: Path, monkeypatch
     with pytest.raises(hub_module.PushError, match=r"holds other content \(theirs.txt\)"):
         push(hub, export)
     assert hub.repos["me/model"].files["theirs.txt"] == b"theirs" and len(remote(hub)) == 1
+
+
+@pytest.mark.parametrize("name", ["config.json", "model-00001-of-00002.safetensors"])
+def test_what_arrived_otherwise_is_noticed(
+    hub: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    from huggingface_hub import HfApi
+
+    real = HfApi.create_commit
+
+    def spoils(self: HfApi, *args: object, **kwargs: object) -> object:
+        done = real(self, *args, **kwargs)
+        content = hub.repos["me/model"].files[name]
+        hub.repos["me/model"].files[name] = content[:-1] + b"?"
+        return done
+
+    monkeypatch.setattr(HfApi, "create_commit", spoils)
+    with pytest.raises(hub_module.PushError, match=f"is not what is here: {name} differ"):
+        push(hub, export)
 
 
 def spoil(export: Path, how: str) -> None:

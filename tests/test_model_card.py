@@ -122,7 +122,8 @@ def test_what_others_wrote_stays_text(run: gn.Run) -> None:
 def test_escaping() -> None:
     assert fence("````\nx").startswith("`````\n") and fence("````\nx").endswith("\n`````")
     assert span("a``b|c") == "``` a``b\\|c ```" and span("") == "`  `"
-    assert plain("1. <a>\n# b") == "1. &lt;a&gt; \\# b"
+    assert plain("1. <a>\n# b") == "1\\. &lt;a&gt; \\# b"
+    assert plain("- a_b _c_ p = 0.1 (x)") == "\\- a_b \\_c\\_ p = 0.1 (x)"
 
 
 def test_the_base_model_and_its_licence(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import grpo_nb as gn
 
 HOSTILE_NAME = "a|b *c* <script>alert(1)</script>"
 HOSTILE_SOURCE = """def reward(completions, **columns):
-    '''````
+    '''
+````
 | not | a table |
 # not a heading
 </details>'''
