@@ -173,7 +173,9 @@ class Recorder(TrainerCallback):
             self._warned.add(subject)
             try:
                 warnings.warn(text, stacklevel=2)
-            except Warning as error:  # where warnings are errors, they end the training, but not in the middle of a step
+            except (
+                Warning
+            ) as error:  # where warnings are errors, they end the training, but not in the middle of a step
                 self._keep(error)
 
     def _show(self, row: Mapping[str, float]) -> None:
