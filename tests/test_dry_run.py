@@ -154,3 +154,4 @@ def test_a_4_bit_adapter_keeps_its_precision_and_its_numbers(tiny, tiny_folder: 
         model, tokenizer, task, [brevity], settings.replace(load_in_4bit=True, max_steps=1), name="packed"
     )  # fmt: skip
     assert first.table.equals(run.completions(1))
+    assert {after[name].dtype for name in before} == {torch.float32}, "training rounded it"
