@@ -45,7 +45,7 @@ def test_it_is_verified_through_llama_cpp(exported: Export, tiny_run: gn.Run) ->
     }  # fmt: skip
     verification = json.loads((exported.path / "verification.json").read_text())
     assert verification == exported.verification and all(verification["checks"].values())
-    assert len(verification["checks"]) == 6 and verification["imported_unsloth_or_kit"] == []
+    assert len(verification["checks"]) == 8 and verification["imported_unsloth_or_kit"] == []
     assert verification["prompts"] == 10 and verification["equal_greedy_text_near_ties_aside"] >= 0.8
     assert exported.file.name == "tiny-q8_0.gguf" and exported.kind == "gguf"
     assert exported.sentence in repr(gn.open_run(tiny_run.path))
@@ -72,16 +72,19 @@ def test_files_that_are_something_else(
     assert "is not the trained one" in said and "log-probabilities within 0.1 nats" in said
     assert "chat template" not in said and "same tokens" not in said
 
-    # The chat template was lost on the way, and llama.cpp takes its own default.
-    bare = tmp_path / "bare.gguf"
-    command = [sys.executable, "-m", "gguf.scripts.gguf_new_metadata", "--remove-metadata", "tokenizer.chat_template"]
-    subprocess.run([*command, str(exported.file), str(bare)], check=True, capture_output=True)
-    other = tmp_path / "other.gguf"
+    def changed(name: str, *options: str) -> Path:
+        command = [sys.executable, "-m", "gguf.scripts.gguf_new_metadata", "--force", *options]
+        subprocess.run([*command, str(exported.file), str(tmp_path / name)], check=True, capture_output=True)
+        return tmp_path / name
+
+    # llama.cpp has a template in reserve, which happens to be this one; others have none.
+    said = refused(changed("bare.gguf", "--remove-metadata", "tokenizer.chat_template"))
+    assert "the file holds the chat template (none)" in said
     template = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
-    command = [sys.executable, "-m", "gguf.scripts.gguf_new_metadata", "--chat-template", template]
-    subprocess.run([*command, str(exported.file), str(other)], check=True, capture_output=True)
-    assert "chat template renders the same text (0 of 10 prompts)" in refused(other)
-    assert bare.stat().st_size < exported.file.stat().st_size
+    said = refused(changed("other.gguf", "--chat-template", template))
+    assert "chat template renders the same text (0 of 10 prompts)" in said and "chat template (another)" in said
+    said = refused(changed("endless.gguf", "--special-token-by-id", "eos", "5"))
+    assert "the file names the end token (5, the tokenizer's 2)" in said
 
 
 def test_doctored_answers_are_seen(exported: Export, merged: Export, tiny_run: gn.Run) -> None:
