@@ -139,6 +139,7 @@ def _verify(run: Run, merged: Path, file: Path, quantization: str, report: Repor
     }
     report("comparing it with the merged model")
     verification = run_check("verify_gguf.py", request, "the GGUF file")
+    _add_file_checks(verification, file, merged)
     texts = [answer.text for answer in answers]
     verification |= scored(run, texts, verification.pop("texts_of_merged"), "merged")
     add_score_check(verification, "merged model", "merged")
@@ -147,6 +148,28 @@ def _verify(run: Run, merged: Path, file: Path, quantization: str, report: Repor
         verification["sha256"] = hashlib.file_digest(opened, "sha256").hexdigest()
     require_passed(verification, "the GGUF file")
     return verification
+
+
+def _add_file_checks(verification: dict[str, Any], file: Path, merged: Path) -> None:
+    """Add what the file itself says: llama.cpp has a template and end tokens of its own in reserve, other programs have not."""
+    from gguf import GGUFReader
+    from transformers import AutoTokenizer
+
+    tokenizer, fields = AutoTokenizer.from_pretrained(merged), GGUFReader(str(file)).fields
+
+    def held(name: str) -> Any:
+        return fields[name].contents() if name in fields else None
+
+    template, end = held("tokenizer.chat_template"), held("tokenizer.ggml.eos_token_id")
+    is_same = template is not None and template.strip() == str(tokenizer.chat_template).strip()
+    verification["checks"] |= {
+        "the file holds the chat template": is_same,
+        "the file names the end token": end == tokenizer.eos_token_id,
+    }
+    verification["measured"] |= {
+        "the file holds the chat template": "" if is_same else "none" if template is None else "another",
+        "the file names the end token": f"{end}, the tokenizer's {tokenizer.eos_token_id}",
+    }
 
 
 def _write_modelfile(run: Run, merged: Path, staged: Path, name: str) -> None:

@@ -45,7 +45,7 @@ def test_it_is_verified_through_llama_cpp(exported: Export, tiny_run: gn.Run) ->
     }  # fmt: skip
     verification = json.loads((exported.path / "verification.json").read_text())
     assert verification == exported.verification and all(verification["checks"].values())
-    assert len(verification["checks"]) == 6 and verification["imported_unsloth_or_kit"] == []
+    assert len(verification["checks"]) == 8 and verification["imported_unsloth_or_kit"] == []
     assert verification["prompts"] == 10 and verification["equal_greedy_text_near_ties_aside"] >= 0.8
     assert exported.file.name == "tiny-q8_0.gguf" and exported.kind == "gguf"
     assert exported.sentence in repr(gn.open_run(tiny_run.path))
@@ -72,16 +72,19 @@ def test_files_that_are_something_else(
     assert "is not the trained one" in said and "log-probabilities within 0.1 nats" in said
     assert "chat template" not in said and "same tokens" not in said
 
-    # The chat template was lost on the way, and llama.cpp takes its own default.
-    bare = tmp_path / "bare.gguf"
-    command = [sys.executable, "-m", "gguf.scripts.gguf_new_metadata", "--remove-metadata", "tokenizer.chat_template"]
-    subprocess.run([*command, str(exported.file), str(bare)], check=True, capture_output=True)
-    other = tmp_path / "other.gguf"
+    def changed(name: str, *options: str) -> Path:
+        command = [sys.executable, "-m", "gguf.scripts.gguf_new_metadata", "--force", *options]
+        subprocess.run([*command, str(exported.file), str(tmp_path / name)], check=True, capture_output=True)
+        return tmp_path / name
+
+    # llama.cpp has a template in reserve, which happens to be this one; others have none.
+    said = refused(changed("bare.gguf", "--remove-metadata", "tokenizer.chat_template"))
+    assert "the file holds the chat template (none)" in said
     template = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
-    command = [sys.executable, "-m", "gguf.scripts.gguf_new_metadata", "--chat-template", template]
-    subprocess.run([*command, str(exported.file), str(other)], check=True, capture_output=True)
-    assert "chat template renders the same text (0 of 10 prompts)" in refused(other)
-    assert bare.stat().st_size < exported.file.stat().st_size
+    said = refused(changed("other.gguf", "--chat-template", template))
+    assert "chat template renders the same text (0 of 10 prompts)" in said and "chat template (another)" in said
+    said = refused(changed("endless.gguf", "--special-token-by-id", "eos", "5"))
+    assert "the file names the end token (5, the tokenizer's 2)" in said
 
 
 def test_doctored_answers_are_seen(exported: Export, merged: Export, tiny_run: gn.Run) -> None:
@@ -101,8 +104,8 @@ def test_doctored_answers_are_seen(exported: Export, merged: Export, tiny_run: g
     assert failed(prompt=lambda a: a["prompt"] + " ") == ["chat template renders the same text"]
     assert failed(prompt_ids=lambda a: [1, *a["prompt_ids"]]) == ["prompts are read as the same tokens"]
     assert any("log-probabilities" in f for f in failed(log_probs=lambda a: [x - 0.5 for x in a["log_probs"]]))
-    # Another word in the place of the third, and a text to go with it.
-    other = failed(ids=lambda a: [*a["ids"][:2], 5000, *a["ids"][3:]], text=lambda a: a["text"] + " and more")
+    # Another first word, and a text to go with it.
+    other = failed(ids=lambda a: [5000, *a["ids"][1:]], text=lambda a: "Other " + a["text"])
     assert any("greedy text equal" in name for name in other)
 
 
@@ -231,7 +234,7 @@ def test_families_write_what_the_tokenizer_writes(name: str, template: str, bos:
         assert family is not None and family.name == name
     rendered = tokenizer.apply_chat_template(LONGER, add_generation_prompt=True, tokenize=False)
     assert rendered.endswith(gguf_modelfile.render_chat(family.template, LONGER))
-    tokenizer.chat_template = template.replace("'\n'", "'\n\n'").replace("\n\n'", "\n'") + "!"
+    tokenizer.chat_template = template + "!"
     assert gguf_modelfile.family_of(tokenizer, [CHAT]) is None
 
 
