@@ -34,7 +34,7 @@ def rebuild_reward(entry: Mapping[str, Any]) -> tuple[Reward | None, str]:
     try:
         made = _made(kind, "", parts)
         name = name_of(made)
-    except (ValueError, TypeError, SyntaxError, KeyError) as error:
+    except Exception as error:  # whatever a damaged record, or one made up by somebody, leads to
         return None, f"its parameters do not fit this version of the kit ({error})"
     return (made, "") if name == entry["name"] else (None, f"it would be named {name}")
 

@@ -105,6 +105,18 @@ def test_source_that_is_not_the_function_alone_is_not_run(tmp_path: Path, task: 
         assert __import__("re").search(why, bundle.missing_rewards["short"]), bundle.missing_rewards
 
 
+@pytest.mark.parametrize("value", ["Fraction(1, 0)", "__import__('os').getcwd()", "tuple of 9", "AnswerFormat", "open"])
+def test_a_record_made_up_by_somebody_runs_nothing(tmp_path: Path, task: gn.Task, value: str) -> None:
+    path = gn.write_bundle(
+        write_run(tmp_path / "a", task=task, rewards=[gn.rewards.number()]), tmp_path / "b", task=task
+    )
+    record = json.loads((path / "bundle.json").read_text())
+    record["rewards"][0]["parts"]["units"] = value
+    (path / "bundle.json").write_text(json.dumps(record))
+    bundle = gn.open_bundle(path)
+    assert bundle.rewards == [] and "do not fit this version" in bundle.missing_rewards["number"]
+
+
 def test_what_differs_here_is_said(tmp_path: Path, task: gn.Task, monkeypatch: pytest.MonkeyPatch) -> None:
     run = write_run(tmp_path / "a", task=task, rewards=[gn.rewards.number(tolerance=0.5), gn.rewards.xml_tags()])
     path = gn.write_bundle(run, tmp_path / "b", task=task)
