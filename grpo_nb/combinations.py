@@ -27,6 +27,8 @@ class Combination:
     """None: no vLLM fits, and Unsloth's own generation is used, which is slower."""
     evidence: str
     """What is known about it, and how."""
+    unbounded: tuple[str, ...] = ()
+    """Packages whose bounds in requirements.txt, made for the first row, do not go with this vLLM."""
 
 
 _RESOLVED = "resolved for Python 3.11 to 3.13; not yet run on a GPU"
@@ -35,7 +37,10 @@ COMBINATIONS = (
     Combination(name="cpu", torch="2.13.0", cuda=None, vllm=None, evidence="trained and tested here, November 2026"),
     Combination(name="cuda13", torch="2.13.0", cuda=13, vllm="0.31.0", evidence=_RESOLVED),
     # vLLM 0.20 to 0.26 ask for torch 2.11.0 exactly, 0.27 to 0.31 for 2.13.0 (their metadata).
-    Combination(name="cuda13-torch2.11", torch="2.11.0", cuda=13, vllm="0.26.0", evidence=_RESOLVED),
+    # vLLM 0.26.0 comes with a nvidia-cutlass-dsl that asks for protobuf<7.
+    Combination(
+        name="cuda13-torch2.11", torch="2.11.0", cuda=13, vllm="0.26.0", evidence=_RESOLVED, unbounded=("protobuf",)
+    ),
     # Colab as it is handed out. On the registry there is no vLLM for CUDA 12 that takes torch 2.11.
     Combination(name="cuda12-torch2.11", torch="2.11.0", cuda=12, vllm=None, evidence=_RESOLVED),
     Combination(name="cuda12", torch="2.13.0", cuda=12, vllm=None, evidence=_RESOLVED),

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grpo_nb.combinations import Choice, Found, choose
+from grpo_nb.combinations import BY_NAME, Choice, Found, choose
 from grpo_nb.environment_gpu import has_nvidia_smi, read_driver
 from grpo_nb.environment_machine import find_host
 from grpo_nb.environment_packages import installed_version, read_torch_build
@@ -134,6 +134,8 @@ def requirements(folder: Path, choice: Choice, installed: Mapping[str, str]) -> 
     it stays, unless a pinned package asks for more.
     """
     lines = []
+    row = BY_NAME.get(choice.combination)
+    unbounded = row.unbounded if row is not None and choice.vllm is not None else ()
     for line in _read(folder / "requirements.txt"):
         name = _name(line)
         if name in _NOT_FOR_A_KERNEL:
@@ -141,7 +143,7 @@ def requirements(folder: Path, choice: Choice, installed: Mapping[str, str]) -> 
         if name == "torch":
             if choice.torch is not None:
                 lines.append(f"torch=={choice.torch}")
-        elif "==" in line or name not in installed:
+        elif "==" in line or (name not in installed and name not in unbounded):
             lines.append(line)
         else:
             lines.append(name)
