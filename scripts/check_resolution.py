@@ -76,8 +76,8 @@ def resolve(lines: list[str], pins: list[str], python: str) -> dict[str, str]:
         wanted.write_text("\n".join(lines))
         held.write_text("\n".join(pins))
         command = [
-            uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--only-binary", ":all:", "--constraint", str(held),
-            "--python-version", python, "--python-platform", PLATFORM, str(wanted), "--output-file", str(out),
+            uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--only-binary", ":all:", str(wanted),
+            "--constraint", str(held), "--python-version", python, "--python-platform", PLATFORM, "--output-file", str(out),
         ]  # fmt: skip
         # Its own network settings; what pip is told by its variables, uv does not read.
         environment = {"UV_HTTP_TIMEOUT": "180"} | os.environ
