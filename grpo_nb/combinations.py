@@ -1,8 +1,8 @@
 """The combinations of torch, CUDA and vLLM that go together, and the choice among them. The one table of its kind.
 
-vLLM's compiled part fits one torch release and one CUDA. On the registry every vLLM since 0.20 is built for CUDA 13, and so
-is torch since 2.11, while Colab has torch 2.11.0 for CUDA 12.8 (its package list of August 2026): there, vLLM means another
-torch.
+vLLM's compiled part fits one torch release and one CUDA. On the registry vLLM is built for CUDA 13 since 0.21 (vllm issue
+43435), and so is torch since 2.11, while Colab has torch 2.11.0 for CUDA 12.8 (its package list of August 2026): there, vLLM
+means another torch.
 
 The versions of everything else stand in requirements.txt; `scripts/check_resolution.py` proves that each row can be
 installed with them, and docs/install.md shows when it last did. Imports the standard library alone: this runs before

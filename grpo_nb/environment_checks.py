@@ -95,7 +95,7 @@ def import_order_row(machine: Machine) -> Check:
     if machine.early:
         found = f"{' and '.join(machine.early)} {'was' if len(machine.early) == 1 else 'were'} imported before unsloth"
         return Check("import order", "problem", found, f"Import grpo_nb first. {restart(machine)}")
-    return Check("import order", "ok", "unsloth comes first")
+    return Check("import order", "ok", "nothing that unsloth patches was imported before it")
 
 
 def loaded_row(machine: Machine) -> Check:

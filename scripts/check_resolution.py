@@ -21,6 +21,7 @@ import sys
 import tempfile
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -30,7 +31,7 @@ from grpo_nb.installing import constraints, requirements  # noqa: E402
 
 RESULT = ROOT / "docs" / "resolution.json"
 PYTHONS = ("3.11", "3.12", "3.13")
-# manylinux_2_28, which uv takes by default, is too old for one need of vLLM (llguidance 1.7).
+# manylinux_2_28, which uv takes by default, is too old for a need of vLLM (llguidance 1.7 has wheels from 2.31 on).
 PLATFORM = "x86_64-manylinux_2_35"
 # What Colab has before the cell runs (its package list of 19 August 2026), as far as the kit asks for it or holds it. Its
 # torch is left out: the build for CUDA 12.8 is not on the registry, so the release stands for it.
@@ -90,6 +91,21 @@ def resolve(lines: list[str], pins: list[str], python: str) -> dict[str, str]:
         return {name.strip(): version.strip() for name, version in pairs}
 
 
+def table(result: dict[str, Any]) -> str:
+    """Return the Markdown that docs/install.md shows of a result: one line for each row and host, all Pythons in it."""
+    lines = [
+        "| combination | host | torch | vLLM | numpy | packages, by Python |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in COMBINATIONS:
+        for host in HOSTS:
+            found = [r for r in result["results"] if (r["combination"], r["host"]) == (row.name, host)]
+            counts = ", ".join(f"{r['python']}: {r['packages']}" for r in found)
+            numpy = " or ".join(sorted({r["versions"]["numpy"] for r in found}))
+            lines.append(f"| {row.name} | {host} | {row.torch} | {row.vllm or 'none'} | {numpy} | {counts} |")
+    return "\n".join(lines)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=[row.name for row in COMBINATIONS], help="one row; nothing is written")
@@ -120,7 +136,7 @@ def main() -> int:
             "results": results,
         }
         RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        print(f"wrote {RESULT.relative_to(ROOT)}")
+        print(f"wrote {RESULT.relative_to(ROOT)}; docs/install.md shows it as\n\n{table(result)}")
     return 0
 
 

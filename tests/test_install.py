@@ -16,6 +16,7 @@ from grpo_nb.combinations import BY_NAME, COMBINATIONS, Choice, Found, choose
 from grpo_nb.environment import EnvironmentProblem
 from grpo_nb.installing import constraints, install, is_met, requirements
 from grpo_nb.installing_pip import _worth_saying, explain
+from scripts import check_resolution
 
 ROOT = Path(__file__).resolve().parent.parent
 COLAB_T4 = Found(torch="2.11.0+cu128", torch_cuda=12, has_gpu=True, driver_cuda=13)
@@ -152,6 +153,24 @@ def test_only_large_downloads_are_told() -> None:
     )
     assert _worth_saying("Downloading tyro-1.0-py3-none-any.whl (1.2 MB)") is None
     assert _worth_saying("Requirement already satisfied: numpy") is None
+
+
+def test_every_combination_was_resolved() -> None:
+    """The committed proof belongs to this table and these pins, and covers every row, host and Python."""
+    result = json.loads(check_resolution.RESULT.read_text())
+    stale = (
+        "the table or the pins changed: run scripts/check_resolution.py, and put what it prints into docs/install.md"
+    )
+    assert result["fingerprint"] == check_resolution.fingerprint(), stale
+    seen = {(r["combination"], r["host"], r["python"]) for r in result["results"]}
+    hosts, pythons = check_resolution.HOSTS, ("3.11", "3.12", "3.13")
+    assert seen == {(row.name, host, python) for row in COMBINATIONS for host in hosts for python in pythons}
+    for r in result["results"]:
+        row, versions = BY_NAME[r["combination"]], r["versions"]
+        assert (versions["torch"], versions.get("vllm")) == (row.torch, row.vllm), r
+        assert r["host"] == "new environment" or versions["numpy"] == check_resolution.COLAB["numpy"], "numpy moved"
+    docs = (ROOT / "docs" / "install.md").read_text()
+    assert check_resolution.table(result) in docs and result["date"] in docs
 
 
 # The real pip, in an environment of its own, with wheels that hold one line each.
