@@ -197,7 +197,6 @@ class Sandbox:
         self.wheels.mkdir()
         self.clone.mkdir()
         (self.clone / "grpo_nb").symlink_to(ROOT / "grpo_nb")
-        # numpy 1 would do for torch, and numpy 2 is there: it has to stay.
         for name, version in PINNED.items():
             make_wheel(self.wheels, name, version, ("numpy", "helper>=2") if name == "torch" else ())
         make_wheel(self.wheels, "transformers", "5.15.0")
@@ -205,6 +204,8 @@ class Sandbox:
         for name, version in (("numpy", "2.1.3"), ("numpy", "2.4.0"), ("helper", "1.0"), ("helper", "2.0"), ("tyro", "1.5"),
                               ("unsloth", "2026.10.9"), ("torchao", "0.10.0"), ("torchvision", "0.26.0")):  # fmt: skip
             make_wheel(self.wheels, name, version, ("certifi>=9999",) if name == "unsloth" else ())
+        # The newest would bring another numpy; the one before it does not.
+        make_wheel(self.wheels, "tyro", "1.6", ("numpy>=2.3",))
         lines = [f"{name}=={version}" for name, version in PINNED.items()]
         (self.clone / "requirements.txt").write_text("# pins\n" + "\n".join([*lines, "tyro>=1.0,<2", "pytest>=9", ""]))
         (self.clone / "requirements-no-deps.txt").write_text("unsloth==2026.10.9\n")
@@ -262,7 +263,8 @@ def test_a_new_colab_session(sandbox: Sandbox) -> None:
     assert done["is_ready"] and done["verdict"].startswith("Ready (cpu)"), said
     versions = sandbox.versions()
     assert PINNED.items() <= versions.items() and versions["unsloth"] == "2026.10.9"
-    assert versions["numpy"] == "2.1.3", "numpy 2.4.0 is on the index, and the kernel has 2.1.3 loaded"
+    assert versions["numpy"] == "2.1.3", "tyro 1.6 would bring numpy 2.4.0, and the kernel has 2.1.3 loaded"
+    assert versions["tyro"] == "1.5"
     assert "pytest" not in versions and "torchao" not in versions and "torchvision" not in versions
     assert "Installing for cpu" in said and "removing torchvision and torchao" in said
 
