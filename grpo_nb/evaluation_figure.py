@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _BEFORE, _AFTER, _GAINED, _LOST, _KEPT, _WRONG = "#777777", "#0072B2", "#009E73", "#D55E00", "#BBBBBB", "#E4E4E4"
 _INK, _SOFT, _GRID = "#333333", "#666666", "#EEEEEE"
 _WIDTH, _HEIGHT = 10.0, 3.7
+_FOOT = 0.17  # share of the height that the words below take
 
 
 def alternative_text(comparison: Comparison) -> str:
@@ -25,10 +26,12 @@ def alternative_text(comparison: Comparison) -> str:
 
 def comparison_figure(comparison: Comparison, *, has_words: bool = True) -> Figure:
     """Draw a comparison with 95 % intervals, and below it the sentence that says the same, if it stands by itself."""
-    figure = Figure(figsize=(_WIDTH, _HEIGHT), facecolor="white")
-    accuracy = figure.add_axes((0.155, 0.48, 0.335, 0.39))
-    difference = figure.add_axes((0.575, 0.48, 0.385, 0.39))
-    changed = figure.add_axes((0.155, 0.225, 0.805, 0.075))
+    cut = 0.0 if has_words else _FOOT
+    figure = Figure(figsize=(_WIDTH, _HEIGHT * (1 - cut)), facecolor="white")
+    places = ((0.155, 0.48, 0.335, 0.39), (0.575, 0.48, 0.385, 0.39), (0.155, 0.225, 0.805, 0.075))
+    accuracy, difference, changed = (
+        figure.add_axes((x, (y - cut) / (1 - cut), width, height / (1 - cut))) for x, y, width, height in places
+    )
     _draw_accuracy(accuracy, comparison)
     _draw_difference(difference, comparison)
     _draw_changed(changed, comparison)

@@ -167,7 +167,7 @@ def test_a_run_remembers_what_it_was_trained_on(tiny_run: gn.Run, tmp_path: Path
 
 
 def test_a_task_for_the_harness(tiny_run: gn.Run, tmp_path: Path) -> None:
-    """As lm-evaluation-harness 0.4.13 reads it, which ran this by hand (docs/evaluation.md); here what it is given."""
+    """What lm-evaluation-harness is given (docs/evaluation.md)."""
     import yaml
 
     tokenizer = tiny_run.tokenizer
