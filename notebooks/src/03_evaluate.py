@@ -28,24 +28,7 @@
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
 
 # %% [markdown]
-# ## Install
-#
-# From a clone of the repository there is nothing to do: `make lab` has made the environment. On Colab this cell fetches the
-# kit and installs it, which takes some minutes; then restart the session and go on with the next cell.
-
-# %%
-import importlib.util
-import subprocess
-import sys
-
-REPOSITORY = "@REPOSITORY@"
-if importlib.util.find_spec("grpo_nb") is None:
-    subprocess.run(["git", "clone", "--depth=1", REPOSITORY, "grpo_nb_clone"], check=True)
-    pip = [sys.executable, "-m", "pip", "install", "-q"]
-    subprocess.run([*pip, "-r", "grpo_nb_clone/requirements.txt"], check=True)
-    subprocess.run([*pip, "--no-deps", "-r", "grpo_nb_clone/requirements-no-deps.txt"], check=True)
-    subprocess.run([*pip, "--no-deps", "./grpo_nb_clone"], check=True)
-    print("Installed. Restart the session now, then run the next cell.")
+# @CELLS _install.py@
 
 # %% [markdown]
 # ## Check the machine
@@ -61,13 +44,15 @@ gn.check_environment()
 # ## Settings
 #
 # The only cell to edit. `RUN` is the folder of a run, such as `"runs/2026-11-21_10-00-00"` from the quickstart; its own held-out
-# questions are asked. Without one, a short run is made here.
+# questions are asked. Without one, a run of `STEPS` steps is made here. `SAMPLES` is the number of answers to each of `QUESTIONS`
+# questions, for pass@k. In Colab, `DRIVE = "grpo_nb/evaluate"` keeps the run in that folder of your Google Drive.
 
 # %% tags=["parameters"]
-RUN = None
-STEPS = 20  # of the run that is made if there is none
-SAMPLES = 4  # answers to each question, for pass@k
-QUESTIONS = 32  # asked with samples, which takes SAMPLES times as long
+RUN = ""  # @param {"type": "string"}
+STEPS = 14  # @param {"type": "integer"}
+SAMPLES = 4  # @param {"type": "integer"}
+QUESTIONS = 32  # @param {"type": "integer"}
+DRIVE = ""  # @param {"type": "string"}
 
 # %% [markdown]
 # ## A run
@@ -75,8 +60,8 @@ QUESTIONS = 32  # asked with samples, which takes SAMPLES times as long
 # The training of the quickstart, if you have none yet. You should see the curves, or the summary of your own run.
 
 # %%
-if RUN is None:
-    settings = gn.preset("cpu", max_steps=STEPS)
+if not RUN:
+    settings = gn.preset("cpu", max_steps=STEPS, run_root=gn.run_folder(DRIVE, report=print))
     model, tokenizer = gn.load_model(settings, report=print)
     task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
     rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=1.0)]

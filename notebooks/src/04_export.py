@@ -29,24 +29,7 @@
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
 
 # %% [markdown]
-# ## Install
-#
-# From a clone of the repository there is nothing to do: `make lab` has made the environment. On Colab this cell fetches the
-# kit and installs it, which takes some minutes; then restart the session and go on with the next cell.
-
-# %%
-import importlib.util
-import subprocess
-import sys
-
-REPOSITORY = "@REPOSITORY@"
-if importlib.util.find_spec("grpo_nb") is None:
-    subprocess.run(["git", "clone", "--depth=1", REPOSITORY, "grpo_nb_clone"], check=True)
-    pip = [sys.executable, "-m", "pip", "install", "-q"]
-    subprocess.run([*pip, "-r", "grpo_nb_clone/requirements.txt"], check=True)
-    subprocess.run([*pip, "--no-deps", "-r", "grpo_nb_clone/requirements-no-deps.txt"], check=True)
-    subprocess.run([*pip, "--no-deps", "./grpo_nb_clone"], check=True)
-    print("Installed. Restart the session now, then run the next cell.")
+# @CELLS _install.py@
 
 # %% [markdown]
 # ## Check the machine
@@ -62,14 +45,15 @@ gn.check_environment()
 # ## Settings
 #
 # The only cell to edit. `RUN` is the folder of a run, one of the earlier notebooks for example; while it is empty, a small one is
-# trained here: too short to be good, long enough to be exported. Nothing is sent anywhere while `PUSH_TO` is empty.
+# trained here: too short to be good, long enough to be exported. Nothing is sent anywhere while `PUSH_TO` is empty. In Colab,
+# `DRIVE = "grpo_nb/export"` keeps the run in that folder of your Google Drive.
 
 # %% tags=["parameters"]
-RUN = ""
-EXPORT_TO = "exports/notebook"
-PUSH_TO = ""
-MODEL = gn.EMBEDDED_MODEL
-STEPS = 6
+RUN = ""  # @param {"type": "string"}
+EXPORT_TO = "exports/notebook"  # @param {"type": "string"}
+PUSH_TO = ""  # @param {"type": "string"}
+STEPS = 6  # @param {"type": "integer"}
+DRIVE = ""  # @param {"type": "string"}
 
 # %% [markdown]
 # ## The run
@@ -79,7 +63,8 @@ STEPS = 6
 
 # %%
 changes = {"learning_rate": 5e-4, "warmup_steps": 0, "max_completion_length": 40, "per_device_train_batch_size": 8}
-settings = gn.open_run(RUN).settings if RUN else gn.preset("cpu", model=MODEL, max_steps=STEPS, **changes)
+changes["run_root"] = gn.run_folder(DRIVE, report=print)
+settings = gn.open_run(RUN).settings if RUN else gn.preset("cpu", max_steps=STEPS, **changes)
 model, tokenizer = gn.load_model(settings)
 task = gn.load_task("arithmetic", settings, train_size=100, holdout_size=24, tokenizer=tokenizer)
 if RUN:
