@@ -29,13 +29,23 @@ class Combination:
     """What is known about it, and how."""
     unbounded: tuple[str, ...] = ()
     """Packages whose bounds in requirements.txt, made for the first row, do not go with this vLLM."""
+    with_vllm: tuple[str, ...] = ()
+    """What this vLLM needs besides for the kit's models."""
 
 
 _RESOLVED = "resolved for Python 3.11 to 3.13; not yet run on a GPU"
 COMBINATIONS = (
     # The pins of requirements.txt and requirements-gpu.txt; a test keeps the two equal.
     Combination(name="cpu", torch="2.13.0", cuda=None, vllm=None, evidence="trained and tested here, November 2026"),
-    Combination(name="cuda13", torch="2.13.0", cuda=13, vllm="0.31.0", evidence=_RESOLVED),
+    # Since 0.28 vLLM loads 4-bit weights of bitsandbytes through a plugin.
+    Combination(
+        name="cuda13",
+        torch="2.13.0",
+        cuda=13,
+        vllm="0.31.0",
+        evidence=_RESOLVED,
+        with_vllm=("vllm-bnb-plugin==0.0.3",),
+    ),
     # vLLM 0.20 to 0.26 ask for torch 2.11.0 exactly, 0.27 to 0.31 for 2.13.0 (their metadata).
     # vLLM 0.26.0 comes with a nvidia-cutlass-dsl that asks for protobuf<7.
     Combination(

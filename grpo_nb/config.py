@@ -64,7 +64,7 @@ class Settings:
     """Completions per forward pass. Times accumulation, it must be a multiple of the group size: groups stay whole."""
     gradient_accumulation_steps: int = 1
     """More of these instead of a larger batch when memory is short."""
-    max_steps: int = 20
+    max_steps: int = 14
     """Where the arithmetic task has converged on every seed measured (docs/quickstart_seeds.md)."""
     learning_rate: float = 1e-4
     """High, for a LoRA on a small model and a short run. Larger models want 5e-6 to 2e-5."""

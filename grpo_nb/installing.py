@@ -148,7 +148,7 @@ def requirements(folder: Path, choice: Choice, installed: Mapping[str, str]) -> 
         else:
             lines.append(name)
     if choice.vllm is not None:
-        lines.append(f"vllm=={choice.vllm}")
+        lines += [f"vllm=={choice.vllm}", *(row.with_vllm if row is not None else ())]
     return lines
 
 

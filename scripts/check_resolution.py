@@ -52,7 +52,7 @@ def fingerprint() -> str:
     for file in ("requirements.txt", "requirements-no-deps.txt"):
         lines = (line.partition("#")[0].strip() for line in (ROOT / file).read_text().splitlines())
         digest.update("\n".join(line for line in lines if line).encode() + b"\0")
-    rows = [(row.name, row.torch, row.cuda, row.vllm, row.unbounded) for row in COMBINATIONS]
+    rows = [(row.name, row.torch, row.cuda, row.vllm, row.unbounded, row.with_vllm) for row in COMBINATIONS]
     digest.update(json.dumps([rows, COLAB, PYTHONS, PLATFORM]).encode())
     return digest.hexdigest()[:16]
 

@@ -31,6 +31,7 @@ def test_the_first_rows_are_the_pins_of_the_repository() -> None:
             for line in (ROOT / name).read_text().splitlines() if "==" in line and not line.startswith("#")}  # fmt: skip
     assert BY_NAME["cpu"].torch == BY_NAME["cuda13"].torch == pins["torch"]
     assert BY_NAME["cuda13"].vllm == pins["vllm"]
+    assert BY_NAME["cuda13"].with_vllm == (f"vllm-bnb-plugin=={pins['vllm-bnb-plugin']}",)
     assert len(BY_NAME) == len(COMBINATIONS)
     assert len({(row.torch, row.cuda) for row in COMBINATIONS}) == len(COMBINATIONS), "two rows for the same machine"
 
@@ -109,7 +110,7 @@ def test_what_pip_is_asked_for() -> None:
     held = constraints(keep, colab)
     assert {"numpy==2.1.3", "torch==2.11.0+cu128", "torchvision==0.26.0+cu128", "ipykernel==6.17.1"} <= set(held)
     new = choose(COLAB_T4)
-    assert {"torch==2.13.0", "vllm==0.31.0"} <= set(requirements(ROOT, new, colab))
+    assert {"torch==2.13.0", "vllm==0.31.0", "vllm-bnb-plugin==0.0.3"} <= set(requirements(ROOT, new, colab))
     assert "numpy==2.1.3" in constraints(new, colab)
     assert not [line for line in constraints(new, colab) if line.startswith("torch")]
 
