@@ -1,7 +1,7 @@
 """The published sizes of models that people train first, so that they can be planned without a network.
 
 The fields of each repository's `config.json` that weights and memory follow from, and how many positions the model was trained
-for, written down without access to the Hub. Tests compare the number of weights that follows with the published one, to the last weight.
+for, written down without access to the Hub. Tests compare the number of weights that follows with the published one, exactly.
 Any other model works too: its config.json is fetched, never its weights (`grpo_nb.planning_shapes`).
 """
 
