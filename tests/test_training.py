@@ -54,7 +54,8 @@ def test_the_run_directory_is_complete(tiny_run: gn.Run) -> None:
     assert (path / "figures" / "training.png").read_bytes().startswith(b"\x89PNG")
     assert len(tiny_run.holdout()) == 10
     card = (path / "README.md").read_text()
-    assert "brevity" in card and "base_model:" in card
+    assert "brevity" in card and "library_name: peft" in card
+    assert "base_model:" not in card, "a folder of this machine is no name on the Hub"
 
 
 def test_the_kl_is_real(tiny_run: gn.Run) -> None:
@@ -211,7 +212,7 @@ def test_beta_zero_is_not_measured(fresh, tiny_settings: gn.Settings) -> None:
     run = gn.train(model, tokenizer, task, [brevity], tiny_settings.replace(beta=0.0, max_steps=2), name="no-kl")
     assert all("kl" not in row for row in run.rows)
     card = (run.path / "README.md").read_text()
-    assert "KL not measured" in card and "Held-out: not measured yet" in card
+    assert "KL not measured" in card and "Not measured (`gn.compare(run, task)` does)." in card
 
 
 def test_a_model_the_fast_path_does_not_fit_trains_all_the_same(fresh, tiny_settings, monkeypatch) -> None:
