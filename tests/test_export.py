@@ -29,7 +29,8 @@ def test_it_is_verified_and_loads_anywhere(merged: export.Export, tiny_run: gn.R
     assert verification["passed"] and all(verification["checks"].values())
     assert verification["imported_unsloth_or_kit"] == []
     assert verification["retained_change"] >= 0.95
-    assert {f.suffix for f in merged.path.iterdir()} <= {".json", ".safetensors", ".jinja", ".md"}
+    files = [f for f in merged.path.rglob("*") if f.is_file()]
+    assert {f.suffix for f in files} <= {".json", ".safetensors", ".jinja", ".md", ".png"}
     assert "verified on" in repr(gn.open_run(tiny_run.path))
     code = (
         "import sys; from transformers import pipeline\n"

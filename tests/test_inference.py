@@ -109,7 +109,7 @@ def test_llama_cpp_answers_the_openai_client(embedded_gguf: Export, tmp_path: Pa
 @pytest.fixture
 def embedded_gguf(tmp_path: Path) -> Export:
     """The embedded model's own GGUF file in the shape of an export."""
-    from grpo_nb.models import _embedded_gguf
+    from grpo_nb.embedded_model import _embedded_gguf
 
     folder = tmp_path / "smol"
     folder.mkdir()
