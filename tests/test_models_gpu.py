@@ -275,7 +275,8 @@ def test_standby_is_asked_for_before_the_import_and_only_with_vllm(is_installed:
     real = importlib.util.find_spec
     monkeypatch.setattr(unsloth_first, "find_gpu", lambda: GPUS["t4"])
     monkeypatch.setattr(importlib.util, "find_spec", lambda n: is_installed or None if n == "vllm" else real(n))
-    monkeypatch.delenv("UNSLOTH_VLLM_STANDBY", raising=False)
+    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "")  # so that what the import sets is taken back afterwards
+    monkeypatch.delenv("UNSLOTH_VLLM_STANDBY")
     unsloth_first.import_unsloth()
     assert os.environ.get("UNSLOTH_VLLM_STANDBY") == ("1" if is_installed else None)
     # Unsloth reads it in these two places, the first while it is imported.

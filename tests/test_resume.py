@@ -419,7 +419,10 @@ def test_an_error_is_explained_and_saves_what_there_is(fresh, settings, reward, 
 
 
 @pytest.mark.parametrize("is_vllm", [False, True], ids=["smaller batch", "share of vLLM"])
-def test_the_advice_after_out_of_memory_can_be_pasted(fresh, settings: gn.Settings, is_vllm: bool) -> None:
+def test_the_advice_after_out_of_memory_can_be_pasted(
+    fresh, settings: gn.Settings, is_vllm: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("UNSLOTH_VLLM_STANDBY", raising=False)  # under which Unsloth takes a share of its own
     model, tokenizer, task, back = fresh
     full = True
 
