@@ -139,7 +139,7 @@ def printed(cell: nbformat.NotebookNode) -> str:
 
 def test_the_training_notebook_shows_what_its_prose_says(train: Path) -> None:
     notebook = nbformat.read(train, as_version=4)
-    assert "1 groups of 8" in text_of(cell_with(notebook, "gn.dry_run("))
+    assert "1 group of 8" in text_of(cell_with(notebook, "gn.dry_run("))
     assert "not measured yet" in text_of(cell_with(notebook, "gn.plan("))
     provoked = cell_with(notebook, "provoked = gn.train(")
     (table,) = [html for o in outputs(provoked, "text/html") if "no_spread" in (html := o.data["text/html"])]
