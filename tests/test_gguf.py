@@ -41,7 +41,7 @@ def exported(merged: Export, converter: gguf_convert.Converter, tmp_path_factory
 
 def test_it_is_verified_through_llama_cpp(exported: Export, tiny_run: gn.Run) -> None:
     assert {f.name for f in exported.path.iterdir()} == {
-        "tiny-q8_0.gguf", "Modelfile", "README.md", "verification.json",
+        "tiny-q8_0.gguf", "Modelfile", "README.md", "verification.json", "figures",
     }  # fmt: skip
     verification = json.loads((exported.path / "verification.json").read_text())
     assert verification == exported.verification and all(verification["checks"].values())
