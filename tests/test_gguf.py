@@ -90,7 +90,8 @@ def test_files_that_are_something_else(
 def test_doctored_answers_are_seen(exported: Export, merged: Export, tiny_run: gn.Run) -> None:
     prompts = [row["prompt"] for row in tiny_run.holdout()]
     limit = tiny_run.settings.max_completion_length
-    answers = [dataclasses.asdict(a) for a in llama_cpp.answer(exported.file, prompts, max_completion_length=limit)]
+    answered = llama_cpp.answer(exported.file, prompts, max_completion_length=limit)
+    answers = json.loads(json.dumps([dataclasses.asdict(a) for a in answered]))  # as they travel
     request = {
         "merged": str(merged.path), "prompts": prompts, "max_new_tokens": limit, "tolerance": 0.1, "least_equal": 0.8,
     }  # fmt: skip
