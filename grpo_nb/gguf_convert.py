@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.embedded_model import cache_root
 from grpo_nb.environment import EnvironmentProblem
 from grpo_nb.export_result import ExportError
-from grpo_nb.embedded_model import cache_root
 
 # What the converter writes itself.
 CONVERTED = ("f32", "f16", "bf16", "q8_0")
