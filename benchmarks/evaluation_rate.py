@@ -2,8 +2,8 @@
 
     python benchmarks/evaluation_rate.py [--questions 48] [--rounds 3]
 
-Claim: on a CPU the evaluation is at least 5 times as fast as the loop with one prompt at a time that notebooks show, and not
-slower than the same loop in batches. The embedded model with the quickstart's prompts and length limit, greedy. The sides
+Question: how many times as fast on a CPU is the evaluation as the loop with one prompt at a time that notebooks show, and as
+the same loop in batches? Not yet run to its end, so nothing is claimed. The embedded model with the quickstart's prompts and length limit, greedy. The sides
 alternate in one process; medians of the rounds are printed, as Markdown, with the share of equal texts.
 """
 
