@@ -3,7 +3,8 @@
     python benchmarks/evaluation_rate.py [--questions 48] [--rounds 3]
 
 Question: how many times as fast on a CPU is the evaluation as the loop with one prompt at a time that notebooks show, and as
-the same loop in batches? Not yet run to its end, so nothing is claimed. The embedded model with the quickstart's prompts and length limit, greedy. The sides
+the same loop in batches? Not yet run to its end, so nothing is claimed.
+The embedded model with the quickstart's prompts and length limit, greedy. The sides
 alternate in one process; medians of the rounds are printed, as Markdown, with the share of equal texts.
 """
 
