@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 LEAST_RETAINED = 0.95
 WIDTHS = {"bfloat16": 2, "float16": 2, "float32": 4}
 SHARD_SIZE = "5GB"
+# Values of a weight that are worked on at once: 1 MB of float32.
+_BLOCK = 2**18
 # Fields of a LoraConfig with which base + scaling * B @ A is still the whole truth; every other must be at its default.
 _KNOWN_FIELDS = {
     "peft_type", "task_type", "base_model_name_or_path", "revision", "inference_mode", "peft_version", "auto_mapping",
@@ -81,13 +83,13 @@ class LowMemoryMerge:
         if update is None:
             return None
         product = self.adapter.read(update.b).float() @ self.adapter.read(update.a).float()
-        return (product.T if update.is_transposed else product) * update.scaling
+        return (product.T if update.is_transposed else product).mul_(update.scaling)
 
     def retained(self, candidates: list[str], advance: Callable[[int], None]) -> dict[str, float]:
         """How much of the change each number type would keep (`Retained`)."""
         found = Retained(candidates)
         for name in self.updates:
-            weight, change = self.weights.read(name).float(), self.change(name)
+            weight, change = self.weights.read(name), self.change(name)
             assert change is not None
             found.add(weight, change)
             advance(weight.numel())
@@ -109,10 +111,13 @@ class LowMemoryMerge:
 
         def merged(name: str) -> torch.Tensor:
             weight, change = self.weights.read(name), self.change(name)
-            if change is not None:
-                weight = weight.float().add_(change)
             advance(weight.numel())
-            return weight.to(layout[name][0])
+            if change is None:
+                return weight.to(layout[name][0])
+            result = torch.empty_like(weight, dtype=layout[name][0])
+            for rows, start, more in blocks(result, weight, change):
+                rows.copy_(start.float().add_(more))
+            return result
 
         # save_pretrained fills its shards in this order (transformers 5.17, `revert_weight_conversion`).
         ordered = {name: state[name] for name in sorted(state, key=dot_natural_key)}
@@ -138,15 +143,17 @@ class Retained:
         self._whole = 0.0
 
     def add(self, weight: torch.Tensor, change: torch.Tensor) -> None:
-        """Count a weight and its change, both float32."""
+        """Count a weight, in the base's number type, and its change, float32."""
         import torch
 
-        self._whole += (change * change).sum().item()
-        total = weight + change
-        for name in self._left:
-            rounded = total.to(getattr(torch, name)).float()
-            is_held = bool(torch.isfinite(rounded).all())
-            self._left[name] += ((rounded - weight) * change).sum().item() if is_held else -math.inf
+        for start, more in blocks(weight, change):
+            start = start.float()
+            total = start + more
+            self._whole += (more * more).sum().item()
+            for name in self._left:
+                # An overflow makes this infinite, or not a number where nothing changed.
+                kept = ((total.to(getattr(torch, name)).float() - start) * more).sum().item()
+                self._left[name] += kept if math.isfinite(kept) else -math.inf
 
     def shares(self) -> dict[str, float]:
         """From 0 to 1 for each number type; 0 where a weight is too large for it.
@@ -157,6 +164,12 @@ class Retained:
         if self._whole == 0:
             raise ExportError("the adapter changes nothing: all its B matrices are zero. Train it first.")
         return {name: 0.0 if math.isinf(left) else 1 - abs(1 - left / self._whole) for name, left in self._left.items()}
+
+
+def blocks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Views of some rows at a time, of each tensor the same: what is computed between stays in the processor's cache."""
+    rows = max(1, _BLOCK // max(1, tensors[0][0].numel()))
+    return zip(*(tensor.split(rows) for tensor in tensors), strict=True)
 
 
 class _NotPlainError(Exception):

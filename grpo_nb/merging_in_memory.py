@@ -41,10 +41,10 @@ class InMemoryMerge:
         found = Retained(candidates)
         with torch.no_grad():
             for layer in self._layers():
-                weight = layer.get_base_layer().weight
+                # An adapter on the experts of a mixture names the parameter that it changes.
+                weight = getattr(layer.get_base_layer(), getattr(layer, "parameter_name", "weight"))
                 before = _merge_in_float32(layer)
-                start = before[weight].float()
-                found.add(start, weight.data - start)
+                found.add(before[weight], weight.data - before[weight])
                 # Not peft's unmerge, which subtracts again and rounds: the tensors themselves are put back.
                 for parameter, data in before.items():
                     parameter.data = data
@@ -59,8 +59,13 @@ class InMemoryMerge:
         kind = getattr(torch, dtype)
         with torch.no_grad():
             for layer in self._layers():
-                for parameter in _merge_in_float32(layer):
-                    parameter.data = parameter.data.to(kind)
+                for parameter, before in _merge_in_float32(layer).items():
+                    if before.dtype.itemsize == kind.itemsize:
+                        # Into the memory it had: what was loaded is mapped from a file, and stays in memory to the last
+                        # tensor of that file. The mapping is private, the base's file is not written to.
+                        parameter.data = before.view(kind).copy_(parameter.data)
+                    else:
+                        parameter.data = parameter.data.to(kind)
                     advance(parameter.numel())
             # Nothing is left to merge: this takes peft's layers out, and puts fully trained modules in their places.
             with warnings.catch_warnings():

@@ -5,7 +5,7 @@
 The request names `base`, `tokenizer`, `adapter`, `merged`, `prompts` (chat messages), `max_new_tokens` and `result`, the file
 to write. What a user will do with the folder is done here: plain `transformers.pipeline`. Base, base with adapter, and the
 merged model answer the same prompts greedily, and the reference's answers are scored by each of them. One model is in memory
-at a time.
+at a time, in the number type of its files; everything is computed in float32 (`widen_while_computing`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import torch
 from peft import PeftModel
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, pipeline
+from transformers.core_model_loading import revert_weight_conversion
 
 # Largest relative error of rounding once to the nearest value, doubled for the noise of the float32 product behind it.
 ROUNDING = {"BF16": 2.0**-8, "F16": 2.0**-10, "F32": 2.0**-20}
@@ -35,8 +37,63 @@ NEAR_TIE = 0.25
 LEAST_EQUAL_TEXT = 0.9
 # Words that are remembered at each position of an answer: more are never within a near tie of the best.
 _REMEMBERED = 20
+# Values of a weight that are widened or compared at once: 4 MB of float32, which stay in the processor's cache.
+_BLOCK = 2**20
+# Adapters that leave the base as it is, and whose own matrices are all of it.
+_PLAIN_STARTS = (True, False, "gaussian", "orthogonal")
+_PLAIN_NAMES = (".lora_A.weight", ".lora_B.weight")
 # What a folder of safetensors has no need of, and what runs code when it is loaded.
 _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
+
+
+def stored_dtype(folder: Path) -> torch.dtype:
+    """The number type of all tensors of a folder, if it is one of 16 bits; else float32."""
+    kinds = set()
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            kinds |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118, safe_open is no mapping
+    return {("BF16",): torch.bfloat16, ("F16",): torch.float16}.get(tuple(kinds), torch.float32)
+
+
+def reference_dtype(base: Path, adapter: Path) -> torch.dtype:
+    """The number type to hold the base in: a start that changes it, or trained modules of it, would be rounded in 16 bits."""
+    settings = json.loads((adapter / "adapter_config.json").read_text())
+    with safe_open(adapter / "adapter_model.safetensors", framework="pt") as tensors:
+        is_plain = all(name.endswith(_PLAIN_NAMES) for name in tensors.keys())  # noqa: SIM118
+    is_plain = is_plain and settings.get("init_lora_weights", True) in _PLAIN_STARTS
+    return stored_dtype(base) if is_plain else torch.float32
+
+
+def widen_while_computing(model: Any) -> Any:
+    """Have a model compute in float32 while its large weights stay in the number type they are stored in.
+
+    Linear layers and embeddings widen some rows at a time; the weights of all other modules, which are small, are widened once.
+    The results are those of the model loaded in float32, bit for bit where a product does not depend on how many rows it has,
+    with half its memory.
+    """
+    for module in model.modules():
+        if type(module) is torch.nn.Linear:
+            module.forward = MethodType(_linear, module)
+        elif type(module) is torch.nn.Embedding:
+            module.forward = MethodType(_embedding, module)
+        else:
+            for parameter in module.parameters(recurse=False):
+                parameter.data = parameter.data.float()
+    return model
+
+
+def _linear(layer: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    if layer.weight.dtype == x.dtype:
+        return torch.nn.functional.linear(x, layer.weight, layer.bias)
+    out = x.new_empty(*x.shape[:-1], layer.out_features)
+    step = max(1, _BLOCK // layer.in_features)
+    for result, rows in zip(out.split(step, dim=-1), layer.weight.split(step), strict=True):
+        result.copy_(x @ rows.to(x.dtype).T)
+    return out if layer.bias is None else out.add_(layer.bias)
+
+
+def _embedding(layer: torch.nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
+    return torch.nn.Embedding.forward(layer, ids).float()
 
 
 def tensor_problems(merged: Path, expected: set[str]) -> list[str]:
@@ -55,49 +112,77 @@ def tensor_problems(merged: Path, expected: set[str]) -> list[str]:
 
 
 def saved_names(model: torch.nn.Module) -> set[str]:
-    """Names under which save_pretrained writes a model's tensors: tied ones once."""
+    """Names under which save_pretrained writes a model's tensors: tied ones once, experts of a mixture one by one."""
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
-    return {name for name in model.state_dict() if name not in tied}
+    return set(revert_weight_conversion(model, {n: t for n, t in model.state_dict().items() if n not in tied}))
 
 
-def expected_weights(reference: PeftModel) -> dict[str, Callable[[], torch.Tensor]]:
-    """Base plus adapter by name, each computed in float32 when it is asked for."""
+def expected_weights(reference: PeftModel) -> dict[str, Callable[[], tuple[torch.Tensor, ...]]]:
+    """By name the terms of which base plus adapter is the sum: the base's weight, and what the adapter adds to it."""
     from peft.tuners.lora import LoraLayer
 
-    expected: dict[str, Callable[[], torch.Tensor]] = {}
+    expected: dict[str, Callable[[], tuple[torch.Tensor, ...]]] = {}
     for name, module in reference.get_base_model().named_modules():
         if isinstance(module, LoraLayer):
-            expected[f"{name}.weight"] = lambda layer=module: (
-                layer.get_base_layer().weight.detach() + layer.get_delta_weight("default").detach()
+            # An adapter on the experts of a mixture names the parameter that it changes; those of two are nested.
+            changed, name = getattr(module, "parameter_name", "weight"), name.removesuffix(".base_layer")
+            expected[f"{name}.{changed}"] = lambda layer=module, changed=changed: (
+                getattr(layer.get_base_layer(), changed).detach(),
+                layer.get_delta_weight("default").detach(),
             )
             for leaf, parameter in module.get_base_layer().named_parameters(recurse=False):
-                expected.setdefault(f"{name}.{leaf}", parameter.detach)
+                expected.setdefault(f"{name}.{leaf}", lambda value=parameter: (value.detach(),))
         elif not name.endswith((".base_layer", ".default")):
             for leaf, parameter in module.named_parameters(recurse=False):
-                expected.setdefault(f"{name}.{leaf}", parameter.detach)
+                expected.setdefault(f"{name}.{leaf}", lambda value=parameter: (value.detach(),))
     return expected
+
+
+def as_saved(
+    model: Any, expected: dict[str, Callable[[], tuple[torch.Tensor, ...]]], files: list[Path]
+) -> dict[str, Callable[[], tuple[torch.Tensor, ...]]]:
+    """The same under the names of the files, where these differ from the model's: experts that are joined while they load."""
+    names = set()
+    for file in files:
+        with safe_open(file, framework="pt") as tensors:
+            names |= set(tensors.keys())
+    if names <= expected.keys():
+        return expected
+    sums = {name: sum(term.float() for term in terms()) for name, terms in expected.items()}
+    return {name: lambda value=value: (value,) for name, value in revert_weight_conversion(model, sums).items()}
 
 
 def weight_problems(merged: Path, reference: PeftModel) -> list[str]:
     """Tensors that differ from base plus adapter, computed here in float32, by more than one rounding step."""
-    expected = expected_weights(reference)
+    files = sorted(merged.glob("*.safetensors"))
+    expected = as_saved(reference.get_base_model(), expected_weights(reference), files)
     problems = []
-    for file in sorted(merged.glob("*.safetensors")):
+    for file in files:
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118, safe_open is no mapping
                 if name not in expected:
                     problems.append(f"{name} has no counterpart in base plus adapter")
                     continue
                 step = ROUNDING[tensors.get_slice(name).get_dtype()]
-                found, exact = tensors.get_tensor(name).float(), expected[name]().float()
-                if found.shape != exact.shape:
-                    problems.append(f"{name} has shape {tuple(found.shape)}, not {tuple(exact.shape)}")
+                found, terms = tensors.get_tensor(name), expected[name]()
+                if found.shape != terms[0].shape:
+                    problems.append(f"{name} has shape {tuple(found.shape)}, not {tuple(terms[0].shape)}")
                     continue
-                # 1e-7: float16 has no relative precision below 6e-5.
-                far = (found - exact).abs() > exact.abs() * step + 1e-7
-                if far.any():
-                    problems.append(f"{name} differs from base plus adapter in {far.float().mean():.1%} of its values")
+                far = _count_far(found, terms, step)
+                if far:
+                    problems.append(f"{name} differs from base plus adapter in {far / found.numel():.1%} of its values")
     return problems
+
+
+def _count_far(found: torch.Tensor, terms: tuple[torch.Tensor, ...], step: float) -> int:
+    """How many values are farther from the sum of the terms, in float32, than a rounding step of that relative size."""
+    rows = max(1, _BLOCK // max(1, found[0].numel()))
+    far = 0
+    for mine, *parts in zip(*(tensor.split(rows) for tensor in (found, *terms)), strict=True):
+        exact = sum(part.float() for part in parts)
+        # 1e-7: float16 has no relative precision below 6e-5. Not "greater than": what is not a number is far, too.
+        far += int((~((mine.float() - exact).abs() <= exact.abs() * step + 1e-7)).sum())
+    return far
 
 
 def tokenizer_problems(merged: Any, original: Any, chats: list[list[dict[str, str]]]) -> list[str]:
@@ -192,7 +277,8 @@ def likeliest(log_probabilities: torch.Tensor) -> list[dict[int, float]]:
 def score_reference(request: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
     """What base and base with adapter make of the prompts, and how the merged files differ from them."""
     merged_folder = Path(request["merged"])
-    base = AutoModelForCausalLM.from_pretrained(request["base"], dtype=torch.float32)
+    kind = reference_dtype(Path(request["base"]), Path(request["adapter"]))
+    base = widen_while_computing(AutoModelForCausalLM.from_pretrained(request["base"], dtype=kind))
     tensors = tensor_problems(merged_folder, saved_names(base))
     reference = PeftModel.from_pretrained(base, request["adapter"]).eval()
     prompts = [read(tokenizer, chat) for chat in request["prompts"]]
@@ -214,8 +300,9 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
     original = AutoTokenizer.from_pretrained(request["tokenizer"])
     reference = score_reference(request, original)
     gc.collect()
-    user = pipeline("text-generation", model=request["merged"], dtype=torch.float32, device="cpu")
-    tokenizer, merged = user.tokenizer, user.model.eval()
+    kind = stored_dtype(Path(request["merged"]))
+    user = pipeline("text-generation", model=request["merged"], dtype=kind, device="cpu")
+    tokenizer, merged = user.tokenizer, widen_while_computing(user.model.eval())
     words = tokenizer_problems(tokenizer, original, chats)
     ends = generation_problems(Path(request["merged"]), reference["generation"], original.eos_token_id)
     if "the chat template is missing" in words:
