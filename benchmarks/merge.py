@@ -1,10 +1,11 @@
 """Peak memory and time of merging an adapter, against peft's merge_and_unload + save_pretrained.
 
-    python benchmarks/merge.py [--rounds 3] [--layers 12]
+    python benchmarks/merge.py [--rounds 3] [--layers 24]
 
-The base is a Llama with random weights of 1.4 GB in bfloat16 in three files, so that what Python and torch take does not hide
-the differences; that is measured too. Each merge runs in a process of its own, the ways take turns, and peak memory is what the
-system counted (`ru_maxrss`, which includes pages of mapped files). Prints Markdown.
+The base is a Llama with random weights of 2.7 GB in bfloat16 in several files, so that what Python and torch take does not hide
+the differences; that is measured too. The verification that an export ends with is measured on what the kit wrote. Each way
+runs in a process of its own, the ways take turns, and peak memory is what the system counted (`ru_maxrss`, which includes pages
+of mapped files). Prints Markdown.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import hashlib
 import json
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -29,6 +31,7 @@ WAYS = {
     "memory": "the kit, `low_memory=False`",
     "tensor": "the kit, tensor by tensor (the default)",
     "tensor_auto": 'the same, and the number type measured (`dtype="auto"`)',
+    "verify": "the verification of an export, a process of its own",
 }
 
 
@@ -36,12 +39,16 @@ def make_model(folder: Path, layers: int) -> None:
     """A random base in several files, and an adapter with an effect."""
     import torch
     from peft import LoraConfig, get_peft_model
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
+    from grpo_nb.models import embedded_model_folder
+
+    tokenizer = AutoTokenizer.from_pretrained(embedded_model_folder())
+    tokenizer.save_pretrained(folder / "base")
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
     config = LlamaConfig(
-        vocab_size=32000, hidden_size=2048, intermediate_size=5632, num_hidden_layers=layers, num_attention_heads=16,
+        vocab_size=len(tokenizer), hidden_size=2048, intermediate_size=5632, num_hidden_layers=layers, num_attention_heads=16,
         num_key_value_heads=16, tie_word_embeddings=True,
     )  # fmt: skip
     model = LlamaForCausalLM(config)
@@ -55,7 +62,7 @@ def make_model(folder: Path, layers: int) -> None:
 
 
 def merge_once(way: str, folder: Path, target: Path) -> None:
-    """Merge in this process and print seconds, peak memory in bytes, and a digest of the weights."""
+    """Merge, or verify, in this process and print seconds, peak memory in bytes, and a digest of the files."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -63,9 +70,17 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
     from grpo_nb.merging import merge
 
     torch.set_num_threads(1)
-    target.mkdir()
+    target.mkdir(exist_ok=way == "verify")
     start = time.perf_counter()
-    if way == "peft":
+    if way == "verify":
+        from grpo_nb import verify_merged
+
+        base = str(folder / "base")
+        chats = [[{"role": "user", "content": f"What is {n} + {n + 3}?"}] for n in range(8)]
+        request = {"base": base, "tokenizer": base, "adapter": str(folder / "adapter"), "merged": str(target)}
+        found = verify_merged.verify({**request, "prompts": chats, "max_new_tokens": 8})
+        assert found["checks"]["every weight is base plus adapter, rounded once"], found["problems"]
+    elif way == "peft":
         model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder / "base"), folder / "adapter")
         model.merge_and_unload().save_pretrained(target, max_shard_size=SHARD)
     elif way != "imports":
@@ -76,7 +91,7 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     digest = hashlib.sha256()
-    for file in sorted(target.glob("*")):
+    for file in sorted(target.glob("model*")):
         digest.update(file.name.encode() + file.read_bytes())
     print(json.dumps({"seconds": seconds, "peak": peak, "digest": digest.hexdigest()[:12]}))
 
@@ -85,7 +100,7 @@ def main() -> None:
     """Measure all ways in turn and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
@@ -101,12 +116,22 @@ def main() -> None:
         found: dict[str, list[dict]] = {way: [] for way in WAYS}
         for count in range(asked.rounds):
             for way in WAYS:
-                command = [sys.executable, __file__, "--one", way, work, str(folder / f"{way}{count}")]
-                done = subprocess.run(command, check=True, capture_output=True, text=True)
+                target = folder / f"{way}{count}"
+                if way == "verify":
+                    # What it looks at: a merged model with its tokenizer.
+                    target = folder / f"tensor{count}"
+                    for file in (folder / "base").glob("*token*"):
+                        shutil.copy(file, target)
+                    shutil.copy(folder / "base" / "chat_template.jinja", target)
+                command = [sys.executable, __file__, "--one", way, work, str(target)]
+                done = subprocess.run(command, capture_output=True, text=True)
+                if done.returncode != 0:
+                    raise SystemExit(done.stderr)
                 found[way].append(json.loads(done.stdout.strip().splitlines()[-1]))
-                subprocess.run(["rm", "-rf", str(folder / f"{way}{count}")], check=True)
+                if way != "tensor":
+                    shutil.rmtree(target)
     print(f"Base: {size / 1e9:.2f} GB of bfloat16 in {files} files. Medians of {asked.rounds} rounds, one thread.\n")
-    print("| way | peak memory | without the imports, as a share of the model | against peft | seconds | weights |")
+    print("| way | peak memory | without the imports, as a share of the model | against peft | seconds | files |")
     print("| --- | --- | --- | --- | --- | --- |")
     middle = {
         way: {key: statistics.median(run[key] for run in runs) for key in ("peak", "seconds")}

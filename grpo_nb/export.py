@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.child_processes import ChildError, run_script
-from grpo_nb.export_plan import plan_export, weights_folder
+from grpo_nb.export_plan import plan_export, require_memory, weights_folder
 from grpo_nb.export_result import Export as Export
 from grpo_nb.export_result import ExportError as ExportError
 from grpo_nb.export_result import require_passed
@@ -93,6 +93,7 @@ def make_merged(run: Run, staged: Path, *, dtype: str, low_memory: bool | str, r
         base, run.adapter_path, staged, dtype=dtype, low_memory=low_memory, shard_size=SHARD_SIZE, report=report
     )
     AutoTokenizer.from_pretrained(base).save_pretrained(staged)
+    require_memory(run, kept["dtype"])
     report("verifying the merged model in a process of its own")
     verification = kept | _verify(base, run, staged)
     write_json(staged / "verification.json", verification)

@@ -1,7 +1,7 @@
 """What exports of a run will need, before they start: size on disk, memory at the peak, and what stands in the way.
 
 Sizes are arithmetic on the base's files. Memory is that of the step that needs most of it, which for a merge tensor by tensor
-is its verification: one model at a time in float32.
+is its verification: one model at a time, in the number type of its files.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def plan_export(
         run: A run with an adapter.
         formats: Of `merged`, `adapter`, and the quantizations of `export_gguf`.
         path: The folder to make; with several formats the folder under which each gets one of its own name.
-        dtype: Of the merged model; for `auto` the widest that may be chosen counts.
+        dtype: Of the merged model. For `auto` the widest that may be chosen counts on disk, and one of 16 bits in memory:
+            float32 is rarely chosen, and `require_memory` is asked again when it was.
         overwrite: As it will be said to the export.
 
     Raises:
@@ -129,12 +130,23 @@ def plan_export(
                 "folder on another disk"
             )
         if memory > free_memory:
-            problems.append(
-                f"it needs {_gb(memory)} of memory at its peak, but {_gb(free_memory)} are free. Close what else is "
-                "loaded (restart the kernel, then gn.open_run), or use a machine with more"
-            )
+            problems.append(_memory_problem(memory, free_memory))
         rows.append(PlannedExport(name, target, made, disk, memory, tuple(problems)))
     return ExportPlan(tuple(rows), free_disk, free_memory)
+
+
+def require_memory(run: Run, dtype: str) -> None:
+    """Raise `EnvironmentProblem` if a merged model of this number type could not be verified here."""
+    memory, free = _Sizes(run).of("merged", dtype)[2], free_memory_bytes()
+    if memory > free:
+        raise EnvironmentProblem(f"merged as {dtype}: {_memory_problem(memory, free)}")
+
+
+def _memory_problem(memory: int, free: int) -> str:
+    return (
+        f"it needs {_gb(memory)} of memory at its peak, but {_gb(free)} are free. Close what else is loaded (restart the "
+        "kernel, then gn.open_run), or use a machine with more"
+    )
 
 
 class _Sizes:
@@ -144,18 +156,26 @@ class _Sizes:
         self._run = run
 
     @cached_property
-    def _weights(self) -> int:
-        """How many the base has."""
+    def _weights(self) -> tuple[int, int]:
+        """How many the base has, and bytes of one while it is compared with the merged model."""
+        from grpo_nb.merging import is_plain
         from grpo_nb.merging_files import TensorFolder
 
+        has_adapter = (self._run.adapter_path / "adapter_model.safetensors").is_file()
+        # What else an adapter can be has the base in float32.
+        narrow = 2 if not has_adapter or is_plain(self._run.adapter_path) else 4
         try:
             folder = weights_folder(self._run, download=False)
         except FileNotFoundError:
             # Trained from a quantized copy: the Hub's headers tell the sizes, and the plan fetches no gigabytes.
             from huggingface_hub import get_safetensors_metadata
 
-            return sum(get_safetensors_metadata(self._run.settings.model).parameter_count.values())
-        return sum(math.prod(shape) for shape in TensorFolder(folder).shapes.values())
+            counts = get_safetensors_metadata(self._run.settings.model).parameter_count
+            return sum(counts.values()), narrow if set(counts) in ({"BF16"}, {"F16"}) else 4
+        tensors = TensorFolder(folder)
+        kinds = {str(kind) for kind in tensors.dtypes.values()}
+        is_narrow = kinds in ({"torch.bfloat16"}, {"torch.float16"})
+        return sum(math.prod(shape) for shape in tensors.shapes.values()), narrow if is_narrow else 4
 
     def of(self, name: str, dtype: str) -> tuple[int, int, int]:
         """Bytes when finished, on disk while it is made, and of memory at the peak."""
@@ -163,15 +183,17 @@ class _Sizes:
             file = self._run.adapter_path / "adapter_model.safetensors"
             size = (file.stat().st_size if file.is_file() else 0) + int(_SMALL_FILES)
             return size, size, int(_IMPORTS) + 2 * size
-        count = self._weights
-        checking = int(_IMPORTS + max(4 * count * _WORKING, 4 * count + _LEAST_WORKING))
+        count, width = self._weights
+        held = count * max(width, {"float32": 4}.get(dtype, 2))
+        checking = int(_IMPORTS + max(held * _WORKING, held + _LEAST_WORKING))
         merged = int(count * {"bfloat16": 2, "float16": 2, "float32": 4}.get(dtype, 4) * 1.02 + _SMALL_FILES)
         if name == "merged":
             return merged, merged, checking
         made = int(count * BITS[name] / 8 * 1.02 + _SMALL_FILES)
         # A mixture is quantized from a 16-bit file, and every GGUF from a merged model.
         between = 0 if name in ("f32", "f16", "bf16", "q8_0") else int(count * 2 * 1.02)
-        return made, merged + between + made, checking
+        # llama.cpp has the file in memory while it answers.
+        return made, merged + between + made, max(checking, int(_IMPORTS + made * _WORKING))
 
 
 def weights_folder(run: Run, *, download: bool = True) -> Path:

@@ -33,7 +33,8 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
     """Do all checks and return them with a verdict."""
     ours = sibling("verify_merged")
     tokenizer = AutoTokenizer.from_pretrained(request["merged"])
-    model = AutoModelForCausalLM.from_pretrained(request["merged"], dtype=torch.float32).eval()
+    kind = ours.stored_dtype(Path(request["merged"]))
+    model = ours.widen_while_computing(AutoModelForCausalLM.from_pretrained(request["merged"], dtype=kind).eval())
     chats, answers, end = request["prompts"], request["answers"], tokenizer.eos_token_id
     rendered = [tokenizer.apply_chat_template(c, add_generation_prompt=True, tokenize=False) for c in chats]
     prompts = [ours.read(tokenizer, chat) for chat in chats]

@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import grpo_nb as gn
 from grpo_nb import export_plan
@@ -70,3 +71,29 @@ def test_a_base_that_is_not_here_is_not_fetched(
     monkeypatch.setattr("huggingface_hub.get_safetensors_metadata", lambda name: headers)
     plan = gn.plan_export(tiny_run, ["merged"], tmp_path / "out", dtype="bfloat16")
     assert plan.rows[0].bytes == pytest.approx(2e9, rel=0.05) and asked == [True]
+    # Of several number types: the verification has it in float32.
+    assert plan.rows[0].memory > 4e9
+    headers.parameter_count = {"BF16": 10**9}
+    plan = gn.plan_export(tiny_run, ["merged"], tmp_path / "out", dtype="bfloat16")
+    assert 2e9 < plan.rows[0].memory < 3.5e9
+
+
+def test_memory_follows_what_is_held(tiny_run: gn.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 bits a weight where base and result have that, 32 where float32 is asked for or chosen, or the base is held so."""
+    monkeypatch.setattr(TensorFolder, "shapes", property(lambda self: {"w": (10**5, 10**5)}), raising=False)
+    monkeypatch.setattr(TensorFolder, "dtypes", property(lambda self: {"w": torch.bfloat16}), raising=False)
+    monkeypatch.setattr(TensorFolder, "__init__", lambda self, folder, stem="model": None)
+
+    def memory(dtype: str, format: str = "merged") -> float:
+        return gn.plan_export(tiny_run, [format], tmp_path / "out", dtype=dtype).rows[0].memory / 1e9
+
+    assert memory("auto") == memory("bfloat16") == memory("float16") == pytest.approx(22.9)
+    assert memory("float32") == pytest.approx(44.9)
+    # llama.cpp holds the file it is asked about.
+    assert memory("auto", "f32") == pytest.approx(45.802) and memory("auto", "q8_0") == memory("auto")
+    monkeypatch.setattr(export_plan, "free_memory_bytes", lambda: 30 * 10**9)
+    export_plan.require_memory(tiny_run, "float16")
+    with pytest.raises(gn.EnvironmentProblem, match=r"merged as float32: it needs 44.90 GB of memory"):
+        export_plan.require_memory(tiny_run, "float32")
+    monkeypatch.setattr("grpo_nb.merging.is_plain", lambda adapter: False)
+    assert memory("bfloat16") == pytest.approx(44.9)
