@@ -2,7 +2,7 @@
 
 The prompts are written out as the chat template renders them, so that both ask with the same tokens. The harness reads
 answers with a regular expression and compares text, where the kit compares numbers: 7.0 for 7 is right here and wrong there.
-Written for its version 0.4.13.
+Written for its version 0.4.13, and tried with it.
 """
 
 from __future__ import annotations
