@@ -12,6 +12,7 @@ endif
 VENV_PYTHON = $(or $(GRPO_NB_VENV),.venv)/bin/python
 
 NOTEBOOK ?= notebooks/00_quickstart.ipynb
+WORKERS ?= 2
 LINTED = $(wildcard grpo_nb tests scripts benchmarks notebooks/src)
 
 .DEFAULT_GOAL := help
@@ -26,8 +27,9 @@ bootstrap:  ## Make the environment, or bring it up to date.
 run: notebooks  ## Train a small model and show the result (NOTEBOOK=notebooks/... runs another one).
 	@$(VENV_PYTHON) scripts/run_notebook.py $(NOTEBOOK)
 
-test: bootstrap  ## Run the tests.
-	$(VENV_PYTHON) -m pytest tests
+# Whole files go to one process each, because what a file's tests share is made once. A process takes up to 5 GB of memory.
+test: bootstrap  ## Run the tests (WORKERS=1 where memory is short; the default is 2 processes).
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV_PYTHON) -m pytest tests -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 notebooks: bootstrap  ## Generate the notebooks from notebooks/src.
 	@$(VENV_PYTHON) scripts/build_notebooks.py

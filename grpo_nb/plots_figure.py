@@ -324,6 +324,7 @@ class TrainingFigure:
 
     def _mark_alerts(self, marked: Sequence[tuple[float, str, Mapping[str, Any]]]) -> None:
         places: dict[tuple[Axes, str], list[float]] = {}
+        numbered: dict[Axes, list[tuple[float, int]]] = {}
         # A hundred marks on one edge tell no more; the most severe ones come first.
         for number, (at, severity, alert) in enumerate(marked[:100], 1):
             known = severity if severity in _MARKS else "info"
@@ -332,7 +333,7 @@ class TrainingFigure:
             for axis in {self._panels[TOTAL], self._panels.get(about) or self._cards[about]}:
                 places.setdefault((axis, known), []).append(at)
                 if number <= _LISTED and axis in self._panels.values():
-                    self._number_alert(axis, number, at, _MARKS[known][0])
+                    self._number_alert(axis, number, at, _MARKS[known][0], numbered.setdefault(axis, []))
         for (axis, severity), marks in places.items():
             colour, shape = _MARKS[severity]
             size = 6 if axis in self._panels.values() else 4.5
@@ -343,13 +344,17 @@ class TrainingFigure:
                 )
             )  # fmt: skip
 
-    def _number_alert(self, axis: Axes, number: int, at: float, colour: str) -> None:
+    def _number_alert(self, axis: Axes, number: int, at: float, colour: str, others: list[tuple[float, int]]) -> None:
         first, last = axis.get_xlim()
         is_late = at > first + 0.93 * (last - first)
+        # Side by side, 1 and 2 would read as 12: a number goes below those of its neighbours.
+        near = {row for place, row in others if abs(place - at) < 0.08 * (last - first)}
+        row = next(row for row in range(len(others) + 1) if row not in near)
+        others.append((at, row))
         self._keep(
             axis.axvline(at, color=colour, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0.9),
             axis.annotate(
-                str(number), (at, 1), xycoords=axis.get_xaxis_transform(), xytext=(-5 if is_late else 5, -7),
+                str(number), (at, 1), xycoords=axis.get_xaxis_transform(), xytext=(-5 if is_late else 5, -7 - 11 * row),
                 color=colour, textcoords="offset points", fontsize=8.5, fontweight="bold", va="center",
                 ha="right" if is_late else "left",
             ),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from grpo_nb import metrics, plots
 from grpo_nb.plots_curves import BINS, Curve, Curves, GrowingFile
@@ -127,6 +128,19 @@ def test_alerts_are_marked_where_they_came_and_written_below() -> None:
     assert lines[1] == "1  critical, step 12: KL went from $0.1$ to <b>2.0</b>.", "the most severe one first"
     assert [line[:20] for line in lines[2:4]] == ["2  warning, step 5: ", "3  warning, step 4: "]
     assert "and 3 more in alerts.jsonl" in lines
+
+
+@pytest.mark.parametrize("steps", [(13, 14), (14, 14), (2, 2, 3), (5, 6)])
+def test_numbers_of_alerts_close_together_stand_in_rows_of_their_own(steps: tuple[int, ...]) -> None:
+    """Side by side, 1 and 2 read as 12."""
+    alerts = [{"step": step, "severity": "info", "rule": "kl_spike", "message": "it jumped"} for step in steps]
+    figure = plots.training_figure(made_rows(14), {}, 0.1, alerts=alerts)
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    (axis,) = (axis for axis in figure.axes if axis.get_title(loc="left") == TOTAL)
+    boxes = [text.get_window_extent(renderer) for text in axis.texts if text.get_text().isdigit()]
+    assert len(boxes) == len(steps)
+    for at, box in enumerate(boxes):
+        assert all(box.y0 >= other.y1 or box.y1 <= other.y0 for other in boxes[:at])
 
 
 def test_no_text_of_the_user_s_is_a_formula() -> None:
