@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -48,10 +48,7 @@ _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 def stored_dtype(folder: Path) -> torch.dtype:
     """The number type of all tensors of a folder, if it is one of 16 bits; else float32."""
-    kinds = set()
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as tensors:
-            kinds |= {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118, safe_open is no mapping
+    kinds = {kind for _, kind, _ in each_tensor(folder)}
     return {("BF16",): torch.bfloat16, ("F16",): torch.float16}.get(tuple(kinds), torch.float32)
 
 
@@ -96,15 +93,24 @@ def _embedding(layer: torch.nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
     return torch.nn.Embedding.forward(layer, ids).float()
 
 
+def each_tensor(folder: Path) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Name, number type and tensor, of all in a folder of safetensors."""
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as tensors:
+            kinds = {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
+        for name, kind in kinds.items():
+            # Opened anew each time: the pages of an open file that were read count as this process's memory.
+            with safe_open(file, framework="pt") as tensors:
+                yield name, kind, tensors.get_tensor(name)
+
+
 def tensor_problems(merged: Path, expected: set[str]) -> list[str]:
     """Names of missing, unexpected or non-finite tensors in a folder of safetensors, and files of another kind."""
     problems, found = [], set()
-    for file in sorted(merged.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118, safe_open is no mapping
-                found.add(name)
-                if not torch.isfinite(tensors.get_tensor(name)).all():
-                    problems.append(f"{name} has values that are not finite")
+    for name, _, tensor in each_tensor(merged):
+        found.add(name)
+        if not torch.isfinite(tensor).all():
+            problems.append(f"{name} has values that are not finite")
     problems += [f"{name} is missing" for name in sorted(expected - found)]
     problems += [f"{name} is unexpected" for name in sorted(found - expected)]
     problems += [f"{file.name} is no safetensors file" for file in merged.iterdir() if file.suffix in _PICKLED]
@@ -139,14 +145,10 @@ def expected_weights(reference: PeftModel) -> dict[str, Callable[[], tuple[torch
 
 
 def as_saved(
-    model: Any, expected: dict[str, Callable[[], tuple[torch.Tensor, ...]]], files: list[Path]
+    model: Any, expected: dict[str, Callable[[], tuple[torch.Tensor, ...]]], merged: Path
 ) -> dict[str, Callable[[], tuple[torch.Tensor, ...]]]:
     """The same under the names of the files, where these differ from the model's: experts that are joined while they load."""
-    names = set()
-    for file in files:
-        with safe_open(file, framework="pt") as tensors:
-            names |= set(tensors.keys())
-    if names <= expected.keys():
+    if {name for name, _, _ in each_tensor(merged)} <= expected.keys():
         return expected
     sums = {name: sum(term.float() for term in terms()) for name, terms in expected.items()}
     return {name: lambda value=value: (value,) for name, value in revert_weight_conversion(model, sums).items()}
@@ -154,23 +156,19 @@ def as_saved(
 
 def weight_problems(merged: Path, reference: PeftModel) -> list[str]:
     """Tensors that differ from base plus adapter, computed here in float32, by more than one rounding step."""
-    files = sorted(merged.glob("*.safetensors"))
-    expected = as_saved(reference.get_base_model(), expected_weights(reference), files)
+    expected = as_saved(reference.get_base_model(), expected_weights(reference), merged)
     problems = []
-    for file in files:
-        with safe_open(file, framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118, safe_open is no mapping
-                if name not in expected:
-                    problems.append(f"{name} has no counterpart in base plus adapter")
-                    continue
-                step = ROUNDING[tensors.get_slice(name).get_dtype()]
-                found, terms = tensors.get_tensor(name), expected[name]()
-                if found.shape != terms[0].shape:
-                    problems.append(f"{name} has shape {tuple(found.shape)}, not {tuple(terms[0].shape)}")
-                    continue
-                far = _count_far(found, terms, step)
-                if far:
-                    problems.append(f"{name} differs from base plus adapter in {far / found.numel():.1%} of its values")
+    for name, kind, found in each_tensor(merged):
+        if name not in expected:
+            problems.append(f"{name} has no counterpart in base plus adapter")
+            continue
+        terms = expected[name]()
+        if found.shape != terms[0].shape:
+            problems.append(f"{name} has shape {tuple(found.shape)}, not {tuple(terms[0].shape)}")
+            continue
+        far = _count_far(found, terms, ROUNDING[kind])
+        if far:
+            problems.append(f"{name} differs from base plus adapter in {far / found.numel():.1%} of its values")
     return problems
 
 
