@@ -3,7 +3,7 @@
     python benchmarks/evaluation_rate.py [--questions 48] [--rounds 3]
 
 Question: how many times as fast on a CPU is the evaluation as the loop with one prompt at a time that notebooks show, and as
-the same loop in batches? Not yet run to its end, so nothing is claimed.
+the same loop in batches?
 The embedded model with the quickstart's prompts and length limit, greedy. The sides
 alternate in one process; medians of the rounds are printed, as Markdown, with the share of equal texts.
 """
@@ -32,7 +32,7 @@ def plain_loop(model: Any, tokenizer: Any, prompts: Sequence[Any], batch_size: i
     for start in range(0, len(prompts), batch_size):
         batch = prompts[start : start + batch_size]
         inputs = tokenizer.apply_chat_template(
-            batch, add_generation_prompt=True, return_tensors="pt", return_dict=True, padding=True, padding_side="left"
+            batch, add_generation_prompt=True, return_tensors="pt", return_dict=True, padding=True
         )
         rows = model.generate(**inputs, max_new_tokens=LIMIT, do_sample=False, pad_token_id=tokenizer.pad_token_id)
         for row in rows[:, inputs["input_ids"].shape[1] :].tolist():
@@ -53,6 +53,7 @@ def main() -> None:
     folder = embedded_model_folder()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.clean_up_tokenization_spaces = False
+    tokenizer.padding_side = "left"  # as an argument of apply_chat_template it is ignored, and answers follow padding
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
     if not is_bfloat16_supported():
         model = model.float()  # for both sides, or the loops would be slowed down by that alone
