@@ -256,3 +256,17 @@ def test_unsloths_modes_are_put_back_after_its_own_generation() -> None:
     rollout._stock_sample(model, [PROMPTS[0]], config(do_sample=False))
     assert calls == ["inference"] and not model.training
     assert "use_gradient_checkpointing" in parameters_of("unsloth/models/llama.py", "FastLlamaModel.for_training")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_a_checkpoint_likes_to_draw_with_is_not_what_it_is_asked_with(temperature: float, monkeypatch) -> None:
+    """Qwen2.5's generation_config has these. Training draws without them (TRL says 1.0), and vLLM does not look there."""
+    model, tokenizer, answers = lora_model(tied=False), FakeTokenizer(), []
+    for own in ({}, {"repetition_penalty": 1.3, "temperature": 0.7, "top_p": 0.5, "top_k": 5, "do_sample": True}):
+        model.generation_config = GenerationConfig(**own)
+        for is_stock in (False, True):  # the kit's own loop, and `model.generate` as on a GPU without vLLM
+            monkeypatch.setattr(rollout, "shared_prompt_obstacle", lambda *_, why=is_stock: "asked for" if why else None)
+            torch.manual_seed(3)
+            asked = {"max_completion_length": 16, "temperature": temperature}
+            answers.append([c.ids for c in rollout.generate(model, tokenizer, [[]] * 4, **asked)])
+    assert answers[0] == answers[1] == answers[2] == answers[3]
