@@ -118,6 +118,7 @@ def sample_with_vllm(model: PreTrainedModel, prompts: Sequence[Sequence[int]], c
         each = [SamplingParams(**arguments, seed=seed) for seed in _seeds(len(prompts))]
     else:
         each = [SamplingParams(**arguments) for _ in prompts]
+    drop_leftovers(model)
     outputs = model.fast_generate(
         [{"prompt_token_ids": list(prompt)} for prompt in prompts],
         sampling_params=each,
@@ -163,6 +164,20 @@ def _adapter_folder() -> str:
     folder = tempfile.mkdtemp(prefix="grpo_nb-adapter-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def drop_leftovers(model: Any) -> None:
+    """Take back what an interrupted sampling left in the model's engine, if it has one.
+
+    An interrupt ends `LLM.generate` without a word to the engine (vLLM 0.31, entrypoints/offline_utils.py, _run_engine). The
+    next call would return the old answers before its own, or, after the engine has slept, wait for them for ever.
+    """
+    if not has_engine(model):
+        return
+    engine = model.vllm_engine.llm_engine
+    left = list(engine.output_processor.request_states)
+    if left:
+        engine.abort_request(left, internal=True)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Loading on a GPU without one: arguments against the signatures of the installed source, and every reason not to use vLLM."""
 
+import ast
 import importlib.metadata
 import importlib.util
 import json
@@ -12,12 +13,13 @@ from dataclasses import dataclass
 import pytest
 
 import grpo_nb as gn
-from grpo_nb import loading, models, unsloth_first, vllm_obstacles
+from grpo_nb import loading, models, references, unsloth_first, vllm_obstacles
 from grpo_nb.effective import GPUS
 from grpo_nb.environment import Gpu
 from grpo_nb.loading import Generation, generation_of, has_engine, loader_arguments, lora_arguments
 from grpo_nb.vllm_obstacles import VllmObstacle, vllm_obstacle
 from tests.signatures import FACTS, constant_of, parameters_of, source_of
+from tests.small_models import lora_model
 
 LOADER = "unsloth/models/loader.py"
 LLAMA = "unsloth/models/llama.py"
@@ -293,6 +295,34 @@ def test_the_trainer_uses_an_engine_only_if_the_model_has_one(tmp_path) -> None:
         for has_one in (True, False):
             arguments = training._grpo_arguments(settings, {"r": 1.0}, tmp_path, has_vllm=has_one)
             assert arguments.get("use_vllm", False) is has_one
+
+
+def test_unsloth_takes_the_frozen_adapter_out_of_trls_trainer() -> None:
+    """Its own pattern on TRL's own source; what the kit says of the KL on a GPU rests on it."""
+    patterns = set()
+    for node in ast.walk(ast.parse(installed_source("unsloth/models/rl.py"))):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and r"elif is_peft_model\(model\)" in node.value
+        ):
+            patterns.add(node.value)
+    (pattern,) = patterns
+    trl = installed_source("trl/trainer/grpo_trainer.py")
+    assert 'model.add_adapter("ref"' in trl
+    assert 'model.add_adapter("ref"' not in re.sub(pattern, "", trl, flags=re.DOTALL)
+
+
+def test_on_a_gpu_the_record_says_what_kl_is_measured_to(monkeypatch) -> None:
+    model, settings = lora_model(), gn.preset("cpu")  # small_models gives its adapter numbers: it is a trained one
+    assert references.reference_of(model, settings, "start") == references.START_ADAPTER
+    monkeypatch.setattr(references, "find_gpu", lambda: GPUS["t4"])
+    with pytest.warns(UserWarning, match="held to the base model"):
+        assert references.reference_of(model, settings, "start") == references.BASE_MODEL
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert references.reference_of(model, settings, "base") == references.BASE_MODEL
+        assert references.reference_of(model, settings.replace(beta=0.0), "start") == references.BASE_MODEL
 
 
 def test_a_run_says_what_generated(tiny_run: gn.Run) -> None:
