@@ -170,11 +170,23 @@ def test_a_vllm_that_does_not_load_is_an_obstacle_with_its_words(machine, monkey
 # --- load_model itself, with Unsloth's loader replaced ---
 
 
+class FakeVllm:
+    """As much of an engine as loading looks at."""
+
+    def __init__(self, longest: int = 32_768) -> None:
+        model = types.SimpleNamespace(max_model_len=longest)
+        self.llm_engine = types.SimpleNamespace(vllm_config=types.SimpleNamespace(model_config=model))
+        self.slept: list[int] = []
+
+    def sleep(self, level: int) -> None:
+        self.slept.append(level)
+
+
 @dataclass
 class FakeLoader:
     """Records calls; its parameters are those of the installed source, so a renamed argument is an error here."""
 
-    engine: object = None
+    engine: FakeVllm | None = None
     error: Exception | None = None
 
     def __post_init__(self) -> None:
@@ -200,6 +212,7 @@ def on_a_gpu(machine, monkeypatch, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     monkeypatch.setattr(models, "find_gpu", lambda: GPUS["t4"])
     monkeypatch.setattr(loading, "_said", set())
+    monkeypatch.setattr(loading, "_engine", None)
 
     def load(loader: FakeLoader, **changes):
         import unsloth
@@ -211,13 +224,51 @@ def on_a_gpu(machine, monkeypatch, tmp_path):
 
 
 def test_with_vllm_the_model_says_so(on_a_gpu) -> None:
-    loader = FakeLoader(engine=object())
+    loader = FakeLoader(engine=FakeVllm())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model, tokenizer = on_a_gpu(loader)
     assert loader.calls[0]["fast_inference"] is True
     assert has_engine(model) and str(generation_of(model)) == "vLLM 0.31.0"
     assert tokenizer.padding_side == "left"
+
+
+def test_a_second_model_does_not_start_a_second_engine(on_a_gpu, monkeypatch) -> None:
+    """In standby vLLM asserts that there is one in a process; the memory of the first would be held as well."""
+    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "1")
+    loader = FakeLoader(engine=FakeVllm())
+    first, _ = on_a_gpu(loader)
+    with pytest.warns(UserWarning, match="in this kernel already.*What to do: go on with that model, or restart"):
+        second, _ = on_a_gpu(loader)
+    assert has_engine(first) and "fast_inference" not in loader.calls[-1] and not has_engine(second)
+    assert first.vllm_engine.slept == [1], "asleep it leaves the second one room"
+    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "0")
+    assert has_engine(on_a_gpu(loader)[0])
+    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "1")
+    loader.engine = first = None
+    assert loading.engine_obstacle() is None, "nobody holds it any more"
+
+
+def test_an_engine_with_less_room_than_asked_for_is_noticed(on_a_gpu) -> None:
+    with pytest.warns(UserWarning, match=r"sequences of 384 tokens, and .* may be 512.*max_completion_length=128"):
+        on_a_gpu(FakeLoader(engine=FakeVllm(longest=384)))
+    source = installed_source("unsloth_zoo/vllm_utils.py")
+    assert "max_seq_length = _fit_max_seq_length_to_kv_cache(" in source
+    assert re.search(r"max_model_len\s*= max_seq_length", source)
+    # Where the engine's own configuration is read by Unsloth, too.
+    assert "self.llm.llm_engine.vllm_config.model_config" in installed_source("unsloth/models/rl_replacements.py")
+
+
+def test_a_gpu_that_only_torch_sees_is_refused(on_a_gpu, monkeypatch) -> None:
+    import torch
+
+    monkeypatch.setattr(models, "find_gpu", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "AMD Instinct MI300X")
+    loader = FakeLoader()
+    with pytest.raises(gn.EnvironmentProblem, match="MI300X, of which nvidia-smi does not tell"):
+        on_a_gpu(loader)
+    assert loader.calls == []
 
 
 def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, machine) -> None:
