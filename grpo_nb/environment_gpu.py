@@ -59,6 +59,8 @@ class GpuState:
     gpu: Gpu
     free_gib: float | None
     processes: tuple[GpuProcess, ...] = ()
+    uuid: str = ""
+    """Its name for `nvidia-smi` and `CUDA_VISIBLE_DEVICES`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +174,7 @@ def _read_gpus(ask: Ask, visible: str | None, *, with_processes: bool = True) ->
         kept = float(reserved) if _is_number(reserved) else 0.0
         gpu = Gpu(name, _system_memory_gib() if shared else (float(total) - kept) / 1024, numbers)
         free_gib = float(free) / 1024 if _is_number(free) else None
-        cards.append((uuid, [(uuid, GpuState(gpu=gpu, free_gib=free_gib, processes=theirs))]))
+        cards.append((uuid, [(uuid, GpuState(gpu=gpu, free_gib=free_gib, processes=theirs, uuid=uuid))]))
     is_mixed = len({parts[0][1].gpu.name for _, parts in cards}) > 1
     if os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         # CUDA's own order: the fastest first. It does not say how it judges; the capability is right for common pairs.
