@@ -78,7 +78,8 @@ _FAULTS = (
         "one engine for each process",
         r"can only be used for one instance per process",
         "A vLLM in standby was started in this kernel before, and its memory cannot be handed to another one.",
-        "Restart the kernel, and load one model with vLLM in it",
+        "Restart the kernel before another model is loaded; or load it without: "
+        "settings = settings.replace(fast_inference=False)",
     ),
     GpuFault(
         "does not fit while loading",
