@@ -16,8 +16,8 @@ from grpo_nb.effective_rules import Effect, by_trl, kit_rows, on_cpu, on_gpu, re
 from grpo_nb.environment import Gpu, find_gpu
 from grpo_nb.vllm_obstacles import vllm_obstacle
 
-# The cards of the presets, for plans made elsewhere, with the memory that CUDA can use of them: less than is printed on the box,
-# and a little more or less by driver (an A100 of 40 GB: 39.39 to 39.59 GiB in reports of out-of-memory errors).
+# The cards of the presets, for plans made elsewhere, with the memory that CUDA can use: less than is printed on the box, and a
+# little more or less by driver (an A100 of 40 GB: 39.39 to 39.59 GiB in reports of out-of-memory errors).
 GPUS: Mapping[str, Gpu] = {
     "t4": Gpu("Tesla T4", 14.56, (7, 5)),
     "l4": Gpu("NVIDIA L4", 22.03, (8, 9)),

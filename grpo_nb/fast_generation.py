@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.loading import has_engine
+from grpo_nb.loading import has_engine, longest_of
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -31,7 +31,7 @@ _OF_NO_EFFECT = {
 }  # fmt: skip
 
 
-def vllm_rollout_obstacle(model: PreTrainedModel) -> str | None:
+def vllm_rollout_obstacle(model: PreTrainedModel, longest: int | None = None) -> str | None:
     """Say why the model's engine cannot sample from the model as it is, or return None if it can.
 
     The engine holds the base weights, and is given the adapter called `default` with each call. Another active adapter, or
@@ -39,9 +39,13 @@ def vllm_rollout_obstacle(model: PreTrainedModel) -> str | None:
 
     Args:
         model: From `load_model`.
+        longest: Prompt and completion together, in tokens. The engine was started for so many, and cuts what is longer.
     """
     if not has_engine(model):
         return "it was loaded without vLLM"
+    room = longest_of(model.vllm_engine)
+    if longest is not None and longest > room:
+        return f"prompt and completion of {longest} tokens are longer than the {room} that its vLLM was started for"
     if not hasattr(model, "load_lora"):
         return "it has no LoRA that Unsloth made"
     active = list(getattr(model, "active_adapters", ["default"]))

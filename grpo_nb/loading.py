@@ -142,6 +142,11 @@ def engine_obstacle() -> VllmObstacle | None:
     )
 
 
+def longest_of(engine: Any) -> int:
+    """Tokens of prompt and completion together that a vLLM engine was started for; longer ones it cuts without a word."""
+    return engine.llm_engine.vllm_config.model_config.max_model_len
+
+
 def warn_if_shortened(engine: Any, settings: Settings) -> None:
     """Say that vLLM got less room than the settings ask for: it would cut completions there, and refuse longer prompts.
 
@@ -149,7 +154,7 @@ def warn_if_shortened(engine: Any, settings: Settings) -> None:
     (unsloth_zoo/vllm_utils.py, _fit_max_seq_length_to_kv_cache).
     """
     wanted = settings.max_prompt_length + settings.max_completion_length
-    got = engine.llm_engine.vllm_config.model_config.max_model_len
+    got = longest_of(engine)
     if got < wanted:
         warnings.warn(
             f"vLLM's memory has room for sequences of {got} tokens, and prompt and completion may be {wanted}: longer ones are "

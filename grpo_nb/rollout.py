@@ -275,7 +275,7 @@ def generate(
     )
     longest = max(map(len, ids)) + max_completion_length
     run, kept = _stock_sample, contextlib.nullcontext()
-    if vllm_rollout_obstacle(model) is None:
+    if vllm_rollout_obstacle(model, longest) is None:
         run, kept = sample_with_vllm, engine_as_before(model)
         batch_size = max(batch_size, _ENGINE_BATCH)
     elif shared_prompt_obstacle(model, longest) is None:

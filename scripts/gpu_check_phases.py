@@ -181,7 +181,7 @@ def _on_both_paths(model: Any, tokenizer: Any, task: Any, settings: Any) -> dict
     limit = settings.max_completion_length
     own = gn.evaluate(model, tokenizer, task, max_completion_length=limit, label="own path")
     with (
-        mock.patch.object(rollout, "vllm_rollout_obstacle", lambda model: "compared"),
+        mock.patch.object(rollout, "vllm_rollout_obstacle", lambda model, longest: "compared"),
         mock.patch.object(rollout, "shared_prompt_obstacle", lambda model, longest: "compared"),
     ):
         other = gn.evaluate(model, tokenizer, task, max_completion_length=limit, label="model.generate")

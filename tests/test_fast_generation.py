@@ -39,6 +39,7 @@ class FakeEngine:
             is_sleeping=lambda: self.sleeping,
             output_processor=types.SimpleNamespace(request_states=self.waiting),
             abort_request=self.abort_request,
+            vllm_config=types.SimpleNamespace(model_config=types.SimpleNamespace(max_model_len=64)),
         )
 
     def abort_request(self, request_ids, internal=False):
@@ -255,6 +256,16 @@ def test_an_interrupted_sampling_leaves_nothing_for_the_next(with_engine) -> Non
     assert not engine.waiting
     with_engine.vllm_engine = None
     fast_generation.drop_leftovers(with_engine)  # and without an engine there is nothing to do
+
+
+def test_what_is_longer_than_the_engine_was_started_for_takes_the_other_path(with_engine) -> None:
+    """vLLM ends a completion at its own limit as if it were the one asked for (vllm/v1/core/sched/utils.py, check_stop)."""
+    tokenizer, prompt = FakeTokenizer(), len(PROMPTS[0])
+    assert vllm_rollout_obstacle(with_engine, 64) is None and "64" in vllm_rollout_obstacle(with_engine, 65)
+    rollout.generate(with_engine, tokenizer, [[]], max_completion_length=64 - prompt)
+    assert len(with_engine.vllm_engine.calls) == 1
+    answer = rollout.generate(with_engine, tokenizer, [[]], max_completion_length=65 - prompt)
+    assert len(with_engine.vllm_engine.calls) == 1 and answer[0].tokens > 0
 
 
 def test_what_the_engine_would_not_sample_from_takes_the_other_path(with_engine) -> None:
