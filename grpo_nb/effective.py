@@ -16,12 +16,13 @@ from grpo_nb.effective_rules import Effect, by_trl, kit_rows, on_cpu, on_gpu, re
 from grpo_nb.environment import Gpu, find_gpu
 from grpo_nb.vllm_obstacles import vllm_obstacle
 
-# The cards of the presets, for plans made elsewhere: what nvidia-smi reports for them.
+# The cards of the presets, for plans made elsewhere, with the memory that CUDA can use: less than is printed on the box, and a
+# little more or less by driver (an A100 of 40 GB: 39.39 to 39.59 GiB in reports of out-of-memory errors).
 GPUS: Mapping[str, Gpu] = {
-    "t4": Gpu("Tesla T4", 15.0, (7, 5)),
-    "l4": Gpu("NVIDIA L4", 22.5, (8, 9)),
-    "a100": Gpu("NVIDIA A100-SXM4-40GB", 40.0, (8, 0)),
-    "h100": Gpu("NVIDIA H100 80GB HBM3", 79.6, (9, 0)),
+    "t4": Gpu("Tesla T4", 14.56, (7, 5)),
+    "l4": Gpu("NVIDIA L4", 22.03, (8, 9)),
+    "a100": Gpu("NVIDIA A100-SXM4-40GB", 39.39, (8, 0)),
+    "h100": Gpu("NVIDIA H100 80GB HBM3", 79.1, (9, 0)),
 }
 
 

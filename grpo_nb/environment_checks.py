@@ -117,6 +117,16 @@ def device_row(machine: Machine) -> Check:
     if driver is not None and driver.gpus:
         return _gpu_row(machine, driver.gpus[0])
     cpu = f"CPU, {machine.cores} cores, {machine.memory_gib:.0f} GiB memory"
+    if machine.unseen:
+        fix = (
+            "For the CPU: HIP_VISIBLE_DEVICES=-1 before the kernel starts. AMD's cards are not supported."
+            if "ROCm" in machine.unseen
+            else "Put the driver's nvidia-smi on the PATH (its utilities package, or the container's), or, for the CPU, set "
+            "CUDA_VISIBLE_DEVICES=-1; then restart the kernel."
+        )
+        return Check(
+            "device", "problem", f"{cpu}; {machine.unseen}: Unsloth would take another device than the kit", fix
+        )
     if driver is not None and driver.failure:
         fix = "Reboot, or reinstall the driver; in a container, start it with access to the GPU. Until then the CPU is used."
         return Check("device", "warning", f"{cpu}; nvidia-smi finds no GPU: {driver.failure}", fix)
@@ -153,6 +163,10 @@ def _gpu_row(machine: Machine, state: GpuState) -> Check:
             "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 for the CPU, and restart."
         )
         return Check("device", "problem", f"{found}; {why} need {least[0]}.{least[1]}", fix)
+    if machine.driver.is_mixed:
+        found += "; the cards are of several kinds, and CUDA numbers them by its own idea of their speed"
+        fix = 'os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID" in a fresh kernel, first of all: then as nvidia-smi does.'
+        return Check("device", "warning", found, fix)
     if len(machine.driver.gpus) > 1:
         found += f"; {len(machine.driver.gpus)} GPUs are there, the notebooks use the first"
     return Check("device", "ok", found)

@@ -39,6 +39,8 @@ class Machine:
     torch_build: TorchBuild | None = None
     driver: Driver | None = None
     """None where there is no `nvidia-smi`."""
+    unseen: str = ""
+    """What makes torch use a GPU that `nvidia-smi` does not tell of; empty where nothing does."""
     visible: str | None = None
     """`CUDA_VISIBLE_DEVICES`."""
     vllm_torch: str | None = None
@@ -62,6 +64,7 @@ def read_machine(run_root: Path) -> Machine:
     wanted = _torch_for_vllm() if "vllm" in installed else None
     fits = wanted is None or is_same_release(wanted, installed.get("torch", ""))
     tried = driver is not None and driver.gpus and "vllm" in installed and fits
+    build = read_torch_build()
     return Machine(
         python=sys.version_info[:3],
         system=sys.platform,
@@ -69,8 +72,9 @@ def read_machine(run_root: Path) -> Machine:
         installed=installed,
         loaded=loaded_versions(),
         early=early_imports(),
-        torch_build=read_torch_build(),
+        torch_build=build,
         driver=driver,
+        unseen=_unseen_gpu(build) if driver is None and visible not in ("", "-1") else "",
         visible=visible,
         vllm_torch=wanted,
         vllm_problem=vllm_problem() if tried else None,
@@ -108,6 +112,15 @@ def free_disk_bytes(path: Path) -> int:
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
+
+
+def _unseen_gpu(build: TorchBuild | None) -> str:
+    """Say what torch would find without `nvidia-smi`. The files are there only where a container was given the GPU."""
+    if build is not None and build.is_rocm and Path("/dev/kfd").exists():
+        return "a torch built for ROCm (AMD)"
+    if build is not None and build.cuda is not None and Path("/dev/nvidiactl").exists():
+        return "an NVIDIA driver without nvidia-smi"
+    return ""
 
 
 def _torch_for_vllm() -> str | None:

@@ -56,6 +56,7 @@ class TorchBuild:
     version: str
     cuda: tuple[int, int] | None
     """None for a build without CUDA."""
+    is_rocm: bool = False
 
 
 def read_torch_build() -> TorchBuild | None:
@@ -85,7 +86,11 @@ def parse_torch_build(source: str) -> TorchBuild | None:
     if not isinstance(version, str):
         return None
     numbers = re.match(r"(\d+)\.(\d+)", cuda) if isinstance(cuda, str) else None
-    return TorchBuild(version=version, cuda=(int(numbers[1]), int(numbers[2])) if numbers else None)
+    return TorchBuild(
+        version=version,
+        cuda=(int(numbers[1]), int(numbers[2])) if numbers else None,
+        is_rocm=isinstance(values.get("hip"), str),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

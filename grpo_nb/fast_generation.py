@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.loading import has_engine
+from grpo_nb.loading import has_engine, longest_of
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -31,7 +31,7 @@ _OF_NO_EFFECT = {
 }  # fmt: skip
 
 
-def vllm_rollout_obstacle(model: PreTrainedModel) -> str | None:
+def vllm_rollout_obstacle(model: PreTrainedModel, longest: int | None = None) -> str | None:
     """Say why the model's engine cannot sample from the model as it is, or return None if it can.
 
     The engine holds the base weights, and is given the adapter called `default` with each call. Another active adapter, or
@@ -39,9 +39,13 @@ def vllm_rollout_obstacle(model: PreTrainedModel) -> str | None:
 
     Args:
         model: From `load_model`.
+        longest: Prompt and completion together, in tokens. The engine was started for so many, and cuts what is longer.
     """
     if not has_engine(model):
         return "it was loaded without vLLM"
+    room = longest_of(model.vllm_engine)
+    if longest is not None and longest > room:
+        return f"prompt and completion of {longest} tokens are longer than the {room} that its vLLM was started for"
     if not hasattr(model, "load_lora"):
         return "it has no LoRA that Unsloth made"
     active = list(getattr(model, "active_adapters", ["default"]))
@@ -118,6 +122,7 @@ def sample_with_vllm(model: PreTrainedModel, prompts: Sequence[Sequence[int]], c
         each = [SamplingParams(**arguments, seed=seed) for seed in _seeds(len(prompts))]
     else:
         each = [SamplingParams(**arguments) for _ in prompts]
+    drop_leftovers(model)
     outputs = model.fast_generate(
         [{"prompt_token_ids": list(prompt)} for prompt in prompts],
         sampling_params=each,
@@ -163,6 +168,20 @@ def _adapter_folder() -> str:
     folder = tempfile.mkdtemp(prefix="grpo_nb-adapter-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def drop_leftovers(model: Any) -> None:
+    """Take back what an interrupted sampling left in the model's engine, if it has one.
+
+    An interrupt ends `LLM.generate` without a word to the engine (vLLM 0.31, entrypoints/offline_utils.py, _run_engine). The
+    next call would return the old answers before its own, or, after the engine has slept, wait for them for ever.
+    """
+    if not has_engine(model):
+        return
+    engine = model.vllm_engine.llm_engine
+    left = list(engine.output_processor.request_states)
+    if left:
+        engine.abort_request(left, internal=True)
 
 
 @contextlib.contextmanager

@@ -75,6 +75,13 @@ _FAULTS = (
         'os.environ["UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE"] = "1", and settings = settings.replace(gpu_memory_utilization=0.4)',
     ),
     GpuFault(
+        "one engine for each process",
+        r"can only be used for one instance per process",
+        "A vLLM in standby was started in this kernel before, and its memory cannot be handed to another one.",
+        "Restart the kernel before another model is loaded; or load it without: "
+        "settings = settings.replace(fast_inference=False)",
+    ),
+    GpuFault(
         "does not fit while loading",
         r"some modules are dispatched on the cpu or the disk",
         "The weights alone do not fit the GPU's free memory.",
@@ -90,7 +97,9 @@ _FAULTS = (
 )  # fmt: skip
 
 # What may be wrong with vLLM only, so that a load without it is worth trying.
-VLLM_ALONE = ("built for another torch or CUDA", "card not in the build", "no bfloat16")
+VLLM_ALONE = (
+    "built for another torch or CUDA", "card not in the build", "no bfloat16", "one engine for each process"
+)  # fmt: skip
 
 # Functions by which a traceback says what was going on (unsloth and unsloth_zoo 2026.10.9, trl 1.15, vllm 0.31).
 _PLACES = {

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import warnings
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +17,7 @@ from grpo_nb.vllm_obstacles import VllmObstacle
 
 _KEPT_ON = "grpo_nb_generation"
 _said: set[str] = set()
+_engine: weakref.ref[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,54 @@ def generation_of(model: Any) -> Generation:
 def has_engine(model: Any) -> bool:
     """Whether a vLLM engine shares the model's weights: then it samples, for the trainer and for everything else."""
     return getattr(model, "vllm_engine", None) is not None
+
+
+def remember_engine(engine: Any) -> None:
+    """Note which vLLM engine this kernel has."""
+    global _engine
+    _engine = weakref.ref(engine)
+
+
+def engine_obstacle() -> VllmObstacle | None:
+    """Why a second engine cannot be started beside one that this kernel has; the first is put to sleep, so that there is room.
+
+    In standby vLLM's allocator works for one engine of a process, and a second one ends in an assertion
+    (vllm/v1/worker/gpu_worker.py, "CuMem allocator can only be used for one instance per process"). Without standby two may
+    live side by side.
+    """
+    if _engine is None or os.environ.get("UNSLOTH_VLLM_STANDBY", "0") == "0":
+        return None
+    gc.collect()  # one that nobody holds any more is no obstacle
+    engine = _engine()
+    if engine is None:
+        return None
+    engine.sleep(1)  # its next sampling wakes it (unsloth_zoo/vllm_utils.py, patch_vllm_enable_sleep_mode)
+    return VllmObstacle(
+        "a model with vLLM is loaded in this kernel already, and in standby there is one at a time",
+        "go on with that model, or restart the kernel before another one is loaded",
+    )
+
+
+def longest_of(engine: Any) -> int:
+    """Tokens of prompt and completion together that a vLLM engine was started for; longer ones it cuts without a word."""
+    return engine.llm_engine.vllm_config.model_config.max_model_len
+
+
+def warn_if_shortened(engine: Any, settings: Settings) -> None:
+    """Say that vLLM got less room than the settings ask for: it would cut completions there, and refuse longer prompts.
+
+    Unsloth lowers the length by itself where the memory is short, and prints a line about it
+    (unsloth_zoo/vllm_utils.py, _fit_max_seq_length_to_kv_cache).
+    """
+    wanted = settings.max_prompt_length + settings.max_completion_length
+    got = longest_of(engine)
+    if got < wanted:
+        warnings.warn(
+            f"vLLM's memory has room for sequences of {got} tokens, and prompt and completion may be {wanted}: longer ones are "
+            "cut there. settings = settings.replace(max_completion_length="
+            f"{max(got - settings.max_prompt_length, 1)}), or a smaller model (gn.models_for shows those that fit).",
+            stacklevel=4,
+        )
 
 
 def loading_problem(error: Exception, settings: Settings, *, with_vllm: bool = False) -> Exception | None:

@@ -15,13 +15,16 @@ from grpo_nb.embedded_model import embedded_model_folder as embedded_model_folde
 from grpo_nb.environment import EnvironmentProblem, Gpu, find_gpu
 from grpo_nb.loading import (
     Generation,
+    engine_obstacle,
     has_engine,
     loader_arguments,
     loading_problem,
     lora_arguments,
+    remember_engine,
     remember_generation,
     say_once,
     start_obstacle,
+    warn_if_shortened,
 )
 from grpo_nb.unsloth_first import import_unsloth as import_unsloth
 from grpo_nb.unsloth_first import is_bfloat16_supported as is_bfloat16_supported
@@ -67,7 +70,8 @@ def load_model(
 
     16 bit means the widest of 16 bit that this machine computes fast: bfloat16 where the hardware has it, else float32 on
     a CPU and float16 on a GPU. On a GPU with `fast_inference`, vLLM is loaded with it and shares its weights. Where vLLM
-    cannot be used, Unsloth's own generation takes over and a warning says so once, with the reason and what to do.
+    cannot be used, Unsloth's own generation takes over and a warning says so once, with the reason and what to do. That is so
+    for a second model in the same kernel, too, as long as the first one's vLLM is there.
 
     Args:
         settings: What to load and how.
@@ -81,7 +85,9 @@ def load_model(
     import_unsloth()
     source = resolve_model(settings.model, report)
     gpu = find_gpu()
-    obstacle = vllm_obstacle(settings, gpu, source)
+    if gpu is None:
+        _refuse_unseen_gpu()
+    obstacle = vllm_obstacle(settings, gpu, source) or engine_obstacle()
     if obstacle is None:
         report(f"loading {settings.model} in {4 if settings.load_in_4bit else 16} bit, with vLLM")
         try:
@@ -119,6 +125,8 @@ def _load(
     tokenizer.clean_up_tokenization_spaces = False
     if has_engine(model):
         generation = Generation("vllm", version=importlib.metadata.version("vllm"))
+        remember_engine(model.vllm_engine)
+        warn_if_shortened(model.vllm_engine, settings)
     else:
         if use_vllm:  # Unsloth printed its reason, which nobody saw, and went on without
             obstacle = VllmObstacle("Unsloth does not run this model in vLLM", "fast_inference=False skips the attempt")
@@ -127,6 +135,22 @@ def _load(
         generation = Generation("unsloth" if gpu is not None else "kit", reason)
     remember_generation(model, generation)
     return model, tokenizer
+
+
+def _refuse_unseen_gpu() -> None:
+    """Raise where Unsloth has taken an accelerator that the kit does not see: half of the settings would be a CPU's.
+
+    Raises:
+        EnvironmentProblem: It has.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        raise EnvironmentProblem(
+            f"torch computes on {torch.cuda.get_device_name(0)}, of which nvidia-smi does not tell, so the kit would treat it "
+            "as a CPU. gn.check_environment() says what is missing. For the CPU, before the kernel starts: "
+            "CUDA_VISIBLE_DEVICES=-1 (AMD: HIP_VISIBLE_DEVICES=-1)."
+        )
 
 
 def _free_gpu_memory() -> None:

@@ -21,6 +21,7 @@ from grpo_nb.planning_shapes import PUBLISHED, ModelShape, shape_of
 _FOUR_BIT = (4 + 0.127) / 8
 _CPU_BASE = 0.72e9  # Python with torch, unsloth, transformers, trl, a tokenizer and a task: measured with the pins
 _GPU_RESERVE = 1.07e9  # for the CUDA context and fragmentation: a margin, not a measurement
+_VLLM_AT_LEAST = (0.18 + 0.13) * 2**30  # torch's peak and what is not torch's, at 2048 tokens and 8 sequences at a time
 _LOGIT_CHUNK = 16 * 1024 * 1024  # elements; unsloth_zoo/cpu/ops.py, cpu_chunked_log_probs
 _SMALLER = [f"unsloth/Qwen2.5-{size}-Instruct" for size in ("7B", "3B", "1.5B", "0.5B")]
 
@@ -157,12 +158,19 @@ def _on_gpu(
 
 
 def vllm_cache_gb(settings: Settings, shape: ModelShape, gpu: Gpu, prompt: int) -> tuple[float, float]:
-    """GB that vLLM has left for keys and values, and GB that one sequence needs; below one it cannot start."""
+    """GB that vLLM has left for keys and values, and GB that one sequence needs; below one it cannot start.
+
+    Out of its share also come the LoRA in 16 bit, its CUDA graphs (estimated as Unsloth does: unsloth_zoo/vllm_utils.py,
+    approximate_vllm_memory_usage), and what Unsloth measured for the smallest batch (a table in load_vllm).
+    """
     share = standby_share(gpu) or settings.gpu_memory_utilization
     packed = _FOUR_BIT if settings.load_in_4bit else 2
     weights = shape.linear * packed + (shape.parameters - shape.linear) * 2
+    lora = 2 * shape.lora_parameters(settings.lora_rank, settings.lora_target_modules)
+    graphs = min(max(172 * shape.hidden * shape.layers * 4, 0.15 * 2**30), 2**30)
     one = (prompt + settings.max_completion_length) * 2 * shape.key_value * shape.layers * 2
-    return (share * gpu.memory_gib * 2**30 - weights) / 1e9, one / 1e9
+    left = share * gpu.memory_gib * 2**30 - weights - lora - graphs - _VLLM_AT_LEAST
+    return left / 1e9, one / 1e9
 
 
 def fitting_changes(settings: Settings, fits: Any, *, is_gpu: bool, count: int = 3) -> list[dict[str, Any]]:

@@ -263,17 +263,19 @@ def generate(
     ids = encoded["input_ids"]
     end_tokens = model.generation_config.eos_token_id
     end_tokens = {tokenizer.eos_token_id, *(end_tokens if isinstance(end_tokens, list) else [end_tokens])} - {None}
-    drawn = {"do_sample": True, "temperature": temperature, "top_k": 0, **(sampling or {})}
+    drawn = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0, **(sampling or {})}
     config = GenerationConfig(
+        # Said, as a trainer says it: what is left out, transformers takes from the model's own generation_config (a penalty of
+        # 1.1 on repeated tokens in Qwen2.5), while vLLM does not look there.
         max_new_tokens=max_completion_length,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=sorted(end_tokens),
         disable_compile=True,
-        **(drawn if temperature > 0 else {"do_sample": False}),
+        **{"repetition_penalty": 1.0, **(drawn if temperature > 0 else {"do_sample": False})},
     )
     longest = max(map(len, ids)) + max_completion_length
     run, kept = _stock_sample, contextlib.nullcontext()
-    if vllm_rollout_obstacle(model) is None:
+    if vllm_rollout_obstacle(model, longest) is None:
         run, kept = sample_with_vllm, engine_as_before(model)
         batch_size = max(batch_size, _ENGINE_BATCH)
     elif shared_prompt_obstacle(model, longest) is None:

@@ -14,7 +14,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from grpo_nb.alerting import AlertDisplay, HealthAlerts, note_out_of_memory
 from grpo_nb.arguments import check_extra
@@ -25,6 +25,7 @@ from grpo_nb.data import Task
 from grpo_nb.effective_rules import requested_arguments
 from grpo_nb.environment import find_gpu, require_disk
 from grpo_nb.failures import explained, guarded
+from grpo_nb.fast_generation import drop_leftovers
 from grpo_nb.holdout import HoldoutScore
 from grpo_nb.liveness import training_here
 from grpo_nb.loading import generation_of, has_engine
@@ -33,6 +34,7 @@ from grpo_nb.metrics import Run, new_run_folder, write_json
 from grpo_nb.models import import_unsloth, is_bfloat16_supported
 from grpo_nb.planning import plan
 from grpo_nb.plots import is_notebook
+from grpo_nb.references import BASE_MODEL, START_ADAPTER, Reference, reference_of
 from grpo_nb.reporting import check_reporting
 from grpo_nb.resume import Resumption, continued_info, find_run, go_back
 from grpo_nb.run_info import checked_rewards, run_info
@@ -52,10 +54,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 RewardFunction = Callable[..., Sequence[float | None]]
-Reference = Literal["start", "base"]
 _RUN_BYTES = 200_000_000
-# What KL is measured to.
-BASE_MODEL, START_ADAPTER = "the base model", "the adapter it started from"
 
 
 class _StockTrainer(ResumableTrainer, GRPOTrainer):
@@ -99,7 +98,8 @@ def train(
             path or name of a run goes on with that one, also with a finished one if `max_steps` is more now.
         observers: Asked at each logged step; they may add to its row and may stop the training (`grpo_nb.recorder`).
         reference: What the KL is measured against, if `beta` is above 0: the model as it is when this run starts, with
-            what its adapter has learnt already, or the `"base"` model without any adapter. The same for a new adapter.
+            what its adapter has learnt already, or the `"base"` model without any adapter. The same for a new adapter. On a
+            GPU it is the base model in any case, and a warning says so.
         check_fit: Refuse a run that needs more memory than there is, by `plan`. The plan is arithmetic, for completions that
             are all at their longest: with False its verdict is a warning.
 
@@ -126,8 +126,7 @@ def train(
     if resumption is None:
         require_disk(Path(settings.run_root), _bytes_needed(model), "A run")
         run = Run(new_run_folder(settings.run_root, name), model=model, tokenizer=tokenizer)
-        is_base = settings.beta == 0 or reference == "base" or is_untrained(model)
-        info["reference"] = BASE_MODEL if is_base else START_ADAPTER
+        info["reference"] = reference_of(model, settings, reference)
         write_json(run.path / "run.json", info)  # first of all: it is what makes the folder a run
         if info["reference"] == START_ADAPTER:
             model.save_pretrained(run.path / "reference", selected_adapters=["default"])
@@ -203,6 +202,11 @@ def _prepare_resuming(trainer: ResumableTrainer, info: Mapping[str, Any], resump
         # TRL adds a frozen copy of the adapter as the reference. While the adapter is still zero, the reference is
         # the base model, and switching the adapter off gives the same without three products per layer.
         model.delete_adapter("ref")
+    elif "ref" not in model.peft_config and trainer.reference is not None:
+        raise ValueError(
+            f"the run {run.name!r} measures its KL to the adapter that it started from, and Unsloth on a GPU only to the base "
+            "model. Go on with it on a CPU, as it began, or begin a new run."
+        )
     if resumption is not None:
         trainer.resumed_from = resumption.checkpoint.path
         trainer.seconds_before = trainer.noted_seconds()
@@ -309,6 +313,7 @@ def _build_trainer(
     recorder: Recorder,
     obstacle: str | None,
 ) -> Any:
+    drop_leftovers(model)
     trainer_class = _StockTrainer if obstacle else _SharedTrainer
     arguments = _grpo_arguments(settings, recorder.weights, recorder.run.path, has_vllm=has_engine(model))
     if task.is_ordered:
@@ -373,11 +378,6 @@ def _check_extra(settings: Settings) -> None:
     """The installed GRPOConfig decides: TRL raises on unknown names, Unsloth's only warns."""
     known = set(inspect.signature(GRPOConfig).parameters)
     check_extra(settings.extra, {f.name for f in dataclasses.fields(Settings)}, known, has_gpu=find_gpu() is not None)
-
-
-def is_untrained(model: Any) -> bool:
-    """Whether the LoRA is still as it was made, so that the model is the base model."""
-    return all(not p.detach().any() for n, p in model.named_parameters() if "lora_B.default" in n)
 
 
 @contextlib.contextmanager

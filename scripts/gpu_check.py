@@ -41,7 +41,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the check; the return value is the exit status."""
     options = _options(arguments)
     if options.phase:
-        print("RESULT " + json.dumps(run_phase(options.phase, Request(**json.loads(options.request)))))
+        request = Request(**json.loads(options.request))
+        print("RESULT " + json.dumps(run_phase(options.phase, request)), flush=True)
+        if request.device != "cpu":
+            # Taking down vLLM and CUDA with the interpreter can crash or hang, and the phase has ended well before.
+            sys.stderr.flush()
+            os._exit(0)
         return 0
     from grpo_nb.environment import find_gpu
 
@@ -173,8 +178,9 @@ def _in_a_process(function: str, request: Request) -> dict[str, Any]:
 
 
 def _driver() -> str:
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0].strip()
+    from grpo_nb.environment_gpu import ask_nvidia_smi
+
+    return ask_nvidia_smi(["--query-gpu=driver_version", "--format=csv,noheader"]).splitlines()[0].strip()
 
 
 def _cuda_of_torch() -> str | None:

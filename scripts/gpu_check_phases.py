@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import resource
 import statistics
 import subprocess
@@ -86,14 +87,19 @@ class PeakMemory:
     Asked of the driver by a program of its own: asking torch would start CUDA here before Unsloth and vLLM set it up.
     """
 
-    _QUERY = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--loop-ms=200", "--id=0")
+    _QUERY = ("--query-gpu=memory.used", "--format=csv,noheader,nounits", "--loop-ms=200")
 
     def __init__(self, device: str) -> None:
         self._is_gpu, self.gb = device != "cpu", 0.0
 
     def __enter__(self) -> PeakMemory:
         if self._is_gpu:
-            self._asking = subprocess.Popen(self._QUERY, stdout=subprocess.PIPE, text=True)
+            from grpo_nb.environment_gpu import nvidia_smi, read_driver
+
+            # The card that CUDA uses, which need not be the first that the driver counts.
+            card = read_driver(visible=os.environ.get("CUDA_VISIBLE_DEVICES")).gpus[0].uuid
+            command = [nvidia_smi(), *self._QUERY, *([f"--id={card}"] if card else [])]
+            self._asking = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             self._thread = threading.Thread(target=self._watch, daemon=True)
             self._thread.start()
         return self
@@ -175,7 +181,7 @@ def _on_both_paths(model: Any, tokenizer: Any, task: Any, settings: Any) -> dict
     limit = settings.max_completion_length
     own = gn.evaluate(model, tokenizer, task, max_completion_length=limit, label="own path")
     with (
-        mock.patch.object(rollout, "vllm_rollout_obstacle", lambda model: "compared"),
+        mock.patch.object(rollout, "vllm_rollout_obstacle", lambda model, longest: "compared"),
         mock.patch.object(rollout, "shared_prompt_obstacle", lambda model, longest: "compared"),
     ):
         other = gn.evaluate(model, tokenizer, task, max_completion_length=limit, label="model.generate")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from grpo_nb import environment, environment_machine, environment_packages, environment_vllm
+from grpo_nb import environment, environment_gpu, environment_machine, environment_packages, environment_vllm
 from grpo_nb.environment import EnvironmentProblem, check_environment, check_machine, import_order_problem
 from grpo_nb.environment_gpu import read_driver
 from grpo_nb.environment_machine import Machine
@@ -38,6 +38,12 @@ def answer(smi: dict[str, str]) -> Callable[[Sequence[str]], str]:
             raise subprocess.CalledProcessError(9, "nvidia-smi", smi["fails"], "")
         if not arguments:
             return smi["header"]
+        if arguments[0] == "-L" or arguments[0] == "-q":
+            return smi.get("list" if arguments[0] == "-L" else "report", "")
+        if "memory.reserved" in arguments[0]:
+            if "more" not in smi:
+                raise subprocess.CalledProcessError(2, "nvidia-smi", 'Field "memory.reserved" is not a valid field', "")
+            return smi["more"]
         return smi["gpus" if arguments[0].startswith("--query-gpu") else "processes"]
 
     return ask
@@ -230,6 +236,9 @@ esac"""
 
 def test_the_gpu_is_read_from_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_nvidia_smi(tmp_path, A_T4, monkeypatch)
+    monkeypatch.setattr(environment_gpu, "read_torch_build", lambda: parse_torch_build("__version__ = '2.13.0+cpu'"))
+    assert environment.find_gpu() is None, "torch for a CPU uses none, and neither does Unsloth with it"
+    monkeypatch.setattr(environment_gpu, "read_torch_build", lambda: parse_torch_build(TORCH_VERSION_PY))
     gpu = environment.find_gpu()
     assert (gpu.name, gpu.memory_gib, gpu.compute_capability) == ("Tesla T4", 15.0, (7, 5))
     assert "fp16 (no bf16" in check("device").found
@@ -237,6 +246,30 @@ def test_the_gpu_is_read_from_the_driver(tmp_path: Path, monkeypatch: pytest.Mon
     for hidden in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
         assert environment.find_gpu() is None
+
+
+def test_the_drivers_tool_is_found_beside_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that a service started in WSL does not have /usr/lib/wsl/lib on its path."""
+    fake_nvidia_smi(tmp_path, A_T4, monkeypatch)
+    monkeypatch.setattr(environment_gpu, "read_torch_build", lambda: None)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setattr(environment_gpu, "_PLACES", ("/nowhere", str(tmp_path)))
+    assert environment.find_gpu().name == "Tesla T4"
+    monkeypatch.setattr(environment_gpu, "_PLACES", ("/nowhere",))
+    assert environment.find_gpu() is None
+
+
+def test_the_order_of_the_slots_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = json.loads((MACHINES[0].parent / "two_gpus.json").read_text())["machine"]
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    row = next(c for c in check_machine(described(case, monkeypatch)).checks if c.what == "device")
+    assert row.status == "ok" and "NVIDIA L4" in row.found
+
+
+def test_a_memory_that_is_withheld_is_not_the_computers() -> None:
+    gpus = "NVIDIA A100-SXM4-40GB, [Insufficient Permissions], 8.0, [Insufficient Permissions], GPU-1"
+    driver = read_driver(answer({"header": "", "gpus": gpus, "processes": "", "list": "GPU 0: A100 (UUID: GPU-1)"}))
+    assert driver.gpus == () and "Insufficient Permissions" in driver.failure
 
 
 def test_a_dead_driver_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import itertools
 import sys
 import types
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from grpo_nb import fast_generation, rollout
+from grpo_nb import fast_generation, rollout, training
 from grpo_nb.fast_generation import sampling_arguments, vllm_rollout_obstacle
 from tests.signatures import FACTS, fields_of, parameters_of, source_of
 from tests.small_models import PROMPTS, lora_model
@@ -31,15 +32,36 @@ class FakeEngine:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model, self.calls, self.sleeping, self.slept = model, [], False, []
-        self.llm_engine = types.SimpleNamespace(is_sleeping=lambda: self.sleeping)
+        self.waiting: dict[str, tuple] = {}
+        self.numbers = itertools.count()
+        self.interrupted_at: int | None = None
+        self.llm_engine = types.SimpleNamespace(
+            is_sleeping=lambda: self.sleeping,
+            output_processor=types.SimpleNamespace(request_states=self.waiting),
+            abort_request=self.abort_request,
+            vllm_config=types.SimpleNamespace(model_config=types.SimpleNamespace(max_model_len=64)),
+        )
+
+    def abort_request(self, request_ids, internal=False):
+        assert internal, "the keys of request_states are the engine's own names"
+        for name in request_ids:
+            del self.waiting[name]
 
     def generate(self, prompts, sampling_params=None, **more):
         assert set(more) <= set(GENERATE), f"vLLM's generate has no {set(more) - set(GENERATE)}"
         assert len(prompts) == len(sampling_params)
         self.sleeping = False  # Unsloth wakes it
         self.calls.append({"prompts": prompts, "sampling_params": sampling_params, **more})
+        self.waiting |= {f"{next(self.numbers)}-own": one for one in zip(prompts, sampling_params, strict=True)}
+        outputs = []
         with contextlib.nullcontext() if more["lora_request"] else self.model.disable_adapter():
-            return [self._one(prompt, params) for prompt, params in zip(prompts, sampling_params, strict=True)]
+            while self.waiting:  # as vLLM's _run_engine: until nothing is left, whoever asked for it
+                if len(outputs) == self.interrupted_at:
+                    raise KeyboardInterrupt
+                name = next(iter(self.waiting))
+                outputs.append(self._one(*self.waiting[name]))
+                del self.waiting[name]
+        return outputs
 
     def _one(self, prompt, params):
         (name,) = prompt
@@ -101,6 +123,7 @@ def test_every_name_is_vllms() -> None:
         assert set(sampling_arguments(config(**values))) <= set(FACTS["vllm/sampling_params.py:SamplingParams"])
     assert {"prompts", "sampling_params", "use_tqdm", "lora_request"} <= set(GENERATE)
     assert FACTS["vllm/v1/engine/llm_engine.py:LLMEngine.is_sleeping"] == []
+    assert FACTS["vllm/v1/engine/llm_engine.py:LLMEngine.abort_request"] == ["request_ids", "internal"]
     assert {"token_ids", "logprobs"} <= set(FACTS["vllm/outputs.py:CompletionOutput"])
     assert "logprob" in FACTS["vllm/logprobs.py:Logprob"]
 
@@ -218,6 +241,33 @@ def test_generate_gives_the_same_results_object_as_on_a_cpu(with_engine) -> None
     assert all(c.tokens == len(c.ids) for c in fast) and any(c.is_cut for c in fast)
 
 
+def test_an_interrupted_sampling_leaves_nothing_for_the_next(with_engine) -> None:
+    engine, greedy = with_engine.vllm_engine, config(do_sample=False)
+    engine.interrupted_at = 1
+    with pytest.raises(KeyboardInterrupt):
+        fast_generation.sample_with_vllm(with_engine, PROMPTS[:3], greedy)
+    assert len(engine.waiting) == 2, "or the test shows nothing"
+    engine.interrupted_at = None
+    got = fast_generation.sample_with_vllm(with_engine, [PROMPTS[0]], greedy)
+    assert got.tokens == rollout.sample(with_engine, [PROMPTS[0]], greedy).tokens
+    engine.waiting["left"] = ()
+    with pytest.raises(AttributeError):  # there is no recorder; a trainer would sample from the same engine
+        training._build_trainer(with_engine, None, None, [], None, None, None)
+    assert not engine.waiting
+    with_engine.vllm_engine = None
+    fast_generation.drop_leftovers(with_engine)  # and without an engine there is nothing to do
+
+
+def test_what_is_longer_than_the_engine_was_started_for_takes_the_other_path(with_engine) -> None:
+    """vLLM ends a completion at its own limit as if it were the one asked for (vllm/v1/core/sched/utils.py, check_stop)."""
+    tokenizer, prompt = FakeTokenizer(), len(PROMPTS[0])
+    assert vllm_rollout_obstacle(with_engine, 64) is None and "64" in vllm_rollout_obstacle(with_engine, 65)
+    rollout.generate(with_engine, tokenizer, [[]], max_completion_length=64 - prompt)
+    assert len(with_engine.vllm_engine.calls) == 1
+    answer = rollout.generate(with_engine, tokenizer, [[]], max_completion_length=65 - prompt)
+    assert len(with_engine.vllm_engine.calls) == 1 and answer[0].tokens > 0
+
+
 def test_what_the_engine_would_not_sample_from_takes_the_other_path(with_engine) -> None:
     assert vllm_rollout_obstacle(with_engine) is None
     with_engine.add_adapter("other", with_engine.peft_config["default"])
@@ -256,3 +306,19 @@ def test_unsloths_modes_are_put_back_after_its_own_generation() -> None:
     rollout._stock_sample(model, [PROMPTS[0]], config(do_sample=False))
     assert calls == ["inference"] and not model.training
     assert "use_gradient_checkpointing" in parameters_of("unsloth/models/llama.py", "FastLlamaModel.for_training")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_a_checkpoint_likes_to_draw_with_is_not_what_it_is_asked_with(temperature: float, monkeypatch) -> None:
+    """Qwen2.5's generation_config has these. Training draws without them (TRL says 1.0), and vLLM does not look there."""
+    model, tokenizer, answers = lora_model(tied=False), FakeTokenizer(), []
+    for own in ({}, {"repetition_penalty": 1.3, "temperature": 0.7, "top_p": 0.5, "top_k": 5, "do_sample": True}):
+        model.generation_config = GenerationConfig(**own)
+        for is_stock in (False, True):  # the kit's own loop, and `model.generate` as on a GPU without vLLM
+            monkeypatch.setattr(
+                rollout, "shared_prompt_obstacle", lambda *_, why=is_stock: "asked for" if why else None
+            )
+            torch.manual_seed(3)
+            asked = {"max_completion_length": 16, "temperature": temperature}
+            answers.append([c.ids for c in rollout.generate(model, tokenizer, [[]] * 4, **asked)])
+    assert answers[0] == answers[1] == answers[2] == answers[3]

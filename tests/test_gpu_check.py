@@ -1,5 +1,6 @@
 """The script that proves the GPU path ends at once without a GPU, and all that it does there runs here on a small model."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -84,14 +85,36 @@ def test_with_vllm_all_is_done_twice() -> None:
 
 def test_the_peak_of_a_card_is_what_its_driver_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smi = tmp_path / "nvidia-smi"
-    smi.write_text("#!/bin/sh\nfor used in 100 5000 300; do echo $used; done\nexec sleep 60\n")
+    smi.write_text(
+        f"""#!/bin/sh
+case "$*" in
+  *loop-ms*) echo "$*" > {tmp_path}/asked; for used in 100 5000 300; do echo $used; done; exec sleep 60 ;;
+  --query-gpu=name*) echo 'Tesla T4, 15360, 7.5, 15095, GPU-1'; echo 'Tesla T4, 15360, 7.5, 15095, GPU-2' ;;
+  --query*) ;;
+  *) echo 'Driver Version: 580.82.07   CUDA Version: 13.0' ;;
+esac
+"""
+    )
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     with gpu_check_phases.PeakMemory("gpu") as memory:
         deadline = time.monotonic() + 30
         while memory.gb < 5 and time.monotonic() < deadline:
             time.sleep(0.05)
     assert memory.gb == pytest.approx(5000 * 2**20 / 1e9)
+    assert "--id=GPU-2" in (tmp_path / "asked").read_text(), "the card that CUDA uses"
+
+
+@pytest.mark.parametrize(("device", "ended"), [("gpu", [0]), ("cpu", [])])
+def test_a_phase_on_a_gpu_ends_with_its_result(device: str, ended: list, monkeypatch, capsys) -> None:
+    """vLLM and CUDA are not taken down with the interpreter: what crashes or hangs there is no fault of the phase."""
+    request = gpu_check_phases.Request("m", "w", 4, device, True, True, False)
+    codes: list[int] = []
+    monkeypatch.setattr(gpu_check, "run_phase", lambda function, request: {"checks": {}})
+    monkeypatch.setattr(gpu_check.os, "_exit", codes.append)
+    assert gpu_check.main(["--phase", "kit", "--request", json.dumps(dataclasses.asdict(request))]) == 0
+    assert codes == ended and capsys.readouterr().out == 'RESULT {"checks": {}}\n'
 
 
 def test_a_phase_that_dies_is_a_failed_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb import planning_shapes
+from grpo_nb.environment import Gpu
 from grpo_nb.known_models import KNOWN_MODELS
 from grpo_nb.models_by_hardware import SUGGESTED, models_for
-from grpo_nb.planning_memory import _FOUR_BIT
+from grpo_nb.planning_memory import _FOUR_BIT, vllm_cache_gb
 from grpo_nb.planning_shapes import shape_of
 
 # The published counts: the tensors of each repository's safetensors files, tied ones once. Written down beforehand, from
@@ -121,3 +122,17 @@ def test_any_hub_model_is_planned_from_its_config_alone(tmp_path: Path, monkeypa
     assert found.memory_gb == gn.plan(settings.replace(model="unsloth/Qwen3-4B"), machine="l4").memory_gb
     assert gn.plan(settings.replace(model="nobody/nothing"), machine="l4").memory_gb is None
     planning_shapes._fetched_config.cache_clear()
+
+
+def test_vllm_needs_room_beside_the_weights_and_one_sequence(monkeypatch) -> None:
+    """Its graphs, its own activations and the LoRA come out of the same share; without them the plan would say it fits."""
+    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "0")
+    settings = gn.preset("t4", model="unsloth/Qwen2.5-7B-Instruct", gpu_memory_utilization=0.6)
+    shape = shape_of(settings.model)
+    weights = (shape.linear * (4 + 0.127) / 8 + (shape.parameters - shape.linear) * 2) / 1e9
+    _, one = vllm_cache_gb(settings, shape, Gpu("a card", 100.0, (7, 5)), settings.max_prompt_length)
+    bare = (weights + one) * 1e9 / 0.6 / 2**30
+    for more, fits in ((0.1, False), (1.5, True)):
+        found = gn.plan(settings, machine=Gpu("a card", bare + more, (7, 5)))
+        assert found.fits is fits, found.obstacle
+        assert fits or "for keys and values" in found.obstacle

@@ -1,5 +1,6 @@
 """Loading on a GPU without one: arguments against the signatures of the installed source, and every reason not to use vLLM."""
 
+import ast
 import importlib.metadata
 import importlib.util
 import json
@@ -12,12 +13,13 @@ from dataclasses import dataclass
 import pytest
 
 import grpo_nb as gn
-from grpo_nb import loading, models, unsloth_first, vllm_obstacles
+from grpo_nb import loading, models, references, unsloth_first, vllm_obstacles
 from grpo_nb.effective import GPUS
 from grpo_nb.environment import Gpu
 from grpo_nb.loading import Generation, generation_of, has_engine, loader_arguments, lora_arguments
 from grpo_nb.vllm_obstacles import VllmObstacle, vllm_obstacle
 from tests.signatures import FACTS, constant_of, parameters_of, source_of
+from tests.small_models import lora_model
 
 LOADER = "unsloth/models/loader.py"
 LLAMA = "unsloth/models/llama.py"
@@ -168,11 +170,23 @@ def test_a_vllm_that_does_not_load_is_an_obstacle_with_its_words(machine, monkey
 # --- load_model itself, with Unsloth's loader replaced ---
 
 
+class FakeVllm:
+    """As much of an engine as loading looks at."""
+
+    def __init__(self, longest: int = 32_768) -> None:
+        model = types.SimpleNamespace(max_model_len=longest)
+        self.llm_engine = types.SimpleNamespace(vllm_config=types.SimpleNamespace(model_config=model))
+        self.slept: list[int] = []
+
+    def sleep(self, level: int) -> None:
+        self.slept.append(level)
+
+
 @dataclass
 class FakeLoader:
     """Records calls; its parameters are those of the installed source, so a renamed argument is an error here."""
 
-    engine: object = None
+    engine: FakeVllm | None = None
     error: Exception | None = None
 
     def __post_init__(self) -> None:
@@ -198,6 +212,7 @@ def on_a_gpu(machine, monkeypatch, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     monkeypatch.setattr(models, "find_gpu", lambda: GPUS["t4"])
     monkeypatch.setattr(loading, "_said", set())
+    monkeypatch.setattr(loading, "_engine", None)
 
     def load(loader: FakeLoader, **changes):
         import unsloth
@@ -209,13 +224,51 @@ def on_a_gpu(machine, monkeypatch, tmp_path):
 
 
 def test_with_vllm_the_model_says_so(on_a_gpu) -> None:
-    loader = FakeLoader(engine=object())
+    loader = FakeLoader(engine=FakeVllm())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model, tokenizer = on_a_gpu(loader)
     assert loader.calls[0]["fast_inference"] is True
     assert has_engine(model) and str(generation_of(model)) == "vLLM 0.31.0"
     assert tokenizer.padding_side == "left"
+
+
+def test_a_second_model_does_not_start_a_second_engine(on_a_gpu, monkeypatch) -> None:
+    """In standby vLLM asserts that there is one in a process; the memory of the first would be held as well."""
+    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "1")
+    loader = FakeLoader(engine=FakeVllm())
+    first, _ = on_a_gpu(loader)
+    with pytest.warns(UserWarning, match="in this kernel already.*What to do: go on with that model, or restart"):
+        second, _ = on_a_gpu(loader)
+    assert has_engine(first) and "fast_inference" not in loader.calls[-1] and not has_engine(second)
+    assert first.vllm_engine.slept == [1], "asleep it leaves the second one room"
+    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "0")
+    assert has_engine(on_a_gpu(loader)[0])
+    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "1")
+    loader.engine = first = None
+    assert loading.engine_obstacle() is None, "nobody holds it any more"
+
+
+def test_an_engine_with_less_room_than_asked_for_is_noticed(on_a_gpu) -> None:
+    with pytest.warns(UserWarning, match=r"sequences of 384 tokens, and .* may be 512.*max_completion_length=128"):
+        on_a_gpu(FakeLoader(engine=FakeVllm(longest=384)))
+    source = installed_source("unsloth_zoo/vllm_utils.py")
+    assert "max_seq_length = _fit_max_seq_length_to_kv_cache(" in source
+    assert re.search(r"max_model_len\s*= max_seq_length", source)
+    # Where the engine's own configuration is read by Unsloth, too.
+    assert "self.llm.llm_engine.vllm_config.model_config" in installed_source("unsloth/models/rl_replacements.py")
+
+
+def test_a_gpu_that_only_torch_sees_is_refused(on_a_gpu, monkeypatch) -> None:
+    import torch
+
+    monkeypatch.setattr(models, "find_gpu", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "AMD Instinct MI300X")
+    loader = FakeLoader()
+    with pytest.raises(gn.EnvironmentProblem, match="MI300X, of which nvidia-smi does not tell"):
+        on_a_gpu(loader)
+    assert loader.calls == []
 
 
 def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, machine) -> None:
@@ -293,6 +346,34 @@ def test_the_trainer_uses_an_engine_only_if_the_model_has_one(tmp_path) -> None:
         for has_one in (True, False):
             arguments = training._grpo_arguments(settings, {"r": 1.0}, tmp_path, has_vllm=has_one)
             assert arguments.get("use_vllm", False) is has_one
+
+
+def test_unsloth_takes_the_frozen_adapter_out_of_trls_trainer() -> None:
+    """Its own pattern on TRL's own source; what the kit says of the KL on a GPU rests on it."""
+    patterns = set()
+    for node in ast.walk(ast.parse(installed_source("unsloth/models/rl.py"))):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and r"elif is_peft_model\(model\)" in node.value
+        ):
+            patterns.add(node.value)
+    (pattern,) = patterns
+    trl = installed_source("trl/trainer/grpo_trainer.py")
+    assert 'model.add_adapter("ref"' in trl
+    assert 'model.add_adapter("ref"' not in re.sub(pattern, "", trl, flags=re.DOTALL)
+
+
+def test_on_a_gpu_the_record_says_what_kl_is_measured_to(monkeypatch) -> None:
+    model, settings = lora_model(), gn.preset("cpu")  # small_models gives its adapter numbers: it is a trained one
+    assert references.reference_of(model, settings, "start") == references.START_ADAPTER
+    monkeypatch.setattr(references, "find_gpu", lambda: GPUS["t4"])
+    with pytest.warns(UserWarning, match="held to the base model"):
+        assert references.reference_of(model, settings, "start") == references.BASE_MODEL
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert references.reference_of(model, settings, "base") == references.BASE_MODEL
+        assert references.reference_of(model, settings.replace(beta=0.0), "start") == references.BASE_MODEL
 
 
 def test_a_run_says_what_generated(tiny_run: gn.Run) -> None:

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 import grpo_nb as gn
-from grpo_nb import checkpoints, liveness
+from grpo_nb import checkpoints, liveness, training
 from grpo_nb.holdout import HoldoutScore
 from grpo_nb.recorder import Recorder
 from grpo_nb.reward_calls import RewardError
@@ -206,6 +206,17 @@ def test_a_reference_that_is_an_adapter_is_kept(fresh, settings: gn.Settings) ->
     resumed = gn.train(model, tokenizer, task, [brevity], settings, resume="second-4")
     assert_same_run(resumed, whole)
     assert set(model.peft_config) == {"default"}
+    build = training._build_trainer
+
+    def without_copy(*parts):  # as Unsloth's on a GPU
+        trainer = build(*parts)
+        model.delete_adapter("ref")
+        return trainer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "_build_trainer", without_copy)
+        with pytest.raises(ValueError, match="Unsloth on a GPU only to the base model"):
+            gn.train(model, tokenizer, task, [brevity], settings.replace(max_steps=5), resume="second-4")
 
 
 def test_weights_that_were_not_restored_are_an_error(half_done, monkeypatch) -> None:

@@ -22,7 +22,7 @@
 # | | |
 # | --- | --- |
 # | Time | 4 minutes on 2 CPU cores, 2 more if the model was never converted; on a T4 not yet measured |
-# | Memory | under 5 GB on a CPU; on a T4 1.5 of 16.1 GB (computed by `gn.plan`, not yet measured) |
+# | Memory | under 5 GB on a CPU; on a T4 1.5 of 15.6 GB (computed by `gn.plan`, not yet measured) |
 # | Disk | 0.3 GB for the model, 0.2 GB for the runs |
 # | Writes | `runs/`, and the converted model in your cache folder |
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
