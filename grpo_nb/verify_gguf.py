@@ -20,8 +20,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-# As `SLOPE_RANGE` of verify_merged.py, over the words of llama.cpp's own answers and through what the format's rounding adds.
+# As `SLOPE_RANGE` of verify_merged.py, over the words of llama.cpp's own answers. What rounding adds makes the slope uncertain:
+# a file is refused when it is outside by more than its uncertainty, so that a training too weak to be heard through a coarse
+# format is not held against it; the table then says that it could not be told.
 EFFECT_RANGE = (0.5, 1.5)
+_STANDARD_ERRORS = 3
 
 
 def sibling(name: str) -> Any:
@@ -69,8 +72,9 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
     start = of_the_words(AutoModelForCausalLM.from_pretrained(request["base"], dtype=torch.float32).eval())
     count = len(chats)
     gap = (heard - trained).abs().mean().item()
-    effect = strength(start, trained, heard)
+    effect, doubt = strength(start, trained, heard)
     low, high = EFFECT_RANGE
+    untold = ", too uncertain to tell from none" if effect - doubt <= 0 < low <= effect + doubt else ""
     checked = {
         "chat template renders the same text": (not other_text, f"{count - other_text} of {count} prompts"),
         "prompts are read as the same tokens": (not other_ids, f"{count - other_ids} of {count} prompts"),
@@ -79,7 +83,10 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
             gap <= request["tolerance"],
             f"{gap:.4f} nats",
         ),
-        f"the training's effect is there once ({low} to {high} times)": (low <= effect <= high, f"{effect:.3f} times"),
+        f"the training's effect is there once ({low} to {high} times)": (
+            effect + doubt >= low and effect - doubt <= high,
+            f"{effect:.2f} ± {doubt:.2f} times{untold}",
+        ),
         f"greedy text equal, near ties aside, on {request['least_equal']:.0%} of the prompts": (
             near / count >= request["least_equal"],
             f"{near} of {count}, {equal} without setting near ties aside",
@@ -93,22 +100,26 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
         "equal_greedy_text": equal / count,
         "equal_greedy_text_near_ties_aside": near / count,
         "mean_logp_difference_to_merged": gap,
-        "effect_of_training_in_file": effect,
+        "effect_of_training_in_file": [effect, doubt],
         "texts_of_merged": wanted,
         "imported_unsloth_or_kit": sorted({"unsloth", "grpo_nb"} & set(sys.modules)),
     }
 
 
-def strength(start: torch.Tensor, trained: torch.Tensor, heard: torch.Tensor) -> float:
-    """How much of the training's effect on log-probabilities is in the file's: 1 all of it, 0 nothing, 2 twice.
+def strength(start: torch.Tensor, trained: torch.Tensor, heard: torch.Tensor) -> tuple[float, float]:
+    """How much of the training's effect on log-probabilities is in the file's, and how uncertain that is.
 
-    The slope of a regression through the origin: what rounding adds to single words hardly moves it.
+    The slope of a regression through the origin: 1 is all of the effect, 0 nothing, 2 twice. Few words carry most of it, and
+    rounding moves those most, so the standard error is the one that allows for both (HC3, MacKinnon and White, 1985).
 
     >>> strength(torch.tensor([-2.0, -1.0]), torch.tensor([-1.0, -1.0]), torch.tensor([-1.5, -1.25]))
-    0.5
+    (0.5, 0.0)
     """
     wanted, found = trained - start, heard - start
-    return ((wanted * found).sum() / (wanted * wanted).sum().clamp(min=1e-12)).item()
+    total = (wanted * wanted).sum().clamp(min=1e-12)
+    slope = (wanted * found).sum() / total
+    left = (found - slope * wanted) / (1 - wanted * wanted / total).clamp(min=1e-6)
+    return slope.item(), _STANDARD_ERRORS * ((wanted * left).square().sum().sqrt() / total).item()
 
 
 if __name__ == "__main__":
