@@ -31,8 +31,8 @@ from grpo_nb.models import import_unsloth
 
 # Mean difference of log-probabilities to the merged model, in nats, and share of equal greedy texts, near ties aside. The
 # first column is what rounding to the format may cost; a template, end token or tensor that is wrong costs far more. The
-# embedded model shows 0.002 for q8_0, 0.03 for q4_k_m, 0.14 for q2_k, and 1.2 for q4_k_m without the adapter (docs/export.md).
-# The other mixtures are set between those, by their bits.
+# embedded model shows 0.002 for q8_0, 0.006 for q6_k, 0.03 for q4_k_m, 0.14 for q2_k, and 1.2 for q4_k_m without the adapter
+# (docs/export.md). The other mixtures are set between those, by their bits.
 _ALLOWED = {
     "f32": (0.05, 0.9), "f16": (0.05, 0.9), "bf16": (0.1, 0.8), "q8_0": (0.1, 0.8), "q6_k": (0.15, 0.6),
     "q5_k_m": (0.2, 0.5), "q5_k_s": (0.2, 0.5), "q4_k_m": (0.3, 0.3), "q4_k_s": (0.3, 0.3), "q3_k_m": (0.5, 0.0),
