@@ -190,8 +190,8 @@ class _Sizes:
         if name == "merged":
             return merged, merged, checking
         made = int(count * BITS[name] / 8 * 1.02 + _SMALL_FILES)
-        # A mixture is quantized from a 16-bit file, and every GGUF from a merged model.
-        between = 0 if name in ("f32", "f16", "bf16", "q8_0") else int(count * 2 * 1.02)
+        # A mixture is quantized from a file as wide as the merged model, and every GGUF is made from a merged model.
+        between = 0 if name in ("f32", "f16", "bf16", "q8_0") else merged
         # llama.cpp has the file in memory while it answers.
         return made, merged + between + made, max(checking, int(_IMPORTS + made * _WORKING))
 

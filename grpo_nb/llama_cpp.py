@@ -110,7 +110,7 @@ def answer(
         "prompts": [[dict(message) for message in chat] for chat in prompts],
         "limit": max_completion_length,
         "sampling": _sampling(temperature, sampling),
-        "threads": _threads(),
+        "threads": thread_count(),
     }
     if not prompts:
         return []
@@ -148,7 +148,8 @@ def _sampling(temperature: float, further: Mapping[str, Any] | None) -> dict[str
     return {**whole, **(further or {}), "temperature": temperature}
 
 
-def _threads() -> int:
+def thread_count() -> int:
+    """How many threads llama.cpp may have: what OMP_NUM_THREADS says, else the cores of this process."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdigit() and int(asked) > 0:
         return int(asked)

@@ -3,13 +3,14 @@
     python -I verify_gguf.py request.json
 
 llama.cpp has answered before, in another process (`llama_cpp_child.py`); its answers are in the request. Here the merged folder
-is loaded by plain transformers and answers the same prompts greedily. It also says how likely llama.cpp's words are to it,
-which shows a wrong file where equal texts could be chance. The request names `merged`, `prompts` (chat messages), `answers`,
-`max_new_tokens`, `tolerance`, `least_equal` and `result`, the file to write.
+is loaded by plain transformers and answers the same prompts greedily. It also says how likely llama.cpp's words are to it, and
+to the base, which shows a wrong file where equal texts could be chance. The request names `merged`, `base`, `prompts` (chat
+messages), `answers`, `max_new_tokens`, `tolerance`, `least_equal` and `result`, the file to write.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import sys
@@ -18,6 +19,12 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+
+# As `SLOPE_RANGE` of verify_merged.py, over the words of llama.cpp's own answers. What rounding adds makes the slope uncertain:
+# a file is refused when it is outside by more than its uncertainty, so that a training too weak to be heard through a coarse
+# format is not held against it; the table then says that it could not be told.
+EFFECT_RANGE = (0.5, 1.5)
+_STANDARD_ERRORS = 3
 
 
 def sibling(name: str) -> Any:
@@ -33,14 +40,18 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
     """Do all checks and return them with a verdict."""
     ours = sibling("verify_merged")
     tokenizer = AutoTokenizer.from_pretrained(request["merged"])
-    kind = ours.stored_dtype(Path(request["merged"]))
-    model = ours.widen_while_computing(AutoModelForCausalLM.from_pretrained(request["merged"], dtype=kind).eval())
+
+    def load(folder: str) -> Any:
+        kind = ours.stored_dtype(Path(folder))
+        return ours.widen_while_computing(AutoModelForCausalLM.from_pretrained(folder, dtype=kind).eval())
+
+    model = load(request["merged"])
     chats, answers, end = request["prompts"], request["answers"], tokenizer.eos_token_id
     rendered = [tokenizer.apply_chat_template(c, add_generation_prompt=True, tokenize=False) for c in chats]
     prompts = [ours.read(tokenizer, chat) for chat in chats]
     expected = ours.greedy(model, tokenizer, prompts, request["max_new_tokens"])
     equal = near = other_text = other_ids = not_ended = 0
-    differences, wanted = [], []
+    wanted = []
     for text, ids, words, answer in zip(rendered, prompts, expected, answers, strict=True):
         # llama.cpp leaves the beginning token, which it adds while it reads, out of the text.
         other_text += text.removeprefix(tokenizer.bos_token or "") != answer["prompt"].removeprefix(
@@ -54,10 +65,21 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
         near += is_equal or ours.parts_at_a_near_tie(best, words, answer["ids"], end)
         # A text that merged ends and the file does not, word for word the same until there, has lost its end token.
         not_ended += words[-1] == end and answer["is_cut"] and answer["ids"][: len(words) - 1] == words[:-1]
-        if answer["ids"]:
-            differences.append(ours.logps(model, ids, answer["ids"]) - torch.tensor(answer["log_probs"]))
+
+    def of_the_words(model: Any) -> torch.Tensor:
+        said = [ours.logps(model, ids, row["ids"]) for ids, row in zip(prompts, answers, strict=True) if row["ids"]]
+        return torch.cat([torch.empty(0), *said])
+
+    heard = torch.tensor([value for row in answers for value in row["log_probs"]])
+    trained = of_the_words(model)
+    del model
+    gc.collect()  # one model in memory at a time
+    start = of_the_words(load(request["base"]))
     count = len(chats)
-    gap = torch.cat(differences).abs().mean().item() if differences else float("inf")
+    gap = (heard - trained).abs().mean().item()
+    effect, doubt = strength(start, trained, heard)
+    low, high = EFFECT_RANGE
+    untold = ", too uncertain to tell from none" if effect - doubt <= 0 < low <= effect + doubt else ""
     checked = {
         "chat template renders the same text": (not other_text, f"{count - other_text} of {count} prompts"),
         "prompts are read as the same tokens": (not other_ids, f"{count - other_ids} of {count} prompts"),
@@ -65,6 +87,10 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
         f"log-probabilities within {request['tolerance']} nats of the merged model's on average": (
             gap <= request["tolerance"],
             f"{gap:.4f} nats",
+        ),
+        f"the training's effect is there once ({low} to {high} times)": (
+            effect + doubt >= low and effect - doubt <= high,
+            f"{effect:.2f} ± {doubt:.2f} times{untold}",
         ),
         f"greedy text equal, near ties aside, on {request['least_equal']:.0%} of the prompts": (
             near / count >= request["least_equal"],
@@ -79,9 +105,26 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
         "equal_greedy_text": equal / count,
         "equal_greedy_text_near_ties_aside": near / count,
         "mean_logp_difference_to_merged": gap,
+        "effect_of_training_in_file": [effect, doubt],
         "texts_of_merged": wanted,
         "imported_unsloth_or_kit": sorted({"unsloth", "grpo_nb"} & set(sys.modules)),
     }
+
+
+def strength(start: torch.Tensor, trained: torch.Tensor, heard: torch.Tensor) -> tuple[float, float]:
+    """How much of the training's effect on log-probabilities is in the file's, and how uncertain that is.
+
+    The slope of a regression through the origin: 1 is all of the effect, 0 nothing, 2 twice. Few words carry most of it, and
+    rounding moves those most, so the standard error is the one that allows for both (HC3, MacKinnon and White, 1985).
+
+    >>> strength(torch.tensor([-2.0, -1.0]), torch.tensor([-1.0, -1.0]), torch.tensor([-1.5, -1.25]))
+    (0.5, 0.0)
+    """
+    wanted, found = trained - start, heard - start
+    total = (wanted * wanted).sum().clamp(min=1e-12)
+    slope = (wanted * found).sum() / total
+    left = (found - slope * wanted) / (1 - wanted * wanted / total).clamp(min=1e-6)
+    return slope.item(), _STANDARD_ERRORS * ((wanted * left).square().sum().sqrt() / total).item()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import importlib.util
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,7 +26,7 @@ def merged(tiny_run: gn.Run, tmp_path_factory: pytest.TempPathFactory) -> Export
 
 
 @pytest.fixture(scope="module")
-def converter() -> gguf_convert.Converter:
+def converter() -> gguf_convert.Tool:
     try:
         return gguf_convert.find_converter()
     except gn.EnvironmentProblem as problem:
@@ -32,7 +34,7 @@ def converter() -> gguf_convert.Converter:
 
 
 @pytest.fixture(scope="module")
-def exported(merged: Export, converter: gguf_convert.Converter, tmp_path_factory: pytest.TempPathFactory) -> Export:
+def exported(merged: Export, converter: gguf_convert.Tool, tmp_path_factory: pytest.TempPathFactory) -> Export:
     lines: list[str] = []
     made = gn.export_gguf(merged, tmp_path_factory.mktemp("gguf") / "tiny", report=lines.append)
     assert [line.split()[0] for line in lines] == ["converting", "llama.cpp", "comparing"]
@@ -45,7 +47,7 @@ def test_it_is_verified_through_llama_cpp(exported: Export, tiny_run: gn.Run) ->
     }  # fmt: skip
     verification = json.loads((exported.path / "verification.json").read_text())
     assert verification == exported.verification and all(verification["checks"].values())
-    assert len(verification["checks"]) == 8 and verification["imported_unsloth_or_kit"] == []
+    assert len(verification["checks"]) == 10 and verification["imported_unsloth_or_kit"] == []
     assert verification["prompts"] == 10 and verification["equal_greedy_text_near_ties_aside"] >= 0.8
     assert exported.file.name == "tiny-q8_0.gguf" and exported.kind == "gguf"
     assert exported.sentence in repr(gn.open_run(tiny_run.path))
@@ -54,7 +56,7 @@ def test_it_is_verified_through_llama_cpp(exported: Export, tiny_run: gn.Run) ->
 
 
 def test_files_that_are_something_else(
-    exported: Export, merged: Export, tiny_run: gn.Run, converter: gguf_convert.Converter, tmp_path: Path
+    exported: Export, merged: Export, tiny_run: gn.Run, converter: gguf_convert.Tool, tmp_path: Path
 ) -> None:
     def refused(file: Path) -> str:
         with pytest.raises(ExportError) as caught:
@@ -70,6 +72,7 @@ def test_files_that_are_something_else(
     gguf_convert.convert(Path(tiny_run.settings.model), base, "q8_0", converter, None)
     said = refused(base)
     assert "is not the trained one" in said and "log-probabilities within 0.1 nats" in said
+    assert re.search(r"training.s effect is there once \(0\.5 to 1\.5 times\) \(-?0\.0\d ± 0", said)
     assert "chat template" not in said and "same tokens" not in said
 
     def changed(name: str, *options: str) -> Path:
@@ -93,7 +96,8 @@ def test_doctored_answers_are_seen(exported: Export, merged: Export, tiny_run: g
     answered = llama_cpp.answer(exported.file, prompts, max_completion_length=limit)
     answers = json.loads(json.dumps([dataclasses.asdict(a) for a in answered]))  # as they travel
     request = {
-        "merged": str(merged.path), "prompts": prompts, "max_new_tokens": limit, "tolerance": 0.1, "least_equal": 0.8,
+        "merged": str(merged.path), "base": tiny_run.settings.model, "prompts": prompts, "max_new_tokens": limit,
+        "tolerance": 0.1, "least_equal": 0.8,
     }  # fmt: skip
 
     def failed(**changes: object) -> list[str]:
@@ -108,6 +112,25 @@ def test_doctored_answers_are_seen(exported: Export, merged: Export, tiny_run: g
     # Another first word, and a text to go with it.
     other = failed(ids=lambda a: [5000, *a["ids"][1:]], text=lambda a: "Other " + a["text"])
     assert any("greedy text equal" in name for name in other)
+
+
+def test_the_training_is_heard_through_the_rounding() -> None:
+    """Told apart: there, missing, applied twice. Where the rounding is so coarse that nothing can be told, it says so."""
+    import torch
+
+    draw = torch.Generator().manual_seed(0)
+    start = -torch.rand(400, generator=draw)
+    trained = start + 0.3 * torch.randn(400, generator=draw).pow(3)
+
+    def heard(times: float, rounding: float) -> tuple[float, float]:
+        noise = rounding * torch.randn(400, generator=draw)
+        return verify_gguf.strength(start, trained, start + times * (trained - start) + noise)
+
+    for times in (0.0, 1.0, 2.0):
+        for rounding in (0.0, 0.1, 0.5):
+            slope, doubt = heard(times, rounding)
+            assert abs(slope - times) < 0.1 and doubt < 0.1
+    assert heard(0.0, 20.0)[1] > 1
 
 
 def test_a_lost_end_is_seen(
@@ -125,8 +148,8 @@ def test_a_lost_end_is_seen(
 
     def ends(ids: list[int], is_cut: bool) -> bool:
         row = {**dataclasses.asdict(answer), "ids": ids, "log_probs": [-1.0] * len(ids), "is_cut": is_cut}
-        request = {"merged": str(merged.path), "prompts": prompts, "answers": [row, row], "max_new_tokens": 6}
-        found = verify_gguf.verify({**request, "tolerance": 1.0, "least_equal": 0.0})
+        request = {"merged": str(merged.path), "base": tiny_run.settings.model, "prompts": prompts, "max_new_tokens": 6}
+        found = verify_gguf.verify({**request, "answers": [row, row], "tolerance": 1.0, "least_equal": 0.0})
         return found["checks"]["answers end where the merged model's do"]
 
     assert ends([300, 301, 302, end], False)
@@ -142,8 +165,12 @@ def test_what_cannot_be_made(tiny_run: gn.Run, merged: Export, tmp_path: Path, m
     with pytest.raises(ValueError, match="not from 'adapter'"):
         gn.export_gguf(dataclasses.replace(merged, kind="adapter"), tmp_path / "out")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(gn.EnvironmentProblem, match=r"no llama-quantize is on the PATH.*quantization='q8_0'"):
+    monkeypatch.setattr("importlib.util.find_spec", without("llama_cpp"))
+    both = r"(?s)llama-quantize is on the PATH.*quantization='q8_0'.*pip install llama-cpp-python.*cmake -B build"
+    with pytest.raises(gn.EnvironmentProblem, match=both):
         gn.export_gguf(merged, tmp_path / "out", quantization="q4_k_m")
+    with pytest.raises(gn.EnvironmentProblem, match="quantizer = 'nowhere' is no program"):
+        gn.export_gguf(merged, tmp_path / "out", quantization="q4_k_m", quantizer="nowhere")
     with pytest.raises(FileNotFoundError, match="converter = 'nowhere"):
         gn.export_gguf(merged, tmp_path / "out", converter="nowhere/convert_hf_to_gguf.py")
     (tmp_path / "convert_hf_to_gguf.py").write_text("raise SystemExit('Model FooForCausalLM is not supported')")
@@ -158,27 +185,139 @@ def script(folder: Path, name: str, text: str) -> None:
     (folder / name).chmod(stat.S_IRWXU)
 
 
-def test_programs_on_the_path_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand-ins for llama.cpp's own script and program: what they are called with, and in which order."""
-    note = tmp_path / "calls"
+def without(name: str) -> Callable[[str], object]:
+    """`importlib.util.find_spec` where a package is not installed."""
+    real = importlib.util.find_spec
+    return lambda asked: None if asked == name else real(asked)
+
+
+def stand_ins(folder: Path, note: Path) -> None:
+    """For llama.cpp's own script and program: they write down what they are called with."""
     code = f"import sys, pathlib\npathlib.Path({str(note)!r}).open('a').write(' '.join(sys.argv[1:]) + '\\n')\n"
-    script(tmp_path / "bin", "convert_hf_to_gguf.py", "#!/bin/sh\n")
     script(
-        tmp_path / "bin", "llama-quantize",
+        folder,
+        "convert_hf_to_gguf.py",
+        f"{code}pathlib.Path(sys.argv[sys.argv.index('--outfile') + 1]).write_bytes(b'gguf')",
+    )
+    script(
+        folder, "llama-quantize",
         f"#!{sys.executable}\n{code}pathlib.Path(sys.argv[2]).write_bytes(pathlib.Path(sys.argv[1]).read_bytes() + b'!')",
     )  # fmt: skip
-    (tmp_path / "bin" / "convert_hf_to_gguf.py").write_text(
-        f"{code}pathlib.Path(sys.argv[sys.argv.index('--outfile') + 1]).write_bytes(b'gguf')"
-    )
+
+
+@pytest.mark.parametrize(("stored", "between"), [("bfloat16", "bf16"), ("float16", "f16"), ("float32", "f32")])
+def test_programs_on_the_path_are_used(
+    stored: str, between: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they are called with, and in which order: nothing is rounded before the quantizer does it."""
+    import torch
+    from safetensors.torch import save_file
+
+    note, model = tmp_path / "calls", tmp_path / "model"
+    stand_ins(tmp_path / "bin", note)
+    model.mkdir()
+    tensors = {"a": torch.zeros(2, dtype=getattr(torch, stored)), "b": torch.zeros(2, dtype=torch.int64)}
+    save_file(tensors, model / "model.safetensors")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
     found, program = gguf_convert.find_converter(), gguf_convert.require_quantizer("q4_k_m")
     assert found.source == str(tmp_path / "bin" / "convert_hf_to_gguf.py") and program is not None
+    assert program.source == str(tmp_path / "bin" / "llama-quantize")
     assert gguf_convert.require_quantizer("q8_0") is None
-    gguf_convert.convert(tmp_path / "bin", tmp_path / "m.gguf", "q4_k_m", found, program)
+    gguf_convert.convert(model, tmp_path / "m.gguf", "q4_k_m", found, program)
     first, second = note.read_text().splitlines()
-    assert first == f"--outtype bf16 --outfile {tmp_path / '.m.gguf.16-bit'} {tmp_path / 'bin'}"
-    assert second == f"{tmp_path / '.m.gguf.16-bit'} {tmp_path / 'm.gguf'} Q4_K_M"
-    assert (tmp_path / "m.gguf").read_bytes() == b"gguf!" and not (tmp_path / ".m.gguf.16-bit").exists()
+    assert first == f"--outtype {between} --outfile {tmp_path / '.m.gguf.between'} {model}"
+    assert second == f"{tmp_path / '.m.gguf.between'} {tmp_path / 'm.gguf'} Q4_K_M 3"
+    assert (tmp_path / "m.gguf").read_bytes() == b"gguf!" and not (tmp_path / ".m.gguf.between").exists()
+
+
+# What the kit uses of llama-cpp-python 0.3.36, by its names.
+LIBRARY = """
+import ctypes, os, pathlib, shutil
+LLAMA_FTYPE_MOSTLY_Q4_K_M = 15
+class llama_model_quantize_params(ctypes.Structure):
+    _fields_ = [("nthread", ctypes.c_int32), ("ftype", ctypes.c_int)]
+llama_backend_init = lambda: None
+llama_model_quantize_default_params = lambda: llama_model_quantize_params(0, 9)
+def llama_model_quantize(source, target, params):
+    shutil.copy(source, target)
+    with open(target, "a") as file:
+        print(params._obj.ftype, params._obj.nthread, os.getpid(), file=file)
+    return 1 if b"bad" in target else 0
+"""
+
+
+def test_the_library_quantizes_where_the_program_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of its own: llama.cpp comes not into the one that trains."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    (tmp_path / "llama_cpp").mkdir()
+    (tmp_path / "llama_cpp" / "__init__.py").touch()
+    (tmp_path / "llama_cpp" / "llama_cpp.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(tmp_path)
+    tool = gguf_convert.require_quantizer("q4_k_m")
+    assert tool is not None and tool.source.startswith("llama-cpp-python") and "llama_cpp" not in sys.modules
+
+    def quantized(name: str) -> bytes:
+        (tmp_path / "between").write_bytes(b"gguf ")
+        command = [*tool.command, str(tmp_path / "between"), str(tmp_path / name), "Q4_K_M", "3"]
+        gguf_convert._run(command, tmp_path / name, tool.source, gguf_convert._NOT_QUANTIZED)
+        return (tmp_path / name).read_bytes()
+
+    gguf, kind, threads, process = quantized("m.gguf").split()
+    assert (gguf, kind, threads) == (b"gguf", b"15", b"3") and int(process) != os.getpid()
+    with pytest.raises(ExportError, match=r"(?s)llama-cpp-python.*returned 1\n.*quantizer='llama\.cpp/build/bin"):
+        quantized("bad.gguf")
+
+
+def test_a_file_of_another_quantization_is_refused(
+    merged: Export, converter: gguf_convert.Tool, tmp_path: Path
+) -> None:
+    """A quantizer that does nothing: the words are as good as they can be, and the file is not what it says."""
+    script(tmp_path / "bin", "lazy", f"#!{sys.executable}\nimport shutil, sys\nshutil.copy(*sys.argv[1:3])\n")
+    with pytest.raises(ExportError, match=r"Failed: the file is of this quantization \((bf16|f16|f32): \d+ tensors"):
+        gn.export_gguf(merged, tmp_path / "out", quantization="q4_k_m", quantizer=tmp_path / "bin" / "lazy")
+    assert [p.name for p in tmp_path.iterdir()] == ["bin"]
+
+
+real_quantizer = pytest.mark.skipif(
+    shutil.which("llama-quantize") is None, reason="llama.cpp's llama-quantize is not on the PATH: no package brings it"
+)
+
+
+@real_quantizer
+@pytest.mark.parametrize("quantization", gguf_convert.QUANTIZED)
+def test_the_real_quantizer(quantization: str, merged: Export, converter: gguf_convert.Tool, tmp_path: Path) -> None:
+    made = gn.export_gguf(merged, tmp_path / "tiny", quantization=quantization)
+    assert made.file.name == f"tiny-{quantization}.gguf" and all(made.verification["checks"].values())
+    assert made.verification["quantizer"] == "llama-quantize"
+    assert made.verification["measured"]["the file is of this quantization"].startswith(f"{quantization}: ")
+    assert f"FROM ./tiny-{quantization}.gguf" in (made.path / "Modelfile").read_text()
+
+
+@real_quantizer
+@pytest.mark.parametrize("quantization", gguf_convert.QUANTIZED)
+def test_an_adapter_that_is_missing_is_seen_through_the_rounding(
+    quantization: str, merged: Export, converter: gguf_convert.Tool, tiny_run: gn.Run, tmp_path: Path
+) -> None:
+    file, tool = tmp_path / "base.gguf", gguf_convert.require_quantizer(quantization)
+    gguf_convert.convert(Path(tiny_run.settings.model), file, quantization, converter, tool)
+    with pytest.raises(ExportError, match=r"Failed: .*the training's effect is there once"):
+        gguf_export._verify(tiny_run, merged.path, file, quantization, lambda line: None)
+
+
+@real_quantizer
+@pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed")
+def test_the_real_library_writes_what_the_program_writes(
+    merged: Export, converter: gguf_convert.Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = gguf_convert.require_quantizer("q4_k_m")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    library = gguf_convert.require_quantizer("q4_k_m")
+    assert library is not None and program is not None and library.source.startswith("llama-cpp-python")
+    for name, tool in {"library": library, "program": program}.items():
+        gguf_convert.convert(merged.path, tmp_path / name, "q4_k_m", converter, tool)
+    assert (tmp_path / "library").read_bytes() == (tmp_path / "program").read_bytes()
 
 
 def test_without_a_network_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +379,7 @@ def test_families_write_what_the_tokenizer_writes(name: str, template: str, bos:
 
 
 def parsed(text: str) -> dict[str, list[str]]:
-    """A Modelfile's instructions, by the rules of docs.ollama.com/modelfile; fails on anything else."""
+    """A Modelfile's instructions, as Ollama's parser reads them, which drops what it cannot print; fails on anything else."""
     found: dict[str, list[str]] = {}
     rest = text
     while rest.strip():
@@ -252,7 +391,8 @@ def parsed(text: str) -> dict[str, list[str]]:
         )
         assert match is not None, rest[:80]
         value = match[4] if match[3].startswith('"""') else match[3].strip('"')
-        found.setdefault(match[1], []).append(match[2] + value)
+        kept = "".join(c for c in value if c.isprintable() or c in "\t\n\r")
+        found.setdefault(match[1], []).append(match[2] + kept)
         rest = rest[match.end() :]
     return found
 
@@ -266,7 +406,7 @@ def test_modelfile(embedded_folder: Path, tiny_run: gn.Run, exported: Export) ->
     prompt = tiny_run.holdout()[0]["prompt"]
     assert found["SYSTEM"] == [prompt[0]["content"]]
     assert found["MESSAGE"] == [f"{m['role']} {m['content']}" for m in prompt[1:-1]]
-    assert {"stop <|im_end|>", "num_ctx 4096", "temperature 0"} <= {*found["PARAMETER"]}
+    assert {"stop <|im_end|>", "num_ctx 4096", "temperature 0", "repeat_penalty 1"} <= {*found["PARAMETER"]}
     # What Ollama makes of it is what the model was trained on.
     messages = [dict(zip(("role", "content"), m.split(" ", 1), strict=True)) for m in found["MESSAGE"]]
     chat = [{"role": "system", "content": found["SYSTEM"][0]}, *messages, prompt[-1]]
@@ -278,8 +418,45 @@ def test_modelfile(embedded_folder: Path, tiny_run: gn.Run, exported: Export) ->
     bare = gguf_modelfile.modelfile("m.gguf", tokenizer, [CHAT], context=9000)
     assert "TEMPLATE" not in parsed(bare) and "# No TEMPLATE" in bare and "num_ctx 9000" in bare
     assert parsed(bare)["PARAMETER"][0] == "stop <|im_end|>"
-    with pytest.raises(ValueError, match="three double quotes"):
-        gguf_modelfile.modelfile("m.gguf", tokenizer, [[{"role": "system", "content": '"""'}, CHAT[1]]], context=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Réponds «\u00a0oui\u00a0»", "U+00A0 (NO-BREAK SPACE)"),
+        ("A family: \U0001f468\u200d\U0001f469", "U+200D (ZERO WIDTH JOINER)"),
+        ("a\x0cb", "U+000C (a control character)"),
+        ('Three: """', 'three double quotes (""")'),
+        ('"Hello", she\r\n\tsaid: {{ .Prompt }} œuf 😀 ""', None),
+    ],
+)
+def test_what_a_modelfile_cannot_hold_is_left_out(text: str, said: str | None, embedded_folder: Path) -> None:
+    """Ollama would drop the character without a word, and the model be asked something else than in training."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
+    system, (question, answer, last) = {"role": "system", "content": text}, LONGER[1:]
+
+    def written(*chats: list[dict[str, str]]) -> tuple[dict[str, list[str]], str]:
+        file = gguf_modelfile.modelfile("m.gguf", tokenizer, chats, context=1)
+        return parsed(file), file
+
+    # Without the system prompt no example turns: Ollama puts them before one that comes with the question.
+    found, file = written([system, question, answer, last])
+    assert found.get("SYSTEM", []) == ([] if said else [text]) and len(found.get("MESSAGE", [])) == (0 if said else 2)
+    assert (
+        said is None
+        or f"# No SYSTEM: a Modelfile cannot hold the system prompt of the training, which has {said}." in file
+    )
+    found, file = written([CHAT[0], question, {**answer, "content": text}, last])
+    assert found["SYSTEM"] == ["Be brief."]
+    assert found.get("MESSAGE", []) == ([] if said else [f"user {question['content']}", f"assistant {text}"])
+    assert (
+        said is None
+        or f"# No MESSAGE: a Modelfile cannot hold the training's example turns, which have {said}." in file
+    )
+    found, _ = written([system, question, answer, last], [CHAT[0], question, answer, last])
+    assert "SYSTEM" not in found and "MESSAGE" not in found
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,18 @@ def test_llama_cpp_answers_the_openai_client(embedded_gguf: Export, tmp_path: Pa
     assert f"ollama create {embedded_gguf.path.name}" in ways["Ollama"].code
 
 
+def test_ollama_gets_a_name_that_it_takes_and_what_the_modelfile_lacks(tmp_path: Path) -> None:
+    folder = tmp_path / "-Été de Ünal's (2)"
+    folder.mkdir()
+    (folder / "Modelfile").write_text("FROM ./m.gguf\n")
+    export = Export(folder, {"checks": {}, "file": "m.gguf"}, "gguf")
+    create, run = gn.inference_commands(export)["Ollama"].code.splitlines()
+    assert create.endswith(" && ollama create t-de-nal-s-2- -f Modelfile") and run == "ollama run t-de-nal-s-2-"
+    assert shlex.split(create)[1] == str(folder) and gn.inference_commands(export)["Ollama"].needs == "Ollama"
+    (folder / "Modelfile").write_text("FROM ./m.gguf\n# No SYSTEM: it has a character that is lost\n")
+    assert "the system prompt has to be sent with each question" in gn.inference_commands(export)["Ollama"].needs
+
+
 @pytest.fixture
 def embedded_gguf(tmp_path: Path) -> Export:
     """The embedded model's own GGUF file in the shape of an export."""
