@@ -13,6 +13,7 @@ from pathlib import Path
 
 import grpo_nb as gn
 from grpo_nb import export
+from grpo_nb.models import import_unsloth
 
 
 def die(*_: object, **__: object) -> None:
@@ -64,6 +65,7 @@ def found(folder: Path) -> dict[str, list[str]]:
 
 
 def main(run_folder: str, where: str) -> None:
+    import_unsloth()  # once, and not in each child
     import torch
 
     torch.set_num_threads(1)  # a fork has no other threads
