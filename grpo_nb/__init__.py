@@ -37,6 +37,7 @@ _PUBLIC = {
     "dry_run": "dry_runs",
     "effective_settings": "effective",
     "evaluate": "evaluation",
+    "open_comparison": "evaluation_files",
     "export_adapter": "export",
     "export_gguf": "gguf_export",
     "export_merged": "export",
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     from grpo_nb.environment_storage import run_folder as run_folder
     from grpo_nb.evaluation import compare as compare
     from grpo_nb.evaluation import evaluate as evaluate
+    from grpo_nb.evaluation_files import open_comparison as open_comparison
     from grpo_nb.evaluation_harness import write_harness_task as write_harness_task
     from grpo_nb.export import export_adapter as export_adapter
     from grpo_nb.export import export_merged as export_merged

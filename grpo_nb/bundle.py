@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
@@ -20,6 +19,8 @@ from grpo_nb.bundle_differences import Difference, machine_differences, reward_d
 from grpo_nb.bundle_rewards import rebuild_reward, run_source
 from grpo_nb.config import EMBEDDED_MODEL, Settings
 from grpo_nb.data import Task
+from grpo_nb.export_plan import needed_by
+from grpo_nb.export_staging import check_target, put_in_place, staged_folder, target_of
 from grpo_nb.formats import AnswerFormat
 from grpo_nb.hub_files import holds_secret
 from grpo_nb.markdown import fence, plain, span, table
@@ -114,18 +115,15 @@ def write_bundle(
         FileExistsError: Something is there.
         ValueError: The task is not the one of the run, or a source holds what looks like an access token.
     """
-    target = Path(path)
-    if target.exists() and not overwrite:
-        raise FileExistsError(f"{str(target)!r} exists. Choose another path, or say overwrite=True.")
+    target = target_of(path)
+    check_target(target, overwrite, needed_by(run))
     info = run.info
     if task is not None and task.fingerprint != info["task"]["fingerprint"]:
         raise ValueError(
             f"this task has the fingerprint {task.fingerprint}, the run was trained on {info['task']['fingerprint']}: "
             "give the task that it was trained on, or none."
         )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staged = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
-    try:
+    with staged_folder(target) as staged:
         _fill(staged, run, info, task, rows)
         found = holds_secret({file.name: file for file in staged.iterdir()})
         if found:
@@ -133,9 +131,7 @@ def write_bundle(
                 f"{', '.join(found)} would hold what looks like an access token or key. Take it out of the reward's source or "
                 "of the settings, and revoke it: it is in the folder of the run too."
             )
-        _put(staged, target)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
+        put_in_place(_packed(staged) if target.suffix == ".zip" else staged, target, overwrite=overwrite)
     return target
 
 
@@ -153,7 +149,7 @@ def open_bundle(path: str | Path, *, trust_code: bool = False) -> Bundle:
 
     >>> bundle = open_bundle("bundle.zip")  # doctest: +SKIP
     """
-    place = Path(path)
+    place = Path(path).expanduser()
     if not place.exists():
         raise FileNotFoundError(f"there is no bundle {str(place)!r}.")
     recorded = _read_record(place)
@@ -227,18 +223,13 @@ def _write_rows(staged: Path, parts: Mapping[str, list[dict[str, Any]]], rows: b
     return list(parts)
 
 
-def _put(staged: Path, target: Path) -> None:
-    if target.suffix == ".zip":
-        packed = staged / "packed"
-        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in sorted(staged.iterdir()):
-                if file != packed:
-                    archive.write(file, file.name)
-        packed.replace(target)
-        return
-    if target.is_dir():
-        shutil.rmtree(target)
-    staged.rename(target)
+def _packed(staged: Path) -> Path:
+    packed = staged / "packed"
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(staged.iterdir()):
+            if file != packed:
+                archive.write(file, file.name)
+    return packed
 
 
 def _part(place: Path, name: str) -> bytes | None:

@@ -20,7 +20,16 @@ if TYPE_CHECKING:
     from grpo_nb.metrics import Run
 
 QUESTIONS_FILE = "train_questions.txt"
-_OPERATORS = re.compile("\\s*([-+*/=<>^\u00d7\u00f7\u2212])\\s*")
+_OPERATORS = re.compile(r"\s*([-+*/=<>^])\s*")
+# Other characters for the same operators: minus, dashes, times, dots, division.
+_SIGNS = str.maketrans(
+    dict.fromkeys("\u2212\u2010\u2011\u2012\u2013", "-")
+    | dict.fromkeys("\u00d7\u2217\u22c5\u00b7", "*")
+    | dict.fromkeys("\u00f7\u2215", "/")
+)
+_BRACKETS = re.compile(r"(?<=[(\[])\s+|\s+(?=[)\]])")
+# 7.0 is 7 and 2.50 is 2.5, but 1.10.0 is a version.
+_ZEROS = re.compile(r"(?<![\d.])(?:(\d+)\.0+|(\d+\.\d*[1-9])0+)(?![\d.]*\d)")
 # The quotation marks of typesetters, and what ends a sentence. "!" stays beside a number, where it is a factorial.
 _QUOTES_AND_STOPS = ".,;:?\"'\u201c\u201d\u2018\u2019"
 _GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
@@ -35,8 +44,13 @@ def normalized_question(question: Any) -> str:
     True
     >>> normalized_question("What is 3 - 4?") == normalized_question("What is 3 + 4?")
     False
+    >>> normalized_question("What is $3.0 \u00d7 4$?") == normalized_question("What is 3 * 4?")
+    True
     """
-    text = _GROUPED.sub("", unicodedata.normalize("NFKC", str(question)).casefold())
+    text = unicodedata.normalize("NFKC", str(question)).casefold().translate(_SIGNS)
+    # Zero-width spaces, byte order marks and soft hyphens, which nobody sees; "$" is LaTeX's mark of a formula.
+    text = "".join(c for c in text if unicodedata.category(c) != "Cf" and c != "$")
+    text = _ZEROS.sub(_without_zeros, _GROUPED.sub("", _BRACKETS.sub("", text)))
     words = []
     for word in _OPERATORS.sub(r"\1", text).split():
         if any(character.isdigit() for character in word) or not any(character.isalpha() for character in word):
@@ -46,6 +60,10 @@ def normalized_question(question: Any) -> str:
             kept = (c for c in word if not unicodedata.category(c).startswith("P") or c in "*/%\\")
             words.append("".join(kept))
     return " ".join(word for word in words if word and word not in "?!.,;:")
+
+
+def _without_zeros(number: re.Match[str]) -> str:
+    return number[1] or number[2]
 
 
 def _digest(text: str) -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.config import Settings
 from grpo_nb.contamination import Contamination, find_contamination, trained_questions
-from grpo_nb.data import Task
+from grpo_nb.data import Source, Task
 from grpo_nb.evaluation_files import folder_of
+from grpo_nb.evaluation_result import UNKNOWN_TRAINING
 from grpo_nb.evaluation_result import Comparison as Comparison
 from grpo_nb.evaluation_result import Evaluation as Evaluation
 from grpo_nb.evaluation_statistics import paired_result, share_interval
@@ -29,7 +31,7 @@ from grpo_nb.evaluation_subjects import (
     tokenizer_of_run,
 )
 from grpo_nb.formats import AnswerFormat
-from grpo_nb.heldout_sets import HeldOut
+from grpo_nb.heldout_sets import HeldOut, load_holdout
 from grpo_nb.holdout import Judge, read_answers, same_as_gold
 from grpo_nb.metrics import Run
 
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
 
     from grpo_nb.reward_calls import RewardFunction
 
+Questions = Task | HeldOut | Source
+# What stands second in `compare` is a model if it is a text, but for the name of a file of questions.
+_DATA_FILES = (".csv", ".json", ".jsonl", ".parquet")
 _DEFAULT_LENGTH = 48
 # Of GRPOConfig, the arguments that change what is drawn and have no field in Settings.
 _SAMPLING_EXTRA = ("min_p", "repetition_penalty")
@@ -45,8 +50,8 @@ _SAMPLING_EXTRA = ("min_p", "repetition_penalty")
 
 def evaluate(
     subject: Any,
-    tokenizer: PreTrainedTokenizerBase | Task | HeldOut | None = None,
-    task: Task | HeldOut | None = None,
+    tokenizer: PreTrainedTokenizerBase | Questions | None = None,
+    task: Questions | None = None,
     *,
     run: Run | None = None,
     rewards: RewardFunction | Sequence[RewardFunction] = (),
@@ -65,7 +70,8 @@ def evaluate(
         subject: A run or its folder (its adapter), `"base"` (with `run`), a model folder such as a merged export, a .gguf file,
             the name of a model, `(model, tokenizer)`, or a model, as it is, with its tokenizer after it.
         tokenizer: Of a model in memory. Otherwise the task may stand here.
-        task: Its `holdout` is asked and its `format` read: a task, or a set from `load_holdout`. That of the run if not given.
+        task: Its `holdout` is asked and its `format` read: a task, or a set from `load_holdout`. What that takes, such as rows
+            or a file of yours, is asked in the format of the run. The questions stored with the run if not given.
         run: The run it belongs to: for `"base"`, and for the tokenizer, settings and training questions of a model folder.
         rewards: Their means are reported too.
         samples: Answers to each question. One is the likeliest (greedy); several are drawn, for pass@k.
@@ -86,7 +92,7 @@ def evaluate(
 
         gn.evaluate("exports/my-model", task, run=run, samples=8).pass_at
     """
-    if isinstance(tokenizer, (Task, HeldOut)):
+    if _is_questions(tokenizer):
         task, tokenizer = tokenizer, None
     if tokenizer is not None:
         subject, label = (subject, tokenizer), label or "model"
@@ -103,7 +109,7 @@ def evaluate(
 def compare(
     before: Any,
     after: Any = None,
-    task: Task | HeldOut | None = None,
+    task: Questions | None = None,
     *,
     run: Run | None = None,
     rewards: RewardFunction | Sequence[RewardFunction] = (),
@@ -125,7 +131,7 @@ def compare(
     Args:
         before: What `evaluate` takes as subject; alone, a run.
         after: The other one. The task may stand here for a run alone.
-        task: A task or a set from `load_holdout`; the questions stored with the run if not given.
+        task: As in `evaluate`; the questions stored with the run if not given.
         run: The run they belong to, if neither is one: for `"base"`, and tokenizer, settings, training questions, folder.
         rewards, samples, temperature, max_completion_length, settings, seed, allow_contaminated, report: As in `evaluate`.
         labels: Names of the two in tables.
@@ -135,7 +141,7 @@ def compare(
         FileNotFoundError: No such folder, file or run.
         EnvironmentProblem: A GGUF file and no llama.cpp.
     """
-    if isinstance(after, (Task, HeldOut)):
+    if _is_questions(after) and (not isinstance(after, (str, Path)) or Path(after).suffix.lower() in _DATA_FILES):
         task, after = after, None
     run = run or run_of(before, after)
     is_of_the_run = after is None
@@ -167,14 +173,28 @@ def compare(
             "difference is that of both trainings, and the questions of the earlier one were not looked at."
         )
     if contamination is None:
-        notes.append("Which questions were trained on is not known, so it was not looked whether these are among them.")
-    comparison = dataclasses.replace(_paired(*results), task_name=asked.name, notes=tuple(notes))
-    if run is not None:
+        notes.append(UNKNOWN_TRAINING)
+    notes += [result.cut_sentence for result in results if result.cut_sentence]
+    comparison = dataclasses.replace(
+        _paired(*results), task_name=asked.name, other_set=asked.other_than(run), notes=tuple(notes)
+    )
+    return comparison if run is None else _kept(comparison, run, labels, is_of_the_run)
+
+
+def _kept(comparison: Comparison, run: Run, labels: tuple[str, str], is_of_the_run: bool) -> Comparison:
+    """Save a comparison in the run's folder; where that cannot be written, the answers are not lost with it."""
+    try:
         comparison = comparison.save(folder_of(run, labels, is_of_the_run))
         if is_of_the_run:
             from grpo_nb.model_card import write_model_card
 
             write_model_card(run)
+    except OSError as error:
+        note = (
+            f"This could not be saved in the run's folder ({error}), so its summary and model card do not say it. "
+            "comparison.save('a folder') writes it elsewhere."
+        )
+        return dataclasses.replace(comparison, notes=(*comparison.notes, note))
     return comparison
 
 
@@ -192,9 +212,11 @@ class _Questions:
     """The task was made for a tokenizer, or not; a set of `load_holdout` never is."""
 
     @classmethod
-    def of(cls, task: Task | HeldOut | None, run: Run | None) -> _Questions:
+    def of(cls, task: Questions | None, run: Run | None) -> _Questions:
         if task is None and run is None:
             raise ValueError("which questions? Give a task, gn.load_holdout(...), or a run, which has its own.")
+        if task is not None and not isinstance(task, (Task, HeldOut)):
+            task = load_holdout(task, format=AnswerFormat(**run.info["task"]["format"]) if run is not None else None)
         if task is None:
             format = AnswerFormat(**run.info["task"]["format"])
             found = cls(run.info["task"]["name"], run.holdout(), format, same_as_gold, None, True)
@@ -205,6 +227,14 @@ class _Questions:
         if not found.rows:
             raise ValueError("there are no held-out questions to ask.")
         return found
+
+    def other_than(self, run: Run | None) -> str:
+        """The name of the set if its questions are not those held out for the run; a result on them is not the run's own."""
+        if run is None or not (run.path / "holdout.jsonl").is_file():
+            return ""
+        own = {row["question"] for row in run.holdout()}
+        is_own = all(row["question"] in own for row in self.rows)
+        return "" if is_own else self.name or "other questions"
 
     def contamination(self, runs: Sequence[Run], is_allowed: bool) -> Contamination | None:
         trained = trained_questions(self.train, runs)
@@ -220,6 +250,11 @@ def _runs(*subjects: Any) -> list[Run]:
     """The runs among what is asked, each once: every one of them may have been trained on the questions."""
     found = [run for subject in subjects if subject is not None and (run := run_of(subject)) is not None]
     return list({run.path.absolute(): run for run in found}.values())
+
+
+def _is_questions(what: Any) -> bool:
+    """Whether this is a task, or what one can be made of, and not a tokenizer or another model."""
+    return isinstance(what, (Task, HeldOut, str, Path, list)) or hasattr(what, "column_names")
 
 
 def _listed(rewards: Any) -> list[Any]:

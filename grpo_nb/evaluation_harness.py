@@ -82,7 +82,7 @@ def write_harness_task(
     name = name or re.sub(r"[^a-z0-9]+", "_", f"grpo_nb_{task.name}".lower()).strip("_")
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise ValueError(f"name = {name!r} may hold letters, digits, '.', '_' and '-' only.")
-    folder = Path(folder).absolute()
+    folder = Path(folder).expanduser().absolute()
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / f"{name}.jsonl"
     with data.open("w", encoding="utf-8") as file:

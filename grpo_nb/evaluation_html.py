@@ -71,11 +71,10 @@ def _notes(notes: Sequence[str]) -> str:
 
 def evaluation_view(evaluation: Evaluation) -> str:
     """Return the numbers of one model."""
-    known = evaluation.contamination
-    notes = [known.sentence] if known and known.count else []
     about = f"{evaluation.questions} questions, {evaluation.drawn}. {evaluation.subject}"
     return _standing(
-        _numbers(evaluation.numbers(), [evaluation.label]) + f'<p class="gn-soft">{said(about)}</p>{_notes(notes)}'
+        _numbers(evaluation.numbers(), [evaluation.label])
+        + f'<p class="gn-soft">{said(about)}</p>{_notes(evaluation.notes)}'
     )
 
 

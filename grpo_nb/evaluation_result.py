@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Verdict = Literal["better", "worse", "no difference shown"]
+UNKNOWN_TRAINING = "Which questions were trained on is not known, so it was not looked whether these are among them."
+# From this share on, answers that were cut are said beside the accuracy, which is partly that of the length limit.
+_CUT = 0.1
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,25 @@ class Evaluation:
         return found
 
     @property
+    def cut_sentence(self) -> str:
+        """That answers were cut at the limit, where it were many; else empty."""
+        if self.cut_share < _CUT:
+            return ""
+        limit = self.decoding.get("max_completion_length")
+        at = f"at {limit} tokens" if limit else "at the limit"
+        return (
+            f"{self.cut_share:.0%} of the answers of {self.label!r} were cut {at}, and what they would have said is not known: "
+            "with a larger max_completion_length they could end."
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What to know before reading the numbers."""
+        known = self.contamination
+        trained_on = UNKNOWN_TRAINING if known is None else known.sentence if known.count else ""
+        return [note for note in (trained_on, self.cut_sentence) if note]
+
+    @property
     def rewards(self) -> dict[str, Estimate]:
         """The mean of each reward, unweighted, with its 95 % interval over questions."""
         names = self.rows[0].get("rewards", {}) if self.rows else {}
@@ -89,17 +112,23 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers without the rows, fit for JSON."""
-        names = ("label", "accuracy", "format_share", "mean_length", "cut_share", "samples", "subject", "questions")
+        names = (
+            "label", "accuracy", "format_share", "mean_length", "cut_share", "samples", "subject", "questions", "folder"
+        )  # fmt: skip
         return {
             **{name: getattr(self, name) for name in names},
             "interval": list(self.interval),
             "decoding": dict(self.decoding),
             "pass_at": {str(k): {"value": value, "interval": list(i)} for k, (value, i) in self.pass_at.items()},
             "rewards": {
-                name: {"mean": e.mean, "interval": list(e.interval) if e.interval else None}
+                name: {
+                    "mean": e.mean if math.isfinite(e.mean) else None,
+                    "interval": list(e.interval) if e.interval else None,
+                }
                 for name, e in self.rewards.items()
             },
             "contamination": self.contamination.to_dict() if self.contamination else None,
+            "reward_ranges": {name: list(ends) for name, ends in self.reward_ranges.items()},
             "tokens_per_second": self.tokens_per_second,
         }
 
@@ -145,12 +174,12 @@ class Evaluation:
         low, high = self.interval
         passed = "".join(f", pass@{k} {value:.1%}" for k, (value, _) in self.pass_at.items() if k > 1)
         rewards = "".join(f", {name} {e.mean:.2f}" for name, e in self.rewards.items())
-        known = f". {self.contamination.sentence}" if self.contamination and self.contamination.count else ""
+        notes = "".join(f". {note.removesuffix('.')}" for note in self.notes)
         sampled = f", {self.drawn}" if self.decoding.get("temperature") else ""
         return (
             f"{self.label}: accuracy {self.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}, n = {self.questions}"
             f"{sampled}){passed}, in format {self.format_share:.1%}, mean length {self.mean_length:.1f} tokens, "
-            f"cut {self.cut_share:.1%}{rewards}{known}"
+            f"cut {self.cut_share:.1%}{rewards}{notes}"
         )
 
     def _repr_html_(self) -> str:
@@ -175,6 +204,8 @@ class Comparison:
     smallest: float | None = None
     """The smallest difference that this comparison would have shown four times in five; None if it could show none."""
     task_name: str = ""
+    other_set: str = ""
+    """The name of the questions, where they are not those that were held out for the run."""
     notes: tuple[str, ...] = ()
     """What to know before reading it: another tokenizer, training questions that are not known."""
     path: Path | None = dataclasses.field(default=None, compare=False)
@@ -213,9 +244,10 @@ class Comparison:
             for e in (self.before, self.after)
         )
         sampled = f", {self.after.drawn}" if self.after.decoding.get("temperature") else ""
+        which = f" of {self.other_set}" if self.other_set else ""
         said = [
             f"{self.verdict}: accuracy {shares} on "
-            f"{self.questions} questions{sampled} (difference {100 * self.difference:+.1f} points, 95 % interval "
+            f"{self.questions} questions{which}{sampled} (difference {100 * self.difference:+.1f} points, 95 % interval "
             f"{100 * low:+.1f} to {100 * high:+.1f}, {p_value})."
         ]
         if self.verdict == "no difference shown":
@@ -300,6 +332,7 @@ class Comparison:
             "smallest_difference": self.smallest,
             "changed": self.changed,
             "task": self.task_name,
+            "other_set": self.other_set,
             "elsewhere": self.elsewhere,
             "contamination": self.contamination.to_dict() if self.contamination else None,
             "notes": list(self.notes),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.base_identity import template_of, tokenizer_for
 from grpo_nb.metrics import Run, open_run
 
 if TYPE_CHECKING:
@@ -165,15 +166,18 @@ def tokenizer_of_run(run: Run) -> Any:
         from grpo_nb.models import import_unsloth, resolve_model
 
         import_unsloth()
-        from transformers import AutoTokenizer
-
-        run.tokenizer = AutoTokenizer.from_pretrained(resolve_model(run.settings.model))
+        run.tokenizer = tokenizer_for(run, resolve_model(run.settings.model))
         run.tokenizer.clean_up_tokenization_spaces = False
     return run.tokenizer
 
 
 def model_of(run: Run, report: Callable[[str], None] | None = None) -> tuple[Any, Any]:
-    """Return a run's model with its adapter, loaded from disk if it is not in memory."""
+    """Return a run's model with its adapter, loaded from disk if it is not in memory.
+
+    Raises:
+        FileNotFoundError: It has none yet.
+        ValueError: The model in memory has learnt something else since: its answers would not be those of this run.
+    """
     if run.model is None:
         from grpo_nb.models import load_adapter, load_model
 
@@ -182,8 +186,31 @@ def model_of(run: Run, report: Callable[[str], None] | None = None) -> tuple[Any
                 f"the run {run.name!r} ({run.status}) has no adapter yet: train it to its end first."
             )
         run.model, run.tokenizer = load_model(run.settings, report=report)
+        run.tokenizer.chat_template = template_of(run) or run.tokenizer.chat_template
         load_adapter(run.model, run.adapter_path)
+    elif not _holds_adapter_of(run):
+        raise ValueError(
+            f"the model in memory is not the one that the run {run.name!r} ended with: it was trained on since, or its adapter "
+            f"was changed. From its folder it is asked as it was: gn.open_run({str(run.path)!r})."
+        )
     return run.model, run.tokenizer
+
+
+def _holds_adapter_of(run: Run) -> bool:
+    """Whether the adapter in memory is that on disk; so too where none is on disk, as after a training that was stopped."""
+    import torch
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    file = run.adapter_path / "adapter_model.safetensors"
+    if not file.is_file() or not hasattr(run.model, "get_base_model"):
+        return True
+    held = get_peft_model_state_dict(run.model, adapter_name="default", save_embedding_layers=False)
+    saved = load_file(str(file))
+    return all(
+        name in saved and torch.equal(tensor.detach().cpu().to(saved[name].dtype), saved[name])
+        for name, tensor in held.items()
+    )
 
 
 @contextlib.contextmanager
@@ -247,7 +274,7 @@ def _model_subject(model: Any, tokenizer: Any, label: str, about: str, note: str
         # One by one: train(True) on the whole would also switch on what was switched off inside, as frozen parts are.
         modes = [(module, module.training) for module in model.modules()]
         try:
-            with kept_random_state():
+            with kept_random_state(), _no_habits(model):
                 torch.manual_seed(decoding.seed)
                 return generate(
                     model,
@@ -267,29 +294,39 @@ def _model_subject(model: Any, tokenizer: Any, label: str, about: str, note: str
     return Subject(label, about, ask, tokenizer, note)
 
 
-def _counted_from(start: int, progress: Progress) -> Progress:
-    return lambda done: progress(start + done)
+@contextlib.contextmanager
+def _no_habits(model: Any) -> Iterator[None]:
+    """Take away all of a model's generation_config but its special tokens.
+
+    Whatever the caller leaves open, transformers fills in from it: a repetition penalty or a top_p that one folder has and
+    another has not would be compared along with the models, and neither vLLM nor llama.cpp would know of it.
+    """
+    from transformers import GenerationConfig
+
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    own = inner.generation_config
+    inner.generation_config = GenerationConfig(
+        bos_token_id=own.bos_token_id, eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id
+    )
+    try:
+        yield
+    finally:
+        inner.generation_config = own
 
 
 def _gguf_subject(file: Path, report: Callable[[str], None]) -> Subject:
     def ask(prompts: Sequence[list[dict[str, str]]], decoding: Decoding, progress: Progress) -> list[Completion]:
         from grpo_nb import llama_cpp
 
-        rounds = []
-        for number in range(decoding.samples):
-            sampling = {**decoding.sampling, "seed": decoding.seed + number} if decoding.temperature > 0 else None
-            rounds.append(
-                llama_cpp.generate(
-                    file,
-                    prompts,
-                    max_completion_length=decoding.max_completion_length,
-                    temperature=decoding.temperature,
-                    sampling=sampling,
-                    report=report,
-                    progress=_counted_from(number * len(prompts), progress),
-                )
-            )
-        return [answer for answers in zip(*rounds, strict=True) for answer in answers]
+        return llama_cpp.generate(
+            file,
+            [prompt for prompt in prompts for _ in range(decoding.samples)],
+            max_completion_length=decoding.max_completion_length,
+            temperature=decoding.temperature,
+            sampling={**decoding.sampling, "seed": decoding.seed} if decoding.temperature > 0 else None,
+            report=report,
+            progress=progress,
+        )
 
     about = f"The file {file.name}, through llama.cpp, with the chat template and tokenizer inside it."
     return Subject(file.stem, about, ask, None)

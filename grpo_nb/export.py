@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.base_identity import require_same_base, template_of, tokenizer_for
 from grpo_nb.child_processes import ChildError, run_script
-from grpo_nb.export_plan import plan_export, require_memory, weights_folder
+from grpo_nb.export_plan import needed_by, plan_export, require_memory, weights_folder
 from grpo_nb.export_result import Export as Export
 from grpo_nb.export_result import ExportError as ExportError
 from grpo_nb.export_result import require_passed
-from grpo_nb.export_staging import check_target, put_in_place, staged_folder
+from grpo_nb.export_staging import check_target, put_in_place, staged_folder, target_of
 from grpo_nb.formats import AnswerFormat
 from grpo_nb.holdout import read_answers
 from grpo_nb.merging import SHARD_SIZE, WIDTHS, merge
@@ -70,15 +72,15 @@ def export_merged(
         raise ValueError(f"dtype = {dtype!r} is not one of 'auto', {', '.join(map(repr, WIDTHS))}.")
     if low_memory not in ("auto", True, False):
         raise ValueError(f"low_memory = {low_memory!r} is not one of 'auto', True, False.")
-    target, report = Path(path), report or (lambda line: None)
-    check_target(target, overwrite)
+    target, report = target_of(path), report or (lambda line: None)
+    check_target(target, overwrite, needed_by(run))
     require_adapter(run)
     import_unsloth()  # before the transformers that the merge itself uses
     plan_export(run, ["merged"], target, dtype=dtype, overwrite=True).require()
     with staged_folder(target) as staged:
         verification = make_merged(run, staged, dtype=dtype, low_memory=low_memory, report=report)
         write_export_card(run, staged, "merged", verification=verification)
-        put_in_place(staged, target)
+        put_in_place(staged, target, overwrite=overwrite)
     export = Export(target, verification, "merged", run)
     record(export, f"merged {verification['dtype']}")
     return export
@@ -86,16 +88,21 @@ def export_merged(
 
 def make_merged(run: Run, staged: Path, *, dtype: str, low_memory: bool | str, report: Report) -> dict[str, Any]:
     """Write the merged model to an empty folder, verify it, and return and write the verification."""
-    from transformers import AutoTokenizer
-
+    if not run.holdout():
+        raise ExportError(
+            f"the run {run.name!r} has no held-out questions, and a merged model is verified by its answers to them. Use "
+            "export_adapter, or train with some held out."
+        )
     base = weights_folder(run)
+    known = require_same_base(run, base)
     kept = merge(
         base, run.adapter_path, staged, dtype=dtype, low_memory=low_memory, shard_size=SHARD_SIZE, report=report
     )
-    AutoTokenizer.from_pretrained(base).save_pretrained(staged)
+    tokenizer_for(run, base).save_pretrained(staged)
     require_memory(run, kept["dtype"])
     report("verifying the merged model in a process of its own")
     verification = kept | _verify(base, run, staged)
+    verification["checks"] = known | verification["checks"]
     write_json(staged / "verification.json", verification)
     return verification
 
@@ -114,41 +121,59 @@ def export_adapter(run: Run, path: str | Path, *, overwrite: bool = False) -> Ex
 
     >>> gn.export_adapter(gn.open_run("runs/first"), "exports/first-lora")  # doctest: +SKIP
     """
-    target = Path(path)
-    check_target(target, overwrite)
+    target = target_of(path)
+    check_target(target, overwrite, needed_by(run))
     require_adapter(run)
     import_unsloth()
     plan_export(run, ["adapter"], target, overwrite=True).require()
-    from transformers import AutoTokenizer
-
+    base = weights_folder(run)
+    known = require_same_base(run, base)
     with staged_folder(target) as staged:
         for name in ("adapter_model.safetensors", "adapter_config.json"):
             shutil.copyfile(run.adapter_path / name, staged / name)
         _name_base(staged / "adapter_config.json", run)
-        AutoTokenizer.from_pretrained(weights_folder(run)).save_pretrained(staged)
+        tokenizer_for(run, base).save_pretrained(staged)
         verification = _verify_adapter(run, staged)
+        verification["checks"] = known | verification["checks"]
         require_passed(verification, "the copied adapter")
         write_json(staged / "verification.json", verification)
         write_export_card(run, staged, "adapter", verification=verification)
-        put_in_place(staged, target)
+        put_in_place(staged, target, overwrite=overwrite)
     export = Export(target, verification, "adapter", run)
     record(export, "adapter")
     return export
 
 
 def require_adapter(run: Run) -> None:
-    """Raise `FileNotFoundError` if the run has no adapter."""
-    if not (run.adapter_path / "adapter_model.safetensors").is_file():
+    """Raise `FileNotFoundError` if the run has no adapter, `ExportError` if its file is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    file = run.adapter_path / "adapter_model.safetensors"
+    if not file.is_file():
         raise FileNotFoundError(
             f"the run {run.name!r} ({run.status}) has no adapter to merge: train it to its end first."
         )
+    try:
+        with safe_open(str(file), framework="pt"):
+            pass
+    except SafetensorError as error:
+        raise ExportError(
+            f"the adapter of the run {run.name!r} is damaged ({error}): {file}. If the run was copied, copy it again; its "
+            "last checkpoint holds an adapter too."
+        ) from error
 
 
 def record(export: Export, kind: str) -> None:
-    """Note a finished export in its run."""
+    """Note a finished export in its run; where the run's folder cannot be written, the export is no worse for it."""
     assert export.run is not None
-    export.run.record_export({"path": str(export.path), "kind": kind, "sentence": export.sentence})
-    write_model_card(export.run)
+    try:
+        export.run.record_export({"path": str(export.path), "kind": kind, "sentence": export.sentence})
+        write_model_card(export.run)
+    except OSError as error:
+        warnings.warn(
+            f"{export.path} is complete and verified, but could not be noted in the run's folder ({error}).",
+            stacklevel=3,
+        )
 
 
 def _name_base(config: Path, run: Run) -> None:
@@ -186,6 +211,7 @@ def verification_request(base: Path, run: Run, staged: Path) -> dict[str, Any]:
     return {
         "base": str(base),
         "tokenizer": str(base),
+        "chat_template": template_of(run),
         "adapter": str(run.adapter_path),
         "merged": str(staged),
         "prompts": [row["prompt"] for row in run.holdout()[:VERIFIED_PROMPTS]],

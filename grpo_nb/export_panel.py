@@ -15,6 +15,7 @@ import ipywidgets as widgets
 
 from grpo_nb import export_panel_html as views
 from grpo_nb.export_panel_html import LABELS, Outcome
+from grpo_nb.export_staging import target_of
 from grpo_nb.lab_controls import above, button, heading, label, line, panel, view
 from grpo_nb.lab_html import code
 from grpo_nb.metrics import Run, open_run, shown_path
@@ -222,7 +223,7 @@ class ExportPanel(widgets.VBox):
 
     @property
     def _target(self) -> Path:
-        return Path(self._folder.value.strip() or "exports")
+        return target_of(self._folder.value.strip() or "exports")
 
     def _lines(self) -> list[str]:
         """The same in code, one line a format."""
@@ -246,7 +247,8 @@ class ExportPanel(widgets.VBox):
     @_in_panel
     def _export(self) -> None:
         run, formats = self.run, self.formats
-        if run is None or not formats:
+        # A second click that came while the first was at work is told of afterwards, and finds the button shut.
+        if run is None or not formats or self._export_button.disabled:
             return
         self.outcomes, self._stages = [], []
         controls = [self._runs, self._refresh_button, self._folder, self._dtype, self._replace, self._export_button]
@@ -266,6 +268,10 @@ class ExportPanel(widgets.VBox):
             for control, before in zip(controls, was_disabled, strict=True):
                 control.disabled = before
             self._progress.layout.visibility = "hidden"
+        # "Replace what is there" was said of what was there then, not of what has just been made.
+        self._is_quiet = True
+        self._replace.value = self._replace.value and not self.exports
+        self._is_quiet = False
         # Sizes on the disk and targets are others now, and so is the run's list of exports.
         self._run_view.value = views.run_view(run, str(self.run_root))
         self._show_plan()
@@ -305,19 +311,15 @@ class ExportPanel(widgets.VBox):
 def _label(run: Run) -> str:
     try:
         return views.run_label(run)
-    except (OSError, ValueError, KeyError):  # a damaged run must not hide the others
+    except (AttributeError, KeyError, OSError, TypeError, ValueError):  # a damaged run must not hide the others
         return f"{run.name}: cannot be read"
 
 
 def plan_formats(run: Run, formats: Sequence[str], path: Path, dtype: str, overwrite: bool) -> ExportPlan:
     """Plan formats that each get a folder of their own name under `path`, also where it is one alone."""
-    from grpo_nb.environment import free_disk_bytes
-    from grpo_nb.export_plan import ExportPlan, free_memory_bytes, plan_export
+    from grpo_nb.export_plan import plan_targets
 
-    rows = [
-        row for name in formats for row in plan_export(run, [name], path / name, dtype=dtype, overwrite=overwrite).rows
-    ]
-    return ExportPlan(tuple(rows), free_disk_bytes(path), free_memory_bytes())
+    return plan_targets(run, {name: path / name for name in formats}, dtype=dtype, overwrite=overwrite)
 
 
 def export_format(

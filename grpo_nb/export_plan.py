@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from grpo_nb.environment import EnvironmentProblem, free_disk_bytes
-from grpo_nb.export_staging import target_problem
+from grpo_nb.export_staging import target_of, target_problem
 from grpo_nb.metrics import Run
 
 # Bits a weight in a GGUF file, with the scales of its blocks (ggml/src/ggml-common.h), and for the mixtures what a model of
@@ -114,20 +114,31 @@ def plan_export(
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
         raise ValueError(f"format {unknown[0]!r} is not one of {', '.join(map(repr, FORMATS))}.")
-    folder, sizes = Path(path), _Sizes(run)
-    free_disk, free_memory = free_disk_bytes(folder), free_memory_bytes()
-    rows = []
-    for name in formats:
-        target = folder if len(formats) == 1 else folder / name
+    folder = target_of(path)
+    return plan_targets(
+        run,
+        {name: folder if len(formats) == 1 else folder / name for name in formats},
+        dtype=dtype,
+        overwrite=overwrite,
+    )
+
+
+def plan_targets(run: Run, targets: Mapping[str, Path], *, dtype: str = "auto", overwrite: bool = False) -> ExportPlan:
+    """Do what `plan_export` does, for formats that each have a folder of their own; they are made in their order."""
+    sizes, kept = _Sizes(run), needed_by(run)
+    free_disk, free_memory = free_disk_bytes(next(iter(targets.values()), Path())), free_memory_bytes()
+    rows: list[PlannedExport] = []
+    for name, target in targets.items():
         made, disk, memory = sizes.of(name, dtype)
-        problem = target_problem(target, overwrite)
+        problem = target_problem(target, overwrite, kept)
         problems = [] if problem is None else [str(problem)]
         if not (run.adapter_path / "adapter_model.safetensors").is_file():
             problems.append(f"the run {run.name!r} ({run.status}) has no adapter: train it to its end first")
-        if disk > free_disk:
+        left = free_disk - sum(row.bytes for row in rows)
+        if disk > left:
+            which = f"{_gb(left)} of {_gb(free_disk)} are left by those before it" if rows else f"{_gb(left)} are free"
             problems.append(
-                f"it needs {_gb(disk)} on the disk of {folder}, but {_gb(free_disk)} are free. Free some space or choose a "
-                "folder on another disk"
+                f"it needs {_gb(disk)} on the disk of {target}, but {which}. Free some space or choose a folder on another disk"
             )
         if memory > free_memory:
             problems.append(_memory_problem(memory, free_memory))
@@ -149,6 +160,12 @@ def _memory_problem(memory: int, free: int) -> str:
     )
 
 
+def needed_by(run: Run) -> list[Path]:
+    """Folders that an export of the run must not replace: its own, and that of its base if it is one of the user's."""
+    base = Path(run.settings.model).expanduser()
+    return [run.path, run.adapter_path, *([base] if base.is_dir() else [])]
+
+
 class _Sizes:
     """Sizes of a run's exports, from the headers of the base's files."""
 
@@ -167,6 +184,7 @@ class _Sizes:
         try:
             folder = weights_folder(self._run, download=False)
         except FileNotFoundError:
+            _resolved(self._run)  # a folder that is gone says so
             # Trained from a quantized copy: the Hub's headers tell the sizes, and the plan fetches no gigabytes.
             from huggingface_hub import get_safetensors_metadata
 
@@ -204,11 +222,9 @@ def weights_folder(run: Run, *, download: bool = True) -> Path:
         download: Fetch it from the Hub if it is not here: Unsloth trains in 4 bit from a quantized copy of its own.
 
     Raises:
-        FileNotFoundError: It is not here, and `download` is false.
+        FileNotFoundError: It is not here and `download` is false, or its folder is gone.
     """
-    from grpo_nb.models import resolve_model
-
-    base = resolve_model(run.settings.model)
+    base = _resolved(run)
     if Path(base).is_dir():
         return Path(base)
     from huggingface_hub import snapshot_download
@@ -218,6 +234,19 @@ def weights_folder(run: Run, *, download: bool = True) -> Path:
     if not download and not any(found.glob("*.safetensors")):
         raise FileNotFoundError(f"the weights of {base!r} are not in the Hub's cache.")
     return found
+
+
+def _resolved(run: Run) -> str:
+    """The base's folder or its name on the Hub."""
+    from grpo_nb.models import resolve_model
+
+    try:
+        return resolve_model(run.settings.model)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"the base model of the run {run.name!r} is not at {run.settings.model!r} any more (looked in {Path.cwd()}), and "
+            "an adapter is nothing without it. Put it back there, or make a link of that name to where it is."
+        ) from error
 
 
 def free_memory_bytes() -> int:

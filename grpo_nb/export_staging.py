@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,34 @@ def staged_folder(target: Path) -> Iterator[Path]:
             shutil.rmtree(staged, ignore_errors=True)
 
 
-def put_in_place(staged: Path, target: Path) -> None:
+def target_of(path: str | Path) -> Path:
+    """Return the folder that a path from a user names: `~` is their home, and a link is what it points to.
+
+    Renaming onto a link would replace the link: an export meant for the disk behind it would lie on this one.
+    """
+    target = Path(path).expanduser()
+    return target.resolve() if target.is_symlink() else target
+
+
+def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
     """Rename a finished folder to `target`; one that is there is set aside first, and deleted last.
 
     A folder cannot take the name of another in one step. Killed between the two renames, both are still there, complete,
     and the next export to the same place puts the old one back (`clear_leftovers`).
+
+    Args:
+        staged: From `staged_folder`, or a file.
+        target: Where it goes.
+        overwrite: Whether something may be there: an export takes minutes, in which another one can have come first.
+
+    Raises:
+        FileExistsError: Something is there and `overwrite` is false.
     """
+    if not overwrite and _is_taken(target):
+        raise FileExistsError(
+            f"{str(target)!r} was made by somebody else while this export ran, and is kept; this one is not. Choose another "
+            "folder, or say overwrite=True."
+        )
     if not target.exists():
         staged.rename(target)
         return
@@ -117,21 +139,36 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def check_target(target: Path, overwrite: bool) -> None:
+def _is_taken(target: Path) -> bool:
+    return target.exists() and (not target.is_dir() or any(target.iterdir()))
+
+
+def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> None:
     """Refuse a target that would have to be overwritten without being told to, or cannot be written.
 
+    Args:
+        target: From `target_of`.
+        overwrite: Whether something may be there.
+        needed: Folders that must not go with it: the run itself, its base model.
+
     Raises:
-        FileExistsError: Something is there and `overwrite` is false.
+        FileExistsError: Something is there and `overwrite` is false, or what is there holds something that is needed.
         PermissionError: Its folder cannot be written.
     """
-    problem = target_problem(target, overwrite)
+    problem = target_problem(target, overwrite, needed)
     if problem is not None:
         raise problem
 
 
-def target_problem(target: Path, overwrite: bool) -> OSError | None:
+def target_problem(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> OSError | None:
     """What stands in the way of making a folder at `target`, or None."""
-    if target.exists() and not overwrite and (not target.is_dir() or any(target.iterdir())):
+    real = target.resolve()
+    held = next((path for path in (*needed, Path.cwd()) if path.resolve().is_relative_to(real)), None)
+    if target.exists() and held is not None:
+        return FileExistsError(
+            f"{str(target)!r} is or holds {str(held)!r}, which would be gone with it. Choose another folder."
+        )
+    if not overwrite and _is_taken(target):
         return FileExistsError(f"{str(target)!r} exists. Choose another folder, or say overwrite=True.")
     parent = target.absolute().parent
     while not parent.exists():

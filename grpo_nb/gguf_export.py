@@ -20,9 +20,9 @@ from grpo_nb.export import (
     run_check,
     scored,
 )
-from grpo_nb.export_plan import plan_export, weights_folder
+from grpo_nb.export_plan import needed_by, plan_export, weights_folder
 from grpo_nb.export_result import Export, ExportError, require_passed
-from grpo_nb.export_staging import check_target, put_in_place, staged_folder
+from grpo_nb.export_staging import check_target, put_in_place, staged_folder, target_of
 from grpo_nb.gguf_convert import CONVERTED, QUANTIZED, convert, find_converter, require_quantizer
 from grpo_nb.gguf_modelfile import modelfile
 from grpo_nb.metrics import Run, write_json
@@ -60,7 +60,8 @@ def export_gguf(
 
     Args:
         run_or_export: A run, which is merged for this, or what `export_merged` returned.
-        path: The folder to make; the file in it is named after the folder and the quantization.
+        path: The folder to make; the file in it is named after the folder, or the run where that is called as the quantization,
+            and the quantization.
         quantization: `f32`, `f16`, `bf16` or `q8_0` by llama.cpp's converter; `q6_k`, `q5_k_m`, `q5_k_s`, `q4_k_m`, `q4_k_s`,
             `q3_k_m`, `q2_k` where its program `llama-quantize` or the package llama-cpp-python is.
         overwrite: Replace an existing folder, once the new one is verified.
@@ -77,13 +78,13 @@ def export_gguf(
     """
     if quantization not in _ALLOWED:
         raise ValueError(f"quantization = {quantization!r} is not one of {', '.join(map(repr, _ALLOWED))}.")
-    target, report = Path(path), report or (lambda line: None)
+    target, report = target_of(path), report or (lambda line: None)
     if target.suffix == ".gguf":
         raise ValueError(
             f"path = {str(path)!r} is the folder to make, with the file in it: write {str(target.stem)!r}."
         )
     run = _run_of(run_or_export)
-    check_target(target, overwrite)
+    check_target(target, overwrite, needed_by(run))
     require_adapter(run)
     import_unsloth()
     llama_cpp.require_llama_cpp()
@@ -91,7 +92,9 @@ def export_gguf(
     plan_export(run, [quantization], target, overwrite=True).require()
     script = find_converter(converter, report=report)
     with staged_folder(target) as staged, _merged(run_or_export, target, report) as merged:
-        file = staged / f"{target.name}-{quantization}.gguf"
+        # A folder for each format is often named after it alone, as the panel does: then the run says whose file it is.
+        stem = run.name if target.name == quantization else target.name
+        file = staged / f"{stem}-{quantization}.gguf"
         report(f"converting to {quantization} with {' and '.join(t.source for t in (script, program) if t)}")
         convert(merged, file, quantization, script, program)
         verification = _verify(run, merged, file, quantization, report)
@@ -101,7 +104,7 @@ def export_gguf(
         _write_modelfile(run, merged, staged, file.name)
         write_json(staged / "verification.json", verification)
         write_export_card(run, staged, "gguf", verification=verification)
-        put_in_place(staged, target)
+        put_in_place(staged, target, overwrite=overwrite)
     export = Export(target, verification, "gguf", run)
     record(export, f"GGUF {quantization}")
     return export

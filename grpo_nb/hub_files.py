@@ -81,7 +81,7 @@ def plan_push(export: Any, repo_id: str, *, private: bool = True, unverified: bo
         FileNotFoundError: No such folder.
     """
     check_name(repo_id)
-    folder = Path(getattr(export, "path", export))
+    folder = Path(getattr(export, "path", export)).expanduser()
     if not folder.is_dir():
         raise FileNotFoundError(
             f"{str(folder)!r} is no folder of an export: make one with gn.export_merged(run, path)."

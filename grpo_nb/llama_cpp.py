@@ -69,7 +69,8 @@ def generate(
         prompts: Chat messages.
         max_completion_length: Tokens.
         temperature: Above 0, tokens are drawn from the whole vocabulary.
-        sampling: With a temperature above 0: `top_p`, `top_k`, `min_p`, `seed`.
+        sampling: With a temperature above 0: `top_p`, `top_k`, `min_p`, and the `seed` of the first, which is one more for each
+            that follows.
         report: Called with one line per stage.
         progress: Called with the number of prompts done.
 

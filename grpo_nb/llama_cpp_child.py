@@ -110,8 +110,12 @@ def main() -> None:
     end_with_parent()
     server, post = start(request)
     answers = []
-    for chat in request["prompts"]:
-        answers.append(answer(post, chat, request))
+    for number, chat in enumerate(request["prompts"]):
+        sampling = request["sampling"]
+        if "seed" in sampling:
+            # Its own for each: with one for all, questions would share their draws, and be right or wrong together.
+            sampling = {**sampling, "seed": sampling["seed"] + number}
+        answers.append(answer(post, chat, {**request, "sampling": sampling}))
         print(len(answers), flush=True)
     Path(request["result"]).write_text(json.dumps(answers))
     del server

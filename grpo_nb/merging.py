@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,15 +249,23 @@ def _skeleton(base: Path, dtype: torch.dtype) -> tuple[Any, dict[str, torch.Tens
 
 
 def _write_configs(model: Any, base: Path, target: Path, dtype: str) -> None:
-    from transformers import GenerationConfig
-
     model.config.dtype = dtype
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(target)
-    generation = model.generation_config
-    if (base / "generation_config.json").is_file():
-        generation = GenerationConfig.from_pretrained(base)
-    generation.save_pretrained(target)
+    if not keep_generation_config(base, target):
+        model.generation_config.save_pretrained(target)
+
+
+def keep_generation_config(base: Path, target: Path) -> bool:
+    """Copy the base's generation_config.json as it is, if there is one.
+
+    transformers refuses to write what it reads: a temperature beside `do_sample: false` stops `save_pretrained` (5.17), and
+    many published models have that.
+    """
+    file = base / "generation_config.json"
+    if file.is_file():
+        shutil.copyfile(file, target / file.name)
+    return file.is_file()
 
 
 def _is_quantized(base: Path) -> bool:

@@ -34,7 +34,7 @@ class TensorFolder:
         self._file_of: dict[str, Path] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, torch.dtype] = {}
-        for file in _weight_files(folder, stem):
+        for file in weight_files(folder, stem):
             with safe_open(str(file), framework="pt") as tensors:
                 for name in tensors.keys():  # noqa: SIM118, safe_open is no mapping
                     described = tensors.get_slice(name)
@@ -64,7 +64,7 @@ def tensor_bytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
     return count
 
 
-def _weight_files(folder: Path, stem: str) -> list[Path]:
+def weight_files(folder: Path, stem: str) -> list[Path]:
     """The files that transformers would load: those of the index, else the one."""
     index = folder / f"{stem}.safetensors.index.json"
     if index.is_file():

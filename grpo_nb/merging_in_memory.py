@@ -24,6 +24,7 @@ class InMemoryMerge:
 
         from grpo_nb.merging import is_plain
 
+        self._base = base
         model = AutoModelForCausalLM.from_pretrained(base, dtype="auto" if is_plain(adapter) else "float32")
         self._model = PeftModel.from_pretrained(model, str(adapter))
 
@@ -55,6 +56,9 @@ class InMemoryMerge:
     def write(self, target: Path, dtype: str, shard_size: str, advance: Callable[[int], None]) -> None:
         """Merge layer by layer and save."""
         import torch
+        from transformers import GenerationConfig
+
+        from grpo_nb.merging import keep_generation_config
 
         kind = getattr(torch, dtype)
         with torch.no_grad():
@@ -71,7 +75,11 @@ class InMemoryMerge:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "All adapters are already merged")
                 merged = self._model.merge_and_unload().to(kind)
+        # Not what it was loaded with, which save_pretrained may refuse; the base's file is kept as it is.
+        if (self._base / "generation_config.json").is_file():
+            merged.generation_config = GenerationConfig()
         merged.save_pretrained(target, max_shard_size=shard_size)
+        keep_generation_config(self._base, target)
         del self._model
 
 

@@ -6,6 +6,7 @@ runs/<name>/
   alerts.jsonl        each health alert once: step, rule, severity, evidence, advice
   holdout.jsonl       the held-out questions, for comparisons and exports
   train_questions.txt hashes of the training questions, so that held-out ones are never among them unseen
+  chat_template.jinja what prompts were rendered with, for evaluations and exports
   completions/        per logged step: prompt, completion, each reward, total, advantage (parquet)
   checkpoints/        the newest two (grpo_nb.checkpoints), of a finished run the last
   reference/          the adapter that KL is measured to, where training did not start from the base model
@@ -204,8 +205,9 @@ class Run:
         return json.loads(file.read_text()) if file.is_file() else []
 
     def record_export(self, entry: Mapping[str, Any]) -> None:
-        """Append an export to those of this run."""
-        write_json(self.path / "exports.json", [*self.exports(), dict(entry)])
+        """Append an export to those of this run; what was at the same path before is there no more."""
+        others = [other for other in self.exports() if other["path"] != entry["path"]]
+        write_json(self.path / "exports.json", [*others, dict(entry)])
 
     def summary(self) -> str:
         """A few lines for a terminal: what was learnt, and where everything is."""

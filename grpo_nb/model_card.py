@@ -199,14 +199,19 @@ def _eval_results(data: Mapping[str, Any], comparison: Mapping[str, Any] | None)
 
     if comparison is None:
         return None
+    trained_on = comparison.get("contamination") or {"exact": 0, "similar": 0}
+    if trained_on["exact"] or trained_on["similar"]:
+        return None  # memory is not accuracy, and the Hub's table has no room for the sentence that says so
     low, high = comparison["after"]["interval"]
+    other = comparison.get("other_set")
+    name = Path(other).name if other else data["name"]
     return [
         EvalResult(
             task_type="text-generation",
-            dataset_type=data["name"],
-            dataset_name=data["name"],
+            dataset_type=name,
+            dataset_name=name,
             dataset_split="held-out",
-            dataset_args={"fingerprint": data["fingerprint"]},
+            dataset_args=None if other else {"fingerprint": data["fingerprint"]},
             metric_type="accuracy",
             metric_name="accuracy on held-out questions",
             metric_value=round(comparison["after"]["accuracy"], 4),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.alerting import AlertDisplay, HealthAlerts, note_out_of_memory
 from grpo_nb.arguments import check_extra
+from grpo_nb.base_identity import base_identity, keep_template
 from grpo_nb.checkpoints import keep_newest, replace_folder
 from grpo_nb.config import Settings
 from grpo_nb.contamination import write_trained_questions
@@ -123,6 +124,7 @@ def train(
     resumption = find_run(settings, name, resume)
     info = run_info(settings, task, rewards, weights, obstacle)
     info["generation"] = str(generation_of(model))
+    info["base"] = base_identity(model, settings.model)
     if resumption is None:
         require_disk(Path(settings.run_root), _bytes_needed(model), "A run")
         run = Run(new_run_folder(settings.run_root, name), model=model, tokenizer=tokenizer)
@@ -134,6 +136,7 @@ def train(
         kept = task.holdout.select_columns(["prompt", "question", "answer"])
         (run.path / "holdout.jsonl").write_text("".join(json.dumps(row, default=str) + "\n" for row in kept))
         write_trained_questions(run, task.train["question"])
+        keep_template(run, tokenizer)
     else:
         info = continued_info(resumption, settings, info)
         run = Run(resumption.run.path, model=model, tokenizer=tokenizer)

@@ -2,10 +2,11 @@
 
     python -I verify_merged.py request.json
 
-The request names `base`, `tokenizer`, `adapter`, `merged`, `prompts` (chat messages), `max_new_tokens` and `result`, the file
-to write. What a user will do with the folder is done here: plain `transformers.pipeline`. Base, base with adapter, and the
-merged model answer the same prompts greedily, and the reference's answers are scored by each of them. One model is in memory
-at a time, in the number type of its files; everything is computed in float32 (`widen_while_computing`).
+The request names `base`, `tokenizer`, `chat_template` (or None for the tokenizer's), `adapter`, `merged`, `prompts` (chat
+messages), `max_new_tokens` and `result`, the file to write. What a user will do with the folder is done here: plain
+`transformers.pipeline`. Base, base with adapter, and the merged model answer the same prompts greedily, and the reference's
+answers are scored by each of them. One model is in memory at a time, in the number type of its files; everything is computed in
+float32 (`widen_while_computing`).
 """
 
 from __future__ import annotations
@@ -124,10 +125,19 @@ def saved_names(model: torch.nn.Module) -> set[str]:
 
 
 def expected_weights(reference: PeftModel) -> dict[str, Callable[[], tuple[torch.Tensor, ...]]]:
-    """By name the terms of which base plus adapter is the sum: the base's weight, and what the adapter adds to it."""
+    """By name the terms of which base plus adapter is the sum: the base's weight, and what the adapter adds to it.
+
+    Where more than a sum was trained (DoRA, whole modules, single tokens), it is peft's own merge in float32, which takes the
+    adapter out of the reference; that the merge says what the adapter says is for the other checks.
+    """
     from peft.tuners.lora import LoraLayer
 
     expected: dict[str, Callable[[], tuple[torch.Tensor, ...]]] = {}
+    config = reference.peft_config["default"]
+    if config.use_dora or config.modules_to_save or getattr(config, "trainable_token_indices", None):
+        for name, tensor in reference.merge_and_unload().state_dict().items():
+            expected[name] = lambda value=tensor: (value.detach(),)
+        return expected
     for name, module in reference.get_base_model().named_modules():
         if isinstance(module, LoraLayer):
             # An adapter on the experts of a mixture names the parameter that it changes; those of two are nested.
@@ -296,6 +306,7 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
     """Do all checks and return them with a verdict."""
     chats, limit = request["prompts"], request["max_new_tokens"]
     original = AutoTokenizer.from_pretrained(request["tokenizer"])
+    original.chat_template = request.get("chat_template") or original.chat_template
     reference = score_reference(request, original)
     gc.collect()
     kind = stored_dtype(Path(request["merged"]))

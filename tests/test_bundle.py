@@ -189,3 +189,20 @@ def test_what_is_no_bundle(tmp_path: Path, task: gn.Task) -> None:
     (path / "bundle.json").write_text(json.dumps({**record, "form": 7}))
     with pytest.raises(ValueError, match="has the form 7"):
         gn.open_bundle(path)
+
+
+def test_nothing_but_a_bundle_is_replaced(tmp_path: Path, task: gn.Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "runs" / "a", task=task)
+    for target in (run.path, run.path.parent, tmp_path):
+        with pytest.raises(FileExistsError, match="which would be gone with it"):
+            gn.write_bundle(run, target, task=task, overwrite=True)
+    assert (run.path / "run.json").is_file()
+    (tmp_path / "bundle.zip").write_text("old")
+    with monkeypatch.context() as patch:
+        patch.setattr(zipfile.ZipFile, "write", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+        with pytest.raises(OSError, match="No space left"):
+            gn.write_bundle(run, tmp_path / "bundle.zip", task=task, overwrite=True)
+    assert (tmp_path / "bundle.zip").read_text() == "old"
+    gn.write_bundle(run, tmp_path / "bundle.zip", task=task, overwrite=True)
+    assert gn.open_bundle(tmp_path / "bundle.zip").task is not None
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

@@ -1,6 +1,8 @@
 """Comparisons say no more than the data shows, on the real path and on made-up answers."""
 
+import html
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import torch
 
 import grpo_nb as gn
 from grpo_nb import evaluation
+from grpo_nb.model_card import card_data
 from tests.conftest import brevity
 
 
@@ -162,3 +165,117 @@ def test_questions_that_were_trained_on_are_refused(tiny_run: gn.Run) -> None:
 def tiny_run_questions(run: gn.Run) -> list[str]:
     task = gn.load_task("arithmetic", run.settings, train_size=20, holdout_size=10)
     return task.train["question"]
+
+
+def fresh(count: int = 12) -> list[dict[str, str]]:
+    return [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(30, 30 + count)]
+
+
+def test_a_result_on_other_questions_is_not_said_to_be_on_the_runs_own(tiny_run: gn.Run, tmp_path: Path) -> None:
+    run = gn.open_run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in fresh()))
+    own = gn.compare(run)
+    assert own.other_set == "" and "on 10 questions (" in own.sentence
+    assert card_result(run) == ("arithmetic", {"fingerprint": run.info["task"]["fingerprint"]})
+    other = gn.compare(run, gn.load_holdout(file))
+    assert "on 12 questions of mine (" in other.sentence and "on 12 questions of mine (" in repr(gn.open_run(run.path))
+    assert "of mine" in (run.path / "README.md").read_text()
+    assert card_result(run) == ("mine", None), "the Hub's table names the questions that were asked"
+    # A score on what was trained on says itself what it is; a table of numbers cannot.
+    trained = [{"question": q, "answer": "1"} for q in tiny_run_questions(tiny_run)]
+    gn.compare(run, gn.load_holdout(trained), allow_contaminated=True)
+    assert card_data(run).eval_results is None
+
+
+def card_result(run: gn.Run) -> tuple[str, dict | None]:
+    (result,) = card_data(run).eval_results
+    return result.dataset_name, result.dataset_args
+
+
+def test_rows_and_files_of_ones_own_are_asked_in_the_format_of_the_run(tiny_run: gn.Run, tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("question,answer\n" + "".join(f"{row['question']},{row['answer']}\n" for row in fresh()))
+    wanted = gn.load_holdout(fresh(), format=gn.AnswerFormat(**tiny_run.info["task"]["format"]))
+    expected = gn.evaluate(tiny_run, wanted, rewards=brevity).rows
+    assert gn.evaluate(tiny_run, fresh(), rewards=brevity).rows == expected
+    assert gn.evaluate(tiny_run, str(file), rewards=brevity).rows == expected
+    assert gn.evaluate(tiny_run.model, tiny_run.tokenizer, file, run=tiny_run).questions == 12
+    with pytest.raises(ValueError, match="no column 'answer'"):
+        gn.evaluate(tiny_run, [{"question": "Say hello."}])
+    run = gn.open_run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+    assert gn.compare(run, fresh()).other_set == "rows" and gn.compare(run, str(file)).other_set == "mine"
+
+
+def test_what_one_must_know_stands_beside_the_numbers(tiny_run: gn.Run, tmp_path: Path) -> None:
+    run = gn.open_run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+    comparison = gn.compare(run)
+    assert comparison.after.cut_share > 0.5
+    for side in (comparison.before, comparison.after):
+        said = f"{side.cut_share:.0%} of the answers of '{side.label}' were cut at 12 tokens, and what they would have said is"
+        assert any(note.startswith(said) for note in comparison.notes)
+        assert said in repr(side) and said.split("'")[0] in html.unescape(side._repr_html_())
+    short = replace(comparison.after, cut_share=0.05)
+    assert short.cut_sentence == "" and "were cut" not in repr(short)
+    unknown = "Which questions were trained on is not known"
+    assert unknown not in repr(comparison.after)
+    alone = gn.evaluate(tiny_run.model, tiny_run.tokenizer, gn.load_holdout(fresh()), max_completion_length=4)
+    assert unknown in repr(alone) and unknown in alone._repr_html_()
+
+
+def test_a_model_that_was_trained_on_is_not_the_run_any_more(tiny_run: gn.Run, tmp_path: Path) -> None:
+    run = gn.Run(tiny_run.path, model=tiny_run.model, tokenizer=tiny_run.tokenizer)
+    layer = next(p for name, p in run.model.named_parameters() if "lora_B" in name)
+    kept = layer.data.clone()
+    try:
+        layer.data[0, 0] += 0.01
+        with pytest.raises(ValueError, match=r"not the one that the run 'tiny' ended with.*gn.open_run\("):
+            gn.compare(run)
+        with pytest.raises(ValueError, match="not the one that the run 'tiny' ended with"):
+            gn.evaluate(run)
+    finally:
+        layer.data.copy_(kept)
+    assert gn.evaluate(run).questions == 10
+
+
+def test_a_saved_comparison_is_opened_again(tiny_run: gn.Run, tmp_path: Path) -> None:
+    run = gn.open_run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+
+    def some(completions: list, **_: object) -> list[float | None]:
+        return [None] * (len(completions) - 1) + [0.25]
+
+    def none(completions: list, **_: object) -> list[None]:
+        return [None] * len(completions)
+
+    found = gn.compare(run, samples=2, rewards=[some, none, brevity])
+    opened = gn.open_comparison(run.path)
+    assert repr(opened) == repr(found) and opened._repr_html_() == found._repr_html_()
+    assert opened.transcripts(None)._repr_html_() == found.transcripts(None)._repr_html_()
+    assert opened.path == found.path == run.path / "comparison"
+    text = (opened.path / "comparison.json").read_text()
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    with pytest.raises(FileNotFoundError, match="holds no comparison"):
+        gn.open_comparison(tmp_path)
+
+
+def test_what_was_asked_is_kept_where_it_cannot_be_saved(
+    tiny_run: gn.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = gn.open_run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+    gn.compare(run)
+    before = {file.name: file.read_bytes() for file in (run.path / "comparison").iterdir() if file.is_file()}
+    write = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        if path.suffix == ".png":
+            raise OSError(28, "No space left on device")
+        return write(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        found = gn.compare(run, fresh())
+    assert found.path is None and found.questions == 12
+    assert any("could not be saved in the run's folder ([Errno 28] No space left" in note for note in found.notes)
+    kept = {file.name: file.read_bytes() for file in (run.path / "comparison").iterdir() if file.is_file()}
+    assert kept == before, "the earlier one is whole"
+    assert found.save(tmp_path / "elsewhere").path == tmp_path / "elsewhere"

@@ -13,6 +13,7 @@ import grpo_nb as gn
 from grpo_nb.evaluation import Evaluation
 from grpo_nb.evaluation_subjects import open_subject
 from grpo_nb.formats import hashes
+from grpo_nb.rollout import Completion
 
 
 @pytest.fixture(scope="module")
@@ -131,3 +132,36 @@ def test_a_gguf_file_against_the_same_weights(embedded_folder: Path) -> None:
         r["question"] for r in rows[:2] for _ in "ab"
     ]
     assert texts(drawn)[0] != texts(drawn)[1], "each sample has a seed of its own"
+
+
+def test_a_generation_config_is_not_compared_along(tiny_run: gn.Run, task: gn.Task, copy: Path, tmp_path: Path) -> None:
+    """Of two folders with the same weights one has a penalty and a top_p: vLLM and llama.cpp would know of neither."""
+    habit = tmp_path / "habit"
+    shutil.copytree(copy, habit)
+    own = json.loads((habit / "generation_config.json").read_text())
+    more = {"repetition_penalty": 5.0, "no_repeat_ngram_size": 2, "top_p": 0.2, "do_sample": True, "temperature": 0.3}
+    (habit / "generation_config.json").write_text(json.dumps({**own, **more}))
+    for how in ({}, {"temperature": 1.0, "samples": 2}):
+        plain, other = (gn.evaluate(folder, task, max_completion_length=12, **how) for folder in (copy, habit))
+        assert texts(plain) == texts(other), how
+    with open_subject(habit) as subject:
+        models = [cell.cell_contents for cell in subject.ask.__closure__ or () if hasattr(cell.cell_contents, "dtype")]
+        gn.evaluate((models[0], subject.tokenizer), task, max_completion_length=2)
+        assert models[0].generation_config.repetition_penalty == 5.0, "put back as it was"
+
+
+def test_a_gguf_file_gets_draws_of_its_own_for_each_question(
+    task: gn.Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[list, dict]] = []
+
+    def generate(file: Path, prompts: list, *, sampling: dict, **_: object) -> list[Completion]:
+        asked.append((prompts, sampling))
+        return [Completion(str(number), 1, False, (1,)) for number in range(len(prompts))]
+
+    monkeypatch.setattr("grpo_nb.llama_cpp.generate", generate)
+    (tmp_path / "m.gguf").touch()
+    found = gn.evaluate(tmp_path / "m.gguf", task, samples=2, temperature=1.0, seed=7)
+    ((prompts, sampling),) = asked  # one start of llama.cpp for all of them, which counts the seed on
+    assert sampling["seed"] == 7 and prompts[0] == prompts[1] != prompts[2] and len(prompts) == 20
+    assert texts(found) == [str(number) for number in range(20)]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
 
 import grpo_nb as gn
 from grpo_nb import export, verify_merged
@@ -186,6 +187,9 @@ def test_the_adapter_alone(tiny_run: gn.Run, tmp_path: Path) -> None:
     assert made.sentence in repr(gn.open_run(tiny_run.path))
     with pytest.raises(FileExistsError, match="overwrite=True"):
         gn.export_adapter(tiny_run, tmp_path / "lora")
+    gn.export_adapter(tiny_run, tmp_path / "lora", overwrite=True)
+    noted = [entry["path"] for entry in tiny_run.exports()]
+    assert noted.count(str(made.path)) == 1, "the one that was replaced is not said to be there"
     # An adapter that does nothing is no export.
     run = gn.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
     file = run.adapter_path / "adapter_model.safetensors"
@@ -218,3 +222,139 @@ def test_targets_and_types(tiny_run: gn.Run, tmp_path: Path, monkeypatch: pytest
     with pytest.raises(gn.EnvironmentProblem, match="merged: it needs"):
         gn.export_merged(tiny_run, tmp_path / "new")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["taken"] and (tmp_path / "taken" / "mine.txt").is_file()
+
+
+def moved(run: gn.Run, folder: Path) -> gn.Run:
+    """The run and its base, in folders of their own."""
+    base = shutil.copytree(run.settings.model, folder / "base")
+    copy = gn.Run(shutil.copytree(run.path, folder / "run"))
+    info = copy.info
+    info["settings"]["model"] = str(base)
+    (copy.path / "run.json").write_text(json.dumps(info))
+    return copy
+
+
+def test_a_base_that_changed_since_the_training_is_refused(tiny_run: gn.Run, tmp_path: Path) -> None:
+    """Base plus adapter it would still be, and nothing else could notice."""
+    run = moved(tiny_run, tmp_path)
+    file = Path(run.settings.model) / "model.safetensors"
+    tensors = load_file(file)
+    noisy = {name: (t.float() + 0.01 * torch.randn(t.shape)).to(t.dtype) for name, t in tensors.items()}
+    save_file(noisy, file, metadata={"format": "pt"})
+    for make in (gn.export_merged, gn.export_adapter):
+        with pytest.raises(export.ExportError, match="are not those that the run 'run' was trained on"):
+            make(run, tmp_path / "out")
+    # The same weights in shards are the same base.
+    LlamaForCausalLM.from_pretrained(tiny_run.settings.model, dtype="auto").save_pretrained(
+        file.parent, max_shard_size="1MB"
+    )
+    file.unlink()
+    save_file({"again": torch.ones(3)}, file.with_name("consolidated.safetensors"))
+    made = gn.export_adapter(run, tmp_path / "out")
+    assert made.verification["checks"]["the base model's weights are those trained on"] is True
+    shutil.rmtree(file.parent)
+    for ask in (
+        lambda: gn.plan_export(run, ["merged"], tmp_path / "new"),
+        lambda: gn.export_merged(run, tmp_path / "new"),
+    ):
+        with pytest.raises(FileNotFoundError, match=r"base model of the run 'run' is not at .* any more"):
+            ask()
+
+
+def test_template_and_generation_config_of_the_training_through_awkward_paths(
+    tiny_run: gn.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A template set in the notebook, a generation_config that transformers will not write, `~`, spaces, umlauts, a link."""
+    trained_with = tiny_run.tokenizer.chat_template
+    assert (tiny_run.path / "chat_template.jinja").read_text() == trained_with
+    run = moved(tiny_run, tmp_path)
+    template = trained_with.replace("<|im_start|>", "<|im_start|>dear ")
+    assert template != trained_with
+    (run.path / "chat_template.jinja").write_text(template)
+    file = Path(run.settings.model) / "generation_config.json"
+    published = {**json.loads(file.read_text()), "do_sample": False, "temperature": 0.6, "top_p": 0.9}
+    file.write_text(json.dumps(published))
+    home, disk = tmp_path / "my höme", tmp_path / "disk"
+    home.mkdir()
+    disk.mkdir()
+    (home / "a model").symlink_to(disk / "not there yet")
+    monkeypatch.setenv("HOME", str(home))
+    made = gn.export_merged(run, "~/a model")
+    assert made.path == disk / "not there yet" and (home / "a model").is_symlink() and made.verification["passed"]
+    assert (made.path / "chat_template.jinja").read_text() == template
+    assert json.loads((made.path / "generation_config.json").read_text()) == published
+    alone = gn.export_adapter(run, home / "ä b" / "lora")
+    assert (alone.path / "chat_template.jinja").read_text() == template
+    from grpo_nb.evaluation_subjects import tokenizer_of_run
+
+    assert tokenizer_of_run(gn.open_run(run.path)).chat_template == template
+
+
+def test_nothing_of_the_run_is_replaced_and_nothing_that_came_meanwhile(
+    tiny_run: gn.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = moved(tiny_run, tmp_path)
+    for target in (run.path, run.adapter_path, tmp_path, Path(run.settings.model)):
+        with pytest.raises(FileExistsError, match="which would be gone with it"):
+            gn.export_adapter(run, target, overwrite=True)
+        assert "which would be gone with it" in gn.plan_export(run, ["adapter"], target, overwrite=True).problems[0]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileExistsError, match="which would be gone with it"):
+        gn.export_adapter(run, ".", overwrite=True)
+    assert (run.path / "run.json").is_file() and run.adapter_path.is_dir()
+    real = export.write_export_card
+
+    def somebody_else(*arguments: object, **named: object) -> None:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "theirs").touch()
+        real(*arguments, **named)
+
+    monkeypatch.setattr(export, "write_export_card", somebody_else)
+    with pytest.raises(FileExistsError, match="was made by somebody else while this export ran"):
+        gn.export_adapter(run, tmp_path / "out")
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["theirs"]
+
+
+def test_runs_that_cannot_be_written_or_verified(
+    tiny_run: gn.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = gn.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+
+    def read_only(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gn.Run, "record_export", read_only)
+        with pytest.warns(UserWarning, match=r"complete and verified, but could not be noted .*Read-only"):
+            made = gn.export_adapter(run, tmp_path / "lora")
+    assert made.verification["passed"] and (made.path / "verification.json").is_file()
+    (run.path / "holdout.jsonl").write_text("")
+    with pytest.raises(export.ExportError, match="has no held-out questions"):
+        gn.export_merged(run, tmp_path / "out")
+    file = run.adapter_path / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-500])
+    with pytest.raises(export.ExportError, match="the adapter of the run 'run' is damaged"):
+        gn.export_adapter(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_whole_export_killed_at_any_moment(tiny_run: gn.Run, tmp_path: Path) -> None:
+    run = gn.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+    (run.path / "exports.json").unlink(missing_ok=True)
+    command = [sys.executable, "-m", "tests.killed_exports", str(run.path), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(told) == 9
+    for line in told:
+        kind, found = line["kind"], line["found"]
+        out = found.pop("out")
+        if line["moment"] in ("it is in its place", None):
+            weights = "model.safetensors" if kind == "merged" else "adapter_model.safetensors"
+            assert {weights, "verification.json", "README.md", "tokenizer.json"} <= set(out), line
+        else:
+            assert out == ["old"], line
+        # What the kill left is under a hidden name, and one only: each next export clears it.
+        left = [] if line["moment"] in ("it is in its place", None) else [".out.partial"]
+        assert list(found) == left, line
+    assert [entry["kind"].split()[0] for entry in run.exports()] == ["merged", "adapter"], "those that were finished"

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from grpo_nb.export_result import ExportError
 from grpo_nb.merging import choose_dtype, low_memory_merge, merge
 from grpo_nb.merging_files import TensorFolder, write_tensors
+from grpo_nb.verify_merged import saved_names, tensor_problems, weight_problems
 from tests.small_models import FAMILIES, SIZES
 
 
@@ -85,6 +86,8 @@ def test_it_is_the_sum_rounded_once(tmp_path: Path) -> None:
     [
         ({"use_dora": True}, "use_dora = True"),
         ({"modules_to_save": ["lm_head"], "target_modules": ["q_proj"]}, "modules_to_save"),
+        ({"modules_to_save": ["norm"], "target_modules": ["q_proj"]}, "modules_to_save"),
+        ({"trainable_token_indices": [5, 6]}, "trainable_token_indices"),
         ({"bias": "lora_only"}, "bias = 'lora_only'"),
         ({"alpha_pattern": {"q_proj": 32}}, "alpha_pattern"),
         ({"init_lora_weights": "pissa"}, "started with 'pissa'"),
@@ -104,6 +107,15 @@ def test_what_it_does_not_know_is_done_in_memory(how: dict, reason: str, tmp_pat
     assert got.keys() == wanted.keys()
     for name, tensor in got.items():
         torch.testing.assert_close(tensor, wanted[name], msg=name)
+    # And the verification takes it for what it is, and nothing else.
+    plain = transformers.AutoModelForCausalLM.from_pretrained(pair[0], dtype=torch.float32)
+    assert tensor_problems(tmp_path / "b", saved_names(plain)) == []
+    assert weight_problems(tmp_path / "b", PeftModel.from_pretrained(plain, pair[1])) == []
+    got["model.layers.0.self_attn.q_proj.weight"] *= 1.01
+    save_file(got, tmp_path / "b" / "model.safetensors", metadata={"format": "pt"})
+    plain = transformers.AutoModelForCausalLM.from_pretrained(pair[0], dtype=torch.float32)
+    (problem,) = weight_problems(tmp_path / "b", PeftModel.from_pretrained(plain, pair[1]))
+    assert problem.startswith("model.layers.0.self_attn.q_proj.weight differs from base plus adapter")
 
 
 def test_bases_that_it_does_not_know(tmp_path: Path) -> None:

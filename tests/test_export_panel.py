@@ -130,6 +130,8 @@ def test_size_and_checks_stand_there_before(panel: gn.ExportPanel, machine: Mach
 
 
 def test_the_lines_under_it_do_the_same(panel: gn.ExportPanel) -> None:
+    panel._folder.value = "~/it's"
+    assert panel._target == Path.home() / "it's"
     panel._folder.value = "out/it's"
     panel._replace.value = True
     panel.formats = ("merged", "adapter", "q8_0")
@@ -200,7 +202,10 @@ def test_without_runs_and_with_damaged_ones(machine: Machine, tmp_path: Path) ->
     write_run(tmp_path / "runs" / "good")
     (tmp_path / "runs" / "bad").mkdir()
     (tmp_path / "runs" / "bad" / "run.json").write_text('{"status": ')
+    (tmp_path / "runs" / "odd").mkdir()
+    (tmp_path / "runs" / "odd" / "run.json").write_text("[]")
     panel = gn.ExportPanel(run_root=tmp_path / "runs")
+    assert "odd: cannot be read" in [text for text, _ in panel._runs.options]
     assert "bad: cannot be read" in [text for text, _ in panel._runs.options]
     panel._runs.value = next(run for text, run in panel._runs.options if text.startswith("bad"))
     assert "gn-fail" in panel._status.value
@@ -217,3 +222,30 @@ def test_one_given_run_and_a_page_without_a_kernel(machine: Machine, tmp_path: P
     bundle = panel._repr_mimebundle_()
     assert "ready" in bundle["text/html"] and "ExportPanel of mine" in bundle["text/plain"]
     assert "Reward lab" not in bundle["text/html"] and ">Export</div>" in bundle["text/html"]
+
+
+def test_a_second_click_does_not_export_again(
+    panel: gn.ExportPanel, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A click that comes while an export runs is handed to the kernel when it is done."""
+    panel._replace.value = True
+    make = machine.make
+
+    def made(run: gn.Run, name: str, path: Path, **how: Any) -> Export:
+        panel._export_button.click()  # as by another thread: nothing may start
+        export = make(run, name, path, **how)
+        machine.problems[name] = ("it exists",)
+        return export
+
+    monkeypatch.setattr(export_panel, "export_format", made)
+    panel._export_button.click()
+    assert not panel._replace.value, "replacing was said of what was there before"
+    assert panel._export_button.disabled and "made just now" in read(panel._plan_view)
+    panel._export_button.click()
+    assert len(machine.asked) == 1 and list(panel.exports) == ["merged"] and "verified" in read(panel._results)
+    # What failed replaced nothing, so that the consent stays.
+    machine.errors["adapter"] = RuntimeError("no")
+    panel.formats = ("adapter",)
+    panel._replace.value = True
+    panel._export_button.click()
+    assert panel._replace.value and not panel._export_button.disabled

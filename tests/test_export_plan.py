@@ -99,3 +99,15 @@ def test_memory_follows_what_is_held(tiny_run: gn.Run, tmp_path: Path, monkeypat
         export_plan.require_memory(tiny_run, "float32")
     monkeypatch.setattr("grpo_nb.merging.is_plain", lambda adapter: False)
     assert memory("bfloat16") == pytest.approx(44.9)
+
+
+def test_formats_together_need_the_room_of_all(
+    tiny_run: gn.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = gn.plan_export(tiny_run, ["merged", "adapter", "q8_0"], tmp_path / "out")
+    most = max(row.disk for row in alone.rows)
+    monkeypatch.setattr("grpo_nb.export_plan.free_disk_bytes", lambda path: most + 1)
+    assert [bool(row.problems) for row in alone.rows] == [False] * 3
+    plan = gn.plan_export(tiny_run, ["merged", "adapter", "q8_0"], tmp_path / "out")
+    assert not plan.rows[0].problems and "are left by those before it" in plan.problems[-1]
+    assert gn.plan_export(tiny_run, ["q8_0"], tmp_path / "out").problems == ()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from grpo_nb import export_staging
-from grpo_nb.export_staging import check_target, clear_leftovers, put_in_place, staged_folder
+from grpo_nb.export_staging import check_target, clear_leftovers, put_in_place, staged_folder, target_of
 
 # Makes a folder of three files at `out`, and stands still at the moment that its argument names.
 MAKER = """
@@ -182,3 +182,32 @@ def test_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(PermissionError, match="cannot be written"):
         check_target(tmp_path / "new" / "deep", overwrite=False)
+
+
+def test_what_must_not_go_and_what_came_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = tmp_path / "runs" / "one"
+    needed.mkdir(parents=True)
+    for target in (tmp_path, tmp_path / "runs", needed, needed / ".." / "one"):
+        with pytest.raises(FileExistsError, match="which would be gone with it"):
+            check_target(target, overwrite=True, needed=[needed])
+    check_target(needed / "export", overwrite=True, needed=[needed])
+    monkeypatch.chdir(needed)
+    with pytest.raises(FileExistsError, match="which would be gone with it"):
+        check_target(tmp_path / "runs", overwrite=True)
+    out = tmp_path / "out"
+    with staged_folder(out) as staged:
+        (staged / "mine").touch()
+        out.mkdir()
+        (out / "theirs").touch()
+        with pytest.raises(FileExistsError, match="made by somebody else"):
+            put_in_place(staged, out, overwrite=False)
+        assert content(out) == {"theirs": ""}
+        put_in_place(staged, out)
+    assert content(out) == {"mine": ""}
+
+
+def test_paths_as_people_write_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert target_of("~/a b") == tmp_path / "a b" and target_of("relative") == Path("relative")
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "new")
+    assert target_of(tmp_path / "link") == tmp_path / "disk" / "new"

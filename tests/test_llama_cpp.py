@@ -59,6 +59,11 @@ def test_drawn_text_depends_on_the_seed_alone(gguf: Path) -> None:
         return found.text
 
     assert drawn(1) == drawn(1) != drawn(2)
+    # Each prompt has draws of its own: with one seed for all, questions would be right or wrong together.
+    three = llama_cpp.generate(
+        gguf, CHATS[:1] * 3, max_completion_length=10, temperature=1.5, sampling={"top_p": 0.9, "seed": 1}
+    )
+    assert three[0].text == drawn(1) and three[1].text == drawn(2) and len({c.text for c in three}) == 3
     with pytest.raises(ValueError, match="'penalty' is not one of"):
         llama_cpp.generate(gguf, CHATS, max_completion_length=1, temperature=1, sampling={"penalty": 2})
 
