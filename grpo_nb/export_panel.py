@@ -191,6 +191,9 @@ class ExportPanel(widgets.VBox):
 
     @_in_panel
     def _show_run(self) -> None:
+        # First, for a run that cannot be read goes no further, and must not stand above the plan of the one before.
+        self._clear_plan()
+        self._run_view.value = ""
         self._run_view.value = views.run_view(self.run, str(self.run_root))
         self.outcomes, self._stages = [], []
         self._is_quiet = True
@@ -206,8 +209,7 @@ class ExportPanel(widgets.VBox):
     def _show_plan(self) -> None:
         if self._is_quiet:
             return
-        self.plan, self._export_button.disabled = None, True
-        self._plan_view.value = self._code_view.value = ""
+        self._clear_plan()
         if self.run is None:
             return
         self.plan = plan_formats(self.run, self.formats, self._target, self._dtype.value, self._replace.value)
@@ -217,6 +219,10 @@ class ExportPanel(widgets.VBox):
         self._export_button.disabled = bool(self.plan.problems) or not self.formats
         lines = self._lines()
         self._code_view.value = code("\n".join(lines)) if lines else ""
+
+    def _clear_plan(self) -> None:
+        self.plan, self._export_button.disabled = None, True
+        self._plan_view.value = self._code_view.value = ""
 
     def _made_at(self, folder: Path) -> set[str]:
         return {name for name, export in self.exports.items() if export.path == folder / name}

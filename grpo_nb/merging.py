@@ -200,6 +200,10 @@ def is_plain(adapter: Path) -> bool:
 
 
 def _require_plain(adapter: Path) -> None:
+    from grpo_nb.models import import_unsloth
+
+    # A plan asks this in a fresh kernel, and peft imported before unsloth would make the export after it impossible.
+    import_unsloth()
     from peft import LoraConfig
 
     config = json.loads((adapter / "adapter_config.json").read_text())

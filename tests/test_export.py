@@ -345,7 +345,7 @@ def test_a_whole_export_killed_at_any_moment(tiny_run: gn.Run, tmp_path: Path) -
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    assert len(told) == 9
+    assert len(told) == 10
     for line in told:
         kind, found = line["kind"], line["found"]
         out = found.pop("out")

@@ -209,6 +209,10 @@ def test_without_runs_and_with_damaged_ones(machine: Machine, tmp_path: Path) ->
     assert "bad: cannot be read" in [text for text, _ in panel._runs.options]
     panel._runs.value = next(run for text, run in panel._runs.options if text.startswith("bad"))
     assert "gn-fail" in panel._status.value
+    assert panel._export_button.disabled and panel.plan is None
+    assert panel._plan_view.value == panel._code_view.value == panel._run_view.value == "", (
+        "not those of the run before"
+    )
     panel._runs.value = next(run for text, run in panel._runs.options if text.startswith("good"))
     assert panel._status.value == "" and "ready" in read(panel._plan_view)
     with pytest.raises(FileNotFoundError, match="is no run"):
