@@ -30,7 +30,9 @@ def folder(tiny_run: gn.Run, tmp_path: Path) -> Path:
     run = Path(shutil.copytree(tiny_run.path, folder / "runs" / "tiny"))
     (run / "exports.json").unlink(missing_ok=True)
     (run / "comparison").mkdir(exist_ok=True)
-    (run / "comparison" / "comparison.json").write_text(json.dumps({"sentence": f"better: {EVIL} on 10 questions."}))
+    side = {"accuracy": 0.5, "interval": [0.2, 0.8], "format_share": 1.0, "mean_length": 9.0, "cut_share": 0.0}
+    said = {"sentence": f"better: {EVIL} on 10 questions.", "before": side, "after": side}
+    (run / "comparison" / "comparison.json").write_text(json.dumps(said))
     (folder / "runs" / "broken").mkdir()
     (folder / "runs" / "broken" / "run.json").write_text('{"status": ')
     os.utime(folder / "runs" / "broken" / "run.json", (0, 0))
@@ -92,7 +94,7 @@ def test_a_run_is_picked_exported_and_read(page: LabPage, folder: Path, tmp_path
     page.wait(lambda: page.texts(".gn-lab .gn-result"), "the result")
     page.run_cell("print(panel.exports)")  # after both clicks
     (result,) = page.texts(".gn-lab .gn-result")
-    assert "Adapter alone verified: 4 of 4 checks passed" in " ".join(result.split())
+    assert "verified: 4 of 4 checks passed" in result and result.startswith("Adapter alone")
     assert "not exported" not in page.text(".gn-lab") and "'adapter'" in page.output("print(panel.exports)")
     assert page.texts(".gn-stages li") == ["done\nAdapter alone: starting"]
     assert planned(page)[0][-1] == "made just now, see below" and not page.button("Export").is_enabled()
