@@ -37,7 +37,7 @@ LABELS = {
     "adapter": "Adapter alone: peft, vLLM, another training",
     "q8_0": "GGUF, 8 bit: llama.cpp, Ollama, LM Studio",
     "f16": "GGUF, 16 bit",
-    "q4_k_m": "GGUF, 4 bit: needs llama-quantize",
+    "q4_k_m": "GGUF, 4 bit: needs llama.cpp's quantizer",
 }
 
 
