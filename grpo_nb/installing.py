@@ -33,8 +33,8 @@ _ROOT = Path(__file__).resolve().parent.parent
 CLONE = "grpo_nb_clone"
 # Of requirements.txt, what runs and tests notebooks from outside. The kernel that runs this cell has its own.
 _NOT_FOR_A_KERNEL = frozenset(
-    ("ipykernel", "jupyterlab", "nbclient", "nbconvert", "hypothesis", "jupytext", "nbstripout", "pytest", "ruff", "selenium",
-     "tensorboard")
+    ("ipykernel", "jupyterlab", "nbclient", "nbconvert", "hypothesis", "jupytext", "nbstripout", "pytest", "pytest-xdist",
+     "ruff", "selenium", "tensorboard")
 )  # fmt: skip
 # Never replaced: a kernel that has one of these in memory breaks when its files change. torch and its siblings join them
 # when torch stays.
