@@ -21,7 +21,7 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | 3 minutes on 2 busy CPU cores with a run that is there already, the training of the quickstart more without; on a GPU not yet measured |
+# | Time | 4 and a half minutes on 2 CPU cores, of which the training takes 2 and a half: a run that is there already saves them; on a GPU not yet measured |
 # | Memory | under 4 GB on a CPU; on a T4 1.6 of 15.6 GB with the small run it makes (computed by `gn.plan`, not yet measured) |
 # | Disk | 0.3 GB for the model, 0.1 GB for the run |
 # | Writes | `runs/`, and the converted model in your cache folder |

