@@ -13,13 +13,14 @@ VENV_PYTHON = $(or $(GRPO_NB_VENV),.venv)/bin/python
 
 NOTEBOOK ?= notebooks/00_quickstart.ipynb
 WORKERS ?= 2
-LINTED = $(wildcard grpo_nb tests scripts benchmarks notebooks/src)
+BFLOAT16_TESTS = $(addprefix tests/,settings models generation training evaluation export)
+LINTED = $(wildcard grpo_nb tests scripts benchmarks studies notebooks/src)
 
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap run test notebooks lab lint gpu-check clean
+.PHONY: help bootstrap run test test-bfloat16 notebooks lab lint gpu-check clean
 
 help:  ## Show this list.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 bootstrap:  ## Make the environment, or bring it up to date.
 	@$(PYTHON) scripts/bootstrap.py
@@ -31,15 +32,25 @@ run: notebooks  ## Train a small model and show the result (NOTEBOOK=notebooks/.
 test: bootstrap  ## Run the tests (WORKERS=1 where memory is short; the default is 2 processes).
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV_PYTHON) -m pytest tests -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# What loads, trains, merges or asks a model, once more in bfloat16: worth it only where the processor has instructions for it.
+test-bfloat16: bootstrap  ## The tests of models and training again with UNSLOTH_CPU_BF16=1.
+	@if grep -qE 'avx512_bf16|amx_bf16' /proc/cpuinfo 2>/dev/null; then \
+		UNSLOTH_CPU_BF16=1 OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV_PYTHON) -m pytest $(BFLOAT16_TESTS) -n $(WORKERS) \
+			--dist loadfile --no-loadscope-reorder; \
+	else \
+		echo "This CPU has no bfloat16 instructions and would emulate them, many times slower: tested in float32 alone."; \
+	fi
+
 notebooks: bootstrap  ## Generate the notebooks from notebooks/src.
 	@$(VENV_PYTHON) scripts/build_notebooks.py
 
 lab: notebooks  ## Open the notebooks in JupyterLab.
 	$(VENV_PYTHON) -m jupyterlab notebooks
 
-lint: bootstrap  ## Check style, and that the notebooks are what their sources give.
+lint: bootstrap  ## Check style, the rooms' order and doors, and that the notebooks are what their sources give.
 	$(VENV_PYTHON) -m ruff check $(LINTED)
 	$(VENV_PYTHON) -m ruff format --check $(LINTED)
+	$(VENV_PYTHON) -c "from importlinter.cli import lint_imports_command as main; main()" --no-cache --no-logo
 	$(VENV_PYTHON) scripts/build_notebooks.py --check
 
 gpu-check: bootstrap  ## Prove the GPU path on a machine with a GPU, and measure it (ARGS="--model FOLDER" and others).

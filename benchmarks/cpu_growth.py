@@ -5,21 +5,19 @@
 Claim: never slower than the stock path. From a group of 8, a prompt of 128 and completions of 32 tokens, one size at a time is
 changed. A measurement is what a step computes: sampling, the reference's log-probabilities, the policy's with gradient. Both
 paths run in one process, in turns, on the same model and tokens; medians and their ratio are printed, and a figure is written
-to docs/cpu_growth.png.
+to docs/evidence/cpu_growth.png.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from _measure import ROOT
 
 BASE = {"group": 8, "prompt": 128, "completion": 32}
 SIZES = {"group": (4, 8, 16, 32), "prompt": (32, 128, 512), "completion": (32, 128, 512)}
@@ -29,8 +27,8 @@ def one_group(model: Any, group: int, prompt: int, completion: int) -> dict[str,
     import torch
     from transformers import GenerationConfig
 
-    from grpo_nb import rollout, shared_prompts
-    from grpo_nb.folded_lora import FoldedLora
+    from grpo_nb.generation import sampling, shared_prompts
+    from grpo_nb.generation.folded_lora import FoldedLora
 
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1000, 40000, (1, prompt + completion), generator=generator).expand(group, -1).clone()
@@ -44,7 +42,7 @@ def one_group(model: Any, group: int, prompt: int, completion: int) -> dict[str,
     folded = FoldedLora(model)
 
     def shared() -> None:
-        rollout.sample(model, prompts, config, folded)
+        sampling.sample(model, prompts, config, folded)
         with torch.no_grad(), model.disable_adapter():
             shared_prompts.shared_prompt_logps(model, ids, mask, completion, pad_id=0)
         with folded.for_training():
@@ -95,7 +93,7 @@ def main() -> None:
             stock, shared = statistics.median(times["stock"]), statistics.median(times["shared"])
             rows.append((size, value, stock, shared))
             print(f"| {size} | {value} | {stock:.1f} | {shared:.1f} | {shared / stock:.2f} |", flush=True)
-    plot(rows, ROOT / "docs/cpu_growth.png")
+    plot(rows, ROOT / "docs/evidence/cpu_growth.png")
 
 
 def plot(rows: list[tuple[str, int, float, float]], file: Path) -> None:

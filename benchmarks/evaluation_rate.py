@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import _measure  # noqa: F401  # the kit of this checkout
 
 import grpo_nb as gn
-from grpo_nb.models import embedded_model_folder, import_unsloth, is_bfloat16_supported
+from grpo_nb.models.embedded import embedded_model_folder
+from grpo_nb.models.unsloth import import_unsloth
 
 LIMIT = 48
 
@@ -54,14 +53,12 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.clean_up_tokenization_spaces = False
     tokenizer.padding_side = "left"  # as an argument of apply_chat_template it is ignored, and answers follow padding
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
-    if not is_bfloat16_supported():
-        model = model.float()  # for both sides, or the loops would be slowed down by that alone
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32").eval()  # for both sides
     task = gn.load_task("arithmetic", train_size=8, holdout_size=arguments.questions)
     prompts = list(task.holdout["prompt"])
 
     def kit() -> tuple[list[str], int]:
-        found = gn.evaluate(model, tokenizer, task, max_completion_length=LIMIT)
+        found = gn.evaluate((model, tokenizer), task, max_completion_length=LIMIT)
         return [row["completion"] for row in found.rows], sum(row["tokens"] for row in found.rows)
 
     sides: dict[str, Callable[[], tuple[list[str], int]]] = {

@@ -8,20 +8,18 @@ drawn. Downloads are part of the first number, so it says as much about the netw
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from _measure import ROOT, ask
 
 INSIDE = """
 import json, time
 started = time.perf_counter()
-from grpo_nb.models import embedded_model_folder
+from grpo_nb.models.embedded import embedded_model_folder
 embedded_model_folder()
 converted = time.perf_counter()
 import grpo_nb as gn
@@ -34,7 +32,7 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 run.plot()
 done = time.perf_counter()
 parts = {"import and convert": converted - started, "load": loaded - converted, "first step": done - loaded}
-print("RESULT", json.dumps(parts))
+print("RESULT " + json.dumps(parts))
 """
 
 
@@ -45,12 +43,8 @@ def main() -> None:
         started = time.perf_counter()
         subprocess.run([sys.executable, "scripts/bootstrap.py"], cwd=clone, check=True)
         parts = {"install": time.perf_counter() - started}
-        done = subprocess.run(
-            [clone / ".venv" / "bin" / "python", "-c", INSIDE], cwd=clone, stdout=subprocess.PIPE, text=True, check=True,
-            env={**os.environ, "GRPO_NB_CACHE": str(Path(folder) / "cache")},
-        )  # fmt: skip
-    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
-    parts |= json.loads(line.removeprefix("RESULT "))
+        python, cache = clone / ".venv" / "bin" / "python", str(Path(folder) / "cache")
+        parts |= ask("-c", INSIDE, python=python, env={"GRPO_NB_CACHE": cache}, cwd=clone)
     print("| part | seconds |\n| --- | --- |")
     for name, value in {**parts, "all": sum(parts.values())}.items():
         print(f"| {name} | {value:.0f} |")

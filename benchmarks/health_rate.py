@@ -11,16 +11,14 @@ numbers. CPU time of this process, so that other work on the machine does not co
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import _measure  # noqa: F401  # the kit of this checkout
 
-from grpo_nb.health import HealthMonitor
-from tests.health_logs import real_logs
+from grpo_nb.health.monitor import HealthMonitor
+from tests.support.health_logs import real_logs
 
 PERIOD = 25
 LOG = "gpt_oss_20B_Reinforcement_Learning_2048_Game_DGX_Spark_17ac67"

@@ -11,18 +11,11 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import os
-import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from _measure import ask, peak_gb, tell
 
 SETTINGS = {"seed": 7, "max_completion_length": 32}
 
@@ -32,7 +25,7 @@ def by_hand(steps: int) -> list[float]:
     import grpo_nb as gn
 
     settings = gn.preset("cpu", max_steps=steps, **SETTINGS)
-    from grpo_nb.models import embedded_model_folder
+    from grpo_nb.models.embedded import embedded_model_folder
 
     folder = str(embedded_model_folder())
     import unsloth  # noqa: F401
@@ -80,7 +73,8 @@ def by_hand(steps: int) -> list[float]:
 def with_kit(steps: int, shared: bool) -> list[float]:
     """The same through the kit, with the live figure drawn as in a notebook."""
     import grpo_nb as gn
-    from grpo_nb import plots, training
+    from grpo_nb.runs import live
+    from grpo_nb.training import recorder, session, trainer
 
     with tempfile.TemporaryDirectory() as out:
         settings = gn.preset("cpu", max_steps=steps, run_root=out, shared_prompts=shared, **SETTINGS)
@@ -89,7 +83,7 @@ def with_kit(steps: int, shared: bool) -> list[float]:
         rewards = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags()]
         at: list[float] = []
 
-        class Clock(training.TrainerCallback):
+        class Clock(trainer.TrainerCallback):
             def on_step_begin(self, *args: object, **kwargs: object) -> None:
                 at.append(time.perf_counter())
 
@@ -102,16 +96,16 @@ def with_kit(steps: int, shared: bool) -> list[float]:
         import IPython.display
 
         IPython.display.display = lambda *args, **kwargs: Handle()  # drawn and encoded, shown to nobody
-        training.is_notebook = lambda: True
-        build = training._build_trainer
+        session.is_notebook = recorder.is_notebook = lambda: True
+        build = session.build_trainer
 
         def with_clock(*args: object) -> object:
-            trainer = build(*args)
-            trainer.add_callback(Clock())
-            return trainer
+            built = build(*args)
+            built.add_callback(Clock())
+            return built
 
-        training._build_trainer = with_clock
-        assert plots.LivePlot
+        session.build_trainer = with_clock
+        assert live.LivePlot
         gn.train(model, tokenizer, task, rewards, settings, name="bench")
     return [b - a for a, b in itertools.pairwise(at)]
 
@@ -135,21 +129,14 @@ def main() -> None:
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
-        times = SIDES[arguments.side](arguments.steps)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-        print("RESULT", json.dumps({"times": times, "peak": peak}))
+        tell({"times": SIDES[arguments.side](arguments.steps), "peak": peak_gb()})
         return
     # A fixed threshold switches off glibc's growing one, which keeps freed blocks.
-    environment = {**os.environ, **({"MALLOC_MMAP_THRESHOLD_": "131072"} if arguments.live_memory else {})}
+    environment = {"MALLOC_MMAP_THRESHOLD_": "131072"} if arguments.live_memory else {}
     seen: dict[str, list[dict]] = {side: [] for side in SIDES}
     for _ in range(arguments.rounds):
         for side in SIDES:
-            command = [sys.executable, __file__, "--steps", str(arguments.steps), "--side", side]
-            done = subprocess.run(
-                command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True, env=environment
-            )  # fmt: skip
-            line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
-            seen[side].append(json.loads(line.removeprefix("RESULT ")))
+            seen[side].append(ask(__file__, "--steps", arguments.steps, "--side", side, env=environment))
             print(side, [round(t, 2) for t in seen[side][-1]["times"]], round(seen[side][-1]["peak"], 2), flush=True)
     # The first step of a process also pays for warming up, on every side.
     step = {side: statistics.median(t for run in runs for t in run["times"][1:]) for side, runs in seen.items()}

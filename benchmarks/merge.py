@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
-import resource
 import shutil
 import statistics
 import subprocess
@@ -22,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from _measure import ask, peak_gb, tell
 
 SHARD = "500MB"
 WAYS = {
@@ -41,7 +39,7 @@ def make_model(folder: Path, layers: int) -> None:
     from peft import LoraConfig, get_peft_model
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    from grpo_nb.models import embedded_model_folder
+    from grpo_nb.models.embedded import embedded_model_folder
 
     tokenizer = AutoTokenizer.from_pretrained(embedded_model_folder())
     tokenizer.save_pretrained(folder / "base")
@@ -67,13 +65,13 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    from grpo_nb.merging import merge
+    from grpo_nb.export.merge import merge
 
     torch.set_num_threads(1)
     target.mkdir(exist_ok=way == "verify")
     start = time.perf_counter()
     if way == "verify":
-        from grpo_nb import verify_merged
+        from grpo_nb.export.children import verify_merged
 
         base = str(folder / "base")
         chats = [[{"role": "user", "content": f"What is {n} + {n + 3}?"}] for n in range(8)]
@@ -88,12 +86,11 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
             folder / "base", folder / "adapter", target, dtype="auto" if way == "tensor_auto" else "bfloat16",
             low_memory=way != "memory", shard_size=SHARD, report=lambda line: None,
         )  # fmt: skip
-    seconds = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    seconds, peak = time.perf_counter() - start, peak_gb() * 1e9
     digest = hashlib.sha256()
     for file in sorted(target.glob("model*")):
         digest.update(file.name.encode() + file.read_bytes())
-    print(json.dumps({"seconds": seconds, "peak": peak, "digest": digest.hexdigest()[:12]}))
+    tell({"seconds": seconds, "peak": peak, "digest": digest.hexdigest()[:12]})
 
 
 def main() -> None:
@@ -123,11 +120,7 @@ def main() -> None:
                     for file in (folder / "base").glob("*token*"):
                         shutil.copy(file, target)
                     shutil.copy(folder / "base" / "chat_template.jinja", target)
-                command = [sys.executable, __file__, "--one", way, work, str(target)]
-                done = subprocess.run(command, capture_output=True, text=True)
-                if done.returncode != 0:
-                    raise SystemExit(done.stderr)
-                found[way].append(json.loads(done.stdout.strip().splitlines()[-1]))
+                found[way].append(ask(__file__, "--one", way, work, target))
                 if way != "tensor":
                     shutil.rmtree(target)
     print(f"Base: {size / 1e9:.2f} GB of bfloat16 in {files} files. Medians of {asked.rounds} rounds, one thread.\n")

@@ -10,15 +10,12 @@ and the embedded one with the settings of the quickstart.
 from __future__ import annotations
 
 import argparse
-import json
-import resource
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from _measure import ask, peak_gb, tell
 
 # Shape of a random Llama with the embedded tokenizer (None: the embedded model itself), and changes to the `cpu` preset.
 CASES: dict[str, tuple[dict[str, int] | None, dict[str, object]]] = {
@@ -46,7 +43,7 @@ def make_model(shape: dict[str, int], folder: Path) -> str:
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    from grpo_nb.models import embedded_model_folder
+    from grpo_nb.models.embedded import embedded_model_folder
 
     tokenizer = AutoTokenizer.from_pretrained(embedded_model_folder())
     torch.manual_seed(0)
@@ -69,11 +66,11 @@ def resident() -> float:
 def measure(case: str, steps: int) -> dict[str, float]:
     """Train a few steps in this process; GB at each stage, and the prediction made before the training."""
     import grpo_nb as gn
-    from grpo_nb.models import import_unsloth
+    from grpo_nb.models.unsloth import import_unsloth
 
     shape, changes = CASES[case]
     import_unsloth()
-    import grpo_nb.training
+    import grpo_nb.training.session
 
     with tempfile.TemporaryDirectory() as folder:
         if shape is not None:
@@ -85,11 +82,10 @@ def measure(case: str, steps: int) -> dict[str, float]:
         model, tokenizer = gn.load_model(settings)
         loaded = resident()
         task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
-        predicted = gn.plan(settings, model, tokenizer, task).memory_gb if hasattr(gn, "plan") else float("nan")
+        predicted = gn.plan(settings, task, model=model, tokenizer=tokenizer).memory_gb
         run = gn.train(model, tokenizer, task, [gn.rewards.xml_tags()], settings, name="bench")
         length = max(row["completions/mean_length"] for row in run.rows) / settings.max_completion_length
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-    return {"imported": imported, "loaded": loaded, "peak": peak, "predicted": predicted, "length": length}
+    return {"imported": imported, "loaded": loaded, "peak": peak_gb(), "predicted": predicted, "length": length}
 
 
 def main() -> None:
@@ -101,23 +97,20 @@ def main() -> None:
     parser.add_argument("--into", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.make:
-        from grpo_nb.models import import_unsloth
+        from grpo_nb.models.unsloth import import_unsloth
 
         import_unsloth()
         make_model(CASES[arguments.make][0], Path(arguments.into))
         return
     if arguments.side:
-        print("RESULT", json.dumps(measure(arguments.side, arguments.steps)))
+        tell(measure(arguments.side, arguments.steps))
         return
     print(
         "| run | imported, GB | loaded, GB | peak, GB | predicted, GB | predicted / measured | share of the longest |\n"
         "| --- | --- | --- | --- | --- | --- | --- |"
     )
     for case in arguments.only or CASES:
-        command = [sys.executable, __file__, "--steps", str(arguments.steps), "--side", case]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
-        line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
-        seen = json.loads(line.removeprefix("RESULT "))
+        seen = ask(__file__, "--steps", arguments.steps, "--side", case)
         print(
             f"| {case} | {seen['imported']:.2f} | {seen['loaded']:.2f} | {seen['peak']:.2f} | {seen['predicted']:.2f} | "
             f"{seen['predicted'] / seen['peak']:.2f} | {seen['length']:.0%} |",

@@ -1,38 +1,38 @@
-"""Does the quickstart learn on every seed? Trains it with several, and prints the table of docs/quickstart_seeds.md.
+"""Does the quickstart pass its own last cell on every seed? Trains it with many, and prints the table of docs/evidence.
 
-    python benchmarks/quickstart_seeds.py --seeds 3407 0 1 2 [--set learning_rate=5e-5 ...]
+    python benchmarks/quickstart_seeds.py --seeds 0 1 2 3 --dtypes float32 bfloat16 [--jobs 2] [--set learning_rate=5e-5 ...]
+    python benchmarks/quickstart_seeds.py --table
 
-Each seed is a process of its own, so that peak memory is that of one run. Seeds change the data, the split, the LoRA's start
-and every draw.
+Each training is a process of its own, so that peak memory is that of one run. Seeds change the data, the split, the start of
+the LoRA and every draw. Results are kept in benchmarks/results/quickstart_seeds.jsonl; what stands there is not run again.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import itertools
 import json
 import os
-import platform
-import resource
-import subprocess
-import sys
 import tempfile
 import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from _measure import ROOT, ask, machine, peak_gb, tell
 
+KEPT = ROOT / "benchmarks" / "results" / "quickstart_seeds.jsonl"
 COLUMNS = (
-    "seed", "first 3", "last 10", "ratio", "before", "after", "difference, 95 % interval", "KL, last 10",
-    "training, s", "peak memory, GB",
+    "seed", "number type", "reward, first third", "last third", "p of the rise", "before", "after",
+    "difference, 95 % interval", "verdict", "KL, last 10", "passes", "peak memory, GB",
 )  # fmt: skip
 
 
-def one_seed(seed: int, changes: dict[str, object], folder: str) -> dict[str, object]:
+def train(seed: int, dtype: str, changes: dict[str, object], folder: str) -> dict[str, Any]:
+    """The quickstart's cells from the model to the comparison, and what its last cell asks."""
     import grpo_nb as gn
 
-    settings = gn.preset("cpu", seed=seed, run_root=folder, **changes)
+    settings = gn.preset("cpu", seed=seed, dtype=dtype, run_root=folder, **changes)
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
     rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=1.0)]
@@ -40,70 +40,81 @@ def one_seed(seed: int, changes: dict[str, object], folder: str) -> dict[str, ob
     run = gn.train(model, tokenizer, task, rewards, settings, name=f"seed{seed}")
     seconds = time.perf_counter() - started
     comparison = gn.compare(run, task)
-    rewards_seen = [row["reward"] for row in run.rows]
-    first, last = sum(rewards_seen[:3]) / 3, sum(rewards_seen[-10:]) / 10
+    rise = run.rise()
+    rows = run.rows
     return {
         "seed": seed,
-        "rewards": rewards_seen,
-        "first 3": first,
-        "last 10": last,
-        "ratio": last / first,
+        "number type": run.info["number_type"],
+        "rewards": [round(row["reward"], 4) for row in rows],
+        "reward, first third": rise.first,
+        "last third": rise.last,
+        "p of the rise": rise.p_value,
         "before": comparison.before.accuracy,
         "after": comparison.after.accuracy,
         "difference": comparison.difference,
         "interval": comparison.interval,
         "verdict": comparison.verdict,
-        "KL, last 10": sum(row["kl"] for row in run.rows[-10:]) / 10,
+        "KL, last 10": sum(row["kl"] for row in rows[-10:]) / 10,
+        "passes": rise.is_clear and rows[-1]["kl"] > 0 and comparison.verdict == "better",
         "training, s": seconds,
-        # ru_maxrss is in KiB on Linux.
-        "peak memory, GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
+        "peak memory, GB": peak_gb(),
+        "changes": changes,
+        "machine": machine(),
+        "versions": run.info["versions"],
+        "date": time.strftime("%Y-%m-%d"),
     }
 
 
-def table(results: list[dict]) -> str:
+def table(results: list[dict[str, Any]]) -> str:
+    """The results as Markdown, one row a training."""
     lines = [f"| {' | '.join(COLUMNS)} |", f"| {' | '.join('---' for _ in COLUMNS)} |"]
-    for r in results:
+    for r in sorted(results, key=lambda r: (r["number type"] != "float32", r["seed"])):
         low, high = r["interval"]
         cells = (
-            r["seed"], f"{r['first 3']:.2f}", f"{r['last 10']:.2f}", f"{r['ratio']:.1f}", f"{r['before']:.0%}",
-            f"{r['after']:.0%}", f"{r['difference']:+.0%} ({low:+.0%} to {high:+.0%})", f"{r['KL, last 10']:.3f}",
-            f"{r['training, s']:.0f}", f"{r['peak memory, GB']:.1f}",
+            r["seed"], r["number type"], f"{r['reward, first third']:.2f}", f"{r['last third']:.2f}",
+            f"{r['p of the rise']:.0e}", f"{r['before']:.0%}", f"{r['after']:.0%}",
+            f"{r['difference']:+.0%} ({low:+.0%} to {high:+.0%})", r["verdict"], f"{r['KL, last 10']:.3f}",
+            "yes" if r["passes"] else "NO", f"{r['peak memory, GB']:.1f}",
         )  # fmt: skip
         lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join(lines)
+    passed = sum(r["passes"] for r in results)
+    return "\n".join(lines) + f"\n\n{passed} of {len(results)} pass."
+
+
+def kept() -> list[dict[str, Any]]:
+    """What was measured so far."""
+    return [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.is_file() else []
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[3407, 0, 1, 2, 3])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(20)))
+    parser.add_argument("--dtypes", nargs="+", default=["float32"], choices=("float32", "bfloat16"))
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time, each with its share of the cores")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="settings to change")
-    parser.add_argument("--only", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--table", action="store_true", help="only print what was measured")
+    parser.add_argument("--only", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     pairs = (change.split("=", 1) for change in arguments.set)
     changes = {name: ast.literal_eval(value) for name, value in pairs}
-    if arguments.only is not None:
+    if arguments.only:
         with tempfile.TemporaryDirectory() as folder:
-            print("RESULT", json.dumps(one_seed(arguments.only, changes, folder)))
+            tell(train(int(arguments.only[0]), arguments.only[1], changes, folder))
         return
-    results = []
-    for seed in arguments.seeds:
-        command = [sys.executable, __file__, "--only", str(seed), "--set", *arguments.set]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
-        results.append(json.loads(line.removeprefix("RESULT ")))
-        print(table(results[-1:]).splitlines()[-1], flush=True)
-    import grpo_nb as gn
-    from grpo_nb.environment import package_versions
 
-    record = {
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}",
-        "versions": package_versions(),
-        "settings": gn.preset("cpu", **changes).to_dict(),
-        "results": results,
-    }
-    (ROOT / "benchmarks" / "results" / "quickstart_seeds.json").write_text(json.dumps(record, indent=1) + "\n")
-    print("\n" + table(results))
+    def one(seed: int, dtype: str) -> None:
+        threads = str(max((os.cpu_count() or 1) // arguments.jobs, 1))
+        found = ask(__file__, "--only", seed, dtype, "--set", *arguments.set, env={"OMP_NUM_THREADS": threads})
+        with KEPT.open("a") as file:
+            file.write(json.dumps(found) + "\n")
+        print(table([found]).splitlines()[2], flush=True)
+
+    if not arguments.table:
+        have = {(r["seed"], r["number type"]) for r in kept() if r["changes"] == changes}
+        wanted = [pair for pair in itertools.product(arguments.seeds, arguments.dtypes) if pair not in have]
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            list(pool.map(one, *zip(*wanted, strict=True)) if wanted else ())
+    print("\n" + table([r for r in kept() if r["changes"] == changes]))
 
 
 if __name__ == "__main__":

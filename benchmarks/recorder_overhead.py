@@ -14,17 +14,15 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sys
 import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import _measure  # noqa: F401  # the kit of this checkout
 
-from benchmarks.redraw import WEIGHTS, Handle, make_rows  # noqa: E402
+from benchmarks.redraw import WEIGHTS, Handle, make_rows
 
 MARKS = (100, 1_000, 10_000)
 WINDOW = 50
@@ -70,19 +68,19 @@ def main() -> None:
     import IPython.display
 
     import grpo_nb as gn
-    from grpo_nb import plots
-    from grpo_nb.alerting import HealthAlerts
-    from grpo_nb.recorder import Recorder
+    from grpo_nb.runs import live
+    from grpo_nb.training.observers import HealthAlerts
+    from grpo_nb.training.recorder import Recorder
 
     IPython.display.display = lambda *args, **kwargs: Handle()
     # The figure's clock: CPU time of this process, and the seconds that the steps would have taken.
     ahead = 0.0
-    plots.time = SimpleNamespace(perf_counter=lambda: time.process_time() + ahead)
+    live.time = SimpleNamespace(perf_counter=lambda: time.process_time() + ahead)
     folder = Path(tempfile.mkdtemp())
     settings = gn.preset("cpu", max_steps=MARKS[-1])
     alerts = HealthAlerts(folder, WEIGHTS, settings)
-    recorder = Recorder(gn.Run(folder), settings, WEIGHTS, [alerts])
-    recorder.live = plots.LivePlot(WEIGHTS, settings.beta)
+    recorder = Recorder(gn.runs.Run(folder), settings, WEIGHTS, [alerts])
+    recorder.live = live.LivePlot(WEIGHTS, settings.beta)
     recorder.trainer = SimpleNamespace(_logs=make_logs(settings.per_device_train_batch_size))
     figure = Part(recorder.live, "update")
     state = SimpleNamespace(global_step=0, max_steps=MARKS[-1])

@@ -11,13 +11,10 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import _measure  # noqa: F401  # the kit of this checkout
 
 LENGTHS = (100, 1_000, 10_000)
 WEIGHTS = {"correctness": 2.0, "xml_format": 1.0, "xml_tags": 0.5}
@@ -54,10 +51,12 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     import IPython.display
 
-    from grpo_nb.plots import LivePlot
+    from grpo_nb.runs import Alert, LivePlot
 
     IPython.display.display = lambda *args, **kwargs: Handle()
-    alerts = [{"step": 60, "rule": "kl_spike", "severity": "warning", "message": "KL went from 0.1 to 0.9."}]
+    alerts = [
+        Alert(rule="kl_spike", severity="warning", step=60, message="KL went from 0.1 to 0.9.", why="", advice="")
+    ]
     runs = {}
     for count in LENGTHS:
         rows = make_rows(count + rounds)

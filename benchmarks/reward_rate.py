@@ -11,18 +11,17 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import _measure  # noqa: F401  # the kit of this checkout
 
-from grpo_nb import formats, rewards
-from grpo_nb.models import import_unsloth
-from grpo_nb.rewards import cases_answers, cases_form, maths_pool
+from grpo_nb import rewards
+from grpo_nb.models.unsloth import import_unsloth
+from grpo_nb.rewards import base, expressions
+from grpo_nb.tasks import formats
 
 Row = tuple[str, str, bool]
 
@@ -85,7 +84,7 @@ def compare_with_trl(rows: list[Row], rounds: int, *, forget: bool) -> str:
     verdicts: dict[str, list[Any]] = {}
     for _ in range(rounds):
         if forget:
-            maths_pool._cache.clear()
+            expressions._cache.clear()
         for side, call in (
             ("kit", lambda: ours(completions=chats, solution=gold)),
             ("TRL", lambda: accuracy_reward(chats, gold)),
@@ -128,22 +127,22 @@ def main() -> None:
     head = "| side | completions a second | ratio | right refused | wrong paid |\n| --- | --- | --- | --- | --- |"
     print(f"## Plain-number answers ({count} completions, median of {rounds} rounds)\n\n{head}")
     print(compare_with_trl(plain_number_rows(count), rounds, forget=True))
-    expressions = expression_rows(count // 4)
-    print(f"\n## Expressions, none seen before ({len(expressions)} completions)\n\n{head}")
-    print(compare_with_trl(expressions, rounds, forget=True))
+    unseen = expression_rows(count // 4)
+    print(f"\n## Expressions, none seen before ({len(unseen)} completions)\n\n{head}")
+    print(compare_with_trl(unseen, rounds, forget=True))
     print(f"\nThe process for expressions starts in {start_seconds:.2f} s, once.")
 
     print("\n## Hostile expressions, no two alike\n")
     print("| hostile in a batch of 64 | seconds | limit of the batch | honest ones wrong |\n| --- | --- | --- | --- |")
     for hostile in (0, 4, 16, 64):
-        maths_pool._cache.clear()
-        maths_pool._timeouts.clear()
+        expressions._cache.clear()
+        expressions._timeouts.clear()
         rows = hostile_rows(hostile) + expression_rows(64 - hostile, seed=3 + hostile)
         texts = [f"<answer>{text}</answer>" for text, _, _ in rows]
         gold = [g for _, g, _ in rows]
         seconds, found = seconds_of(lambda texts=texts, gold=gold: rewards.maths()(completions=texts, answer=gold))
         wrong = sum(bool(v) != right for v, (_, _, right) in zip(found, rows, strict=True))
-        print(f"| {hostile} | {seconds:.2f} | {maths_pool.BATCH_SECONDS:.2f} | {wrong} of {64 - hostile} |")
+        print(f"| {hostile} | {seconds:.2f} | {expressions.BATCH_SECONDS:.2f} | {wrong} of {64 - hostile} |")
 
     print(
         f"\n## Every reward ({count} completions of up to 400 characters)\n\n| reward | completions a second |\n| --- | --- |"
@@ -154,8 +153,8 @@ def main() -> None:
         "completion_ids": [list(range(len(t) // 4)) for t in texts],
         "prompts": ["What is 23 + 19?"] * count,
     }
-    tables = {**cases_answers.TABLES, **cases_form.TABLES}
-    every = [make(None).reward for kind, make in tables.items() if kind not in ("_Classifier", "_Clipped", "_Adaptive")]
+    left_out = (rewards.classifier, rewards.clipped, rewards.adaptive, rewards.code_tests)
+    every = [make(None).reward for kind, make in base.case_makers.items() if kind not in left_out]
     for reward in every:
         reward(completions=texts[:2], **{key: values[:2] for key, values in columns.items()})  # what is loaded lazily
         taken = [seconds_of(lambda r=reward: r(completions=texts, **columns))[0] for _ in range(rounds)]

@@ -15,14 +15,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import _measure  # noqa: F401  # the kit of this checkout
 
-from grpo_nb._sandbox.levels import LEVELS  # noqa: E402
-from grpo_nb.environment import EnvironmentProblem  # noqa: E402
-from grpo_nb.sandbox import Call, Candidate, Limits, Outcome, Sandbox  # noqa: E402
+from grpo_nb.machine import EnvironmentProblem
+from grpo_nb.sandbox import Call, Candidate, Limits, Outcome
+from grpo_nb.sandbox.candidates import LEVELS, Sandbox
 
 BATCH, REPEATS, LIMIT = 64, 9, 1.0
 CODE = """

@@ -30,6 +30,11 @@ sys.path.insert(0, str(ROOT))
 from scripts.old_widgets_env import make_environment  # noqa: E402
 
 WANTED = {"IPython": "7.34.0", "ipywidgets": "7.7.1"}
+# Colab's own, and what the kit's light parts and their tests import.
+COLABS = (
+    "ipython==7.34.0", "ipykernel==6.17.1", "ipython_genutils", "setuptools<81", "pytest", "numpy", "pandas", "pyarrow",
+    "scipy", "matplotlib", "jinja2", "jsonschema", "math-verify==0.9.0", "nbclient", "psutil", "regex",
+)  # fmt: skip
 # The first cell of every kernel here: it must be the environment that it is said to be.
 ASK = "import sys, IPython, ipywidgets\n(sys.version_info[:2], IPython.__version__, ipywidgets.__version__)"
 
@@ -115,25 +120,7 @@ def old_environment(python: Path | None = None) -> Path:
         return make_environment((Path(sys.prefix) if is_own else cache) / "old_widgets")
     ask = [python, "-c", "import sys; print(*sys.version_info[:2], sep='.')"]
     version = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
-    folder = cache / f"old_jupyter_{version}"
-    if not (folder / "complete").exists():
-        subprocess.run([python, "-m", "venv", "--clear", folder], check=True)
-        pip = [folder / "bin" / "python", "-m", "pip", "--quiet", "install"]
-        # Colab's own, and what the kit's light parts and their tests import.
-        needed = [
-            "ipython==7.34.0",
-            "ipykernel==6.17.1",
-            "ipython_genutils",
-            "setuptools<81",
-            "pytest",
-            "numpy",
-            "pandas",
-        ]
-        needed += ["pyarrow", "scipy", "matplotlib", "jsonschema", "math-verify==0.9.0", "nbclient", "psutil", "regex"]
-        subprocess.run([*pip, *needed], check=True)
-        subprocess.run([*pip, "--no-deps", "ipywidgets==7.7.1"], check=True)
-        (folder / "complete").touch()
-    return folder / "bin" / "python"
+    return make_environment(cache / f"old_jupyter_{version}", python, COLABS)
 
 
 def main() -> int:

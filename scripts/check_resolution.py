@@ -1,7 +1,8 @@
-"""Prove with a resolver that every combination of grpo_nb/combinations.py can be installed, and write down what it gave.
+"""Prove with a resolver that every combination of grpo_nb/machine/combinations.py can be installed, and write down what
+it gave.
 
     pip install uv
-    python scripts/check_resolution.py                # resolve all, write docs/resolution.json
+    python scripts/check_resolution.py                # resolve all, write docs/evidence/resolution.json
     python scripts/check_resolution.py --only cpu     # one row, written nowhere
 
 Nothing is installed and no package downloaded: uv reads the packages' metadata from its index. The requirements are those that
@@ -26,10 +27,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from grpo_nb.combinations import COMBINATIONS, Choice, Combination  # noqa: E402
-from grpo_nb.installing import constraints, requirements  # noqa: E402
+from grpo_nb.machine.combinations import COMBINATIONS, Choice, Combination  # noqa: E402
+from grpo_nb.machine.installer import constraints, requirements  # noqa: E402
 
-RESULT = ROOT / "docs" / "resolution.json"
+RESULT = ROOT / "docs" / "evidence" / "resolution.json"
 PYTHONS = ("3.11", "3.12", "3.13")
 # manylinux_2_28, which uv takes by default, is too old for a need of vLLM (llguidance 1.7 has wheels from 2.31 on).
 PLATFORM = "x86_64-manylinux_2_35"
@@ -92,7 +93,7 @@ def resolve(lines: list[str], pins: list[str], python: str) -> dict[str, str]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """Return the Markdown that docs/install.md shows of a result: one line for each row and host, all Pythons in it."""
+    """Return the Markdown that docs/evidence/install.md shows of a result: a line for each row and host, all Pythons in it."""
     lines = [
         "| combination | host | torch | vLLM | numpy | packages, by Python |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -136,7 +137,7 @@ def main() -> int:
             "results": results,
         }
         RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        print(f"wrote {RESULT.relative_to(ROOT)}; docs/install.md shows it as\n\n{table(result)}")
+        print(f"wrote {RESULT.relative_to(ROOT)}; docs/evidence/install.md shows it as\n\n{table(result)}")
     return 0
 
 

@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stderr.flush()
             os._exit(0)
         return 0
-    from grpo_nb.environment import find_gpu
+    from grpo_nb.machine.gpu import find_gpu
 
     gpu = None if options.device == "cpu" else find_gpu()
     if options.device != "cpu" and gpu is None:
@@ -119,8 +119,8 @@ def _again_inside(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _check(options: argparse.Namespace, work: Path, gpu: Any) -> dict[str, Any]:
-    from grpo_nb.environment import package_versions
-    from grpo_nb.vllm_obstacles import vllm_obstacle
+    from grpo_nb.machine import package_versions
+    from grpo_nb.settings.vllm import vllm_obstacle
 
     request = Request(
         model=options.model, work=str(work), steps=options.steps, device=options.device, is_tiny=options.tiny,
@@ -178,7 +178,7 @@ def _in_a_process(function: str, request: Request) -> dict[str, Any]:
 
 
 def _driver() -> str:
-    from grpo_nb.environment_gpu import ask_nvidia_smi
+    from grpo_nb.machine.gpu import ask_nvidia_smi
 
     return ask_nvidia_smi(["--query-gpu=driver_version", "--format=csv,noheader"]).splitlines()[0].strip()
 

@@ -94,7 +94,7 @@ class PeakMemory:
 
     def __enter__(self) -> PeakMemory:
         if self._is_gpu:
-            from grpo_nb.environment_gpu import nvidia_smi, read_driver
+            from grpo_nb.machine.gpu import nvidia_smi, read_driver
 
             # The card that CUDA uses, which need not be the first that the driver counts.
             card = read_driver(visible=os.environ.get("CUDA_VISIBLE_DEVICES")).gpus[0].uuid
@@ -129,7 +129,7 @@ def speed(seconds: Sequence[float], lengths: Sequence[float], completions: int) 
 def through_the_kit(request: Request) -> dict[str, Any]:
     """Load, train, evaluate on both generation paths, merge and verify."""
     import grpo_nb as gn
-    from grpo_nb.loading import generation_of
+    from grpo_nb.models import generation_of
 
     name, settings = _name(request), settings_for(request)
     checks: dict[str, Any] = {}
@@ -176,15 +176,15 @@ def _rises(rewards: list[float]) -> dict[str, Any]:
 def _on_both_paths(model: Any, tokenizer: Any, task: Any, settings: Any) -> dict[str, Any]:
     """Greedy answers of the path that training used, and of `model.generate`, on the held-out questions."""
     import grpo_nb as gn
-    from grpo_nb import rollout
+    from grpo_nb.generation import sampling
 
     limit = settings.max_completion_length
-    own = gn.evaluate(model, tokenizer, task, max_completion_length=limit, label="own path")
+    own = gn.evaluate((model, tokenizer), task, max_completion_length=limit, label="own path")
     with (
-        mock.patch.object(rollout, "vllm_rollout_obstacle", lambda model, longest: "compared"),
-        mock.patch.object(rollout, "shared_prompt_obstacle", lambda model, longest: "compared"),
+        mock.patch.object(sampling, "vllm_rollout_obstacle", lambda model, longest: "compared"),
+        mock.patch.object(sampling, "shared_prompt_obstacle", lambda model, longest: "compared"),
     ):
-        other = gn.evaluate(model, tokenizer, task, max_completion_length=limit, label="model.generate")
+        other = gn.evaluate((model, tokenizer), task, max_completion_length=limit, label="model.generate")
     pairs = list(zip(own.rows, other.rows, strict=True))
     verdicts = statistics.mean(a["is_correct"] == b["is_correct"] for a, b in pairs)
     texts = statistics.mean(a["completion"] == b["completion"] for a, b in pairs)
@@ -262,10 +262,10 @@ def _resumed(request: Request) -> str:
 def by_hand(request: Request) -> dict[str, Any]:
     """The same training as one writes it with unsloth and TRL, without the kit but for its model, task and rewards."""
     settings = settings_for(request)
-    from grpo_nb.models import import_unsloth, is_bfloat16_supported, resolve_model
+    from grpo_nb.models import import_unsloth, resolve_model
 
     import_unsloth()
-    from unsloth import FastLanguageModel
+    from unsloth import FastLanguageModel, is_bfloat16_supported
 
     from transformers import PrinterCallback, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer

@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,8 +126,9 @@ class RunWatcher(threading.Thread):
         self.console = console
         self.client = client
         self.runs = runs
-        self.offsets = {file: file.stat().st_size for file in self._files()}
-        self.recent: dict[Path, deque[float]] = {}
+        self.seen = Counter({file: len(self._lines(file)) for file in self._files()})
+        # Five steps smooth the noise and still follow completions that grow longer.
+        self.recent: defaultdict[Path, deque[float]] = defaultdict(lambda: deque(maxlen=5))
         self.changed: dict[Path, float] = {}
         self._reading = threading.Lock()
         self._stopped = threading.Event()
@@ -155,24 +156,19 @@ class RunWatcher(threading.Thread):
 
     def _read_new_lines(self) -> None:
         for file in self._files():
-            start = self.offsets.get(file, 0)
-            size = file.stat().st_size
-            if size < start:
-                # Written anew, by a run that reuses the name.
-                start = 0
-            if size == start:
-                continue
-            with file.open("rb") as metrics:
-                metrics.seek(start)
-                # Only whole lines: the run may be in the middle of writing the last one.
-                complete = metrics.read().rpartition(b"\n")[0]
-            if not complete:
-                self.offsets[file] = start
-                continue
-            self.offsets[file] = start + len(complete) + 1
-            self.changed[file.parent] = time.time()
-            for line in complete.decode(errors="replace").split("\n"):
+            lines = self._lines(file)
+            # Fewer than before: written anew, by a run that reuses the name.
+            new = lines[self.seen[file] :] if len(lines) >= self.seen[file] else lines
+            self.seen[file] = len(lines)
+            if new:
+                self.changed[file.parent] = time.time()
+            for line in new:
                 self._show(file, line)
+
+    @staticmethod
+    def _lines(file: Path) -> list[str]:
+        """The whole lines: the run may be in the middle of writing the last one."""
+        return file.read_bytes().rpartition(b"\n")[0].decode(errors="replace").splitlines()
 
     def _show(self, file: Path, line: str) -> None:
         try:
@@ -180,8 +176,7 @@ class RunWatcher(threading.Thread):
         except json.JSONDecodeError:
             self.console.write(f"unreadable line in {shown(file)}: {line[:80]}", indent="  ")
             return
-        # Five steps smooth the noise and still follow completions that grow longer.
-        text = describe_training_step(row, self.recent.setdefault(file, deque(maxlen=5)))
+        text = describe_training_step(row, self.recent[file])
         if text is not None:
             self.console.write(text, indent="  ")
 
@@ -353,7 +348,7 @@ def summarize_newest(changed: dict[Path, float]) -> str:
     sys.path.insert(0, str(ROOT))
     import grpo_nb
 
-    return grpo_nb.open_run(max(changed, key=changed.__getitem__)).summary()
+    return repr(grpo_nb.open_run(max(changed, key=changed.__getitem__)))
 
 
 def run(notebook_file: Path, cwd: Path) -> int:
@@ -385,20 +380,25 @@ def run(notebook_file: Path, cwd: Path) -> int:
         console.write(
             f"\n{failure}\nWhat was executed so far: {shown(executed)}\n          and as a page: {shown(page)}"
         )
+        _show_summary(console, watcher.changed)
         return 130 if client.was_interrupted else 1
 
     console.write(f"\nall {len(client.steps)} steps done in {format_duration(time.monotonic() - started)}")
-    if watcher.changed:
-        console.write()
-        try:
-            console.write(summarize_newest(watcher.changed))
-        except (
-            Exception
-        ) as error:  # The run itself succeeded and is saved; a summary must not turn that into a failure.
-            console.write(f"no summary of the run: {type(error).__name__}: {error}")
+    _show_summary(console, watcher.changed)
     console.write(f"\nexecuted notebook  {shown(executed)}\nas a page          {shown(page)}")
     console.write(f"To go on by hand:  make lab  and open {notebook_file.name}")
     return 0
+
+
+def _show_summary(console: Console, changed: dict[Path, float]) -> None:
+    """Say what the newest run has and where, also after a failure: what was trained and exported by then is kept."""
+    if not changed:
+        return
+    console.write()
+    try:
+        console.write(summarize_newest(changed))
+    except Exception as error:  # The run is saved; a summary must not turn that into a failure.
+        console.write(f"no summary of the run: {type(error).__name__}: {error}")
 
 
 def main() -> int:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when huggingface_hub is imported; no test asks the Hub
 
 import grpo_nb as gn
-from grpo_nb.models import import_unsloth
+from grpo_nb.export.result import Export
+from grpo_nb.models.unsloth import import_unsloth
+from tests.support.notebooks import execute_notebook, executed_in
+from tests.support.shared import made_once
 
 import_unsloth()  # before any test module imports transformers
+# Each training, loading and evaluation collects garbage, and would look through all that these imports made: a third of a
+# second each time. What is made from here on is collected as ever.
+gc.freeze()
 
 # A shell that starts a command in the background has it ignore Ctrl-C, and tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -26,11 +30,30 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(scope="session")
-def embedded_folder() -> Path:
-    """The converted embedded model in the user's cache, as every first use leaves it."""
-    from grpo_nb.models import embedded_model_folder
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole files are handed out to the processes in this order: those that take long first, by their `begins(place)`.
 
+    So that at the end no process is left alone with one of them.
+    """
+    last = 1_000
+
+    def place(item: pytest.Item) -> int:
+        mark = item.get_closest_marker("begins")
+        return mark.args[0] if mark is not None else last
+
+    items.sort(key=place)
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def embedded_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The converted embedded model in the user's cache, as every first use leaves it; one process converts it for all."""
+    from grpo_nb.models.embedded import embedded_model_folder
+
+    made_once(tmp_path_factory, "embedded", lambda _: embedded_model_folder())
     return embedded_model_folder()
 
 
@@ -68,7 +91,7 @@ def brevity(completions: list, **columns: object) -> list[float]:
 
 
 @pytest.fixture(scope="session")
-def tiny_run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.Run:
+def tiny_run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.runs.Run:
     """A finished run on the tiny model, with its model."""
     settings = gn.preset(
         "cpu", model=str(tiny_folder), max_steps=14, max_completion_length=12, learning_rate=2e-2, max_grad_norm=10.0,
@@ -79,42 +102,31 @@ def tiny_run(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.
     return gn.train(model, tokenizer, task, [brevity, gn.rewards.xml_tags()], settings, name="tiny")
 
 
-def execute_notebook(name: str, folder: Path, **parameters: object) -> Path:
-    """Execute a notebook as `make run` does it, with the real model; return the executed one. terminal.txt is beside runs/.
+@pytest.fixture(scope="session")
+def merged(tiny_run: gn.runs.Run, tmp_path_factory: pytest.TempPathFactory) -> Export:
+    """That run's merged model, verified, in a folder whose name a shell would take apart; a test that changes it copies it."""
+    return gn.export_merged(tiny_run, tmp_path_factory.mktemp("it's an export") / "tiny")
 
-    Parameters replace lines of its settings cell.
+
+@pytest.fixture
+def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kit's checks of exports are made in this process, which has long imported what a process of its own begins with.
+
+    For tests of what a check says, and several times over. That it is made apart is tested by the exports of other tests.
     """
-    notebook = ROOT / f"notebooks/{name}.ipynb"
-    if parameters:
-        notebook = with_parameters(notebook, folder / f"{name}.ipynb", parameters)
-    command = [sys.executable, str(ROOT / "scripts/run_notebook.py"), str(notebook), "--cwd", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    (folder / "terminal.txt").write_text(done.stdout + done.stderr)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
-    return folder / "runs" / "notebooks" / f"{name}.ipynb"
+    from grpo_nb.export import gguf, merged
+    from tests.support.checks import run_check_here
 
-
-def with_parameters(notebook: Path, copy: Path, parameters: dict[str, object]) -> Path:
-    """Write a copy of a notebook whose settings cell has other values."""
-
-    content = nbformat.read(notebook, as_version=4)
-    (cell,) = [c for c in content.cells if "parameters" in c.metadata.get("tags", [])]
-    for parameter, value in parameters.items():
-        lines = cell.source.splitlines()
-        (at,) = [i for i, line in enumerate(lines) if line.startswith(f"{parameter} = ")]
-        lines[at] = f"{parameter} = {value!r}"
-        cell.source = "\n".join(lines)
-    nbformat.write(content, copy)
-    return copy
+    for module in (merged, gguf):
+        monkeypatch.setattr(module, "run_check", run_check_here)
 
 
 @pytest.fixture(scope="session")
-def quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.Run]:
-    """`notebooks/00_quickstart`: (executed notebook, its run)."""
-    folder = tmp_path_factory.mktemp("quickstart")
-    executed = execute_notebook("00_quickstart", folder)
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.runs.Run]:
+    """`notebooks/00_quickstart`, executed once by all processes together: (executed notebook, its run)."""
+    folder = made_once(tmp_path_factory, "quickstart", lambda folder: execute_notebook("00_quickstart", folder))
     (run,) = (folder / "runs").glob("*/run.json")
-    return executed, gn.open_run(run.parent)
+    return executed_in(folder, "00_quickstart"), gn.open_run(run.parent)
 
 
 @pytest.fixture(scope="session")
@@ -130,7 +142,9 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def evaluate(quickstart: tuple[Path, gn.Run], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.Run]:
+def evaluate(
+    quickstart: tuple[Path, gn.runs.Run], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, gn.runs.Run]:
     """`notebooks/03_evaluate`, executed on a copy of the quickstart's run, with few samples: (executed notebook, its run)."""
     folder = tmp_path_factory.mktemp("evaluate")
     shutil.copytree(quickstart[1].path, folder / "runs" / "quickstart")
@@ -139,7 +153,7 @@ def evaluate(quickstart: tuple[Path, gn.Run], tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture(scope="session")
-def export(tiny_run: gn.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def export(tiny_run: gn.runs.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/04_export`, executed on a run of the tiny model: what it does is the same, and takes a tenth of the time."""
     folder = tmp_path_factory.mktemp("export")
     shutil.copytree(tiny_run.path, folder / "runs" / "tiny")

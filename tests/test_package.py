@@ -36,7 +36,7 @@ def test_settings_and_preflight_stay_light() -> None:
     assert not modules_after("import grpo_nb as gn; gn.preset('cpu'); repr(gn.check_environment())") & HEAVY
 
 
-def test_looking_at_a_run_loads_no_model_stack(tiny_run: gn.Run) -> None:
+def test_looking_at_a_run_loads_no_model_stack(tiny_run: gn.runs.Run) -> None:
     loaded = modules_after(f"import grpo_nb as gn; r = gn.open_run({str(tiny_run.path)!r}); r.plot(); repr(r)")
     assert not loaded & {"torch", "transformers", "trl", "unsloth", "peft"}
 

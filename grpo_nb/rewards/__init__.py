@@ -1,31 +1,63 @@
 """Reward functions with TRL's signature, by kind. Each is picklable, deterministic and never raises on any text.
 
-`gn.rewards.correctness()` makes one; `.cases` of any of them shows what it pays for; docs/rewards.md helps to choose.
+`gn.rewards.correctness()` makes one; `.cases` of any of them shows what it pays for; docs/guide/rewards.md helps to choose.
+Calling them as TRL does, and scores outside a trainer, are here too; whether a reward is fit to train on is asked in `checks`.
 """
 
-from grpo_nb.rewards.answers import correctness, exact_text, number
-from grpo_nb.rewards.base import Reward, completion_text, weights_by_name
+from grpo_nb.rewards.answers import correctness, exact_text, is_same_answer, number
+from grpo_nb.rewards.base import (
+    WHOLE_TEXT,
+    Reward,
+    RewardFunction,
+    Span,
+    completion_text,
+    kinds,
+    reward_list,
+    reward_name,
+    spans,
+    weight_of,
+    weights_by_name,
+)
+from grpo_nb.rewards.calls import Batch, RewardError, call_reward, is_async, make_batch, to_floats
 from grpo_nb.rewards.classifiers import classifier
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.rewards.compose import adaptive, clipped, combined, dummy
+from grpo_nb.rewards.compose import AdaptiveState, adaptive, adaptive_states, clipped, combined, dummy, inner_rewards
 from grpo_nb.rewards.expressions import maths
-from grpo_nb.rewards.format import (
-    answer_format,
-    incremental_format,
-    json_format,
-    think_format,
-    xml_format,
-    xml_tags,
-)
-from grpo_nb.rewards.length import cosine_length, ideal_length, minimum_length, soft_overlong
+from grpo_nb.rewards.form import answer_format, incremental_format, json_format, think_format, xml_format, xml_tags
+from grpo_nb.rewards.identity import describe_difference, differing_parts, hash_of_parts, may_be_memory, parts_of
+from grpo_nb.rewards.numbers import parse_number
+from grpo_nb.rewards.scores import ScaleRewards, Scores, group_advantages, reweight, score
+from grpo_nb.rewards.slot import gold_answers
 from grpo_nb.rewards.structured import json_answer, multiple_choice, regex_answer
-from grpo_nb.rewards.text import banned_phrases, language, reasoning_steps, repetition
+from grpo_nb.rewards.style import (
+    banned_phrases,
+    cosine_length,
+    ideal_length,
+    language,
+    minimum_length,
+    reasoning_steps,
+    repetition,
+    soft_overlong,
+)
+
+# Last, for they need the rewards: each enters its cases where the rewards look for them.
+from grpo_nb.rewards import cases as cases  # isort: skip
 
 __all__ = [
+    "WHOLE_TEXT",
+    "AdaptiveState",
+    "Batch",
     "Reward",
+    "RewardError",
+    "RewardFunction",
+    "ScaleRewards",
+    "Scores",
+    "Span",
     "adaptive",
+    "adaptive_states",
     "answer_format",
     "banned_phrases",
+    "call_reward",
     "classifier",
     "clipped",
     "code_tests",
@@ -33,22 +65,42 @@ __all__ = [
     "completion_text",
     "correctness",
     "cosine_length",
+    "describe_difference",
+    "differing_parts",
     "dummy",
     "exact_text",
+    "gold_answers",
+    "group_advantages",
+    "hash_of_parts",
     "ideal_length",
     "incremental_format",
+    "inner_rewards",
+    "is_async",
+    "is_same_answer",
     "json_answer",
     "json_format",
+    "kinds",
     "language",
+    "make_batch",
     "maths",
+    "may_be_memory",
     "minimum_length",
     "multiple_choice",
     "number",
+    "parse_number",
+    "parts_of",
     "reasoning_steps",
     "regex_answer",
     "repetition",
+    "reward_list",
+    "reward_name",
+    "reweight",
+    "score",
     "soft_overlong",
+    "spans",
     "think_format",
+    "to_floats",
+    "weight_of",
     "weights_by_name",
     "xml_format",
     "xml_tags",

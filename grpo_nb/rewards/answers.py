@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from grpo_nb.formats import AnswerFormat, xml
-from grpo_nb.rewards.base import Reward
-from grpo_nb.rewards.quantities import parse_number, split_variable, unwrap
-from grpo_nb.rewards.slot import SlotReward, is_copied
+from grpo_nb.rewards.numbers import parse_number, split_variable, unwrap
+from grpo_nb.rewards.slot import SlotReward, Verdicts, is_copied
 
 Units = tuple[tuple[str, Fraction], ...]
 
@@ -56,66 +54,16 @@ def is_same_number(
     return allowed > 0 and abs(left[1] - right[1]) <= allowed
 
 
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", " ".join(text.split()))
+
+
 def _folded(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
-@dataclass(frozen=True, repr=False)
-class _Correctness(SlotReward):
-    source: ClassVar[str] = "the kit's own; the numbers of TRL's accuracy_reward, without its holes"
-
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        if given == gold:
-            return True
-        return is_same_answer(given, gold) and not (read_number(gold) is not None and is_copied(given, row))
-
-
-@dataclass(frozen=True, repr=False)
-class _ExactText(SlotReward):
-    is_case_sensitive: bool = True
-    source: ClassVar[str] = "exact match, as in SQuAD (arXiv:1606.05250), without its removal of articles"
-
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        if not self.is_case_sensitive:
-            return _folded(given) == _folded(gold)
-        return unicodedata.normalize("NFC", " ".join(given.split())) == unicodedata.normalize(
-            "NFC", " ".join(gold.split())
-        )
-
-
-@dataclass(frozen=True, repr=False)
-class _Number(SlotReward):
-    units: Units = ()
-    tolerance: float = 0.0
-    relative_tolerance: float = 0.0
-    source: ClassVar[str] = "the kit's own"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("tolerance", "relative_tolerance"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} = {value!r} must be zero or a positive finite number.")
-
-    def golds(self, row: dict[str, Any]) -> list[str]:
-        return [gold for gold in super().golds(row) if read_number(gold, self.units) is not None]
-
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        is_same = is_same_number(
-            given, gold, units=self.units, tolerance=self.tolerance, relative_tolerance=self.relative_tolerance
-        )
-        return is_same and (given == gold or not is_copied(given, row))
-
-
-def correctness(
-    *,
-    weight: float = 2.0,
-    format: AnswerFormat | None = None,
-    column: str = "answer",
-    name: str = "correctness",
-    is_last: bool = True,
-    needs_all: bool = False,
-) -> Reward:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class correctness(SlotReward):
     r"""1.0 if the answer slot holds the gold answer and nothing else, else 0.0; None where there is no gold answer.
 
     Numbers are compared as numbers (`7`, `7.0`, `+7`, `14/2`, `x = 7`, `$7$` are equal), everything else as text without
@@ -134,45 +82,36 @@ def correctness(
     >>> correctness()(completions=["<answer>7.0</answer>", "<answer>7 or 8</answer>"], answer=["7", "7"])
     [1.0, 0.0]
     """
-    return _Correctness(
-        weight=weight, format=format or xml(), column=column, name=name, is_last=is_last, needs_all=needs_all
-    )
+
+    source: ClassVar[str] = "the kit's own; the numbers of TRL's accuracy_reward, without its holes"
+
+    def is_same(self, given: str, gold: str, row: dict[str, Any], verdicts: Verdicts) -> bool:
+        if given == gold:
+            return True
+        return is_same_answer(given, gold) and not (read_number(gold) is not None and is_copied(given, row))
 
 
-def exact_text(
-    *,
-    weight: float = 2.0,
-    format: AnswerFormat | None = None,
-    column: str = "answer",
-    name: str = "exact_text",
-    is_last: bool = True,
-    is_case_sensitive: bool = True,
-) -> Reward:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class exact_text(SlotReward):
     """1.0 if the answer slot is the gold text, letter for letter but for runs of white space; else 0.0.
 
     For names, labels, code words: where `7.0` must not pass for `7`. Several gold texts in a list: any of them.
+    Arguments as `correctness`, and `is_case_sensitive`.
 
     >>> exact_text()(completions=["<answer>Paris</answer>", "<answer>paris</answer>"], answer=["Paris", "Paris"])
     [1.0, 0.0]
     """
-    return _ExactText(
-        weight=weight, format=format or xml(), column=column, name=name, is_last=is_last,
-        is_case_sensitive=is_case_sensitive,
-    )  # fmt: skip
+
+    is_case_sensitive: bool = True
+    source: ClassVar[str] = "exact match, as in SQuAD (arXiv:1606.05250), without its removal of articles"
+
+    def is_same(self, given: str, gold: str, row: dict[str, Any], verdicts: Verdicts) -> bool:
+        form = _composed if self.is_case_sensitive else _folded
+        return form(given) == form(gold)
 
 
-def number(
-    *,
-    weight: float = 2.0,
-    format: AnswerFormat | None = None,
-    column: str = "answer",
-    name: str = "number",
-    is_last: bool = True,
-    needs_all: bool = False,
-    units: Sequence[str] | Mapping[str, float | str] = (),
-    tolerance: float = 0.0,
-    relative_tolerance: float = 0.0,
-) -> Reward:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class number(SlotReward):
     """1.0 if the answer slot holds the gold number in any written form, else 0.0; None where the gold is no number.
 
     Percent is a hundredth: `50%` is 0.5, not 50. Where your gold answers leave the sign out, give it as a unit: `units=["%"]`.
@@ -193,17 +132,32 @@ def number(
     >>> reward(completions=["<answer>1.5 km</answer>", "<answer>1.5 miles</answer>"], answer=["1500 m"] * 2)
     [1.0, 0.0]
     """
-    if isinstance(units, str):
-        raise ValueError(f"units = {units!r} must be a list: write units=[{units!r}].")
-    factors = units if isinstance(units, Mapping) else dict.fromkeys(units, 1)
-    try:
-        pairs = tuple((str(unit), Fraction(str(factor))) for unit, factor in factors.items())
-    except ValueError as error:
-        raise ValueError(f"units = {units!r}: each factor must be a number ({error}).") from error
-    return _Number(
-        weight=weight, format=format or xml(), column=column, name=name, is_last=is_last, needs_all=needs_all, units=pairs,
-        tolerance=tolerance, relative_tolerance=relative_tolerance,
-    )  # fmt: skip
 
+    units: Sequence[str] | Mapping[str, float | str] | Units = ()
+    tolerance: float = 0.0
+    relative_tolerance: float = 0.0
+    source: ClassVar[str] = "the kit's own"
 
-__all__ = ["correctness", "exact_text", "is_same_answer", "is_same_number", "number", "parse_number", "read_number"]
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.units, str):
+            raise ValueError(f"units = {self.units!r} must be a list: write units=[{self.units!r}].")
+        pairs = self.units.items() if isinstance(self.units, Mapping) else self.units
+        pairs = [pair if isinstance(pair, tuple) else (pair, 1) for pair in pairs]
+        try:
+            self._set(units=tuple((str(unit), Fraction(str(factor))) for unit, factor in pairs))
+        except ValueError as error:
+            raise ValueError(f"units = {self.units!r}: each factor must be a number ({error}).") from error
+        for name in ("tolerance", "relative_tolerance"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} = {value!r} must be zero or a positive finite number.")
+
+    def golds(self, row: dict[str, Any]) -> list[str]:
+        return [gold for gold in super().golds(row) if read_number(gold, self.units) is not None]
+
+    def is_same(self, given: str, gold: str, row: dict[str, Any], verdicts: Verdicts) -> bool:
+        is_same = is_same_number(
+            given, gold, units=self.units, tolerance=self.tolerance, relative_tolerance=self.relative_tolerance
+        )
+        return is_same and (given == gold or not is_copied(given, row))

@@ -1,20 +1,21 @@
-"""What all rewards share: the signature of TRL, a name, a weight, a range, and the text of a completion of either shape."""
+"""What all rewards share: the signature of TRL, a name, a weight, a range, where they looked, and cases that show it."""
 
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from grpo_nb.formats import AnswerFormat, xml
-
-if TYPE_CHECKING:
-    from grpo_nb.rewards.cases import CaseTable
+from grpo_nb.core import Part, Shown, Table, shorten
+from grpo_nb.tasks import AnswerFormat, xml
 
 Completion = str | Sequence[Mapping[str, Any]]
+RewardFunction = Callable[..., Sequence[float | None]]
+WHOLE_TEXT = "whole text"
 
 
 def completion_text(completion: Completion) -> str:
@@ -35,17 +36,29 @@ def completion_text(completion: Completion) -> str:
     return content if isinstance(content, str) else ""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
+class Span:
+    """A part of a completion that a reward looked at."""
+
+    start: int
+    end: int
+    what: str
+    """`tag`, `answer slot` or `whole text`."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Reward(abc.ABC):
     """A reward function as TRL calls it; one float per completion, higher is better; None where it has nothing to say.
 
-    Subclasses define `score_text`, or `score_batch` where completions are judged together. `weight` is handed to TRL as
-    `reward_weights`, so that curves show the plain score.
+    Subclasses define `score_text`, or inherit `BatchReward` where completions are judged together. `weight` is handed to TRL
+    as `reward_weights`, so that curves show the plain score.
     """
 
     weight: float = 1.0
-    format: AnswerFormat = field(default_factory=xml)
+    format: AnswerFormat | None = None
+    """Where the answer stands; `xml()`, or what the kind says, where it is not given."""
     name: str = ""
+    """Under which TRL logs it; that of the class where it is not given."""
 
     source: ClassVar[str] = ""
     """Where the definition comes from: paper and equation, or the upstream code of the same meaning."""
@@ -53,8 +66,17 @@ class Reward(abc.ABC):
     def __post_init__(self) -> None:
         if isinstance(self.weight, bool) or not isinstance(self.weight, (int, float)) or not math.isfinite(self.weight):
             raise ValueError(f"weight = {self.weight!r} of {type(self).__name__} must be a finite number.")
-        # TRL makes the metric keys from __name__, and averages two rewards of the same name together without a word.
-        object.__setattr__(self, "__name__", self.name or type(self).__name__.strip("_"))
+        self._set(name=self.name or type(self).__name__, format=self.format or xml())
+
+    def _set(self, **values: Any) -> None:
+        """Put arguments into the form that they are kept in, which is an argument too: `dataclasses.replace` hands it back."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def __name__(self) -> str:
+        # TRL makes the metric keys from this, and averages two rewards of the same name together without a word.
+        return self.name
 
     def __repr__(self) -> str:
         return f"{self.__name__}(weight={self.weight:g}, format={self.format.name!r})"
@@ -69,10 +91,24 @@ class Reward(abc.ABC):
         """Completions with the score each must get, from the easy to the hostile; a table that shows itself.
 
         They are those of this kind of reward with the parameters that the table names, whatever the parameters here.
-        """
-        from grpo_nb.rewards.cases import cases_of
 
-        return cases_of(self)
+        Raises:
+            ValueError: It is not one of the kit's kinds.
+
+        >>> from grpo_nb.rewards import xml_tags
+        >>> len(xml_tags().cases) >= 8
+        True
+        """
+        makers = [case_makers[kind] for kind in type(self).__mro__ if kind in case_makers]
+        if not makers:
+            raise ValueError(
+                f"there are no cases for {type(self).__name__}: the kit has them for its own rewards only."
+            )
+        return makers[0](self)
+
+    def looks_at(self, text: str) -> tuple[Span, ...]:
+        """Return the parts of a completion that decide its score, in order; of a kind that does not say so, the whole text."""
+        return (whole(text),)
 
     @abc.abstractmethod
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
@@ -101,38 +137,216 @@ class Reward(abc.ABC):
         return row[column]
 
 
-def weight_of(reward: Callable[..., Any]) -> float:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BatchReward(Reward):
+    """A reward that judges the completions of a call together."""
+
+    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
+        return self.score_batch([text], [row])[0]
+
+    @abc.abstractmethod
+    def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
+        """Score completions, each with its row."""
+
+
+def kinds() -> dict[str, type[Reward]]:
+    """Every class that a reward of the kit can be of, by name: for making one again from what was recorded of it.
+
+    >>> kinds()["xml_tags"](weight=0.5)
+    xml_tags(weight=0.5, format='xml')
+    """
+    found: dict[str, type[Reward]] = {}
+    open_kinds: list[type[Reward]] = [Reward]
+    while open_kinds:
+        kind = open_kinds.pop()
+        open_kinds += kind.__subclasses__()
+        if kind.__module__.startswith(f"{__package__}."):
+            found[kind.__name__] = kind
+    return found
+
+
+def weight_of(reward: RewardFunction) -> float:
     """The weight a reward function carries, 1.0 if it carries none, as plain functions do."""
     return float(getattr(reward, "weight", 1.0))
 
 
-def name_of(reward: Callable[..., Any]) -> str:
-    """The name under which TRL logs a reward function: for a `functools.partial`, that of the function it wraps."""
+def unwrapped(reward: RewardFunction) -> RewardFunction:
+    """The function that a `functools.partial` wraps, however often; any other as it is."""
     while isinstance(reward, functools.partial):
         reward = reward.func
+    return reward
+
+
+def reward_name(reward: RewardFunction) -> str:
+    """The name under which TRL logs a reward function: for a `functools.partial`, that of the function it wraps."""
+    reward = unwrapped(reward)
     return getattr(reward, "__name__", type(reward).__name__)
 
 
-def weights_by_name(rewards: Iterable[Callable[..., Any]]) -> dict[str, float]:
+def reward_list(rewards: RewardFunction | Iterable[RewardFunction], *, least: int = 1) -> list[RewardFunction]:
+    """Return one reward, or several, as a list, and refuse what cannot be called as a reward.
+
+    Raises:
+        ValueError: There are fewer than `least` (0 or 1), or one of them is no reward function.
+
+    >>> from grpo_nb.rewards import xml_tags
+    >>> reward_list(xml_tags()) == reward_list([xml_tags()])
+    True
+    """
+    listed = [rewards] if callable(rewards) else list(rewards)
+    if len(listed) < least:
+        raise ValueError("rewards is empty: without a reward there is nothing to score or to learn from.")
+    for reward in listed:
+        if not callable(reward) or isinstance(reward, type) or _is_torch_module(reward):
+            raise ValueError(
+                f"rewards holds {shorten(repr(reward), 80)}, which is no reward function. Pass one with TRL's signature; "
+                "did you forget its brackets, or call it? A model becomes one with grpo_nb.rewards.classifier."
+            )
+    return listed
+
+
+def _is_torch_module(reward: Any) -> bool:
+    names = (f"{kind.__module__}.{kind.__name__}" for kind in type(reward).__mro__)
+    return "torch.nn.modules.module.Module" in names
+
+
+def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[str, float]:
     """Return each reward's weight by its name, and refuse what TRL would mix up.
 
     Raises:
-        ValueError: One is not callable, or two have the same name: TRL logs the mean of both under it.
+        ValueError: One is no reward function, or two have the same name: TRL logs the mean of both under it.
 
     >>> from grpo_nb.rewards import correctness, xml_tags
     >>> weights_by_name([correctness(), xml_tags()])
     {'correctness': 2.0, 'xml_tags': 1.0}
     """
     weights: dict[str, float] = {}
-    for reward in rewards:
-        if not callable(reward):
-            raise ValueError(
-                f"rewards holds {reward!r}, which is no function; did you forget its brackets, or call it?"
-            )
-        name = name_of(reward)
+    for reward in reward_list(rewards, least=0):
+        name = reward_name(reward)
         if name in weights:
             raise ValueError(
-                f"two rewards are named {name!r}, and TRL would average their curves. Give one another name=..."
+                f"two rewards are named {name!r}, and TRL would average their curves together. Give one of them another "
+                "name (name=..., or __name__ of a function)."
             )
         weights[name] = weight_of(reward)
     return weights
+
+
+def spans(reward: RewardFunction, text: str) -> tuple[Span, ...]:
+    """Return the parts of a completion that decide what a reward gives it, in order; none where it found nothing to judge.
+
+    Rewards for the answer look at the slot, those for the form at the tags they count. A function with an attribute `format`
+    (an `AnswerFormat`) is taken to look at both. Of every other reward nobody knows, so it is the whole text.
+
+    >>> from grpo_nb.rewards import correctness, minimum_length
+    >>> spans(correctness(), "<answer>7</answer>"), spans(correctness(), "7")
+    ((Span(start=8, end=9, what='answer slot'),), ())
+    >>> spans(minimum_length(5), "so 7")
+    (Span(start=0, end=4, what='whole text'),)
+    """
+    reward = unwrapped(reward)
+    if hasattr(reward, "looks_at"):
+        return reward.looks_at(text)
+    format = getattr(reward, "format", None)
+    if isinstance(format, AnswerFormat):
+        return in_order([*tag_spans(format, text), *slot_span(format, format.extract(text), text)])
+    return (whole(text),)
+
+
+def whole(text: str) -> Span:
+    """The whole text."""
+    return Span(0, len(text), WHOLE_TEXT)
+
+
+def slot_span(format: AnswerFormat, given: str | None, text: str) -> tuple[Span, ...]:
+    """The answer slot with what was read from it; none where nothing was."""
+    if given is None:
+        return ()
+    start = text.find(given, text.find(format.answer_open) + len(format.answer_open))
+    return (Span(start, start + len(given), "answer slot"),)
+
+
+def tag_spans(format: AnswerFormat, text: str) -> tuple[Span, ...]:
+    """The tags of a format that stand in a text once, in order."""
+    found = sorted(span for span in format.tag_spans(text) if span is not None)
+    return tuple(Span(start, end, "tag") for start, end in found)
+
+
+def in_order(found: Iterable[Span]) -> tuple[Span, ...]:
+    """Spans in the order of the text."""
+    return tuple(sorted(found, key=lambda span: (span.start, span.end)))
+
+
+Expected = float | None | tuple[float, float]
+_SHOWN = 90
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One completion and what a reward must say of it."""
+
+    label: str
+    completion: str
+    expected: Expected
+    """The score, None for no score, or (low, high) where only the range is known beforehand."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """The data set's columns for it, one value each."""
+    format: AnswerFormat | None = None
+    """The answer format where it is not the reward's own, as when the template has opened the tag."""
+
+    def score(self, reward: Reward) -> float | None:
+        """What a reward gives, called as the trainer calls it."""
+        if self.format is not None:
+            reward = dataclasses.replace(reward, format=self.format)
+        return reward(completions=[self.completion], **{key: [value] for key, value in self.columns.items()})[0]
+
+    def is_met(self, score: float | None) -> bool:
+        """Whether a score is what is expected, up to the last digits of a float."""
+        if score is None or self.expected is None:
+            return score is self.expected
+        if isinstance(self.expected, tuple):
+            return self.expected[0] <= score <= self.expected[1]
+        return math.isclose(score, self.expected, rel_tol=1e-9, abs_tol=1e-9)
+
+
+@dataclass(frozen=True, repr=False)
+class CaseTable(Shown):
+    """Cases of one reward, in a notebook a table with the score of each."""
+
+    reward: Reward
+    cases: tuple[Case, ...]
+
+    def __iter__(self) -> Iterator[Case]:
+        return iter(self.cases)
+
+    def __len__(self) -> int:
+        return len(self.cases)
+
+    def rows(self) -> list[tuple[str, str, str, str, str, str]]:
+        """Label, completion, columns, expected, score, and `pass` or `FAIL`, for each case, shortened to be read."""
+        found = []
+        for case in self.cases:
+            score = case.score(self.reward)
+            columns = ", ".join(f"{key}={value!r}" for key, value in case.columns.items())
+            shown = (case.label, _short(repr(case.completion)), _short(columns), _said(case.expected), _said(score))
+            found.append((*shown, "pass" if case.is_met(score) else "FAIL"))
+        return found
+
+    def _parts(self) -> Iterator[Part]:
+        yield f"{len(self)} cases of {self.reward!r}. Source: {self.reward.source}."
+        yield Table(self.rows(), ("case", "completion", "columns", "must be", "is", "verdict"))
+
+
+def _said(score: Expected) -> str:
+    if isinstance(score, tuple):
+        return "{:g} to {:g}".format(*score)
+    return "no score" if score is None else f"{score:.4g}"
+
+
+def _short(text: str) -> str:
+    text = text.encode("ascii", "backslashreplace").decode() if not text.isprintable() else text
+    return text if len(text) <= _SHOWN else f"{text[:60]} ... ({len(text):,} characters)"
+
+
+# By class. The module of cases, which needs the rewards, enters theirs when it is imported.
+case_makers: dict[type[Reward], Callable[[Reward], CaseTable]] = {}

@@ -7,11 +7,10 @@ of a reward that can be checked, and read the completions.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-from grpo_nb.rewards.base import Reward, completion_text
+from grpo_nb.rewards.base import BatchReward, completion_text
 
 OUTPUTS = ("sigmoid", "softmax", "logit")
 
@@ -21,8 +20,34 @@ _lock = threading.Lock()
 
 
 @dataclass(frozen=True, repr=False)
-class _Classifier(Reward):
-    model: str = ""
+class classifier(BatchReward):
+    """What a sequence classifier says of the prompt and the completion: the probability of a label, or its raw logit.
+
+    The model is loaded at the first call, runs without gradients and is shared by all rewards that name it; a pickled reward
+    holds the name only. Where the tokenizer has a chat template it is applied, else prompt and completion are joined by a
+    line break. Padding can change a score in its last digits, as in every batched model.
+
+    Args:
+        model: A folder or a Hub id.
+        weight: Of the total reward.
+        name: Under which TRL logs it.
+        label: Index or name of the label that is good; needed where there is more than one.
+        output: `"sigmoid"` and `"softmax"` give 0 to 1, `"logit"` is unbounded: wrap it in `clipped`.
+        device: As torch names it; the GPU if there is one, when empty.
+        dtype: As transformers takes it.
+        batch_size: Texts at a time.
+        max_length: Tokens; a longer text loses its beginning.
+        with_prompt: Whether the classifier sees the prompt.
+
+    Raises:
+        ValueError: A setting that cannot work; at the first call, a label that the model does not have.
+
+    >>> classifier("path/to/reward-model", output="logit").range
+    (-inf, inf)
+    """
+
+    model: str
+    _: KW_ONLY
     label: int | str | None = None
     output: str = "sigmoid"
     device: str = ""
@@ -32,15 +57,24 @@ class _Classifier(Reward):
     with_prompt: bool = True
     source: ClassVar[str] = "reward models as TRL takes them (AutoModelForSequenceClassification)"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.model:
+            raise ValueError("classifier needs a model: a folder or a Hub id.")
+        if self.output not in OUTPUTS:
+            raise ValueError(f"output = {self.output!r} must be one of {', '.join(OUTPUTS)}.")
+        if self.batch_size < 1 or self.max_length < 1:
+            raise ValueError(
+                f"batch_size = {self.batch_size!r} and max_length = {self.max_length!r} must be at least 1."
+            )
+        self._set(model=str(self.model))
+
     @property
     def range(self) -> tuple[float, float]:
         return (float("-inf"), float("inf")) if self.output == "logit" else (0.0, 1.0)
 
     def __repr__(self) -> str:
         return f"{self.__name__}(weight={self.weight:g}, model={self.model!r}, output={self.output!r})"
-
-    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        return self.score_batch([text], [row])[0]
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         import torch
@@ -131,55 +165,3 @@ def forget_classifiers() -> None:
     """Let go of all loaded classifiers and their memory; the next call of a reward loads its own again."""
     with _lock:
         _loaded.clear()
-
-
-def classifier(
-    model: str,
-    *,
-    weight: float = 1.0,
-    name: str = "classifier",
-    label: int | str | None = None,
-    output: str = "sigmoid",
-    device: str = "",
-    dtype: str = "auto",
-    batch_size: int = 8,
-    max_length: int = 1024,
-    with_prompt: bool = True,
-) -> Reward:
-    """What a sequence classifier says of the prompt and the completion: the probability of a label, or its raw logit.
-
-    The model is loaded at the first call, runs without gradients and is shared by all rewards that name it; a pickled reward
-    holds the name only. Where the tokenizer has a chat template it is applied, else prompt and completion are joined by a
-    line break. Padding can change a score in its last digits, as in every batched model.
-
-    Args:
-        model: A folder or a Hub id.
-        weight: Of the total reward.
-        name: Under which TRL logs it.
-        label: Index or name of the label that is good; needed where there is more than one.
-        output: `"sigmoid"` and `"softmax"` give 0 to 1, `"logit"` is unbounded: wrap it in `clipped`.
-        device: As torch names it; the GPU if there is one, when empty.
-        dtype: As transformers takes it.
-        batch_size: Texts at a time.
-        max_length: Tokens; a longer text loses its beginning.
-        with_prompt: Whether the classifier sees the prompt.
-
-    Raises:
-        ValueError: A setting that cannot work; at the first call, a label that the model does not have.
-
-    >>> classifier("path/to/reward-model", output="logit").range
-    (-inf, inf)
-    """
-    if not model:
-        raise ValueError("classifier needs a model: a folder or a Hub id.")
-    if output not in OUTPUTS:
-        raise ValueError(f"output = {output!r} must be one of {', '.join(OUTPUTS)}.")
-    if batch_size < 1 or max_length < 1:
-        raise ValueError(f"batch_size = {batch_size!r} and max_length = {max_length!r} must be at least 1.")
-    return _Classifier(
-        weight=weight, name=name, model=str(model), label=label, output=output, device=device, dtype=dtype,
-        batch_size=batch_size, max_length=max_length, with_prompt=with_prompt,
-    )  # fmt: skip
-
-
-__all__: Sequence[str] = ("classifier", "forget_classifiers", "load_classifier")

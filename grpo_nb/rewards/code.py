@@ -1,24 +1,18 @@
 """Rewards for code that works: hidden tests, run in the sandbox, compared here.
 
-The model-written code never sees what is expected, and never runs in this process. See `grpo_nb.sandbox`.
+The model-written code never sees what is expected, and never runs in this process. See `grpo_nb.sandbox.candidates`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from grpo_nb.formats import AnswerFormat, xml
-from grpo_nb.rewards.base import Completion, Reward, completion_text
-from grpo_nb.rewards.cases_code import CASES as CASES
-from grpo_nb.rewards.cases_code import Case as Case
+from grpo_nb.rewards.base import BatchReward
 from grpo_nb.rewards.hidden_tests import CodeTest, read_tests
 from grpo_nb.sandbox import Candidate, Limits, Outcome, run_untrusted_batch
-
-if TYPE_CHECKING:
-    from grpo_nb.rewards.cases import CaseTable
-
+from grpo_nb.tasks import AnswerFormat
 
 _PYTHON = ("", "python", "python3", "py")
 
@@ -30,6 +24,7 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
     a block and nothing else; `code_tests(needs_slot=True)` does not want that. A slot that is there twice, or is not
     closed, is not an answer, and neither is a block without an end.
 
+    >>> from grpo_nb.tasks import xml
     >>> extract_code("<answer>\\n```python\\nx = 1\\n```\\n</answer>", xml())
     'x = 1\\n'
     """
@@ -43,100 +38,8 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
     return slot if slot is not None and "```" not in slot else None
 
 
-@dataclass(frozen=True, repr=False)
-class _CodeTests(Reward):
-    source: ClassVar[str] = (
-        "partial credit over hidden tests as in APPS (arXiv:2105.09938), asserts as in MBPP (arXiv:2108.07732)"
-    )
-    column: str = "tests"
-    is_all_or_nothing: bool = False
-    needs_slot: bool = False
-    limits: Limits = field(default_factory=Limits)
-
-    @property
-    def cases(self) -> CaseTable:
-        """The cases below, as the table that every reward has."""
-        from grpo_nb.rewards import cases
-
-        made = [
-            cases.Case(label=c.kind, completion=c.completion, expected=c.score, columns={self.column: c.tests})
-            for c in CASES
-        ]
-        return cases.CaseTable(self, tuple(made))
-
-    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        return self._score([text], [row])[0]
-
-    def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
-        per_row = {k: v for k, v in columns.items() if isinstance(v, (list, tuple)) and len(v) == len(completions)}
-        rows = [{key: values[i] for key, values in per_row.items()} for i in range(len(completions))]
-        return self._score([completion_text(completion) for completion in completions], rows)
-
-    def check(self, rows: Iterable[Mapping[str, Any]]) -> int:
-        """Read the tests of every row and return how many there are. Raises ValueError with the row that cannot be read."""
-        count = 0
-        for number, row in enumerate(rows):
-            try:
-                count += len(self._tests(row))
-            except ValueError as error:
-                raise ValueError(f"row {number}: {error}") from error
-        return count
-
-    def _tests(self, row: Mapping[str, Any]) -> tuple[CodeTest, ...]:
-        if self.column not in row:
-            raise ValueError(
-                f"the reward {self.__name__!r} needs the data column {self.column!r}, but the data has "
-                f"{sorted(row) or 'no columns'}; write code_tests(column=...) or rename the column."
-            )
-        return read_tests(row[self.column])
-
-    def _score(self, texts: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[float | None]:
-        all_tests = [self._tests(row) for row in rows]
-        candidates: list[Candidate] = []
-        owners: list[tuple[int, list[CodeTest]]] = []
-        for number, (text, tests) in enumerate(zip(texts, all_tests, strict=True)):
-            code = self._extract(text)
-            if code is None:
-                continue
-            called = [test for test in tests if test.call is not None]
-            if called:
-                candidates.append(Candidate(code=code, calls=[test.call for test in called if test.call is not None]))
-                owners.append((number, called))
-            for test in tests:
-                if test.call is None:
-                    candidates.append(Candidate(code=code, stdin=test.stdin))
-                    owners.append((number, [test]))
-        passed, lost = [0] * len(texts), set()
-        if candidates:
-            # One batch for all completions: an endless loop in one of them costs its limit once.
-            outcomes = run_untrusted_batch(candidates, limits=self.limits)
-            for (number, tests), outcome in zip(owners, outcomes, strict=True):
-                passed[number] += _count_passed(tests, outcome)
-                if outcome.status == "lost":
-                    lost.add(number)
-        shares = [done / len(tests) for done, tests in zip(passed, all_tests, strict=True)]
-        # A breakdown of the machine is no verdict on the code: None tells TRL that there is no score.
-        return [
-            None if number in lost else float(share == 1.0) if self.is_all_or_nothing else share
-            for number, share in enumerate(shares)
-        ]
-
-    def _extract(self, text: str) -> str | None:
-        if self.needs_slot and self.format.extract(text) is None:
-            return None
-        return extract_code(text, self.format)
-
-
-def code_tests(
-    *,
-    weight: float = 2.0,
-    format: AnswerFormat | None = None,
-    column: str = "tests",
-    all_or_nothing: bool = False,
-    needs_slot: bool = False,
-    limits: Limits | None = None,
-    name: str = "code_tests",
-) -> Reward:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class code_tests(BatchReward):
     r"""The share of hidden tests that the completion's code passes, 0.0 to 1.0.
 
     The code is taken as `extract_code` says and runs in the sandbox, all completions of a batch at a time. Only inputs go
@@ -165,10 +68,65 @@ def code_tests(
     >>> reward(completions=["<answer>def f(x): return x + 1</answer>"], tests=[["assert f(1) == 2", "assert f(1) == 3"]])
     [0.5]
     """
-    return _CodeTests(
-        weight=weight, format=format or xml(), column=column, is_all_or_nothing=all_or_nothing, needs_slot=needs_slot,
-        limits=limits or Limits(), name=name,
-    )  # fmt: skip
+
+    weight: float = 2.0
+    column: str = "tests"
+    all_or_nothing: bool = False
+    needs_slot: bool = False
+    limits: Limits | None = None
+    source: ClassVar[str] = (
+        "partial credit over hidden tests as in APPS (arXiv:2105.09938), asserts as in MBPP (arXiv:2108.07732)"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set(limits=self.limits or Limits())
+
+    def check(self, rows: Iterable[Mapping[str, Any]]) -> int:
+        """Read the tests of every row and return how many there are. Raises ValueError with the row that cannot be read."""
+        count = 0
+        for number, row in enumerate(rows):
+            try:
+                count += len(read_tests(self.column_of(row, self.column)))
+            except ValueError as error:
+                raise ValueError(f"row {number}: {error}") from error
+        return count
+
+    def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
+        all_tests = [read_tests(self.column_of(row, self.column)) for row in rows]
+        candidates: list[Candidate] = []
+        owners: list[tuple[int, list[CodeTest]]] = []
+        for number, (text, tests) in enumerate(zip(texts, all_tests, strict=True)):
+            code = self._extract(text)
+            if code is None:
+                continue
+            called = [test for test in tests if test.call is not None]
+            if called:
+                candidates.append(Candidate(code=code, calls=[test.call for test in called]))
+                owners.append((number, called))
+            for test in tests:
+                if test.call is None:
+                    candidates.append(Candidate(code=code, stdin=test.stdin))
+                    owners.append((number, [test]))
+        passed, lost = [0] * len(texts), set()
+        if candidates:
+            # One batch for all completions: an endless loop in one of them costs its limit once.
+            outcomes = run_untrusted_batch(candidates, limits=self.limits)
+            for (number, tests), outcome in zip(owners, outcomes, strict=True):
+                passed[number] += _count_passed(tests, outcome)
+                if outcome.status == "lost":
+                    lost.add(number)
+        shares = [done / len(tests) for done, tests in zip(passed, all_tests, strict=True)]
+        # A breakdown of the machine is no verdict on the code: None tells TRL that there is no score.
+        return [
+            None if number in lost else float(share == 1.0) if self.all_or_nothing else share
+            for number, share in enumerate(shares)
+        ]
+
+    def _extract(self, text: str) -> str | None:
+        if self.needs_slot and self.format.extract(text) is None:
+            return None
+        return extract_code(text, self.format)
 
 
 def _count_passed(tests: Sequence[CodeTest], outcome: Outcome) -> int:

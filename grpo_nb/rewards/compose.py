@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
-from grpo_nb.rewards.base import Completion, Reward, name_of, weight_of, weights_by_name
+from grpo_nb.rewards.base import (
+    Completion,
+    Reward,
+    RewardFunction,
+    Span,
+    in_order,
+    reward_name,
+    spans,
+    weight_of,
+    weights_by_name,
+)
 
-RewardFunction = Callable[..., Sequence[float | None]]
 Scores = list[float | None]
 
 
@@ -21,8 +27,8 @@ def _range_of(reward: RewardFunction) -> tuple[float, float]:
     return tuple(getattr(reward, "range", (-math.inf, math.inf)))
 
 
-@dataclass(frozen=True, repr=False)
-class _Composed(Reward):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Composed(Reward):
     """A reward whose scores come from other rewards, called as the trainer calls them."""
 
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
@@ -30,39 +36,92 @@ class _Composed(Reward):
 
 
 @dataclass(frozen=True, repr=False)
-class _Clipped(_Composed):
-    inner: RewardFunction = None
+class Wrapper(Composed):
+    """A reward that changes the scores of another, whose name and weight it carries."""
+
+    reward: RewardFunction
+    _: KW_ONLY
+    weight: float | None = None
+
+    def __post_init__(self) -> None:
+        weight = weight_of(self.reward) if self.weight is None else self.weight
+        self._set(name=self.name or reward_name(self.reward), weight=weight)
+        super().__post_init__()
+
+    def looks_at(self, text: str) -> tuple[Span, ...]:
+        return spans(self.reward, text)
+
+
+@dataclass(frozen=True, repr=False)
+class clipped(Wrapper):
+    """The scores of any reward, held between `low` and `high`. Name and weight stay; NaN becomes None.
+
+    For rewards without bounds, where one outlier would make up the whole advantage of its group.
+
+    >>> def length(completions, **columns): return [float(len(c)) for c in completions]
+    >>> clipped(length, 0, 3)(completions=["ab", "abcdef"])
+    [2.0, 3.0]
+    """
+
     low: float = -1.0
     high: float = 1.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.low < self.high or not math.isfinite(self.low) or not math.isfinite(self.high):
+            raise ValueError(f"low = {self.low!r} must be below high = {self.high!r}, and both finite.")
+        self._set(low=float(self.low), high=float(self.high))
+
     @property
     def source(self) -> str:
-        return getattr(self.inner, "source", "") or "the user's own"
+        return getattr(self.reward, "source", "") or "the user's own"
 
     @property
     def range(self) -> tuple[float, float]:
-        low, high = _range_of(self.inner)
+        low, high = _range_of(self.reward)
         return (min(max(low, self.low), self.high), min(max(high, self.low), self.high))
 
     def __repr__(self) -> str:
-        return f"clipped({self.inner!r}, {self.low:g}, {self.high:g})"
+        return f"clipped({self.reward!r}, {self.low:g}, {self.high:g})"
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> Scores:
-        scores = self.inner(completions=completions, **columns)
+        scores = self.reward(completions=completions, **columns)
         # NaN compares with nothing: an unknown score is no score, not the lowest.
         return [None if s is None or math.isnan(s) else float(min(max(s, self.low), self.high)) for s in scores]
 
 
 @dataclass(frozen=True, repr=False)
-class _Combined(_Composed):
-    rewards: tuple[RewardFunction, ...] = ()
+class combined(Composed):
+    """One reward that is the sum of score times weight over the given ones, as TRL adds them up; None counts as nothing.
+
+    For where only one function is taken. Given to a trainer one by one they are better: each has its curve then.
+
+    Raises:
+        ValueError: No rewards, or two of the same name.
+
+    >>> from grpo_nb.rewards import correctness, xml_tags
+    >>> combined([correctness(), xml_tags()])(completions=["<answer>7</answer>"], answer=["7"])
+    [2.5]
+    """
+
+    rewards: Sequence[RewardFunction]
     source: ClassVar[str] = "TRL's GRPOTrainer: the sum of score times weight over the rewards that gave one"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set(rewards=tuple(self.rewards))
+        if not self.rewards:
+            raise ValueError("rewards is empty: there is nothing to combine.")
+        weights_by_name(self.rewards)
 
     @property
     def range(self) -> tuple[float, float]:
         ends = [sorted(weight_of(r) * end if weight_of(r) else 0.0 for end in _range_of(r)) for r in self.rewards]
         # A reward may have nothing to say, which counts as nothing.
         return (sum(min(low, 0.0) for low, _ in ends), sum(max(high, 0.0) for _, high in ends))
+
+    def looks_at(self, text: str) -> tuple[Span, ...]:
+        return in_order({span for part in self.rewards for span in spans(part, text)})
 
     def __repr__(self) -> str:
         return f"{self.__name__}(weight={self.weight:g}, rewards={list(self.rewards)!r})"
@@ -80,17 +139,13 @@ class AdaptiveState:
     """What an adaptive reward has seen: the success rate it knew at the start of each step.
 
     The mean `m` moves as `m <- decay * m + (1 - decay) * s`, where `s` is the share of one step's completions that
-    succeeded, at the end of that step; it starts at 0. Pickled with its reward; written to a file at each new step if
-    there is a path.
+    succeeded, at the end of that step; it starts at 0. Pickled with its reward, and kept in the checkpoints of a run.
     """
 
-    def __init__(self, path: str = "") -> None:
-        self.path = path
+    def __init__(self) -> None:
         self.history: list[tuple[int, float]] = []
         """(step, success rate known at its start), steps rising."""
         self.count = self.successes = 0
-        if path and Path(path).is_file():
-            self.history = [tuple(entry) for entry in json.loads(Path(path).read_text())]
 
     @property
     def success(self) -> float:
@@ -112,7 +167,6 @@ class AdaptiveState:
             rate = self.success
         self.history.append((step, rate))
         self.count = self.successes = 0
-        self._write()
 
     def carry_over(self, decay: float) -> None:
         """Go on in a new run, whose steps count from 0 again: the rate stays, the steps it came from are forgotten."""
@@ -120,56 +174,67 @@ class AdaptiveState:
         if self.count:
             rate = decay * rate + (1 - decay) * self.successes / self.count
         self.history, self.count, self.successes = [(-1, rate)], 0, 0
-        self._write()
 
     def start_over(self) -> None:
         """Forget everything, as a reward just made."""
         self.history, self.count, self.successes = [], 0, 0
-        self._write()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> AdaptiveState:
-        # A copy is for trying things out, as a dry run does: it must not write over the file of the original.
-        copied = AdaptiveState()
-        copied.history, copied.count, copied.successes = list(self.history), self.count, self.successes
-        return copied
+    def state_dict(self) -> dict[str, Any]:
+        """What to keep in a checkpoint, fit for JSON."""
+        return {"history": [list(entry) for entry in self.history], "count": self.count, "successes": self.successes}
+
+    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+        """Take up what was kept."""
+        self.history = [(step, rate) for step, rate in values["history"]]
+        self.count, self.successes = values["count"], values["successes"]
 
     def add(self, successes: int, count: int) -> None:
         """Count completions of the present step."""
         self.successes += successes
         self.count += count
 
-    def _write(self) -> None:
-        if self.path:
-            Path(self.path).parent.mkdir(parents=True, exist_ok=True)
-            staged = Path(f"{self.path}.{os.getpid()}.partial")
-            staged.write_text(json.dumps(self.history))
-            staged.replace(self.path)
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class adaptive(Wrapper):
+    """A reward that fades as it is learnt: its score times `floor + (1 - floor) * (1 - m)`, `m` its mean success rate.
 
-def _is_evaluation(trainer_state: Any, log_metric: Any) -> bool:
-    """Whether a call belongs to no training step: a trial before training, or an evaluation inside it.
+    Keep the format reward strong while the model has to find the format, and out of the way when it has. `m` is an
+    exponential mean over training steps (`AdaptiveState` has the formula). It moves only between steps, so all
+    completions of a step have the same factor, and only in training: called by hand, where no `trainer_state` is
+    given, nothing changes. The same steps give the same factors again, also after going back to a checkpoint, in which a run
+    keeps what its rewards remember. A call counts as training unless `trainer_state.is_trial` is true: a trainer that evaluates
+    in between has to say so there, for the step alone cannot tell. The curve shows the faded score.
 
-    An evaluation has the step of the training call that follows it, so the state alone cannot tell. trl 1.15 itself tells
-    by the mode of its model, and the trainer can be reached through its own `log_metric`.
+    Args:
+        reward: Any reward; name and weight stay.
+        floor: What is left of the weight when every completion succeeds.
+        decay: Of the mean; 0.9 remembers about ten steps.
+        threshold: From which score on a completion has succeeded; by default the top of the reward's range.
+
+    >>> from grpo_nb.rewards import xml_tags
+    >>> adaptive(xml_tags()).factor
+    1.0
     """
-    if getattr(trainer_state, "is_trial", False):
-        return True
-    trainer = getattr(log_metric, "__self__", None)
-    return getattr(getattr(trainer, "model", None), "training", True) is False
 
-
-@dataclass(frozen=True, repr=False)
-class _Adaptive(_Composed):
-    inner: RewardFunction = None
-    threshold: float = 1.0
     floor: float = 0.1
     decay: float = 0.9
+    threshold: float | None = None
     state: AdaptiveState = field(default_factory=AdaptiveState, compare=False)
     source: ClassVar[str] = "the kit's own; factor = floor + (1 - floor) * (1 - success rate)"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        threshold = _range_of(self.reward)[1] if self.threshold is None else float(self.threshold)
+        if self.threshold is None and not math.isfinite(threshold):
+            raise ValueError(f"{self.name} has no range, so success is not known: write threshold=1.0, or what it is.")
+        floor, decay = float(self.floor), float(self.decay)
+        if not 0 <= floor <= 1 or not 0 <= decay < 1:
+            raise ValueError(f"floor = {floor!r} must be between 0 and 1, decay = {decay!r} at least 0 and below 1.")
+        self._set(threshold=threshold, floor=floor, decay=decay)
+
     @property
     def range(self) -> tuple[float, float]:
-        low, high = _range_of(self.inner)
+        low, high = _range_of(self.reward)
         return (min(low, low * self.floor), max(high, high * self.floor))
 
     @property
@@ -178,13 +243,13 @@ class _Adaptive(_Composed):
         return self.floor + (1 - self.floor) * (1 - self.state.success)
 
     def __repr__(self) -> str:
-        return f"adaptive({self.inner!r}, factor={self.factor:.3f}, success={self.state.success:.3f})"
+        return f"adaptive({self.reward!r}, factor={self.factor:.3f}, success={self.state.success:.3f})"
 
     def __call__(
         self, *, completions: Sequence[Completion], trainer_state: Any = None, log_metric: Any = None, **columns: Any
     ) -> Scores:
-        scores = self.inner(completions=completions, trainer_state=trainer_state, log_metric=log_metric, **columns)
-        is_training = trainer_state is not None and not _is_evaluation(trainer_state, log_metric)
+        scores = self.reward(completions=completions, trainer_state=trainer_state, log_metric=log_metric, **columns)
+        is_training = trainer_state is not None and not getattr(trainer_state, "is_trial", False)
         if is_training:
             self.state.begin(int(trainer_state.global_step), self.decay)
         factor = self.factor
@@ -197,10 +262,26 @@ class _Adaptive(_Composed):
 
 
 @dataclass(frozen=True, repr=False)
-class _Dummy(Reward):
+class dummy(Reward):
+    """A reward that measures nothing, to see whether a trainer runs: 0.5, the length, or a number made from the text.
+
+    It is always named `dummy_...`, and refuses a training of more than `max_steps` steps. `hash` has spread in
+    every group, so gradients flow; `constant` has none.
+
+    >>> dummy("constant")(completions=["anything"])
+    [0.5]
+    """
+
     kind: str = "hash"
+    _: KW_ONLY
     max_steps: int = 20
     source: ClassVar[str] = "none: it measures nothing"
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("hash", "length", "constant"):
+            raise ValueError(f"kind = {self.kind!r} must be one of hash, length, constant.")
+        self._set(name=f"dummy_{self.kind}")
+        super().__post_init__()
 
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         if self.kind == "constant":
@@ -224,100 +305,13 @@ def adaptive_states(rewards: Iterable[RewardFunction]) -> list[tuple[AdaptiveSta
     """Return state and decay of each adaptive reward among these, also of those inside others."""
     found: list[tuple[AdaptiveState, float]] = []
     for reward in rewards:
-        if isinstance(reward, _Adaptive):
+        if isinstance(reward, adaptive):
             found.append((reward.state, reward.decay))
-        inner = getattr(reward, "inner", None)
-        found += adaptive_states([*getattr(reward, "rewards", ()), *([inner] if inner is not None else [])])
+        found += adaptive_states(inner_rewards(reward))
     return found
 
 
-def clipped(reward: RewardFunction, low: float = -1.0, high: float = 1.0) -> Reward:
-    """The scores of any reward, held between `low` and `high`. Name and weight stay; NaN becomes None.
-
-    For rewards without bounds, where one outlier would make up the whole advantage of its group.
-
-    >>> def length(completions, **columns): return [float(len(c)) for c in completions]
-    >>> clipped(length, 0, 3)(completions=["ab", "abcdef"])
-    [2.0, 3.0]
-    """
-    if not low < high or not math.isfinite(low) or not math.isfinite(high):
-        raise ValueError(f"low = {low!r} must be below high = {high!r}, and both finite.")
-    return _Clipped(weight=weight_of(reward), name=name_of(reward), inner=reward, low=float(low), high=float(high))
-
-
-def combined(rewards: Sequence[RewardFunction], *, name: str = "combined", weight: float = 1.0) -> Reward:
-    """One reward that is the sum of score times weight over the given ones, as TRL adds them up; None counts as nothing.
-
-    For where only one function is taken. Given to a trainer one by one they are better: each has its curve then.
-
-    Raises:
-        ValueError: No rewards, or two of the same name.
-
-    >>> from grpo_nb.rewards import correctness, xml_tags
-    >>> combined([correctness(), xml_tags()])(completions=["<answer>7</answer>"], answer=["7"])
-    [2.5]
-    """
-    rewards = tuple(rewards)
-    if not rewards:
-        raise ValueError("rewards is empty: there is nothing to combine.")
-    weights_by_name(rewards)
-    return _Combined(weight=weight, name=name, rewards=rewards)
-
-
-def adaptive(
-    reward: RewardFunction,
-    *,
-    floor: float = 0.1,
-    decay: float = 0.9,
-    threshold: float | None = None,
-    path: str | Path = "",
-) -> Reward:
-    """A reward that fades as it is learnt: its score times `floor + (1 - floor) * (1 - m)`, `m` its mean success rate.
-
-    Keep the format reward strong while the model has to find the format, and out of the way when it has. `m` is an
-    exponential mean over training steps (`AdaptiveState` has the formula). It moves only between steps, so all
-    completions of a step have the same factor, and only in training: called by hand, where no `trainer_state` is
-    given, nothing changes. The same steps give the same factors again, also after going back to a checkpoint; `path` brings
-    the state through a restart. Evaluation inside TRL's training does not count; in another trainer, whose `log_metric`
-    does not lead to a model, it cannot be told from training and counts. The curve shows the faded score.
-
-    Args:
-        reward: Any reward; name and weight stay.
-        floor: What is left of the weight when every completion succeeds.
-        decay: Of the mean; 0.9 remembers about ten steps.
-        threshold: From which score on a completion has succeeded; by default the top of the reward's range.
-        path: A file for the state, one for each run.
-
-    >>> from grpo_nb.rewards import xml_tags
-    >>> adaptive(xml_tags()).factor
-    1.0
-    """
-    if threshold is None:
-        threshold = _range_of(reward)[1]
-        if not math.isfinite(threshold):
-            raise ValueError(
-                f"{name_of(reward)} has no range, so success is not known: write threshold=1.0, or what it is."
-            )
-    if not 0 <= floor <= 1 or not 0 <= decay < 1:
-        raise ValueError(f"floor = {floor!r} must be between 0 and 1, decay = {decay!r} at least 0 and below 1.")
-    return _Adaptive(
-        weight=weight_of(reward), name=name_of(reward), inner=reward, threshold=float(threshold), floor=float(floor),
-        decay=float(decay), state=AdaptiveState(str(path)),
-    )  # fmt: skip
-
-
-def dummy(kind: str = "hash", *, weight: float = 1.0, max_steps: int = 20) -> Reward:
-    """A reward that measures nothing, to see whether a trainer runs: 0.5, the length, or a number made from the text.
-
-    It is always named `dummy_...`, and refuses a training of more than `max_steps` steps. `hash` has spread in
-    every group, so gradients flow; `constant` has none.
-
-    >>> dummy("constant")(completions=["anything"])
-    [0.5]
-    """
-    if kind not in ("hash", "length", "constant"):
-        raise ValueError(f"kind = {kind!r} must be one of hash, length, constant.")
-    return _Dummy(weight=weight, name=f"dummy_{kind}", kind=kind, max_steps=max_steps)
-
-
-__all__ = ["AdaptiveState", "adaptive", "clipped", "combined", "dummy"]
+def inner_rewards(reward: RewardFunction) -> tuple[RewardFunction, ...]:
+    """The rewards that a reward is made of; none for most."""
+    inner = getattr(reward, "reward", None)
+    return (inner,) if callable(inner) else tuple(getattr(reward, "rewards", ()))

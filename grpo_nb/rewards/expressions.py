@@ -3,24 +3,44 @@ r"""The reward for mathematical answers: equal expressions through math-verify, 
 math-verify is made to find and forgive; a reward must not. By itself it takes `41 = 42`, `42 \text{ is wrong}`, `x + 1 = 42`
 and, after "What is 23 + 19?", `23 + 19` for 42, and `1 2 3 4` for 10. So here an answer first has to be one answer: of the
 form of the gold answer, without words, relations, lists or commands that the gold answer has none of. Plain numbers never
-reach math-verify; what does is judged in another process under hard limits (`maths_pool`).
+reach math-verify; what does is judged in another process under hard limits (`maths_worker`), one for each process that asks,
+started at the first question. That works in any thread, because nothing here needs a signal: limits are kept by the worker
+and, should it fail, by the wait for its answer. It is a fresh interpreter, not a fork of this one, which may hold a GPU.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import importlib.util
+import json
+import os
 import re
-import warnings
+import sys
+import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, ClassVar
 
-from grpo_nb.formats import AnswerFormat, xml
+from grpo_nb.core import EnvironmentProblem, LineProcess
 from grpo_nb.rewards.answers import is_same_number, read_number
-from grpo_nb.rewards.base import Reward
-from grpo_nb.rewards.maths_pool import BATCH_SECONDS, PAIR_SECONDS, judge_pairs
-from grpo_nb.rewards.quantities import split_variable, unwrap
-from grpo_nb.rewards.slot import SlotReward, is_copied, split_answers
+from grpo_nb.rewards.numbers import split_variable, unwrap
+from grpo_nb.rewards.slot import BATCH_SECONDS, Question, TimedReward, Verdicts, is_copied
+from grpo_nb.tasks import AnswerFormat
+
+PAIR_SECONDS = 1.0
+"""Processor time for one pair. Most honest expressions take 5 to 100 ms, an identity of trigonometry up to 300."""
+
+_START_SECONDS = 60.0
+_GRACE_SECONDS = 2.0
+_CACHE_SIZE = 50_000
+_cache: dict[Question, bool] = {}
+_timeouts: dict[Question, float] = {}
+_lock = threading.RLock()
+_worker: LineProcess | None = None
 
 
 def _words(text: str) -> frozenset[str]:
@@ -50,52 +70,63 @@ _UNICODE = str.maketrans({
 })  # fmt: skip
 _DEGREES = re.compile(r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})$")
 _WITH_UNIT = re.compile(r"(.*?[0-9}])\s*([A-Za-z][A-Za-z/ ]*(?:\^\{?[0-9]\}?)?)")
-_VERDICTS = "grpo_nb maths verdicts"
 
 
-@dataclass(frozen=True, repr=False)
-class _Maths(SlotReward):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class maths(TimedReward):
+    r"""1.0 if the answer slot holds an expression equal to the gold answer, else 0.0; None where there is no gold answer.
+
+    `1+x` is `x+1`, `\frac{1}{2}` is `0.5`, `2\sqrt{3}` is `\sqrt{12}`, `\{2, 1\}` is `\{1, 2\}`. Gives the numbers of TRL's
+    `accuracy_reward` on its documented examples, and differs where that one pays for nonsense or is not safe:
+
+    * Only the slot counts, and it must be the last word; TRL takes the first box, whatever follows.
+    * One answer: `41 = 42` and `42 \text{ is wrong}` are refused. TRL pays for both.
+    * Where the gold answer is a number, the answer is one too, compared exactly: arithmetic left undone (`23 + 19`,
+      `2^{10}`) is refused, and `42\%` is not 42. TRL pays for these. Six decimals stand for a fraction that has no end.
+    * An expression copied from the question is no answer to it, unless it is the gold answer to the letter.
+    * A gold answer of words is compared as text; TRL skips such rows.
+    * Works in any thread. Each expression has `seconds` of processor time, the batch `batch_seconds` in all, kept from
+      outside the process that computes. In a batch that uses them up, the longest expressions go unjudged, score 0.0, and
+      a warning says so; until then no score depends on the rest of the batch.
+
+    Args:
+        weight: Of the total reward.
+        format: Where the answer stands; `xml()` if not given, `boxed()` for MATH and for what TRL reads.
+        column: The data column with the gold answer, or the worked solution with it in a `\boxed{}`. A list holds several.
+        name: Under which TRL logs it.
+        is_last: Nothing but white space and closing marks may follow the slot.
+        needs_all: Of several gold answers, all must be given and no other; by default any one.
+        seconds: Of processor time for one expression.
+        batch_seconds: For all expressions of a call together.
+
+    >>> maths()(completions=["<answer>1 + x</answer>", "<answer>x = 1 + x</answer>"], answer=["x + 1", "x + 2"])
+    [1.0, 0.0]
+    """
+
     seconds: float = PAIR_SECONDS
-    batch_seconds: float = BATCH_SECONDS
+    judged: ClassVar[str] = "expressions"
     source: ClassVar[str] = "TRL's accuracy_reward (math-verify 0.9); maths() says where it differs"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for limit in ("seconds", "batch_seconds"):
+            if not 0 < getattr(self, limit) < 3600:
+                raise ValueError(f"{limit} = {getattr(self, limit)!r} must be a positive number of seconds below 3600.")
 
     def golds(self, row: dict[str, Any]) -> list[str]:
         return [_last_boxed(gold) for gold in super().golds(row)]
 
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+    def question(self, given: str, gold: str) -> Question | None:
+        return math_verify_pair(given, gold) if compare_without_sympy(given, gold) is None else None
+
+    def judge(self, asked: list[Question]) -> Verdicts:
+        return judge_pairs(asked, seconds=self.seconds, batch_seconds=self.batch_seconds)
+
+    def is_same(self, given: str, gold: str, row: dict[str, Any], verdicts: Verdicts) -> bool:
         verdict = compare_without_sympy(given, gold)
         if verdict is None:
-            verdict = row[_VERDICTS].get(math_verify_pair(given, gold), False)
+            verdict = verdicts.get(math_verify_pair(given, gold), False)
         return verdict and (bare(given) == bare(gold) or not is_copied(given, row))
-
-    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        return self.score_batch([text], [row])[0]
-
-    def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
-        pairs: set[tuple[str, str]] = set()
-        for text, row in zip(texts, rows, strict=True):
-            golds, given = self.golds(row), self.given(text)
-            pieces = [] if given is None else split_answers(given, len(golds)) if self.needs_all else [given]
-            if self.needs_all and len(pieces) != len(golds):
-                continue
-            pairs |= {
-                math_verify_pair(piece, gold)
-                for piece in pieces
-                for gold in golds
-                if compare_without_sympy(piece, gold) is None
-            }
-        verdicts: dict[tuple[str, str], bool] = {}
-        if pairs:
-            verdicts, left = judge_pairs(sorted(pairs), seconds=self.seconds, batch_seconds=self.batch_seconds)
-            if left:
-                warnings.warn(
-                    f"{self.__name__}: {left} of {len(pairs)} expressions of this batch were left unjudged and score 0.0, "
-                    f"because the others used up the batch's {self.batch_seconds:g} s. Look at the completions.",
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
-        score = super().score_text
-        return [score(text, {**row, _VERDICTS: verdicts}) for text, row in zip(texts, rows, strict=True)]
 
 
 def compare_without_sympy(given: str, gold: str) -> bool | None:
@@ -233,49 +264,92 @@ def _latex(text: str) -> str:
     return text.replace("*", r" \cdot ")
 
 
-def maths(
-    *,
-    weight: float = 2.0,
-    format: AnswerFormat | None = None,
-    column: str = "answer",
-    name: str = "maths",
-    is_last: bool = True,
-    needs_all: bool = False,
-    seconds: float = PAIR_SECONDS,
-    batch_seconds: float = BATCH_SECONDS,
-) -> Reward:
-    r"""1.0 if the answer slot holds an expression equal to the gold answer, else 0.0; None where there is no gold answer.
+def judge_pairs(
+    pairs: Sequence[Question], *, seconds: float = PAIR_SECONDS, batch_seconds: float = BATCH_SECONDS
+) -> dict[Question, bool]:
+    """Judge pairs of (gold, given) in this order; return the verdict of each that the call's limit was enough for.
 
-    `1+x` is `x+1`, `\frac{1}{2}` is `0.5`, `2\sqrt{3}` is `\sqrt{12}`, `\{2, 1\}` is `\{1, 2\}`. Gives the numbers of TRL's
-    `accuracy_reward` on its documented examples, and differs where that one pays for nonsense or is not safe:
+    A pair over its own limit is not equal; it is remembered, so that it costs its time once in a process. What the limit of the
+    call leaves without a verdict is not remembered.
 
-    * Only the slot counts, and it must be the last word; TRL takes the first box, whatever follows.
-    * One answer: `41 = 42` and `42 \text{ is wrong}` are refused. TRL pays for both.
-    * Where the gold answer is a number, the answer is one too, compared exactly: arithmetic left undone (`23 + 19`,
-      `2^{10}`) is refused, and `42\%` is not 42. TRL pays for these. Six decimals stand for a fraction that has no end.
-    * An expression copied from the question is no answer to it, unless it is the gold answer to the letter.
-    * A gold answer of words is compared as text; TRL skips such rows.
-    * Works in any thread. Each expression has `seconds` of processor time, the batch `batch_seconds` in all, kept from
-      outside the process that computes. In a batch that uses them up, the longest expressions go unjudged, score 0.0, and
-      a warning says so; until then no score depends on the rest of the batch.
-
-    Args:
-        weight: Of the total reward.
-        format: Where the answer stands; `xml()` if not given, `boxed()` for MATH and for what TRL reads.
-        column: The data column with the gold answer, or the worked solution with it in a `\boxed{}`. A list holds several.
-        name: Under which TRL logs it.
-        is_last: Nothing but white space and closing marks may follow the slot.
-        needs_all: Of several gold answers, all must be given and no other; by default any one.
-        seconds: Of processor time for one expression.
-        batch_seconds: For all expressions of a call together.
-
-    >>> maths()(completions=["<answer>1 + x</answer>", "<answer>x = 1 + x</answer>"], answer=["x + 1", "x + 2"])
-    [1.0, 0.0]
+    Raises:
+        EnvironmentProblem: math-verify is missing or does not start, or the system cannot fork.
     """
-    for limit, value in (("seconds", seconds), ("batch_seconds", batch_seconds)):
-        if not 0 < value < 3600:
-            raise ValueError(f"{limit} = {value!r} must be a positive number of seconds below 3600.")
-    return _Maths(
-        weight=weight, format=format or xml(), column=column, name=name, is_last=is_last, needs_all=needs_all,
-        seconds=seconds, batch_seconds=batch_seconds,
-    )  # fmt: skip
+    with _lock:
+        known = {pair: _cache.get(pair, False) for pair in pairs if pair in _cache or _timeouts.get(pair, 0) >= seconds}
+        todo = [pair for pair in pairs if pair not in known]
+        verdicts = _ask({"pairs": todo, "seconds": seconds, "batch_seconds": batch_seconds}) if todo else []
+        for pair, verdict in zip(todo, verdicts, strict=False):
+            if verdict is None:
+                _timeouts[pair] = seconds
+            else:
+                _cache[pair] = verdict
+            known[pair] = bool(verdict)
+        for kept in (_cache, _timeouts):
+            while len(kept) > _CACHE_SIZE:
+                del kept[next(iter(kept))]
+        return known
+
+
+def _ask(request: dict[str, Any]) -> list[bool | None]:
+    global _worker
+    if _worker is None or not _worker.is_alive:
+        _worker = _started()
+    line = None
+    try:
+        with contextlib.suppress(OSError):  # late, or killed from outside
+            _worker.send(json.dumps(request))
+            line = _worker.line(request["batch_seconds"] + _GRACE_SECONDS)
+    finally:  # an interrupt, too, leaves an answer in the pipe that the next question must not read
+        if line is None:
+            stop_worker()
+    return [] if line is None else json.loads(line)
+
+
+def _started() -> LineProcess:
+    if importlib.util.find_spec("math_verify") is None:
+        raise EnvironmentProblem(
+            "the package math-verify is not installed, and it is what compares expressions. "
+            "Run `pip install -r requirements.txt`."
+        )
+    if not hasattr(os, "fork"):
+        raise EnvironmentProblem(
+            "comparing expressions needs Linux, macOS or WSL 2: elsewhere it cannot be held to its limits. "
+            "Use rewards.correctness, or rewards.number where the answers are numbers."
+        )
+    # -P: else the folder of the script would come first on sys.path, and its modules before the standard library's.
+    command = [sys.executable, "-P", str(Path(__file__).with_name("maths_worker.py"))]
+    worker = LineProcess(
+        command, environment={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    )
+    try:
+        said = worker.line(_START_SECONDS)
+    except TimeoutError:
+        said = None
+    if said == "ready":
+        return worker
+    worker.end()
+    raise EnvironmentProblem(
+        f"the process for comparing expressions did not start within {_START_SECONDS:.0f} s. "
+        "Run `python -c 'import math_verify'` to see whether math-verify works here."
+    )
+
+
+def stop_worker() -> None:
+    """End the worker, if there is one. The next question starts another; at the interpreter's exit this happens by itself."""
+    global _worker
+    with _lock:
+        if _worker is not None:
+            _worker.end()
+            _worker = None
+
+
+def _reset_after_fork() -> None:
+    # A fork while another thread holds the lock would leave it held for ever in the child.
+    global _lock, _worker
+    _lock, _worker = threading.RLock(), None
+
+
+atexit.register(stop_worker)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_after_fork)

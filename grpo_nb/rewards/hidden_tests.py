@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb._sandbox.values import refuse_equal_hashes
-from grpo_nb.sandbox import Call, is_same_value
+from grpo_nb.sandbox import Call, is_same_value, refuse_equal_hashes
 
 
 def _as_set(value: Any) -> set[Any]:

@@ -1,19 +1,18 @@
 """The process in which math-verify runs: it stays clean and forks a child that does the work and may be killed for it.
 
-Started by `maths_pool` as a script, never imported. It loads math-verify once (a second or so). The child that answers has a
+Started by `expressions` as a script, never imported. It loads math-verify once (a second or so). The child that answers has a
 limit on its memory, and for each pair one on its processor time, which the kernel enforces even inside a long
 multiplication. A killed child costs a fork, a few milliseconds. When the parent goes, the pipe ends and so does all of this.
 
 One request a line, `{"pairs": [[gold, given], ...], "seconds": s, "batch_seconds": b}`; one answer a line,
 `[true | false | null, ...]`: null is a pair that reached its own limit; pairs that the batch's limit left no time for are
 missing at the end.
-
-Started with `alone`, where the system cannot fork, it judges each pair itself, and the parent kills it when it takes too long.
 """
 
 import contextlib
 import json
 import os
+import resource
 import select
 import signal
 import sys
@@ -49,8 +48,6 @@ def judge(gold: str, given: str) -> bool:
 
 def _serve_child(requests: int, answers: int) -> None:
     """Judge pairs as they come; processor time is limited per pair by the kernel, memory once for all."""
-    import resource  # not on Windows
-
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = _MEMORY if hard == resource.RLIM_INFINITY else min(_MEMORY, hard)
     with contextlib.suppress(ValueError, OSError):  # macOS refuses a limit below what is mapped already
@@ -60,16 +57,12 @@ def _serve_child(requests: int, answers: int) -> None:
         for line in lines:
             gold, given, seconds = json.loads(line)
             signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF ends the process
-            verdict = b"1" if _judge_safely(gold, given) else b"0"
+            try:
+                verdict = b"1" if judge(gold, given) else b"0"
+            except Exception:  # what sympy cannot read or compare is not equal
+                verdict = b"0"
             signal.setitimer(signal.ITIMER_PROF, 0)
             os.write(answers, verdict)
-
-
-def _judge_safely(gold: str, given: str) -> bool:
-    try:
-        return judge(gold, given)
-    except Exception:  # what sympy cannot read or compare is not equal
-        return False
 
 
 class _Child:
@@ -111,19 +104,11 @@ def main() -> None:
         for stream in (0, 1, 2):  # whatever sympy prints must not end up among the answers
             os.dup2(null, stream)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the notebook's stop button is for the kernel
-        if hasattr(signal, "SIGPIPE"):
-            signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        judge(
-            "x^{2}+\\frac{1}{2}\\sqrt{3}", "\\frac{\\sqrt{3}}{2}+x^{2}"
-        )  # what is loaded lazily is loaded before the fork
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        # What is loaded lazily is loaded before the fork.
+        judge("x^{2}+\\frac{1}{2}\\sqrt{3}", "\\frac{\\sqrt{3}}{2}+x^{2}")
         answers.write(b"ready\n")
         answers.flush()
-        if sys.argv[1:] == ["alone"]:
-            sys.setrecursionlimit(3000)
-            for line in requests:
-                answers.write(json.dumps([_judge_safely(*pair) for pair in json.loads(line)["pairs"]]).encode() + b"\n")
-                answers.flush()
-            return
         child = _Child()
         for line in requests:
             request = json.loads(line)

@@ -1,7 +1,7 @@
 """What all rewards for the answer share: the slot must be the completion's last word, and hold one answer.
 
 Everything a model can do to be paid without committing itself ends here: two slots, text after the slot that takes the answer
-back, several answers in one slot, and the question copied into it.
+back, several answers in one slot, and the question copied into it. So does what an answer may cost to judge.
 """
 
 from __future__ import annotations
@@ -9,29 +9,42 @@ from __future__ import annotations
 import abc
 import math
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from grpo_nb.rewards.base import Reward, completion_text
+from grpo_nb.rewards.base import Reward, Span, completion_text, slot_span
+
+BATCH_SECONDS = 10.0
+"""Wall time for judging all answers of one call together. It bounds what a batch of attacks can cost."""
+
+Question = tuple[str, str]
+"""A gold answer and what was given, in the form in which they are judged."""
+Verdicts = Mapping[Question, bool]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class SlotReward(Reward):
     """1.0 if the answer slot holds a right answer and nothing else, else 0.0; None where the data has no gold answer."""
 
+    weight: float = 2.0
     column: str = "answer"
     is_last: bool = True
     needs_all: bool = False
 
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        golds = self.golds(row)
+        return self.score_answer(self.given(text), self.golds(row), row, {})
+
+    def score_answer(
+        self, given: str | None, golds: list[Any], row: dict[str, Any], verdicts: Verdicts
+    ) -> float | None:
+        """Score what was given; `verdicts` holds how the batch's answers were judged, where that is asked for all at once."""
         if not golds:
             return None
-        given = self.given(text)
-        return float(given is not None and self.is_right(given, golds, row))
+        return float(given is not None and self.is_right(given, golds, row, verdicts))
 
-    def golds(self, row: dict[str, Any]) -> list[str]:
+    def golds(self, row: dict[str, Any]) -> list[Any]:
         """The gold answers of a row; none where the column is empty."""
         return gold_answers(self.column_of(row, self.column))
 
@@ -39,22 +52,70 @@ class SlotReward(Reward):
         """What the completion gives as its answer, if it gives one."""
         return self.format.extract_last(text) if self.is_last else self.format.extract(text)
 
-    def is_right(self, given: str, golds: list[str], row: dict[str, Any]) -> bool:
-        """Whether any gold answer is given, or, with `needs_all`, all of them and no other."""
+    def looks_at(self, text: str) -> tuple[Span, ...]:
+        return slot_span(self.format, self.given(text), text)
+
+    def pieces(self, given: str, golds: Sequence[Any]) -> list[str]:
+        """The answers given: one, or with `needs_all` as many as there are gold answers; none where there are more or fewer."""
         if not self.needs_all:
-            return any(self.is_same(given, gold, row) for gold in golds)
+            return [given]
+        parts = split_answers(given, len(golds))
+        return parts if len(parts) == len(golds) else []
+
+    def is_right(self, given: str, golds: list[Any], row: dict[str, Any], verdicts: Verdicts) -> bool:
+        """Whether any gold answer is given, or, with `needs_all`, all of them and no other."""
         open_golds = list(golds)
-        pieces = split_answers(given, len(golds))
+        pieces = self.pieces(given, golds)
         for piece in pieces:
-            found = next((gold for gold in open_golds if self.is_same(piece, gold, row)), None)
+            found = next((i for i, gold in enumerate(open_golds) if self.is_same(piece, gold, row, verdicts)), None)
             if found is None:
                 return False
-            open_golds.remove(found)
-        return not open_golds
+            del open_golds[found]
+        return bool(pieces)
 
     @abc.abstractmethod
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+    def is_same(self, given: str, gold: Any, row: dict[str, Any], verdicts: Verdicts) -> bool:
         """Whether one given answer is one gold answer."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TimedReward(SlotReward):
+    """A slot reward whose answers can take for ever to judge: all of a call are judged together, in limited time."""
+
+    batch_seconds: float = BATCH_SECONDS
+    judged: ClassVar[str] = "answers"
+    advice: ClassVar[str] = "Look at the completions."
+
+    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
+        return self.score_batch([text], [row])[0]
+
+    def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
+        answers = [(self.given(text), self.golds(row), row) for text, row in zip(texts, rows, strict=True)]
+        asked = {
+            self.question(piece, gold)
+            for given, golds, _ in answers
+            if given is not None
+            for piece in self.pieces(given, golds)
+            for gold in golds
+        } - {None}
+        # Short answers first: only the longest are left when slow ones have used up the time.
+        verdicts = self.judge(sorted(asked, key=lambda question: (len(question[1]), question))) if asked else {}
+        if len(verdicts) < len(asked):
+            warnings.warn(
+                f"{self.__name__}: {len(asked) - len(verdicts)} of {len(asked)} {self.judged} of this batch were left unjudged "
+                f"and score 0.0, because the others used up the batch's {self.batch_seconds:g} s. {self.advice}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return [self.score_answer(*answer, verdicts) for answer in answers]
+
+    @abc.abstractmethod
+    def question(self, given: str, gold: str) -> Question | None:
+        """What has to be judged, None if that takes no time."""
+
+    @abc.abstractmethod
+    def judge(self, asked: list[Question]) -> Verdicts:
+        """Judge in this order; what the batch's time is not enough for is missing in the answer."""
 
 
 def gold_answers(value: Any) -> list[str]:

@@ -5,35 +5,56 @@ from __future__ import annotations
 import json
 import re
 import time
-import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from grpo_nb.formats import AnswerFormat, xml
-from grpo_nb.rewards.base import Reward, completion_text
-from grpo_nb.rewards.maths_pool import BATCH_SECONDS
-from grpo_nb.rewards.quantities import unwrap
-from grpo_nb.rewards.slot import SlotReward, gold_answers, split_answers
+from grpo_nb.rewards.base import completion_text
+from grpo_nb.rewards.numbers import unwrap
+from grpo_nb.rewards.slot import Question, SlotReward, TimedReward, Verdicts, gold_answers
 
 _LONGEST = 20_000  # characters of a slot; what is longer is no answer, and not worth the time
 _DEEPEST = 64
-_FOUND = "grpo_nb patterns found"
 
 
-@dataclass(frozen=True, repr=False)
-class _MultipleChoice(SlotReward):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class multiple_choice(SlotReward):
+    """1.0 if the answer slot holds the label of the gold option, in any usual form, else 0.0.
+
+    `B`, `b`, `(B)`, `B.`, `B) its text` and the text alone are one answer; `A or B` and `B) the text of A` are none. Texts
+    are known from the data column with the options (a list of texts, `{"A": text}`, or ARC's `{"label": [], "text": []}`), else
+    from lines such as `B) text` in the question; where neither is there, a label must stand alone.
+    Chance pays 1 / the number of options: look at the score minus that.
+
+    Args:
+        weight: Of the total reward.
+        format: Where the answer stands; `xml()` if not given.
+        column: The data column with the gold label or the gold option's text; None in a row where it is neither.
+        name: Under which TRL logs it.
+        is_last: Nothing but white space and closing marks may follow the slot.
+        options_column: The data column with the options, if there is one.
+        labels: One character for each option, in order.
+
+    >>> reward = multiple_choice()
+    >>> reward(completions=["<answer>(B)</answer>", "<answer>A or B</answer>"], answer=["B", "B"])
+    [1.0, 0.0]
+    """
+
     options_column: str = "options"
     labels: str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     source: ClassVar[str] = "the kit's own; the answers of MMLU (arXiv:2009.03300) and ARC (arXiv:1803.05457)"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set(labels=self.labels.upper())
 
     def golds(self, row: dict[str, Any]) -> list[str]:
         options = _options(row, self.options_column, self.labels)
         golds = (self._label(gold, options) for gold in gold_answers(self.column_of(row, self.column)))
         return [gold for gold in golds if gold is not None]
 
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+    def is_same(self, given: str, gold: str, row: dict[str, Any], verdicts: Verdicts) -> bool:
         return len(given) <= _LONGEST and self._label(given, _options(row, self.options_column, self.labels)) == gold
 
     def _label(self, text: str, options: dict[str, str]) -> str | None:
@@ -68,31 +89,53 @@ def _folded(text: str) -> str:
     return " ".join(unwrap(text).casefold().split())
 
 
-@dataclass(frozen=True, repr=False)
-class _JsonAnswer(SlotReward):
-    schema: str = ""
-    has_gold: bool = True
+@dataclass(frozen=True, kw_only=True, repr=False)
+class json_answer(SlotReward):
+    """1.0 if the answer slot holds exactly one JSON value that equals the gold value and fits the schema, else 0.0.
+
+    Values are compared as JSON: the order of keys does not matter, 1 is 1.0, true is not 1.
+
+    Args:
+        weight: Of the total reward.
+        format: Where the answer stands; `xml()` if not given.
+        column: The data column with the gold value, as JSON text or as an object; None to ask for the schema only, which pays
+            for any value that fits.
+        name: Under which TRL logs it.
+        is_last: Nothing but white space and closing marks may follow the slot.
+        schema: A JSON schema.
+
+    Raises:
+        ValueError: Neither column nor schema, or a schema that is none.
+
+    >>> json_answer()(completions=['<answer>{"b": 1.0}</answer>', "<answer>{'b': 1}</answer>"], answer=['{"b": 1}'] * 2)
+    [1.0, 0.0]
+    """
+
+    column: str | None = "answer"
+    schema: Mapping[str, Any] | str | None = None
+    needs_all: bool = field(default=False, init=False)  # a list is one JSON value
     source: ClassVar[str] = "the kit's own; JSON Schema as the package jsonschema reads it"
 
-    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        gold = None
-        if self.has_gold:
-            gold = self.column_of(row, self.column)
-            if gold is None or gold == "":
-                return None
-            if isinstance(gold, str):
-                gold, is_json = read_json(gold)
-                if not is_json:
-                    return None
-        given = self.given(text)
-        if given is None:
-            return 0.0
-        value, is_json = read_json(given)
-        is_right = is_json and (not self.has_gold or _is_same_value(value, gold))
-        return float(is_right and (not self.schema or fits_schema(value, self.schema)))
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.column is None and self.schema is None:
+            raise ValueError("json_answer needs a column with the gold value, a schema, or both.")
+        self._set(schema=check_schema(self.schema))
 
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        raise NotImplementedError  # score_text compares values, not texts
+    def golds(self, row: dict[str, Any]) -> list[Any]:
+        if self.column is None:
+            return [None]
+        gold = self.column_of(row, self.column)
+        if gold is None or gold == "":
+            return []
+        gold, is_json = read_json(gold) if isinstance(gold, str) else (gold, True)
+        return [gold] if is_json else []
+
+    def is_same(self, given: str, gold: Any, row: dict[str, Any], verdicts: Verdicts) -> bool:
+        value, is_json = read_json(given)
+        if not is_json or not (self.column is None or _is_same_value(value, gold)):
+            return False
+        return self.schema is None or fits_schema(value, self.schema)
 
 
 def read_json(text: str) -> tuple[Any, bool]:
@@ -159,13 +202,15 @@ def fits_schema(value: Any, schema: str) -> bool:
         return False
 
 
-def check_schema(schema: Mapping[str, Any]) -> str:
-    """Return a JSON schema as text, after looking whether it is one.
+def check_schema(schema: Mapping[str, Any] | str | None) -> str | None:
+    """Return a JSON schema as text, after looking whether it is one; None for none.
 
     Raises:
         ValueError: It is not.
     """
-    text = json.dumps(schema, sort_keys=True)
+    if schema is None:
+        return None
+    text = schema if isinstance(schema, str) else json.dumps(schema, sort_keys=True)
     _validator(text)
     return text
 
@@ -192,156 +237,7 @@ def _validator(schema: str) -> Any:
 
 
 @dataclass(frozen=True, repr=False)
-class _RegexAnswer(SlotReward):
-    pattern: str = ""
-    seconds: float = 0.1
-    batch_seconds: float = BATCH_SECONDS
-    source: ClassVar[str] = "the kit's own; patterns as the package regex reads them"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.pattern:
-            _compiled(self.pattern)
-
-    def golds(self, row: dict[str, Any]) -> list[str]:
-        return [self.pattern] if self.pattern else super().golds(row)
-
-    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
-        return len(given) <= _LONGEST and row[_FOUND].get((gold, given), False)
-
-    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        return self.score_batch([text], [row])[0]
-
-    def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
-        pairs: set[tuple[str, str]] = set()
-        for text, row in zip(texts, rows, strict=True):
-            golds, given = self.golds(row), self.given(text)
-            if given is None or len(given) > _LONGEST:
-                continue
-            pieces = split_answers(given, len(golds)) if self.needs_all else [given]
-            pairs |= {(gold, piece) for gold in golds for piece in pieces}
-        # Short answers first: only the longest are left when slow ones have used up the time.
-        todo = sorted(pairs, key=lambda pair: (len(pair[1]), pair))
-        end, found = time.monotonic() + self.batch_seconds, {}
-        for pattern, given in todo:
-            if time.monotonic() >= end:
-                break
-            found[pattern, given] = _matches(pattern, given, self.seconds)
-        if len(found) < len(todo):
-            warnings.warn(
-                f"{self.__name__}: {len(todo) - len(found)} of {len(todo)} answers of this batch were left unjudged and score "
-                f"0.0, because the others used up the batch's {self.batch_seconds:g} s. A pattern with nested repeats, such "
-                "as (a+)+, takes for ever on some answers: write it without.",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        score = super().score_text
-        return [score(text, {**row, _FOUND: found}) for text, row in zip(texts, rows, strict=True)]
-
-
-@lru_cache(maxsize=1024)  # a policy that found a slow answer repeats it
-def _matches(pattern: str, given: str, seconds: float) -> bool:
-    try:
-        # Releases the interpreter while it searches, so that other threads go on.
-        return _compiled(pattern).fullmatch(given, timeout=seconds, concurrent=True) is not None
-    except TimeoutError:
-        return False
-
-
-@lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> Any:
-    import regex
-
-    try:
-        return regex.compile(pattern)
-    except regex.error as error:
-        raise ValueError(f"the pattern {pattern!r} cannot be read: {error}.") from error
-
-
-def multiple_choice(
-    *,
-    weight: float = 2.0,
-    format: AnswerFormat | None = None,
-    column: str = "answer",
-    name: str = "multiple_choice",
-    is_last: bool = True,
-    options_column: str = "options",
-    labels: str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
-) -> Reward:
-    """1.0 if the answer slot holds the label of the gold option, in any usual form, else 0.0.
-
-    `B`, `b`, `(B)`, `B.`, `B) its text` and the text alone are one answer; `A or B` and `B) the text of A` are none. Texts
-    are known from the data column with the options (a list of texts, `{"A": text}`, or ARC's `{"label": [], "text": []}`), else
-    from lines such as `B) text` in the question; where neither is there, a label must stand alone.
-    Chance pays 1 / the number of options: look at the score minus that.
-
-    Args:
-        weight: Of the total reward.
-        format: Where the answer stands; `xml()` if not given.
-        column: The data column with the gold label or the gold option's text; None in a row where it is neither.
-        name: Under which TRL logs it.
-        is_last: Nothing but white space and closing marks may follow the slot.
-        options_column: The data column with the options, if there is one.
-        labels: One character for each option, in order.
-
-    >>> reward = multiple_choice()
-    >>> reward(completions=["<answer>(B)</answer>", "<answer>A or B</answer>"], answer=["B", "B"])
-    [1.0, 0.0]
-    """
-    return _MultipleChoice(
-        weight=weight, format=format or xml(), column=column, name=name, is_last=is_last, options_column=options_column,
-        labels=labels.upper(),
-    )  # fmt: skip
-
-
-def json_answer(
-    *,
-    weight: float = 2.0,
-    format: AnswerFormat | None = None,
-    column: str | None = "answer",
-    name: str = "json_answer",
-    is_last: bool = True,
-    schema: Mapping[str, Any] | None = None,
-) -> Reward:
-    """1.0 if the answer slot holds exactly one JSON value that equals the gold value and fits the schema, else 0.0.
-
-    Values are compared as JSON: the order of keys does not matter, 1 is 1.0, true is not 1.
-
-    Args:
-        weight: Of the total reward.
-        format: Where the answer stands; `xml()` if not given.
-        column: The data column with the gold value, as JSON text or as an object; None to ask for the schema only, which pays
-            for any value that fits.
-        name: Under which TRL logs it.
-        is_last: Nothing but white space and closing marks may follow the slot.
-        schema: A JSON schema.
-
-    Raises:
-        ValueError: Neither column nor schema, or a schema that is none.
-
-    >>> json_answer()(completions=['<answer>{"b": 1.0}</answer>', "<answer>{'b': 1}</answer>"], answer=['{"b": 1}'] * 2)
-    [1.0, 0.0]
-    """
-    if column is None and schema is None:
-        raise ValueError("json_answer needs a column with the gold value, a schema, or both.")
-    text = check_schema(schema) if schema is not None else ""
-    return _JsonAnswer(
-        weight=weight, format=format or xml(), column=column or "", name=name, is_last=is_last, schema=text,
-        has_gold=column is not None,
-    )  # fmt: skip
-
-
-def regex_answer(
-    pattern: str | None = None,
-    *,
-    weight: float = 2.0,
-    format: AnswerFormat | None = None,
-    column: str = "answer",
-    name: str = "regex_answer",
-    is_last: bool = True,
-    seconds: float = 0.1,
-    batch_seconds: float = BATCH_SECONDS,
-) -> Reward:
+class regex_answer(TimedReward):
     r"""1.0 if the whole answer slot matches the pattern, else 0.0.
 
     The search is stopped after `seconds`, in any thread, and counts as no match; one slot that makes a pattern backtrack for
@@ -364,10 +260,52 @@ def regex_answer(
     >>> regex_answer(r"\d{4}-\d{2}")(completions=["<answer>2026-11</answer>", "<answer>x 2026-11</answer>"])
     [1.0, 0.0]
     """
-    return _RegexAnswer(
-        weight=weight, format=format or xml(), column=column, name=name, is_last=is_last, pattern=pattern or "",
-        seconds=seconds, batch_seconds=batch_seconds,
-    )  # fmt: skip
+
+    pattern: str | None = None
+    _: KW_ONLY
+    seconds: float = 0.1
+    source: ClassVar[str] = "the kit's own; patterns as the package regex reads them"
+    advice: ClassVar[str] = (
+        "A pattern with nested repeats, such as (a+)+, takes for ever on some answers: write it without."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pattern:
+            _compiled(self.pattern)
+
+    def golds(self, row: dict[str, Any]) -> list[str]:
+        return [self.pattern] if self.pattern else super().golds(row)
+
+    def question(self, given: str, gold: str) -> Question | None:
+        return (gold, given) if len(given) <= _LONGEST else None
+
+    def judge(self, asked: list[Question]) -> Verdicts:
+        end, found = time.monotonic() + self.batch_seconds, {}
+        for pattern, given in asked:
+            if time.monotonic() >= end:
+                break
+            found[pattern, given] = _matches(pattern, given, self.seconds)
+        return found
+
+    def is_same(self, given: str, gold: str, row: dict[str, Any], verdicts: Verdicts) -> bool:
+        return verdicts.get((gold, given), False)
 
 
-__all__ = ["check_schema", "fits_schema", "json_answer", "multiple_choice", "read_json", "regex_answer"]
+@lru_cache(maxsize=1024)  # a policy that found a slow answer repeats it
+def _matches(pattern: str, given: str, seconds: float) -> bool:
+    try:
+        # Releases the interpreter while it searches, so that other threads go on.
+        return _compiled(pattern).fullmatch(given, timeout=seconds, concurrent=True) is not None
+    except TimeoutError:
+        return False
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> Any:
+    import regex
+
+    try:
+        return regex.compile(pattern)
+    except regex.error as error:
+        raise ValueError(f"the pattern {pattern!r} cannot be read: {error}.") from error

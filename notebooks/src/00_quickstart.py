@@ -56,7 +56,7 @@ EXPORT_TO = "exports/quickstart"  # @param {"type": "string"}
 DRIVE = ""  # @param {"type": "string"}
 
 # %%
-settings = gn.preset(PRESET, **{"run_root": gn.run_folder(DRIVE, report=print), **CHANGES})
+settings = gn.preset(PRESET, **{"run_root": gn.machine.run_folder(DRIVE, report=print), **CHANGES})
 settings
 
 # %% [markdown]
@@ -167,6 +167,7 @@ exported
 from transformers import logging, pipeline
 
 logging.set_verbosity_error()  # three warnings about defaults that do not matter here
+logging.disable_progress_bar()
 chat = pipeline("text-generation", model=str(exported.path), dtype="float32")
 answer = chat(task.holdout[0]["prompt"], max_new_tokens=settings.max_completion_length, do_sample=False)
 print(task.holdout[0]["question"], "->", answer[0]["generated_text"][-1]["content"])
@@ -174,16 +175,17 @@ print(task.holdout[0]["question"], "->", answer[0]["generated_text"][-1]["conten
 # %% [markdown]
 # ## Did it work?
 #
-# Four things that must hold; each line says which one did not.
+# Four things that must hold, and a sentence for each that does not. Whether the reward rose is a test over all steps, not a look
+# at two of them; whether the model got better is said by the held-out questions. If one fails, nothing is lost: the run, its
+# curves and the export stay where they are.
 
 # %%
-start = run.metrics["reward"].head(3).mean()
-end = run.metrics["reward"].tail(10).mean()
-assert end >= 2 * start, f"the reward did not double: {start:.2f} at the start, {end:.2f} at the end"
-assert run.metrics["kl"].iloc[-1] > 0, "the model did not move away from its start"
-assert comparison.verdict == "better", comparison.sentence
-assert exported.verification["passed"], exported.verification
-print(f"It worked. Reward {start:.2f} -> {end:.2f}. Held-out: {comparison.sentence}")
+rise = run.rise()
+assert rise.is_clear, rise.sentence
+assert run.metrics["kl"].iloc[-1] > 0, "The KL is zero: the model did not move away from its start."
+assert comparison.verdict == "better", f"Held-out: {comparison.sentence}"
+assert exported.verification["passed"], f"The export is not the trained model: {exported.verification}"
+print(f"It worked. {rise.sentence}\nHeld-out: {comparison.sentence}")
 
 # %% [markdown]
 # ## If something went wrong

@@ -185,7 +185,7 @@ mended
 
 # %%
 formal = {"correctness": 0.5, "xml_format": 2.0}
-for name, scored in (("as above", scores), ("formal", gn.reweight(scores, formal))):
+for name, scored in (("as above", scores), ("formal", gn.rewards.reweight(scores, formal))):
     advantages = [round(advantage, 2) for advantage in scored.advantages()]
     print(f"{name:9} totals {list(scored.totals)}, advantages {advantages}")
 weighed = gn.check_rewards(rewards, task, settings, tokenizer=tokenizer, weights=formal)
@@ -224,15 +224,20 @@ after
 # %% [markdown]
 # ## Did it work?
 #
-# Six things that must hold; each line says which one did not.
+# Six things that must hold; each line says which one did not. The last is a test (Fisher's exact one), because eight groups are
+# few: how often would so many more groups differ by luck?
 
 # %%
+from scipy.stats import fisher_exact
+
+differing = [after.counts["differs"], before.counts["differs"]]
+luck = fisher_exact([differing, [PROMPTS - count for count in differing]], alternative="greater").pvalue
 assert all(case.is_met(case.score(first)) for case in first.cases), "a case of the first reward failed"
 assert report.ok, report.summary
 assert any(finding.severity == "critical" for finding in holed.findings), "the hole was not found"
 assert mended.ok, mended.summary
 assert any("outweighs" in finding.kind for finding in weighed.findings), "the weights were not noticed"
-assert before.counts["differs"] < after.counts["differs"], f"{before.sentence} {after.sentence}"
+assert luck < 0.01, f"The example made no clear difference (p = {luck:.2f}). {before.sentence} {after.sentence}"
 print(f"It worked.\nWithout the example: {before.sentence}\nWith it: {after.sentence}")
 
 # %% [markdown]
@@ -251,6 +256,6 @@ print(f"It worked.\nWithout the example: {before.sentence}\nWith it: {after.sent
 # ## Next
 #
 # * Train on this task: `gn.train(model, tokenizer, task_with_example, rewards, settings)`, as in `00_quickstart`.
-# * Choose rewards for your own answers: `docs/rewards.md`.
+# * Choose rewards for your own answers: `docs/guide/rewards.md`.
 # * Keep what you tried: cases kept in the lab run in `gn.check_rewards(..., cases="reward_cases.jsonl")`, and in your own tests.
 # * Stop a script before it wastes hours: `gn.check_rewards(rewards, task).raise_if_critical()`.

@@ -54,7 +54,7 @@ STEPS = 8  # @param {"type": "integer"}
 DRIVE = ""  # @param {"type": "string"}
 
 # %%
-changes = {"run_root": gn.run_folder(DRIVE, report=print), "max_steps": STEPS, **CHANGES}
+changes = {"run_root": gn.machine.run_folder(DRIVE, report=print), "max_steps": STEPS, **CHANGES}
 settings = gn.preset(PRESET, **changes)
 model, tokenizer = gn.load_model(settings, report=print)
 task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
@@ -76,7 +76,7 @@ gn.effective_settings(settings)
 # first steps have been. A plan that does not fit the machine is refused, with the nearest settings that do.
 
 # %%
-gn.plan(settings, model, tokenizer, task)
+gn.plan(settings, task, model=model, tokenizer=tokenizer)
 
 # %% [markdown]
 # ## A step without training
@@ -107,7 +107,7 @@ provoked = gn.train(model, tokenizer, bare, rewards, hopeless)
 
 # %%
 print(f"{provoked.status} after {len(provoked.rows)} of {hopeless.max_steps} steps")
-provoked.alerts()[0]
+provoked.alerts[0]
 
 # %% [markdown]
 # ## Mended, and interrupted
@@ -117,18 +117,12 @@ provoked.alerts()[0]
 
 
 # %%
-class StopButton:
-    """An observer: interrupts after half of the steps."""
+class StopButton(gn.training.Observer):
+    """Interrupts after half of the steps."""
 
     def on_row(self, row, completions):
         if row["step"] == STEPS // 2:
             raise KeyboardInterrupt
-
-    def state_dict(self):
-        return {}
-
-    def load_state_dict(self, state):
-        pass
 
 
 model, tokenizer = gn.load_model(settings)
@@ -162,15 +156,15 @@ gn.RunViewer(run)
 # %% [markdown]
 # ## Two stages
 #
-# First the form, then the answer, on one adapter: each stage has its own rewards, and the curves are joined. `resume=True` with
-# the same name would not train a finished stage again.
+# First the form, then the answer, on one adapter: each stage has its own rewards, and the curves are joined. `resume="auto"`
+# with a `name` would not train a finished stage again.
 
 # %%
 stages = [
-    gn.Stage(name="form", rewards=[gn.rewards.xml_tags(), gn.rewards.xml_format()], steps=4),
-    gn.Stage(name="answer", rewards=rewards, steps=4),
+    gn.training.Stage(name="form", rewards=[gn.rewards.xml_tags(), gn.rewards.xml_format()], steps=4),
+    gn.training.Stage(name="answer", rewards=rewards, steps=4),
 ]
-staged = gn.train_stages(model, tokenizer, task, stages, settings)
+staged = gn.training.train_stages(model, tokenizer, task, stages, settings)
 staged
 
 # %% [markdown]
@@ -180,7 +174,7 @@ staged
 
 # %%
 assert provoked.status == "stopped", "a run without any signal was not stopped"
-assert any(alert.rule == "no_spread" for alert in provoked.alerts()), "nobody said that no group has spread"
+assert any(alert.rule == "no_spread" for alert in provoked.alerts), "nobody said that no group has spread"
 assert [row["step"] for row in run.rows] == list(range(1, STEPS + 1)), "the resumed run has gaps or repeats steps"
 assert [r.status for r in staged.runs] == ["finished", "finished"], "a stage did not finish"
 print("It worked: a hopeless run ended by itself, an interrupted one was resumed, two stages were trained.")
@@ -199,7 +193,7 @@ print("It worked: a hopeless run ended by itself, an interrupted one was resumed
 # %% [markdown]
 # ## Next
 #
-# * All rules, with their thresholds and sources: docs/health.md. For a log of your own: `gn.check_health("trainer_state.json")`.
-# * What else: a few supervised steps first (`gn.prime`), questions by measured pass rate (`task.curriculum`), every loss of TRL:
-#   docs/recipes.md.
+# * All rules, with their thresholds and sources: docs/guide/health.md. For a log of your own: `gn.health.check_health("trainer_state.json")`.
+# * What else: a few supervised steps first (`gn.training.prime`), questions by measured pass rate (`task.curriculum`), every loss of TRL:
+#   docs/guide/train.md.
 # * Watch a run from another notebook: `gn.open_run("runs/...").plot()`.

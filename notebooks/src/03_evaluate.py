@@ -61,7 +61,7 @@ DRIVE = ""  # @param {"type": "string"}
 
 # %%
 if not RUN:
-    settings = gn.preset("cpu", max_steps=STEPS, run_root=gn.run_folder(DRIVE, report=print))
+    settings = gn.preset("cpu", max_steps=STEPS, run_root=gn.machine.run_folder(DRIVE, report=print))
     model, tokenizer = gn.load_model(settings, report=print)
     task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
     rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=1.0)]
@@ -104,7 +104,7 @@ comparison
 # when a third of the answers changes. Before you call a training useless, look whether you could have seen its use.
 
 # %%
-from grpo_nb.evaluation_statistics import smallest_difference
+from grpo_nb.evaluation import smallest_difference
 
 for questions in (12, 48, 96, 480, 1320):
     changed = [1.0, -1.0] * (questions // 6) + [0.0] * (questions - questions // 6 * 2)
@@ -120,7 +120,7 @@ for questions in (12, 48, 96, 480, 1320):
 # You should see pass@4 at pass@1 or above, and for the trained model the two close together.
 
 # %%
-asked = gn.load_holdout(run.holdout()[:QUESTIONS], format=gn.AnswerFormat(**run.info["task"]["format"]))
+asked = gn.evaluation.load_holdout(run.holdout[:QUESTIONS], format=gn.tasks.AnswerFormat(**run.info["task"]["format"]))
 sampled = [
     gn.evaluate(who, asked, run=run, samples=SAMPLES, label=name) for who, name in (("base", "before"), (run, "after"))
 ]
@@ -147,9 +147,9 @@ comparison.transcripts(20)
 # %%
 seen = run.completions(1)["prompt"].iloc[0]
 question = seen.rsplit("What is", 1)[1].split("?")[0]
-rows = [{"question": f"what is{question.replace(' ', '  ')} ?", "answer": "0"}, *run.holdout()[:11]]
+rows = [{"question": f"what is{question.replace(' ', '  ')} ?", "answer": "0"}, *run.holdout[:11]]
 try:
-    gn.evaluate(run, gn.load_holdout(rows))
+    gn.evaluate(run, gn.evaluation.load_holdout(rows))
     refused = False
 except ValueError as error:
     refused = True
@@ -161,7 +161,7 @@ except ValueError as error:
 # Four things that must hold; each line says which one did not.
 
 # %%
-assert comparison.verdict == "better", comparison.sentence
+assert comparison.verdict == "better", f"Held-out: {comparison.sentence}"
 assert comparison.contamination.count == 0, comparison.contamination.sentence
 assert all(side.pass_at[SAMPLES][0] >= side.pass_at[1][0] for side in sampled), "more tries cannot hurt"
 assert refused, "a question that was trained on was let through"
@@ -181,6 +181,6 @@ print(f"It worked. {comparison.sentence}")
 # %% [markdown]
 # ## Next
 #
-# * Sets that others use too: `gn.load_holdout("gsm8k", limit=200)`, `"math-500"`, `"reasoning-gym:chain_sum"`.
+# * Sets that others use too: `gn.evaluation.load_holdout("gsm8k", limit=200)`, `"math-500"`, `"reasoning-gym:chain_sum"`.
 # * What you export is evaluated as it is: `gn.compare("base", "exports/my-model", task, run=run)`, and a `.gguf` file the same way.
-# * A number that does not come from this kit: `gn.write_harness_task` for lm-evaluation-harness. More in docs/evaluation.md.
+# * A number that does not come from this kit: `gn.evaluation.write_harness_task` for lm-evaluation-harness. More in docs/guide/evaluate.md.

@@ -63,7 +63,7 @@ DRIVE = ""  # @param {"type": "string"}
 
 # %%
 changes = {"learning_rate": 5e-4, "warmup_steps": 0, "max_completion_length": 40, "per_device_train_batch_size": 8}
-changes["run_root"] = gn.run_folder(DRIVE, report=print)
+changes["run_root"] = gn.machine.run_folder(DRIVE, report=print)
 settings = gn.open_run(RUN).settings if RUN else gn.preset("cpu", max_steps=STEPS, **changes)
 model, tokenizer = gn.load_model(settings)
 task = gn.load_task("arithmetic", settings, train_size=100, holdout_size=24, tokenizer=tokenizer)
@@ -81,7 +81,7 @@ run
 # Size, disk, memory, and what stands in the way, before anything is written.
 
 # %%
-gn.plan_export(run, ["merged", "adapter", "q8_0"], EXPORT_TO, overwrite=True)
+gn.export.plan_export(run, ["merged", "adapter", "q8_0"], EXPORT_TO, overwrite=True)
 
 # %% [markdown]
 # ## One model
@@ -97,14 +97,15 @@ merged
 # This is all that someone else needs to use it. The first of the ways below, run as printed:
 
 # %%
-ways = gn.inference_commands(merged)
+ways = gn.export.inference_commands(merged)
 ways
 
 # %%
 from transformers import logging, pipeline
 
 logging.set_verbosity_error()  # warnings about defaults that do not matter here
-question = run.holdout()[0]
+logging.disable_progress_bar()
+question = run.holdout[0]
 chat = pipeline("text-generation", model=str(merged.path))
 answer = chat(question["prompt"], max_new_tokens=settings.max_completion_length, do_sample=False)
 print(question["question"], "->", answer[0]["generated_text"][-1]["content"])
@@ -115,7 +116,7 @@ print(question["question"], "->", answer[0]["generated_text"][-1]["content"])
 # A few megabytes, for those who have the base model: vLLM serves many adapters on one base, and another training can go on from it.
 
 # %%
-adapter = gn.export_adapter(run, f"{EXPORT_TO}/adapter", overwrite=True)
+adapter = gn.export.export_adapter(run, f"{EXPORT_TO}/adapter", overwrite=True)
 adapter
 
 # %% [markdown]
@@ -128,7 +129,7 @@ adapter
 gguf = None
 try:
     gguf = gn.export_gguf(merged, f"{EXPORT_TO}/gguf", quantization="q8_0", overwrite=True)
-except gn.EnvironmentProblem as problem:
+except gn.machine.EnvironmentProblem as problem:
     print(problem)
 gguf
 
@@ -165,7 +166,7 @@ if gguf is not None:
 # Pick a run and formats, see what they need, watch, read what was verified. The lines under it are those of the cells above.
 
 # %%
-gn.ExportPanel(run, path=EXPORT_TO)
+gn.export.ExportPanel(run, path=EXPORT_TO)
 
 # %% [markdown]
 # ## To the Hub, if you want
@@ -175,11 +176,11 @@ gn.ExportPanel(run, path=EXPORT_TO)
 # afterwards. Log in with `hf auth login` in a terminal, or on Colab through its secrets; a token has no place in a notebook.
 
 # %%
-gn.plan_push(merged, PUSH_TO or "your-name/my-model")
+gn.export.plan_push(merged, PUSH_TO or "your-name/my-model")
 
 # %%
 if PUSH_TO:
-    print(gn.push_to_hub(merged, PUSH_TO))
+    print(gn.export.push_to_hub(merged, PUSH_TO))
 else:
     print("Nothing was sent: PUSH_TO is empty.")
 
@@ -191,7 +192,7 @@ else:
 
 # %%
 known = task if task.fingerprint == run.info["task"]["fingerprint"] else None
-bundle = gn.open_bundle(gn.write_bundle(run, f"{EXPORT_TO}/bundle.zip", task=known, overwrite=True))
+bundle = gn.scaleout.open_bundle(gn.scaleout.write_bundle(run, f"{EXPORT_TO}/bundle.zip", task=known, overwrite=True))
 bundle
 
 # %% [markdown]
@@ -202,7 +203,7 @@ bundle
 # %%
 assert merged.verification["passed"] and adapter.verification["passed"], "an export was kept that is not verified"
 assert gguf is None or (gguf.verification["passed"] and served is not None), "the GGUF file does not answer"
-assert not gn.plan_push(merged, "your-name/my-model").problems, "the folder is not fit for the Hub"
+assert not gn.export.plan_push(merged, "your-name/my-model").problems, "the folder is not fit for the Hub"
 named = [entry["name"] for entry in run.info["rewards"]]
 assert len(bundle.rewards) + len(bundle.missing_rewards) == len(named), "the bundle lost a reward without a word"
 print(f"It worked: merged and adapter verified, GGUF {'verified and served' if gguf else 'not made'}, bundle written.")
@@ -222,6 +223,6 @@ print(f"It worked: merged and adapter verified, GGUF {'verified and served' if g
 # %% [markdown]
 # ## Next
 #
-# * All about cards, pushing and bundles: docs/publishing.md.
-# * Serve the merged folder: `transformers serve`, or `vllm serve` on a GPU; the lines are in `gn.inference_commands(merged)`.
+# * All about cards, pushing and bundles: docs/guide/publish.md.
+# * Serve the merged folder: `transformers serve`, or `vllm serve` on a GPU; the lines are in `gn.export.inference_commands(merged)`.
 # * Is it better than the base? Notebook 03 compares on held-out questions.

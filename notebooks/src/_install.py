@@ -15,6 +15,6 @@ if importlib.util.find_spec("grpo_nb") is None:
         subprocess.run(["git", "clone", "--depth=1", "@REPOSITORY@", "grpo_nb_clone"], check=True)
     sys.path.insert(0, os.path.abspath("grpo_nb_clone"))
 
-from grpo_nb.installing import install
+from grpo_nb.machine import install
 
 install(report=print)

@@ -1,0 +1,72 @@
+"""What the benchmarks share: a measurement in a process of its own, its peak memory, and which machine it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+_MARK = "RESULT "
+
+
+def tell(result: Mapping[str, Any]) -> None:
+    """Give a result to the process that asked for it."""
+    print(_MARK + json.dumps(result), flush=True)
+
+
+def ask(
+    file: str,
+    *arguments: object,
+    env: Mapping[str, str] | None = None,
+    python: str | Path = sys.executable,
+    **more: Any,
+) -> dict[str, Any]:
+    """Run a script in a process of its own and return what it told.
+
+    Args:
+        file: The script, mostly `__file__` itself, or `-c`.
+        arguments: Its command line.
+        env: Variables to set besides those of this process.
+        python: Interpreter.
+        more: Further arguments of `subprocess.run`.
+
+    Raises:
+        SystemExit: It failed; with what it wrote.
+    """
+    command = [str(python), file, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})}, **more)
+    told = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
+    if done.returncode != 0 or not told:
+        raise SystemExit(
+            f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        )
+    return json.loads(told[-1].removeprefix(_MARK))
+
+
+def peak_gb() -> float:
+    """Peak memory of this process so far, 10^9 bytes. `ru_maxrss` is in KiB on Linux."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+def has_bfloat16_instructions() -> bool:
+    """As Unsloth asks on an x86 processor (unsloth_zoo/cpu/runtime.py, `cpu_bf16_supported`)."""
+    listing = Path("/proc/cpuinfo")
+    return listing.is_file() and bool({"amx_bf16", "avx512_bf16"} & set(listing.read_text().split()))
+
+
+def machine() -> str:
+    """This machine in a few words, for the head of a table."""
+    listing = Path("/proc/cpuinfo")
+    lines = listing.read_text().splitlines() if listing.is_file() else []
+    name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+    kind = "with" if has_bfloat16_instructions() else "without"
+    return f"{name}, {os.cpu_count()} cores, {kind} bfloat16 instructions, {platform.system()}"

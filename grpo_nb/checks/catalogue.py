@@ -1,0 +1,232 @@
+"""All that `check_rewards` can find: how bad each kind is, what it does to a training, and what mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from grpo_nb.core import excerpt
+
+Severity = Literal["note", "warning", "critical"]
+SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "note")
+WHOLE_SET = "all rewards together"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that is wrong or worth knowing, with the shortest completion that shows it."""
+
+    severity: Severity
+    """`critical`: the training fails or learns the wrong thing. `warning`: it learns less well. `note`: good to know."""
+    reward: str
+    kind: str
+    """A short name for the kind of finding, such as `several answers` or `prints`; for code, which should not read prose."""
+    what: str
+    example: str = ""
+    effect: str = ""
+    fix: str = ""
+
+    def __repr__(self) -> str:
+        example = f"\n    example: {self.example}" if self.example else ""
+        return (
+            f"{self.severity}: {self.reward}: {self.kind}: {self.what}{example}"
+            f"\n    in training: {self.effect}\n    fix: {self.fix}"
+        )
+
+
+def found(key: str, reward: str, what: str, tried: Sequence[str] = (), **changed: Any) -> Finding:
+    """Return a finding of the catalogue.
+
+    Args:
+        key: Its entry in the catalogue; the kind is what stands before the bracket.
+        reward: The name of the reward, or `WHOLE_SET`.
+        what: What was seen, with its numbers.
+        tried: Completions that show it; the shortest is the example.
+        changed: Fields that are other than in the catalogue.
+    """
+    known = CATALOGUE[key]
+    example = excerpt(min(tried, key=len)) if tried else ""
+    fields = {"kind": key.partition(" (")[0], **known._asdict(), **changed}
+    return Finding(reward=reward, what=what, example=example, **fields)
+
+
+class Kind(NamedTuple):
+    """What is always said of a kind of finding; where a part depends on what was seen, it is empty here."""
+
+    severity: Severity
+    effect: str
+    fix: str
+
+
+_STOPS = "the training stops at its first step"
+_NO_CALL = f"every call fails, {_STOPS}"
+_LEARNT = "the model learns this instead of the task"
+_PUNISHED = "the model is punished for being right"
+_REPEATS = "nested repeats such as (a+)+ or (.*)* in a regular expression? Bound them, or limit the time of a parser"
+_SLOW = "one such completion stops the training, or makes every step that has one as slow"
+_PARSING = "catch what your parsing can raise, by name, and return 0.0"
+_OPINION = "return None where there is no opinion, 0.0 where the completion earned nothing"
+_ONE_FORMAT = "give task and reward the same format"
+_UNPAID = "the reward stays 0 for completions that do what the prompt asks"
+_AT_END = "use \\s* at the end, or strip the completion"
+_IN_SLOT = "take the answer from its slot alone"
+
+# By kind, and in brackets its variant.
+CATALOGUE: dict[str, Kind] = {
+    # How it is called, and whether that changes anything.
+    "argument nobody passes": Kind(
+        "critical", _NO_CALL, "rename the argument, or add a column of that name to the data"
+    ),
+    "argument nobody passes (optional)": Kind(
+        "warning", "the reward never sees what it waits for", "rename the argument"
+    ),
+    "arguments refused": Kind("critical", _NO_CALL, "end its signature with **kwargs"),
+    "cannot be read": Kind("critical", _STOPS, "return a list of one float (or None) per completion"),
+    "raises (at once)": Kind("critical", _STOPS, "handle this completion: no text that a model can write may raise"),
+    "too slow to check": Kind("critical", _STOPS, "make it faster; a hung call stops the training for ever"),
+    "changes its inputs": Kind(
+        "critical",
+        "the next reward and the log see the changed text, so scores depend on the order of the rewards",
+        "work on a copy: text = completion[0]['content'], never assign into completions or columns",
+    ),
+    "prints": Kind(
+        "note",
+        "thousands of lines in the notebook, which then becomes slow",
+        "use log_extra or look at the completions log",
+    ),
+    "not repeatable": Kind(
+        "warning",
+        "the difference is noise in every advantage, or a memory of earlier calls that nobody asked for",
+        "no random numbers and no globals that calls change; seed from the text if a draw is needed",
+    ),
+    "depends on the order": Kind(
+        "critical",
+        "a completion is paid for its place in the batch, or for another one's answer",
+        "pair each completion with its own row: zip(completions, answer, strict=True), never answer[0]",
+    ),
+    "depends on neighbours": Kind(
+        "warning",
+        "the score depends on what else is in the batch, which changes with batch size and processes",
+        "score each completion for itself, unless comparing within a group is what you want",
+    ),
+    "fails in a thread": Kind(
+        "warning",
+        "none in TRL's own loop; wrong or missing scores in a thread pool, a server or an async trainer",
+        "no signal.alarm and no event loop of the main thread; for maths use grpo_nb.rewards.maths",
+    ),
+    "cannot be pickled": Kind(
+        "note",
+        "one process on one GPU works; a trainer in several processes that are spawned does not",
+        "define it with def at the top level of a module or cell",
+    ),
+    "no name": Kind("warning", "its curve is called rewards/<lambda>/mean", "define it with def"),
+    "slow": Kind("note", "", "score in a batch, or cache what does not depend on the completion"),
+    # What it returns.
+    "type of the scores": Kind(
+        "note", "none in TRL; other trainers and JSON files may refuse them", "return [float(score), ...]"
+    ),
+    "NaN score": Kind("warning", "TRL leaves the completion out of the sum, as if it had not been judged", _OPINION),
+    "infinite score": Kind("critical", "advantages of the whole group become 0 or NaN", _OPINION),
+    "no score": Kind(
+        "critical", "it never counts", "look at what makes it return None: mostly a column it cannot read"
+    ),
+    "constant": Kind(
+        "warning",
+        "no influence on any advantage: it is dead weight, or it looks for what your data never has",
+        "try it on one completion that it must pay, in the exact form of your prompt",
+    ),
+    "outside its range": Kind("warning", "weights chosen by its range are wrong", "correct the range, or the score"),
+    "rows without score": Kind("note", "these rows are not judged by it", "look at the gold answers of these rows"),
+    # Hostile text.
+    "raises": Kind("critical", "one such completion stops the training", _PARSING),
+    "raises (never in training)": Kind("note", "none in training: no model writes this", _PARSING),
+    "hangs": Kind("critical", _SLOW, _REPEATS),
+    "slow on hostile text (stopped)": Kind("warning", _SLOW, _REPEATS),
+    "slow on hostile text": Kind("warning", "every step that has one is as slow", "limit its time"),
+    "slow on very long text": Kind(
+        "note", "none while completions are cut at max_completion_length", "nothing, or a length limit at its start"
+    ),
+    "runs the answer as code": Kind(
+        "critical",
+        "whatever the model writes is run with your rights: it can set its own score, or delete your files",
+        "ast.literal_eval or json.loads in place of eval; gn.rewards for code runs it in the sandbox",
+    ),
+    # The right answer, by the form in which it is refused.
+    "right answer refused": Kind(
+        "critical", "these rows teach that being right does not pay", "look at how it reads these gold answers"
+    ),
+    "right answer refused (right)": Kind(
+        "critical", _PUNISHED, "take line breaks between the tags: \\s* and re.DOTALL"
+    ),
+    "right answer refused (right, newline)": Kind("warning", _PUNISHED, "strip the completion first"),
+    "right answer refused (right, one line)": Kind("warning", _PUNISHED, "use \\s* where you ask for a line break"),
+    "right answer refused (lines)": Kind("critical", _PUNISHED, "add re.DOTALL to its regular expressions"),
+    "right answer refused (unicode)": Kind("critical", _PUNISHED, "do not restrict what the reasoning may hold"),
+    "right answer refused (other number)": Kind("critical", _PUNISHED, _IN_SLOT),
+    "right answer refused (gold in reasoning)": Kind("critical", _PUNISHED, _IN_SLOT),
+    "right answer refused (white space)": Kind("warning", _PUNISHED, "strip the answer before comparing"),
+    "right answer refused (number form)": Kind(
+        "note", "a strict reward, if you mean it", "compare as numbers, unless the form is what you teach"
+    ),
+    # What is paid though it is not right.
+    "several answers": Kind("critical", _LEARNT, "compare the whole slot with the gold answer; never search in it"),
+    "contains the answer": Kind(
+        "critical", _LEARNT, "compare for equality, as numbers where they are numbers; not with `in`"
+    ),
+    "answer outside the slot": Kind("critical", _LEARNT, _IN_SLOT),
+    "retracted": Kind("critical", _LEARNT, "refuse completions with more than one answer slot"),
+    "paid for nothing": Kind("critical", _LEARNT, "no answer found must be 0.0"),
+    "judge persuaded": Kind("critical", _LEARNT, "show a judge the answer slot alone, or compare with the gold answer"),
+    "length pays": Kind("critical", _LEARNT, "bound what length can add, well below what being right adds"),
+    "near miss": Kind("critical", _LEARNT, "compare exactly, or state the tolerance"),
+    "upside down": Kind(
+        "critical", "the model learns to be wrong", "turn the comparison round, or the sign of its weight"
+    ),
+    # Form.
+    "another format": Kind("critical", "being right is never paid in the format that the prompt asks for", _ONE_FORMAT),
+    "another format (form)": Kind(
+        "warning",
+        "the model is drawn to a format that the prompt does not ask for, or never sees this reward",
+        _ONE_FORMAT,
+    ),
+    "format refused (newline wanted)": Kind("warning", "models stop after the last tag: the reward stays 0", _AT_END),
+    "format refused (layout)": Kind("critical", _UNPAID, "add re.DOTALL, and \\s* between the tags"),
+    "format refused (newline)": Kind("warning", "the score depends on how a model stops", _AT_END),
+    "format refused (lines)": Kind("critical", _UNPAID, "add re.DOTALL"),
+    "lenient": Kind(
+        "note",
+        "none where another reward asks for more",
+        "match the whole completion, each tag once, if you want it strict",
+    ),
+    "grows with length": Kind("note", "completions grow up to max_completion_length", "a target or a maximum instead"),
+    # All rewards together.
+    "same name twice": Kind("critical", "TRL logs the mean of both under one name: no curve shows either", ""),
+    "column name taken": Kind("critical", "every reward call fails: an argument is given twice", "rename the columns"),
+    "nothing tells right from wrong": Kind(
+        "critical",
+        "the model learns form at best; accuracy does not move but by luck",
+        "add a reward for the answer, such as gn.rewards.correctness()",
+    ),
+    "wrong pays as much as right": Kind(
+        "critical", "the model is not drawn to right answers", "look at the weights and their signs"
+    ),
+    "beats the right answer": Kind("critical", _LEARNT, "lower the weight of what pays here, or bound it"),
+    "dwarfs the answer": Kind(
+        "warning",
+        "advantages are scaled by the spread of the group: right and wrong look alike beside it",
+        "bound it (gn.rewards.clipped), or lower its weight",
+    ),
+    "form outweighs being right": Kind(
+        "warning",
+        "a wrong answer in perfect form beats a right one that is only in its slot",
+        "give the answer more weight than all rewards for form together",
+    ),
+    "little signal": Kind("warning", "they cost time and teach nothing", ""),
+    "case": Kind(
+        "critical",
+        "the reward no longer does what you kept the case for",
+        "mend the reward, or take the case out",
+    ),
+    "case (no such reward)": Kind("warning", "it was not run", "rename it"),
+}

@@ -1,0 +1,239 @@
+"""The baseline gate: sample some groups before training and say in words whether GRPO will get a signal.
+
+GRPO learns from differences within a group alone, so the share of groups whose totals differ is what counts here. Not covered:
+what the signal is worth, which only training shows, and rewards that pay for nonsense, which `check_rewards` looks for.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from grpo_nb.checks.advice import Advice, advise
+from grpo_nb.checks.groups import GROUP_SAID, Sampled, in_groups
+from grpo_nb.checks.probes import PLAIN, completion
+from grpo_nb.core import Cell, Drawn, Shown, Table, bold, escaped, facts, html_of, kept_modes, progress_bar, shorten
+from grpo_nb.rewards import RewardFunction, reward_list, reward_name, score
+from grpo_nb.settings import Settings, preset
+from grpo_nb.tasks import Task
+
+if TYPE_CHECKING:
+    import pandas
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_SHOWN_GROUPS = 12
+_CODE_STYLE = "white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;min-width:14em"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Baseline(Shown, Sampled):
+    """Groups sampled from a model before training, their scores, and what they show. Made by `baseline`."""
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words; it speaks of what was sampled and of what the interval allows, no more."""
+        counts, count = self.counts, len(self.groups)
+        low, high = self.useful_interval
+        rest = ", ".join(f"{n} {GROUP_SAID[kind]}" for kind, n in counts.items() if n and kind != "differs")
+        number = f"{counts['differs']} of {count}" if counts["differs"] else f"none of {count}"
+        text = (
+            f"{self.verdict}: in {number} groups of {self.num_generations} the totals differ "
+            f"(95 % interval {low:.0%} to {high:.0%} of groups){f'; {rest}' if rest else ''}. "
+        )
+        if self.verdict == "no signal":
+            return text + "On these prompts GRPO would have nothing to learn from."
+        silent = [r.name for r in self.rewards if r.weight and not r.groups_that_differ]
+        if silent:
+            text += f"No group differs in {' or '.join(silent)}: the differences come from the other rewards. "
+        elif len(self.rewards) > 1:
+            text += "By reward: " + ", ".join(f"{r.name} in {r.groups_that_differ}" for r in self.rewards) + ". "
+        return text + (
+            "There is something to learn from; what comes of it, training shows."
+            if self.verdict == "signal"
+            else "Some groups teach something, but the sample does not show that one in four does."
+        )
+
+    @functools.cached_property
+    def advice(self) -> tuple[Advice, ...]:
+        """What to change, with the numbers behind it and the line to write; the most important first."""
+        return advise(self)
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        """One row per completion: group, question, answer, completion, each reward, total, advantage, tokens, cut."""
+        import pandas
+
+        groups = pandas.DataFrame(
+            {"group": range(len(self.groups)), "question": self.questions, "answer": self.answers}
+        )
+        before = groups.loc[groups.index.repeat(self.num_generations)].reset_index(drop=True)
+        advantages = self.scores.advantages(self.num_generations)
+        after = pandas.DataFrame({"advantage": advantages, "tokens": self.tokens, "is_cut": self.is_cut})
+        return pandas.concat([before, self.scores.table, after], axis=1)
+
+    def _parts(self) -> Iterable[Any]:
+        yield bold(self.sentence)
+        yield facts(self._facts)
+        yield bold("Each reward")
+        rows = [
+            {
+                "reward": f"{r.name} x {r.weight:g}",
+                "mean, 95 % interval": r.estimate,
+                "lowest to highest": f"{_said(r.lowest)} to {_said(r.highest)}",
+                "spread in a group": _said(r.spread),
+                "groups that differ": f"{r.groups_that_differ} of {len(self.groups)}",
+                "a right answer gets": _said(r.right),
+                "an empty one gets": _said(r.empty),
+            }
+            for r in self.rewards
+        ]
+        yield Table([tuple(row.values()) for row in rows], tuple(rows[0]), narrow=range(len(rows[0])))
+        if self.advice:
+            advised = [(bold(a.kind), a.what, Cell(a.line, style=_CODE_STYLE)) for a in self.advice]
+            table = Table(advised, ("", "what the sample shows", "line to change"))
+            yield bold("What to change")
+            yield Drawn(table.html(), "\n".join(map(repr, self.advice)))
+        else:
+            yield "Nothing to change before training."
+        yield Drawn(html_of([bold("Group by group"), self._group_table]))
+        if (left := len(self.groups) - _SHOWN_GROUPS) > 0:
+            yield Drawn(html_of([Cell("", f"{left} more groups in <code>.table</code>.")]))
+
+    @property
+    def _facts(self) -> dict[str, str]:
+        count, settings = len(self.scores), self.settings
+        drawn = f"{len(self.groups)} prompts x {self.num_generations} completions"
+        return {
+            "sampled": f"{drawn}, temperature {settings.temperature:g}, seed {self.seed}",
+            "groups": "; ".join(f"{n} {GROUP_SAID[kind]}" for kind, n in self.counts.items() if n),
+            "total, 95 % interval": f"{self.total}{'' if self.total.interval else ', no interval from groups all alike'}",
+            "answer can be read": f"{round(self.slot_share * count)} of {count} completions ({self.slot_share:.0%})",
+            "cut at the limit": f"{sum(self.is_cut)} of {count} completions ({self.cut_share:.0%}), "
+            f"limit {settings.max_completion_length} tokens",
+            "length in tokens": ", ".join(f"{name} {value:.0f}" for name, value in self.lengths.items()),
+        }
+
+    @property
+    def _group_table(self) -> Table:
+        """The groups with their best and worst completion."""
+        has_worst, rows = self.counts["differs"] > 0, []
+        texts = in_groups(self.scores.completions, self.num_generations)
+        for group, completions in list(zip(self.groups, texts, strict=True))[:_SHOWN_GROUPS]:
+            ranked = sorted(zip(group.totals, completions, strict=True), key=_rank)
+            shown = [_completion(*ranked[-1])]
+            if has_worst:
+                shown.append(_completion(*ranked[0]) if group.kind == "differs" else "all the same")
+            question, gold = shorten(group.question, 200), shorten(group.answer, 80)
+            asked = Cell(f"{question} ({gold})", f"{escaped(question)}<br>gold: <b>{escaped(gold)}</b>")
+            rows.append((asked, "differ" if group.kind == "differs" else GROUP_SAID[group.kind], *shown))
+        head = ("best completion", "worst completion") if has_worst else ("a completion",)
+        return Table(rows, ("prompt", "totals", *head))
+
+
+def _rank(pair: tuple[float, str]) -> float:
+    return -math.inf if math.isnan(pair[0]) else pair[0]
+
+
+def _said(value: float) -> str:
+    return "none" if math.isnan(value) else f"{value:.2f}"
+
+
+def _completion(total: float, text: str) -> Cell:
+    said = shorten(text, 300) or "(empty)"
+    return Cell(said, f"<div style='{_CODE_STYLE}'>{escaped(said)}</div><b>total {_said(total)}</b>")
+
+
+def baseline(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    rewards: RewardFunction | Sequence[RewardFunction],
+    settings: Settings | None = None,
+    *,
+    prompts: int = 8,
+    num_generations: int | None = None,
+    seed: int | None = None,
+) -> Baseline:
+    """Sample some training prompts, a group each, as training would, score them, and say whether GRPO gets a signal.
+
+    The same seed gives the same result on the same machine. Model and random state are left as they were. The rewards are tried
+    on a right answer and on an empty completion first, so that one that cannot be called fails before anything is sampled.
+
+    Args:
+        model: As training would start from: with its untrained LoRA, or with an adapter to go on from.
+        tokenizer: Its tokenizer.
+        task: Prompts are drawn at random from its `train`; nothing of `holdout` is looked at.
+        rewards: As `train` takes them.
+        settings: Those of the training to come; `preset("auto")` if not given. Temperature, `top_p`, `top_k`, length limit
+            and group size are taken from it.
+        prompts: How many groups; fewer if there are not as many. More make the intervals narrower.
+        num_generations: Completions in a group, if not those of `settings`.
+        seed: Of the choice of prompts and of the sampling; that of `settings` if not given.
+
+    Raises:
+        ValueError: Fewer than 1 prompt or 2 completions, or rewards that TRL would mix up.
+        RewardError: A reward failed; the message names it and the completion.
+
+    Example, which takes half a minute on a CPU and needs the model:
+
+        gate = gn.baseline(model, tokenizer, task, rewards, settings)
+        assert gate.verdict != "no signal", gate.sentence
+    """
+    settings = settings or preset("auto")
+    size = settings.num_generations if num_generations is None else num_generations
+    seed = settings.seed if seed is None else seed
+    if prompts < 1 or size < 2:
+        raise ValueError(
+            f"prompts = {prompts}, num_generations = {size}: at least 1 prompt and 2 completions each are needed, for GRPO "
+            "compares the completions of a prompt with each other."
+        )
+    rewards = reward_list(rewards)
+    chosen = sorted(random.Random(seed).sample(range(len(task.train)), min(prompts, len(task.train))))
+    rows = [task.train[i] for i in chosen]
+    golds = [completion(task.format, PLAIN, row["answer"]) for row in rows]
+    right = score(rewards, golds, rows, tokenizer=tokenizer)
+    empty = score(rewards, [""] * len(rows), rows, tokenizer=tokenizer)
+    repeated = [row for row in rows for _ in range(size)]
+    sampled = _sample(model, tokenizer, [row["prompt"] for row in repeated], settings, size, seed)
+    scores = score(rewards, [c.text for c in sampled], repeated, completion_ids=[list(c.ids) for c in sampled])
+    return Baseline(
+        scores=scores,
+        num_generations=size,
+        questions=tuple(str(row["question"]) for row in rows),
+        answers=tuple(str(row["answer"]) for row in rows),
+        tokens=tuple(c.tokens for c in sampled),
+        is_cut=tuple(c.is_cut for c in sampled),
+        right=right,
+        empty=empty,
+        format=task.format,
+        settings=settings,
+        task_name=task.name,
+        has_example=any(turn["role"] == "assistant" for turn in rows[0]["prompt"]),
+        ranges={reward_name(r): tuple(r.range) for r in rewards if getattr(r, "range", None) is not None},
+        seed=seed,
+    )
+
+
+def _sample(model: Any, tokenizer: Any, prompts: list[Any], settings: Settings, size: int, seed: int) -> list[Any]:
+    import torch
+
+    from grpo_nb.generation import generate
+
+    bar = progress_bar(len(prompts), desc="baseline", unit="completion")
+    with bar, torch.random.fork_rng(), kept_modes(model):
+        torch.manual_seed(seed)
+        return generate(
+            model,
+            tokenizer,
+            prompts,
+            max_completion_length=settings.max_completion_length,
+            temperature=settings.temperature,
+            sampling=settings.sampling,
+            # Whole groups, so that the prompt of each is computed once.
+            batch_size=size * max(1, 64 // size),
+            progress=lambda done: bar.update(done - bar.n),
+        )

@@ -1,0 +1,260 @@
+"""Groups sampled before training, measured: totals, spread, lengths, each mean's interval, and whether they give a signal.
+
+The groups are the sampling units of every interval: completions of one prompt are too alike to count as independent.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from grpo_nb.rewards import Scores
+from grpo_nb.settings import Settings
+from grpo_nb.tasks import AnswerFormat
+
+Verdict = Literal["signal", "weak signal", "no signal"]
+GroupKind = Literal["differs", "all right", "all wrong", "all equal", "no score"]
+GROUP_SAID: dict[GroupKind, str] = {
+    "differs": "with different totals",
+    "all right": "all right",
+    "all wrong": "all wrong",
+    "all equal": "all equal, in between",
+    "no score": "without a score",
+}
+
+LEVEL = 0.95
+ENOUGH = 0.25
+"""Share of groups that must differ, at the interval's lower end, for "signal": at most four sampled for one that teaches."""
+NO_SPREAD = 1e-6
+"""Totals nearer than this are equal: beside TRL's 1e-4 under the advantage nothing is left, and float32 rounds away less."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over groups with its 95 % interval; None where the sample cannot say, with one group or all groups alike."""
+
+    mean: float
+    interval: tuple[float, float] | None
+
+    def __str__(self) -> str:
+        if self.interval is None:
+            return f"{self.mean:.2f}"
+        return f"{self.mean:.2f} ({self.interval[0]:.2f} to {self.interval[1]:.2f})"
+
+
+def estimate(groups: Sequence[Sequence[float]], bounds: tuple[float, float] | None = None) -> Estimate:
+    """Return the mean over groups and its 95 % t interval, within `bounds`; scores that are NaN are left out.
+
+    Student's t over the group means, because with eight groups a percentile bootstrap covers the truth less often than it says.
+
+    >>> estimate([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]).mean
+    0.5
+    """
+    from scipy import stats
+
+    means = [mean for mean in map(mean_of, groups) if not math.isnan(mean)]
+    # An infinite score has a mean and no interval; groups all alike say nothing of how much others would differ.
+    if len(means) < 2 or not all(map(math.isfinite, means)) or max(means) - min(means) <= NO_SPREAD:
+        return Estimate(mean_of(means), None)
+    low, high = stats.t.interval(LEVEL, len(means) - 1, mean_of(means), stats.sem(means))
+    if bounds is not None:
+        low, high = max(low, bounds[0]), min(high, bounds[1])
+    return Estimate(mean_of(means), (float(low), float(high)))
+
+
+def in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    return [values[start : start + size] for start in range(0, len(values), size)]
+
+
+def mean_of(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def deviation_of(values: Sequence[float]) -> float:
+    """Standard deviation with Bessel's correction, as TRL takes it; 0 where fewer than two scores are known."""
+    known = [value for value in values if not math.isnan(value)]
+    if len(known) < 2 or max(known) == min(known):
+        return 0.0
+    mean = sum(known) / len(known)
+    return math.sqrt(sum((value - mean) ** 2 for value in known) / (len(known) - 1))
+
+
+def kind_of(totals: Sequence[float], right: float, empty: float) -> GroupKind:
+    known = [total for total in totals if not math.isnan(total)]
+    if not known:
+        return "no score"
+    if len(known) > 1 and max(known) - min(known) > NO_SPREAD:
+        return "differs"
+    # Rewards that pay a right answer no more than nothing, such as those that run code, cannot say what right is.
+    if not right > empty + NO_SPREAD:
+        return "all equal"
+    if known[0] >= right - NO_SPREAD:
+        return "all right"
+    return "all wrong" if known[0] <= empty + NO_SPREAD else "all equal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardSpread:
+    """What one reward said of the sample."""
+
+    name: str
+    weight: float
+    estimate: Estimate
+    lowest: float
+    highest: float
+    """Over all completions; NaN where the reward gave None to all."""
+    spread: float
+    """Mean over the groups of the standard deviation within a group, unweighted."""
+    groups_that_differ: int
+    right: float
+    empty: float
+    """What it gives to a right answer in the format and to an empty completion, mean over the prompts; NaN for None."""
+
+    @property
+    def is_constant(self) -> bool:
+        """The same score for every completion of the sample."""
+        return self.highest - self.lowest <= NO_SPREAD
+
+
+@dataclass(frozen=True)
+class Group:
+    """The completions of one prompt: where they lie in the sample, and whether GRPO could learn from them."""
+
+    question: str
+    answer: str
+    totals: tuple[float, ...]
+    kind: GroupKind
+    """`all right` and `all wrong` are equal totals at that of a right answer in the format, or of an empty completion."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """Groups sampled from a model before training, with their scores."""
+
+    scores: Scores
+    """Of all completions, the completions of a group next to each other."""
+    num_generations: int
+    questions: tuple[str, ...]
+    answers: tuple[str, ...]
+    """Question and gold answer of each group."""
+    tokens: tuple[int, ...]
+    is_cut: tuple[bool, ...]
+    """Length of each completion, and whether it ended at the limit without an end token."""
+    right: Scores
+    empty: Scores
+    """For each group, what a right answer in the format gets, and an empty completion."""
+    format: AnswerFormat
+    settings: Settings
+    task_name: str = "task"
+    has_example: bool = False
+    """The prompts hold an assistant turn that shows the format."""
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Lowest and highest possible score of the rewards that declare them; no interval reaches beyond."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        groups = len(self.questions)
+        count = groups * self.num_generations
+        by_completion, by_group = (self.scores, self.tokens, self.is_cut), (self.answers, self.right, self.empty)
+        if not count or {*map(len, by_completion)} != {count} or {*map(len, by_group)} != {groups}:
+            raise ValueError(
+                f"{groups} groups of {self.num_generations} need {count} scores, lengths and marks, and one "
+                f"answer and reference each; there are {len(self.scores)}, {len(self.tokens)} and {len(self.is_cut)}."
+            )
+
+    # What was measured.
+
+    @functools.cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """Each group with its totals, and whether they differ."""
+        totals = in_groups(self.scores.totals, self.num_generations)
+        kinds = map(kind_of, totals, self.right.totals, self.empty.totals)
+        return tuple(map(Group, self.questions, self.answers, map(tuple, totals), kinds))
+
+    @functools.cached_property
+    def counts(self) -> dict[GroupKind, int]:
+        """How many groups there are of each kind; they add up to the number of groups."""
+        return {kind: sum(group.kind == kind for group in self.groups) for kind in GROUP_SAID}
+
+    @functools.cached_property
+    def useful_interval(self) -> tuple[float, float]:
+        """95 % Wilson interval of the share of groups that differ."""
+        from scipy.stats import binomtest
+
+        found = binomtest(self.counts["differs"], len(self.groups)).proportion_ci(LEVEL, method="wilson")
+        return float(found.low), float(found.high)
+
+    @functools.cached_property
+    def total(self) -> Estimate:
+        """Mean weighted total."""
+        bounds = None
+        if set(self.scores.weights) <= set(self.ranges):
+            ends = [sorted(w * end for end in self.ranges[name]) for name, w in self.scores.weights.items()]
+            bounds = (sum(low for low, _ in ends), sum(high for _, high in ends))
+        return estimate(in_groups(self.scores.totals, self.num_generations), bounds)
+
+    @functools.cached_property
+    def rewards(self) -> tuple[RewardSpread, ...]:
+        """Each reward's mean, range and spread within groups."""
+        return tuple(self._spread_of(name) for name in self.scores.values)
+
+    def _spread_of(self, name: str) -> RewardSpread:
+        values = self.scores.values[name]
+        groups = in_groups(values, self.num_generations)
+        known = [value for value in values if not math.isnan(value)]
+        deviations = [deviation_of(group) for group in groups]
+        return RewardSpread(
+            name=name,
+            weight=self.scores.weights[name],
+            estimate=estimate(groups, self.ranges.get(name)),
+            lowest=min(known, default=math.nan),
+            highest=max(known, default=math.nan),
+            spread=mean_of(deviations),
+            groups_that_differ=sum(deviation > NO_SPREAD for deviation in deviations),
+            right=mean_of(self.right.values[name]),
+            empty=mean_of(self.empty.values[name]),
+        )
+
+    @property
+    def cut_share(self) -> float:
+        """Share of completions that reached the length limit without an end."""
+        return sum(self.is_cut) / len(self.is_cut)
+
+    @functools.cached_property
+    def slot_share(self) -> float:
+        """Share of completions with one answer slot that can be read: without it no reward for answers pays."""
+        return sum(self.format.extract(text) is not None for text in self.scores.completions) / len(self.scores)
+
+    @functools.cached_property
+    def tagged(self) -> tuple[bool, ...]:
+        """For each completion, whether any mark of the format stands in it."""
+        return tuple(any(tag in text for tag in self.format.tags) for text in self.scores.completions)
+
+    @functools.cached_property
+    def lengths(self) -> dict[str, float]:
+        """Quantiles of the length in tokens; a completion that was cut counts with the limit."""
+        import numpy
+
+        names = ("shortest", "10 %", "median", "90 %", "longest")
+        return dict(zip(names, map(float, numpy.quantile(self.tokens, (0, 0.1, 0.5, 0.9, 1))), strict=True))
+
+    def useful_share_of(self, size: int) -> float:
+        """Return the share of groups that would have differed had each been a random `size` of its completions. Exact."""
+        shares = []
+        for group in in_groups(self.scores.totals, self.num_generations):
+            levels = collections.Counter(math.nan if math.isnan(value) else round(value / NO_SPREAD) for value in group)
+            alike = sum(math.comb(count, size) for count in levels.values())
+            shares.append(1 - alike / math.comb(len(group), size))
+        return sum(shares) / len(shares)
+
+    @property
+    def verdict(self) -> Verdict:
+        """`no signal`: no group differs. `signal`: at least one group in four does at the interval's lower end. Else weak."""
+        if self.counts["differs"] == 0:
+            return "no signal"
+        return "signal" if self.useful_interval[0] >= ENOUGH else "weak signal"

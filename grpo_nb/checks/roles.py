@@ -1,0 +1,111 @@
+"""What a reward makes of the probes: its role on the controls, and the findings that follow.
+
+Every judgement is relative to the reward's own controls. "Paid" means more than half way from the best wrong answer to the
+right one in the same words and format, so that length shaping and partial credit do not look like holes, and a reward that
+does not look at the answer at all is not blamed for paying a wrong one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from grpo_nb.checks.contract import Outcome
+from grpo_nb.checks.probes import Probe
+
+TELLS = "tells right from wrong"
+FORM = "pays for form, whatever the answer"
+OTHER = "depends neither on the answer nor on the format"
+LAYOUTS = ("", ", newline", ", one line", ", slot only")
+
+
+@dataclass
+class Results:
+    """What one reward gave for every probe."""
+
+    outcomes: dict[Probe, Outcome] = field(default_factory=dict)
+
+    @property
+    def scored(self) -> list[tuple[Probe, float]]:
+        """The probes for which it gave a score; NaN where that is None."""
+        return [(probe, outcome.scores[0]) for probe, outcome in self.outcomes.items() if outcome.scores]
+
+    def scores(self, kind: str, row: int) -> list[tuple[Probe, float]]:
+        """The scored probes of a kind on a row."""
+        return [(probe, score) for probe, score in self.scored if probe.kind == kind and probe.row == row]
+
+    def texts(self, kind: str, row: int) -> list[str]:
+        """The scored completions of a kind on a row."""
+        return [probe.text for probe, _ in self.scores(kind, row)]
+
+    def best(self, kind: str, row: int) -> float:
+        """The highest score of a kind on a row; NaN if there is none."""
+        known = [score for _, score in self.scores(kind, row) if not math.isnan(score)]
+        return max(known, default=math.nan)
+
+    def finite(self, *, is_short: bool = False) -> list[float]:
+        """All scores that are numbers; or only over texts of a length that a trainer samples."""
+        return [score for probe, score in self.scored if math.isfinite(score) and not (is_short and probe.is_long)]
+
+    def spread(self) -> float:
+        """Highest minus lowest score, over texts of a length that a trainer samples."""
+        known = self.finite(is_short=True)
+        return max(known, default=0.0) - min(known, default=0.0)
+
+    @property
+    def seconds(self) -> list[tuple[float, Probe]]:
+        """The time of each completion that was scored and has a length that a trainer samples."""
+        return [(o.seconds, probe) for probe, o in self.outcomes.items() if o.scores and not probe.is_long]
+
+    @property
+    def epsilon(self) -> float:
+        """Scores that are nearer than this are the same."""
+        return 1e-3 * max(1e-3, self.spread())
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a reward was seen to do on the controls."""
+
+    kind: str
+    layout: str = ""
+    """The layout of a completion in which it does so best."""
+    pairs: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    """For `TELLS`: the score of the right answer and of the best wrong one, by the rows on which it tells them apart."""
+
+    @property
+    def gap(self) -> float:
+        """For `TELLS`: the mean of right minus best wrong."""
+        return sum(right - wrong for right, wrong in self.pairs.values()) / len(self.pairs)
+
+
+def find_role(results: Results, rows: Sequence[int]) -> Role:
+    """Say what a reward does on the controls: whether right beats every wrong answer in the same words."""
+    epsilon, best = results.epsilon, Role(OTHER)
+    for layout in LAYOUTS:
+        pairs = {}
+        for row in rows:
+            right, wrong = results.best(f"right{layout}", row), results.best(f"wrong{layout}", row)
+            wrong = min(results.finite(), default=0.0) if math.isnan(wrong) else wrong
+            if right - wrong > epsilon:
+                pairs[row] = (right, wrong)
+        if len(pairs) * 2 >= len(rows) and len(pairs) > len(best.pairs):
+            best = Role(TELLS, layout, pairs)
+    if best.kind == TELLS:
+        return best
+    for layout in LAYOUTS[:3]:
+        if all(results.best(f"right{layout}", row) - results.best("prose", row) > epsilon for row in rows):
+            score = sum(results.best(f"right{layout}", row) for row in rows)
+            if best.kind != FORM or score > sum(results.best(f"right{best.layout}", row) for row in rows) + epsilon:
+                best = Role(FORM, layout)
+    return best
+
+
+def is_paid(role: Role, probe: Probe, score: float) -> bool:
+    """Say whether a telling reward takes this completion for right."""
+    if probe.row not in role.pairs:
+        return False
+    right, wrong = role.pairs[probe.row]
+    # Near answers may earn part of the score, where closeness means something; but not as good as all of it.
+    return score > (right - 0.1 * (right - wrong) if probe.kind == "off by one" else (right + wrong) / 2)

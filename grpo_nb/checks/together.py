@@ -1,0 +1,139 @@
+"""What shows only when all rewards are looked at together: names, columns, weights, and what the weighted total pays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from grpo_nb.checks.catalogue import WHOLE_SET, Finding, found
+from grpo_nb.checks.contract import TRL_ARGUMENTS
+from grpo_nb.checks.probes import REFUSED, Probe
+from grpo_nb.checks.roles import TELLS, Results, Role, is_paid
+from grpo_nb.rewards import RewardFunction, reward_name
+
+Seen = Mapping[str, tuple[Results, Role]]
+# Near answers, and what a lax reading of several takes for right: said of the reward that does so, not of the total.
+_LAX = {
+    "hedge, gold first",
+    "equation",
+    "equation, gold first",
+    "retracted in the slot",
+    "retracted",
+    "gold after wrong slot",
+    "off by one",
+    "echo of the prompt",
+}
+
+
+def check_names(rewards: Sequence[RewardFunction], columns: Sequence[str]) -> list[Finding]:
+    """A name that two rewards have, and data columns named as what TRL passes itself."""
+    findings, names = [], [reward_name(reward) for reward in rewards]
+    for name in dict.fromkeys(names):
+        if (count := names.count(name)) > 1:
+            mend = f"set __name__ of one: reward.__name__ = '{name}_2'"
+            findings.append(found("same name twice", WHOLE_SET, f"{count} rewards are named {name!r}", fix=mend))
+    clash = [column for column in columns if column in TRL_ARGUMENTS and column != "completion_ids"]
+    if clash:
+        what = f"the data has columns {clash}, TRL's own argument names"
+        findings.append(found("column name taken", WHOLE_SET, what))
+    return findings
+
+
+def check_set(seen: Seen, weights: Mapping[str, float], rows: Sequence[int]) -> list[Finding]:
+    """What the weighted total pays: GRPO learns from nothing else.
+
+    Args:
+        seen: Of all rewards what they gave and do.
+        weights: Of all.
+        rows: That were tried.
+    """
+    telling = [name for name, (_, role) in seen.items() if role.kind == TELLS and weights[name]]
+    if not telling:
+        what = "no reward gives the gold answer more than a wrong one in the same words and format"
+        return [found("nothing tells right from wrong", WHOLE_SET, what)]
+    totals = _totals(seen, weights)
+    rows = [row for row in rows if any(row in seen[name][1].pairs for name in telling)]
+
+    def best(kind: str, row: int) -> float:
+        return max((total for p, total in totals if p.kind == kind and p.row == row), default=math.nan)
+
+    def gap(pair: tuple[float, float]) -> float:
+        return -math.inf if math.isnan(pair[0] - pair[1]) else pair[0] - pair[1]
+
+    layouts = ("", ", one line", ", newline")
+    pairs = {row: max(((best(f"right{x}", row), best(f"wrong{x}", row)) for x in layouts), key=gap) for row in rows}
+    for right, wrong in pairs.values():
+        if not right > wrong:
+            what = f"with these weights a right answer has a total of {right:.3g}, a wrong one {wrong:.3g}"
+            return [found("wrong pays as much as right", WHOLE_SET, what)]
+    findings = _check_weights(seen, weights, telling, rows)
+    # What the reward for the answer pays itself has been said of that reward.
+    known = {
+        probe.kind
+        for results, role in (seen[name] for name in telling)
+        for probe, score in results.scored
+        if is_paid(role, probe, score)
+    }
+    beaten = [
+        (probe, total)
+        for probe, total in totals
+        if probe.row in pairs
+        and probe.family not in ("", REFUSED)
+        and probe.kind not in _LAX | known
+        and total >= pairs[probe.row][0] - 0.05 * gap(pairs[probe.row])
+    ]
+    if beaten:
+        beaters = ", ".join(sorted({probe.kind for probe, _ in beaten}))
+        probe, total = min(beaten, key=lambda entry: len(entry[0].text))
+        what = f"a total of {total:.3g} for {beaters}, the right answer has {pairs[probe.row][0]:.3g}"
+        findings.append(found("beats the right answer", WHOLE_SET, what, [probe.text]))
+    return findings
+
+
+def _totals(seen: Seen, weights: Mapping[str, float]) -> list[tuple[Probe, float]]:
+    """The weighted total of every probe that all rewards were tried on and none failed on."""
+    parts: dict[Probe, list[float]] = {}
+    for name, (results, _) in seen.items():
+        for probe, score in results.scored:
+            parts.setdefault(probe, []).append(weights[name] * score)
+    return [
+        (probe, sum(v for v in values if not math.isnan(v)))
+        for probe, values in parts.items()
+        if len(values) == len(seen) and not all(math.isnan(v) for v in values)
+    ]
+
+
+def _check_weights(
+    seen: Seen, weights: Mapping[str, float], telling: Sequence[str], rows: Sequence[int]
+) -> list[Finding]:
+    answer = sum(abs(weights[name]) * seen[name][1].gap for name in telling)
+    findings, form = [], {}
+    for name, (results, role) in seen.items():
+        if role.kind == TELLS:
+            continue
+        gains = [results.best(f"right{role.layout}", row) - results.best("right, slot only", row) for row in rows]
+        form[name] = weights[name] * max((g for g in gains if not math.isnan(g)), default=0.0)
+        spread = abs(weights[name]) * results.spread()
+        if spread > 10 * answer:
+            what = f"times its weight it spreads over {spread:.3g}, while being right adds {answer:.3g}"
+            findings.append(found("dwarfs the answer", name, what))
+    earning = {name: gain for name, gain in form.items() if gain > 0}
+    if sum(earning.values()) >= answer:
+        adds = f"perfect form adds {sum(earning.values()):.3g} ({', '.join(earning)})"
+        findings.append(found("form outweighs being right", WHOLE_SET, f"{adds}, the right answer {answer:.3g}"))
+    return findings
+
+
+def silent_share(pass_rate: float, size: int) -> float:
+    """Return the expected share of groups that are all right or all wrong."""
+    return pass_rate**size + (1 - pass_rate) ** size
+
+
+def check_signal(pass_rate: float, size: int) -> list[Finding]:
+    """Groups that will mostly be all right or all wrong."""
+    share = silent_share(pass_rate, size)
+    if share <= 0.5:
+        return []
+    harder = "easier prompts or an example turn" if pass_rate < 0.5 else "harder prompts"
+    what = f"at a pass rate of {pass_rate:.0%}, {share:.0%} of groups of {size} are all right or all wrong"
+    return [found("little signal", WHOLE_SET, what, fix=f"{harder}, or a larger num_generations")]

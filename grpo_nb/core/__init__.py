@@ -1,0 +1,127 @@
+"""What every room needs and no user calls: text, folders that appear whole, processes, random state, deadlines,
+and how objects, views and widgets show themselves.
+
+Nothing here knows of models, data or runs; a helper that serves one room stands in that room.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grpo_nb.core.deadlines import run_in_thread, run_with_deadline
+from grpo_nb.core.doors import lazy_names
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.files import (
+    check_target,
+    free_path,
+    made_once,
+    put_in_place,
+    set_aside,
+    shown_path,
+    staged_file,
+    staged_folder,
+    target_of,
+    target_problem,
+    write_bytes,
+    write_json,
+    write_text,
+)
+from grpo_nb.core.markdown import fence, plain, span, table
+from grpo_nb.core.pages import code_line, errors_view, heading, last_lines, page, render, style, title
+from grpo_nb.core.processes import ChildError, LineProcess, run_command, run_script
+from grpo_nb.core.progress import is_notebook, progress_bar
+from grpo_nb.core.randomness import kept_modes, kept_random_state, random_state, restore_random_state
+from grpo_nb.core.tables import (
+    Cell,
+    Drawn,
+    Listing,
+    Part,
+    Shown,
+    Table,
+    as_written,
+    bold,
+    code,
+    escaped,
+    facts,
+    html_of,
+    text_of,
+)
+from grpo_nb.core.text import displayable, excerpt, prompt_lengths, shorten
+from grpo_nb.core.writers import liveness, process_identity, writing_here
+
+if TYPE_CHECKING:
+    from grpo_nb.core.panels import Panel, WeightBoxes, above, button, in_panel, label, line, section, view
+
+__all__ = [
+    "Cell",
+    "ChildError",
+    "Drawn",
+    "EnvironmentProblem",
+    "LineProcess",
+    "Listing",
+    "Panel",
+    "Part",
+    "Shown",
+    "Table",
+    "WeightBoxes",
+    "above",
+    "as_written",
+    "bold",
+    "button",
+    "check_target",
+    "code",
+    "code_line",
+    "displayable",
+    "errors_view",
+    "escaped",
+    "excerpt",
+    "facts",
+    "fence",
+    "free_path",
+    "heading",
+    "html_of",
+    "in_panel",
+    "is_notebook",
+    "kept_modes",
+    "kept_random_state",
+    "label",
+    "last_lines",
+    "lazy_names",
+    "line",
+    "liveness",
+    "made_once",
+    "page",
+    "plain",
+    "process_identity",
+    "progress_bar",
+    "prompt_lengths",
+    "put_in_place",
+    "random_state",
+    "render",
+    "restore_random_state",
+    "run_command",
+    "run_in_thread",
+    "run_script",
+    "run_with_deadline",
+    "section",
+    "set_aside",
+    "shorten",
+    "shown_path",
+    "span",
+    "staged_file",
+    "staged_folder",
+    "style",
+    "table",
+    "target_of",
+    "target_problem",
+    "text_of",
+    "title",
+    "view",
+    "write_bytes",
+    "write_json",
+    "write_text",
+    "writing_here",
+]
+
+_OF_PANELS = ("Panel", "WeightBoxes", "above", "button", "in_panel", "label", "line", "section", "view")
+__getattr__ = lazy_names(__name__, {"panels": _OF_PANELS})

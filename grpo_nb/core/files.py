@@ -1,0 +1,261 @@
+"""Files and folders made beside their place and put there when finished: whatever ends the process, nothing looks half-done.
+
+What is staged is `.NAME.partial-WHO`, and the folder that it replaces waits as `.NAME.replaced-WHO` for the two renames
+between it and its end. WHO tells the process that made it from all others, so that what a killed process left behind is
+recognised and cleared by the next export to the same place, and what a living one is making never is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.core.writers import liveness, process_identity, writing_here
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON whole or not at all; what JSON does not know is written as its text."""
+    write_text(path, json.dumps(value, indent=2, default=str) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text (UTF-8) whole or not at all."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write bytes whole or not at all."""
+    with staged_file(path) as staged:
+        staged.write_bytes(data)
+
+
+@contextlib.contextmanager
+def staged_file(target: Path) -> Iterator[Path]:
+    """Yield a path beside `target` to write to, which takes its place when the block ends, and is gone when it fails.
+
+    A reader or a crash sees the old file or the new one; on a full disk no leftover is in the way.
+    """
+    staged = _staged_path(target, "partial")
+    try:
+        yield staged
+        staged.replace(target)
+    finally:
+        staged.unlink(missing_ok=True)
+
+
+def made_once(folder: Path, proof: str, fill: Callable[[Path], None]) -> Path:
+    """Return a folder of a cache; where it has no file `proof`, it is filled first.
+
+    Of several processes that fill it at the same time the first counts, for their results are the same.
+    """
+    if (folder / proof).is_file():
+        return folder
+    with staged_folder(folder) as staged:
+        fill(staged)
+        try:
+            staged.rename(folder)
+        except OSError:
+            if not (folder / proof).is_file():
+                raise
+    return folder
+
+
+def free_path(path: Path, mark: str = "-", first: int = 2) -> Path:
+    """Return a path that is free: this one, or the same with a mark and the first free number.
+
+    >>> free_path(Path("/nowhere/run"))
+    PosixPath('/nowhere/run')
+    """
+    free, number = path, first
+    while free.exists():
+        free = path.with_name(f"{path.name}{mark}{number}")
+        number += 1
+    return free
+
+
+def set_aside(path: Path, name: str) -> Path:
+    """Rename what is at `path` within its folder, in the place of what had that name, and return where it is."""
+    aside = path.with_name(name)
+    if aside.exists():
+        _remove(aside)
+    return path.rename(aside)
+
+
+def shown_path(path: Path) -> Path:
+    """The path as one would type it here: relative if it lies below the working directory."""
+    return path.relative_to(Path.cwd()) if path.is_absolute() and path.is_relative_to(Path.cwd()) else path
+
+
+@contextlib.contextmanager
+def staged_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder beside `target`, cleared away when the block is left, unless `put_in_place` has moved it.
+
+    What dead processes left behind for the same target is cleared first.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    clear_leftovers(target)
+    staged = _staged_path(target, "partial")
+    # Noted before it is there: another thread of this process must not take it for a leftover either.
+    with writing_here(staged):
+        staged.mkdir()
+        try:
+            yield staged
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+
+
+def target_of(path: str | Path) -> Path:
+    """Return the folder that a path from a user names: `~` is their home, and a link is what it points to.
+
+    Renaming onto a link would replace the link: an export meant for the disk behind it would lie on this one.
+    """
+    target = Path(path).expanduser()
+    return target.resolve() if target.is_symlink() else target
+
+
+def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
+    """Rename a finished folder to `target`; one that is there is set aside first, and deleted last.
+
+    A folder cannot take the name of another in one step. Killed between the two renames, both are still there, complete,
+    and the next export to the same place puts the old one back (`clear_leftovers`).
+
+    Args:
+        staged: From `staged_folder`, or a file.
+        target: Where it goes.
+        overwrite: Whether something may be there: an export takes minutes, in which another one can have come first.
+
+    Raises:
+        FileExistsError: Something is there and `overwrite` is false.
+    """
+    if not overwrite and _is_taken(target):
+        raise FileExistsError(
+            f"{str(target)!r} was made by somebody else while this export ran, and is kept; this one is not. Choose another "
+            "folder, or say overwrite=True."
+        )
+    if not target.exists():
+        staged.rename(target)
+        return
+    aside = _staged_path(target, "replaced")
+    with writing_here(aside):
+        target.rename(aside)
+        try:
+            staged.rename(target)
+        except BaseException:
+            aside.rename(target)
+            raise
+        _remove(aside)
+
+
+def clear_leftovers(target: Path) -> list[Path]:
+    """Remove what dead processes left beside `target`; put back a folder that one of them had set aside.
+
+    Returns:
+        What was removed or put back.
+    """
+    cleared = []
+    for found in sorted(target.parent.glob(f".{_escaped(target.name)}.*-*")):
+        kind, _, owner = found.name.removeprefix(f".{target.name}.").partition("-")
+        if kind not in ("partial", "replaced") or _is_alive(owner, found):
+            continue
+        if kind == "replaced" and not target.exists():
+            found.rename(target)
+        else:
+            _remove(found)
+        cleared.append(found)
+    return cleared
+
+
+def _staged_path(target: Path, kind: str) -> Path:
+    who = process_identity()
+    owner = f"{_short(who['host'])}.{_short(who['boot'])}.{who['pid']}.{who['process_start']}"
+    names = (target.parent / f".{target.name}.{kind}-{owner}.{count}" for count in range(10_000))
+    return next(name for name in names if not name.exists())
+
+
+def _is_alive(owner: str, path: Path) -> bool:
+    """Whether the process of a folder is there; one of another machine, which cannot be asked, counts as alive."""
+    here = process_identity()
+    fields = owner.split(".", 3)
+    if len(fields) != 4 or not fields[2].isdigit():
+        return True  # not a name that was made here
+    host, boot, pid, rest = fields
+    if host != _short(here["host"]):
+        return True
+    start = rest.rpartition(".")[0]
+    info: dict[str, Any] = {
+        "pid": int(pid),
+        "process_start": None if start == "None" else float(start),
+        "host": here["host"],
+        "boot": here["boot"] if boot == _short(here["boot"]) else "before",
+    }
+    return liveness(info, path) != "crashed"
+
+
+def _short(text: str | None) -> str:
+    return hashlib.sha256(str(text).encode()).hexdigest()[:8]
+
+
+def _escaped(name: str) -> str:
+    """A name for `glob`, in which brackets, stars and question marks stand for themselves."""
+    return "".join(f"[{c}]" if c in "[*?" else c for c in name)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _is_taken(target: Path) -> bool:
+    return target.exists() and (not target.is_dir() or any(target.iterdir()))
+
+
+def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> None:
+    """Refuse a target that would have to be overwritten without being told to, or cannot be written.
+
+    Args:
+        target: From `target_of`.
+        overwrite: Whether something may be there.
+        needed: Folders that must not go with it: the run itself, its base model.
+
+    Raises:
+        FileExistsError: Something is there and `overwrite` is false, or what is there holds something that is needed.
+        PermissionError: Its folder cannot be written.
+    """
+    problem = target_problem(target, overwrite, needed)
+    if problem is not None:
+        raise problem
+
+
+def target_problem(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> OSError | None:
+    """What stands in the way of making a folder at `target`, or None."""
+    real = target.resolve()
+    held = next((path for path in (*needed, Path.cwd()) if path.resolve().is_relative_to(real)), None)
+    if target.exists() and held is not None:
+        return FileExistsError(
+            f"{str(target)!r} is or holds {str(held)!r}, which would be gone with it. Choose another folder."
+        )
+    if not overwrite and _is_taken(target):
+        return FileExistsError(f"{str(target)!r} exists. Choose another folder, or say overwrite=True.")
+    parent = target.absolute().parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        return NotADirectoryError(
+            f"{str(parent)!r} is a file, so {str(target)!r} cannot be made. Choose another folder."
+        )
+    if not os.access(parent, os.W_OK | os.X_OK) or _is_read_only(parent):
+        return PermissionError(f"the folder {str(parent)!r} cannot be written. Choose another folder for the export.")
+    return None
+
+
+def _is_read_only(folder: Path) -> bool:
+    # The administrator passes `access` everywhere, also on a disk that was mounted read-only.
+    return hasattr(os, "statvfs") and bool(os.statvfs(folder).f_flag & os.ST_RDONLY)

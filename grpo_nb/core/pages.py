@@ -1,0 +1,117 @@
+"""What the views with a layout of their own share: templates that escape everything, style sheets, headings, lines of code.
+
+Needs no ipywidgets: a view is HTML that a saved page holds too. The widgets around such views are in `grpo_nb.core.panels`.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_nb.core.markdown import fence, plain, span
+from grpo_nb.core.text import displayable, shorten
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_TRACEBACK_LINES = 8
+
+
+@functools.cache
+def _environment(is_markdown: bool = False) -> Environment:
+    import jinja2
+    from markupsafe import Markup
+
+    escaped = plain if is_markdown else displayable
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("grpo_nb", "."),
+        autoescape=not is_markdown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+        # Autoescape makes text safe for HTML; a lone surrogate or NUL, which a model may write, no notebook can hold.
+        finalize=lambda value: value if isinstance(value, Markup) else escaped(str(value)),
+    )
+    if is_markdown:
+        made.filters["span"] = lambda text: Markup(span(text))
+        made.filters["fence"] = lambda text, language="": Markup(fence(text, language))
+    return made
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a template of a room filled in. Everything is escaped, but what the template itself marks as `safe`.
+
+    Args:
+        template: As `lab/templates/scores.jinja`, under the package's folder. A template takes headings and lines of code
+            from `core/templates/parts.jinja`. In one whose name ends in `.md.jinja`, values are made plain Markdown, or with
+            the filters `span` and `fence` code; what macros of it return would be escaped again.
+        values: Every name the template uses; one that is missing raises.
+    """
+    return _environment(template.endswith(".md.jinja")).get_template(template).render(values)
+
+
+def _part(name: str, *values: Any, **more: Any) -> str:
+    return str(getattr(_environment().get_template("core/templates/parts.jinja").module, name)(*values, **more))
+
+
+@functools.cache
+def style(*sheets: str) -> str:
+    """Return the panels' style sheet, with those of a room (as `runs/viewer.css`) behind it."""
+    package = resources.files("grpo_nb")
+    return "\n".join(
+        [
+            "<style>",
+            *((package / sheet).read_text("utf-8").strip() for sheet in ("core/panels.css", *sheets)),
+            "</style>",
+        ]
+    )
+
+
+def title(text: str) -> str:
+    """Return the title of a panel."""
+    return _part("title", text)
+
+
+def heading(text: str, explanation: str = "") -> str:
+    """Return the heading of a section, with one sentence about it."""
+    return _part("heading", text, explanation)
+
+
+def code_line(line: str, label: str = "the same in code") -> str:
+    """Return the line of code that stands under a view."""
+    return _part("code_line", line, label)
+
+
+def last_lines(error: BaseException, limit: int = _TRACEBACK_LINES) -> str:
+    """Return the end of an error's traceback, without the kit's own calls where there are others."""
+    frames = traceback.extract_tb(error.__traceback__)
+    # The kit's own calls around a reward tell its author nothing, unless there is nothing else.
+    theirs = [frame for frame in frames if not Path(frame.filename).is_relative_to(Path(__file__).parent.parent)]
+    lines = "".join([*traceback.format_list(theirs or frames), *traceback.format_exception_only(error)]).splitlines()
+    # Python's underlines would take half of the few lines that are shown.
+    lines = [line for line in lines if set(line) - set(" ^~")]
+    return displayable("\n".join(lines[-limit:]))
+
+
+def errors_view(errors: Sequence[BaseException]) -> str:
+    """Return what failed, with the end of its traceback. Empty without errors."""
+    return "".join(
+        _part("error", type(error).__name__, shorten(str(error), 600), last_lines(error)) for error in errors
+    )
+
+
+def page(name: str, parts: Sequence[tuple[str, Sequence[str]]], *sheets: str, classes: str = "") -> str:
+    """Return a panel that can only be read, for pages that show no widgets.
+
+    Args:
+        name: Its title.
+        parts: Headings, and the views (HTML) under each; what has no view is left out.
+        sheets: Style sheets as for `style`.
+        classes: CSS classes beside that of every panel.
+    """
+    held = [(heading, "".join(views)) for heading, views in parts if any(views)]
+    return _part("page", style(*sheets), name, held, classes)

@@ -1,0 +1,220 @@
+"""Programs run as children of this process: ended with it, limited in time, and what they said when they failed.
+
+Not here: the sandbox's workers, which are written by enemies and have their own walls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+
+class ChildError(RuntimeError):
+    """A child ended without success; the message says how, and has its last lines.
+
+    Attributes:
+        status: Its exit status, negative for a signal; None if it was ended because it took too long.
+        lines: What it said, errors among it.
+    """
+
+    def __init__(self, how: str, status: int | None, lines: Sequence[str]) -> None:
+        self.status = status
+        self.lines = [line.rstrip() for line in lines if line.strip()]
+        super().__init__(f"{how}. It said last:\n{self.last(12)}")
+
+    def last(self, count: int) -> str:
+        """Its last lines."""
+        return "\n".join(self.lines[-count:]) or "(nothing)"
+
+
+class LineProcess:
+    """A child that is written to and read from line by line; it and its own children are killed when the block is left.
+
+    Lines are read by a thread, because waiting for a pipe with a limit is done differently on every system. A fork of this
+    process shares the pipes, and answers would go to either: only the process that started it may use or end it.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        *,
+        stdin: int = subprocess.PIPE,
+        errors: int | IO[bytes] = subprocess.DEVNULL,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._owner = os.getpid()
+        self._process = subprocess.Popen(
+            command, stdin=stdin, stdout=subprocess.PIPE, stderr=errors, env=environment,
+            bufsize=0,  # a fork while the thread below holds the lock of a buffer would leave it held in the child
+            start_new_session=True,
+        )  # fmt: skip
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=_read, args=(self._process.stdout, self._lines), name="child", daemon=True).start()
+
+    def __enter__(self) -> LineProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    @property
+    def pid(self) -> int:
+        """Its process number."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs, and belongs to this process."""
+        return self._owner == os.getpid() and self._process.poll() is None
+
+    def send(self, line: str) -> None:
+        """Write it a line.
+
+        Raises:
+            OSError: It has ended.
+        """
+        data = line.encode() + b"\n"
+        while data:
+            data = data[self._process.stdin.write(data) :]
+
+    def line(self, seconds: float | None = None) -> str | None:
+        """Return the next line of its output without its end; None when there will be no more.
+
+        Raises:
+            TimeoutError: None came in `seconds`.
+        """
+        try:
+            line = self._lines.get(timeout=None if seconds is None else max(seconds, 0.0))
+        except queue.Empty:
+            raise TimeoutError(f"no line in {seconds:g} s") from None
+        if line is None:
+            self._lines.put(None)  # for whoever asks again
+        return line
+
+    def wait(self) -> int:
+        """Return its exit status, once its output has ended."""
+        return self._process.wait()
+
+    def end(self) -> None:
+        """Kill it and what it started."""
+        if self._owner != os.getpid():
+            return
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                if hasattr(os, "killpg"):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                else:
+                    self._process.kill()
+        self._process.wait()
+        # The other pipe is closed by the thread that reads it, which the end of the child has woken.
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._process.stdin.close()
+
+
+def _read(pipe: IO[bytes], lines: queue.SimpleQueue[str | None]) -> None:
+    with pipe:
+        held = b""
+        while chunk := os.read(pipe.fileno(), 1 << 16):
+            *whole, held = (held + chunk).split(b"\n")
+            for line in whole:
+                lines.put(line.decode(errors="replace").rstrip("\r"))
+    if held:
+        lines.put(held.decode(errors="replace"))
+    lines.put(None)
+
+
+def run_command(
+    command: Sequence[str | Path],
+    *,
+    on_line: Callable[[str], object] | None = None,
+    seconds: float | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Run a program to its end, without input, and return the lines that it said, errors among them.
+
+    Args:
+        command: The program and its arguments.
+        on_line: Called with each line.
+        seconds: How long it may take.
+        environment: Variables besides those of this process.
+
+    Raises:
+        ChildError: It failed, or took too long and was ended.
+        OSError: There is no such program.
+    """
+    lines: list[str] = []
+
+    def hear(line: str) -> None:
+        lines.append(line)
+        if on_line is not None:
+            on_line(line)
+
+    # Unbuffered, or the lines of a Python program would come out of order, and its last ones not at all when it is ended.
+    variables = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
+    end = None if seconds is None else time.monotonic() + seconds
+    with LineProcess(command, stdin=subprocess.DEVNULL, errors=subprocess.STDOUT, environment=variables) as child:
+        how, status = _follow(child, hear, lambda: None if end is None else end - time.monotonic())
+    if status != 0:
+        raise ChildError(how or f"took longer than {seconds:g} s and was ended", status, lines)
+    return lines
+
+
+def run_script(
+    script: Path,
+    request: Mapping[str, Any],
+    *,
+    on_line: Callable[[str], object] | None = None,
+    patience: float | None = None,
+) -> Any:
+    """Run a script of this package on a request, and return its answer.
+
+    The script gets the path of a JSON file, writes its answer to the file that `result` in it names, and ends when its standard
+    input does, which is when this process is gone.
+
+    Args:
+        script: Its path.
+        request: Fit for JSON.
+        on_line: Called with each line that it prints.
+        patience: Seconds without a line after which it is ended; None waits for ever.
+
+    Raises:
+        ChildError: It failed, or said nothing for too long.
+    """
+    with tempfile.TemporaryDirectory(prefix="grpo_nb-") as folder:
+        asked, answered, log = (Path(folder) / file for file in ("request.json", "result.json", "log.txt"))
+        asked.write_text(json.dumps({**request, "result": str(answered)}))
+        # -I: neither the kit's folder nor the working directory is on the path of a process that must not see the kit.
+        command = [sys.executable, "-I", script, asked]
+        with log.open("wb") as errors, LineProcess(command, errors=errors) as child:
+            how, status = _follow(child, on_line or (lambda line: None), lambda: patience)
+        if status == 0 and answered.is_file():
+            return json.loads(answered.read_text())
+        how = how or f"gave no sign of life for {patience:g} s and was ended"
+        raise ChildError(how, status, log.read_text(errors="replace").splitlines())
+
+
+def _follow(
+    child: LineProcess, hear: Callable[[str], object], left: Callable[[], float | None]
+) -> tuple[str, int | None]:
+    """Hear a child out; return how it ended and its status, or an empty text and None where it was too late."""
+    while True:
+        try:
+            line = child.line(left())
+        except TimeoutError:
+            return "", None
+        if line is None:
+            status = child.wait()
+            return f"ended with {status}", status
+        hear(line)

@@ -1,0 +1,31 @@
+"""Texts of models, users and data sets, so that they can be shown: escaped where nobody could display them, or shortened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+_EXCERPT = 160
+
+
+def excerpt(text: str, limit: int = _EXCERPT) -> str:
+    """Return a text as a literal that can be shown anywhere: control characters and lone surrogates escaped, shortened."""
+    literal = repr(text[: limit + 1]).encode("utf-8", "backslashreplace").decode()
+    return literal if len(text) <= limit else f"{literal[:limit]}... ({len(text):,} characters)"
+
+
+def shorten(text: str, limit: int) -> str:
+    """Return a text up to a limit, and how long it is where it is longer."""
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text):,} characters)"
+
+
+def displayable(text: str) -> str:
+    """Return a text that every notebook can hold and every renderer shows to its end."""
+    # A lone surrogate cannot be encoded, so a notebook that holds one cannot be saved; NUL ends some renderers' strings.
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def prompt_lengths(prompts: Iterable[Sequence[Mapping[str, str]]], tokenizer: Any) -> list[int]:
+    """Return the length of each prompt in tokens, with chat template and generation prompt, as training sees it."""
+    ids = tokenizer.apply_chat_template(list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True)
+    return [len(row) for row in ids["input_ids"]]

@@ -1,0 +1,443 @@
+"""What an evaluation and a comparison know, how they say it, and how they are kept.
+
+Numbers come from `rows`; nothing here asks a model. Everything that a model, a user or a data set wrote is escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from grpo_nb.checks import Estimate, estimate, in_groups
+from grpo_nb.core import Table, displayable, shown_path, staged_folder, write_json
+from grpo_nb.evaluation.harness import harness_command
+from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, LEVEL, PairedResult, pass_at_k, share_interval
+from grpo_nb.evaluation.transcripts import Only, Transcripts, rendered, sorted_pairs
+from grpo_nb.tasks import Contamination
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+Verdict = Literal["better", "worse", "no difference shown"]
+UNKNOWN_TRAINING = "Which questions were trained on is not known, so it was not looked whether these are among them."
+# From this share on, answers that were cut are said beside the accuracy, which is partly that of the length limit.
+_CUT = 0.1
+# More than this opens slowly in a browser; transcripts.parquet has all.
+_ON_THE_PAGE = 1000
+# Before the name of a reward, in the columns of transcripts.parquet.
+_REWARD_COLUMN = "reward/"
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation:
+    """How a model does on held-out questions. Shares are 0 to 1, lengths in tokens."""
+
+    label: str
+    accuracy: float
+    """Share of right answers; with several samples of each question also called pass@1."""
+    interval: tuple[float, float]
+    """95 % Wilson interval of the accuracy, by questions."""
+    format_share: float
+    mean_length: float
+    cut_share: float
+    rows: Sequence[Mapping[str, Any]]
+    """Per completion: `question`, `answer`, `completion`, `given`, `is_correct`, `is_formatted`, `tokens`, `is_cut`, `sample`,
+    and `rewards` by name where rewards were given. The samples of a question stand next to each other.
+
+    `given` is what the rewards would read: the answer slot, if nothing follows it."""
+    samples: int = 1
+    """Completions of each question."""
+    decoding: Mapping[str, Any] = dataclasses.field(default_factory=lambda: {"temperature": 0.0})
+    """How they were drawn; temperature 0 is greedy."""
+    subject: str = ""
+    """What was asked: which model, from where, with which chat template."""
+    contamination: Contamination | None = None
+    """Questions that were trained on; None if the training questions are not known."""
+    folder: str = ""
+    """Of a model on disk that other programs can load too."""
+    reward_ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
+    """Lowest and highest score of the rewards that say so."""
+    tokens_per_second: float | None = dataclasses.field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, label: str, rows: Sequence[Mapping[str, Any]], samples: int = 1, **more: Any) -> Evaluation:
+        """Return what answers amount to."""
+
+        columns = ("is_correct", "is_formatted", "tokens", "is_cut")
+        accuracy, *others = (sum(row[column] for row in rows) / len(rows) for column in columns)
+        return cls(label, accuracy, share_interval(_shares(rows, samples), samples), *others, rows, samples, **more)
+
+    @property
+    def questions(self) -> int:
+        """How many were asked."""
+        return len(self.rows) // self.samples
+
+    @property
+    def groups(self) -> list[Sequence[Mapping[str, Any]]]:
+        """The rows of each question."""
+        return in_groups(self.rows, self.samples)
+
+    @property
+    def shares(self) -> list[float]:
+        """For each question the share of its samples that are right."""
+        return _shares(self.rows, self.samples)
+
+    @property
+    def pass_at(self) -> dict[int, tuple[float, tuple[float, float]]]:
+        """pass@k with its 95 % interval, for k = 1, 2, 4, ... up to `samples`: the unbiased estimator."""
+        ks = sorted({1, self.samples, *(2**i for i in range(1, 20) if 2**i < self.samples)})
+        found = {}
+        for k in ks:
+            each = [pass_at_k(self.samples, sum(r["is_correct"] for r in group), k) for group in self.groups]
+            found[k] = (sum(each) / len(each), share_interval(each, self.samples))
+        return found
+
+    @property
+    def cut_sentence(self) -> str:
+        """That answers were cut at the limit, where it were many; else empty."""
+        if self.cut_share < _CUT:
+            return ""
+        limit = self.decoding.get("max_completion_length")
+        at = f"at {limit} tokens" if limit else "at the limit"
+        return (
+            f"{self.cut_share:.0%} of the answers of {self.label!r} were cut {at}, and what they would have said is not known: "
+            "with a larger max_completion_length they could end."
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What to know before reading the numbers."""
+        known = self.contamination
+        trained_on = UNKNOWN_TRAINING if known is None else known.sentence if known.count else ""
+        return [note for note in (trained_on, self.cut_sentence) if note]
+
+    @property
+    def rewards(self) -> dict[str, Estimate]:
+        """The mean of each reward, unweighted, with its 95 % interval over questions."""
+        return {
+            name: estimate(
+                [[row["rewards"][name] for row in group] for group in self.groups], self.reward_ranges.get(name)
+            )
+            for name in self.rows[0].get("rewards", {})
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers without the rows, fit for JSON."""
+        return {
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "rows"},
+            "questions": self.questions,
+            "pass_at": {k: {"value": value, "interval": interval} for k, (value, interval) in self.pass_at.items()},
+            "rewards": {
+                name: {"mean": e.mean if math.isfinite(e.mean) else None, "interval": e.interval}
+                for name, e in self.rewards.items()
+            },
+            "contamination": self.contamination.to_dict() if self.contamination else None,
+        }
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        """`rows` as a table, with a column `reward/<name>` for each reward."""
+        import pandas
+
+        flat = []
+        for row in self.rows:
+            # pyarrow cannot hold a lone surrogate, which a model can write.
+            plain = {k: displayable(v) if isinstance(v, str) else v for k, v in row.items() if k != "rewards"}
+            flat.append(plain | {f"{_REWARD_COLUMN}{name}": score for name, score in row.get("rewards", {}).items()})
+        return pandas.DataFrame(flat)
+
+    def numbers(self) -> list[tuple[str, str]]:
+        """Return each measure with its value as the tables show them."""
+        low, high = self.interval
+        said = [("accuracy (95 % interval)", f"{self.accuracy:.1%} ({low:.1%} to {high:.1%})")]
+        said += [
+            (f"pass@{k}", f"{value:.1%} ({i[0]:.1%} to {i[1]:.1%})") for k, (value, i) in self.pass_at.items() if k > 1
+        ]
+        said += [(f"reward {name}", str(e)) for name, e in self.rewards.items()]
+        return [
+            *said,
+            ("in the format", f"{self.format_share:.1%}"),
+            ("mean length, tokens", f"{self.mean_length:.1f}"),
+            ("cut at the limit", f"{self.cut_share:.1%}"),
+        ]
+
+    @property
+    def drawn(self) -> str:
+        """How the answers were drawn, in words."""
+        temperature = self.decoding.get("temperature", 0.0)
+        if not temperature:
+            return "the likeliest answer to each"
+        several = f"{self.samples} samples" if self.samples > 1 else "one sample"
+        return f"{several} of each at temperature {temperature:g}"
+
+    @property
+    def sampled(self) -> str:
+        """`drawn` behind a comma, where answers were drawn at random; else empty."""
+        return f", {self.drawn}" if self.decoding.get("temperature") else ""
+
+    def __repr__(self) -> str:
+        low, high = self.interval
+        passed = "".join(f", pass@{k} {value:.1%}" for k, (value, _) in self.pass_at.items() if k > 1)
+        rewards = "".join(f", {name} {e.mean:.2f}" for name, e in self.rewards.items())
+        notes = "".join(f". {note.removesuffix('.')}" for note in self.notes)
+        return (
+            f"{self.label}: accuracy {self.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}, n = {self.questions}"
+            f"{self.sampled}){passed}, in format {self.format_share:.1%}, mean length {self.mean_length:.1f} tokens, "
+            f"cut {self.cut_share:.1%}{rewards}{notes}"
+        )
+
+    def _repr_html_(self) -> str:
+        return rendered("evaluation", one=self)
+
+
+def _shares(rows: Sequence[Mapping[str, Any]], samples: int) -> list[float]:
+    return [sum(row["is_correct"] for row in group) / samples for group in in_groups(rows, samples)]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison(PairedResult):
+    """Two evaluations on the same questions, their paired difference (after minus before), and what it shows."""
+
+    before: Evaluation
+    after: Evaluation
+    task_name: str = ""
+    other_set: str = ""
+    """The name of the questions, where they are not those that were held out for the run."""
+    notes: tuple[str, ...] = ()
+    """What to know before reading it: another tokenizer, training questions that are not known."""
+    path: Path | None = dataclasses.field(default=None, compare=False)
+    """Folder it was saved in."""
+
+    @property
+    def questions(self) -> int:
+        """How many were asked."""
+        return self.after.questions
+
+    @property
+    def changed(self) -> dict[str, int]:
+        """Questions by what became of them: `gained`, `lost`, `both right`, `both wrong`; with samples also `equal`."""
+        counts = {"gained": 0, "lost": 0, "both right": 0, "both wrong": 0}
+        for a, b in zip(self.before.shares, self.after.shares, strict=True):
+            equal = {0.0: "both wrong", 1.0: "both right"}.get(a, "equal")
+            kind = "gained" if b > a else "lost" if b < a else equal
+            counts[kind] = counts.get(kind, 0) + 1
+        return counts
+
+    @property
+    def verdict(self) -> Verdict:
+        """`better`, `worse` or `no difference shown`, of the second."""
+        low, high = self.interval
+        if self.questions < FEWEST_QUESTIONS or self.p_value >= 1 - LEVEL:
+            return "no difference shown"
+        return "better" if low > 0 else "worse" if high < 0 else "no difference shown"
+
+    @property
+    def sentence(self) -> str:
+        """The result in words, with what it could not have seen and what spoils it."""
+        low, high = self.interval
+        p_value = "p < 0.001" if self.p_value < 0.001 else f"p = {self.p_value:.3f}"
+        shares = ", ".join(
+            f"{e.accuracy:.1%} {e.label if e.label in ('before', 'after') else f'({e.label})'}"
+            for e in (self.before, self.after)
+        )
+        which = f" of {self.other_set}" if self.other_set else ""
+        said = [
+            f"{self.verdict}: accuracy {shares} on "
+            f"{self.questions} questions{which}{self.after.sampled} (difference {100 * self.difference:+.1f} points, "
+            f"95 % interval {100 * low:+.1f} to {100 * high:+.1f}, {p_value})."
+        ]
+        if self.verdict == "no difference shown":
+            said.append(self.power_sentence)
+        if self.contamination and self.contamination.count:
+            said.append(self.contamination.sentence)
+        return " ".join(said)
+
+    @property
+    def words(self) -> str:
+        """What the figure shows."""
+        return f"Held-out comparison. {self.sentence} Questions: {_counted(self.changed)}."
+
+    @property
+    def elsewhere(self) -> str | None:
+        """The line to type for the same in lm-evaluation-harness, where one of the two is a model folder."""
+        folder = self.after.folder or self.before.folder
+        if not folder:
+            return None
+        own = f'gn.evaluation.write_harness_task(task, "harness", tokenizer).command("{folder}")'
+        return harness_command(folder, self.task_name) or own
+
+    @property
+    def power_sentence(self) -> str:
+        """What this comparison could have seen."""
+        if self.smallest is None:
+            few = self.questions < FEWEST_QUESTIONS
+            why = (
+                f"Under {FEWEST_QUESTIONS} questions no difference is claimed"
+                if few
+                else "So few questions show nothing"
+            )
+            return f"{why}, however large it is: ask more."
+        return (
+            f"A true difference of {100 * self.smallest:.0f} points or more is shown by so many questions four times in five"
+            + ("; a smaller one may be there, unseen." if self.verdict == "no difference shown" else ".")
+        )
+
+    @property
+    def contamination(self) -> Contamination | None:
+        """Questions that were trained on; None if the training questions are not known."""
+        return self.after.contamination or self.before.contamination
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """The names of the two."""
+        return self.before.label, self.after.label
+
+    def transcripts(self, count: int | None = 3, *, search: str | None = None, only: Only | None = None) -> Transcripts:
+        """Return questions with both answers side by side, those whose verdict changed first, then those whose text did.
+
+        It shows itself with a field to search in, which also works in a page made by nbconvert.
+
+        Args:
+            count: How many at most; None for all.
+            search: Only those with this text in question, gold answer or a completion, whatever the case.
+            only: `"changed"` verdicts, or of these those `"gained"` or `"lost"`, or the `"same"`.
+
+        Raises:
+            ValueError: An unknown `only`.
+        """
+        chosen = sorted_pairs(self.before.groups, self.after.groups, search=search, only=only)
+        return Transcripts(tuple(chosen[:count]), labels=self.labels, matching=len(chosen))
+
+    def plot(self) -> Figure:
+        """Draw both accuracies and the difference with their intervals, and what became of the questions."""
+        from grpo_nb.evaluation.figure import comparison_figure
+
+        return comparison_figure(self)
+
+    def save(self, folder: str | Path) -> Comparison:
+        """Write numbers, transcripts (parquet, and a page to search in), table and figure; return self with the `path`.
+
+        All are written beside their places before the first is put there, so that a full disk leaves those of an earlier
+        comparison as they were.
+        """
+        import pandas
+
+        from grpo_nb.runs import png
+
+        folder = Path(folder).expanduser()
+        folder.mkdir(parents=True, exist_ok=True)
+        with staged_folder(folder / "files") as staged:
+            sides = [side.table.assign(model=side.label) for side in (self.before, self.after)]
+            pandas.concat(sides, ignore_index=True).to_parquet(staged / "transcripts.parquet", index=False)
+            columns = ["measure", *self.labels]
+            pandas.DataFrame(self.numbers(), columns=columns).to_csv(staged / "table.csv", index=False)
+            page = self.transcripts(_ON_THE_PAGE).page(_ON_THE_PAGE, "page")
+            (staged / "transcripts.html").write_text(page, "utf-8")
+            (staged / "comparison.png").write_bytes(png(self.plot(), dpi=120))
+            (staged / "comparison.txt").write_text(f"{self.words}\n", "utf-8")
+            # Last, for it is what says that there is a comparison.
+            write_json(staged / "comparison.json", self.to_dict())
+            for file in sorted(staged.iterdir(), key=lambda file: file.name == "comparison.json"):
+                file.replace(folder / file.name)
+        return dataclasses.replace(self, path=folder)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers, fit for JSON."""
+        return {
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "path"},
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            "verdict": self.verdict,
+            "sentence": self.sentence,
+            "questions": self.questions,
+            "changed": self.changed,
+            "elsewhere": self.elsewhere,
+            "contamination": self.contamination.to_dict() if self.contamination else None,
+        }
+
+    def numbers(self) -> list[tuple[str, str, str]]:
+        """Return each measure with both values as the tables show them."""
+        both = zip(self.before.numbers(), self.after.numbers(), strict=True)
+        return [(name, a, b) for (name, a), (_, b) in both]
+
+    def __repr__(self) -> str:
+        numbers = Table(self.numbers(), head=("", *self.labels), right=(1, 2)).text()
+        power = [] if self.verdict == "no difference shown" else [self.power_sentence]
+        elsewhere = [f"In lm-evaluation-harness: {self.elsewhere}"] if self.elsewhere else []
+        changed = f"questions: {_counted(self.changed)}"
+        return "\n".join([numbers, changed, self.sentence, *power, *self.notes, *elsewhere])
+
+    def _repr_html_(self) -> str:
+        from grpo_nb.evaluation.figure import comparison_figure
+        from grpo_nb.runs import png
+
+        return rendered(
+            "comparison",
+            both=self,
+            labels=self.labels,
+            changed=_counted({name: count for name, count in self.changed.items() if count}),
+            picture=base64.b64encode(png(comparison_figure(self, has_words=False))).decode(),
+            shown=self.transcripts(),
+            page=shown_path(self.path / "transcripts.html") if self.path else None,
+        )
+
+
+def _counted(changed: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in changed.items())
+
+
+def open_comparison(folder: str | Path) -> Comparison:
+    """Read a saved comparison, with every answer: a run's own is in its `comparison/`.
+
+    Args:
+        folder: From `Comparison.save` or `Comparison.path`, or of a run.
+
+    Raises:
+        FileNotFoundError: There is none.
+
+    >>> open_comparison("runs/first").transcripts(5)  # doctest: +SKIP
+    """
+    import pandas
+
+    folder = Path(folder).expanduser()
+    folder = folder / "comparison" if (folder / "run.json").is_file() else folder
+    if not (folder / "comparison.json").is_file():
+        raise FileNotFoundError(
+            f"{str(folder)!r} holds no comparison (comparison.json): gn.compare(run, task) makes one."
+        )
+    saved = json.loads((folder / "comparison.json").read_text("utf-8"))
+    answers = pandas.read_parquet(folder / "transcripts.parquet").astype(object)
+    rows = [_row(row) for row in answers.where(answers.notna(), None).to_dict("records")]
+    half = len(rows) // 2  # as many of each, the first one's first
+    sides = {"before": rows[:half], "after": rows[half:]}
+    read = {side: _read(Evaluation, {**saved[side], "rows": of_side}) for side, of_side in sides.items()}
+    return _read(Comparison, {**saved, **read, "path": folder})
+
+
+def _read(kind: type, saved: Mapping[str, Any]) -> Any:
+    """A dataclass from the JSON of its fields, which has lists for tuples."""
+    values = {field.name: saved[field.name] for field in dataclasses.fields(kind)}
+    values |= {name: tuple(values[name]) for name in ("interval", "notes") if name in values}
+    if kind is Evaluation:
+        found = values["contamination"]
+        values["contamination"] = Contamination(**found) if found else None
+        values["reward_ranges"] = {name: tuple(ends) for name, ends in values["reward_ranges"].items()}
+    return kind(**values)
+
+
+def _row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of an evaluation from one of its table."""
+    scores = {
+        name.removeprefix(_REWARD_COLUMN): math.nan if score is None else score
+        for name, score in row.items()
+        if name.startswith(_REWARD_COLUMN)
+    }
+    plain = {name: value for name, value in row.items() if name != "model" and not name.startswith(_REWARD_COLUMN)}
+    return plain | ({"rewards": scores} if scores else {})

@@ -1,0 +1,40 @@
+"""Files that work elsewhere: merged models, GGUF, a push to the Hub, each verified against the run.
+
+What checks them runs in `children/`, in processes that import no kit. A run as a folder to go on with is `scaleout`'s.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grpo_nb.core import lazy_names
+from grpo_nb.export.hub import push_to_hub
+from grpo_nb.export.hub_files import holds_secret, plan_push
+from grpo_nb.export.merged import export_adapter, export_merged
+from grpo_nb.export.plan import needed_by, plan_export
+from grpo_nb.export.use import inference_commands
+
+if TYPE_CHECKING:
+    from grpo_nb.export.gguf import export_gguf
+    from grpo_nb.export.panel import ExportPanel
+
+__all__ = [
+    "ExportPanel",
+    "export_adapter",
+    "export_gguf",
+    "export_merged",
+    "holds_secret",
+    "inference_commands",
+    "needed_by",
+    "plan_export",
+    "plan_push",
+    "push_to_hub",
+]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "gguf": ("export_gguf",),
+        "panel": ("ExportPanel",),
+    },
+)

@@ -1,0 +1,202 @@
+"""A run, or a merged export, as a GGUF file with an Ollama Modelfile, compared with the merged model through llama.cpp."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.core import check_target, put_in_place, staged_folder, target_of, write_json
+from grpo_nb.export.conversion import CONVERTED, QUANTIZED, convert, find_converter, require_quantizer
+from grpo_nb.export.merged import (
+    VERIFIED_PROMPTS,
+    add_score_check,
+    make_merged,
+    record,
+    require_adapter,
+    run_check,
+    scored,
+)
+from grpo_nb.export.modelfile import modelfile
+from grpo_nb.export.plan import needed_by, plan_export, weights_folder
+from grpo_nb.export.result import Export, ExportError, require_passed
+from grpo_nb.generation import LlamaCppError, require_llama_cpp
+from grpo_nb.generation import answer as llama_cpp_answer
+from grpo_nb.models import import_unsloth
+from grpo_nb.runs import Run, write_export_card
+
+# Mean difference of log-probabilities to the merged model, in nats, and share of equal greedy texts, near ties aside. The
+# first column is what rounding to the format may cost; a template, end token or tensor that is wrong costs far more. The
+# embedded model shows 0.002 for q8_0, 0.006 for q6_k, 0.03 for q4_k_m, 0.14 for q2_k, and 1.2 for q4_k_m without the adapter
+# (docs/evidence/export.md). The other mixtures are set between those, by their bits.
+_ALLOWED = {
+    "f32": (0.05, 0.9), "f16": (0.05, 0.9), "bf16": (0.1, 0.8), "q8_0": (0.1, 0.8), "q6_k": (0.15, 0.6),
+    "q5_k_m": (0.2, 0.5), "q5_k_s": (0.2, 0.5), "q4_k_m": (0.3, 0.3), "q4_k_s": (0.3, 0.3), "q3_k_m": (0.5, 0.0),
+    "q2_k": (0.8, 0.0),
+}  # fmt: skip
+Report = Callable[[str], None]
+
+
+def export_gguf(
+    run_or_export: Run | Export,
+    path: str | Path,
+    *,
+    quantization: str = "q8_0",
+    overwrite: bool = False,
+    converter: str | Path | None = None,
+    quantizer: str | Path | None = None,
+    report: Report | None = None,
+) -> Export:
+    """Make a GGUF file for llama.cpp, Ollama and LM Studio, with a Modelfile, and verify it through llama.cpp.
+
+    llama.cpp renders held-out prompts with the template inside the file and answers them; the merged model does the same in
+    transformers. Compared are the rendered text and its tokens, the answers, how likely llama.cpp's words are to the merged
+    model, whether answers end, and the held-out score. How far a format may be off is stated for each; `.table` has what was
+    measured.
+
+    Args:
+        run_or_export: A run, which is merged for this, or what `export_merged` returned.
+        path: The folder to make; the file in it is named after the folder, or the run where that is called as the quantization,
+            and the quantization.
+        quantization: `f32`, `f16`, `bf16` or `q8_0` by llama.cpp's converter; `q6_k`, `q5_k_m`, `q5_k_s`, `q4_k_m`, `q4_k_s`,
+            `q3_k_m`, `q2_k` where its program `llama-quantize` or the package llama-cpp-python is.
+        overwrite: Replace an existing folder, once the new one is verified.
+        converter: A `convert_hf_to_gguf.py`; by default the one on the PATH, else the registry's package in the kit's cache.
+        quantizer: A `llama-quantize`; by default the one on the PATH, else llama-cpp-python's library.
+        report: Called with one line per stage.
+
+    Raises:
+        FileExistsError: The folder exists and `overwrite` is false.
+        EnvironmentProblem: xllamacpp, the converter or the quantizer is missing, or disk or memory is short.
+        ExportError: The file is not the merged model. Nothing is left at `path`.
+
+    >>> gn.export_gguf(gn.open_run("runs/first"), "exports/first-gguf")  # doctest: +SKIP
+    """
+    if quantization not in _ALLOWED:
+        raise ValueError(f"quantization = {quantization!r} is not one of {', '.join(map(repr, _ALLOWED))}.")
+    target, report = target_of(path), report or (lambda line: None)
+    if target.suffix == ".gguf":
+        raise ValueError(
+            f"path = {str(path)!r} is the folder to make, with the file in it: write {str(target.stem)!r}."
+        )
+    run = _run_of(run_or_export)
+    check_target(target, overwrite, needed_by(run))
+    require_adapter(run)
+    import_unsloth()
+    require_llama_cpp()
+    program = require_quantizer(quantization, quantizer)
+    plan_export(run, [quantization], target, overwrite=True).require()
+    script = find_converter(converter, report=report)
+    with staged_folder(target) as staged, _merged(run_or_export, target, report) as merged:
+        # A folder for each format is often named after it alone, as the panel does: then the run says whose file it is.
+        stem = run.name if target.name == quantization else target.name
+        file = staged / f"{stem}-{quantization}.gguf"
+        report(f"converting to {quantization} with {' and '.join(t.source for t in (script, program) if t)}")
+        convert(merged, file, quantization, script, program)
+        verification = _verify(run, merged, file, quantization, report)
+        # Without the folders of this machine: the file goes to the Hub with the rest.
+        tools = {"converter": script, "quantizer": program}
+        verification |= {name: tool and Path(tool.source).name for name, tool in tools.items()}
+        _write_modelfile(run, merged, staged, file.name)
+        write_json(staged / "verification.json", verification)
+        write_export_card(run, staged, "gguf", verification=verification)
+        put_in_place(staged, target, overwrite=overwrite)
+    export = Export(target, verification, "gguf", run)
+    record(export, f"GGUF {quantization}")
+    return export
+
+
+def _run_of(run_or_export: Run | Export) -> Run:
+    if isinstance(run_or_export, Run):
+        return run_or_export
+    if run_or_export.kind != "merged" or run_or_export.run is None:
+        raise ValueError(f"a GGUF file is made from a run or a merged export, not from {run_or_export.kind!r}.")
+    return run_or_export.run
+
+
+@contextlib.contextmanager
+def _merged(run_or_export: Run | Export, target: Path, report: Report) -> Iterator[Path]:
+    """The merged model's folder; one that is made for this only is gone afterwards."""
+    if isinstance(run_or_export, Export):
+        yield run_or_export.path
+        return
+    with staged_folder(target) as folder:
+        make_merged(run_or_export, folder, dtype="auto", low_memory="auto", report=report)
+        yield folder
+
+
+def _verify(run: Run, merged: Path, file: Path, quantization: str, report: Report) -> dict[str, Any]:
+    prompts = [row["prompt"] for row in run.holdout[:VERIFIED_PROMPTS]]
+    limit = run.settings.max_completion_length
+    try:
+        answers = llama_cpp_answer(file, prompts, max_completion_length=limit, report=report)
+    except LlamaCppError as error:
+        raise ExportError(f"the GGUF file could not be verified, so it was not kept: {error}") from error
+    tolerance, least = _ALLOWED[quantization]
+    request = {
+        "merged": str(merged),
+        "base": str(weights_folder(run)),
+        "prompts": prompts,
+        "answers": [dataclasses.asdict(answer) for answer in answers],
+        "max_new_tokens": limit,
+        "tolerance": tolerance,
+        "least_equal": least,
+    }
+    report("comparing it with the merged model")
+    verification = run_check("verify_gguf.py", request, "the GGUF file")
+    _add_file_checks(verification, file, merged, quantization)
+    texts = [answer.text for answer in answers]
+    verification |= scored(run, texts, verification.pop("texts_of_merged"), "merged")
+    add_score_check(verification, "merged model", "merged")
+    verification |= {"quantization": quantization, "file": file.name, "bytes": file.stat().st_size}
+    with file.open("rb") as opened:
+        verification["sha256"] = hashlib.file_digest(opened, "sha256").hexdigest()
+    require_passed(verification, "the GGUF file")
+    return verification
+
+
+def _add_file_checks(verification: dict[str, Any], file: Path, merged: Path, quantization: str) -> None:
+    """Add what the file itself says: llama.cpp has a template and end tokens of its own in reserve, other programs have not.
+
+    A matrix whose rows are no multiple of 256 gets another type than its mixture has for it; the table says what there is.
+    """
+    from gguf import GGUFReader, LlamaFileType
+    from transformers import AutoTokenizer
+
+    tokenizer, reader = AutoTokenizer.from_pretrained(merged), GGUFReader(str(file))
+    fields = reader.fields
+
+    def held(name: str) -> Any:
+        return fields[name].contents() if name in fields else None
+
+    template, end = held("tokenizer.chat_template"), held("tokenizer.ggml.eos_token_id")
+    stored = Counter(tensor.tensor_type.name for tensor in reader.tensors).most_common()
+    named = LlamaFileType(held("general.file_type")).name.partition("_")[2].lower()
+    is_same = template is not None and template.strip() == str(tokenizer.chat_template).strip()
+    verification["checks"] |= {
+        "the file holds the chat template": is_same,
+        "the file names the end token": end == tokenizer.eos_token_id,
+        "the file is of this quantization": named == quantization,
+    }
+    verification["measured"] |= {
+        "the file holds the chat template": "" if is_same else "none" if template is None else "another",
+        "the file names the end token": f"{end}, the tokenizer's {tokenizer.eos_token_id}",
+        "the file is of this quantization": f"{named}: "
+        + ", ".join(f"{count} tensors {kind}" for kind, count in stored),
+    }
+
+
+def _write_modelfile(run: Run, merged: Path, staged: Path, name: str) -> None:
+    from transformers import AutoTokenizer
+
+    chats = [row["prompt"] for row in run.holdout]
+    context = run.settings.max_prompt_length + run.settings.max_completion_length
+    text = modelfile(name, AutoTokenizer.from_pretrained(merged), chats, context=context)
+    (staged / "Modelfile").write_text(text, encoding="utf-8")
+
+
+assert set(_ALLOWED) == {*CONVERTED, *QUANTIZED}

@@ -1,0 +1,289 @@
+"""From a trained adapter to files that work elsewhere, each verified to be the trained model: merged, and the adapter alone.
+
+GGUF files are made by `export_gguf`; what an export will need is known before it starts (`export_plan`).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.core import ChildError, check_target, put_in_place, run_script, staged_folder, target_of, write_json
+from grpo_nb.evaluation import read_answers
+from grpo_nb.export.merge import SHARD_SIZE, WIDTHS, merge
+from grpo_nb.export.plan import needed_by, plan_export, require_memory, weights_folder
+from grpo_nb.export.result import Export as Export
+from grpo_nb.export.result import ExportError as ExportError
+from grpo_nb.export.result import require_passed
+from grpo_nb.models import import_unsloth, template_of, tokenizer_for, weights_identity
+from grpo_nb.runs import RecordedExport, Run, name_of_base, write_export_card, write_model_card
+from grpo_nb.tasks import AnswerFormat
+
+# More prompts make the share of equal texts finer, and the check longer: two models answer them on the CPU.
+VERIFIED_PROMPTS = 16
+_LEVEL = 0.95
+Report = Callable[[str], None]
+
+
+def export_merged(
+    run: Run,
+    path: str | Path,
+    *,
+    dtype: str = "auto",
+    overwrite: bool = False,
+    low_memory: bool | str = "auto",
+    report: Report | None = None,
+) -> Export:
+    """Merge the run's adapter into the 16-bit base, save it as safetensors, and verify what was saved.
+
+    A short training changes many weights by less than bfloat16 can hold next to them, and rounding then takes that part of
+    the training away. `auto` measures this: bfloat16 where at least 95 % of the change survives, else float16, whose steps
+    are eight times finer, else float32 at twice the size.
+
+    Works the same for runs trained in 4 and in 16 bit: the adapter is always merged into the 16-bit weights, tensor by tensor
+    from the base's files where the adapter is a plain LoRA, so that the model need not fit into memory. The folder is
+    written under another name and renamed only after a separate process, which imports neither the kit nor unsloth, has
+    loaded it with `transformers.pipeline` and found it equal to base plus adapter on held-out prompts.
+
+    Args:
+        run: A run with an adapter, from `train` or `open_run`.
+        path: The folder to make.
+        dtype: `auto`, `bfloat16`, `float16` or `float32`.
+        overwrite: Replace an existing folder, once the new one is verified.
+        low_memory: `True` refuses where the merge needs the whole model in memory, `False` does it there; the files are the
+            same.
+        report: Called with one line per stage.
+
+    Raises:
+        FileExistsError: The folder exists and `overwrite` is false.
+        EnvironmentProblem: Too little disk or memory.
+        ExportError: The merged model is not the trained one. Nothing is left at `path`.
+
+    >>> gn.export_merged(gn.open_run("runs/first"), "exports/first")  # doctest: +SKIP
+    """
+    if dtype not in ("auto", *WIDTHS):
+        raise ValueError(f"dtype = {dtype!r} is not one of 'auto', {', '.join(map(repr, WIDTHS))}.")
+    if low_memory not in ("auto", True, False):
+        raise ValueError(f"low_memory = {low_memory!r} is not one of 'auto', True, False.")
+    target, report = target_of(path), report or (lambda line: None)
+    check_target(target, overwrite, needed_by(run))
+    require_adapter(run)
+    import_unsloth()  # before the transformers that the merge itself uses
+    plan_export(run, ["merged"], target, dtype=dtype, overwrite=True).require()
+    with staged_folder(target) as staged:
+        verification = make_merged(run, staged, dtype=dtype, low_memory=low_memory, report=report)
+        write_export_card(run, staged, "merged", verification=verification)
+        put_in_place(staged, target, overwrite=overwrite)
+    export = Export(target, verification, "merged", run)
+    record(export, f"merged {verification['dtype']}")
+    return export
+
+
+def make_merged(run: Run, staged: Path, *, dtype: str, low_memory: bool | str, report: Report) -> dict[str, Any]:
+    """Write the merged model to an empty folder, verify it, and return and write the verification."""
+    if not run.holdout:
+        raise ExportError(
+            f"the run {run.name!r} has no held-out questions, and a merged model is verified by its answers to them. Use "
+            "export_adapter, or train with some held out."
+        )
+    base = weights_folder(run)
+    known = require_same_base(run, base)
+    kept = merge(
+        base, run.adapter_path, staged, dtype=dtype, low_memory=low_memory, shard_size=SHARD_SIZE, report=report
+    )
+    tokenizer_for(run.path, base).save_pretrained(staged)
+    require_memory(run, kept["dtype"])
+    report("verifying the merged model in a process of its own")
+    verification = kept | _verify(base, run, staged)
+    verification["checks"] = known | verification["checks"]
+    write_json(staged / "verification.json", verification)
+    return verification
+
+
+def require_same_base(run: Run, base: Path) -> dict[str, bool]:
+    """Return the check that the base on disk is the one that was trained on; empty if the run does not know.
+
+    Raises:
+        ExportError: It is another one.
+    """
+    trained_on = run.info.get("base")
+    if trained_on is None:
+        return {}
+    if weights_identity(base) != trained_on:
+        raise ExportError(
+            f"the weights of the base model {run.settings.model!r} are not those that the run {run.name!r} was trained on: "
+            "they were changed since, and the adapter does not belong on them. Put the old ones back, or train again."
+        )
+    return {"the base model's weights are those trained on": True}
+
+
+def export_adapter(run: Run, path: str | Path, *, overwrite: bool = False) -> Export:
+    """Copy the run's LoRA with the tokenizer it was trained with, for those who have the base: vLLM, peft, another training.
+
+    Args:
+        run: A run with an adapter.
+        path: The folder to make.
+        overwrite: Replace an existing folder, once the new one is verified.
+
+    Raises:
+        FileExistsError: The folder exists and `overwrite` is false.
+        ExportError: What was copied is not the run's adapter, or it has values that are not finite.
+
+    >>> gn.export.export_adapter(gn.open_run("runs/first"), "exports/first-lora")  # doctest: +SKIP
+    """
+    target = target_of(path)
+    check_target(target, overwrite, needed_by(run))
+    require_adapter(run)
+    import_unsloth()
+    plan_export(run, ["adapter"], target, overwrite=True).require()
+    base = weights_folder(run)
+    known = require_same_base(run, base)
+    with staged_folder(target) as staged:
+        for name in ("adapter_model.safetensors", "adapter_config.json"):
+            shutil.copyfile(run.adapter_path / name, staged / name)
+        _name_base(staged / "adapter_config.json", run)
+        tokenizer_for(run.path, base).save_pretrained(staged)
+        verification = _verify_adapter(run, staged)
+        verification["checks"] = known | verification["checks"]
+        require_passed(verification, "the copied adapter")
+        write_json(staged / "verification.json", verification)
+        write_export_card(run, staged, "adapter", verification=verification)
+        put_in_place(staged, target, overwrite=overwrite)
+    export = Export(target, verification, "adapter", run)
+    record(export, "adapter")
+    return export
+
+
+def require_adapter(run: Run) -> None:
+    """Raise `FileNotFoundError` if the run has no adapter, `ExportError` if its file is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    file = run.adapter_path / "adapter_model.safetensors"
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"the run {run.name!r} ({run.status}) has no adapter to merge: train it to its end first."
+        )
+    try:
+        with safe_open(str(file), framework="pt"):
+            pass
+    except SafetensorError as error:
+        raise ExportError(
+            f"the adapter of the run {run.name!r} is damaged ({error}): {file}. If the run was copied, copy it again; its "
+            "last checkpoint holds an adapter too."
+        ) from error
+
+
+def record(export: Export, kind: str) -> None:
+    """Note a finished export in its run; where the run's folder cannot be written, the export is no worse for it."""
+    assert export.run is not None
+    try:
+        export.run.record_export(RecordedExport(path=str(export.path), kind=kind, sentence=export.sentence))
+        write_model_card(export.run)
+    except OSError as error:
+        warnings.warn(
+            f"{export.path} is complete and verified, but could not be noted in the run's folder ({error}).",
+            stacklevel=3,
+        )
+
+
+def _name_base(config: Path, run: Run) -> None:
+    """Name the base as others can load it: the folder of this machine's cache means nothing elsewhere."""
+    values = json.loads(config.read_text())
+    values["base_model_name_or_path"] = name_of_base(run.settings.model)
+    config.write_text(json.dumps(values, indent=2) + "\n")
+
+
+def _verify_adapter(run: Run, staged: Path) -> dict[str, Any]:
+    import torch
+    from safetensors.torch import load_file
+
+    mine = load_file(staged / "adapter_model.safetensors")
+    theirs = load_file(run.adapter_path / "adapter_model.safetensors")
+    is_same = mine.keys() == theirs.keys() and all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
+    broken = [name for name, tensor in mine.items() if not torch.isfinite(tensor).all()]
+    has_effect = any(bool(tensor.any()) for name, tensor in mine.items() if ".lora_B" in name)
+    checks = {
+        "tensors equal to the run's": is_same,
+        "tensors finite": not broken,
+        "the adapter changes the model": has_effect,
+    }
+    return {
+        "passed": all(checks.values()),
+        "checks": checks,
+        "problems": broken,
+        "tensors": len(mine),
+        "base": json.loads((staged / "adapter_config.json").read_text())["base_model_name_or_path"],
+    }
+
+
+def verification_request(base: Path, run: Run, staged: Path) -> dict[str, Any]:
+    """What `verify_merged.py` is asked."""
+    return {
+        "base": str(base),
+        "tokenizer": str(base),
+        "chat_template": template_of(run.path),
+        "adapter": str(run.adapter_path),
+        "merged": str(staged),
+        "prompts": [row["prompt"] for row in run.holdout[:VERIFIED_PROMPTS]],
+        "max_new_tokens": run.settings.max_completion_length,
+    }
+
+
+def _verify(base: Path, run: Run, staged: Path) -> dict[str, Any]:
+    verification = run_check("verify_merged.py", verification_request(base, run, staged), "the merged model")
+    verification |= scored(run, verification.pop("texts"), verification.pop("texts_of_adapter"), "adapter")
+    add_score_check(verification, "adapter", "adapter")
+    require_passed(verification, "the merged model")
+    return verification
+
+
+def run_check(script: str, request: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Run one of the kit's checks as a process of its own and return its answer.
+
+    Raises:
+        ExportError: It could not be made; its last lines say why.
+    """
+    try:
+        return run_script(Path(__file__).with_name("children") / script, request)
+    except ChildError as error:
+        raise ExportError(f"{what} could not be verified, so it was not kept: the check {error}") from error
+
+
+def scored(run: Run, texts: Sequence[str], reference: Sequence[str], name: str) -> dict[str, Any]:
+    """How many of two models' answers to the same held-out questions are right, and the interval of the second's share."""
+    from scipy.stats import binomtest
+
+    from grpo_nb.generation import Completion
+
+    format, questions = AnswerFormat(**run.info["task"]["format"]), run.holdout[: len(texts)]
+
+    def correct(answers: Sequence[str]) -> int:
+        completions = [Completion(text, 0, False) for text in answers]
+        return sum(row["is_correct"] for row in read_answers(questions, completions, format))
+
+    mine, theirs = correct(texts), correct(reference)
+    interval = binomtest(theirs, len(questions)).proportion_ci(_LEVEL, method="wilson")
+    return {"correct": mine, f"correct_of_{name}": theirs, "interval": [float(interval.low), float(interval.high)]}
+
+
+def add_score_check(verification: dict[str, Any], said: str, name: str) -> None:
+    """Add the check that the score lies in the other model's interval.
+
+    Args:
+        verification: With what `scored` returned.
+        said: The other model in words.
+        name: The other model in `scored`'s keys.
+    """
+    low, high = verification["interval"]
+    count = verification["prompts"]
+    check = f"held-out score within the 95 % interval of the {said}'s"
+    verification["checks"][check] = low <= verification["correct"] / count <= high
+    verification["measured"][check] = (
+        f"{verification['correct']} of {count} right, the {said}'s {verification[f'correct_of_{name}']} "
+        f"({low:.0%} to {high:.0%})"
+    )
+    verification["passed"] = all(verification["checks"].values())

@@ -1,0 +1,260 @@
+"""What exports of a run will need, before they start: size on disk, memory at the peak, and what stands in the way.
+
+Sizes are arithmetic on the base's files. Memory is that of the step that needs most of it, which for a merge tensor by tensor
+is its verification: one model at a time, in the number type of its files.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from grpo_nb.core import target_of, target_problem
+from grpo_nb.machine import EnvironmentProblem, free_disk_bytes
+from grpo_nb.runs import Run
+
+# Bits a weight in a GGUF file, with the scales of its blocks (ggml/src/ggml-common.h), and for the mixtures what a model of
+# some billion weights comes to (llama.cpp, tools/quantize/README.md).
+BITS = {
+    "f32": 32.0, "f16": 16.0, "bf16": 16.0, "q8_0": 8.5, "q6_k": 6.56, "q5_k_m": 5.7, "q5_k_s": 5.57, "q4_k_m": 4.89,
+    "q4_k_s": 4.67, "q3_k_m": 4.0, "q2_k": 3.16,
+}  # fmt: skip
+FORMATS = ("merged", "adapter", *BITS)
+# Python, torch, transformers and peft with nothing loaded.
+_IMPORTS = 0.9e9
+# Tokenizer, configuration, model card, verification.
+_SMALL_FILES = 20e6
+# What an answer of a verification needs beside the weights, as a share of them; and at least.
+_WORKING, _LEAST_WORKING = 1.1, 0.3e9
+
+
+@dataclass(frozen=True)
+class PlannedExport:
+    """What one format of an export will need, in bytes."""
+
+    format: str
+    target: Path
+    bytes: int
+    """Size when it is finished."""
+    disk: int
+    """Room that is needed while it is made; an old export in its place stays until the new one is verified."""
+    memory: int
+    """At the peak."""
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """What a run's exports will need. Shows itself as a table; `require` raises where something stands in the way."""
+
+    rows: tuple[PlannedExport, ...]
+    free_disk: int
+    free_memory: int
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What stands in the way, of all formats."""
+        return tuple(f"{row.format}: {problem}" for row in self.rows for problem in row.problems)
+
+    def require(self) -> None:
+        """Raise `EnvironmentProblem` that names each problem, if there is any."""
+        if self.problems:
+            raise EnvironmentProblem("\n".join(self.problems))
+
+    def _table(self) -> list[tuple[str, ...]]:
+        return [
+            (
+                row.format, str(row.target), _gb(row.bytes), f"{_gb(row.disk)} of {_gb(self.free_disk)}",
+                f"{_gb(row.memory)} of {_gb(self.free_memory)}", "; ".join(row.problems) or "ready",
+            )
+            for row in self.rows
+        ]  # fmt: skip
+
+    def __repr__(self) -> str:
+        table = [_HEADS, *self._table()]
+        widths = [max(len(row[i]) for row in table) for i in range(len(_HEADS))]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
+        )
+
+    def _repr_html_(self) -> str:
+        left = "style='text-align:left'"
+        head = "".join(f"<th {left}>{html.escape(cell)}</th>" for cell in _HEADS)
+        body = "".join(
+            "<tr>" + "".join(f"<td {left}>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self._table()
+        )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+_HEADS = ("format", "folder", "size", "disk needed", "memory needed", "verdict")
+
+
+def plan_export(
+    run: Run, formats: Sequence[str], path: str | Path, *, dtype: str = "auto", overwrite: bool = False
+) -> ExportPlan:
+    """Say what exports of a run will need and whether this machine has it. Writes nothing and loads no model.
+
+    Args:
+        run: A run with an adapter.
+        formats: Of `merged`, `adapter`, and the quantizations of `export_gguf`.
+        path: The folder to make; with several formats the folder under which each gets one of its own name.
+        dtype: Of the merged model. For `auto` the widest that may be chosen counts on disk, and one of 16 bits in memory:
+            float32 is rarely chosen, and `require_memory` is asked again when it was.
+        overwrite: As it will be said to the export.
+
+    Raises:
+        ValueError: A format that there is not.
+
+    >>> gn.export.plan_export(gn.open_run("runs/first"), ["merged", "q8_0"], "exports/first")  # doctest: +SKIP
+    """
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown:
+        raise ValueError(f"format {unknown[0]!r} is not one of {', '.join(map(repr, FORMATS))}.")
+    folder = target_of(path)
+    return plan_targets(
+        run,
+        {name: folder if len(formats) == 1 else folder / name for name in formats},
+        dtype=dtype,
+        overwrite=overwrite,
+    )
+
+
+def plan_targets(run: Run, targets: Mapping[str, Path], *, dtype: str = "auto", overwrite: bool = False) -> ExportPlan:
+    """Do what `plan_export` does, for formats that each have a folder of their own; they are made in their order."""
+    sizes, kept = _Sizes(run), needed_by(run)
+    free_disk, free_memory = free_disk_bytes(next(iter(targets.values()), Path())), free_memory_bytes()
+    rows: list[PlannedExport] = []
+    for name, target in targets.items():
+        made, disk, memory = sizes.of(name, dtype)
+        problem = target_problem(target, overwrite, kept)
+        problems = [] if problem is None else [str(problem)]
+        if not (run.adapter_path / "adapter_model.safetensors").is_file():
+            problems.append(f"the run {run.name!r} ({run.status}) has no adapter: train it to its end first")
+        left = free_disk - sum(row.bytes for row in rows)
+        if disk > left:
+            which = f"{_gb(left)} of {_gb(free_disk)} are left by those before it" if rows else f"{_gb(left)} are free"
+            problems.append(
+                f"it needs {_gb(disk)} on the disk of {target}, but {which}. Free some space or choose a folder on another disk"
+            )
+        if memory > free_memory:
+            problems.append(_memory_problem(memory, free_memory))
+        rows.append(PlannedExport(name, target, made, disk, memory, tuple(problems)))
+    return ExportPlan(tuple(rows), free_disk, free_memory)
+
+
+def require_memory(run: Run, dtype: str) -> None:
+    """Raise `EnvironmentProblem` if a merged model of this number type could not be verified here."""
+    memory, free = _Sizes(run).of("merged", dtype)[2], free_memory_bytes()
+    if memory > free:
+        raise EnvironmentProblem(f"merged as {dtype}: {_memory_problem(memory, free)}")
+
+
+def _memory_problem(memory: int, free: int) -> str:
+    return (
+        f"it needs {_gb(memory)} of memory at its peak, but {_gb(free)} are free. Close what else is loaded (restart the "
+        "kernel, then gn.open_run), or use a machine with more"
+    )
+
+
+def needed_by(run: Run) -> list[Path]:
+    """Folders that an export of the run must not replace: its own, and that of its base if it is one of the user's."""
+    base = Path(run.settings.model).expanduser()
+    return [run.path, run.adapter_path, *([base] if base.is_dir() else [])]
+
+
+class _Sizes:
+    """Sizes of a run's exports, from the headers of the base's files."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @cached_property
+    def _weights(self) -> tuple[int, int]:
+        """How many the base has, and bytes of one while it is compared with the merged model."""
+        from grpo_nb.export.merging import is_plain
+        from grpo_nb.export.tensors import TensorFolder
+
+        has_adapter = (self._run.adapter_path / "adapter_model.safetensors").is_file()
+        # What else an adapter can be has the base in float32.
+        narrow = 2 if not has_adapter or is_plain(self._run.adapter_path) else 4
+        try:
+            folder = weights_folder(self._run, download=False)
+        except FileNotFoundError:
+            _resolved(self._run)  # a folder that is gone says so
+            # Trained from a quantized copy: the Hub's headers tell the sizes, and the plan fetches no gigabytes.
+            from huggingface_hub import get_safetensors_metadata
+
+            counts = get_safetensors_metadata(self._run.settings.model).parameter_count
+            return sum(counts.values()), narrow if set(counts) in ({"BF16"}, {"F16"}) else 4
+        tensors = TensorFolder(folder)
+        kinds = {str(kind) for kind in tensors.dtypes.values()}
+        is_narrow = kinds in ({"torch.bfloat16"}, {"torch.float16"})
+        return sum(math.prod(shape) for shape in tensors.shapes.values()), narrow if is_narrow else 4
+
+    def of(self, name: str, dtype: str) -> tuple[int, int, int]:
+        """Bytes when finished, on disk while it is made, and of memory at the peak."""
+        if name == "adapter":
+            file = self._run.adapter_path / "adapter_model.safetensors"
+            size = (file.stat().st_size if file.is_file() else 0) + int(_SMALL_FILES)
+            return size, size, int(_IMPORTS) + 2 * size
+        count, width = self._weights
+        held = count * max(width, {"float32": 4}.get(dtype, 2))
+        checking = int(_IMPORTS + max(held * _WORKING, held + _LEAST_WORKING))
+        merged = int(count * {"bfloat16": 2, "float16": 2, "float32": 4}.get(dtype, 4) * 1.02 + _SMALL_FILES)
+        if name == "merged":
+            return merged, merged, checking
+        made = int(count * BITS[name] / 8 * 1.02 + _SMALL_FILES)
+        # A mixture is quantized from a file as wide as the merged model, and every GGUF is made from a merged model.
+        between = 0 if name in ("f32", "f16", "bf16", "q8_0") else merged
+        # llama.cpp has the file in memory while it answers.
+        return made, merged + between + made, max(checking, int(_IMPORTS + made * _WORKING))
+
+
+def weights_folder(run: Run, *, download: bool = True) -> Path:
+    """Folder of the 16-bit base that the run's adapter belongs on.
+
+    Args:
+        run: The run.
+        download: Fetch it from the Hub if it is not here: Unsloth trains in 4 bit from a quantized copy of its own.
+
+    Raises:
+        FileNotFoundError: It is not here and `download` is false, or its folder is gone.
+    """
+    base = _resolved(run)
+    if Path(base).is_dir():
+        return Path(base)
+    from huggingface_hub import snapshot_download
+
+    wanted = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
+    found = Path(snapshot_download(base, allow_patterns=wanted, local_files_only=not download))
+    if not download and not any(found.glob("*.safetensors")):
+        raise FileNotFoundError(f"the weights of {base!r} are not in the Hub's cache.")
+    return found
+
+
+def _resolved(run: Run) -> str:
+    """The base's folder or its name on the Hub."""
+    from grpo_nb.models import resolve_model
+
+    try:
+        return resolve_model(run.settings.model)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"the base model of the run {run.name!r} is not at {run.settings.model!r} any more (looked in {Path.cwd()}), and "
+            "an adapter is nothing without it. Put it back there, or make a link of that name to where it is."
+        ) from error
+
+
+def free_memory_bytes() -> int:
+    """Memory that can be had without swapping."""
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:.2f} GB"

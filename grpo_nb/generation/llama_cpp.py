@@ -1,0 +1,139 @@
+"""Text from a GGUF file through llama.cpp, as its users will get it: with the chat template that the file itself holds.
+
+llama.cpp runs in a process of its own (`llama_cpp_child.py`), which imports neither the kit nor unsloth, cannot take the
+kernel down with it, ends with its parent, and is ended when nothing has come from it for a while. The package is xllamacpp
+(MIT): its wheels are built, where those of llama-cpp-python have to be compiled.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.core import ChildError, run_script
+from grpo_nb.generation.samples import Completion
+from grpo_nb.machine import EnvironmentProblem
+
+_PACKAGE = "xllamacpp"
+_REQUIREMENT = "xllamacpp>=2026.10,<2027"
+# Seconds without a sign of life after which the child is ended: loading the file, or one answer, takes this long at most.
+_PATIENCE = 900.0
+_SAMPLING = ("top_p", "top_k", "min_p", "seed")
+
+
+class LlamaCppError(RuntimeError):
+    """llama.cpp could not read the file or answer a prompt; the message has its own words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer(Completion):
+    """A completion, with what llama.cpp read and how sure it was."""
+
+    prompt: str = field(repr=False)
+    """As llama.cpp rendered it."""
+    prompt_ids: tuple[int, ...] = field(repr=False)
+    log_probs: tuple[float, ...] = field(repr=False)
+    """Of each token, in nats, before temperature and the other processors."""
+    margins: tuple[float, ...] = field(repr=False)
+    """How far the likeliest token was ahead of the second, in nats, at each position."""
+
+
+def answer(
+    gguf: str | Path,
+    prompts: Sequence[Sequence[Mapping[str, str]]],
+    *,
+    max_completion_length: int,
+    temperature: float = 0.0,
+    sampling: Mapping[str, Any] | None = None,
+    report: Callable[[str], None] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> list[Answer]:
+    """Complete chat prompts with a GGUF file, greedily at temperature 0, in the order given.
+
+    The chat template is the file's own. Prompts are answered one after the other and without a cache between them, so that
+    an answer does not depend on what else is asked.
+
+    Args:
+        gguf: The file.
+        prompts: Chat messages.
+        max_completion_length: Tokens.
+        temperature: Above 0, tokens are drawn from the whole vocabulary.
+        sampling: With a temperature above 0: `top_p`, `top_k`, `min_p`, and the `seed` of the first, which is one more for each
+            that follows.
+        report: Called with one line per stage.
+        progress: Called with the number of prompts done.
+
+    Raises:
+        EnvironmentProblem: xllamacpp is not installed.
+        FileNotFoundError: There is no such file.
+        LlamaCppError: llama.cpp cannot read the file, or failed.
+
+    >>> answer("model.gguf", [[{"role": "user", "content": "2 + 2?"}]], max_completion_length=8)  # doctest: +SKIP
+    [Answer(text='4', tokens=2, is_cut=False)]
+    """
+    file = Path(gguf)
+    if not file.is_file():
+        raise FileNotFoundError(f"{str(gguf)!r} is no file. Name the GGUF file itself, not its folder.")
+    request = {
+        "gguf": str(file.absolute()),
+        "package_folder": str(_package_folder()),
+        "prompts": [[dict(message) for message in chat] for chat in prompts],
+        "limit": max_completion_length,
+        "sampling": _sampling(temperature, sampling),
+        "threads": thread_count(),
+    }
+    if not prompts:
+        return []
+    if report is not None:
+        report(f"llama.cpp answers {len(prompts)} prompts with {file.name}")
+
+    def count(line: str) -> None:
+        if progress is not None and line.strip().isdigit():
+            progress(int(line))
+
+    child = Path(__file__).with_name("llama_cpp_child.py")
+    try:
+        rows = run_script(child, request, on_line=count, patience=_PATIENCE)
+    except ChildError as error:
+        raise LlamaCppError(f"llama.cpp on {file.name} {error}") from error
+    as_tuples = ({k: tuple(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows)
+    return [Answer(tokens=len(row["ids"]), **row) for row in as_tuples]
+
+
+def require_llama_cpp() -> None:
+    """Raise `EnvironmentProblem` with the line to type if llama.cpp's package is not installed."""
+    _package_folder()
+
+
+def _package_folder() -> Path:
+    # Found, not imported: loading llama.cpp into a process that has torch and its OpenMP is what the child is for.
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None or not spec.origin:
+        raise EnvironmentProblem(
+            f"a GGUF file is run by llama.cpp, and its package {_PACKAGE} is not installed. "
+            f"Run `pip install '{_REQUIREMENT}'` (34 MB, nothing is compiled)."
+        )
+    return Path(spec.origin).parent.parent
+
+
+def _sampling(temperature: float, further: Mapping[str, Any] | None) -> dict[str, Any]:
+    if temperature <= 0:
+        return {"temperature": 0.0}
+    unknown = sorted(set(further or {}) - set(_SAMPLING))
+    if unknown:
+        raise ValueError(f"sampling = {unknown[0]!r} is not one of {', '.join(map(repr, _SAMPLING))} for a GGUF file.")
+    # transformers' order of the processors, and the whole vocabulary where nothing else is asked for.
+    whole = {"samplers": ["temperature", "top_k", "top_p", "min_p"], "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0}
+    return {**whole, **(further or {}), "temperature": temperature}
+
+
+def thread_count() -> int:
+    """How many threads llama.cpp may have: what OMP_NUM_THREADS says, else the cores of this process."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

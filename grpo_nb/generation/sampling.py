@@ -1,0 +1,304 @@
+"""Sampling completions: on a CPU the kit's own loop, on a GPU vLLM (grpo_nb.generation.vllm) or Unsloth's `generate`.
+
+The loop computes each distinct prompt once (grpo_nb.generation.shared_prompts), lets rows leave the batch when they
+end, and runs with the LoRA folded into the weights (grpo_nb.generation.folded_lora). The trained tensors are never touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from grpo_nb.models import import_unsloth
+
+import_unsloth()
+
+import torch
+from transformers import DynamicCache, GenerationConfig
+from transformers.cache_utils import DynamicLayer
+
+from grpo_nb.generation.attention import grouped_attention
+from grpo_nb.generation.folded_lora import FoldedLora
+from grpo_nb.generation.samples import Completion, Samples
+from grpo_nb.generation.shared_prompts import distinct, left_padded, prompt_cache, shared_prompt_obstacle
+from grpo_nb.generation.vllm import engine_as_before, sample_with_vllm, vllm_rollout_obstacle
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+# Prompts that are handed to vLLM at a time: it makes its own batches out of them, this is only how often progress is told.
+_ENGINE_BATCH = 256
+
+
+class _GrowingLayer(DynamicLayer):
+    """A key/value layer that writes into room reserved beforehand; `DynamicLayer` copies everything at each token."""
+
+    def __init__(self, layer: DynamicLayer, rows: torch.Tensor, room: int) -> None:
+        super().__init__()
+        self.used = layer.keys.shape[2]
+        self._keys, self._values = (self._reserve(t, rows, room) for t in (layer.keys, layer.values))
+        self.dtype, self.device, self.is_initialized = layer.keys.dtype, layer.keys.device, True
+        self._expose()
+
+    @staticmethod
+    def _reserve(states: torch.Tensor, rows: torch.Tensor, room: int) -> torch.Tensor:
+        _, heads, used, width = states.shape
+        reserved = states.new_empty(len(rows), heads, used + room, width)
+        torch.index_select(states, 0, rows, out=reserved[:, :, :used])
+        return reserved
+
+    def _expose(self) -> None:
+        self.keys, self.values = self._keys[:, :, : self.used], self._values[:, :, : self.used]
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        end = self.used + key_states.shape[2]
+        self._keys[:, :, self.used : end], self._values[:, :, self.used : end] = key_states, value_states
+        self.used = end
+        self._expose()
+        return self.keys, self.values
+
+    def keep_rows(self, rows: torch.Tensor) -> None:
+        self._keys, self._values = self._keys[rows], self._values[rows]
+        self._expose()
+
+
+@torch.no_grad()
+def sample(
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    config: GenerationConfig,
+    folded: FoldedLora | None = None,
+) -> Samples:
+    """Sample one completion for each row of `prompts`; rows with the same prompt share its computation.
+
+    Draws what `model.generate` draws: the same logits processors (transformers' own) and the same use of the random
+    state, so the same seed gives the same tokens as long as rounding does not turn a draw. Greedy when
+    `config.do_sample` is false. LoRA dropout does not apply while sampling.
+
+    Args:
+        model: A causal language model, plain or wrapped by PEFT, for which `shared_prompt_obstacle` is None.
+        prompts: N lists of token ids, at least two tokens each; repeat a prompt for each completion of its group.
+        config: `max_new_tokens`, `eos_token_id`, `pad_token_id` and the sampling parameters.
+        folded: Of the same model, if there is one already, so that its memory is used again.
+
+    Returns:
+        N completions, up to and with the end token, at most `max_new_tokens` long.
+    """
+    each, owner = distinct(prompts)
+    config, _ = model._prepare_generation_config(config)
+    model._prepare_special_tokens(config, kwargs_has_attention_mask=True, device="cpu")
+    limit = config.max_new_tokens
+    pad_id = int(config.pad_token_id) if config.pad_token_id is not None else 0
+    padded, _ = left_padded(prompts, pad_id)
+    widest = padded.shape[1]
+    processors = model._get_logits_processor(generation_config=config, input_ids_seq_length=widest, device="cpu")
+
+    training = model.training
+    model.eval()
+    try:
+        with grouped_attention(), (folded or FoldedLora.of(model)).for_inference(is_decoding=True):
+            cache, prompt_mask = prompt_cache(
+                lambda **inputs: model(**inputs, use_cache=True, logits_to_keep=1), each, pad_id
+            )
+            rows = torch.tensor(owner)
+            cache.layers = [_GrowingLayer(layer, rows, limit) for layer in cache.layers]
+            tokens, log_probs = _decode(
+                model,
+                ids=torch.cat([padded, padded.new_full((len(padded), limit), pad_id)], 1),
+                start=torch.tensor([[len(prompt) - 1] for prompt in prompts]),
+                mask=torch.cat([prompt_mask[rows], torch.ones(len(rows), limit, dtype=torch.long)], 1),
+                cache=cache,
+                processors=processors,
+                config=config,
+            )
+    finally:
+        model.train(training)
+    return Samples(tokens, log_probs if config.do_sample else None)
+
+
+def _decode(
+    model: PreTrainedModel,
+    ids: torch.Tensor,
+    start: torch.Tensor,
+    mask: torch.Tensor,
+    cache: DynamicCache,
+    processors: Any,
+    config: GenerationConfig,
+) -> tuple[list[list[int]], list[list[float]]]:
+    """Write into the room behind the prompts token by token; rows that ended leave cache, mask and positions."""
+    limit, total = config.max_new_tokens, len(ids)
+    widest = ids.shape[1] - limit
+    eos = None if config.eos_token_id is None else torch.tensor(config.eos_token_id).reshape(-1)
+    running, lengths = torch.arange(total), torch.full((total,), limit)
+    is_done, log_probs = torch.zeros(total, dtype=torch.bool), torch.zeros(total, limit)
+    for t in range(limit):
+        end = widest + t
+        logits = model(
+            input_ids=ids[running, end - 1 : end],
+            attention_mask=mask[:, : cache.get_seq_length() + 1],
+            position_ids=start + t,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]
+        scores = processors(ids[running, :end], logits.float())
+        if config.do_sample:
+            probabilities = scores.softmax(-1)
+            chosen = _draw(probabilities, total, running)
+            log_probs[running, t] = probabilities.gather(1, chosen[:, None])[:, 0].log()
+        else:
+            chosen = scores.argmax(-1)
+        still = ~is_done[running]
+        ids[running[still], end] = chosen[still]
+        if eos is not None:
+            ended = still & torch.isin(chosen, eos)
+            lengths[running[ended]] = t + 1
+            is_done[running[ended]] = True
+        going = ~is_done[running]
+        if not going.any():
+            break
+        # Rows that ended leave the batch, a few at a time: each departure copies the cache of the others.
+        if going.sum() <= 0.875 * len(going):
+            at = going.nonzero()[:, 0]
+            running, start, mask = running[at], start[at], mask[at]
+            for layer in cache.layers:
+                layer.keep_rows(at)
+    cut = [rows[:, begin : begin + limit].tolist() for rows, begin in ((ids, widest), (log_probs, 0))]
+    tokens, scores = ([row[:n] for row, n in zip(rows, lengths.tolist(), strict=True)] for rows in cut)
+    return tokens, scores
+
+
+def _draw(probabilities: torch.Tensor, total: int, rows: torch.Tensor) -> torch.Tensor:
+    """Draw one word per row, the ones `torch.multinomial` draws inside `generate`, with the same random state after it.
+
+    In half of its time, which is 9 ms of each decoded token of 16 rows (studies/results/cpu_kernels.md).
+    multinomial takes the largest p / e with an exponential e for each row and word, ended rows too. e is -log1p(-u) >= u
+    for a uniform u, so only words whose p / u reaches the p / e of some word can be the largest: a few per row, and the
+    other logarithms are not taken.
+
+    Args:
+        probabilities: (R, V) float32, of the rows still running.
+        total: Rows at the start, R at most.
+        rows: (R) their indices.
+    """
+    width = probabilities.shape[1]
+    if not _draws_by_logarithm(total * width):
+        return (probabilities / torch.empty(total, width).exponential_()[rows]).argmax(-1)
+    uniforms = torch.empty(total, width, dtype=torch.float64).uniform_()
+    if len(rows) < total:
+        uniforms = uniforms[rows]
+    bound = probabilities / uniforms.float()
+    likely = bound.argmax(-1, keepdim=True)
+    reached = _race(probabilities.gather(1, likely), uniforms.gather(1, likely))
+    # A little less, for the rounding of u and of the logarithm.
+    row, word = (bound >= reached * (1 - 1e-6)).nonzero(as_tuple=True)
+    finished = torch.full_like(bound, -1.0)
+    finished[row, word] = _race(probabilities[row, word], uniforms[row, word])
+    return finished.argmax(-1)
+
+
+def _race(probabilities: torch.Tensor, uniforms: torch.Tensor) -> torch.Tensor:
+    return probabilities / uniforms.neg().log1p_().neg_().float()
+
+
+@functools.cache
+def _draws_by_logarithm(count: int) -> bool:
+    """Say whether `exponential_` is -log1p(-u) of a float64 uniform, bit by bit; with MKL on Intel processors it is not."""
+    drawn, uniform = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
+    expected = torch.empty(count).exponential_(generator=drawn)
+    got = torch.empty(count, dtype=torch.float64).uniform_(generator=uniform).neg_().log1p_().neg_().float()
+    return torch.equal(got, expected) and torch.equal(drawn.get_state(), uniform.get_state())
+
+
+def generate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[list[dict[str, str]]],
+    *,
+    max_completion_length: int,
+    temperature: float = 0.0,
+    sampling: Mapping[str, Any] | None = None,
+    batch_size: int = 48,
+    progress: Callable[[int], None] | None = None,
+) -> list[Completion]:
+    """Complete chat prompts, greedily at temperature 0, in the order given.
+
+    Args:
+        model: As it is: with its adapter on or off.
+        tokenizer: Its tokenizer.
+        prompts: Chat messages; the chat template and the generation prompt are applied here.
+        max_completion_length: Tokens.
+        temperature: Above 0, tokens are drawn from the whole vocabulary.
+        sampling: With a temperature above 0, further parameters of `GenerationConfig`, such as `top_p`.
+        batch_size: Prompts at a time.
+        progress: Called with the number of prompts done after each batch.
+    """
+    encoded = tokenizer.apply_chat_template(list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True)
+    ids = encoded["input_ids"]
+    end_tokens = model.generation_config.eos_token_id
+    end_tokens = {tokenizer.eos_token_id, *(end_tokens if isinstance(end_tokens, list) else [end_tokens])} - {None}
+    drawn = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0, **(sampling or {})}
+    config = GenerationConfig(
+        # Said, as a trainer says it: what is left out, transformers takes from the model's own generation_config (a penalty of
+        # 1.1 on repeated tokens in Qwen2.5), while vLLM does not look there.
+        max_new_tokens=max_completion_length,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=sorted(end_tokens),
+        disable_compile=True,
+        **{"repetition_penalty": 1.0, **(drawn if temperature > 0 else {"do_sample": False})},
+    )
+    longest = max(map(len, ids)) + max_completion_length
+    run, kept = _stock_sample, contextlib.nullcontext()
+    if vllm_rollout_obstacle(model, longest) is None:
+        run, kept = sample_with_vllm, engine_as_before(model)
+        batch_size = max(batch_size, _ENGINE_BATCH)
+    elif shared_prompt_obstacle(model, longest) is None:
+        run = functools.partial(sample, folded=FoldedLora.of(model))
+    completions: dict[int, Completion] = {}
+    # Prompts of similar length together, so that little is padding.
+    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
+    with kept:
+        for start in range(0, len(order), batch_size):
+            batch = order[start : start + batch_size]
+            samples = run(model, [ids[row] for row in batch], config)
+            for row, tokens in zip(batch, samples.tokens, strict=True):
+                text = tokenizer.decode(tokens, skip_special_tokens=True)
+                is_cut = not tokens or tokens[-1] not in end_tokens
+                completions[row] = Completion(text, len(tokens), is_cut, tuple(tokens))
+            if progress is not None:
+                progress(len(completions))
+    return [completions[row] for row in range(len(ids))]
+
+
+@torch.no_grad()
+def _stock_sample(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> Samples:
+    """What `sample` does, through `model.generate`, without log-probabilities."""
+    ids, mask = (part.to(model.device) for part in left_padded(prompts, config.pad_token_id))
+    with _modes_kept(model):
+        rows = model.generate(input_ids=ids, attention_mask=mask, generation_config=config, use_cache=True)
+    ends = set(config.eos_token_id)
+    completions = rows[:, ids.shape[1] :].tolist()
+    lengths = [next((i + 1 for i, token in enumerate(row) if token in ends), len(row)) for row in completions]
+    return Samples([row[:length] for row, length in zip(completions, lengths, strict=True)], None)
+
+
+@contextlib.contextmanager
+def _modes_kept(model: Any) -> Iterator[None]:
+    """Generate in evaluation mode and put the modes back: training, and on a GPU what Unsloth switches for generation.
+
+    Unsloth's `generate` clears gradient checkpointing on every module and puts it back only if the model was in training
+    mode when it was called (unsloth/models/llama.py, unsloth_fast_generate), so it is switched by Unsloth's own functions.
+    """
+    training, is_unsloths = model.training, hasattr(model, "for_training")  # as Unsloth patches models for a GPU
+    values = (getattr(module, "gradient_checkpointing", False) for module in model.modules())
+    checkpointing = next((value for value in values if value), False)
+    model.for_inference() if is_unsloths else model.eval()
+    try:
+        yield
+    finally:
+        if not is_unsloths:
+            model.train(training)
+        elif training:
+            model.for_training(use_gradient_checkpointing=checkpointing)

@@ -1,0 +1,218 @@
+"""The part of a GRPO step that is the same for every completion of a group, computed once: exact and differentiable.
+
+As it comes, a step repeats the prompt for each completion, in sampling and again in the loss: with a 110-token prompt and
+8 completions of 30 tokens, three quarters of all computed tokens are copies. Here the part that all prompts share (system
+prompt, example turn) runs once, the rest of each distinct prompt once, and the completions run behind the repeated key/value
+cache, those of similar length together, so that little of it is padding. The arithmetic is the same as before (Prefix
+Grouper, arXiv:2506.05433), only its order differs, so results agree to rounding.
+
+Not covered: models without a plain key/value cache (sliding-window, linear or hybrid attention), learned position tables,
+images. `shared_prompt_obstacle` says which of these is in the way, and the caller then takes the stock path of TRL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from grpo_nb.models import import_unsloth
+
+import_unsloth()
+
+import torch
+from torch.nn import functional
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+from grpo_nb.generation.attention import grouped_attention
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+# A further pass over the layers costs about as much as this many padding tokens: the best of those tried
+# (docs/evidence/cpu_step.md).
+_PASS_OVERHEAD_TOKENS = 48
+# Below this many tokens a pass of its own for what all prompts have in common costs more than it saves.
+_SHORTEST_COMMON_PREFIX = 16
+
+
+def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -> str | None:
+    """Say why the shared-prompt path cannot run this model, or return None if it can.
+
+    Args:
+        model: A causal language model, plain or wrapped by PEFT.
+        longest: Prompt and completion together, in tokens. Sliding-window layers are no obstacle as long as everything fits
+            into the window; not given, they are.
+    """
+    config = model.config.get_text_config()
+    name = config.model_type
+    if next(model.parameters()).device.type != "cpu":
+        return "the model is on an accelerator, where vLLM or Unsloth's own generation is used"
+    if config is not model.config:
+        return f"{name} is multimodal"
+    layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
+    others = layer_types - {"full_attention", "sliding_attention"}
+    if others:
+        return f"{name} has {', '.join(sorted(others))} layers"
+    window = getattr(config, "sliding_window", None)
+    slides = "sliding_attention" in layer_types or (window and getattr(config, "use_sliding_window", True))
+    if slides and window is None:
+        return f"{name} has sliding_attention layers of unknown width"
+    if slides and (longest is None or longest > window):
+        what = "prompt and completion" if longest is None else f"prompt and completion of {longest} tokens"
+        return f"{name} uses a sliding window of {window} tokens, which {what} may exceed"
+    if getattr(config, "rope_parameters", None) is None:
+        return f"{name} has no rotary positions"
+    if getattr(model, "is_gradient_checkpointing", False):
+        return "gradient checkpointing drops the key/value cache"
+    return None
+
+
+def batch_obstacle(input_ids: torch.Tensor, attention_mask: torch.Tensor, completion_length: int) -> str | None:
+    """Say why a batch has to take the stock path, or return None if its prompts can be shared.
+
+    Args:
+        input_ids, attention_mask: (B, P + C), as for `shared_prompt_logps`.
+        completion_length: C.
+    """
+    completion_mask = attention_mask[:, -completion_length:]
+    lengths = completion_mask.sum(1, keepdim=True)
+    if not torch.equal(completion_mask.bool(), torch.arange(completion_length) < lengths):
+        return "a completion is masked in its middle"
+    prompts = _unpadded_prompts(input_ids, attention_mask, completion_length)
+    if min(map(len, prompts)) < 2:
+        return "a prompt is shorter than two tokens"
+    if len(set(prompts)) == len(prompts):
+        return "no prompt occurs twice in a micro-batch (raise per_device_train_batch_size)"
+    return None
+
+
+def _unpadded_prompts(ids: torch.Tensor, mask: torch.Tensor, completion_length: int) -> list[tuple[int, ...]]:
+    width = ids.shape[1] - completion_length
+    lengths = mask[:, :width].sum(1).tolist()
+    return [tuple(row[width - n :]) for row, n in zip(ids[:, :width].tolist(), lengths, strict=True)]
+
+
+def left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of token ids as one tensor (N, L), with its mask."""
+    width = max(map(len, rows))
+    ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows])
+    return ids, torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+
+
+def prompt_cache(
+    run: Callable[..., Any], prompts: Sequence[Sequence[int]], pad_id: int
+) -> tuple[DynamicCache, torch.Tensor]:
+    """Run all but the last token of each prompt, what they have in common once; return cache (P, ...) and mask (P, L)."""
+    heads = [prompt[:-1] for prompt in prompts]
+    first, last = min(heads), max(heads)
+    common = next((i for i, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
+    if len(heads) == 1 or common < _SHORTEST_COMMON_PREFIX:
+        common = 0
+    cache = DynamicCache()
+    mask = torch.ones(len(heads), common, dtype=torch.long)
+    if common:
+        run(input_ids=torch.tensor([heads[0][:common]]), attention_mask=mask[:1], past_key_values=cache)
+        cache = copy_of_rows(cache, torch.zeros(len(heads), dtype=torch.long))
+    ids, tail_mask = left_padded([head[common:] for head in heads], pad_id)
+    if ids.shape[1]:
+        mask = torch.cat([mask, tail_mask], 1)
+        positions = (common + tail_mask.cumsum(1) - 1).clamp(min=0)
+        run(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache)
+    return cache, mask
+
+
+def copy_of_rows(cache: DynamicCache, rows: torch.Tensor) -> DynamicCache:
+    copy = DynamicCache()
+    copy.layers = [DynamicLayer() for _ in cache.layers]
+    for new, layer in zip(copy.layers, cache.layers, strict=True):
+        # index_select, unlike the indexing of batch_select_indices, has a fast backward (index_add) on the CPU.
+        new.keys, new.values = layer.keys.index_select(0, rows), layer.values.index_select(0, rows)
+        new.dtype, new.device, new.is_initialized = layer.keys.dtype, layer.keys.device, True
+    return copy
+
+
+def length_buckets(lengths: Sequence[int]) -> list[list[int]]:
+    """Split rows into passes of similar length: the split with the least padding plus overhead (dynamic programming)."""
+    order = sorted(range(len(lengths)), key=lambda row: lengths[row])
+    best: list[tuple[float, int]] = [(0.0, 0)]
+    for end in range(1, len(order) + 1):
+        width = max(lengths[order[end - 1]], 1)
+        best.append(min((best[i][0] + (end - i) * width + _PASS_OVERHEAD_TOKENS, i) for i in range(end)))
+    buckets, end = [], len(order)
+    while end:
+        start = best[end][1]
+        buckets.append(order[start:end])
+        end = start
+    return buckets[::-1]
+
+
+def distinct(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
+    """The distinct prompts in order of first appearance, and for each row the index of its own."""
+    index: dict[tuple[int, ...], int] = {}
+    rows = [index.setdefault(tuple(prompt), len(index)) for prompt in prompts]
+    return list(index), rows
+
+
+@grouped_attention()
+def shared_prompt_logps(
+    model: Callable[..., Any],
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    completion_length: int,
+    *,
+    pad_id: int,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Per-token log-probabilities and entropies of completions, each distinct prompt run once, differentiable.
+
+    Equal to a plain pass over `input_ids` up to the order of summation: 1e-4 in float32 for values and LoRA gradients.
+    With LoRA dropout the mask of a prompt is drawn once and not for each of its completions: each completion has the same
+    distribution as in a plain pass, but those of a group share the noise of their prompt, and no seed gives equal numbers.
+
+    Args:
+        model: A model patched by TRL's `add_fused_lm_head`, which also applies the sampling temperature.
+        input_ids: (B, P + C) left-padded prompts followed by right-padded completions, `batch_obstacle` of them None.
+        attention_mask: (B, P + C), 1 for real tokens.
+        completion_length: C.
+        pad_id: Any token id; masked positions are filled with it.
+
+    Returns:
+        `(log_probs, entropies)`, both (B, C) float32 and zero where masked, in nats; entropies are None where the model
+        was patched without them.
+    """
+    width = input_ids.shape[1] - completion_length
+    lengths = attention_mask[:, width:].sum(1).tolist()
+    prompts, prompt_of_row = distinct(_unpadded_prompts(input_ids, attention_mask, completion_length))
+
+    unscored = torch.full((1, 1), -100)
+    cache, mask = prompt_cache(
+        lambda **inputs: model(**inputs, shift_labels=unscored.expand_as(inputs["input_ids"]), fused_lm_head=True),
+        prompts,
+        pad_id,
+    )
+    log_probs, entropies = [], []
+    buckets = length_buckets(lengths)
+    for bucket in buckets:
+        span = max(max(lengths[row] for row in bucket), 1)
+        at = torch.tensor(bucket)
+        owner = torch.tensor([prompt_of_row[row] for row in bucket])
+        targets = input_ids[at, width : width + span]
+        target_mask = attention_mask[at, width : width + span]
+        last = torch.tensor([[prompts[i][-1]] for i in owner.tolist()])
+        start = torch.tensor([[len(prompts[i]) - 1] for i in owner.tolist()])
+        output = model(
+            # The last prompt token runs with each completion, so that one pass yields every log-probability.
+            input_ids=torch.cat([last, targets[:, :-1]], 1),
+            attention_mask=torch.cat([mask[owner], torch.ones_like(last), target_mask[:, :-1]], 1),
+            position_ids=start + torch.arange(span),
+            past_key_values=copy_of_rows(cache, owner),
+            shift_labels=targets.masked_fill(target_mask == 0, -100),
+            fused_lm_head=True,
+        )
+        padding = (0, completion_length - span)
+        log_probs.append(functional.pad(output.log_probs, padding))
+        if output.entropy is not None:
+            entropies.append(functional.pad(output.entropy, padding))
+    back = torch.empty(len(input_ids), dtype=torch.long)
+    back[torch.tensor([row for bucket in buckets for row in bucket])] = torch.arange(len(input_ids))
+    return torch.cat(log_probs)[back], torch.cat(entropies)[back] if entropies else None

@@ -1,0 +1,179 @@
+"""Sampling through the vLLM engine that shares a model's weights, with the LoRA as it is now.
+
+What goes in and comes out is what `grpo_nb.generation.sampling` has on a CPU. Prompts go in as token ids: a text would
+be tokenized again, and a template that writes the beginning-of-text token would then have two. Checked here against the
+signatures in vLLM's and Unsloth's source (tests/data/vllm_facts.json); run on a GPU by `make gpu-check`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from grpo_nb.generation.samples import Samples
+from grpo_nb.models import has_engine, longest_of
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedModel
+
+# What a configuration may ask for, and what vLLM calls it. Other ways of drawing are refused: they would be ignored silently.
+_SAME = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_OF_NO_EFFECT = {
+    "max_new_tokens", "pad_token_id", "eos_token_id", "bos_token_id", "do_sample", "disable_compile", "use_cache",
+    "transformers_version", "max_length", "cache_implementation", "return_dict_in_generate",
+    "output_logits", "output_scores",
+}  # fmt: skip
+
+
+def vllm_rollout_obstacle(model: PreTrainedModel, longest: int | None = None) -> str | None:
+    """Say why the model's engine cannot sample from the model as it is, or return None if it can.
+
+    The engine holds the base weights, and is given the adapter called `default` with each call. Another active adapter, or
+    one merged into the weights, is not what it would sample from.
+
+    Args:
+        model: From `load_model`.
+        longest: Prompt and completion together, in tokens. The engine was started for so many, and cuts what is longer.
+    """
+    if not has_engine(model):
+        return "it was loaded without vLLM"
+    room = longest_of(model.vllm_engine)
+    if longest is not None and longest > room:
+        return f"prompt and completion of {longest} tokens are longer than the {room} that its vLLM was started for"
+    if not hasattr(model, "load_lora"):
+        return "it has no LoRA that Unsloth made"
+    active = list(getattr(model, "active_adapters", ["default"]))
+    if is_adapter_on(model) and active != ["default"]:
+        return f"its active adapter is {', '.join(active)}, and vLLM is given the one called default"
+    if any(getattr(module, "merged", False) for module in model.modules()):
+        return "its adapter is merged into the weights"
+    return None
+
+
+def is_adapter_on(model: Any) -> bool:
+    """Whether the LoRA takes part, so not inside PEFT's `disable_adapter()`."""
+    layers = [module for module in model.modules() if hasattr(module, "lora_A")]
+    return bool(layers) and not any(getattr(layer, "disable_adapters", False) for layer in layers)
+
+
+def sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
+    """The arguments of vLLM's `SamplingParams` that draw as transformers draws with `config`.
+
+    Raises:
+        ValueError: The configuration asks for something that vLLM has not, by its name.
+    """
+    unknown = sorted(
+        name
+        for name, value in config.to_diff_dict().items()
+        if not name.startswith("_") and name not in (*_SAME, *_OF_NO_EFFECT) and value is not None
+    )
+    if unknown:
+        raise ValueError(
+            f"vLLM does not sample with {', '.join(unknown)}: leave it out, or load the model with fast_inference=False."
+        )
+    ends = config.eos_token_id
+    arguments: dict[str, Any] = {
+        "n": 1,
+        "max_tokens": config.max_new_tokens,
+        "stop_token_ids": list(ends) if isinstance(ends, (list, tuple)) else [] if ends is None else [ends],
+        "detokenize": False,  # the kit decodes, as on a CPU
+        "repetition_penalty": 1.0 if config.repetition_penalty is None else config.repetition_penalty,
+    }
+    if not config.do_sample:
+        return {**arguments, "temperature": 0.0}
+    arguments |= {
+        "temperature": 1.0 if config.temperature is None else config.temperature,
+        "top_p": 1.0 if config.top_p is None else config.top_p,
+        # transformers writes 0 or None for no limit, vLLM -1 (it takes 0 as well, but not None).
+        "top_k": config.top_k or -1,
+        "min_p": 0.0 if config.min_p is None else config.min_p,
+        # The log-probability of the token drawn and no others. Unsloth starts the engine with `processed_logprobs`, so it
+        # is that of the distribution drawn from.
+        "logprobs": 0,
+    }
+    return arguments
+
+
+def sample_with_vllm(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> Samples:
+    """Sample one completion for each row of `prompts`, as `grpo_nb.generation.sampling.sample` does on a CPU.
+
+    The seeds of the rows come from torch's random state, so that `torch.manual_seed` repeats a sampling as it does on a CPU
+    (the tokens are not those of a CPU, and on a GPU the order of a batch can turn a draw).
+
+    Args:
+        model: With an engine, for which `vllm_rollout_obstacle` is None.
+        prompts: N lists of token ids.
+        config: As for `sample`.
+
+    Returns:
+        N completions, up to and with the end token.
+    """
+    import torch
+    from vllm import SamplingParams
+
+    arguments = sampling_arguments(config)
+    if config.do_sample:
+        # One seed for each row: rows of one prompt with one seed would all be the same completion.
+        seeds = torch.randint(0, 2**31 - 1, (len(prompts),)).tolist()
+        each = [SamplingParams(**arguments, seed=seed) for seed in seeds]
+    else:
+        each = [SamplingParams(**arguments) for _ in prompts]
+    drop_leftovers(model)
+    outputs = model.fast_generate(
+        [{"prompt_token_ids": list(prompt)} for prompt in prompts],
+        sampling_params=each,
+        use_tqdm=False,
+        # As it is at this moment. `load_tensors=True` is how Unsloth's trainer samples: the tensors of the model themselves,
+        # nothing goes over the disk but the adapter's configuration.
+        lora_request=model.load_lora(_adapter_folder(), load_tensors=True) if is_adapter_on(model) else None,
+    )
+    # vLLM answers in the order of the prompts (vllm/entrypoints/llm.py sorts by request).
+    completions = [output.outputs[0] for output in outputs]
+    tokens = [list(completion.token_ids) for completion in completions]
+    if not config.do_sample:
+        return Samples(tokens, None)
+    # For each position the tokens that were looked at: with logprobs=0 the one that was drawn.
+    looked_at = [zip(c.token_ids, c.logprobs, strict=True) for c in completions]
+    return Samples(tokens, [[at[token].logprob for token, at in row] for row in looked_at])
+
+
+@functools.cache
+def _adapter_folder() -> str:
+    folder = tempfile.mkdtemp(prefix="grpo_nb-adapter-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def drop_leftovers(model: Any) -> None:
+    """Take back what an interrupted sampling left in the model's engine, if it has one.
+
+    An interrupt ends `LLM.generate` without a word to the engine (vLLM 0.31, entrypoints/offline_utils.py, _run_engine). The
+    next call would return the old answers before its own, or, after the engine has slept, wait for them for ever.
+    """
+    if not has_engine(model):
+        return
+    engine = model.vllm_engine.llm_engine
+    left = list(engine.output_processor.request_states)
+    if left:
+        engine.abort_request(left, internal=True)
+
+
+@contextlib.contextmanager
+def engine_as_before(model: Any) -> Iterator[None]:
+    """Put the engine back to sleep afterwards, if it slept: awake, its cache takes the memory that gradients need.
+
+    In standby Unsloth wakes it at each call of `generate` (unsloth_zoo/vllm_utils.py, patch_vllm_enable_sleep_mode).
+    """
+    engine = model.vllm_engine
+    is_sleeping: Callable[[], bool] | None = getattr(engine.llm_engine, "is_sleeping", None)
+    slept = is_sleeping is not None and bool(is_sleeping())
+    try:
+        yield
+    finally:
+        if slept:
+            engine.sleep(1)  # the level that Unsloth itself uses

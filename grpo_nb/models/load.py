@@ -1,0 +1,340 @@
+"""Loading a model with its LoRA through Unsloth, from a folder, the Hub or the embedded one, and what then generates for it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.metadata
+import io
+import os
+import warnings
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_nb.machine import VLLM_ALONE, EnvironmentProblem, Gpu, find_fault, find_gpu, gpu_problem
+from grpo_nb.models.embedded import embedded_model_folder
+from grpo_nb.models.unsloth import import_unsloth, tell_unsloth, without_loading_bars
+from grpo_nb.settings import EMBEDDED_MODEL, Settings, VllmObstacle, memory_advice, number_type, vllm_obstacle
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_SKIP_VLLM = "fast_inference=False skips the attempt"
+_KEPT_ON = "grpo_nb_generation"
+_said: set[str] = set()
+_engine: weakref.ref[Any] | None = None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What generates completions for a loaded model."""
+
+    path: str
+    """`vllm`, `unsloth` or `kit`."""
+    reason: str = ""
+    """Why it is not vLLM, where vLLM was asked for."""
+    version: str = ""
+    """Of vLLM."""
+
+    def __str__(self) -> str:
+        if self.path == "vllm":
+            return f"vLLM {self.version}".strip()
+        name = {"unsloth": "Unsloth's own generation", "kit": "the kit's rollout on a CPU"}[self.path]
+        return f"{name}; not vLLM: {self.reason}" if self.reason else name
+
+
+def generation_of(model: Any) -> Generation:
+    """What generates for a loaded model; for one that the kit did not load, by whether it has an engine."""
+    noted = getattr(model, _KEPT_ON, None)
+    if isinstance(noted, Generation):
+        return noted
+    if has_engine(model):
+        return Generation("vllm")
+    return Generation("kit" if next(model.parameters()).device.type == "cpu" else "unsloth")
+
+
+def has_engine(model: Any) -> bool:
+    """Whether a vLLM engine shares the model's weights: then it samples, for the trainer and for everything else."""
+    return getattr(model, "vllm_engine", None) is not None
+
+
+def longest_of(engine: Any) -> int:
+    """Tokens of prompt and completion together that a vLLM engine was started for; longer ones it cuts without a word."""
+    return engine.llm_engine.vllm_config.model_config.max_model_len
+
+
+def resolve_model(name: str, report: Callable[[str], None] | None = None) -> str:
+    """Return what `from_pretrained` takes for a model name: the embedded model's folder, a local folder or a Hub id.
+
+    Raises:
+        EnvironmentProblem: A Hub id that is not cached and cannot be reached.
+        FileNotFoundError: A path that is no model folder.
+    """
+    if name == EMBEDDED_MODEL:
+        return str(embedded_model_folder(report))
+    path = Path(name).expanduser()
+    if name.startswith((".", "/", "~")) or name.count("/") > 1 or path.exists():
+        if not (path / "config.json").is_file():
+            raise FileNotFoundError(f"{name!r} is no model folder: it has no config.json.")
+        return str(path)
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        hf_hub_download(name, "config.json")
+    except (LocalEntryNotFoundError, RepositoryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
+        raise EnvironmentProblem(
+            f"the model {name!r} is neither cached here nor reachable on the Hub "
+            f"({type(error).__name__}). Check its name and the network (and HF_TOKEN for a gated model), or start "
+            f'with the embedded one: preset(model="{EMBEDDED_MODEL}").'
+        ) from error
+    return name
+
+
+def load_model(
+    settings: Settings, *, report: Callable[[str], None] | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the model in 4 or 16 bit through `FastLanguageModel`, put a LoRA on it, and return it with its tokenizer.
+
+    What is not in 4 bit has the number type of `effective_settings(settings)["dtype"]`: float32 on a CPU, bfloat16 or float16
+    on a GPU, unless the settings or the environment say otherwise. On a GPU with `fast_inference`, vLLM is loaded with it and
+    shares its weights. Where vLLM cannot be used, Unsloth's own generation takes over and a warning says so once, with the
+    reason and what to do. That is so for a second model in the same kernel, too, as long as the first one's vLLM is there.
+
+    Args:
+        settings: What to load and how.
+        report: Called with one line per stage, for those who want to show progress.
+
+    Raises:
+        EnvironmentProblem: unsloth came too late, the model is not to be had, it does not fit, or the GPU's driver and
+            libraries do not go together.
+    """
+    report = report or (lambda line: None)
+    import_unsloth()
+    source = resolve_model(settings.model, report)
+    gpu = find_gpu()
+    if gpu is None:
+        _refuse_unseen_gpu()
+    chosen = number_type(settings, gpu)
+    if chosen.is_for_memory:
+        warnings.warn(chosen.why, stacklevel=2)
+    stage = f"loading {settings.model} in {'4 bit' if settings.load_in_4bit else chosen.name}"
+    obstacle = vllm_obstacle(settings, gpu, source) or engine_obstacle()
+    if obstacle is None:
+        report(f"{stage}, with vLLM")
+        try:
+            return _load(settings, source, gpu, None)
+        except Exception as error:
+            problem = _loading_problem(error, settings, with_vllm=True)
+            if problem is not None:
+                raise problem from error
+            obstacle = _start_obstacle(error)
+        _free_gpu_memory()  # after the except block: the error's frames hold the engine that failed
+    if gpu is not None and settings.fast_inference:
+        _say_once(obstacle)
+    report(stage)
+    try:
+        return _load(settings, source, gpu, obstacle)
+    except Exception as error:
+        problem = _loading_problem(error, settings)
+        if problem is not None:
+            raise problem from error
+        raise
+
+
+def loader_arguments(settings: Settings, source: str, gpu: Gpu | None, *, use_vllm: bool) -> dict[str, Any]:
+    """The arguments of `FastLanguageModel.from_pretrained`.
+
+    On a GPU no `dtype` unless it is set: Unsloth takes bfloat16 from compute capability 8.0 on, else float16, or float32 for
+    the families that overflow in float16, and the trainer's `bf16` and `fp16` come from the same rule.
+
+    Args:
+        settings: Of the run.
+        source: A folder or Hub id.
+        gpu: That trains, or None for a CPU.
+        use_vllm: Whether vLLM generates.
+    """
+    arguments: dict[str, Any] = {
+        "model_name": source,
+        "max_seq_length": settings.max_prompt_length + settings.max_completion_length,
+        "load_in_4bit": settings.load_in_4bit,
+        "load_in_16bit": not settings.load_in_4bit,
+        "use_gradient_checkpointing": _checkpointing(gpu),
+    }
+    if gpu is None or settings.dtype != "auto":
+        import torch
+
+        arguments["dtype"] = getattr(torch, number_type(settings, gpu).name)
+    if use_vllm:
+        arguments |= {
+            "fast_inference": True,
+            # Unsloth rounds it up to a rank that vLLM has kernels for.
+            "max_lora_rank": settings.lora_rank,
+            "gpu_memory_utilization": settings.gpu_memory_utilization,
+        }
+    return arguments
+
+
+def lora_arguments(settings: Settings, gpu: Gpu | None) -> dict[str, Any]:
+    """The arguments of `FastLanguageModel.get_peft_model`, but for the model."""
+    return {
+        "r": settings.lora_rank,
+        "lora_alpha": settings.lora_alpha,
+        "lora_dropout": settings.lora_dropout,
+        "target_modules": list(settings.lora_target_modules),
+        "use_gradient_checkpointing": _checkpointing(gpu),
+        "random_state": settings.seed,
+    }
+
+
+def _checkpointing(gpu: Gpu | None) -> str | bool:
+    # It trades time for memory: worth it on a GPU; on a CPU memory is not short, and it drops the key/value cache.
+    return "unsloth" if gpu is not None else False
+
+
+def _load(settings: Settings, source: str, gpu: Gpu | None, obstacle: VllmObstacle | None) -> tuple[Any, Any]:
+    """Load with vLLM if nothing is in its way."""
+    global _engine
+    from unsloth import FastLanguageModel
+
+    tell_unsloth(number_type(settings, gpu).name)
+    with contextlib.redirect_stdout(io.StringIO()), without_loading_bars():
+        arguments = loader_arguments(settings, source, gpu, use_vllm=obstacle is None)
+        model, tokenizer = FastLanguageModel.from_pretrained(**arguments)
+        model = FastLanguageModel.get_peft_model(model, **lora_arguments(settings, gpu))
+    tokenizer.padding_side = "left"
+    # A tokenizer with the GPT-2 clean-up would change the text that rewards see.
+    tokenizer.clean_up_tokenization_spaces = False
+    if has_engine(model):
+        generation = Generation("vllm", version=importlib.metadata.version("vllm"))
+        _engine = weakref.ref(model.vllm_engine)
+        _warn_if_shortened(model.vllm_engine, settings)
+    else:
+        if obstacle is None:  # Unsloth printed its reason, which nobody saw, and went on without
+            obstacle = VllmObstacle("Unsloth does not run this model in vLLM", _SKIP_VLLM)
+            _say_once(obstacle)
+        reason = str(obstacle) if settings.fast_inference else ""
+        generation = Generation("unsloth" if gpu is not None else "kit", reason)
+    setattr(model, _KEPT_ON, generation)
+    return model, tokenizer
+
+
+def _warn_if_shortened(engine: Any, settings: Settings) -> None:
+    """Say that vLLM got less room than the settings ask for: it would cut completions there, and refuse longer prompts.
+
+    Unsloth lowers the length by itself where the memory is short, and prints a line about it
+    (unsloth_zoo/vllm_utils.py, _fit_max_seq_length_to_kv_cache).
+    """
+    wanted = settings.max_prompt_length + settings.max_completion_length
+    got = longest_of(engine)
+    if got < wanted:
+        warnings.warn(
+            f"vLLM's memory has room for sequences of {got} tokens, and prompt and completion may be {wanted}: longer ones are "
+            "cut there. settings = settings.replace(max_completion_length="
+            f"{max(got - settings.max_prompt_length, 1)}), or a smaller model (gn.settings.models_for shows those that fit).",
+            stacklevel=4,
+        )
+
+
+def _say_once(obstacle: VllmObstacle) -> None:
+    """Warn, the first time in this process, that vLLM was asked for and is not used."""
+    if obstacle.reason not in _said:
+        _said.add(obstacle.reason)
+        warnings.warn(
+            f"Completions are generated without vLLM, which is slower: {obstacle.reason}. What to do: {obstacle.fix}.",
+            stacklevel=3,
+        )
+
+
+def engine_obstacle() -> VllmObstacle | None:
+    """Why a second engine cannot be started beside one that this kernel has; the first is put to sleep, so that there is room.
+
+    In standby vLLM's allocator works for one engine of a process, and a second one ends in an assertion
+    (vllm/v1/worker/gpu_worker.py, "CuMem allocator can only be used for one instance per process"). Without standby two may
+    live side by side.
+    """
+    if _engine is None or os.environ.get("UNSLOTH_VLLM_STANDBY", "0") == "0":
+        return None
+    gc.collect()  # one that nobody holds any more is no obstacle
+    engine = _engine()
+    if engine is None:
+        return None
+    engine.sleep(1)  # its next sampling wakes it (unsloth_zoo/vllm_utils.py, patch_vllm_enable_sleep_mode)
+    return VllmObstacle(
+        "a model with vLLM is loaded in this kernel already, and in standby there is one at a time",
+        "go on with that model, or restart the kernel before another one is loaded",
+    )
+
+
+def _loading_problem(error: Exception, settings: Settings, *, with_vllm: bool = False) -> Exception | None:
+    """The error to raise when loading failed for a reason that is known, with the setting to change; else None.
+
+    With vLLM, None also for what may be vLLM's fault alone.
+    """
+    memory = memory_advice(error, settings, place="loading")
+    if memory is not None:
+        return EnvironmentProblem(f"{memory.message} {memory.why} Write {memory.advice} ({type(error).__name__})")
+    fault = find_fault(error)
+    if fault is not None and with_vllm and fault.name in VLLM_ALONE:
+        return None
+    return gpu_problem(error)
+
+
+def _start_obstacle(error: Exception) -> VllmObstacle:
+    first = (str(error).strip().splitlines() or ["no message"])[0][:300]
+    fault = find_fault(error)
+    why = f"vLLM did not start ({type(error).__name__}: {first})"
+    return VllmObstacle(why, _SKIP_VLLM if fault is None else fault.fix)
+
+
+def _refuse_unseen_gpu() -> None:
+    """Raise where Unsloth has taken an accelerator that the kit does not see: half of the settings would be a CPU's.
+
+    Raises:
+        EnvironmentProblem: It has.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        raise EnvironmentProblem(
+            f"torch computes on {torch.cuda.get_device_name(0)}, of which nvidia-smi does not tell, so the kit would treat it "
+            "as a CPU. gn.check_environment() says what is missing. For the CPU, before the kernel starts: "
+            "CUDA_VISIBLE_DEVICES=-1 (AMD: HIP_VISIBLE_DEVICES=-1)."
+        )
+
+
+def _free_gpu_memory() -> None:
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def load_adapter(model: PreTrainedModel, folder: str | Path, adapter: str = "default") -> None:
+    """Copy a saved LoRA into one of the model's adapters and check that every tensor arrived.
+
+    transformers' own loader restores only the adapters in subfolders when there are any, and leaves the trained one at
+    its zeros without a word; so the tensors are loaded here and compared.
+
+    Raises:
+        ValueError: The folder's tensors and the model's adapter do not have the same names and shapes.
+    """
+    import torch
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    saved = load_file(str(Path(folder) / "adapter_model.safetensors"))
+    expected = get_peft_model_state_dict(model, adapter_name=adapter)
+    if {k: v.shape for k, v in saved.items()} != {k: v.shape for k, v in expected.items()}:
+        raise ValueError(
+            f"the adapter in {str(folder)!r} has other tensors than the model's LoRA: it belongs to another base "
+            "model, rank or set of target modules. Load the model with the settings of that run."
+        )
+    set_peft_model_state_dict(model, saved, adapter_name=adapter)
+    loaded = get_peft_model_state_dict(model, adapter_name=adapter)
+    if not all(torch.equal(loaded[name].cpu(), tensor.to(loaded[name].dtype)) for name, tensor in saved.items()):
+        raise ValueError(f"the adapter in {str(folder)!r} was not loaded completely; this is a fault of the kit.")

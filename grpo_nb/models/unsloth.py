@@ -1,0 +1,111 @@
+"""The import of unsloth, before everything that it patches. The only module in which it happens."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from grpo_nb.machine import EnvironmentProblem, check_torchvision, find_gpu, import_order_problem
+from grpo_nb.settings import VARIABLE, cpu_number_type
+
+
+def import_unsloth() -> Any:
+    """Import unsloth, first of all that it patches, and return the module.
+
+    Raises:
+        EnvironmentProblem: trl, transformers or peft were imported before it, or it is not installed or does not load.
+    """
+    problem = import_order_problem()
+    if problem:
+        raise EnvironmentProblem(
+            f"{problem}, which it patches while they load. Restart the kernel and import grpo_nb (or unsloth) first."
+        )
+    vision = check_torchvision()
+    if vision.status == "problem":
+        raise EnvironmentProblem(f"torchvision {vision.found}. {vision.fix}")
+    is_gpu = find_gpu() is not None
+    # In standby Unsloth would set another share of the memory than `gpu_memory_utilization` (unsloth_zoo/vllm_utils.py,
+    # load_vllm, where it is read).
+    os.environ.setdefault("UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE", "1")
+    if is_gpu:
+        # Read when unsloth is imported: lets vLLM give its memory back while the gradients are computed. Without vLLM it
+        # would only keep torch from joining free blocks ("expandable segments", which unsloth_zoo switches on without it).
+        if importlib.util.find_spec("vllm") is not None:
+            os.environ.setdefault("UNSLOTH_VLLM_STANDBY", "1")
+    else:
+        # Read at torch's first allocation: large pages, with which the memory of each step is mapped in half the time.
+        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(_is_worth_saying)
+    try:
+        with (
+            contextlib.redirect_stdout(io.StringIO()),  # a banner; check_environment says the same in a table
+            contextlib.nullcontext() if is_gpu else _answering(cpu_number_type().name),
+        ):
+            import unsloth
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"unsloth cannot be imported ({error}). Install it with "
+            "`pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt`, then restart the kernel."
+        ) from error
+    except RuntimeError as error:
+        raise EnvironmentProblem(f"unsloth does not load: {error}. Look at gn.check_environment().") from error
+    return unsloth
+
+
+def _is_worth_saying(record: logging.LogRecord) -> bool:
+    """All but one line of bitsandbytes: that it has no faster 4-bit product from the Hub, which nothing here would use.
+
+    It needs the package `kernels` and a download, and works on weights repacked for a CPU, which Unsloth switches off as it
+    cannot train on them (unsloth_zoo/cpu/loader.py, `_disable_bnb_cpu_weight_packing`). In a notebook the line is a red box.
+    """
+    return not record.getMessage().startswith("Failed to load CPU gemm_4bit_forward from kernels-community")
+
+
+@contextlib.contextmanager
+def without_loading_bars() -> Iterator[None]:
+    """Load without transformers' bar, which a saved notebook shows at 0 % for ever: its widget's state is not saved with it."""
+    from transformers.utils import logging as bars
+
+    was_on = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            bars.enable_progress_bar()
+
+
+def tell_unsloth(number_type: str) -> None:
+    """Have Unsloth go by the kit's number type on a CPU, and not by what the processor has instructions for.
+
+    Unsloth asks once, keeps the answer, and builds loaders and trainers by it (unsloth_zoo/cpu/runtime.py,
+    `cpu_bf16_supported`): a trainer would switch bfloat16 on, or off, beside a model that was loaded otherwise.
+
+    Args:
+        number_type: `float32` or `bfloat16`. On a GPU nothing happens.
+    """
+    if find_gpu() is None:
+        from unsloth_zoo.cpu import runtime
+
+        with _answering(number_type):
+            runtime.cpu_bf16_supported.cache_clear()
+            runtime.cpu_bf16_supported()
+
+
+@contextlib.contextmanager
+def _answering(number_type: str) -> Iterator[None]:
+    """Set the variable that Unsloth reads while it is asked; the user's own value is there again afterwards."""
+    users = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = "1" if number_type == "bfloat16" else "0"
+    try:
+        yield
+    finally:
+        if users is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = users

@@ -1,0 +1,286 @@
+"""Reward functions outside a trainer: what TRL would make of these completions, as a table, without training.
+
+`score` calls each reward as `GRPOTrainer._calculate_rewards` of trl 1.15 does, `group_advantages` is that trainer's
+formula, and `reweight` answers "what if this reward weighed more". Not covered: reward models given to TRL as
+torch modules or Hub ids, and `multi_objective_aggregation="normalize_then_sum"`, whose advantages do not follow from
+the totals.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from grpo_nb.core import Cell, Listing, Part, Shown, Table, displayable, escaped, excerpt, shorten
+from grpo_nb.rewards.base import (
+    Completion,
+    RewardFunction,
+    completion_text,
+    reward_list,
+    reward_name,
+    weights_by_name,
+)
+from grpo_nb.rewards.calls import FLOAT32_MAX, Batch, RewardError, call_reward, is_async, make_batch, to_floats
+
+if TYPE_CHECKING:
+    import pandas
+
+ScaleRewards = Literal["group", "batch", "none"] | bool
+_AS_WRITTEN = "white-space:pre-wrap"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Scores(Shown):
+    """What each reward says of each completion, and the totals GRPO would work on. Shows itself as a table."""
+
+    completions: tuple[str, ...]
+    """The text of each completion."""
+    values: Mapping[str, tuple[float, ...]]
+    """Each reward's scores by name, unweighted; NaN where it gave None, or failed."""
+    weights: Mapping[str, float]
+    errors: tuple[RewardError, ...] = ()
+    """With `on_error="record"`: what failed, with its row."""
+    extra: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Columns that rewards logged with `log_extra`."""
+    metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Numbers that rewards logged with `log_metric`."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Time each reward took for the whole batch."""
+
+    def __len__(self) -> int:
+        return len(self.completions)
+
+    @property
+    def totals(self) -> tuple[float, ...]:
+        """Weighted sum for each completion, without the rewards that gave None.
+
+        NaN where every reward gave None, which TRL leaves out of its group, and where a reward failed, as nobody knows then.
+        """
+        failed = {error.row for error in self.errors}
+        totals = []
+        for i in range(len(self)):
+            if i in failed or None in failed or all(math.isnan(scores[i]) for scores in self.values.values()):
+                totals.append(math.nan)
+                continue
+            parts = [self.weights[name] * scores[i] for name, scores in self.values.items()]
+            totals.append(sum(part for part in parts if not math.isnan(part)))
+        return tuple(totals)
+
+    def advantages(self, num_generations: int | None = None, *, scale_rewards: ScaleRewards = "group") -> list[float]:
+        """Return `group_advantages` of the totals; all completions are one group if `num_generations` is not given."""
+        return group_advantages(self.totals, num_generations or len(self), scale_rewards=scale_rewards)
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        """One row per completion: its text, each reward's score, the total."""
+        import pandas
+
+        # Built from pairs, for a reward may be called "completion" or "total". pyarrow cannot hold a lone surrogate.
+        columns = [
+            ("completion", [displayable(text) for text in self.completions]),
+            *self.values.items(),
+            ("total", self.totals),
+        ]
+        table = pandas.DataFrame({number: list(values) for number, (_, values) in enumerate(columns)})
+        return table.set_axis([name for name, _ in columns], axis=1)
+
+    def __iter__(self) -> Iterator[dict[str, float]]:
+        return iter({name: scores[i] for name, scores in self.values.items()} for i in range(len(self)))
+
+    def _parts(self) -> Iterator[Part]:
+        heads = [f"{name} x {self.weights[name]:g}" if name in self.weights else name for name in self.values]
+        rows = [
+            (
+                *map(_said, [*row.values(), total]),
+                Cell(shorten(repr(text), 80), escaped(shorten(text, 400)), _AS_WRITTEN),
+            )
+            for text, row, total in zip(self.completions, self, self.totals, strict=True)
+        ]
+        yield Table(rows, [*heads, "total", "completion"], right=range(len(heads) + 1))
+        if self.errors:
+            yield "Failed:"
+            yield Listing(self.errors)
+
+
+def score(
+    rewards: RewardFunction | Sequence[RewardFunction],
+    completions: Sequence[Completion],
+    rows: Mapping[str, Any] | Iterable[Mapping[str, Any]] | None = None,
+    *,
+    prompts: Sequence[Any] | None = None,
+    completion_ids: Sequence[Sequence[int]] | None = None,
+    tokenizer: Any = None,
+    weights: Mapping[str, float] | None = None,
+    trainer_state: Any = None,
+    on_error: Literal["raise", "record"] = "raise",
+) -> Scores:
+    """Score completions with reward functions as trl 1.15 calls them, sync or async, without a trainer.
+
+    All rewards see the same lists, as in the trainer: what one of them changes, the next one sees. They are copies, so nothing
+    of yours changes.
+
+    Args:
+        rewards: One or more reward functions.
+        completions: Strings or chat messages. Where the prompts are chat messages, strings become messages, as TRL makes them.
+        rows: The data row of each completion, or one row for all (a group). The rewards get its columns, and `prompt` as
+            `prompts`.
+        prompts: If the rows hold none.
+        completion_ids: Token ids, for rewards that count tokens; or pass `tokenizer`.
+        tokenizer: Makes `completion_ids` from the completions.
+        weights: By name; those the rewards carry (1.0 for a plain function) where not given.
+        trainer_state: For rewards that look at training progress. Without it plain functions see the first step, and
+            rewards of the kit None: one that adapts in training does not count these completions.
+        on_error: `"raise"` stops at the first reward that fails and says on which row. `"record"` scores what can be scored and
+            lists what failed in `errors`.
+
+    Raises:
+        RewardError: A reward raised, or returned what TRL cannot take (only with `on_error="raise"`).
+        ValueError: Two rewards of the same name, a reward that is no function, or rows that do not fit the completions.
+
+    >>> from grpo_nb.rewards import correctness, xml_tags
+    >>> score([correctness(), xml_tags()], ["<answer>7</answer>", "7"], {"answer": "7"}).totals
+    (2.5, 0.0)
+    """
+    if on_error not in ("raise", "record"):
+        raise ValueError(f"on_error = {on_error!r} must be 'raise' or 'record'.")
+    rewards = reward_list(rewards)
+    weights = _changed_weights(weights_by_name(rewards), weights or {})
+    batch = make_batch(
+        completions, rows, prompts=prompts, completion_ids=completion_ids, tokenizer=tokenizer, trainer_state=trainer_state
+    )  # fmt: skip
+    texts = tuple(completion_text(completion) for completion in batch.completions)
+    batch = batch.copy()
+    values, seconds, errors = {}, {}, []
+    extra: dict[str, list[Any]] = {}
+    metrics: dict[str, list[float]] = {}
+
+    def log_extra(column: str, logged: list[Any]) -> None:
+        extra.setdefault(column, []).extend(logged)
+
+    def log_metric(name: str, value: float) -> None:
+        metrics.setdefault(name, []).append(value)
+
+    # TRL runs the sync rewards first, then awaits the async ones.
+    for reward in sorted(rewards, key=is_async):
+        name, start = reward_name(reward), time.perf_counter()
+        try:
+            output = call_reward(reward, batch, log_extra=log_extra, log_metric=log_metric)
+            values[name] = tuple(to_floats(output, len(batch)))
+        except Exception as error:
+            values[name], failures = _score_rows(reward, batch, texts, error)
+            if on_error == "raise":
+                raise failures[0] from failures[0].__cause__
+            errors += failures
+        seconds[name] = time.perf_counter() - start
+    return Scores(
+        completions=texts,
+        values={name: values[name] for name in weights},
+        weights=weights,
+        errors=tuple(errors),
+        extra={key: tuple(logged) for key, logged in extra.items()},
+        metrics={key: tuple(logged) for key, logged in metrics.items()},
+        seconds=seconds,
+    )
+
+
+def _changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) -> dict[str, float]:
+    for name, weight in changed.items():
+        if name not in weights:
+            raise ValueError(f"weights names {name!r}, but the rewards are {list(weights)}.")
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
+            raise ValueError(f"the weight of {name!r} is {weight!r}; it must be a finite number.")
+    return {name: float(changed.get(name, weight)) for name, weight in weights.items()}
+
+
+def _score_rows(
+    reward: RewardFunction, batch: Batch, texts: Sequence[str], batch_error: Exception
+) -> tuple[tuple[float, ...], list[RewardError]]:
+    """After a batch has failed: each row on its own, to name the one that did it. Scores NaN where it fails."""
+    name, scores, failures = reward_name(reward), [], []
+    for i in range(len(batch)):
+        alone = batch.select([i])
+        try:
+            scores.append(to_floats(call_reward(reward, alone), 1)[0])
+        except Exception as error:
+            scores.append(math.nan)
+            failures.append(RewardError(name, i, excerpt(texts[i]), error))
+    if not failures:
+        return (math.nan,) * len(batch), [RewardError(name, None, "", batch_error)]
+    return tuple(scores), failures
+
+
+def group_advantages(
+    totals: Sequence[float | None], num_generations: int, *, scale_rewards: ScaleRewards = "group"
+) -> list[float]:
+    """Return the advantage of each completion within its group, by the formula of trl 1.15.
+
+    (total - mean of its group) / (std + 1e-4), with Bessel's correction. `"group"` takes the std of the group, `"batch"`
+    that of all totals (arXiv:2508.08221), `"none"` does not divide (Dr. GRPO, arXiv:2503.20783). NaN and None totals are
+    left out of mean and std, and get 0. Computed in float64, where TRL uses float32.
+
+    Args:
+        totals: Weighted totals, the completions of a group next to each other.
+        num_generations: Size of a group.
+        scale_rewards: As in `GRPOConfig`, where True is `"group"` and False is `"none"`.
+
+    Raises:
+        ValueError: Totals that do not divide into groups, or an unknown `scale_rewards`.
+
+    >>> [round(advantage, 3) for advantage in group_advantages([2.0, 0.0, 0.0, 0.0], 4)]
+    [1.5, -0.5, -0.5, -0.5]
+    """
+    scale = {True: "group", False: "none"}.get(scale_rewards, scale_rewards)  # type: ignore[call-overload]
+    if scale not in ("group", "batch", "none"):
+        raise ValueError(f"scale_rewards = {scale_rewards!r} must be 'group', 'batch' or 'none'.")
+    values = [math.nan if total is None else float(total) for total in totals]
+    if num_generations < 1 or not values or len(values) % num_generations:
+        raise ValueError(
+            f"{len(values)} totals cannot be divided into groups of num_generations = {num_generations}: "
+            "an advantage is relative to a whole group."
+        )
+    advantages = []
+    batch_std = _std(values) if len(values) > 1 else 0.0
+    for start in range(0, len(values), num_generations):
+        group = values[start : start + num_generations]
+        mean = _mean(group)
+        std = (_std(group) if num_generations > 1 else 0.0) if scale == "group" else batch_std
+        scaled = [(value - mean) / (std + 1e-4) if scale != "none" else value - mean for value in group]
+        # torch.nan_to_num: an unscorable completion moves nothing, an infinite advantage becomes the largest float32.
+        advantages += [0.0 if math.isnan(a) else min(max(a, -FLOAT32_MAX), FLOAT32_MAX) for a in scaled]
+    return advantages
+
+
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    # sum, not fsum, which raises for inf - inf where a tensor has NaN.
+    return sum(known) / len(known) if known else math.nan
+
+
+def _std(values: Sequence[float]) -> float:
+    """As trl's `nanstd`: NaN for fewer than two values, so that their advantage becomes 0."""
+    known = [value for value in values if not math.isnan(value)]
+    if len(known) < 2:
+        return math.nan
+    mean = _mean(known)
+    return math.sqrt(sum((value - mean) * (value - mean) for value in known) / (len(known) - 1))
+
+
+def reweight(scores: Scores, weights: Mapping[str, float]) -> Scores:
+    """Return the same scores under other weights: what the totals and advantages would have been. Nothing is called again.
+
+    Raises:
+        ValueError: A name that is no reward of `scores`, or a weight that is not finite.
+
+    >>> from grpo_nb.rewards import correctness
+    >>> reweight(score(correctness(), ["<answer>7</answer>"], {"answer": "7"}), {"correctness": 5.0}).totals
+    (5.0,)
+    """
+    return dataclasses.replace(scores, weights=_changed_weights(scores.weights, weights))
+
+
+def _said(value: float) -> str:
+    return "none" if math.isnan(value) else f"{value:.4g}"

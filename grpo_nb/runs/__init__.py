@@ -1,0 +1,73 @@
+"""What a run knows, on disk and shown: rows, completions, alerts, checkpoints, curves, the viewer and the card.
+
+Nothing here trains or loads a model, and nothing judges: what is wrong with a run is said in `health`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grpo_nb.core import lazy_names
+from grpo_nb.runs.alert import SEVERITIES, Alert, Severity, alert_table, read_alerts, worst_first
+from grpo_nb.runs.card import name_of_base, published_name, write_export_card, write_model_card
+from grpo_nb.runs.checkpoints import (
+    NewestCheckpoint,
+    clear_away,
+    is_disk_full,
+    keep_newest,
+    newest_checkpoint,
+    write_checkpoint,
+)
+from grpo_nb.runs.records import RecordedComparison, RecordedExport
+from grpo_nb.runs.rows import describe, read_rows, tidy_row
+from grpo_nb.runs.run import (
+    Run,
+    new_run_folder,
+    open_run,
+    seconds_since_written,
+    trained_questions,
+    write_trained_questions,
+)
+
+if TYPE_CHECKING:
+    from grpo_nb.runs.live import LivePlot, png, training_figure
+    from grpo_nb.runs.viewer import RunViewer
+
+__all__ = [
+    "SEVERITIES",
+    "Alert",
+    "LivePlot",
+    "NewestCheckpoint",
+    "RecordedComparison",
+    "RecordedExport",
+    "Run",
+    "RunViewer",
+    "Severity",
+    "alert_table",
+    "clear_away",
+    "describe",
+    "is_disk_full",
+    "keep_newest",
+    "name_of_base",
+    "new_run_folder",
+    "newest_checkpoint",
+    "open_run",
+    "png",
+    "published_name",
+    "read_alerts",
+    "read_rows",
+    "seconds_since_written",
+    "tidy_row",
+    "trained_questions",
+    "training_figure",
+    "worst_first",
+    "write_checkpoint",
+    "write_export_card",
+    "write_model_card",
+    "write_trained_questions",
+]
+
+__getattr__ = lazy_names(
+    __name__,
+    {"live": ("LivePlot", "png", "training_figure"), "viewer": ("RunViewer",)},
+)

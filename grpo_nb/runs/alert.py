@@ -1,0 +1,83 @@
+"""An alert of a run: in words, with its numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from grpo_nb.core import Cell, Drawn, Shown, Table, bold, displayable, escaped
+from grpo_nb.runs.rows import read_rows
+
+Severity = Literal["info", "warning", "critical"]
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Alert(Shown):
+    """One thing that a run shows, with its numbers, why it matters, and what to change.
+
+    >>> alert = Alert(rule="kl_spike", severity="info", step=20, message="KL 3.", why="Odd text.", advice="Look at it.")
+    >>> Alert.from_dict(alert.to_dict()) == alert
+    True
+    """
+
+    rule: str
+    severity: Severity
+    """`critical`: the run learns nothing or loses what it learnt, so stop it. `warning`: it wastes time or learns the wrong
+    thing. `info`: good to know; also what would be a warning if the reward were not rising."""
+    step: int
+    """The step at which the rule first saw it."""
+    message: str
+    """What was seen, with the numbers."""
+    why: str
+    advice: str
+    """What to change, with the names of `Settings`."""
+    subject: str = ""
+    """What the rule speaks about, where it can speak about several things. An alert comes once for each rule and subject."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """The numbers by themselves, for code, which should not read prose."""
+
+    def __post_init__(self) -> None:
+        if self.severity not in SEVERITIES:
+            raise ValueError(f"severity {self.severity!r} is none of {', '.join(SEVERITIES)}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON, which `Alert.from_dict` takes back."""
+        return {**{f.name: getattr(self, f.name) for f in dataclasses.fields(self)}, "evidence": dict(self.evidence)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Alert:
+        """The inverse of `to_dict`. What a later version may have added is left out."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+    def _parts(self) -> Iterator[Drawn]:
+        yield alert_table([self])
+
+
+def alert_table(alerts: Iterable[Alert]) -> Drawn:
+    """Return alerts as a table; as plain text, three lines each."""
+    rows, texts = [], []
+    for alert in alerts:
+        about = f" ({alert.subject})" if alert.subject else ""
+        seen = f"<b>{escaped(alert.rule)}</b>{escaped(about)}: {escaped(alert.message)}"
+        rows.append((bold(alert.severity), alert.step, Cell(alert.message, seen), alert.why, alert.advice))
+        texts.append(
+            f"{alert.severity}: {alert.rule}{about}, step {alert.step}: {alert.message}"
+            f"\n    why: {alert.why}\n    change: {alert.advice}"
+        )
+    head = ("severity", "step", "what was seen", "why it matters", "what to change")
+    return Drawn(Table(rows, head).html(), displayable("\n".join(texts)))
+
+
+def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
+    """Sort by severity, then by step."""
+    return sorted(alerts, key=lambda alert: (-SEVERITIES.index(alert.severity), alert.step))
+
+
+def read_alerts(file: Path) -> list[Alert]:
+    """Read alerts.jsonl; no file means no alerts."""
+    return [Alert.from_dict(values) for values in read_rows(file)]

@@ -1,0 +1,183 @@
+"""Checkpoints on disk: complete or not there, whatever happens while they are written. Files only, no torch, no trainer.
+
+A checkpoint is written into a staged folder, forced to the disk, given a manifest with the size and sha256 of each file, and
+renamed. The manifest decides and not the name: on a network drive (Google Drive in Colab) a folder can arrive with files that
+did not. Nothing here needs links, locks, or a rename from one disk to another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpo_nb.machine import EnvironmentProblem, free_disk_bytes
+
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"checkpoint-(\d+)")
+# What libraries say that write through C++ or Rust, where the number of the error is lost.
+# torch's writer of zip files only notices that it is not where it should be ("unexpected pos").
+_FULL_DISK_WORDS = (
+    "no space left",
+    "disk quota exceeded",
+    "file write failed",
+    "pytorchstreamwriter failed",
+    "] . unexpected pos",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewestCheckpoint:
+    """The newest complete checkpoint, if there is one, and why newer ones were not taken."""
+
+    path: Path | None
+    step: int
+    passed_over: tuple[str, ...]
+
+
+def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Path:
+    """Write the checkpoint of a step, so that it is complete or not there at all, and return its folder.
+
+    Args:
+        root: Folder of the checkpoints of one run, which nobody else writes to.
+        step: Optimizer steps done.
+        fill: Writes the files into the folder that it is given.
+
+    Raises:
+        EnvironmentProblem: The disk is full. What was there before is still there.
+    """
+    staged, target = root / f".checkpoint-{step}.partial", root / f"checkpoint-{step}"
+    shutil.rmtree(staged, ignore_errors=True)
+    try:
+        staged.mkdir(parents=True)
+        fill(staged)
+        files = {}
+        for file in sorted(path for path in staged.rglob("*") if path.is_file()):
+            files[file.relative_to(staged).as_posix()] = {"bytes": file.stat().st_size, "sha256": _sha256(file)}
+            sync(file)
+        (staged / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
+        sync(staged / MANIFEST)
+        sync(staged)
+        if target.exists():  # of the same step, and damaged: a complete one is not written again
+            shutil.rmtree(target)
+        staged.rename(target)
+        sync(root)
+    except BaseException as error:
+        free = free_disk_bytes(root)
+        shutil.rmtree(staged, ignore_errors=True)
+        if is_disk_full(error):
+            raise EnvironmentProblem(
+                f"the checkpoint of step {step} could not be written: the disk of {root} is full ({free / 1e6:.1f} MB were "
+                f"free when it failed). {_what_is_kept(root)}"
+            ) from error
+        raise
+    return target
+
+
+def newest_checkpoint(root: Path) -> NewestCheckpoint:
+    """Return the newest checkpoint whose every file is what its manifest says, and what was passed over for it."""
+    passed_over = []
+    for step, folder in reversed(_folders(root)):
+        damage = find_damage(folder)
+        if damage is None:
+            return NewestCheckpoint(path=folder, step=step, passed_over=(*_unfinished(root), *passed_over))
+        passed_over.append(f"{folder.name}: {damage}")
+    return NewestCheckpoint(path=None, step=0, passed_over=(*_unfinished(root), *passed_over))
+
+
+def find_damage(folder: Path) -> str | None:
+    """Say what is wrong with a checkpoint, or None if it is complete."""
+    try:
+        files = json.loads((folder / MANIFEST).read_text())["files"]
+    except FileNotFoundError:
+        return "it has no manifest, so it was not finished"
+    except (ValueError, KeyError, TypeError):
+        return "its manifest cannot be read"
+    for name, expected in files.items():
+        file = folder / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != expected["bytes"]:
+            return f"{name} has {file.stat().st_size:,} bytes instead of {expected['bytes']:,}"
+        if _sha256(file) != expected["sha256"]:
+            return f"{name} is not what was written"
+    return None
+
+
+def keep_newest(root: Path, count: int) -> None:
+    """Delete all but the newest `count` checkpoints."""
+    for _, folder in _folders(root)[:-count]:
+        # First what makes it complete: a deletion cut short leaves nothing that looks whole.
+        (folder / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(folder)
+
+
+def clear_away(root: Path, newest: NewestCheckpoint) -> None:
+    """Take what was passed over out of the way: unfinished folders are deleted, damaged ones renamed to `damaged-N`."""
+    for folder in root.glob(".checkpoint-*.partial"):
+        shutil.rmtree(folder)
+    for step, folder in _folders(root):
+        if newest.path is None or step > newest.step:
+            aside = root / f"damaged-{step}"
+            if aside.exists():
+                shutil.rmtree(aside)
+            folder.rename(aside)
+
+
+def sync(path: Path) -> None:
+    """Force a file or folder to the disk, where its file system can do that; many network drives cannot."""
+    with contextlib.suppress(PermissionError):  # Windows opens no folders
+        number = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EPERM, errno.EACCES):
+                raise
+        finally:
+            os.close(number)
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Say whether an error, or what caused it, is a full disk or a used-up quota."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        if isinstance(error, Exception) and any(word in str(error).lower() for word in _FULL_DISK_WORDS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _what_is_kept(root: Path) -> str:
+    run = root.parent
+    newest = newest_checkpoint(root)
+    if newest.path is None:
+        return "Free some space, or choose another disk with run_root=..., and start again."
+    return (
+        f"The checkpoint of step {newest.step} is complete and kept. Free some space, then go on from there: "
+        f"gn.train(..., resume={str(run)!r})."
+    )
+
+
+def _folders(root: Path) -> list[tuple[int, Path]]:
+    found = ((_NAME.fullmatch(path.name), path) for path in root.glob("checkpoint-*"))
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def _unfinished(root: Path) -> list[str]:
+    return sorted(
+        f"{path.name.removeprefix('.').removesuffix('.partial')}: it was not finished"
+        for path in root.glob(".checkpoint-*.partial")
+    )
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -1,0 +1,356 @@
+"""The training figure: its panels, drawn from `grpo_nb.runs.curves.Curves`, and drawn again on the same axes.
+
+Three sizes for three ranks: what is trained for (the reward) is largest, then what tells learning from cheating (KL, held-out
+score, length), then six small cards with what goes wrong first. A card or panel of something that was not measured says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+from grpo_nb.core import displayable
+from grpo_nb.runs.alert import SEVERITIES, Alert
+from grpo_nb.runs.curves import LENGTH, SPREAD_HIGH, SPREAD_LOW, Curve, Curves
+
+# Okabe and Ito's palette: told apart with any colour vision, and with the line styles also in grey.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_STYLES = ("-", "--", "-.", ":")
+_INK, _SOFT, _GRID, _CARD_GROUND = "#333333", "#666666", "#EEEEEE", "#F6F6F6"
+# Severity in colour and in shape.
+_MARKS = {"critical": ("#C62828", "v"), "warning": ("#B26A00", "D"), "info": ("#546E7A", "o")}
+_ALARM = _MARKS["critical"][0]
+_LISTED = 3
+TOTAL, EACH, KL, HOLDOUT, LENGTHS = (
+    "Total reward", "Each reward", "KL to the starting model", "Held-out accuracy", "Completion length",
+)  # fmt: skip
+_UNITS = {
+    TOTAL: "weighted sum", EACH: "mean score, unweighted", KL: "nats", HOLDOUT: "", LENGTHS: "tokens, mean",
+}  # fmt: skip
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+# Metric -> its card's title, and how its value is written.
+_CARDS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "frac_reward_zero_std": ("Groups without spread", _percent),
+    "completions/clipped_ratio": ("Cut at the limit", _percent),
+    "grad_norm": ("Gradient norm", "{:.3g}".format),
+    "entropy": ("Entropy", "{:.3g}".format),
+    "learning_rate": ("Learning rate", "{:.2g}".format),
+    "step_time": ("Seconds per step", "{:.3g}".format),
+}
+_SHARES = ("frac_reward_zero_std", "completions/clipped_ratio")
+# Twelve columns; right of the single rewards there is room for their labels.
+_MOSAIC = [
+    [TOTAL] * 6 + [EACH] * 4 + ["."] * 2,
+    [KL] * 4 + [HOLDOUT] * 4 + [LENGTHS] * 4,
+    [key for key in _CARDS for _ in range(2)],
+]
+_ROWS, _BETWEEN = (2.15, 1.35, 0.55), 0.87
+_WIDTH, _HEAD, _FOOT, _LINE = 10.0, 0.36, 0.72, 0.19  # inches; the foot has two lines, and one for each alert
+_DRAWN = sum(_ROWS) + 2 * _BETWEEN
+_RULE_PLACES = {
+    "kl": KL, "holdout": HOLDOUT, "length": LENGTHS, "constant_reward": EACH, "dominating_reward": EACH,
+    "fighting_rewards": EACH, "form_only": EACH, "truncation": "completions/clipped_ratio", "gradient": "grad_norm",
+    "no_spread": "frac_reward_zero_std", "slow_steps": "step_time",
+}  # fmt: skip
+"""Where an alert is marked besides the reward, by the beginning of its rule's name."""
+
+
+def _cut(text: str, limit: int) -> str:
+    text = displayable(" ".join(text.split()))
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def _said_of_broken(curve: Curve) -> str:
+    return f"NaN at {curve.broken_count} step{'s' * (curve.broken_count > 1)}"
+
+
+class TrainingFigure:
+    """The figure, made once and drawn again as often as there is something new: making axes costs more than drawing on them.
+
+    Args:
+        weights: Weight of each reward, for the labels.
+        beta: Weight of the KL; with 0 its panel says that KL is not measured.
+    """
+
+    def __init__(self, weights: Mapping[str, float] | None = None, beta: float | None = None) -> None:
+        self._weights, self._beta = dict(weights or {}), beta
+        self.figure = Figure(figsize=(_WIDTH, _DRAWN), facecolor="white")
+        self._axes: dict[str, Axes] = self.figure.subplot_mosaic(_MOSAIC, height_ratios=_ROWS)
+        self._panels = {title: self._axes[title] for title in _UNITS}
+        for title, axis in self._axes.items():
+            if title in self._panels:
+                _make_panel(axis, title)
+            else:
+                _make_card(axis, _CARDS[title][0])
+        self._drawn: list[Any] = []
+        self._lines: int | None = None
+        self.points = 0
+        """Points handed to matplotlib by the last `draw`."""
+
+    def draw(self, curves: Curves, alerts: Sequence[Alert] = (), *, chosen: float | None = None) -> Figure:
+        """Draw what is known now in place of what was drawn before; the work is bounded, whatever the run's length.
+
+        Args:
+            curves: What was logged.
+            alerts: Marked where they came; the most severe, and among equals the latest, are written below.
+            chosen: A step that a line marks in every panel.
+        """
+        for artist in self._drawn:
+            artist.remove()
+        self._drawn, self.points = [], 0
+        marked = sorted(alerts, key=lambda alert: (-SEVERITIES.index(alert.severity), -alert.step))
+        self._make_room(min(len(marked), _LISTED) + (len(marked) > _LISTED))
+        if curves.count:
+            self._draw_total(curves)
+            self._draw_each(curves)
+            self._draw_one(
+                KL, curves["kl"], curves.window, COLOURS[2], f"not measured{' (beta = 0)' * (self._beta == 0)}"
+            )
+            self._draw_holdout(curves)
+            self._draw_one(LENGTHS, curves[LENGTH], curves.window, COLOURS[5])
+            for key in _CARDS:
+                self._draw_card(key, curves[key], curves.window)
+            for axis in self._axes.values():
+                axis.set_xlim(min(1, curves.first), max(curves.last, curves.first + 1))
+                if chosen is not None:
+                    self._keep(axis.axvline(chosen, color=_INK, linewidth=1.1, gid="chosen"))
+            self._mark_stages(curves)
+            self._mark_alerts(marked)
+        self._write_foot(curves, marked)
+        return self.figure
+
+    def _keep(self, *artists: Any) -> None:
+        self._drawn += artists
+
+    def _make_room(self, lines: int) -> None:
+        if lines == self._lines:
+            return
+        self._lines, height = lines, _HEAD + _DRAWN + _FOOT + _LINE * lines
+        self.figure.set_figheight(height)
+        # matplotlib counts what lies between in mean heights and widths.
+        between = {"hspace": len(_ROWS) * _BETWEEN / sum(_ROWS), "wspace": 1.7}
+        self.figure.subplots_adjust(0.062, 1 - (_HEAD + _DRAWN) / height, 0.985, 1 - _HEAD / height, **between)
+
+    # Lines.
+
+    def _line(self, axis: Axes, curve: Curve, window: int, colour: str, style: str = "-", width: float = 2) -> float:
+        """Draw values pale and their trailing mean strong; return the mean's last value."""
+        xs, ys = curve.points()
+        means_at, means = curve.means(window)
+        self.points += len(xs) + len(means)
+        if window > 1:
+            self._keep(*axis.plot(xs, ys, color=colour, alpha=0.4, linewidth=0.7))
+        marker = "o" if len(means) == 1 else None
+        self._keep(*axis.plot(means_at, means, color=colour, linewidth=width, linestyle=style, marker=marker))
+        return means[-1]
+
+    def _write(
+        self, axis: Axes, x: float, y: float, text: str, size: float, colour: str = _SOFT, **options: Any
+    ) -> None:
+        """Write at a place that is given in shares of the panel."""
+        self._keep(axis.text(x, y, text, transform=axis.transAxes, fontsize=size, color=colour, **options))
+
+    def _note(
+        self, axis: Axes, at: tuple[float, float], text: str, offset: tuple[float, float], **options: Any
+    ) -> None:
+        """Write a text of the user's some points beside a place whose one coordinate is a value, the other 0 to 1."""
+        self._keep(axis.annotate(text, at, xytext=offset, textcoords="offset points", parse_math=False, **options))
+
+    def _mark(self, axis: Axes, at: Sequence[float], height: float, shape: str, colour: str, size: float) -> None:
+        edge = axis.get_xaxis_transform()
+        marks = axis.plot(at, [height] * len(at), shape, color=colour, markersize=size, clip_on=False, transform=edge)
+        self._keep(*marks)
+
+    def _is_missing(self, panel: str, curve: Curve, why: str = "not measured") -> bool:
+        """Say in the panel that there is nothing to draw, or which of its values are no numbers."""
+        axis, is_drawn = self._axes[panel], len(curve) > 0
+        axis.yaxis.set_visible(is_drawn)
+        axis.xaxis.set_visible(is_drawn)
+        axis.spines[["left", "bottom"]].set_visible(is_drawn)
+        axis.patch.set_facecolor("white" if is_drawn else _CARD_GROUND)
+        if curve.broken_count:
+            self._mark(axis, curve.broken, 0.0, "x", _ALARM, 6)
+            self._write(axis, 0.01, 0.03, _said_of_broken(curve), 8, _ALARM)
+        elif not is_drawn:
+            self._write(axis, 0.5, 0.5, why, 10.5, ha="center", va="center")
+        return not is_drawn
+
+    # Panels.
+
+    def _draw_total(self, curves: Curves) -> None:
+        axis, reward = self._axes[TOTAL], curves["reward"]
+        if self._is_missing(TOTAL, reward):
+            return
+        low, high = reward.limits
+        has_spread = len(curves[SPREAD_LOW]) > 0
+        if has_spread:
+            xs, lows = curves[SPREAD_LOW].means(1)
+            _, highs = curves[SPREAD_HIGH].means(1)
+            self.points += len(xs)
+            self._keep(axis.fill_between(xs, lows, highs, color=COLOURS[0], alpha=0.12, linewidth=0))
+            low, high = min(low, *lows), max(high, *highs)
+        self._line(axis, reward, curves.window, COLOURS[0])
+        said = "band: one standard deviation" if has_spread else "spread not measured"
+        self._write(axis, 0.99, 0.03, said, 8, ha="right")
+        _set_limits(axis, low, high)
+
+    def _draw_each(self, curves: Curves) -> None:
+        axis = self._axes[EACH]
+        known = {name: curve for name in curves.rewards if len(curve := curves.reward(name))}
+        broken = next((c for c in map(curves.reward, curves.rewards) if c.broken_count), Curve())
+        if self._is_missing(EACH, next(iter(known.values()), broken)):
+            return
+        if broken.broken_count:
+            self._mark(axis, broken.broken, 0.0, "x", _ALARM, 6)
+        limits = [curve.limits for curve in known.values()]
+        _set_limits(axis, min(low for low, _ in limits), max(high for _, high in limits))
+        ends = []
+        for i, (name, curve) in enumerate(known.items()):
+            colour = COLOURS[i % len(COLOURS)]
+            end = self._line(axis, curve, curves.window, colour, _STYLES[i % len(_STYLES)])
+            weight = f" x{self._weights[name]:g}" if name in self._weights else ""
+            ends.append((end, f"{_cut(name, 19)}{weight}", colour))
+        # Direct labels at the right, moved apart where lines end close together, and back up from the lower edge.
+        bottom, top = axis.get_ylim()
+        ends.sort()
+        places: list[float] = []
+        for end, _, _ in ends:
+            places.append(max(end, places[-1] + 0.085 * (top - bottom)) if places else end)
+        over = max(0.0, places[-1] - top)
+        for place, (_, label, colour) in zip(places, ends, strict=True):
+            right = {"xycoords": axis.get_yaxis_transform(), "va": "center", "annotation_clip": False}
+            self._note(axis, (1.0, place - over), label, (5, 0), color=colour, fontsize=9, **right)
+
+    def _draw_one(self, panel: str, curve: Curve, window: int, colour: str, why: str = "not measured") -> None:
+        if not self._is_missing(panel, curve, why):
+            self._line(self._axes[panel], curve, window, colour)
+            _set_limits(self._axes[panel], *curve.limits, is_from_zero=True)
+
+    def _draw_holdout(self, curves: Curves) -> None:
+        curve, axis = curves["holdout/accuracy"], self._axes[HOLDOUT]
+        if self._is_missing(HOLDOUT, curve, "not measured during training"):
+            return
+        xs, ys = curve.means(1)
+        self.points += len(xs)
+        marker = "o" if len(xs) <= 60 else None
+        self._keep(*axis.plot(xs, 100 * ys, color=COLOURS[3], linewidth=2, marker=marker, markersize=4))
+        self._write(axis, 1, 1.055, _percent(ys[-1]), 10, COLOURS[3], fontweight="bold", ha="right")
+        axis.set_ylim(0, 102)
+
+    def _draw_card(self, key: str, curve: Curve, window: int) -> None:
+        axis, (_, shown) = self._axes[key], _CARDS[key]
+        if curve.broken_count:
+            self._mark(axis, curve.broken, 0.0, "x", _ALARM, 6)
+        if not len(curve):
+            said = _said_of_broken(curve) if curve.broken_count else "not measured"
+            self._write(axis, 0, 1.24, said, 9.5, va="center")
+            return
+        end = self._line(axis, curve, window, COLOURS[0], width=1.4)
+        low, high = (0.0, 1.0) if key in _SHARES else curve.limits
+        _set_limits(axis, low, high, is_from_zero=True)
+        self._write(axis, 0, 1.24, shown(end), 11, _INK, fontweight="bold", va="center")
+        if curve.broken_count:
+            self._write(axis, 1, 1.22, _said_of_broken(curve), 7, _ALARM, ha="right", va="center")
+        elif key not in _SHARES and shown(high) != shown(end):
+            self._write(axis, 1, 1.22, f"up to {shown(high)}", 7, ha="right", va="center")
+
+    # Marks and words.
+
+    def _mark_stages(self, curves: Curves) -> None:
+        total = self._axes[TOTAL]
+        for i, (at, name) in enumerate(curves.stages[:40]):
+            for axis in self._axes.values() if i else ():
+                self._keep(axis.axvline(at, color="#999999", linewidth=0.9, linestyle=(0, (1, 2))))
+            label = f"stage {name}" if isinstance(name, (int, float)) else _cut(str(name), 20)
+            top = {"xycoords": total.get_xaxis_transform(), "va": "top"}
+            self._note(total, (at, 1), label, (3, -13), fontsize=8, color=_SOFT, **top)
+
+    def _mark_alerts(self, marked: Sequence[Alert]) -> None:
+        places: dict[tuple[Axes, str], list[float]] = {}
+        numbered: dict[Axes, list[tuple[float, int]]] = {}
+        # A hundred marks on one edge tell no more; the most severe ones come first.
+        for number, alert in enumerate(marked[:100], 1):
+            about = next((place for start, place in _RULE_PLACES.items() if alert.rule.startswith(start)), TOTAL)
+            for title in {TOTAL, about}:
+                axis = self._axes[title]
+                places.setdefault((axis, alert.severity), []).append(alert.step)
+                if number <= _LISTED and title in self._panels:
+                    self._number_alert(axis, number, alert, numbered.setdefault(axis, []))
+        for (axis, severity), marks in places.items():
+            colour, shape = _MARKS[severity]
+            self._mark(axis, marks, 1.0, shape, colour, 6 if axis in self._panels.values() else 4.5)
+
+    def _number_alert(self, axis: Axes, number: int, alert: Alert, others: list[tuple[float, int]]) -> None:
+        at, (colour, _) = alert.step, _MARKS[alert.severity]
+        first, last = axis.get_xlim()
+        is_late = at > first + 0.93 * (last - first)
+        # Side by side, 1 and 2 would read as 12: a number goes below those of its neighbours.
+        near = {row for place, row in others if abs(place - at) < 0.08 * (last - first)}
+        row = next(row for row in range(len(others) + 1) if row not in near)
+        others.append((at, row))
+        self._keep(axis.axvline(at, color=colour, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0.9))
+        edge = {"xycoords": axis.get_xaxis_transform(), "va": "center", "ha": "right" if is_late else "left"}
+        offset = (-5 if is_late else 5, -7 - 11 * row)
+        self._note(axis, (at, 1), str(number), offset, color=colour, fontsize=8.5, fontweight="bold", **edge)
+
+    def _write_foot(self, curves: Curves, marked: Sequence[Alert]) -> None:
+        lines = [(curves.sentence, 10, _INK)]
+        for number, alert in enumerate(marked[:_LISTED], 1):
+            said = f"{number}  {alert.severity}, step {alert.step}: {_cut(alert.message, 110)}"
+            lines.append((said, 9, _MARKS[alert.severity][0]))
+        if len(marked) > _LISTED:
+            lines.append((f"and {len(marked) - _LISTED} more in alerts.jsonl", 8.5, _SOFT))
+        if curves.window > 1:
+            width = max(curves[key].width for key in ("reward", "kl"))
+            pale = "each step" if width == 1 else f"the extremes of every {width} steps"
+            said = f"Strong lines and bold numbers are the mean of the last {curves.window} steps, pale lines {pale}."
+            lines.append((said, 8.5, _SOFT))
+        height, top = self.figure.get_figheight(), _HEAD + _DRAWN + 0.27
+        for i, (text, size, colour) in enumerate(lines):
+            place = (0.062, 1 - (top + _LINE * i) / height)
+            self._keep(self.figure.text(*place, text, fontsize=size, color=colour, va="center", parse_math=False))
+
+
+def _make_panel(axis: Axes, title: str) -> None:
+    # Places of their own for titles and labels: to find them, matplotlib measures every text of the panel at each draw.
+    axis.set_title(
+        title, loc="left", fontsize=11 if title in (TOTAL, EACH) else 10, fontweight="bold", color=_INK, y=1, pad=5
+    )
+    # Beside the axis it would stand in the numbers of a small KL.
+    axis.set_title(_UNITS[title], loc="right", fontsize=8, color=_SOFT, y=1, pad=5)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.spines[["left", "bottom"]].set_color("#999999")
+    axis.grid(axis="y", color=_GRID)
+    axis.set_axisbelow(True)
+    axis.tick_params(colors=_INK, labelsize=8.5, length=2.5)
+    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axis.yaxis.set_major_locator(MaxNLocator(4))
+    if title == HOLDOUT:
+        axis.yaxis.set_major_formatter("{x:.0f} %")  # beside the title stands the last value
+    if title in (KL, HOLDOUT, LENGTHS):
+        axis.set_xlabel("optimizer step", color=_INK, fontsize=8.5)
+        axis.xaxis.set_label_coords(0.5, -0.18)
+
+
+def _make_card(axis: Axes, title: str) -> None:
+    axis.text(0, 1.62, title, transform=axis.transAxes, fontsize=8.5, color=_SOFT, va="center")
+    axis.spines[:].set_visible(False)
+    axis.xaxis.set_major_locator(NullLocator())
+    axis.yaxis.set_major_locator(NullLocator())
+    axis.patch.set_facecolor(_CARD_GROUND)
+
+
+def _set_limits(axis: Axes, low: float, high: float, is_from_zero: bool = False) -> None:
+    """Set limits ourselves: autoscaling would look at all artists again, the marks included."""
+    low = min(low, 0.0) if is_from_zero else low
+    room = (high - low) * 0.06 or abs(high) * 0.1 or 0.5
+    axis.set_ylim(low if is_from_zero and low == 0 else low - room, high + room)

@@ -1,0 +1,87 @@
+"""Did the reward of a run rise, by more than the luck of its prompts and draws? A test over all steps, not a ratio of a few."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LEVEL = 0.01
+"""One run in a hundred that learns nothing would be called a rise."""
+_FEWEST = 5
+"""Of four steps in any order, every 24th would rise all the way: no order could be below `LEVEL`."""
+
+
+@dataclass(frozen=True)
+class Rise:
+    """What the rewards of a run say, step by step."""
+
+    first: float
+    """Mean of the first third of the steps."""
+    last: float
+    """Mean of the last third."""
+    p_value: float
+    """How often steps of a model that learns nothing would be in so rising an order; 1 where there is nothing to order."""
+    steps: int
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether luck is ruled out at `LEVEL`."""
+        return self.p_value < LEVEL
+
+    @property
+    def sentence(self) -> str:
+        """In words, also what it means where it did not rise."""
+        means = f"from {self.first:.2f} (first third of {self.steps} steps) to {self.last:.2f} (last third)"
+        if self.is_clear:
+            return f"The reward rose {means}; of models that learn nothing, {_share(self.p_value)} would look so."
+        if self.steps < _FEWEST:
+            return f"Whether the reward rose cannot be told from {self.steps} steps: train at least {_FEWEST}."
+        return (
+            f"The reward did not rise clearly: it went {means}, as {_share(self.p_value)} of models that learn nothing would "
+            "show. The run is kept with its curves, completions and adapter: run.plot() and run.alerts say what it lacked, "
+            "run.completions() what was paid for. More steps, or an easier task, make a rise clearer."
+        )
+
+    def __repr__(self) -> str:
+        return self.sentence
+
+
+def reward_rise(rows: Sequence[Mapping[str, Any]], metric: str = "reward") -> Rise:
+    """Test whether a metric rises over the steps of a run: the Mann-Kendall test, one-sided.
+
+    Of a model that stands still, each step draws other prompts and completions, so that all orders of its means have the same
+    probability. Kendall's tau counts the pairs of steps that are in rising order (Kendall 1938; Mann 1945); exact for up
+    to some thirty steps without ties, by the normal approximation beyond.
+
+    Args:
+        rows: Of a run; steps at which the metric was not measured are left out.
+        metric: By its name in the rows.
+
+    >>> reward_rise([{"step": i, "reward": value} for i, value in enumerate([0.2, 0.4, 0.3, 0.9, 1.1, 1.2, 1.4], 1)]).is_clear
+    True
+    """
+    from scipy.stats import kendalltau
+
+    found = [(row["step"], float(row[metric])) for row in rows if row.get(metric) is not None]
+    found = [(step, value) for step, value in found if math.isfinite(value)]
+    if not found:
+        return Rise(math.nan, math.nan, 1.0, 0)
+    steps, values = zip(*found, strict=True)
+    third = max(1, len(values) // 3)
+    p_value = 1.0
+    if len(values) >= _FEWEST:
+        p_value = float(kendalltau(steps, values, alternative="greater").pvalue)
+    return Rise(
+        first=math.fsum(values[:third]) / third,
+        last=math.fsum(values[-third:]) / third,
+        p_value=1.0 if math.isnan(p_value) else p_value,
+        steps=len(values),
+    )
+
+
+def _share(p_value: float) -> str:
+    return (
+        f"{p_value:.0%}" if p_value >= 0.01 else f"1 in {10 ** math.floor(-math.log10(max(p_value, 1e-9))):,} or fewer"
+    )

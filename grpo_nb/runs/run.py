@@ -1,0 +1,315 @@
+"""What a run knows, on disk the moment it is known: the run directory, its rows, and what they say in words. No plotting.
+
+runs/<name>/
+  run.json            settings, seeds, versions, machine, data fingerprint, rewards with source text and hash, status
+  metrics.jsonl       one JSON object per logged step, appended and flushed
+  alerts.jsonl        each health alert once: step, rule, severity, evidence, advice
+  holdout.jsonl       the held-out questions, for comparisons and exports
+  train_questions.txt hashes of the training questions, so that held-out ones are never among them unseen
+  chat_template.jinja what prompts were rendered with, for evaluations and exports
+  completions/        per logged step: prompt, completion, each reward, total, advantage (parquet)
+  checkpoints/        the newest two (grpo_nb.runs.checkpoints), of a finished run the last
+  reference/          the adapter that KL is measured to, where training did not start from the base model
+  adapter/            the final LoRA
+  figures/            PNG of the curves
+  comparison/         held-out results before and after: numbers, table, figure, every answer
+  README.md           the model card
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import json
+import operator
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_nb.core import Drawn, Part, Shown, bold, displayable, escaped, free_path, liveness, shown_path, write_json
+from grpo_nb.runs.alert import Alert, read_alerts
+from grpo_nb.runs.records import RecordedComparison, RecordedExport
+from grpo_nb.runs.rise import Rise, reward_rise
+from grpo_nb.runs.rows import describe, read_rows
+from grpo_nb.settings import Settings
+from grpo_nb.tasks import TrainedQuestions, write_hashes
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+    from grpo_nb.runs.groups import Change, StepGroups
+
+_QUESTIONS = "train_questions.txt"
+
+
+def new_run_folder(root: str | Path, name: str | None) -> Path:
+    """Create and return the folder of a new run.
+
+    Args:
+        root: Folder of all runs.
+        name: Its name; by default the time of day it starts.
+
+    Raises:
+        FileExistsError: A run of that name exists. Nothing is overwritten.
+    """
+    if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise ValueError(f"run name {name!r} may hold letters, digits, '.', '_' and '-' only.")
+    root = Path(root)
+    folder = root / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    if name is None:
+        folder = free_path(folder, "_")
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError as error:
+        raise FileExistsError(
+            f"the run {str(folder)!r} exists already, and runs are never overwritten. Choose another name, "
+            f"leave name out, or look at the old one: gn.open_run({str(folder)!r})."
+        ) from error
+    return folder
+
+
+class Run(Shown):
+    """A finished, crashed or still running run, read from its folder whenever it is asked.
+
+    `train` returns one that also holds the model and tokenizer; `open_run` gives the same without them.
+    """
+
+    def __init__(self, path: str | Path, *, model: Any = None, tokenizer: Any = None) -> None:
+        self.path = Path(path)
+        self.model = model
+        self.tokenizer = tokenizer
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.path.name
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What `run.json` says."""
+        return json.loads((self.path / "run.json").read_text())
+
+    @property
+    def settings(self) -> Settings:
+        """The settings it was started with."""
+        return Settings.from_dict(self.info["settings"])
+
+    @property
+    def status(self) -> str:
+        """How it stands, in one word; `status_sentence` says more.
+
+        `finished`: all its steps are done. `interrupted`: by the stop button. `stopped`: by an alert or another observer.
+        `failed`: by an error, which `info["error"]` has. `running`: its process is there. `crashed`: its process is gone
+        without a word. `unknown`: it is, or was, written by another machine, which cannot be asked.
+        """
+        info = self.info
+        return liveness(info, self.path) if info["status"] == "running" else info["status"]
+
+    @property
+    def status_sentence(self) -> str:
+        """How it stands, with what is known about it."""
+        info, status = self.info, self.status
+        if status == "unknown":
+            minutes = seconds_since_written(self.path) / 60
+            return f"unknown: the machine {info['host']!r} wrote to it last, {minutes:.0f} minutes ago"
+        if status == "failed":
+            return f"failed: {info.get('error', 'the error is not known')}"
+        if status == "stopped":
+            return f"stopped by {info.get('stopped_by', 'an observer')}"
+        return status
+
+    @property
+    def checkpoint_step(self) -> int | None:
+        """Step of its newest checkpoint by name, or None if there is none. Whether it is complete is seen when resuming."""
+        steps = [int(p.name.rpartition("-")[2]) for p in (self.path / "checkpoints").glob("checkpoint-[0-9]*")]
+        return max(steps, default=None)
+
+    @property
+    def rows(self) -> list[dict[str, float]]:
+        """One mapping per logged step, in order, with TRL's metric names. What was not measured has no key."""
+        return read_rows(self.path / "metrics.jsonl")
+
+    @property
+    def metrics(self) -> pandas.DataFrame:
+        """`rows` as a table; NaN where a step did not measure something."""
+        import pandas
+
+        return pandas.DataFrame(self.rows)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each reward."""
+        return {reward["name"]: reward["weight"] for reward in self.info["rewards"]}
+
+    @property
+    def adapter_path(self) -> Path:
+        """Folder of the final LoRA."""
+        return self.path / "adapter"
+
+    @property
+    def alerts(self) -> list[Alert]:
+        """The health alerts of this run so far, in the order in which they came."""
+        return read_alerts(self.path / "alerts.jsonl")
+
+    @property
+    def holdout(self) -> list[dict[str, Any]]:
+        """The held-out rows this run was started with: `prompt`, `question`, `answer`."""
+        return [json.loads(line) for line in (self.path / "holdout.jsonl").read_text().splitlines()]
+
+    @property
+    def trained_questions(self) -> TrainedQuestions | None:
+        """What it was trained on, as hashes, so that held-out questions are never among them unseen; None if it kept none."""
+        file = self.path / _QUESTIONS
+        source = f"the training questions of the run {self.name}"
+        return TrainedQuestions.read(file, source) if file.is_file() else None
+
+    @property
+    def comparison(self) -> RecordedComparison | None:
+        """The numbers of its last held-out comparison, if any; `gn.evaluation.open_comparison` has every answer."""
+        return RecordedComparison.read(self.path)
+
+    @property
+    def exports(self) -> list[RecordedExport]:
+        """The verified exports of this run, oldest first."""
+        return RecordedExport.read(self.path)
+
+    def record_export(self, export: RecordedExport) -> None:
+        """Append an export to those of this run; what was at the same path before is there no more."""
+        others = [other for other in self.exports if other.path != export.path]
+        write_json(self.path / "exports.json", [vars(kept) for kept in (*others, export)])
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of which it has completions, in order."""
+        names = (re.fullmatch(r"step_(\d+)\.parquet", file.name) for file in (self.path / "completions").glob("*"))
+        return sorted(int(name[1]) for name in names if name)
+
+    def _completions_file(self, step: int) -> Path:
+        return self.path / "completions" / f"step_{step:06d}.parquet"
+
+    def completions(self, step: int | None = None) -> pandas.DataFrame:
+        """The sampled completions of a step (of all, if None): prompt, completion, each reward, total, advantage.
+
+        Raises:
+            ValueError: The run has no completions of that step; says which it has.
+        """
+        import pandas
+
+        steps = self.steps
+        wanted = steps if step is None else [step] if step in steps else []
+        if not wanted:
+            span = f"{steps[0]} to {steps[-1]}" if steps else "none yet"
+            raise ValueError(f"{self.name} has no completions of step {step}; it has those of: {span}.")
+        tables = [pandas.read_parquet(self._completions_file(one)) for one in wanted]
+        return pandas.concat(tables, ignore_index=True)
+
+    def step(self, number: int) -> StepGroups:
+        """The groups of a step: its completions with scores, totals and advantages, in the order of the advantages."""
+        from grpo_nb.runs.groups import groups_of
+
+        return groups_of(self.name, number, self.completions(number), self.weights, self.info["settings"])
+
+    def change_since_start(self, step: int, group: int, *, search: int = 200) -> Change | None:
+        """Compare a group with the first time its prompt was sampled; None at the first step, before which there is nothing.
+
+        Args:
+            step: With completions.
+            group: Its number, from 0.
+            search: How many steps, from the first on, are searched for the prompt. If it is not among them, the run's first
+                group stands in, and `is_same_prompt` is False.
+        """
+        from grpo_nb.runs.groups import Change
+
+        now, table = self.step(step).groups[group], self.completions(step)
+        earlier = [other for other in self.steps if other < step]
+        if not earlier:
+            return None
+        prompt = table.loc[table["group"] == now.number, "prompt"].iloc[0]
+        places = ((other, self._group_with(prompt, other)) for other in earlier[:search])
+        found = next(((other, number) for other, number in places if number is not None), None)
+        early_step, early = found or (earlier[0], 0)
+        return Change(
+            step=step,
+            now=now,
+            early_step=early_step,
+            early=next(one for one in self.step(early_step).groups if one.number == early),
+            is_same_prompt=found is not None,
+            searched=len(earlier[:search]),
+        )
+
+    def _group_with(self, prompt: str, step: int) -> int | None:
+        """The number of the group of a step with this prompt, read from two columns of its file."""
+        import pandas
+
+        table = pandas.read_parquet(self._completions_file(step), columns=["group", "prompt"])
+        return next((int(number) for number in table.loc[table["prompt"] == prompt, "group"]), None)
+
+    def rise(self, metric: str = "reward") -> Rise:
+        """Whether a metric rose over the steps by more than luck: a test over all of them, with its p-value and a sentence."""
+        return reward_rise(self.rows, metric)
+
+    def plot(self) -> Figure:
+        """The training curves as a figure, the same as shown live."""
+        # Here, so that looking at a run's numbers loads no matplotlib.
+        from grpo_nb.runs.live import training_figure
+
+        return training_figure(self.rows, self.weights, self.info["settings"]["beta"], alerts=self.alerts)
+
+    def _parts(self) -> Iterator[Part]:
+        lines = [describe(self.rows)]
+        if resumed := self.info.get("resumed"):
+            lines.append("Resumed at step " + ", ".join(_said_of_resuming(entry) for entry in resumed) + ".")
+        step = self.checkpoint_step
+        if self.status in ("crashed", "failed", "interrupted", "stopped", "unknown") and step is not None:
+            lines.append(f"To go on from step {step}: gn.train(..., resume={self.name!r})")
+        if (comparison := self.comparison) is not None:
+            lines.append(f"Held-out: {comparison.sentence}")
+        for export in self.exports:
+            what = "Merged model" if export.kind.startswith("merged") else f"Exported {export.kind}"
+            lines.append(f"{what}: {export.path} ({export.sentence})")
+        files = {"Curves": self.path / "figures/training.png", "Report": self.path / "README.md"}
+        lines += [f"{what}: {shown_path(file)}" for what, file in files.items() if file.is_file()]
+        yield bold(f"Run {self.name}: {self.status_sentence}.")
+        yield Drawn("<br>".join(map(escaped, lines)), displayable("\n".join(lines)))
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run from its folder, whether finished, crashed or running, without loading a model.
+
+    Raises:
+        FileNotFoundError: There is no run at that path; names those beside it.
+    """
+    path = Path(path)
+    if not (path / "run.json").is_file():
+        beside = sorted(p.parent.name for p in path.parent.glob("*/run.json")) if path.parent.is_dir() else []
+        raise FileNotFoundError(
+            f"{str(path)!r} is no run: it has no run.json. Runs in {str(path.parent)!r}: {', '.join(beside) or 'none'}."
+        )
+    return Run(path)
+
+
+def seconds_since_written(path: Path) -> float:
+    """Seconds since anything of a run was written."""
+    times = [file.stat().st_mtime for file in (path, *path.iterdir(), *path.glob("checkpoints/*"))]
+    return max(0.0, time.time() - max(times))
+
+
+def write_trained_questions(run: Run, questions: Iterable[Any]) -> None:
+    """Keep the hashes of a run's training questions in its folder, so that it can be asked later on any other data."""
+    write_hashes(run.path / _QUESTIONS, questions)
+
+
+def trained_questions(train: Any, runs: Iterable[Run]) -> TrainedQuestions | None:
+    """Return what is known to have been trained on, from the training part of a task (None: no such part) and from runs."""
+    known = [trained for run in runs if (trained := run.trained_questions) is not None]
+    if train is not None and len(train):
+        known.append(TrainedQuestions.of(train["question"], "the training part of the task"))
+    return functools.reduce(operator.or_, known) if known else None
+
+
+def _said_of_resuming(entry: Mapping[str, Any]) -> str:
+    changed = "; ".join(entry.get("changed", ()))
+    return f"{entry['step']} ({changed})" if changed else str(entry["step"])

@@ -1,0 +1,237 @@
+"""Running model-written code where it can do no harm: inputs go in, values come out, expected values never enter.
+
+Every candidate is a fork of a small clean process (`zygote.py`), behind the strongest isolation that passes its
+self-test on this machine. `docs/reference/sandbox.md` says what each level promises, and what none does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from grpo_nb.core import Cell, EnvironmentProblem, Part, Shown, Table, bold
+from grpo_nb.machine import Check
+from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome, job_of, outcome_of
+from grpo_nb.sandbox.pool import Pool
+from grpo_nb.sandbox.self_test import run_self_test
+
+
+@dataclass(frozen=True)
+class Level:
+    """A way to isolate: what it is made of, and what to do where it cannot be used."""
+
+    name: str
+    summary: str
+    fix: str
+
+
+LEVELS = (
+    Level(
+        "namespaces",
+        "own users, mounts, network and IPC; own process ids for each candidate; Landlock, seccomp, limits",
+        "Allow user namespaces (docker run --security-opt seccomp=unconfined; "
+        "sysctl kernel.apparmor_restrict_unprivileged_userns=0), or use another level.",
+    ),
+    Level(
+        "landlock",
+        "Landlock for files, seccomp for everything else, limits; an unprivileged user if started as root",
+        "Use a Linux kernel of 5.13 or newer with Landlock, and a container runtime that lets it through "
+        "(Docker 23 or newer).",
+    ),
+)
+"""Strongest first. Each stands on the inner wall (no capabilities, seccomp, limits) and on Landlock where there is one."""
+
+
+@dataclass(frozen=True)
+class LevelReport:
+    """What the self-test of one level found."""
+
+    level: Level
+    checks: tuple[Check, ...]
+
+    @property
+    def reason(self) -> str:
+        """Why the level cannot be used; empty if it can."""
+        bad = [check for check in self.checks if check.status == "problem"]
+        return "; ".join(check.found if check.what == "start" else f"{check.what}: {check.found}" for check in bad[:3])
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether everything forbidden was refused, and honest code ran."""
+        return not self.reason
+
+
+@dataclass(frozen=True, repr=False)
+class SandboxReport(Shown):
+    """The self-test as a table: every level, every try. Shows itself in a notebook."""
+
+    levels: tuple[LevelReport, ...]
+
+    @property
+    def level(self) -> str | None:
+        """The strongest level that holds here, None if none does."""
+        return next((report.level.name for report in self.levels if report.is_usable), None)
+
+    def _parts(self) -> Iterator[Part]:
+        head = ("", "level", "made of", "self-test", "what to do")
+        yield Table([self._row(report) for report in self.levels], head, narrow=(0, 1))
+        yield f"Level: {self.level}." if self.level else bold("No level holds: code is not run on this machine.")
+
+    def _row(self, report: LevelReport) -> tuple[str | Cell, ...]:
+        level, passed = report.level, sum(check.status != "problem" for check in report.checks)
+        if not report.is_usable:
+            return "\u2717 not usable", level.name, level.summary, report.reason, level.fix
+        mark = bold("\u2713 used") if level.name == self.level else "\u2713 ok"
+        return mark, level.name, level.summary, f"{passed} of {len(report.checks)} tries as they must be", ""
+
+
+def try_level(level: Level, workers: int) -> tuple[LevelReport, Pool | None]:
+    """Start a pool at this level and run its self-test; return what was found, and the pool if the level holds."""
+
+    if not sys.platform.startswith("linux"):
+        reason = f"needs Linux, this is {sys.platform} (on Windows, WSL 2 is Linux)"
+        return LevelReport(level, (Check("start", "problem", reason, level.fix),)), None
+    pool = Pool(level.name, workers=workers)
+    try:
+        report = LevelReport(level, tuple(run_self_test(pool)))
+    except (EnvironmentProblem, OSError) as error:
+        report = LevelReport(level, (Check("start", "problem", str(error), level.fix),))
+    if report.is_usable:
+        return report, pool
+    pool.close()
+    return report, None
+
+
+class Sandbox:
+    """A warm pool at one isolation level. Most users need only `run_untrusted`, which keeps one for the process.
+
+    Args:
+        level: Name of a level; the strongest that passes its self-test if None.
+        workers: Candidates at a time; twice the number of cores if None, so that a sleeper does not idle a core.
+
+    Raises:
+        EnvironmentProblem: No level (or not the one asked for) holds on this machine; the message has each reason.
+
+    >>> with Sandbox() as sandbox:
+    ...     sandbox.run([Candidate(code="def f(x): return x + 1", calls=[Call("f", (41,))])])[0].answers[0].value
+    42
+    """
+
+    def __init__(self, *, level: str | None = None, workers: int | None = None) -> None:
+        names = [one.name for one in LEVELS]
+        if level is not None and level not in names:
+            raise ValueError(f"level={level!r}: the levels are {names}.")
+        if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
+            raise ValueError(f"workers={workers!r}: must be a whole number of at least 1.")
+        if workers is None:
+            workers = min(2 * len(os.sched_getaffinity(0)), 32) if hasattr(os, "sched_getaffinity") else 2
+        reports = []
+        for one in LEVELS:
+            if level in (None, one.name):
+                report, pool = try_level(one, workers)
+                reports.append(report)
+                if pool is not None:
+                    self._pool, self.level, self.workers = pool, one.name, workers
+                    self.report = SandboxReport(tuple(reports))
+                    return
+        reasons = "\n".join(f"- {r.level.name}: {r.reason}. {r.level.fix}" for r in reports)
+        raise EnvironmentProblem(
+            "model-written code is not run on this machine, because no isolation holds here, and without it the code could "
+            f"read your files and fool its reward:\n{reasons}"
+        )
+
+    def __repr__(self) -> str:
+        return f"Sandbox(level={self.level!r}, workers={self.workers})"
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process of the pool."""
+        self._pool.close()
+
+    def run(self, candidates: Sequence[Candidate], limits: Limits | None = None) -> list[Outcome]:
+        """Run candidates, several at a time, each in a fresh process; return their outcomes in order.
+
+        An endless loop costs its own processor time and a worker, nothing else: with `n` of them the batch takes about
+        `n * cpu_seconds / cores`, and the others still get their full time.
+        """
+        limits = limits or Limits()
+        jobs = [job_of(candidate, limits) for candidate in candidates]
+        finished = self._pool.run(jobs)
+        return [outcome_of(candidate, one) for candidate, one in zip(candidates, finished, strict=True)]
+
+
+def run_untrusted(
+    code: str, calls: Sequence[Call] = (), *, stdin: str | None = None, limits: Limits | None = None
+) -> Outcome:
+    """Run model-written Python against some calls, or as a program with standard input, and return what came out.
+
+    Never raises on any code. Files, network, environment, new processes and programs are closed to it; the standard
+    library is open. Compare the answers here, in the caller, with `is_same_value`: what the code cannot see, it cannot
+    copy.
+
+    Args:
+        code: Python source. Untrusted.
+        calls: Functions of it to call, in one process, in order.
+        stdin: Run it as a program that reads this text instead.
+        limits: Time, memory, threads, output.
+
+    Raises:
+        EnvironmentProblem: No isolation holds on this machine.
+        ValueError: An argument of a call is not plain data.
+
+    >>> run_untrusted("def add(a, b): return a + b", [Call("add", (2, 3))]).answers[0].value
+    5
+    """
+    return run_untrusted_batch([Candidate(code=code, calls=calls, stdin=stdin)], limits=limits)[0]
+
+
+def run_untrusted_batch(candidates: Sequence[Candidate], *, limits: Limits | None = None) -> list[Outcome]:
+    """As `run_untrusted`, for many at once; see `Sandbox.run` for what a batch costs."""
+    return _default_sandbox().run(candidates, limits)
+
+
+def sandbox_level() -> str:
+    """Name of the isolation in use on this machine. Raises `EnvironmentProblem` where none holds."""
+    return _default_sandbox().level
+
+
+def check_sandbox() -> SandboxReport:
+    """Run the self-test of every level, in about a second each, and show what was tried and what came of it."""
+    reports = []
+    for level in LEVELS:
+        report, pool = try_level(level, workers=2)
+        if pool is not None:
+            pool.close()
+        reports.append(report)
+    return SandboxReport(tuple(reports))
+
+
+_lock = threading.Lock()
+_default: Sandbox | None = None
+
+
+def _default_sandbox() -> Sandbox:
+    global _default
+    with _lock:
+        if _default is None:
+            _default = Sandbox()
+        return _default
+
+
+def _forget() -> None:
+    # A forked worker must neither use its parent's zygote nor end it, and the lock may have been held by a thread that
+    # does not exist here.
+    global _default, _lock
+    _default, _lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,254 @@
+"""The user's side of the wall: starts the zygote, hands it jobs, reads what comes back, never more than it asked for.
+
+Jobs run at once up to the number of workers; results come in the order of the jobs. No thread of its own, no fork of the
+user's process, safe to use from several threads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import selectors
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.core import EnvironmentProblem
+
+_SCRIPT = Path(__file__).with_name("zygote.py")
+_START_SECONDS = 60
+_GRACE_SECONDS = 10
+_CHUNK = 1 << 16
+
+
+@dataclass
+class Finished:
+    """What came back for one job, nothing of it to be trusted but `reason`, `exit_code` and `seconds`."""
+
+    reason: str = "lost"
+    """`done`, `cpu`, `wall`, `threads`, `output`; or, twice in a row and no fault of the job, `lost` where the pool broke
+    down under it and `no_wall` where its wall could not be raised, so that it was not run."""
+    exit_code: int = 0
+    seconds: float = 0.0
+    report: bytes = b""
+    output: bytes = b""
+
+
+@dataclass(eq=False)
+class _Running:
+    number: int
+    deadline: float
+    generation: int
+    limit: int
+    pipes: dict[str, int] = field(default_factory=dict)
+    data: dict[str, bytearray] = field(default_factory=dict)
+    is_over_limit: bool = False
+
+
+class Pool:
+    """A zygote at one isolation level. Starts with the first job, starts again if it is lost."""
+
+    def __init__(self, level: str, *, workers: int) -> None:
+        self.level = level
+        self.workers = workers
+        self._slots = threading.BoundedSemaphore(workers)
+        self._lock = threading.RLock()
+        self._generation = 0
+        self._control: socket.socket | None = None
+        self._stop: weakref.finalize | None = None
+
+    def start(self) -> None:
+        """Start the zygote now. Raises `EnvironmentProblem` with the reason where the wall cannot be raised."""
+        with self._lock:
+            if self._control is None:
+                self._start()
+
+    def close(self) -> None:
+        """End the zygote and with it everything that runs in it. The next job starts a new one."""
+        with self._lock:
+            if self._stop is not None:
+                self._stop()
+            self._control = self._stop = None
+
+    def run(self, jobs: Sequence[Mapping[str, Any]]) -> list[Finished]:
+        """Run every job and return what came back, in order."""
+        results: list[Finished | None] = [None] * len(jobs)
+        waiting = deque(range(len(jobs)))
+        retried: set[int] = set()
+        running: set[_Running] = set()
+        selector = selectors.DefaultSelector()
+        try:
+            while waiting or running:
+                # Only a thread with nothing running may block here, so that two threads never wait for each other.
+                while waiting and self._slots.acquire(blocking=not running):
+                    try:
+                        job = self._submit(waiting[0], jobs[waiting[0]], selector)
+                    except BaseException:
+                        self._slots.release()
+                        raise
+                    waiting.popleft()
+                    running.add(job)
+                for key, _ in selector.select(timeout=0.25):
+                    job, name = key.data
+                    if job in running and name in job.pipes and _read(job, name, selector):
+                        _read_rest(job, selector)
+                        self._release(job, running, selector)
+                        finished = _finish(job)
+                        if finished.reason in ("lost", "no_wall") and job.number not in retried:
+                            retried.add(job.number)
+                            if finished.reason == "lost":
+                                self._restart(job.generation)
+                            waiting.appendleft(job.number)
+                        else:
+                            results[job.number] = finished
+                for job in [job for job in running if time.monotonic() > job.deadline]:
+                    # The supervisor should have ended it long ago: the zygote itself must be stuck.
+                    self._release(job, running, selector)
+                    self._restart(job.generation)
+                    results[job.number] = Finished()
+        finally:
+            # Also on KeyboardInterrupt: closing the pipes makes the supervisors end their candidates.
+            for job in list(running):
+                self._release(job, running, selector)
+            selector.close()
+        return [result for result in results if result is not None]
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        config = {
+            "level": self.level, "control": theirs.fileno(), "parent": os.getpid(), "workers": self.workers,
+            "has_own_user": os.geteuid() == 0, "user_id": 60000 + secrets.randbelow(5000),
+        }  # fmt: skip
+        # The interpreter behind the virtual environment, without site-packages (-S, -s) or the script's folder (-P);
+        # a fixed hash seed, so that the order of a set, and with it a reward, is the same each time.
+        interpreter = getattr(sys, "_base_executable", None) or sys.executable
+        environment = {"PYTHONHASHSEED": "0"}
+        if "LD_LIBRARY_PATH" in os.environ:
+            environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]  # some interpreters do not start without
+        process = subprocess.Popen(
+            [interpreter, "-S", "-s", "-P", "-B", "-X", "utf8", str(_SCRIPT), json.dumps(config)],
+            env=environment, cwd="/", pass_fds=[theirs.fileno()], start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        theirs.close()
+        stop = weakref.finalize(self, _stop, process, ours)
+        ours.settimeout(_START_SECONDS)
+        try:
+            words = json.loads(ours.recv(_CHUNK) or b'{"failed": "it ended before it was ready"}')
+        except (OSError, ValueError) as error:
+            words = {"failed": f"no answer in {_START_SECONDS} s ({error})"}
+        if "failed" in words:
+            stop()
+            raise EnvironmentProblem(f"the sandbox level {self.level!r} cannot start: {words['failed']}")
+        self._control, self._stop = ours, stop
+        self._generation += 1
+
+    def _restart(self, generation: int) -> None:
+        with self._lock:
+            if self._generation == generation:
+                self.close()
+
+    def _submit(self, number: int, job: Mapping[str, Any], selector: selectors.BaseSelector) -> _Running:
+        ends, mine = [os.memfd_create("job")], {}
+        try:
+            with open(ends[0], "wb", closefd=False) as payload:
+                payload.write(json.dumps(job).encode())
+            for name in ("report", "output", "status"):
+                mine[name], theirs = os.pipe()
+                ends.append(theirs)
+                os.set_blocking(mine[name], False)
+            generation = self._send(ends)
+        except BaseException:
+            for end in mine.values():
+                os.close(end)
+            raise
+        finally:
+            for end in ends:
+                os.close(end)
+        deadline = time.monotonic() + job["wall_seconds"] + _GRACE_SECONDS
+        limit = int(job["output_kib"]) << 10
+        running = _Running(number, deadline, generation, limit, mine, {name: bytearray() for name in mine})
+        for name, end in mine.items():
+            selector.register(end, selectors.EVENT_READ, (running, name))
+        return running
+
+    def _send(self, descriptors: list[int]) -> int:
+        with self._lock:
+            for is_last in (False, True):
+                self.start()
+                assert self._control is not None
+                try:
+                    socket.send_fds(self._control, [b"job"], descriptors)
+                    return self._generation
+                except OSError as error:
+                    self.close()
+                    if is_last:
+                        raise EnvironmentProblem(
+                            f"the sandbox broke down twice in a row ({error}). Restart the kernel; if it happens again, "
+                            "run grpo_nb.sandbox.check_sandbox() and look for a row that is not ok."
+                        ) from error
+        raise AssertionError("unreachable")
+
+    def _release(self, job: _Running, running: set[_Running], selector: selectors.BaseSelector) -> None:
+        for name in list(job.pipes):
+            _close_pipe(job, name, selector)
+        running.discard(job)
+        self._slots.release()
+
+
+def _read(job: _Running, name: str, selector: selectors.BaseSelector) -> bool:
+    """Take what has arrived in one pipe; return whether the job is over."""
+    held = job.data[name]
+    try:
+        chunk = os.read(job.pipes[name], min(job.limit + 1 - len(held), _CHUNK))
+    except BlockingIOError:
+        return False
+    held += chunk
+    if not chunk:
+        _close_pipe(job, name, selector)
+    job.is_over_limit = job.is_over_limit or len(held) > job.limit
+    # A whole line from the supervisor is the end, and not only the end of the pipe: a worker that the user's process
+    # forks at the wrong moment may hold the pipe open for long.
+    return job.is_over_limit or (name == "status" and (not chunk or held.endswith(b"\n")))
+
+
+def _read_rest(job: _Running, selector: selectors.BaseSelector) -> None:
+    """Take what the candidate, which has ended, left in its pipes."""
+    for name in ("report", "output"):
+        size = -1
+        while name in job.pipes and not job.is_over_limit and size != len(job.data[name]):
+            size = len(job.data[name])
+            _read(job, name, selector)
+
+
+def _close_pipe(job: _Running, name: str, selector: selectors.BaseSelector) -> None:
+    end = job.pipes.pop(name)
+    selector.unregister(end)
+    os.close(end)
+
+
+def _finish(job: _Running) -> Finished:
+    words = json.loads(bytes(job.data["status"]) or b"{}")
+    finished = Finished(
+        reason=words.get("reason", "lost"), exit_code=words.get("exit", 0), seconds=words.get("seconds", 0.0),
+        report=bytes(job.data["report"]), output=bytes(job.data["output"]),
+    )  # fmt: skip
+    if job.is_over_limit:
+        finished.reason = "output"
+    return finished
+
+
+def _stop(process: subprocess.Popen[bytes], control: socket.socket) -> None:
+    """End the launcher; the kernel then ends the zygote, and with it every supervisor and candidate."""
+    control.close()
+    process.kill()
+    process.wait()

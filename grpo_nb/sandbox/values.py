@@ -1,0 +1,158 @@
+"""Plain data across the wall: Python values to JSON with their types, and back, trusting nothing.
+
+Pickle would run code of the other side's choice, and plain JSON loses tuples, sets, bytes, NaN and large integers. Here
+every value is rebuilt from its base type, so an object that claims to equal everything arrives as the number, text or
+container that it really holds, or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+MAX_DEPTH = 50
+_SMALL = 10**15
+# Python's dict and set slow down to quadratic time on keys of equal hash, and a candidate can choose its integers so.
+_MAX_EQUAL_HASHES = 64
+
+
+class NotPlainData(ValueError):
+    """A value that is no None, bool, number, text, bytes, list, tuple, dict or set, or is nested too deeply."""
+
+
+def encode(value: Any, depth: int = 0) -> Any:
+    """Return `value` as what `json.dumps` can write: itself if JSON keeps its type, else `[type, content]`.
+
+    Methods of the base types are called by name, so that overridden ones of a subclass have no say.
+
+    >>> encode((1, 2.5))
+    ['tuple', [1, ['float', '0x1.4000000000000p+1']]]
+    """
+    if depth > MAX_DEPTH:
+        raise NotPlainData(f"nested more than {MAX_DEPTH} deep")
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, int):
+        number = int.__int__(value)
+        # Decimal digits of a large integer cost quadratic time and are refused beyond 4300; hexadecimal ones do not.
+        return number if -_SMALL < number < _SMALL else ["int", hex(number)]
+    if isinstance(value, float):
+        return ["float", float.hex(value)]
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, (bytes, bytearray)):
+        return ["bytes", bytes(value).hex()]
+    if isinstance(value, complex):
+        return ["complex", [float.hex(value.real), float.hex(value.imag)]]
+    if isinstance(value, dict):
+        return ["dict", [[encode(k, depth + 1), encode(v, depth + 1)] for k, v in dict.items(value)]]
+    for kind in (list, tuple, set, frozenset):
+        if isinstance(value, kind):
+            return [kind.__name__, [encode(item, depth + 1) for item in kind.__iter__(value)]]
+    raise NotPlainData(f"a value of type {type(value).__name__}, which is not plain data")
+
+
+def decode(data: Any, depth: int = 0) -> Any:
+    """Return the value that `encode` described. Raises `NotPlainData` on anything that `encode` cannot have written."""
+    if depth > MAX_DEPTH:
+        raise NotPlainData(f"nested more than {MAX_DEPTH} deep")
+    if data is None or isinstance(data, (bool, int, str)):
+        return data
+    if not (isinstance(data, list) and len(data) == 2 and isinstance(data[0], str)):
+        raise NotPlainData("not an encoded value")
+    kind, content = data
+    try:
+        if kind == "int":
+            return int(_text(content), 16)
+        if kind == "float":
+            return float.fromhex(_text(content))
+        if kind == "bytes":
+            return bytes.fromhex(_text(content))
+        if kind == "complex":
+            real, imaginary = content
+            return complex(float.fromhex(_text(real)), float.fromhex(_text(imaginary)))
+        if kind == "dict":
+            pairs = [(decode(k, depth + 1), decode(v, depth + 1)) for k, v in _items(content)]
+            refuse_equal_hashes([k for k, _ in pairs])
+            return dict(pairs)
+        if kind in ("list", "tuple", "set", "frozenset"):
+            items = [decode(item, depth + 1) for item in _items(content)]
+            if kind in ("set", "frozenset"):
+                refuse_equal_hashes(items)
+            return {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}[kind](items)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise NotPlainData(f"not an encoded {kind:.20}") from error
+    raise NotPlainData("of no known type")
+
+
+def dumps(value: Any) -> str:
+    """Return one line of ASCII JSON; lone surrogates are escaped."""
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+
+
+def loads(line: bytes) -> Any:
+    """Parse one line of `dumps`, with integers of any cost and constants outside JSON refused."""
+    try:
+        return json.loads(line.decode("ascii"), parse_int=_short_integer, parse_float=_refuse, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise NotPlainData("not a line of the protocol") from error
+
+
+def canonical(value: Any) -> Any:
+    """Return a hashable form that is equal for values of the same types and content, at every level.
+
+    >>> canonical([1]) == canonical([True]) or canonical([1]) == canonical((1,))
+    False
+    """
+    kind = type(value)
+    if kind is float and value != value:
+        return ("float", "nan")
+    if kind in (list, tuple):
+        return (kind.__name__, tuple(canonical(item) for item in value))
+    if kind in (set, frozenset):
+        return (kind.__name__, frozenset(canonical(item) for item in value))
+    if kind is dict:
+        return ("dict", frozenset((canonical(k), canonical(v)) for k, v in value.items()))
+    return (kind.__name__, value)
+
+
+def is_same_value(given: Any, expected: Any, *, exact_types: bool = True) -> bool:
+    """Compare plain data, by value and type at every level, or as Python's `==` does (`exact_types=False`).
+
+    NaN is the same as NaN if types are exact: else no answer could ever match it.
+
+    >>> is_same_value([1, 2], [1, True]), is_same_value(1, True, exact_types=False)
+    (False, True)
+    """
+    if exact_types:
+        return bool(canonical(given) == canonical(expected))
+    return bool(given == expected)
+
+
+def refuse_equal_hashes(keys: list[Any]) -> None:
+    """Raise ValueError if a set of these untrusted values would take quadratic time to build."""
+    # Equal hashes fold into one element here, so this check itself is linear whatever the keys.
+    if len(keys) - len(set(map(hash, keys))) > _MAX_EQUAL_HASHES:
+        raise ValueError("too many keys of equal hash")
+
+
+def _text(content: Any) -> str:
+    if not isinstance(content, str):
+        raise TypeError("not text")
+    return content
+
+
+def _items(content: Any) -> list[Any]:
+    if not isinstance(content, list):
+        raise TypeError("not a list")
+    return content
+
+
+def _short_integer(digits: str) -> int:
+    if len(digits) > 17:
+        raise ValueError("a large integer not in hexadecimal")
+    return int(digits)
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(f"{text:.20} is not part of the protocol")

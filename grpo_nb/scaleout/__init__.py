@@ -1,0 +1,8 @@
+"""A run as a folder that is run again anywhere.
+
+Not here: the models that a run made (`export`).
+"""
+
+from grpo_nb.scaleout.bundle import open_bundle, write_bundle
+
+__all__ = ["open_bundle", "write_bundle"]

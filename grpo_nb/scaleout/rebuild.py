@@ -1,0 +1,109 @@
+"""Rewards made again from what a run recorded of them: those of the kit from their parameters, others from their source."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import linecache
+import textwrap
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from grpo_nb.rewards import kinds, reward_name
+from grpo_nb.tasks import AnswerFormat
+
+Reward = Callable[..., Any]
+
+
+def rebuild_reward(entry: Mapping[str, Any]) -> tuple[Reward | None, str]:
+    """Make a reward of the kit again from its recorded parts, without running anything that the record holds.
+
+    Classes are looked up by name among the kit's own, values are literals. What comes out is compared with the record by
+    `grpo_nb.scaleout.differences.reward_difference`.
+
+    Returns:
+        The reward, or None and why.
+    """
+    parts = entry.get("parts")
+    if not parts:
+        return None, "its parameters were not recorded; make it by hand"
+    kind = kinds().get(parts.get("kind", ""))
+    if kind is None:
+        return None, "it is not one of the kit's: read rewards.py, then open with trust_code=True"
+    try:
+        made = _made(kind, "", parts)
+        name = reward_name(made)
+    except Exception as error:  # whatever a damaged record, or one made up by somebody, leads to
+        return None, f"its parameters do not fit this version of the kit ({error})"
+    return (made, "") if name == entry["name"] else (None, f"it would be named {name}")
+
+
+def run_source(entry: Mapping[str, Any]) -> tuple[Reward | None, str]:
+    """Run the recorded source of a reward, which can do all that its user can, and return the function it defines.
+
+    Only one function by the reward's own name is run, in a namespace of its own: what else it used of its notebook is not
+    there, and is missed at its first call.
+
+    Returns:
+        The function, or None and why.
+    """
+    source = textwrap.dedent(entry["source"])
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        return None, f"its source cannot be run by itself ({error.msg})"
+    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == entry["name"]]
+    if len(found) != 1 or len(tree.body) != 1:
+        return None, "its source is not one function of its name: make it by hand, from rewards.py"
+    file = f"<reward {entry['name']}>"
+    # For inspect.getsource, from which a run records the source and the identity.
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    namespace: dict[str, Any] = {"__name__": "bundle_rewards"}
+    try:
+        exec(compile(source, file, "exec"), namespace)
+    except Exception as error:  # whatever the code of somebody raises when it is defined
+        return None, f"its source could not be run ({type(error).__name__}: {error})"
+    made = namespace[entry["name"]]
+    made.weight = entry["weight"]
+    return made, ""
+
+
+def _made(kind: type, prefix: str, parts: Mapping[str, str]) -> Any:
+    """Make a dataclass from the parts under a prefix; what the record does not name keeps its default."""
+    values = {}
+    for field in dataclasses.fields(kind):
+        path = f"{prefix}{field.name}"
+        if not (field.init and field.compare):
+            continue
+        if path in parts:
+            values[field.name] = _value(path, parts)
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{path} was not recorded")
+    return kind(**values)
+
+
+def _value(path: str, parts: Mapping[str, str]) -> Any:
+    text = parts[path]
+    if text == "AnswerFormat":
+        return _made(AnswerFormat, f"{path}.", parts)
+    if text in kinds():
+        return _made(kinds()[text], f"{path}.", parts)
+    if text.startswith(("tuple of ", "list of ")):
+        word, _, count = text.partition(" of ")
+        held = [_value(f"{path}[{number}]", parts) for number in range(int(count))]
+        return tuple(held) if word == "tuple" else held
+    try:
+        return _literal(ast.parse(text, mode="eval").body)
+    except (ValueError, SyntaxError) as error:
+        raise ValueError(f"{path} was recorded as {text!r} only") from error
+
+
+def _literal(node: ast.expr) -> Any:
+    """The value of a literal; fractions, in which the kit keeps units, are one here."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Fraction":
+        return Fraction(*(ast.literal_eval(argument) for argument in node.args))
+    if isinstance(node, ast.Tuple | ast.List):
+        held = [_literal(item) for item in node.elts]
+        return tuple(held) if isinstance(node, ast.Tuple) else held
+    return ast.literal_eval(node)

@@ -1,0 +1,236 @@
+"""Which arguments the installed trainer takes, read from its source without importing it, and what to write instead of others.
+
+TRL refuses an unknown name only when training starts, and Unsloth's version on a GPU drops it with a printed line
+(unsloth/models/rl_config_compat.py, `filter_config_init_kwargs`). Importing either takes ten seconds, so the names are read
+with `ast` here: settings can then be checked in the line that makes them. Where trl is not installed nothing is known, and
+the check waits until training, which asks the class itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+import importlib.util
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+# Fields that Unsloth adds to GRPOConfig on a GPU (unsloth 2026.10.9, unsloth/models/rl.py, the class template). Its CPU
+# backend leaves TRL's class as it is, so there they do not exist.
+UNSLOTH_ARGUMENTS = frozenset(
+    {
+        "vllm_sampling_params", "unsloth_num_chunks", "unsloth_logit_chunk_multiplier", "unsloth_grpo_mini_batch",
+        "max_seq_length", "context_parallel_size", "context_parallel_backend",
+    }
+)  # fmt: skip
+_UNSLOTH_CHOICES: Mapping[str, frozenset[str]] = {"optim": frozenset({"adamw_flash"})}
+
+# Arguments that the kit sets from something else: what to change instead.
+_OWNED = {
+    "output_dir": "checkpoints belong into the run's folder: set run_root, and name in gn.train(..., name=...)",
+    "reward_weights": "a weight belongs to its reward: gn.rewards.correctness(weight=2.0)",
+    "use_vllm": "the setting is fast_inference, which also loads the model for it",
+    "vllm_gpu_memory_utilization": "the setting is gpu_memory_utilization; Unsloth starts vLLM when the model is loaded",
+    "model_init_kwargs": "the model is loaded before the trainer exists, by gn.load_model, so it would do nothing",
+    "resume_from_checkpoint": "transformers reads it only in its own scripts, so it would do nothing",
+}
+
+# Names of guides and older releases. Used only for names that the installed class does not take.
+_REPLACED = {
+    "warmup_ratio": "gone since transformers 5: set warmup_steps, a share of max_steps in whole steps",
+    "max_length": "set max_prompt_length and max_completion_length",
+    "max_new_tokens": "the setting is max_completion_length",
+    "batch_size": "the setting is per_device_train_batch_size",
+    "group_size": "the setting is num_generations",
+    "epochs": "a run is counted in steps: set max_steps",
+    "kl_coef": "the setting is beta",
+    "r": "the setting is lora_rank",
+    "lora_r": "the setting is lora_rank",
+    "target_modules": "the setting is lora_target_modules",
+    "use_liger_loss": "renamed in trl 0.28: use_liger_kernel",
+    "vllm_guided_decoding_regex": "renamed in trl 0.28: vllm_structured_outputs_regex",
+    "wandb_log_unique_prompts": "renamed in trl 0.27: log_unique_prompts",
+    "evaluation_strategy": "renamed in transformers 4.46: eval_strategy",
+    "push_to_hub_token": "renamed in transformers 5: hub_token",
+    "per_gpu_train_batch_size": "the setting is per_device_train_batch_size",
+    "per_gpu_eval_batch_size": "renamed in transformers 5: per_device_eval_batch_size",
+    "group_by_length": 'gone since transformers 5: train_sampling_strategy="group_by_length"',
+    "no_cuda": "gone since transformers 5: use_cpu=True",
+    "include_tokens_per_second": 'gone since transformers 5: include_num_input_tokens_seen="all"',
+    "logging_dir": "gone since transformers 5: the environment variable TENSORBOARD_LOGGING_DIR",
+    "save_safetensors": "gone since transformers 5: checkpoints are always safetensors",
+    "overwrite_output_dir": "gone since transformers 5: every run has a folder of its own",
+    "fp16_backend": "gone since transformers 5: leave it out",
+    "half_precision_backend": "gone since transformers 5: leave it out",
+}  # fmt: skip
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `"; did you mean 'x'?"` for the nearest known name, or a list of them where it can be read."""
+    known = sorted(known)
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if nearest:
+        return f"; did you mean {nearest[0]!r}?"
+    return f"; known: {', '.join(known)}" if len(known) <= 60 else f"; none of the {len(known)} known names is near"
+
+
+def replacement_of(name: str) -> str | None:
+    """What to write instead of a name of an older release or a guide, or None if nothing is known about it."""
+    return _REPLACED.get(name)
+
+
+def check_extra(extra: Mapping[str, Any], fields: Collection[str], known: Collection[str], *, has_gpu: bool) -> None:
+    """Refuse names in `extra` that would be dropped, do nothing, or contradict a setting.
+
+    Args:
+        extra: Name -> value.
+        fields: The names of the settings.
+        known: What the trainer's configuration takes.
+        has_gpu: Whether Unsloth's own fields exist.
+
+    Raises:
+        ValueError: With the name and what to write instead.
+
+    >>> check_extra({"epsilon": 0.1}, {"beta"}, {"epsilon", "beta"}, has_gpu=False)
+    """
+    for name, value in extra.items():
+        if name in fields:
+            raise ValueError(f"extra holds {name!r}, which is a setting of its own: write {name}={value!r}.")
+        if name in _OWNED:
+            raise ValueError(f"extra holds {name!r}, which the kit sets: {_OWNED[name]}.")
+        if name in known or (has_gpu and name in UNSLOTH_ARGUMENTS):
+            continue
+        if name in UNSLOTH_ARGUMENTS:
+            raise ValueError(
+                f"extra holds {name!r}, which only Unsloth's trainer on a GPU takes, and there is none here: leave it out."
+            )
+        if name in _REPLACED:
+            raise ValueError(f"extra holds {name!r}, which the installed GRPOConfig lacks: {_REPLACED[name]}.")
+        near = did_you_mean(name, {*known, *fields, *UNSLOTH_ARGUMENTS})
+        raise ValueError(f"extra holds {name!r}, which the installed GRPOConfig lacks{near}")
+
+
+def check_choice(name: str, value: Any, known: Iterable[Any]) -> None:
+    """Refuse a value that is none of the known ones.
+
+    Raises:
+        ValueError: With the nearest one.
+
+    >>> check_choice("loss_type", "grpo", ("grpo", "dapo"))
+    """
+    known = tuple(known)
+    if value not in known:
+        raise ValueError(f"{name} = {value!r} is not known here{did_you_mean(str(value), map(str, known))}")
+
+
+@functools.cache
+def installed_arguments() -> frozenset[str] | None:
+    """The names that the installed `GRPOConfig` takes, without importing it; None where trl or transformers is missing."""
+    classes = (
+        ("trl", "trainer/grpo_config.py", "GRPOConfig"),
+        ("trl", "trainer/base_config.py", "_BaseConfig"),
+        ("transformers", "training_args.py", "TrainingArguments"),
+    )
+    names: set[str] = set()
+    for package, file, class_name in classes:
+        tree = _source(package, file)
+        if tree is None:
+            return None
+        names |= _dataclass_fields(tree, class_name)
+    return frozenset(names)
+
+
+@functools.cache
+def installed_choices() -> Mapping[str, frozenset[str]]:
+    """The values of settings that the installed packages have, as far as they can be read."""
+    found = {
+        "loss_type": _compared_in_trainer("loss_type"),
+        "importance_sampling_level": _compared_in_trainer("importance_sampling_level"),
+        "optim": _enum_values("training_args.py", "OptimizerNames"),
+        "lr_scheduler_type": _enum_values("trainer_utils.py", "SchedulerType"),
+    }
+    return {name: values | _UNSLOTH_CHOICES.get(name, frozenset()) for name, values in found.items() if values}
+
+
+def loss_types() -> tuple[str, ...]:
+    """Return every `loss_type` of the installed TRL; docs/reference/losses.md says what each changes, with its paper.
+
+    Not covered: what Unsloth's own trainer on a GPU makes of them.
+
+    >>> "dapo" in loss_types()
+    True
+    """
+    return _choices_of_trl("loss_type")
+
+
+def importance_sampling_levels() -> tuple[str, ...]:
+    """Return every `importance_sampling_level` of the installed TRL.
+
+    >>> importance_sampling_levels()
+    ('sequence', 'token')
+    """
+    return _choices_of_trl("importance_sampling_level")
+
+
+def _choices_of_trl(name: str) -> tuple[str, ...]:
+    choices = installed_choices().get(name)
+    if choices is None:
+        raise ModuleNotFoundError("trl is not installed: run `pip install -r requirements.txt`.")
+    return tuple(sorted(choices))
+
+
+def _source(package: str, file: str) -> ast.Module | None:
+    # Of a top-level package only: the specification of a submodule would import its parents.
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    path = Path(spec.submodule_search_locations[0]) / file
+    return ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _class(tree: ast.Module, name: str) -> ast.ClassDef:
+    return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+
+
+def _dataclass_fields(tree: ast.Module, class_name: str) -> set[str]:
+    """Annotated names of the class body that its `__init__` takes."""
+    names = set()
+    for node in _class(tree, class_name).body:
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        call = node.value
+        keywords = call.keywords if isinstance(call, ast.Call) else []
+        is_hidden = any(k.arg == "init" and isinstance(k.value, ast.Constant) and not k.value.value for k in keywords)
+        if not is_hidden and "ClassVar" not in ast.unparse(node.annotation):
+            names.add(node.target.id)
+    return names
+
+
+def _enum_values(file: str, class_name: str) -> frozenset[str]:
+    tree = _source("transformers", file)
+    values = [node.value for node in _class(tree, class_name).body if isinstance(node, ast.Assign)] if tree else []
+    return _strings(values)
+
+
+def _strings(nodes: Iterable[ast.expr]) -> frozenset[str]:
+    return frozenset(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _compared_in_trainer(attribute: str) -> frozenset[str]:
+    """The strings that TRL's GRPO trainer compares `self.<attribute>` with, which are its values; none where trl is missing.
+
+    Raises:
+        RuntimeError: It compares that with nothing any more.
+    """
+    tree = _source("trl", "trainer/grpo_trainer.py")
+    if tree is None:
+        return frozenset()
+    compared = [
+        node for node in ast.walk(tree)
+        if isinstance(node, ast.Compare) and ast.unparse(node.left) == f"self.{attribute}"
+    ]  # fmt: skip
+    found = _strings(part for node in compared for with_ in node.comparators for part in ast.walk(with_))
+    if not found:
+        raise RuntimeError(f"trl's GRPO trainer no longer compares self.{attribute} with names; look into its source.")
+    return found

@@ -1,0 +1,373 @@
+"""A plan before the run: memory by part, tokens, time, disk, and the nearest settings that fit where these do not.
+
+Nothing here is a promise: memory is arithmetic on sizes (formulas and their sources in `memory`), and time is unknown until
+steps were measured. What cannot be known is None and shown as unknown. `models_for` makes a plan for each of several models.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from grpo_nb.core import Cell, Listing, Shown, Table, bold, code, escaped, prompt_lengths
+from grpo_nb.machine import EnvironmentProblem, Gpu, usable_memory_gib
+from grpo_nb.settings.arguments import did_you_mean
+from grpo_nb.settings.memory import Part, fitting_changes, memory_parts, peak_gb, vllm_cache_gb
+from grpo_nb.settings.number_types import number_type, number_type_of
+from grpo_nb.settings.presets import PRESETS, find_machine, preset
+from grpo_nb.settings.settings import Settings
+from grpo_nb.settings.shapes import PUBLISHED, ModelShape, shape_of
+from grpo_nb.settings.vllm import vllm_obstacle
+
+_UNKNOWN = "unknown"
+_MARKS = {True: "\u2713 ", False: "\u2717 ", None: ""}
+
+# Two or three for each preset: the one it names first, then others of which `plan` says that they fit with its settings.
+SUGGESTED: Mapping[str, tuple[str, ...]] = {
+    "cpu": ("SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct"),
+    "t4": ("unsloth/Qwen2.5-1.5B-Instruct", "unsloth/Qwen3-1.7B", "unsloth/Llama-3.2-3B-Instruct"),
+    "l4": ("unsloth/Qwen2.5-3B-Instruct", "unsloth/Qwen3-4B", "unsloth/Llama-3.1-8B-Instruct"),
+    "a100": ("unsloth/Qwen2.5-7B-Instruct", "unsloth/Llama-3.1-8B-Instruct", "unsloth/Qwen2.5-14B-Instruct"),
+    "h100": ("unsloth/Qwen2.5-7B-Instruct", "unsloth/Llama-3.1-8B-Instruct", "unsloth/Qwen3-8B"),
+}
+_DISK = {
+    "adapter": "the LoRA in float32",
+    "one checkpoint": "the LoRA and both states of its optimizer",
+    "merged export": "all weights in 16 bit",
+}
+_STEP = 64
+_ORIGIN = (
+    "Sizes: the published config.json of each model. Memory: computed from them (formulas in grpo_nb.settings.memory), for the "
+    "settings of the preset and every completion at its longest. Not measured on a GPU yet: `make gpu-check` does that."
+)
+_COLUMNS = {
+    "weights, GB": ("weights",),
+    "LoRA and optimizer, GB": ("LoRA", "gradients", "optimizer"),
+    "activations, GB": ("activations",),
+    "logits, GB": ("logits",),
+    "vLLM or KV cache, GB": ("vLLM", "KV cache"),
+}
+
+
+class HasPrompts(Protocol):
+    """What a plan looks at of a `Task`: the column `prompt` of its training part."""
+
+    @property
+    def train(self) -> Any: ...
+
+
+@dataclass(frozen=True, repr=False)
+class Plan(Shown):
+    """What a run will need. Shows itself; `require_fit` raises where it cannot fit."""
+
+    settings: Settings
+    machine: str
+    available_gb: float
+    prompt_tokens: int
+    prompt_source: str
+    parts: tuple[Part, ...] = ()
+    """Memory by part in GB; empty where the sizes of the model are not known."""
+    obstacle: str | None = None
+    """Why it cannot fit, or None."""
+    nearest: tuple[Mapping[str, Any], ...] = ()
+    """Changes to the settings that fit, the least first."""
+    disk_gb: Mapping[str, float] | None = None
+    """By what will lie there; None if unknown."""
+    seconds_per_step: float | None = None
+    """Median of the steps measured so far; None before."""
+    seconds_left: float | None = None
+    completion_tokens: float | None = None
+    """Mean length measured so far; None before."""
+    steps_measured: int = 0
+
+    @property
+    def memory_gb(self) -> float | None:
+        """The peak, every completion at its longest; None if unknown."""
+        return peak_gb(self.parts) if self.parts else None
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the memory suffices; None if unknown."""
+        return self.obstacle is None if self.parts else None
+
+    @property
+    def tokens_per_step(self) -> tuple[int, int]:
+        """Tokens of prompts and of completions of an optimizer step, both at their longest."""
+        settings = self.settings
+        return settings.batch_size * self.prompt_tokens, settings.batch_size * settings.max_completion_length
+
+    def require_fit(self) -> None:
+        """Raise where the run cannot fit.
+
+        Raises:
+            EnvironmentProblem: With what it needs, what there is, and the nearest settings that fit, as lines to paste.
+        """
+        if self.obstacle is None:
+            return
+        lines = "\n".join(f"  {line}" for line in self._advice())
+        advice = f"The nearest that fit:\n{lines}" if lines else "No smaller settings were found that fit."
+        raise EnvironmentProblem(
+            f"{self.obstacle} {advice}\nThis is an estimate, with every completion at its longest. To train all the same: "
+            "gn.train(..., check_fit=False)"
+        )
+
+    def refine(self, rows: Sequence[Mapping[str, Any]]) -> Plan:
+        """Return the plan with time and length as the rows of a run's metrics measured them.
+
+        The first step of a process also pays for warming up, so it counts only while it is the only one. Rows without
+        `step_time` are not counted.
+        """
+        timed = [row["step_time"] for row in rows if row.get("step_time") is not None]
+        if not timed:
+            return self
+        seconds = statistics.median(timed[1:] or timed)
+        lengths = [row["completions/mean_length"] for row in rows if row.get("completions/mean_length") is not None]
+        return dataclasses.replace(
+            self,
+            seconds_per_step=seconds,
+            seconds_left=max(self.settings.max_steps - rows[-1]["step"], 0) * seconds,
+            completion_tokens=statistics.mean(lengths) if lengths else None,
+            steps_measured=len(timed),
+        )
+
+    def _advice(self) -> list[str]:
+        changes = (", ".join(f"{name}={value!r}" for name, value in change.items()) for change in self.nearest)
+        return [f"settings = settings.replace({written})" for written in changes]
+
+    def _parts(self) -> Iterable[str | Cell | Listing | Table]:
+        yield f"Plan for {self.settings.model}"
+        verdict = self.obstacle or f"Fits {self.machine}."
+        yield _MARKS[self.fits] + (verdict if self.parts else f"Whether it fits {self.machine} is not known.")
+        if self.nearest:
+            yield "The nearest that fit:"
+            yield Listing([code(line) for line in self._advice()])
+        yield Table(list(self._rows()), right=(1,), narrow=(1,))
+
+    def _rows(self) -> Iterator[tuple[str | Cell, str | Cell, str | Cell, str]]:
+        settings, peak = self.settings, self.memory_gb
+        for part in self.parts:
+            how = part.how if part.phase == "always" else f"{part.how}; in {part.phase}"
+            yield part.name, f"{part.gb:.2f} GB", _bar(part.gb / peak), how
+        if peak is None:
+            yield "memory", _UNKNOWN, "", f"no configuration of {settings.model} on this machine tells its sizes"
+        else:
+            yield (
+                bold("memory, peak"), bold(f"{peak:.2f} of {self.available_gb:.1f} GB"), "", "the larger of both phases"
+            )  # fmt: skip
+        tokens = sum(self.tokens_per_step)
+        lengths = f"{self.prompt_tokens} + {settings.max_completion_length}"
+        yield "tokens a step", f"up to {tokens:,}", "", f"{settings.batch_size} x ({lengths}), {self.prompt_source}"
+        yield "tokens in all", f"up to {settings.max_steps * tokens:,}", "", f"{settings.max_steps} steps"
+        if self.seconds_per_step is None:
+            yield "time", "not measured yet", "", "known after the first steps: plan.refine(run.rows)"
+        else:
+            measured = f"median of {self.steps_measured} steps, the first left out"
+            if self.steps_measured == 1:
+                measured = "of the first step, which is also slowed by warming up"
+            yield "time a step", f"{self.seconds_per_step:.1f} s", "", measured
+            yield "time left", _duration(self.seconds_left), "", "as the steps so far"
+        if self.completion_tokens is not None:
+            mean = f"{self.completion_tokens:.0f} of {settings.max_completion_length} tokens"
+            yield "mean completion", mean, "", "measured"
+        for name, how in _DISK.items():
+            yield f"disk, {name}", f"{self.disk_gb[name]:.2f} GB" if self.disk_gb else _UNKNOWN, "", how
+
+
+def _bar(share: float) -> Cell:
+    return Cell("", f"<div style='background:#4878a8;height:.7em;width:{8 * min(share, 1):.2f}em'></div>")
+
+
+def plan(
+    settings: Settings,
+    task: HasPrompts | None = None,
+    *,
+    model: Any = None,
+    tokenizer: Any = None,
+    machine: str | Gpu | None = None,
+    gpu_memory_gb: float | None = None,
+) -> Plan:
+    """Estimate what a run needs, before it: memory by part, tokens, disk; time once steps are measured.
+
+    Args:
+        settings: Of the run.
+        task: Its training prompts.
+        model: The loaded model, whose weights are then counted; without it, its configuration is read.
+        tokenizer: With `task`, to measure the longest prompt instead of taking `max_prompt_length`.
+        machine: `cpu`, `t4`, `l4`, `a100`, `h100` or a `Gpu`; by default what is here.
+        gpu_memory_gb: A GPU of this many GB (10⁹ bytes) with bfloat16, instead of `machine`.
+
+    Raises:
+        ValueError: An unknown machine.
+
+    >>> plan(Settings(), machine="t4").fits
+    True
+    """
+    if gpu_memory_gb is not None:
+        if machine is not None or not gpu_memory_gb > 0:
+            raise ValueError(f"gpu_memory_gb = {gpu_memory_gb!r} must be above 0 and stand without machine.")
+        machine = Gpu(f"a GPU of {gpu_memory_gb:g} GB", gpu_memory_gb * 1e9 / 2**30, (8, 0))
+    lengths = [] if tokenizer is None or task is None else prompt_lengths(task.train["prompt"], tokenizer)
+    kept = [length for length in lengths if length <= settings.max_prompt_length]
+    place = _Place.of(settings, machine, model, max(kept, default=settings.max_prompt_length))
+    source = f"the longest of {len(kept)} prompts measured" if kept else "prompts taken at max_prompt_length"
+    made = Plan(settings, place.name, place.available_gb, place.prompt, source)
+    if place.shape is None:
+        return made
+    problem = place.obstacle(settings)
+    nearest = [] if problem is None else fitting_changes(settings, place.fits, is_gpu=place.gpu is not None)
+    lora = place.shape.lora_parameters(settings.lora_rank, settings.lora_target_modules) * 4 / 1e9
+    return dataclasses.replace(
+        made,
+        parts=tuple(place.parts(settings)),
+        obstacle=problem,
+        nearest=tuple(nearest),
+        disk_gb=dict(zip(_DISK, (lora, 3 * lora, place.shape.parameters * 2 / 1e9), strict=True)),
+    )
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A card or computer, a loaded model and prompts, against which settings are held."""
+
+    gpu: Gpu | None
+    name: str
+    available_gb: float
+    has_vllm: bool
+    prompt: int
+    """Tokens of the longest."""
+    model_name: str
+    model: Any
+    shape: ModelShape | None
+
+    @classmethod
+    def of(cls, settings: Settings, machine: str | Gpu | None, model: Any, prompt: int) -> _Place:
+        gpu, is_here = find_machine(machine)
+        available = (gpu.memory_gib if gpu else usable_memory_gib()) * 2**30 / 1e9
+        name = f"{gpu.name} ({available:.1f} GB)" if gpu else f"this computer ({available:.1f} GB memory)"
+        has_vllm = not is_here or vllm_obstacle(settings, gpu, settings.model, try_import=False) is None
+        shape = shape_of(settings.model, model)
+        return cls(gpu, name, available, has_vllm, prompt, settings.model, model, shape)
+
+    def _shape(self, settings: Settings) -> ModelShape:
+        return self.shape if settings.model == self.model_name else shape_of(settings.model)
+
+    def parts(self, settings: Settings) -> Iterator[Part]:
+        is_loaded = self.model is not None and settings.model == self.model_name
+        chosen = number_type_of(self.model, settings, self.gpu) if is_loaded else number_type(settings, self.gpu)
+        return memory_parts(
+            settings, self._shape(settings), self.gpu, size=chosen.size, prompt=self.prompt, has_vllm=self.has_vllm
+        )
+
+    def obstacle(self, settings: Settings) -> str | None:
+        peak = peak_gb(self.parts(settings))
+        if peak > self.available_gb:
+            return f"This run needs about {peak:.1f} GB at its peak, but {self.name} is all there is."
+        if self.gpu is not None and settings.fast_inference and self.has_vllm:
+            left, one = vllm_cache_gb(settings, self._shape(settings), self.gpu, self.prompt)
+            if left < one:
+                return (
+                    f"vLLM's share of {self.name} leaves {max(left, 0):.2f} GB for keys and values, and one sequence "
+                    f"needs {one:.2f} GB."
+                )
+        return None
+
+    def fits(self, settings: Settings) -> bool:
+        return self.obstacle(settings) is None
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+@dataclass(frozen=True)
+class ModelFit:
+    """One model on one kind of machine."""
+
+    model: str
+    settings: Settings
+    plan: Plan
+    longest_completion: int
+    """Tokens of the longest completion that fits beside the prompt, with these settings otherwise; 0 if none does."""
+    limited_by: str
+    """`memory`, or `positions`: the model was trained for no more."""
+
+    @property
+    def context(self) -> int:
+        """Tokens of prompt and completion together that can be reached."""
+        return self.settings.max_prompt_length + self.longest_completion if self.longest_completion else 0
+
+
+@dataclass(frozen=True, repr=False)
+class ModelTable(Shown):
+    """Models for a machine, one a row. Shows itself; `rows` has the plans."""
+
+    machine: str
+    rows: tuple[ModelFit, ...]
+
+    def _parts(self) -> Iterable[str | Cell | Table]:
+        yield Cell(f"Models for {self.machine}", f"Models for <b>{escaped(self.machine)}</b>")
+        cells = []
+        for row in self.rows:
+            settings, found = row.settings, row.plan
+            sums = (sum(part.gb for part in found.parts if part.name in names) for names in _COLUMNS.values())
+            cells.append(
+                (
+                    row.model,
+                    "4" if settings.load_in_4bit else "16",
+                    *(f"{gb:.2f}" for gb in sums),
+                    f"{found.memory_gb:.1f} of {found.available_gb:.1f}" if found.parts else _UNKNOWN,
+                    f"{settings.per_device_train_batch_size} x {settings.gradient_accumulation_steps}",
+                    f"{row.context:,} ({row.limited_by})" if row.context else "does not fit",
+                )
+            )
+        yield Table(cells, head=("model", "bits", *_COLUMNS, "peak of", "batch", "context"))
+        yield _ORIGIN
+
+
+def models_for(machine: str, models: Sequence[str] | None = None, **changes: object) -> ModelTable:
+    """Show which models fit a kind of machine with its preset, their memory by part, and the context that can be reached.
+
+    Everything is computed by `plan`, from the models' published sizes; of a model that is not among them the config.json is
+    read or fetched, never the weights.
+
+    Args:
+        machine: `cpu`, `t4`, `l4`, `a100` or `h100`.
+        models: Hub ids or folders; by default two or three that fit.
+        **changes: Settings that differ from the preset's.
+
+    Raises:
+        ValueError: An unknown machine.
+
+    >>> models_for("t4").rows[0].plan.fits
+    True
+    """
+    if machine not in PRESETS:
+        raise ValueError(f"unknown machine {machine!r}{did_you_mean(machine, PRESETS)}")
+    names = SUGGESTED[machine] if models is None else models
+    return ModelTable(machine, tuple(_fit(preset(machine, **{**changes, "model": name}), machine) for name in names))
+
+
+def _fit(settings: Settings, machine: str) -> ModelFit:
+    found = plan(settings, machine=machine)
+    if not found.parts:
+        return ModelFit(settings.model, settings, found, 0, "memory")
+    place = _Place.of(settings, machine, None, settings.max_prompt_length)
+    positions = PUBLISHED.get(settings.model, {}).get("max_position_embeddings")
+    most = ((positions or 131_072) - settings.max_prompt_length) // _STEP
+
+    def is_too_long(steps: int) -> bool:
+        return not place.fits(settings.replace(max_completion_length=steps * _STEP))
+
+    # Memory only grows with the length.
+    steps = bisect.bisect_left(range(1, most + 1), True, key=is_too_long)
+    return ModelFit(
+        settings.model, settings, found, steps * _STEP, "positions" if positions and steps == most else "memory"
+    )

@@ -1,0 +1,123 @@
+"""Presets for kinds of machines, and the cards that they are for, so that a run can be planned elsewhere."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from grpo_nb.machine import Gpu, find_gpu
+from grpo_nb.settings.arguments import did_you_mean
+from grpo_nb.settings.settings import Settings
+
+# Only `cpu` is measured (docs/evidence/quickstart_seeds.md). The others are starting points, not measured here: what published
+# guides use on such cards, with lengths and batches that `gn.plan` says fit, and the share of memory that Unsloth's own table
+# gives vLLM in standby (unsloth_zoo/vllm_utils.py, load_vllm). docs/reference/settings.md has each number with its reason.
+_GPU = {
+    "model": "unsloth/Qwen2.5-1.5B-Instruct",
+    "load_in_4bit": True,
+    "fast_inference": True,
+    "max_completion_length": 512,
+    "lora_rank": 32,
+    "lora_alpha": 64,
+    "per_device_train_batch_size": 8,
+    "gradient_accumulation_steps": 2,
+    "learning_rate": 5e-6,
+    "lr_scheduler_type": "cosine",
+    "max_steps": 250,
+    "warmup_steps": 25,
+    "max_grad_norm": 0.1,
+    "weight_decay": 0.1,
+    "optim": "adamw_8bit",
+}
+_LARGE_GPU = {
+    **_GPU,
+    "model": "unsloth/Qwen2.5-7B-Instruct",
+    "gpu_memory_utilization": 0.855,
+    "max_prompt_length": 512,
+    "max_completion_length": 1024,
+    "num_generations": 16,
+    "per_device_train_batch_size": 16,
+    "learning_rate": 1e-5,
+}
+PRESETS: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
+    {
+        "cpu": {},
+        "t4": {
+            **_GPU,
+            "gpu_memory_utilization": 0.76,
+            "max_completion_length": 256,
+            "lora_rank": 16,
+            "lora_alpha": 32,
+            "per_device_train_batch_size": 4,
+            "gradient_accumulation_steps": 4,
+        },
+        "l4": {**_GPU, "model": "unsloth/Qwen2.5-3B-Instruct", "gpu_memory_utilization": 0.784},
+        "a100": _LARGE_GPU,
+        "h100": {
+            **_LARGE_GPU,
+            "load_in_4bit": False,
+            "gpu_memory_utilization": 0.879,
+            "per_device_train_batch_size": 32,
+            "gradient_accumulation_steps": 1,
+            "optim": "adamw_torch_fused",
+        },
+    }
+)
+
+# With the memory that CUDA can use: less than is printed on the box, and a little more or less by driver (an A100 of 40 GB:
+# 39.39 to 39.59 GiB in reports of out-of-memory errors).
+GPUS: Mapping[str, Gpu] = {
+    "t4": Gpu("Tesla T4", 14.56, (7, 5)),
+    "l4": Gpu("NVIDIA L4", 22.03, (8, 9)),
+    "a100": Gpu("NVIDIA A100-SXM4-40GB", 39.39, (8, 0)),
+    "h100": Gpu("NVIDIA H100 80GB HBM3", 79.1, (9, 0)),
+}
+
+
+def preset(name: str = "auto", **changes: Any) -> Settings:
+    """Return the settings for a kind of machine, with changes.
+
+    Args:
+        name: `cpu`, `t4`, `l4`, `a100`, `h100`, or `auto`, which takes the one for the memory of the GPU found, or `cpu`.
+        **changes: Any field of `Settings`.
+
+    Raises:
+        ValueError: An unknown preset or setting (with the nearest right name), or a value that cannot work.
+
+    >>> preset("cpu", max_steps=5).max_steps
+    5
+    """
+    if name == "auto":
+        name = _preset_for_this_machine()
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset {name!r}{did_you_mean(name, [*PRESETS, 'auto'])}")
+    return Settings(**{**PRESETS[name], **changes})
+
+
+def _preset_for_this_machine() -> str:
+    gpu = find_gpu()
+    if gpu is None:
+        return "cpu"
+    if gpu.memory_gib < 20:
+        return "t4"
+    if gpu.memory_gib < 36:
+        return "l4"
+    return "h100" if gpu.compute_capability >= (9, 0) else "a100"
+
+
+def find_machine(machine: str | Gpu | None) -> tuple[Gpu | None, bool]:
+    """The GPU meant, or None for a CPU, and whether it is the one here.
+
+    Raises:
+        ValueError: An unknown name, with the nearest known one.
+    """
+    if machine is None:
+        return find_gpu(), True
+    if isinstance(machine, Gpu):
+        return machine, False
+    if machine == "cpu":
+        return None, find_gpu() is None
+    if machine not in GPUS:
+        raise ValueError(f"unknown machine {machine!r}{did_you_mean(machine, PRESETS)}")
+    return GPUS[machine], False

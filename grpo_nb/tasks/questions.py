@@ -1,0 +1,163 @@
+"""Are held-out questions among those that were trained on? Counted exactly, and again when only the writing differs.
+
+A score on questions that a model was trained on measures memory. Not found here: a question put in other words, and what the
+base model saw before this kit had it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_OPERATORS = re.compile(r"\s*([-+*/=<>^])\s*")
+# Other characters for the same operators: minus, dashes, times, dots, division.
+_SIGNS = str.maketrans(
+    dict.fromkeys("\u2212\u2010\u2011\u2012\u2013", "-")
+    | dict.fromkeys("\u00d7\u2217\u22c5\u00b7", "*")
+    | dict.fromkeys("\u00f7\u2215", "/")
+)
+_BRACKETS = re.compile(r"(?<=[(\[])\s+|\s+(?=[)\]])")
+# 7.0 is 7 and 2.50 is 2.5, but 1.10.0 is a version.
+_ZEROS = re.compile(r"(?<![\d.])(?:(\d+)\.0+|(\d+\.\d*[1-9])0+)(?![\d.]*\d)")
+# The quotation marks of typesetters, and what ends a sentence. "!" stays beside a number, where it is a factorial.
+_QUOTES_AND_STOPS = ".,;:?\"'\u201c\u201d\u2018\u2019"
+_GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+
+
+def normalized_question(question: Any) -> str:
+    """Return a question without what only the writing differs in: case, white space, punctuation of the sentence.
+
+    Numbers and what stands in them or between them stay: 3.4 is not 34, and 3 - 4 is not 3 + 4.
+
+    >>> normalized_question("What is  1,000 + 2?") == normalized_question("what is 1000+2")
+    True
+    >>> normalized_question("What is 3 - 4?") == normalized_question("What is 3 + 4?")
+    False
+    >>> normalized_question("What is $3.0 \u00d7 4$?") == normalized_question("What is 3 * 4?")
+    True
+    """
+    text = unicodedata.normalize("NFKC", str(question)).casefold().translate(_SIGNS)
+    # Zero-width spaces, byte order marks and soft hyphens, which nobody sees; "$" is LaTeX's mark of a formula.
+    text = "".join(c for c in text if unicodedata.category(c) != "Cf" and c != "$")
+    text = _ZEROS.sub(_without_zeros, _GROUPED.sub("", _BRACKETS.sub("", text)))
+    words = []
+    for word in _OPERATORS.sub(r"\1", text).split():
+        if any(character.isdigit() for character in word) or not any(character.isalpha() for character in word):
+            words.append(word.strip(_QUOTES_AND_STOPS) or word)
+        else:
+            # By category, for the combining marks of some scripts are part of the word.
+            kept = (c for c in word if not unicodedata.category(c).startswith("P") or c in "*/%\\")
+            words.append("".join(kept))
+    return " ".join(word for word in words if word and word not in "?!.,;:")
+
+
+def _without_zeros(number: re.Match[str]) -> str:
+    return number[1] or number[2]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class TrainedQuestions:
+    """The questions of a training, as hashes: enough to find one again, and nothing of their text."""
+
+    exact: frozenset[str]
+    normalized: frozenset[str]
+    source: str
+    """Where they are known from."""
+
+    @classmethod
+    def of(cls, questions: Iterable[Any], source: str) -> TrainedQuestions:
+        """Hash questions."""
+        texts = [str(question) for question in questions]
+        return cls(
+            frozenset(map(_digest, texts)), frozenset(_digest(normalized_question(text)) for text in texts), source
+        )
+
+    @classmethod
+    def read(cls, file: Path, source: str) -> TrainedQuestions:
+        """Take up what `write_hashes` wrote."""
+        pairs = [line.split() for line in file.read_text().splitlines()]
+        return cls(frozenset(p[0] for p in pairs), frozenset(p[1] for p in pairs), source)
+
+    def __or__(self, other: TrainedQuestions) -> TrainedQuestions:
+        source = self.source if self.source == other.source else f"{self.source} and {other.source}"
+        return TrainedQuestions(self.exact | other.exact, self.normalized | other.normalized, source)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contamination:
+    """How many held-out questions were trained on."""
+
+    questions: int
+    exact: int
+    """The same text."""
+    similar: int
+    """Others that are the same but for case, white space and punctuation."""
+    example: str | None
+    source: str
+    """What they were compared with."""
+
+    @property
+    def count(self) -> int:
+        """All of them."""
+        return self.exact + self.similar
+
+    @property
+    def sentence(self) -> str:
+        """The finding in words."""
+        if not self.count:
+            return f"None of the {self.questions} held-out questions is among {self.source}."
+        similar = f" ({self.similar} of them but for case, white space or punctuation)" if self.similar else ""
+        return (
+            f"{self.count} of {self.questions} held-out questions are also in the training part{similar}: on these the score "
+            "measures memory."
+        )
+
+    def require_none(self) -> None:
+        """Raise `ValueError` if a question was trained on."""
+        if self.count:
+            raise ValueError(
+                f"{self.count} held-out {'question is' if self.count == 1 else 'questions are'} also in the training part, for "
+                f"example {self.example!r} (compared with "
+                f"{self.source}): a score on them measures memory. Make the task with load_task, which keeps them apart, or "
+                "say allow_contaminated=True, and the result will carry this number."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers, fit for JSON."""
+        return dataclasses.asdict(self)
+
+
+def find_contamination(questions: Sequence[Any], trained: TrainedQuestions) -> Contamination:
+    """Count which of the questions were trained on.
+
+    >>> trained = TrainedQuestions.of(["What is 2+2?"], "the training part")
+    >>> found = find_contamination(["What is 2+2?", "What is 2 + 2", "What is 2 - 2?"], trained)
+    >>> found.exact, found.similar
+    (1, 1)
+    """
+    exact = [str(q) for q in questions if _digest(str(q)) in trained.exact]
+    known = set(exact)
+    similar = [
+        str(q) for q in questions
+        if str(q) not in known and _digest(normalized_question(q)) in trained.normalized
+    ]  # fmt: skip
+    example = min(exact or similar, default=None)
+    return Contamination(
+        questions=len(questions), exact=len(exact), similar=len(similar), example=example, source=trained.source
+    )
+
+
+def write_hashes(file: Path, questions: Iterable[Any]) -> None:
+    """Write the hashes of questions, each once, for `TrainedQuestions.read`."""
+    lines = (f"{_digest(str(q))} {_digest(normalized_question(q))}\n" for q in questions)
+    file.write_text("".join(dict.fromkeys(lines)))

@@ -1,0 +1,227 @@
+"""A `Task` is what training, rewards and evaluation work on: training and held-out prompts and the format of their answers.
+
+Its rows have `prompt` (chat messages), `question`, `answer` and every other column of the source. Nothing here needs torch; a
+tokenizer only for lengths.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from grpo_nb.core import Cell, Shown, Table, bold, escaped, facts, prompt_lengths
+from grpo_nb.tasks.curriculum import flat_rows, pass_rates
+from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.lengths import LengthProposal, propose_lengths
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+Order = Literal["easy first", "hard first"]
+
+
+@dataclass(frozen=True, repr=False)
+class Task(Shown):
+    """Training and held-out prompts that share no question, and the format their answers are asked for in.
+
+    `train` and `holdout` are `datasets.Dataset`s with the columns `prompt`, `question`, `answer` and those of the source. All
+    methods that choose rows return a new task.
+    """
+
+    name: str
+    format: AnswerFormat
+    train: Dataset
+    holdout: Dataset
+    dropped: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """How many rows were left out, by reason."""
+    is_ordered: bool = False
+    """Train on the rows in their order; otherwise the trainer shuffles them."""
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash over every row of both parts, in order; a run records it."""
+        digest = hashlib.sha256()
+        for part in (self.train, self.holdout):
+            for row in part:
+                digest.update(json.dumps(row, sort_keys=True, default=str).encode())
+        return digest.hexdigest()[:16]
+
+    def fit(self, tokenizer: Any, max_prompt_length: int) -> Task:
+        """Return the task without the prompts of more than `max_prompt_length` tokens, counted in `dropped`.
+
+        Raises:
+            ValueError: If no training or no held-out prompt is short enough.
+        """
+        kept, lost = {}, 0
+        for part in ("train", "holdout"):
+            rows: Dataset = getattr(self, part)
+            lengths = prompt_lengths(rows["prompt"], tokenizer)
+            short = [i for i, length in enumerate(lengths) if length <= max_prompt_length]
+            if not short:
+                raise ValueError(
+                    f"all {len(rows)} {part} prompts are longer than max_prompt_length = {max_prompt_length} tokens "
+                    f"(the shortest has {min(lengths)}). Write max_prompt_length={max(lengths)}, or shorten the prompts."
+                )
+            lost += len(rows) - len(short)
+            kept[part] = rows.select(short) if len(short) < len(rows) else rows
+        dropped = {**self.dropped, "too long": self.dropped.get("too long", 0) + lost} if lost else self.dropped
+        return dataclasses.replace(self, **kept, dropped=dropped)
+
+    def propose_lengths(self, tokenizer: Any, baseline: Any = None, *, quantile: float = 0.95) -> LengthProposal:
+        """Propose `max_prompt_length` and `max_completion_length` from this data, and say where each comes from.
+
+        The prompt length is that of `quantile` of the training prompts, rounded up to 16. The completion length comes from
+        what a model generated, if a baseline is given; else from the column `solution`; else it is not known: a gold
+        answer alone says nothing about how long the reasoning before it is.
+
+        Args:
+            tokenizer: Of the model to be trained.
+            baseline: From `gn.baseline`: its `tokens` and `is_cut` are read.
+            quantile: Of the prompts to keep.
+
+        Raises:
+            ValueError: A quantile that is none.
+        """
+        return propose_lengths(self.train, self.format, tokenizer, baseline, quantile=quantile)
+
+    def with_pass_rates(
+        self, measured: Any, *, reward: str | None = None, threshold: float = 1.0, last: int | None = None
+    ) -> Task:
+        """Return the task with the share of right completions of each training question that was sampled.
+
+        New columns of `train`: `pass_rate`, None where nothing was measured, and `pass_count`, how many completions it rests
+        on. With eight completions a rate is known to about a third, no better. Rates from before stay where
+        `measured` has none.
+
+        Args:
+            measured: A `Baseline`, a `Run`, a staged run, or a list of these, oldest first.
+            reward: Which reward says what is right; `correctness`, or the only one, if not given.
+            threshold: The unweighted score from which on a completion is right.
+            last: Only the last so many groups of each question: a model in training was worse before.
+
+        Raises:
+            ValueError: No such reward, an adaptive one, or nothing measured on these questions.
+
+        >>> from grpo_nb import Task, load_task
+        >>> task = load_task([{"question": q, "answer": "1"} for q in "abcd"], holdout=1)
+        >>> task.curriculum()
+        Traceback (most recent call last):
+        ValueError: no pass rate is known: measure first, task = task.with_pass_rates(gn.baseline(...)).
+        """
+        if last is not None and last < 1:
+            raise ValueError(f"last = {last!r} must be at least 1, or None for all groups.")
+        found = pass_rates(self.train, measured, reward=reward, threshold=threshold, last=last)
+        import pyarrow
+
+        train, before = self.train, [(None, 0)] * len(self.train)
+        if "pass_rate" in train.column_names:
+            before = list(zip(train["pass_rate"], train["pass_count"], strict=True))
+            train = train.remove_columns(["pass_rate", "pass_count"])
+        rates, counts = zip(*(found.get(row, known) for row, known in enumerate(before)), strict=True)
+        # With their types: a list that holds only None would get none at all.
+        train = train.add_column("pass_rate", pyarrow.array(rates, type="float64"))
+        return dataclasses.replace(self, train=train.add_column("pass_count", pyarrow.array(counts, type="int64")))
+
+    def curriculum(
+        self,
+        low: float = 0.1,
+        high: float = 0.9,
+        *,
+        unmeasured: Literal["keep", "drop"] = "keep",
+        order: Order | None = None,
+    ) -> Task:
+        """Return the task with the training questions whose pass rate lies between `low` and `high`, both included.
+
+        The default drops what all or none of eight completions solved, and no more. What is dropped is counted in `dropped`.
+
+        Args:
+            low, high: Pass rates, 0 to 1.
+            unmeasured: What to do with questions that were never sampled.
+            order: Train in this order, those never measured last, instead of a shuffled one; a second pass over the data
+                begins again with the first.
+
+        Raises:
+            ValueError: No pass rate is known, or no question is left.
+        """
+        if not 0 <= low <= high <= 1:
+            raise ValueError(f"low = {low!r} and high = {high!r} must be shares with 0 <= low <= high <= 1.")
+        if unmeasured not in ("keep", "drop") or order not in (None, "easy first", "hard first"):
+            raise ValueError(
+                f"unmeasured = {unmeasured!r} must be 'keep' or 'drop', order = {order!r} None, 'easy first' or 'hard first'."
+            )
+        if "pass_rate" not in self.train.column_names:
+            raise ValueError("no pass rate is known: measure first, task = task.with_pass_rates(gn.baseline(...)).")
+        rates = list(self.train["pass_rate"])
+        reasons = {
+            f"with a pass rate below {low:g}": [i for i, r in enumerate(rates) if r is not None and r < low],
+            f"with a pass rate above {high:g}": [i for i, r in enumerate(rates) if r is not None and r > high],
+            "never measured": [i for i, r in enumerate(rates) if r is None and unmeasured == "drop"],
+        }
+        sign = {"easy first": -1, "hard first": 1}.get(order or "", 0)
+        # Python's sort is stable: without an order, and among equals, the rows stay as they are.
+        by_rate = sorted(range(len(rates)), key=lambda i: (sign != 0 and rates[i] is None, sign * (rates[i] or 0.0)))
+        task = self._without(reasons, by_rate, "Widen low and high, or unmeasured='keep'.")
+        return dataclasses.replace(task, is_ordered=True) if order else task
+
+    def without_flat_groups(self, measured: Any, *, visits: int = 2) -> Task:
+        """Return the task without the training questions whose last `visits` groups had no spread in the total.
+
+        For the next run or stage: such a question was solved by all of its group or by none, `visits` times in a row, and
+        taught nothing. Questions sampled less often stay.
+
+        Args:
+            measured: As in `with_pass_rates`; a run or staged run, for a baseline samples each question once.
+            visits: Groups in a row. One is little evidence: with a pass rate of 0.8, one group of eight in six is flat.
+
+        Raises:
+            ValueError: Nothing measured on these questions, or no question is left.
+        """
+        if visits < 1:
+            raise ValueError(f"visits = {visits!r} must be at least 1.")
+        flat = flat_rows(self.train, measured, visits)
+        reason = f"without spread in the last {visits} groups" if visits > 1 else "without spread in the last group"
+        return self._without({reason: flat}, range(len(self.train)), "Raise visits, or bring harder questions.")
+
+    def _without(self, reasons: Mapping[str, Sequence[int]], order: Iterable[int], advice: str) -> Task:
+        """The task without these rows, counted by reason, the others in the order given."""
+        gone = {i for rows in reasons.values() for i in rows}
+        kept = [i for i in order if i not in gone]
+        if not kept:
+            why = ", ".join(f"{len(rows)} {reason}" for reason, rows in reasons.items() if rows)
+            raise ValueError(f"no training question would be left of {len(self.train)}: {why}. {advice}")
+        dropped = dict(self.dropped)
+        for reason, rows in reasons.items():
+            if rows:
+                dropped[reason] = dropped.get(reason, 0) + len(rows)
+        return dataclasses.replace(self, train=self.train.select(kept), dropped=dropped)
+
+    def _parts(self) -> Iterable[Cell | Table]:
+        shown = {
+            "training prompts": len(self.train),
+            "held-out prompts": f"{len(self.holdout)}, no question in both",
+            "rows left out": ", ".join(f"{n} {why}" for why, n in self.dropped.items()) or "none",
+            "answer format": self.format.name,
+        }
+        if "pass_rate" in self.train.column_names:
+            rates = list(self.train["pass_rate"])
+            known = [rate for rate in rates if rate is not None]
+            shown["pass rate"] = f"measured for {len(known)} of {len(rates)} questions" + (
+                f", mean {sum(known) / len(known):.2f}; {known.count(0)} never right, {known.count(1)} always"
+                if known
+                else ""
+            )
+        if self.is_ordered:
+            shown["order"] = "as given, not shuffled"
+        yield bold(f"Task {self.name}")
+        yield facts(shown)
+        first = self.train[0]
+        yield Cell(
+            f"The first training prompt, whose answer is {first['answer']!r}:",
+            f"The first training prompt, whose answer is <code>{escaped(first['answer'])}</code>:",
+        )
+        pre = "<pre style='margin:0'>{}</pre>"
+        yield Table([(m["role"], Cell(repr(m["content"]), pre.format(escaped(m["content"])))) for m in first["prompt"]])

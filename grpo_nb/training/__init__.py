@@ -1,0 +1,34 @@
+"""One run, begun, gone on with and ended: training, stages, resuming, dry runs and priming.
+
+Not here: what a run's folder holds (`runs`), and what is made of it afterwards (`evaluation`, `export`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grpo_nb.core import lazy_names
+from grpo_nb.training.observers import Observer
+from grpo_nb.training.stages import Stage, StagedRun, open_stages, train_stages
+
+if TYPE_CHECKING:
+    from grpo_nb.training.dry_runs import DryRun, dry_run
+    from grpo_nb.training.priming import Priming, prime
+    from grpo_nb.training.session import train
+
+__all__ = [
+    "DryRun",
+    "Observer",
+    "Priming",
+    "Stage",
+    "StagedRun",
+    "dry_run",
+    "open_stages",
+    "prime",
+    "train",
+    "train_stages",
+]
+
+__getattr__ = lazy_names(
+    __name__, {"dry_runs": ("DryRun", "dry_run"), "priming": ("Priming", "prime"), "session": ("train",)}
+)

@@ -1,0 +1,130 @@
+"""What ended a training, in words: which reward on which row, memory, disk."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.core import free_path
+from grpo_nb.machine import EnvironmentProblem, gpu_problem, is_out_of_memory
+from grpo_nb.rewards import RewardError, is_async, reward_name, score, to_floats
+from grpo_nb.runs import Alert, is_disk_full
+from grpo_nb.training.resume import MAY_CHANGE
+
+RewardFunction = Callable[..., Sequence[float | None]]
+# What TRL hands to a reward beside the columns of the data.
+_NOT_COLUMNS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
+
+
+def guarded(reward: RewardFunction) -> RewardFunction:
+    """Return the reward as it is, but for its errors: they name the reward, the row and what was scored there.
+
+    Scores that the trainer could not use (too few, not numbers) are errors here too, while it is known whose they are.
+    """
+    name = reward_name(reward)
+
+    @contextlib.contextmanager
+    def located(keywords: dict[str, Any]) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise _named(reward, name, keywords, error) from error
+
+    def guard(**keywords: Any) -> list[Any]:
+        with located(keywords):
+            output = list(reward(**keywords))
+        return _checked(output, reward, name, keywords)
+
+    async def async_guard(**keywords: Any) -> list[Any]:
+        with located(keywords):
+            output = list(await reward(**keywords))
+        return _checked(output, reward, name, keywords)
+
+    guarding = async_guard if is_async(reward) else guard
+    guarding.__name__ = name
+    return guarding
+
+
+def _checked(output: list[Any], reward: RewardFunction, name: str, keywords: dict[str, Any]) -> list[Any]:
+    try:
+        to_floats(output, len(keywords["completions"]))
+    except (ValueError, TypeError, OverflowError) as error:
+        if len(output) != len(keywords["completions"]):  # no row has done it
+            raise RewardError(name, None, "", error) from error
+        raise _named(reward, name, keywords, error) from error
+    return output
+
+
+def _named(reward: RewardFunction, name: str, keywords: dict[str, Any], error: Exception) -> Exception:
+    """The error with reward, row and excerpt: each row is tried on its own. Memory is told of as memory."""
+    if is_out_of_memory(error) or isinstance(error, EnvironmentProblem):
+        return error
+    count = len(keywords["completions"])
+    columns = {key: values for key, values in keywords.items() if key not in _NOT_COLUMNS}
+    rows = [{key: values[i] for key, values in columns.items()} for i in range(count)]
+    try:
+        score(
+            reward, keywords["completions"], rows, prompts=keywords["prompts"], completion_ids=keywords["completion_ids"],
+            trainer_state=keywords.get("trainer_state"),
+        )  # fmt: skip
+    except RewardError as located:
+        return located
+    return RewardError(name, None, "", error)
+
+
+def explained(error: Exception, run: Path, alert: Alert | None = None) -> Exception:
+    """Return the error to raise: with what to do where the machine is the reason, and as it is otherwise.
+
+    Args:
+        error: What ended the training.
+        run: The run's folder.
+        alert: Of `explain_out_of_memory`, if memory was the reason.
+    """
+    if isinstance(error, EnvironmentProblem):
+        return error
+    if alert is not None:
+        said = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else 'no message'}"
+        problem = EnvironmentProblem(f"{alert.message} {alert.why} {_next_attempt(alert, run)}\n({said})")
+    elif is_disk_full(error):
+        problem = EnvironmentProblem(
+            f"the disk of {str(run)!r} is full ({error}). What was saved before is kept. Free some space, then go on with "
+            f"gn.train(..., resume={str(run)!r})."
+        )
+    else:
+        problem = gpu_problem(error)
+        if problem is None:
+            return error
+        problem.add_note(f"What was trained is kept in {str(run)!r}.")
+    problem.__cause__ = error
+    return problem
+
+
+def _next_attempt(alert: Alert, run: Path) -> str:
+    """What to do after out-of-memory, as lines to paste. Other settings make another run, but for those a run may change."""
+    change = alert.evidence["change"]
+    adapter = run / "adapter"
+    kept = f"What the {alert.step} steps have taught is in {str(adapter)!r}." if alert.step else "No step was done."
+    if not change:
+        return f"{alert.advice} {kept}"
+    lines = [
+        f"settings = settings.replace({', '.join(f'{name}={value!r}' for name, value in change.items())})",
+        "model, tokenizer = gn.load_model(settings)",
+    ]
+    if set(change) <= set(MAY_CHANGE):
+        why = "The run goes on with them"
+        lines.append(f"run = gn.train(model, tokenizer, task, rewards, settings, resume={str(run)!r})")
+    else:
+        why = (
+            f"With them it is another run, and resuming {run.name!r} would refuse them; the new one begins with step 1"
+        )
+        if alert.step:
+            why += " on what was learnt so far"
+            lines.append(f"gn.models.load_adapter(model, {str(adapter)!r})")
+        lines.append(f"run = gn.train(model, tokenizer, task, rewards, settings, name={free_path(run).name!r})")
+    pasted = "\n".join(f"    {line}" for line in lines)
+    return (
+        f"{kept} In a fresh kernel (this one still holds the memory) make settings, task and rewards as before, then write:\n"
+        f"{pasted}\n{why}."
+    )

@@ -1,0 +1,171 @@
+"""Who looks at each logged step while a run is trained: the held-out score, the health alerts, observers of the user's own."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from grpo_nb.core import kept_random_state
+from grpo_nb.evaluation import read_answers
+from grpo_nb.health import HealthMonitor, HealthReport, append_alert, explain_out_of_memory
+from grpo_nb.runs import Alert, read_alerts
+from grpo_nb.settings import Settings
+
+if TYPE_CHECKING:
+    import pandas
+
+    from grpo_nb.training.trainer import Prepared
+
+
+class Observer:
+    """Looks at each logged step while a run is trained; may add measurements to its row, and may ask to stop.
+
+    One that remembers something says it in `state_dict`: that is kept in each checkpoint and handed to `load_state_dict` when
+    the run is resumed, so that nothing is told or counted twice.
+    """
+
+    is_interruptible: ClassVar[bool] = False
+    """The stop button waits for an observer. One that takes long and has nothing to remember can be cut short instead; what it
+    would have added to the row is missing there."""
+
+    def on_row(self, row: dict[str, float], completions: pandas.DataFrame | None) -> bool:
+        """Look at a step before it is written; keys added to the row are written with it.
+
+        Args:
+            row: As `Run.rows` has it, with `step`.
+            completions: As `Run.completions(step)` gives it; None where the step used completions of an earlier one
+                (`num_iterations` above 1), whose row has no rewards either.
+
+        Returns:
+            True to stop the training after this step, with its checkpoint and adapter saved.
+        """
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """What to remember, fit for JSON."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up what was remembered."""
+
+
+class HoldoutScore(Observer):
+    """Answers held-out questions greedily at intervals while a run is trained, and adds the score to the row of the step.
+
+    The keys are `holdout/accuracy`, `holdout/in_format` and `holdout/mean_length`. The random state is put back
+    afterwards: the training is the same with and without. The stop button cuts it short: that step's row is then without a
+    score.
+
+    Args:
+        prepared: The training. Always the same questions are asked, so that the curve is of one measure.
+    """
+
+    is_interruptible = True
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        held, count = prepared.task.holdout, prepared.settings.holdout_questions
+        self._questions = [held[i] for i in range(min(count, len(held)))]
+
+    def on_row(self, row: dict[str, float], completions: pandas.DataFrame | None) -> bool:
+        """Score, if it is time."""
+        step = int(row["step"])
+        if step % self._prepared.settings.holdout_every == 0 or step == 1:
+            row |= self.score()
+        return False
+
+    def score(self) -> dict[str, float]:
+        """Answer the questions with the model as it is, and return the measurements."""
+        from grpo_nb.generation import generate
+
+        prompts = [row["prompt"] for row in self._questions]
+        model, tokenizer, limit = (
+            self._prepared.model,
+            self._prepared.tokenizer,
+            self._prepared.settings.max_completion_length,
+        )
+        with kept_random_state():
+            completions = generate(model, tokenizer, prompts, max_completion_length=limit)
+            answers = read_answers(self._questions, completions, self._prepared.task.format)
+        measured = {"accuracy": "is_correct", "in_format": "is_formatted", "mean_length": "tokens"}
+        return {
+            f"holdout/{name}": sum(row[column] for row in answers) / len(answers) for name, column in measured.items()
+        }
+
+
+class HealthAlerts(Observer):
+    """Runs the health rules on each row; what they say is in alerts.jsonl at once.
+
+    Args:
+        folder: The run's. What it holds already is taken up, so that a resumed run neither repeats nor forgets an alert.
+        weights: Weight by reward name.
+        settings: The run's; with `stop_on_alert` the training ends after the first critical alert.
+        show: Called with new alerts.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        weights: Mapping[str, float],
+        settings: Settings,
+        show: Callable[[Sequence[Alert]], None] | None = None,
+    ) -> None:
+        self._monitor = HealthMonitor(weights=weights, settings=settings, folder=folder, stop_on=settings.stop_on_alert)
+        self._show = show
+
+    def on_row(self, row: dict[str, float], completions: pandas.DataFrame | None) -> bool:
+        """Look at the step, and say whether to stop."""
+        texts = (
+            None if completions is None else [list(group) for _, group in completions.groupby("group")["completion"]]
+        )
+        fresh = self._monitor.update(row, texts)
+        if fresh and self._show is not None:
+            try:
+                self._show(fresh)
+            except Exception as error:  # what cannot be shown is on disk, and is no reason to end a training
+                self._show = None
+                warnings.warn(
+                    f"Alerts of this run are not shown any more ({type(error).__name__}: {error}); run.alerts has them.",
+                    stacklevel=2,
+                )
+        return self._monitor.should_stop
+
+
+class AlertDisplay:
+    """Shows alerts as they come: in a notebook one table that grows below the figure, in a terminal lines above the bar.
+
+    Args:
+        folder: The run's, whose alerts are all shown.
+        write: For a terminal: prints text without tearing the progress bar. None in a notebook.
+    """
+
+    def __init__(self, folder: Path, write: Callable[[str], None] | None) -> None:
+        self._file, self._write = folder / "alerts.jsonl", write
+        self._handle: Any = None
+
+    def __call__(self, fresh: Sequence[Alert]) -> None:
+        if self._write is not None:
+            for alert in fresh:
+                self._write(repr(alert))
+            return
+        from IPython.display import display
+
+        told = tuple(read_alerts(self._file))
+        report = HealthReport(alerts=told, checked=f"Up to step {fresh[-1].step}.")
+        bundle = {"text/html": report._repr_html_(), "text/plain": repr(report)}
+        if self._handle is None:
+            self._handle = display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)
+
+
+def note_out_of_memory(error: BaseException, folder: Path, settings: Settings, step: int) -> Alert | None:
+    """Keep in the run's folder which setting to lower after an out-of-memory error; None for any other error."""
+    alert = explain_out_of_memory(error, settings, step=step)
+    if alert is not None:
+        with contextlib.suppress(OSError, ValueError):  # what is raised afterwards says the same
+            append_alert(folder, alert)
+    return alert

@@ -1,0 +1,293 @@
+"""What a training writes and shows at each logged step: rows, completions, the live figure; and the observers it asks."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from grpo_nb.core import is_notebook, kept_random_state, staged_file, write_bytes
+from grpo_nb.models import import_unsloth
+from grpo_nb.runs import Alert, LivePlot, Run, png, read_rows, tidy_row, training_figure
+from grpo_nb.settings import Settings
+from grpo_nb.training.interrupts import Interrupts
+from grpo_nb.training.observers import Observer
+
+import_unsloth()
+
+from tqdm import tqdm
+from transformers import TrainerCallback
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class RecordedTrainer(Protocol):
+    """What a recorder needs of the trainer whose steps it records."""
+
+    _logs: Mapping[str, Any]
+    """TRL's: the texts, rewards and advantages of the last generation batch."""
+
+    def begin(self) -> None:
+        """Take up where the run stands, when everything is built and loaded."""
+        ...
+
+
+class ProgressLine:
+    """What `LivePlot` is in a notebook, for a terminal: a bar of the steps, with the last reward and KL."""
+
+    def __init__(self, done: int, total: int) -> None:
+        described = f"training, resumed at step {done}" if done else "training"
+        self._bar = tqdm(total=total, initial=done, desc=described, unit="step")
+
+    def update(self, rows: Sequence[Mapping[str, float]], *, alerts: Sequence[Any] = (), is_last: bool = False) -> None:
+        """Go to the last row."""
+        if is_last:
+            self._bar.close()
+            return
+        row = rows[-1]
+        if "reward" in row:
+            shown = {"reward": f"{row['reward']:.2f}", "KL": f"{row['kl']:z.3f}" if "kl" in row else "not measured"}
+            self._bar.set_postfix(shown, refresh=False)
+        self._bar.update(row["step"] - self._bar.n)
+
+
+class Recorder(TrainerCallback):
+    """Writes each logged step to the run directory and shows it: a live figure in a notebook, a bar in a terminal.
+
+    Args:
+        run: Whose folder is written to; rows that are there are continued.
+        settings: Of the run.
+        weights: Of the rewards by name.
+        observers: Asked at each row, in this order.
+    """
+
+    def __init__(
+        self, run: Run, settings: Settings, weights: Mapping[str, float], observers: Sequence[Observer] = ()
+    ) -> None:
+        self.run, self.settings, self.weights = run, settings, dict(weights)
+        self.observers = list(observers)
+        self.rows: list[dict[str, float]] = read_rows(run.path / "metrics.jsonl")
+        self.trainer: RecordedTrainer | None = None
+        self.interrupts = Interrupts()
+        self.stopped_by: str | None = None
+        """The observer that asked to stop."""
+        self.pending: BaseException | None = None
+        """What went wrong while a step was recorded. Raised when the step is complete: its weights are already changed."""
+        self._warned: set[str] = set()
+        self._started = time.perf_counter()
+        self.live: LivePlot | ProgressLine | None = LivePlot(weights, settings.beta) if is_notebook() else None
+        (run.path / "completions").mkdir(exist_ok=True)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.begin()
+        self.live = self.live or ProgressLine(state.global_step, state.max_steps)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.interrupts.hold()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        if logs is None or "train_runtime" in logs:  # the trainer's closing summary
+            return
+        # As it is noted: TRL's own means of what rewards log may be numpy's numbers, which a tidy row would not take.
+        row = tidy_row(self._plain(logs, state.global_step), state.global_step, state.max_steps, self.settings.beta)
+        self.rows.append(row)  # whatever happens below, the step was done
+        table: pandas.DataFrame | None = None
+        try:
+            table = self._completions(state.global_step) if "reward" in row else None
+            self._ask_observers(row, table)
+        except BaseException as error:
+            self._keep(error)
+        if self.stopped_by is not None:
+            control.should_training_stop = True
+        try:
+            plain = self._plain(row, state.global_step)
+            row.clear()
+            row.update(plain)
+            self._write(row, table)
+        except Exception as error:
+            self._keep(error)
+        self._show()
+
+    def _ask_observers(self, row: dict[str, float], table: pandas.DataFrame | None) -> None:
+        for observer in self.observers:
+            if self._ask(observer, row, table):
+                self.stopped_by = type(observer).__name__
+
+    def _ask(self, observer: Observer, row: dict[str, float], table: pandas.DataFrame | None) -> bool:
+        if not observer.is_interruptible:
+            return observer.on_row(row, table)
+        try:
+            # The random state outside: wherever the interrupt comes, it is put back whole.
+            with kept_random_state(), self.interrupts.let_through():
+                return observer.on_row(row, table)
+        except KeyboardInterrupt as interrupt:
+            self.interrupts.hold()  # it may have come on the way back to holding
+            self._keep(interrupt)
+            return False
+
+    def _keep(self, error: BaseException) -> None:
+        """Keep an error until the step is complete. The first one is raised, and says what came after it."""
+        if self.pending is None:
+            self.pending = error
+            return
+        # An interrupt only ends the training, while an error says why it has to end.
+        first, second = (self.pending, error) if isinstance(self.pending, Exception) else (error, self.pending)
+        first.add_note(f"In the same step: {type(second).__name__}: {second}")
+        self.pending = first
+
+    def _plain(self, values: Mapping[str, Any], step: int) -> dict[str, Any]:
+        """What JSON can hold, and numbers of other kinds as plain ones. What is neither is left out, with a warning."""
+        plain: dict[str, Any] = {}
+        for key, value in values.items():
+            if value is None:  # not measured: it has no key
+                continue
+            try:
+                plain[key] = _as_plain(key, value)
+            except Exception:  # whatever its own conversion raises
+                self._warn_once(
+                    str(key), f"{key!r} of step {step} is left out of the rows: {value!r:.100} is no number, but a "
+                    f"{type(value).__name__}. Add a float to the row to keep it.",
+                )  # fmt: skip
+        return plain
+
+    def _warn_once(self, subject: str, text: str) -> None:
+        if subject not in self._warned:
+            self._warned.add(subject)
+            try:
+                warnings.warn(text, stacklevel=2)
+            except (
+                Warning
+            ) as error:  # where warnings are errors, they end the training, but not in the middle of a step
+                self._keep(error)
+
+    def _show(self, *, is_last: bool = False) -> None:
+        """Bring the figure or the bar up to date. One that fails is switched off: it is no reason to end a training."""
+        if self.live is None:
+            return
+        try:
+            self.live.update(self.rows, alerts=self._alerts(), is_last=is_last)
+        except Exception as error:
+            what = "figure" if isinstance(self.live, LivePlot) else "progress bar"
+            self.live = None
+            self._warn_once(
+                "the display",
+                f"The live {what} is switched off, because it failed ({type(error).__name__}: {error}). The training goes on, "
+                "and everything is recorded: run.plot() draws it.",
+            )
+
+    @property
+    def step(self) -> int:
+        """The last step that was recorded; 0 before the first."""
+        return int(self.rows[-1]["step"]) if self.rows else 0
+
+    @property
+    def seconds(self) -> float:
+        """Time since this process began with the run."""
+        return time.perf_counter() - self._started
+
+    def copy_records(self, folder: Path) -> None:
+        """Write the rows and alerts so far into a checkpoint, which they belong to: the run's own go back to them."""
+        # From memory: where the last row could not be written, the checkpoint has it all the same.
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in self.rows))
+        alerts = self.run.path / "alerts.jsonl"
+        if alerts.is_file():
+            (folder / "alerts.jsonl").write_bytes(alerts.read_bytes())
+
+    def raise_pending(self) -> None:
+        """Raise what went wrong while the last step was recorded."""
+        if self.pending is not None:
+            error, self.pending = self.pending, None
+            if isinstance(error, Exception):
+                error.add_note(f"This came while step {self.step} was recorded; the step itself was done.")
+            raise error
+
+    def _write(self, row: Mapping[str, float], table: pandas.DataFrame | None) -> None:
+        # Opened anew each time: a network drive sends a file away when it is closed.
+        with (self.run.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        if table is None:
+            return
+        with staged_file(self.run.path / "completions" / f"step_{row['step']:06d}.parquet") as staged:
+            table.to_parquet(staged, index=False)
+
+    def _completions(self, step: int) -> pandas.DataFrame:
+        return completions_table(self.trainer._logs, step, self.settings.num_generations, self.weights)
+
+    def _alerts(self) -> list[Alert]:
+        return self.run.alerts
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the observers have to remember, by name."""
+        return {name: observer.state_dict() for name, observer in self._named_observers()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Hand each observer what it had to remember; one that was not there before starts anew."""
+        for name, observer in self._named_observers():
+            if name in state:
+                observer.load_state_dict(state[name])
+
+    def _named_observers(self) -> list[tuple[str, Observer]]:
+        named: dict[str, Observer] = {}
+        for observer in self.observers:
+            kind = type(observer).__name__
+            same = sum(name.split("#")[0] == kind for name in named)
+            named[f"{kind}#{same}"] = observer
+        return list(named.items())
+
+    def close(self) -> None:
+        """End the bar or the live figure."""
+        self._show(is_last=True)
+
+    def save_figure(self) -> None:
+        """Write the curves as an image, if there is a row."""
+        if not self.rows:
+            return
+        folder = self.run.path / "figures"
+        folder.mkdir(exist_ok=True)
+        figure = training_figure(self.rows, self.weights, self.settings.beta, alerts=self._alerts())
+        write_bytes(folder / "training.png", png(figure, dpi=150))
+
+
+def completions_table(logs: Mapping[str, Any], step: int, size: int, weights: Mapping[str, float]) -> pandas.DataFrame:
+    """Return the last generation batch of a trainer as `Run.completions` has it.
+
+    Args:
+        logs: What TRL keeps of it, whether or not it prints it.
+        step: Of the trainer.
+        size: Of a group. Its rows are consecutive: RepeatSampler repeats each prompt `num_generations` times.
+        weights: Of the rewards by name.
+    """
+    import pandas
+
+    count = len(logs["completion"])
+    scores = {name: list(values) for name, values in logs["rewards"].items()}
+    columns = [(scores[name], weight) for name, weight in weights.items()]
+    return pandas.DataFrame(
+        {
+            "step": [step] * count,
+            "group": [i // size for i in range(count)],
+            "prompt": [json.dumps(p) if not isinstance(p, str) else p for p in logs["prompt"]],
+            "completion": [c if isinstance(c, str) else c[-1]["content"] for c in logs["completion"]],
+            **scores,
+            "total": [
+                math.fsum(w * values[i] for values, w in columns if not math.isnan(values[i])) for i in range(count)
+            ],
+            "advantage": list(logs["advantages"]),
+        }
+    )
+
+
+def _as_plain(key: Any, value: Any) -> Any:
+    """A value as JSON reads it back; numbers of numpy and torch as floats."""
+    if not isinstance(key, str):
+        raise TypeError("the key is no text")
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return float(value)
+    return value

@@ -1,0 +1,268 @@
+"""A trainer that can be killed and goes on as if nothing had happened: what TRL and transformers leave out of a checkpoint.
+
+transformers restores optimizer, scheduler and its own counters. Missing there, or wrong, and done here:
+the adapter (its loader takes the frozen `ref` adapter for the trained one), the completions of a generation that serves
+several steps, TRL's count of micro-batches, the order of the data in a second and later pass, metrics not yet logged, what
+rewards and observers remember. Not covered: the random state inside vLLM, which cannot be read, and several processes.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.core import random_state, restore_random_state
+from grpo_nb.models import import_unsloth, load_adapter
+from grpo_nb.rewards import AdaptiveState, inner_rewards, reward_name
+from grpo_nb.runs import keep_newest, write_checkpoint
+from grpo_nb.training.recorder import Recorder
+
+import_unsloth()
+
+import torch
+
+_KEEP = 2
+# Without `save_steps`: at most this much work is lost, and at most a fiftieth of the time goes into saving.
+_SECONDS_BETWEEN, _TIMES_SAVING = 180.0, 50
+# Plain numbers of transformers and TRL that a step starts from: counters, and the adaptive entropy bonus, where there is one.
+_NUMBERS = (
+    "_step", "_current_train_step_time", "_total_loss_scalar", "_globalstep_last_logged", "entropy_coef",
+    "_last_world_entropy",
+)  # fmt: skip
+
+
+class ResumableTrainer:
+    """Mixed into a `GRPOTrainer`, in front of it. Set the attributes before `train()`.
+
+    At the end of each optimizer step it notes everything that the next step starts from. A checkpoint is that note with the
+    weights and the optimizer, which change only inside of a step's update: so it can be saved at any moment, also when an
+    interrupt or an error ended the next step half-way.
+    """
+
+    recorder: Recorder
+    folder: Path
+    """Where checkpoints go."""
+    resumed_from: Path | None = None
+    """The checkpoint to go on from."""
+    reference: Path | None = None
+    """Folder of the frozen adapter that KL is measured to; None if that is the base model."""
+    rewards: Sequence[Callable[..., Any]] = ()
+    save_steps: int = 0
+    seconds_before: float = 0.0
+    """Time that earlier parts of this run took."""
+
+    _note: dict[str, Any] | None = None
+    _noted_step = -1
+    _saved_step = -1
+    _is_save_asked = False
+    _saved_at = _saving_took = 0.0
+
+    # -- going on ---------------------------------------------------------------------------------------------------
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Load the adapter, and the frozen one that KL is measured to, in place of transformers' loader."""
+        model = self.accelerator.unwrap_model(self.model)
+        load_adapter(model, resume_from_checkpoint)
+        if "ref" in model.peft_config:
+            if self.reference is None:
+                raise ValueError(
+                    f"the run of {resume_from_checkpoint!r} measured its KL to an adapter that is not there any more."
+                )
+            load_adapter(model, self.reference, "ref")
+
+    def noted_seconds(self) -> float:
+        """Time that the run had taken at the checkpoint."""
+        return float(torch.load(self.resumed_from / "loop.pt", map_location="cpu", weights_only=True)["seconds"])
+
+    def restore_only(self) -> None:
+        """Load the checkpoint of a training that has no step left."""
+        self._load_from_checkpoint(str(self.resumed_from))
+        require_same_adapter(self.accelerator.unwrap_model(self.model), self.resumed_from)
+        self._note = torch.load(self.resumed_from / "loop.pt", map_location="cpu", weights_only=True)
+        self._noted_step = self._saved_step = self._note["step"]
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        # Generators live on the CPU, those of a GPU too.
+        state = torch.load(self.resumed_from / "random.pt", map_location="cpu", weights_only=True)
+        restore_random_state(state)
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        sampler = super()._get_train_sampler(dataset)
+        if getattr(sampler, "generator", None) is not None:
+            # TRL's sampler draws a new order at each pass, but a resumed one would begin with the order of the first.
+            sampler.set_epoch = partial(_order_of_pass, sampler)
+        return sampler
+
+    def begin(self) -> None:
+        """Called when everything is built and loaded, before the first step: take up the note, or make the first one."""
+        self._saved_at = time.monotonic()
+        if self.resumed_from is None:
+            self._take_note()
+            self.save()
+            return
+        # After all that transformers and accelerate did since it was loaded, and before the note: without one nothing is saved.
+        require_same_adapter(self.accelerator.unwrap_model(self.model), self.resumed_from)
+        note = torch.load(self.resumed_from / "loop.pt", map_location=self.args.device, weights_only=True)
+        self._note = note
+        self._noted_step = self._saved_step = note["step"]
+        vars(self).update(note["numbers"])
+        self._metrics["train"].clear()
+        for key, values in note["metrics"].items():
+            self._metrics["train"][key] = list(values)
+        self._tr_loss += note["loss"]
+        if note["generation"] is not None:
+            self._buffered_inputs = note["generation"]
+        self.state.log_history = [dict(row) for row in self.recorder.rows]
+        remembered = json.loads((self.resumed_from / "observers.json").read_text())
+        self.recorder.load_state_dict(remembered["observers"])
+        load_reward_states(self.rewards, remembered["rewards"])
+
+    # -- after each step --------------------------------------------------------------------------------------------
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        # transformers asks before the note of the step is taken.
+        self._is_save_asked = True
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+        if self.state.global_step == self._noted_step:  # the call at the end of a pass through the data
+            return
+        self._take_note()
+        try:
+            self.recorder.interrupts.release()
+        finally:  # an error of this step is raised out of the interrupt, so that neither is lost
+            self.recorder.raise_pending()
+        if self._is_save_due():
+            self.save()
+
+    def _is_save_due(self) -> bool:
+        if self._is_save_asked:
+            self._is_save_asked = False
+            return True
+        if self.save_steps:
+            return self.state.global_step % self.save_steps == 0
+        waited = time.monotonic() - self._saved_at
+        return waited >= max(_SECONDS_BETWEEN, _TIMES_SAVING * self._saving_took)
+
+    def _take_note(self) -> None:
+        is_within = self._step % (self.args.steps_per_generation * self.num_iterations) != 0
+        self._note = {
+            "step": self.state.global_step,
+            "numbers": {name: vars(self)[name] for name in _NUMBERS if name in vars(self)},
+            "tokens": self.state.num_input_tokens_seen,
+            "seconds": self.recorder.seconds + self.seconds_before,
+            # As floats: numpy's, which rewards may log, are not read back from a file of weights only.
+            "metrics": {
+                key: [None if value is None else float(value) for value in values]
+                for key, values in self._metrics["train"].items()
+            },
+            "loss": float(self._tr_loss),
+            "generation": self._buffered_inputs if is_within else None,
+            "random": random_state(),
+            "reward_states": reward_states(self.rewards),
+        }
+        self._noted_step = self.state.global_step
+
+    # -- saving -----------------------------------------------------------------------------------------------------
+
+    @property
+    def has_note(self) -> bool:
+        """Whether there is anything to save."""
+        return self._note is not None
+
+    @property
+    def is_between_steps(self) -> bool:
+        """Whether weights and note belong together: always, but for the moment of an update."""
+        return not self.recorder.interrupts.is_holding
+
+    def save(self) -> None:
+        """Save the checkpoint of the last complete step, if it is not there yet, and delete old ones.
+
+        Raises:
+            EnvironmentProblem: The disk is full.
+        """
+        if self._saved_step == self._noted_step:
+            return
+        start = time.monotonic()
+        write_checkpoint(self.folder, self._noted_step, self._write_files)
+        self._saved_step = self._noted_step
+        keep_newest(self.folder, self.args.save_total_limit or _KEEP)
+        self._saved_at = time.monotonic()
+        self._saving_took = self._saved_at - start
+
+    def _write_files(self, folder: Path) -> None:
+        note = dict(self._note)
+        model = self.accelerator.unwrap_model(self.model)
+        model.save_pretrained(folder, selected_adapters=["default"])
+        self._save_optimizer_and_scheduler(str(folder))
+        self._save_scaler(str(folder))
+        state = copy.copy(self.state)
+        # The rows are in a file of their own, which this list would repeat.
+        state.log_history, state.num_input_tokens_seen = [], note["tokens"]
+        state.save_to_json(str(folder / "trainer_state.json"))
+        remembered = {"observers": self.recorder.state_dict(), "rewards": note.pop("reward_states")}
+        (folder / "observers.json").write_text(json.dumps(remembered))
+        torch.save(note.pop("random"), folder / "random.pt")
+        torch.save(note, folder / "loop.pt")
+        self.recorder.copy_records(folder)
+
+
+def _order_of_pass(sampler: Any, number: int) -> None:
+    """Set a sampler of TRL to draw the order of the pass `number` at its next iteration."""
+    sampler.generator.manual_seed(sampler.seed)
+    for _ in range(number):
+        torch.randperm(sampler.num_samples, generator=sampler.generator)
+
+
+def require_same_adapter(model: Any, folder: Path, adapter: str = "default") -> None:
+    """Raise unless an adapter of the model is, bit by bit, the one in a folder.
+
+    Raises:
+        RuntimeError: It is not, and what would be trained is something else.
+    """
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    saved = load_file(str(folder / "adapter_model.safetensors"))
+    held = get_peft_model_state_dict(model, adapter_name=adapter)
+    wrong = [name for name, tensor in saved.items() if not _is_same(held.get(name), tensor)]
+    if wrong or held.keys() != saved.keys():
+        raise RuntimeError(
+            f"the adapter was not restored from {str(folder)!r}: {len(wrong)} of {len(saved)} tensors differ, for example "
+            f"{(wrong or sorted(held.keys() ^ saved.keys()))[0]!r}. Training on would silently start over, so it does not "
+            "start. Load the model anew with gn.load_model(settings) and try again."
+        )
+
+
+def _is_same(held: torch.Tensor | None, saved: torch.Tensor) -> bool:
+    if held is None or held.dtype != saved.dtype or held.shape != saved.shape:
+        return False
+    # As bytes: NaN is not equal to itself, and a run that went wrong must be resumable to be looked at.
+    return torch.equal(held.detach().cpu().contiguous().view(torch.uint8), saved.contiguous().view(torch.uint8))
+
+
+def reward_states(rewards: Iterable[Callable[..., Any]]) -> dict[str, Any]:
+    """What rewards remember from step to step, by name, fit for JSON: the adaptive ones of the kit, and `state_dict()`."""
+    return {key: holder.state_dict() for key, holder in _remembering(rewards)}
+
+
+def load_reward_states(rewards: Iterable[Callable[..., Any]], states: Mapping[str, Any]) -> None:
+    """Hand rewards what they remembered."""
+    for key, holder in _remembering(rewards):
+        if key in states:
+            holder.load_state_dict(states[key])
+
+
+def _remembering(rewards: Iterable[Callable[..., Any]], path: str = "") -> Iterator[tuple[str, Any]]:
+    for reward in rewards:
+        key = f"{path}{reward_name(reward)}"
+        if hasattr(reward, "state_dict") and hasattr(reward, "load_state_dict"):
+            yield key, reward
+        elif isinstance(getattr(reward, "state", None), AdaptiveState):
+            yield key, reward.state
+        yield from _remembering(inner_rewards(reward), f"{key}/")

@@ -1,0 +1,274 @@
+"""Which run to go on with, whether it is the same training, and taking its folder back to its newest checkpoint."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import time
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.core import set_aside, staged_file
+from grpo_nb.rewards import describe_difference
+from grpo_nb.runs import NewestCheckpoint, Run, clear_away, newest_checkpoint, open_run, seconds_since_written
+from grpo_nb.settings import Settings
+
+# What the next step does not depend on, or only in how long there are next steps.
+MAY_CHANGE = ("max_steps", "save_steps", "holdout_every", "holdout_questions", "stop_on_alert", "run_root",
+             "gpu_memory_utilization")  # fmt: skip
+_LEAST_SILENCE = 120.0
+# Files of completions looked at: a crash damages the newest, and on a network drive each of them has to be fetched.
+_NEWEST = 100
+_PARQUET = b"PAR1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumption:
+    """A run to go on with."""
+
+    run: Run
+    checkpoint: NewestCheckpoint
+    status: str
+    """How the run stood."""
+
+    @property
+    def step(self) -> int:
+        """Steps done."""
+        return self.checkpoint.step
+
+
+def find_run(settings: Settings, name: str | None, resume: str | Path | None) -> Resumption | None:
+    """Return the run that `train(..., name=name, resume=resume)` goes on with, or None if it begins a new one.
+
+    Raises:
+        FileNotFoundError: The run that was named does not exist.
+        ValueError: It cannot be resumed, with the reason.
+    """
+    if resume is None:
+        return None
+    root, is_named = Path(settings.run_root), resume != "auto"
+    run = open_run(named_folder(root, name, resume, "run.json")) if is_named else _newest_run(root, name)
+    if run is None:
+        if name is not None:
+            remove_unbegun(root / name, "run.json")
+        return None
+    status = run.status
+    if status == "finished" and not is_named:
+        return None
+    _require_nobody_else(run, status, is_named)
+    checkpoint = newest_checkpoint(run.path / "checkpoints")
+    if checkpoint.path is None:
+        return _without_checkpoint(run, checkpoint, is_named, name)
+    if status == "finished" and settings.max_steps <= checkpoint.step:
+        raise ValueError(
+            f"the run {run.name!r} is finished: it has done its {checkpoint.step} steps, and max_steps = "
+            f"{settings.max_steps}. Write settings.replace(max_steps={checkpoint.step * 2}) to train it further, or "
+            "resume=None for a new run."
+        )
+    return Resumption(run=run, checkpoint=checkpoint, status=status)
+
+
+def _newest_run(root: Path, name: str | None) -> Run | None:
+    folders = [file.parent for file in root.glob("*/run.json")]
+    runs = [Run(folder) for folder in folders if name is None or folder.name == name]
+    return max(runs, key=lambda run: (run.info["started"], (run.path / "run.json").stat().st_mtime), default=None)
+
+
+def remove_unbegun(folder: Path, proof: str, *first: str) -> None:
+    """Make room where a run was killed before it had written the file `proof`, with nothing there but what comes `first`."""
+    if folder.is_dir() and all(f.name in first or f.name.startswith(f".{proof}") for f in folder.iterdir()):
+        shutil.rmtree(folder)
+
+
+def named_folder(root: str | Path, name: str | None, resume: str | Path, proof: str) -> Path:
+    """Return the folder that `resume` names, by its path or by its name under the root, where it has the file `proof`.
+
+    Raises:
+        ValueError: `name` is that of another.
+    """
+    path = Path(resume)
+    if not (path / proof).is_file() and (Path(root) / path / proof).is_file():
+        path = Path(root) / path
+    if name is not None and name != path.name:
+        raise ValueError(f"resume = {str(resume)!r} names one run and name = {name!r} another: leave name out.")
+    return path
+
+
+def _require_nobody_else(run: Run, status: str, is_named: bool) -> None:
+    if status == "running":
+        raise ValueError(
+            f"the run {run.name!r} is being trained right now by process {run.info['pid']} of this machine; two of them "
+            "would write over each other. Wait, or end that process. For another run beside it: resume=None."
+        )
+    if status == "unknown" and not is_named:
+        silence = seconds_since_written(run.path)
+        steps = [row["step_time"] for row in run.rows[-20:] if "step_time" in row]
+        patience = max(_LEAST_SILENCE, 10 * statistics.median(steps)) if steps else _LEAST_SILENCE
+        if silence < patience:
+            raise ValueError(
+                f"the run {run.name!r} was written {silence:.0f} seconds ago by another machine ({run.info['host']!r}), "
+                f"which may still be training it. Try again in {patience - silence:.0f} seconds or, if you know "
+                f"that it is gone, write resume={run.name!r}."
+            )
+
+
+def _without_checkpoint(run: Run, checkpoint: NewestCheckpoint, is_named: bool, name: str | None) -> None:
+    why = "; ".join(checkpoint.passed_over) or "none was written yet when it ended"
+    if is_named or run.rows:
+        raise ValueError(
+            f"the run {run.name!r} has no complete checkpoint to go on from ({why}). It is left as it is; "
+            "resume=None and another name begin a new run."
+        )
+    if name is not None:  # the new run takes the place of this one, in which no step was done
+        shutil.rmtree(run.path)
+    warnings.warn(f"The run {run.name!r} ended before its first checkpoint ({why}): a new run begins.", stacklevel=4)
+
+
+def continued_info(resumption: Resumption, settings: Settings, info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `run.json` of a resumed run, after checking that it is the same training.
+
+    Args:
+        resumption: The run.
+        settings: Those given now.
+        info: What `run.json` would say of a new run started now.
+
+    Raises:
+        ValueError: Settings, data or rewards differ, with each difference.
+    """
+    before, info = resumption.run.info, json.loads(json.dumps(info, default=str))
+    changed = _compare_settings(resumption, settings)
+    _require_same_task(resumption.run, before["task"], info["task"])
+    _require_same_rewards(resumption.run, before["rewards"], info["rewards"])
+    now = {reward["name"]: reward for reward in info["rewards"]}
+    for reward in before["rewards"]:
+        if reward["identity"] != now[reward["name"]]["identity"]:
+            difference = describe_difference(reward["parts"], now[reward["name"]]["parts"])
+            changed.append(f"the reward {reward['name']!r} has changed: {difference}")
+    for package, version in before["versions"].items():
+        if version != info["versions"].get(package):
+            changed.append(f"{package} {version} is now {info['versions'].get(package)}")
+    if before["rollout"].split(" (")[0] != info["rollout"].split(" (")[0]:
+        changed.append(f"the rollout was {before['rollout']}, is {info['rollout']}")
+    if before["number_type"] != info["number_type"]:
+        changed.append(f"the number type was {before['number_type']}, is {info['number_type']}")
+    if before["machine"]["gpu"] != info["machine"]["gpu"]:
+        changed.append("the device is another one")
+    if before["host"] != info["host"]:
+        changed.append(f"the machine was {before['host']!r}, is {info['host']!r}")
+    entry = {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "step": resumption.step,
+        "status_before": resumption.status,
+        "rows_dropped": sum(row["step"] > resumption.step for row in resumption.run.rows),
+        "changed": changed,
+        "passed_over": list(resumption.checkpoint.passed_over),
+        "damaged": [file.name for file in _damaged_completions(resumption)],
+        "host": info["host"],
+    }
+    said = [*changed, *(f"passed over {text}" for text in resumption.checkpoint.passed_over)]
+    said += [f"completions/{name} is damaged, and was renamed" for name in entry["damaged"]]
+    if said:
+        warnings.warn(f"Resuming {resumption.run.name!r} at step {resumption.step}: {'; '.join(said)}.", stacklevel=3)
+    return {
+        **info,
+        "started": before["started"],
+        "reference": before["reference"],
+        "resumed": [*before.get("resumed", ()), entry],
+    }
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[str] | None = None) -> dict[str, str]:
+    """Return which keys have other values, each in words; compared as JSON has them, where a tuple comes back as a list.
+
+    >>> differences({"beta": 0.1, "seed": [1]}, {"beta": 0.2, "seed": (1,)})
+    {'beta': 'beta was 0.1, is 0.2'}
+    """
+    said = {key: f"{key} was {old[key]!r}, is {new[key]!r}" for key in (old if keys is None else keys)}
+    return {
+        key: text
+        for key, text in said.items()
+        if json.dumps(old[key], default=str) != json.dumps(new[key], default=str)
+    }
+
+
+def _compare_settings(resumption: Resumption, settings: Settings) -> list[str]:
+    name = resumption.run.name
+    old = resumption.run.settings.to_dict()
+    changed = differences(old, settings.to_dict())
+    refused = {key: said for key, said in changed.items() if key not in MAY_CHANGE}
+    if refused:
+        back = ", ".join(f"{key}={old[key]!r}" for key in refused)
+        raise ValueError(
+            f"the run {name!r} was started with other settings: {'; '.join(refused.values())}. One curve of two trainings "
+            f"would tell nothing. Go on with settings.replace({back}), or begin a new run with resume=None."
+        )
+    if settings.max_steps < resumption.step:
+        raise ValueError(
+            f"max_steps = {settings.max_steps}, but the run {name!r} has done {resumption.step} steps already. Write "
+            f"settings.replace(max_steps={max(resumption.step, old['max_steps'])}), or begin a new run with resume=None."
+        )
+    return [said for key, said in changed.items() if key != "run_root"]
+
+
+def _require_same_task(run: Run, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    changed = differences(old, new, ("fingerprint", "format", "name"))
+    if changed:
+        raise ValueError(
+            f"the run {run.name!r} was started with other data: {'; '.join(changed.values())} ({old['train']} training and "
+            f"{old['holdout']} held-out rows then, {new['train']} and {new['holdout']} now). Load the task as then, with the "
+            "same sizes and seed, or begin a new run with resume=None."
+        )
+
+
+def _require_same_rewards(run: Run, old: list[Mapping[str, Any]], new: list[Mapping[str, Any]]) -> None:
+    was, is_now = ({reward["name"]: reward["weight"] for reward in rewards} for rewards in (old, new))
+    if was != is_now or list(was) != list(is_now):
+        raise ValueError(
+            f"the run {run.name!r} was started with other rewards: it had {was}, by name and weight, now they are {is_now}. "
+            "Pass the same ones in the same order, or begin a new run with resume=None."
+        )
+
+
+def _damaged_completions(resumption: Resumption) -> list[Path]:
+    """The files that a crash cut off, as a power cut or a network drive leaves them; their steps are not trained again."""
+    files = sorted((resumption.run.path / "completions").glob("step_*.parquet"))
+    kept = [file for file in files if int(file.stem.split("_")[1]) <= resumption.step]
+    return [file for file in kept[-_NEWEST:] if not _is_whole(file)]
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a parquet file has its beginning and its end, which is written last."""
+    with file.open("rb") as opened:
+        if opened.read(4) != _PARQUET or file.stat().st_size < 2 * len(_PARQUET):
+            return False
+        opened.seek(-4, 2)
+        return opened.read() == _PARQUET
+
+
+def go_back(resumption: Resumption) -> None:
+    """Take the run's folder to the state of its checkpoint: each step is there once. Can be cut short and done again."""
+    path, checkpoint = resumption.run.path, resumption.checkpoint
+    for name in ("metrics.jsonl", "alerts.jsonl"):
+        source = checkpoint.path / name
+        if source.is_file():
+            with staged_file(path / name) as staged:
+                shutil.copyfile(source, staged)
+        else:
+            (path / name).unlink(missing_ok=True)
+    for left in path.rglob(".*.partial-*"):  # what was half written when it was killed
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    for file in (path / "completions").glob("step_*"):
+        if int(file.stem.split("_")[1]) > resumption.step:
+            file.unlink()
+    for file in _damaged_completions(resumption):
+        file.rename(file.with_suffix(".damaged"))
+    # What was measured and exported belongs to the adapter of then, not to the one there will be.
+    for name in ("comparison", "exports.json"):
+        old = path / name
+        if old.exists():
+            set_aside(old, f"{old.stem}-step-{resumption.step}{old.suffix}")
+    clear_away(path / "checkpoints", checkpoint)

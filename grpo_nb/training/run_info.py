@@ -1,0 +1,160 @@
+"""What is known of a run before its first step: that its rewards work, and everything that `run.json` says."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import os
+import platform
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
+
+from grpo_nb.core import process_identity
+from grpo_nb.machine import find_gpu, package_versions, usable_memory_gib
+from grpo_nb.rewards import (
+    adaptive_states,
+    call_reward,
+    hash_of_parts,
+    make_batch,
+    parts_of,
+    to_floats,
+    weights_by_name,
+)
+from grpo_nb.settings import Settings
+from grpo_nb.tasks import Task
+
+RewardFunction = Callable[..., Sequence[float | None]]
+Reference = Literal["start", "base"]
+# What the KL of a run is measured to, as run.json has it.
+BASE_MODEL, START_ADAPTER = "the base model", "the adapter it started from"
+
+
+def checked_rewards(rewards: list[RewardFunction], task: Task, settings: Settings) -> dict[str, float]:
+    """Return weight by name, after calling each reward once on the first row: what is missing shows before training.
+
+    The call is that of trl 1.15 at step 0, and what comes back is read as TRL reads it.
+    """
+    from transformers import TrainerState
+
+    if not rewards:
+        raise ValueError("rewards is empty: without a reward there is nothing to learn from.")
+    weights = weights_by_name(rewards)
+    row = task.train[0]
+    text = task.format.render("reasoning", row["answer"])
+    state = TrainerState(max_steps=settings.max_steps)
+    state.is_trial = True  # not one of TRL's: for rewards that learn from every training call
+    for name, reward in zip(weights, rewards, strict=True):
+        messages = [{"role": "assistant", "content": text}]
+        try:
+            scores = call_reward(reward, make_batch([messages], row, completion_ids=[[0]], trainer_state=state))
+        except Exception as error:
+            error.add_note(f"This came from the reward {name!r}, tried on the first training row before any training.")
+            raise
+        if len(scores) != 1:
+            raise ValueError(f"the reward {name!r} returned {scores!r} for one completion: return a list of one float.")
+        try:
+            to_floats(scores, 1)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(
+                f"the reward {name!r} returned {scores[0]!r:.200}, a {type(scores[0]).__name__}, not a float."
+            ) from error
+    return weights
+
+
+def source_of(reward: RewardFunction) -> str:
+    """Return the source text of a reward: of the function, of what a `functools.partial` wraps, or of the object's class."""
+    while isinstance(reward, functools.partial):
+        reward = reward.func
+    target = reward if inspect.isroutine(reward) else type(reward)
+    try:
+        return inspect.getsource(target)
+    except (OSError, TypeError):
+        return "source not available (defined interactively without a file)"
+
+
+def run_info(
+    settings: Settings,
+    task: Task,
+    rewards: list[RewardFunction],
+    weights: dict[str, float],
+    obstacle: str | None,
+    number_type: str,
+) -> dict[str, Any]:
+    """Return what `run.json` says of a run that starts now.
+
+    Args:
+        settings, task, rewards, weights: Of the run.
+        obstacle: Why prompts are not shared, if they are not.
+        number_type: What the loaded model computes in.
+    """
+    gpu = find_gpu()
+    return {
+        "status": "running",
+        **process_identity(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "settings": settings.to_dict(),
+        "task": {
+            "name": task.name,
+            "format": dataclasses.asdict(task.format),
+            "train": len(task.train),
+            "holdout": len(task.holdout),
+            "dropped": dict(task.dropped),
+            "fingerprint": task.fingerprint,
+        },
+        "rewards": [
+            {"name": name, "weight": weight, **_described(reward)}
+            for (name, weight), reward in zip(weights.items(), rewards, strict=True)
+        ],
+        "machine": {
+            "platform": platform.platform(),
+            "cores": os.cpu_count(),
+            "memory_gib": round(usable_memory_gib(), 1),
+            "gpu": dataclasses.asdict(gpu) if gpu else None,
+        },
+        "number_type": number_type,
+        "versions": package_versions(),
+        "rollout": f"stock ({obstacle})" if obstacle else "shared prompts",
+    }
+
+
+def _described(reward: RewardFunction) -> dict[str, Any]:
+    parts = parts_of(reward)
+    return {
+        "call": repr(reward),
+        "source": source_of(reward),
+        "identity": hash_of_parts(parts),
+        "parts": parts,
+        "fades": bool(adaptive_states([reward])),
+    }
+
+
+def check_reference(reference: str) -> None:
+    """Raise `ValueError` for what is no `Reference`."""
+    if reference not in get_args(Reference):
+        raise ValueError(f"reference = {reference!r} must be 'start' or 'base'.")
+
+
+def reference_of(model: Any, settings: Settings, reference: Reference) -> str:
+    """Return what the KL of a new run is measured to, with a warning where that is not what was asked for.
+
+    On a GPU it is the base model always: Unsloth takes the lines out of TRL's trainer that make a frozen copy of the adapter
+    (unsloth/models/rl.py), and vLLM would be handed the tensors of that copy among those of the trained adapter.
+    """
+    if settings.beta == 0 or reference == "base" or is_untrained(model):
+        return BASE_MODEL
+    if find_gpu() is None:
+        return START_ADAPTER
+    warnings.warn(
+        "On a GPU Unsloth measures the KL to the base model, not to the adapter as it is now, so this run is held to the base "
+        'model. reference="base" says that you want it so.',
+        stacklevel=3,
+    )
+    return BASE_MODEL
+
+
+def is_untrained(model: Any) -> bool:
+    """Whether the LoRA is still as it was made, so that the model is the base model."""
+    return all(not p.detach().any() for n, p in model.named_parameters() if "lora_B.default" in n)

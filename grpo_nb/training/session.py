@@ -1,0 +1,260 @@
+"""Begin a run or go on with one, train, and leave its folder complete whatever ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_nb.core import is_notebook, put_in_place, staged_folder, write_json, writing_here
+from grpo_nb.machine import find_gpu, require_disk
+from grpo_nb.models import base_identity, generation_of, import_unsloth, keep_template
+from grpo_nb.runs import (
+    Run,
+    keep_newest,
+    new_run_folder,
+    write_model_card,
+    write_trained_questions,
+)
+from grpo_nb.settings import Settings, number_type_of, plan
+from grpo_nb.tasks import Task
+from grpo_nb.training.errors import explained
+from grpo_nb.training.observers import AlertDisplay, HealthAlerts, HoldoutScore, Observer, note_out_of_memory
+from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
+from grpo_nb.training.run_info import BASE_MODEL, START_ADAPTER, Reference, check_reference, reference_of, run_info
+
+import_unsloth()
+
+from tqdm import tqdm
+
+from grpo_nb.training.recorder import Recorder
+from grpo_nb.training.resumable import ResumableTrainer
+from grpo_nb.training.trainer import Prepared, RewardFunction, build_trainer, reference_adapter
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_RUN_BYTES = 200_000_000
+
+
+def train(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    rewards: Sequence[RewardFunction],
+    settings: Settings,
+    *,
+    name: str | None = None,
+    resume: str | Path | None = None,
+    observers: Sequence[Observer] = (),
+    reference: Reference = "start",
+    check_fit: bool = True,
+) -> Run:
+    """Train the model's LoRA with GRPO (arXiv:2402.03300), with live curves, and return the run.
+
+    Everything that can be checked is checked first: nothing is written and nothing slow starts on bad input. Checkpoints
+    are written as `settings.save_steps` says, and whatever ends the training: an interrupt saves the last complete step and
+    returns a usable run, an error saves it and is raised. With `resume="auto"` the same cell can be run again and again: it
+    begins, goes on after whatever happened, and ends with the same numbers as if nothing had (docs/guide/runs.md).
+
+    Args:
+        model: From `load_model`, with a LoRA. It is trained in place; a second call goes on from where it is, but for a
+            resumed run, whose checkpoint is loaded.
+        tokenizer: From `load_model`.
+        task: From `load_task`. Prompts longer than `settings.max_prompt_length` are dropped and counted.
+        rewards: Reward functions with TRL's signature. An attribute `weight` is passed on as its `reward_weights`.
+        settings: From `preset`.
+        name: Of the run's folder under `settings.run_root`; by default the time it starts.
+        resume: None begins a new run. "auto" goes on with the newest run under `settings.run_root` (the one called `name`, if
+            given) unless it is finished or there is none, and begins a new one then (under another name, or none). The
+            path or name of a run goes on with that one, also with a finished one if `max_steps` is more now.
+        observers: Asked at each logged step; they may add to its row and may stop the training (`grpo_nb.training.recorder`).
+        reference: What the KL is measured against, if `beta` is above 0: the model as it is when this run starts, with
+            what its adapter has learnt already, or the `"base"` model without any adapter. The same for a new adapter. On a
+            GPU it is the base model in any case, and a warning says so.
+        check_fit: Refuse a run that needs more memory than there is, by `plan`. The plan is arithmetic, for completions that
+            are all at their longest: with False its verdict is a warning.
+
+    Raises:
+        ValueError: Rewards or settings that cannot work, or that are not those of the run to resume.
+        EnvironmentProblem: Too little disk or memory, by the plan beforehand or while training.
+        FileExistsError: A run of that name exists.
+        FileNotFoundError: There is no run to resume at that path.
+        RewardError: A reward failed, with the row and an excerpt of the completion.
+    """
+    check_reference(reference)
+    prepared = Prepared.checked(model, tokenizer, task, rewards, settings)
+    _check_memory(prepared, is_refused=check_fit)
+    resumption = find_run(settings, name, resume)
+    info = run_info(
+        settings, prepared.task, prepared.rewards, prepared.weights, prepared.obstacle,
+        number_type_of(model, settings, find_gpu()).name,
+    )  # fmt: skip
+    info["generation"] = str(generation_of(model))
+    info["base"] = base_identity(model, settings.model)
+    if resumption is None:
+        require_disk(Path(settings.run_root), _bytes_needed(model), "A run")
+        info["reference"] = reference_of(model, settings, reference)
+        run = _begin(prepared, name, info)
+    else:
+        info = continued_info(resumption, settings, info)
+        run = Run(resumption.run.path, model=model, tokenizer=tokenizer)
+        require_disk(run.path, _bytes_needed(model), "Going on with the run")
+        go_back(resumption)
+    with writing_here(run.path):
+        write_json(run.path / "run.json", info)
+        recorder = Recorder(run, settings, prepared.weights, _all_observers(run, prepared, observers))
+        _run_training(prepared, recorder, info, resumption)
+    return run
+
+
+def _begin(prepared: Prepared, name: str | None, info: Mapping[str, Any]) -> Run:
+    """Make the folder of a new run."""
+    model, task = prepared.model, prepared.task
+    run = Run(new_run_folder(prepared.settings.run_root, name), model=model, tokenizer=prepared.tokenizer)
+    write_json(run.path / "run.json", info)  # first of all: it is what makes the folder a run
+    if info["reference"] == START_ADAPTER:
+        model.save_pretrained(run.path / "reference", selected_adapters=["default"])
+    # For comparisons and exports of this run by another process, on the same held-out questions.
+    kept = task.holdout.select_columns(["prompt", "question", "answer"])
+    (run.path / "holdout.jsonl").write_text("".join(json.dumps(row, default=str) + "\n" for row in kept))
+    write_trained_questions(run, task.train["question"])
+    keep_template(run.path, prepared.tokenizer)
+    return run
+
+
+def _run_training(prepared: Prepared, recorder: Recorder, info: dict[str, Any], resumption: Resumption | None) -> None:
+    """Build the trainer, train, and leave the folder complete, whatever ends it."""
+    run, settings, failure, trainer = recorder.run, prepared.settings, None, None
+    info["status"] = "failed"  # until something better is known; run.json says running meanwhile
+    try:
+        with reference_adapter(prepared.model):
+            try:
+                trainer = build_trainer(prepared, run.path, recorder, ResumableTrainer)
+                recorder.trainer, trainer.recorder = trainer, recorder
+                trainer.rewards, trainer.save_steps = prepared.rewards, settings.save_steps
+                _prepare_resuming(trainer, info, resumption)
+                _go(trainer, settings)
+                info["status"] = "stopped" if recorder.stopped_by else "finished"
+                info["stopped_by"] = recorder.stopped_by
+            except KeyboardInterrupt:
+                info["status"] = "interrupted"
+            except Exception as error:
+                failure = explained(error, run.path, note_out_of_memory(error, run.path, settings, recorder.step))
+                info["error"] = f"{type(failure).__name__}: {failure}"
+            recorder.interrupts.close()
+            info["not_saved"] = _save_all(trainer, recorder, info)
+    except BaseException:  # a second interrupt, while saving
+        info["status"] = "interrupted" if failure is None else "failed"
+        raise
+    finally:
+        recorder.interrupts.close()
+        if getattr(trainer, "stock_reason", None):
+            info["rollout"] = f"shared prompts, but for some batches stock ({trainer.stock_reason})"
+        info["seconds"] = recorder.seconds + getattr(trainer, "seconds_before", 0.0)
+        with _noting("run.json", info.setdefault("not_saved", [])):
+            write_json(run.path / "run.json", info)
+    if failure is not None:
+        for lost in info["not_saved"]:
+            failure.add_note(f"Not saved: {lost}")
+        raise failure
+    if info["not_saved"]:
+        warnings.warn(f"Not saved: {'; '.join(info['not_saved'])}.", stacklevel=3)
+
+
+def _prepare_resuming(trainer: ResumableTrainer, info: Mapping[str, Any], resumption: Resumption | None) -> None:
+    run = trainer.recorder.run
+    trainer.folder = run.path / "checkpoints"
+    trainer.reference = None if info["reference"] == BASE_MODEL else run.path / "reference"
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if "ref" in model.peft_config and trainer.reference is None:
+        # TRL adds a frozen copy of the adapter as the reference. While the adapter is still zero, the reference is
+        # the base model, and switching the adapter off gives the same without three products per layer.
+        model.delete_adapter("ref")
+    elif "ref" not in model.peft_config and trainer.reference is not None:
+        raise ValueError(
+            f"the run {run.name!r} measures its KL to the adapter that it started from, and Unsloth on a GPU only to the base "
+            "model. Go on with it on a CPU, as it began, or begin a new run."
+        )
+    if resumption is not None:
+        trainer.resumed_from = resumption.checkpoint.path
+        trainer.seconds_before = trainer.noted_seconds()
+
+
+def _go(trainer: Any, settings: Settings) -> None:
+    if trainer.resumed_from is None:
+        trainer.train()
+    elif int(trainer.resumed_from.name.rpartition("-")[2]) >= settings.max_steps:
+        # It ended after its last step, before the adapter was saved. transformers would do one step more.
+        trainer.restore_only()
+    else:
+        trainer.train(resume_from_checkpoint=str(trainer.resumed_from))
+
+
+def _save_all(trainer: ResumableTrainer | None, recorder: Recorder, info: Mapping[str, Any]) -> list[str]:
+    """Save checkpoint, adapter, figure and card, each as far as possible; return what could not be, with the reason."""
+    lost: list[str] = []
+    run = recorder.run
+    if trainer is not None and trainer.has_note:
+        if trainer.is_between_steps:
+            with _noting("the checkpoint", lost):
+                trainer.save()
+            with _noting("the adapter", lost):
+                _save_adapter(trainer, run)
+        else:
+            lost.append("the adapter: an error came while its weights were changed; the last checkpoint is whole")
+        if info["status"] == "finished" and not lost:
+            keep_newest(trainer.folder, 1)
+    with _noting("the figure", lost):
+        recorder.close()
+        recorder.save_figure()
+    if trainer is not None and run.adapter_path.is_dir():
+        with _noting("the model card", lost):
+            # Its status is that of run.json, which says running until here.
+            write_json(run.path / "run.json", dict(info))
+            write_model_card(run)
+    return lost
+
+
+@contextlib.contextmanager
+def _noting(what: str, lost: list[str]) -> Iterator[None]:
+    """Go on with what can still be saved when one thing cannot be, and keep the reason."""
+    try:
+        yield
+    except Exception as error:
+        lost.append(f"{what}: {error}")
+
+
+def _all_observers(run: Run, prepared: Prepared, users: Sequence[Observer]) -> list[Observer]:
+    """The held-out score, the user's observers, and last the health rules: they read what all others add to the row."""
+    show = AlertDisplay(run.path, None if is_notebook() else tqdm.write)
+    health = HealthAlerts(run.path, prepared.weights, prepared.settings, show)
+    return [*([HoldoutScore(prepared)] if prepared.settings.holdout_every else ()), *users, health]
+
+
+def _check_memory(prepared: Prepared, *, is_refused: bool) -> None:
+    """Hold what the run will need against what there is, on the path that it will take."""
+    settings = prepared.settings.replace(shared_prompts=prepared.obstacle is None)
+    planned = plan(settings, prepared.task, model=prepared.model, tokenizer=prepared.tokenizer)
+    if is_refused:
+        planned.require_fit()
+    elif planned.obstacle is not None:
+        warnings.warn(f"Training all the same (check_fit=False), though: {planned.obstacle}", stacklevel=3)
+
+
+def _bytes_needed(model: Any) -> int:
+    """Room for a run: three checkpoints (two and the one being written) with Adam's two moments, an adapter, the logs."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    adapter = sum(p.numel() * p.element_size() for p in trained)
+    moments = sum(8 * p.numel() for p in trained)
+    return _RUN_BYTES + 3 * (adapter + moments) + 2 * adapter
+
+
+def _save_adapter(trainer: ResumableTrainer, run: Run) -> None:
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    with staged_folder(run.adapter_path) as staged:
+        model.save_pretrained(staged, selected_adapters=["default"])
+        put_in_place(staged, run.adapter_path)

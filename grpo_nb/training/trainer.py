@@ -1,0 +1,177 @@
+"""The trainer: TRL's `GRPOTrainer` with the kit's parts, built in the same way for a training and for a dry run.
+
+On a CPU it is that of `grpo_nb.training.shared_trainer`; on a GPU the one that Unsloth made of TRL's. Nothing else differs.
+Only these two modules and `grpo_nb.training.priming` import trl.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.generation import drop_leftovers
+from grpo_nb.machine import find_gpu
+from grpo_nb.models import has_engine, import_unsloth, tell_unsloth
+from grpo_nb.settings import (
+    Settings,
+    check_extra,
+    check_loss,
+    check_reporting,
+    number_type_of,
+    requested_arguments,
+)
+from grpo_nb.tasks import Task
+from grpo_nb.training.errors import guarded
+from grpo_nb.training.run_info import checked_rewards
+
+import_unsloth()
+
+from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from grpo_nb.generation import shared_prompt_obstacle
+from grpo_nb.training.shared_trainer import SharedPromptGRPOTrainer
+
+RewardFunction = Callable[..., Sequence[float | None]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What a training is made of, after everything that can be checked beforehand was."""
+
+    model: Any
+    tokenizer: Any
+    task: Task
+    """Without the prompts that are too long."""
+    rewards: list[RewardFunction]
+    settings: Settings
+    weights: dict[str, float]
+    """Of the rewards by name."""
+    obstacle: str | None
+    """Why TRL's own path computes it, or None if prompts are shared."""
+
+    @classmethod
+    def checked(
+        cls, model: Any, tokenizer: Any, task: Task, rewards: Sequence[RewardFunction], settings: Settings
+    ) -> Prepared:
+        """Check what a training is asked for; nothing is written.
+
+        Raises:
+            ValueError: Rewards, data or settings that cannot work.
+        """
+        rewards = list(rewards)
+        task = task.fit(tokenizer, settings.max_prompt_length)
+        weights = checked_rewards(rewards, task, settings)
+        _check_arguments(settings)
+        check_loss(settings)
+        check_reporting(settings)
+        return cls(
+            model=model, tokenizer=tokenizer, task=task, rewards=rewards, settings=settings, weights=weights,
+            obstacle=_stock_reason(model, settings),
+        )  # fmt: skip
+
+
+def _check_arguments(settings: Settings) -> None:
+    """The installed GRPOConfig decides: TRL raises on unknown names, Unsloth's only warns."""
+    known = set(inspect.signature(GRPOConfig).parameters)
+    check_extra(settings.extra, {f.name for f in dataclasses.fields(Settings)}, known, has_gpu=find_gpu() is not None)
+
+
+def _stock_reason(model: Any, settings: Settings) -> str | None:
+    """Why prompts are not shared, or None if they are; a warning where the user could not know."""
+    if not settings.shared_prompts:
+        return "it is switched off"
+    longest = settings.max_prompt_length + settings.max_completion_length
+    obstacle = shared_prompt_obstacle(model, longest)
+    if obstacle is not None and find_gpu() is None:
+        warnings.warn(f"Prompts are not shared, and a step takes about three times as long: {obstacle}.", stacklevel=4)
+    return obstacle
+
+
+def build_trainer(prepared: Prepared, folder: Path, callback: TrainerCallback, kind: type) -> Any:
+    """Return the trainer.
+
+    Args:
+        prepared: What it trains.
+        folder: The run's.
+        callback: Told of each step.
+        kind: Class that goes in front of TRL's or the kit's.
+    """
+    drop_leftovers(prepared.model)
+    base = GRPOTrainer if prepared.obstacle else SharedPromptGRPOTrainer
+    arguments = grpo_arguments(prepared.settings, prepared.weights, folder, prepared.model)
+    if prepared.task.is_ordered:
+        arguments.setdefault("shuffle_dataset", False)
+    with kept_precision(prepared.model):
+        trainer = type(kind.__name__, (kind, base), {})(
+            model=prepared.model,
+            processing_class=prepared.tokenizer,
+            reward_funcs=[guarded(reward) for reward in prepared.rewards],
+            args=GRPOConfig(**arguments),
+            train_dataset=prepared.task.train,
+            callbacks=[callback],
+        )
+    silence(trainer)
+    return trainer
+
+
+def silence(trainer: Any) -> None:
+    """Take away transformers' rows of dicts in a cell or terminal, which the figure and the bar replace."""
+    trainer.remove_callback(PrinterCallback)
+    trainer.remove_callback(ProgressCallback)
+
+
+@contextlib.contextmanager
+def kept_precision(model: Any) -> Iterator[None]:
+    """Give the adapter back the numbers that it had before a trainer of TRL was built, also where building it failed.
+
+    TRL 1.15 rounds the adapter of a quantized model to bfloat16, where small updates vanish; Unsloth's on a GPU does not.
+    """
+    loaded = {name: p.data for name, p in model.named_parameters() if p.requires_grad}
+    try:
+        yield
+    finally:
+        for name, parameter in model.named_parameters():
+            source = loaded.get(name.replace(".ref.", ".default."))
+            if source is not None and parameter.dtype != source.dtype:
+                parameter.data = source.clone() if ".ref." in name else source
+
+
+def grpo_arguments(settings: Settings, weights: dict[str, float], folder: Path, model: Any) -> dict[str, Any]:
+    """Return what GRPOConfig is made of for a run in a folder."""
+    gpu = find_gpu()
+    chosen = number_type_of(model, settings, gpu)
+    tell_unsloth(chosen.name)
+    requested = requested_arguments(
+        settings,
+        gpu=gpu,
+        number_type=chosen.name,
+        # Installed is not enough: told to use vLLM with a model that was loaded without, TRL starts an engine of its own.
+        has_vllm=has_engine(model),
+    )
+    return {
+        "logging_steps": 1,
+        # A NaN in the loss is shown, not replaced by the last good value.
+        "logging_nan_inf_filter": False,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        **requested,
+        "output_dir": str(folder / "checkpoints"),
+        "reward_weights": list(weights.values()),
+    }
+
+
+@contextlib.contextmanager
+def reference_adapter(model: Any) -> Iterator[None]:
+    """Take away the reference adapter that TRL leaves behind: with it, a later load restores only the zeros in it."""
+    try:
+        yield
+    finally:
+        if "ref" in model.peft_config:
+            model.delete_adapter("ref")

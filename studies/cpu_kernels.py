@@ -1,0 +1,155 @@
+"""What was tried to make a step on a CPU cheaper: the parts by themselves, each idea against what it replaces, in turns.
+
+    python studies/cpu_kernels.py
+
+The model is the embedded one. Medians in milliseconds; docs/evidence/cpu_step.md says what was taken and why.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+
+def in_turns(ways: dict[str, Callable[[], Any]], repeats: int = 7) -> dict[str, float]:
+    """Median milliseconds of each way, measured alternately after a first call of each."""
+    for way in ways.values():
+        way()
+    seen: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(repeats):
+        for name, way in ways.items():
+            started = time.perf_counter()
+            way()
+            seen[name].append(1000 * (time.perf_counter() - started))
+    return {name: statistics.median(times) for name, times in seen.items()}
+
+
+def show(title: str, found: dict[str, float]) -> None:
+    first = next(iter(found.values()))
+    cells = ", ".join(f"{name} {ms:.1f} ({ms / first:.2f})" for name, ms in found.items())
+    print(f"| {title} | {cells} |", flush=True)
+
+
+def main() -> None:
+    import grpo_nb as gn
+
+    model, _ = gn.load_model(gn.preset("cpu"))
+    import torch
+    from peft.tuners.lora import LoraLayer
+    from torch.nn import functional
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+    from trl.trainer.utils import add_fused_lm_head
+
+    from grpo_nb.generation import sampling, shared_prompts
+    from grpo_nb.generation.attention import grouped_attention
+    from grpo_nb.generation.folded_lora import FoldedLora
+
+    print("| what | ms, and as a share of the first |\n| --- | --- |")
+    layers = [m for m in model.modules() if isinstance(m, LoraLayer)]
+    weights = [layer.get_base_layer().weight.detach() for layer in layers]
+    with torch.no_grad():
+        reorder = torch.ops.mkldnn._reorder_linear_weight
+        packing: list[float] = []
+        packed = [None] * len(weights)
+        for _ in range(6):
+            started = time.perf_counter()
+            for i, weight in enumerate(weights):
+                packed[i] = reorder(weight, 16)
+            packing.append(1000 * (time.perf_counter() - started))
+        for rows in (1, 4, 8, 12, 16, 32, 64, 128, 256, 480):
+            x = {width: torch.randn(rows, width) for width in {w.shape[1] for w in weights}}
+            ways = {
+                "linear": lambda x=x: [functional.linear(x[w.shape[1]], w) for w in weights],
+                "weight on the left": lambda x=x: [(w @ x[w.shape[1]].t()).t().contiguous() for w in weights],
+                "oneDNN, packed weights": lambda x=x: [
+                    torch.ops.mkldnn._linear_pointwise(x[w.shape[1]], p, None, "none", [], "")
+                    for w, p in zip(weights, packed, strict=True)
+                ],
+            }
+            show(f"all {len(weights)} projections, {rows} rows", in_turns(ways))
+        found = {"into fresh memory": packing[0], "layer by layer into what the last packing left": packing[-1]}
+        show("packing the weights for oneDNN, once for each rollout", found)
+        packed.clear()
+        head = model.get_output_embeddings().weight
+        x = torch.randn(16, head.shape[1])
+        packed_head = reorder(head.detach(), 16)
+        ways = {
+            "linear": lambda: functional.linear(x, head),
+            "weight on the left": lambda: (head @ x.t()).t().contiguous(),
+            "oneDNN, packed": lambda: torch.ops.mkldnn._linear_pointwise(x, packed_head, None, "none", [], ""),
+        }
+        show("language-model head, 16 rows", in_turns(ways))
+
+        everyone, likely = torch.arange(16), (3 * torch.randn(16, 49152)).softmax(-1)
+        ways = {
+            "exponential_, quotient, argmax": lambda: (likely / torch.empty(16, 49152).exponential_()).argmax(-1),
+            "logarithms of the likeliest only": lambda: sampling._draw(likely, 16, everyone),
+            "the same, 4 rows left": lambda: sampling._draw(likely[:4], 16, everyone[:4]),
+        }
+        show("drawing 16 tokens of 49152", in_turns(ways))
+
+        query = torch.randn(16, 1, 9, 64).transpose(1, 2)
+        key, value = (torch.randn(16, 3, 150, 64)[:, :, :120] for _ in range(2))
+        visible = torch.ones(16, 1, 1, 120, dtype=torch.bool)
+        attention = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        layer = model.get_base_model().model.layers[0].self_attn
+        with grouped_attention():
+            grouped = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        ways = {
+            name: lambda f=f: [f(layer, query, key, value, visible) for _ in range(30)]
+            for name, f in {"keys and values copied for each head": attention, "read in place": grouped}.items()
+        }
+        show("attention of one token, 16 rows, 120 tokens, 30 layers", in_turns(ways))
+
+        folded = FoldedLora(model)
+
+        def fold() -> None:
+            with folded.for_inference():
+                pass
+
+        ways = {"PEFT's delta, added": lambda: [
+            layer.get_base_layer().weight + layer.get_delta_weight("default") for layer in layers
+        ], "addmm into kept memory": fold}  # fmt: skip
+        show("folding the LoRA", in_turns(ways))
+
+    add_fused_lm_head(model.get_base_model(), outputs=("log_probs", "entropy"))
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(1000, 40000, (16, 97 + 40), generator=generator)
+    ids[:, :80] = ids[0, :80]
+    ids[:8, :97], ids[8:, :97] = ids[0, :97].clone(), ids[8, :97].clone()
+    lengths = torch.linspace(8, 40, 16).long()
+    mask = torch.ones_like(ids)
+    mask[:, 97:] = torch.arange(40) < lengths[:, None]
+
+    def loss_pass(fold: bool) -> None:
+        if fold:
+            with folded.for_training():
+                log_probs, _ = shared_prompts.shared_prompt_logps(model, ids, mask, 40, pad_id=0)
+        else:
+            log_probs, _ = shared_prompts.shared_prompt_logps(model, ids, mask, 40, pad_id=0)
+        log_probs.sum().backward()
+        model.zero_grad()
+
+    ways = {"PEFT's layers": lambda: loss_pass(False), "folded": lambda: loss_pass(True)}
+    show("log-probabilities and backward, 2 x 8 completions of 8 to 40 tokens", in_turns(ways, 5))
+
+    chosen = shared_prompts._PASS_OVERHEAD_TOKENS
+
+    def with_overhead(tokens: int) -> None:
+        shared_prompts._PASS_OVERHEAD_TOKENS = tokens
+        loss_pass(True)
+        shared_prompts._PASS_OVERHEAD_TOKENS = chosen
+
+    ways = {f"{tokens}": lambda tokens=tokens: with_overhead(tokens) for tokens in (48, 0, 16, 96, 10_000)}
+    show("the same, by the price of a further pass in tokens (10000: all in one pass)", in_turns(ways, 5))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,476 @@
+"""What `check_rewards` finds in rewards that people use: TRL's, those of public notebooks, and reasoning-gym's scorers.
+
+Run: python studies/reward_survey.py > docs/evidence/reward_checks.md, with reasoning-gym installed (0.1.25 was looked at).
+Rewards of notebooks are rewritten here in a few lines each, to behave like the named source.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import grpo_nb as gn
+from grpo_nb.checks import WHOLE_SET, Finding
+from grpo_nb.rewards.base import completion_text
+from grpo_nb.tasks import formats
+
+EVAL_ON_ANSWER = ("string_insertion", "spiral_matrix", "binary_matrix", "n_queens")
+
+CONTAINS = "yes: an answer that contains the gold one is paid len(gold) / len(answer)"
+
+# What was looked at by hand: is the accusation right? By reward and kind of finding.
+VERDICTS: dict[tuple[str, str], str] = {
+    **{
+        (name, kind): verdict
+        for name in ("accuracy_reward", "reasoning_accuracy_reward", "cosine_scaled_reward")
+        for kind, verdict in {
+            "several answers": "yes: an equation is read as its right side, and words in \\text are dropped",
+            "slow on hostile text": "yes: the parser's own limit of 5 s, once for each such completion",
+            "right answer refused": "a matter of taste: a full stop inside the box",
+        }.items()
+    },
+    ("think_format_reward", "lenient"): "by design: what follows the thinking is not looked at",
+    (
+        "strict_format_reward_func",
+        "format refused",
+    ): "yes: no DOTALL (unslothai/notebooks 96), and a newline must end it",
+    ("soft_format_reward_func", "format refused"): "yes: no DOTALL (unslothai/notebooks 96)",
+    ("check_answer", "retracted"): "yes: the first start and the last end tag are paired",
+    ("check_answer", "right answer refused"): "yes: text is compared before numbers",
+    ("check_numbers", "contains the answer"): "yes: the minus sign is not in its pattern, so -23 is 23",
+    ("check_numbers", "several answers"): "yes: only the first number of the slot counts",
+    ("check_numbers", "retracted"): "yes: only the first number counts",
+    ("check_numbers", "prints"): "yes",
+    ("last_number_reward", "several answers"): "yes: only the last number counts",
+    ("last_number_reward", "answer outside the slot"): "yes: the last number of the whole text counts",
+    ("contains_reward", "several answers"): "yes",
+    ("contains_reward", "contains the answer"): "yes",
+    ("contains_reward", "answer outside the slot"): "yes",
+    ("contains_reward", "retracted"): "yes",
+    **{(name, "runs the answer as code"): "yes: eval in its source" for name in EVAL_ON_ANSWER},
+    ("prime_factorization", "raises"): "yes: int() of whatever stands between the signs",
+    ("game_of_life_halting", "nothing tells right from wrong"): "yes: bool() of any text is True",
+    (
+        "puzzle24",
+        "nothing tells right from wrong",
+    ): "yes: any sum that makes 24 is paid, whatever the numbers of the row",
+    ("coin_flip", "raises"): "yes, on a number beyond float",
+    ("repetition_penalty_reward", "ok"): "yes: only repeated groups of words count",
+    ("soft_overlong_punishment_reward", "ok"): "yes: only the number of tokens counts",
+    ("correctness_reward_func", "right answer refused"): "a matter of taste: texts are compared, so 23.0 is not 23",
+    ("int_reward_func", "lenient"): "yes, by design: digits after the last answer tag are all it asks for",
+    ("xmlcount_reward_func", "ok"): "yes: a share for each tag, less for text after the end",
+    ("match_format_exactly", "slow on hostile text"): "yes: three open repeats in a row try every combination of tags",
+    (
+        "match_format_exactly",
+        "lenient",
+    ): "yes, by design: it searches for the tags in their order, whatever is between and before",
+    ("match_format_approximately", "lenient"): "yes, by design: it counts tags, wherever they stand",
+    ("check_answer", "slow on hostile text"): "yes: the pattern of match_format_exactly",
+    (
+        "check_numbers",
+        "slow on very long text",
+    ): "yes: from every opening tag it looks for digits up to the end of the text",
+    ("reward_len", "ok"): "yes: a target of 20 characters and nothing else",
+    (
+        "reward_unique_chars",
+        "lenient",
+    ): "half: it counts distinct characters, which tags add, and knows no format to be lenient about",
+    ("r1_format_reward", "lenient"): "yes: with MULTILINE the end may be that of any line, so text may follow",
+    ("r1_tag_count_reward", "lenient"): "yes, by design: each tag once, in any order, whatever is between",
+    (
+        "reasoning_steps_reward",
+        "ok",
+    ): "no: the words First, Next, Finally, are paid by themselves, and no probe is made of them",
+    ("chain_sum", "contains the answer"): CONTAINS,
+    ("products", "contains the answer"): CONTAINS,
+    ("products", "several answers"): CONTAINS,
+    ("manipulate_matrix", "several answers"): CONTAINS,
+    (
+        "codeio",
+        "several answers",
+    ): "yes: JSON is found anywhere in the answer, and what stands around it costs at half its length",
+    (
+        "coin_flip",
+        "contains the answer",
+    ): "yes: the share of equal leading characters is paid, so 0.51 earns 1.0 where 0.5 is right",
+    ("figlet_font", "several answers"): "yes: a tenth is paid for each letter in its place, whatever comes after them",
+    (
+        "fraction_simplification",
+        "several answers",
+    ): "yes: of an answer in LaTeX the first fraction is read, and nothing after it",
+    **{
+        (
+            name,
+            "several answers",
+        ): "yes: of each line only the digits are read, so words around a right grid cost little"
+        for name in ("futoshiki", "mini_sudoku", "sudoku")
+    },
+    ("kakurasu", "several answers"): "yes: only the characters 0 and 1 are read, words are dropped",
+    ("survo", "several answers"): "yes: words that are no numbers are dropped",
+    ("gsm_symbolic", "contains the answer"): "yes: the minus sign is not in what its pattern finds, so -23 is 23",
+    ("gsm_symbolic", "several answers"): "yes: only the first number counts",
+    (
+        "intermediate_integration",
+        "slow on hostile text",
+    ): "yes: sympy differentiates and simplifies without a limit of time",
+    (
+        "polynomial_multiplication",
+        "slow on hostile text",
+    ): "yes: sympy parses numbers of any length without a limit of time",
+    ("knights_knaves", "several answers"): "yes: words before a name are dropped, `not` among them",
+    ("letter_jumble", "several answers"): "yes: words after as many as the gold answer has are not looked at",
+    ("word_sorting", "several answers"): "yes: words after as many as the gold answer has are not looked at",
+    (
+        "spell_backward",
+        "several answers",
+    ): "yes: letters after as many as the gold answer has are not looked at; 0.8 or more",
+    (
+        "polynomial_equations",
+        "several answers",
+    ): "yes, in part: a part that is no number is dropped, and the right solution beside it still earns",
+    **{
+        (name, "several answers"): "yes: sympy evaluates the answer as Python, for which `a or b` is a"
+        for name in ("polynomial_multiplication", "simple_integration")
+    },
+    ("quantum_lock", "several answers"): "yes: only the letters A, B and C are read, and `not` has none",
+    ("sokoban", "several answers"): "yes: letters that are no move are passed over",
+    ("game_of_life", "raises"): "yes, on JSON that is no list",
+}
+UNJUDGED: list[str] = []
+FORMAT_R1 = formats.think_answer()
+
+
+def text(completion: Any) -> str:
+    return completion_text(completion)
+
+
+# ---- Notebooks: behaviour as in the source named in the table --------------------------------------------------------
+
+
+def slot(completion: Any) -> str:
+    """Between the last opening tag and the next closing tag, as most notebooks do it."""
+    return text(completion).split("<answer>")[-1].split("</answer>")[0].strip()
+
+
+def correctness_reward_func(prompts, completions, answer, **kwargs):
+    return [2.0 if slot(c) == a else 0.0 for c, a in zip(completions, answer, strict=True)]
+
+
+def int_reward_func(completions, **kwargs):
+    return [0.5 if slot(c).isdigit() else 0.0 for c in completions]
+
+
+def strict_format_reward_func(completions, **kwargs):
+    pattern = r"^<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>\n$"
+    return [0.5 if re.match(pattern, text(c)) else 0.0 for c in completions]
+
+
+def soft_format_reward_func(completions, **kwargs):
+    return [
+        0.5 if re.match(r"<reasoning>.*?</reasoning>\s*<answer>.*?</answer>", text(c)) else 0.0 for c in completions
+    ]
+
+
+def xmlcount_reward_func(completions, **kwargs):
+    """An eighth for each tag that stands once with its line break, less a thousandth for each character after the end."""
+    scores = []
+    for t in map(text, completions):
+        score = 0.125 * (t.count("<reasoning>\n") == 1) + 0.125 * (t.count("\n</reasoning>\n") == 1)
+        if t.count("\n<answer>\n") == 1:
+            score += 0.125 - 0.001 * len(t.split("\n</answer>\n")[-1])
+        if t.count("\n</answer>") == 1:
+            score += 0.125 - 0.001 * (len(t.split("\n</answer>")[-1]) - 1)
+        scores.append(score)
+    return scores
+
+
+def reward_len(completions, **kwargs):
+    return [-float(abs(20 - len(text(c)))) for c in completions]
+
+
+def reward_unique_chars(completions, **kwargs):
+    return [float(len(set(text(c)))) for c in completions]
+
+
+def r1_format_reward(completions, **kwargs):
+    pattern = r"^<think>\n.*?\n</think>\n<answer>\n.*?\n</answer>$"
+    return [1.0 if re.match(pattern, text(c), re.DOTALL | re.MULTILINE) else 0.0 for c in completions]
+
+
+def r1_tag_count_reward(completions, **kwargs):
+    tags = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
+    return [sum(0.25 for tag in tags if text(c).count(tag) == 1) for c in completions]
+
+
+def reasoning_steps_reward(completions, **kwargs):
+    pattern = r"(Step \d+:|^\d+\.|\n-|\n\*|First,|Second,|Next,|Finally,)"
+    return [min(1.0, len(re.findall(pattern, text(c))) / 3) for c in completions]
+
+
+def last_number_reward(completions, answer, **kwargs):
+    found = [re.findall(r"-?\d+(?:\.\d+)?", text(c)) for c in completions]
+    return [1.0 if n and float(n[-1]) == float(a) else 0.0 for n, a in zip(found, answer, strict=True)]
+
+
+def contains_reward(completions, answer, **kwargs):
+    return [1.0 if a in text(c) else 0.0 for c, a in zip(completions, answer, strict=True)]
+
+
+SOLUTION = re.compile(
+    r"<start_working_out>.*?<end_working_out>.*?<SOLUTION>(.+?)</SOLUTION>\s*$", re.DOTALL | re.MULTILINE
+)
+SOLUTION_NUMBER = re.compile(r"<SOLUTION>.*?([\d\.\,]+)", re.DOTALL | re.MULTILINE)
+GEMMA = formats.AnswerFormat(
+    name="working out", reasoning_open="<start_working_out>", reasoning_close="<end_working_out>", answer_open="<SOLUTION>",
+    answer_close="</SOLUTION>",
+)  # fmt: skip
+
+
+def match_format_exactly(completions, **kwargs):
+    return [3.0 if SOLUTION.search(text(c)) else 0.0 for c in completions]
+
+
+def match_format_approximately(completions, **kwargs):
+    tags = ("<start_working_out>", "<end_working_out>", "<SOLUTION>", "</SOLUTION>")
+    return [sum(0.5 if text(c).count(tag) == 1 else -1.0 for tag in tags) for c in completions]
+
+
+def check_answer(prompts, completions, answer, **kwargs):
+    """Three for the same text, half of it up to white space, some for a ratio near one, else less than nought."""
+    scores = []
+    for c, gold in zip(completions, answer, strict=True):
+        found = SOLUTION.search(text(c))
+        guess = found.group(1) if found else None
+        if guess is None:
+            scores.append(0.0)
+        elif guess == gold:
+            scores.append(3.0)
+        elif guess.strip() == gold.strip():
+            scores.append(1.5)
+        else:
+            try:
+                ratio = float(guess) / float(gold)
+                scores.append(0.5 if 0.9 <= ratio <= 1.1 else 0.25 if 0.8 <= ratio <= 1.2 else -1.0)
+            except (ValueError, ZeroDivisionError, OverflowError):
+                scores.append(-0.5)
+    return scores
+
+
+def check_numbers(prompts, completions, answer, **kwargs):
+    """The first number after the answer tag; prints the first question and answer as it goes."""
+    print("*" * 20, answer[0], text(completions[0]))
+    scores = []
+    for c, gold in zip(completions, answer, strict=True):
+        found = SOLUTION_NUMBER.search(text(c))
+        try:
+            scores.append(
+                0.0 if found is None else 1.5 if float(found.group(1).replace(",", "")) == float(gold) else -0.5
+            )
+        except ValueError:
+            scores.append(0.0)
+    return scores
+
+
+UNSLOTH, HF = "Unsloth GSM8K notebooks, after W. Brown's gist", "Hugging Face course and TRL quick start"
+NOTEBOOKS: list[tuple[Callable, str, formats.AnswerFormat]] = [
+    (correctness_reward_func, UNSLOTH, formats.xml()), (int_reward_func, UNSLOTH, formats.xml()),
+    (strict_format_reward_func, UNSLOTH, formats.xml()), (soft_format_reward_func, UNSLOTH, formats.xml()),
+    (xmlcount_reward_func, UNSLOTH, formats.xml()), (match_format_exactly, "Unsloth Gemma and Qwen notebooks", GEMMA),
+    (match_format_approximately, "Unsloth Gemma and Qwen notebooks", GEMMA),
+    (check_answer, "Unsloth Gemma and Qwen notebooks", GEMMA), (check_numbers, "Unsloth Gemma and Qwen notebooks", GEMMA),
+    (reward_len, HF, formats.xml()), (reward_unique_chars, HF, formats.xml()), (r1_format_reward, "open-r1", FORMAT_R1),
+    (r1_tag_count_reward, "open-r1", FORMAT_R1), (reasoning_steps_reward, "open-r1", FORMAT_R1),
+    (last_number_reward, "GSM8K recipes", formats.hashes()), (contains_reward, "first attempts", formats.xml()),
+]  # fmt: skip
+
+
+# ---- TRL -------------------------------------------------------------------------------------------------------------
+
+THINK_BOXED = formats.AnswerFormat(
+    name="think, boxed", reasoning_open="<think>", reasoning_close="</think>", answer_open="\\boxed{", answer_close="}"
+)
+
+
+def trl_rewards() -> list[tuple[Callable, str, formats.AnswerFormat]]:
+    from grpo_nb.models.unsloth import import_unsloth
+
+    import_unsloth()
+    import trl.rewards as r
+
+    source = "trl 1.15.0"
+    return [
+        (r.accuracy_reward, source, formats.boxed()), (r.reasoning_accuracy_reward, source, THINK_BOXED),
+        (r.think_format_reward, source, FORMAT_R1), (r.get_cosine_scaled_reward(max_len=512), source, formats.boxed()),
+        (r.get_repetition_penalty_reward(ngram_size=3, max_penalty=-1.0), source, formats.xml()),
+        (r.get_soft_overlong_punishment(max_completion_len=512, soft_punish_cache=128), source, formats.xml()),
+    ]  # fmt: skip
+
+
+def rows(low: int = 20) -> list[dict[str, str]]:
+    """Additions with two-digit answers, with the columns that these rewards ask for."""
+    pairs = [(low + 7 * i, 3 + 5 * i) for i in range(8)]
+    return [
+        {
+            "prompt": [{"role": "user", "content": f"What is {a} + {b}?"}], "question": f"What is {a} + {b}?",
+            "answer": str(a + b), "solution": str(a + b),
+        }
+        for a, b in pairs
+    ]  # fmt: skip
+
+
+# ---- reasoning-gym ---------------------------------------------------------------------------------------------------
+
+
+def gym_findings(family: str, size: int = 12) -> tuple[list[Finding], str]:
+    """Findings for the scorer of one family, on its own questions, called with the text of the answer slot."""
+    import reasoning_gym
+
+    data = reasoning_gym.create_dataset(family, size=size, seed=1)
+    format = formats.xml()
+    entries = {entry["question"]: entry for entry in data}
+
+    def scorer(completions, question, **kwargs):
+        return [
+            0.0 if (given := format.extract(text(c))) is None else data.score_answer(given, entries[q])
+            for c, q in zip(completions, question, strict=True)
+        ]
+
+    scorer.__name__ = family
+    listed = [{"question": e["question"], "answer": e["answer"]} for e in data if e["answer"] is not None]
+    if not listed:
+        return [], "no gold answers"
+    report = gn.check_rewards(scorer, listed, format=format, seconds_per_call=1.0)
+    # A scorer of answers, so that it must tell right from wrong by itself.
+    return list(report.findings), report.roles[family]
+
+
+# ---- The table -------------------------------------------------------------------------------------------------------
+
+
+def cell(value: str, limit: int = 150) -> str:
+    value = value if len(value) <= limit else value[:limit] + "..."
+    return value.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;").replace("`", "'")
+
+
+def verdict_on(name: str, kind: str) -> str:
+    """Return what was found by hand; rows without it are listed at the end of the page."""
+    if (name, kind) not in VERDICTS:
+        UNJUDGED.append(f"`{name}` ({kind})")
+    return VERDICTS.get((name, kind), "")
+
+
+def line(*cells: str) -> None:
+    print("| " + " | ".join(cells) + " |")
+
+
+def table(entries: list[tuple[Callable, str, formats.AnswerFormat]]) -> None:
+    line("reward", "source", "role", "severity", "finding", "shortest example", "right?")
+    line(*["---"] * 7)
+    for reward, source, format in entries:
+        report = gn.check_rewards(reward, rows(), format=format)
+        findings = [f for f in report.findings if f.reward != WHOLE_SET]
+        (name, role) = next(iter(report.roles.items()))
+        if not findings:
+            line(f"`{name}`", source, role, "ok", "", "", verdict_on(name, "ok"))
+        for finding in findings:
+            verdict = verdict_on(name, finding.kind)
+            line(
+                f"`{name}`", source, role, finding.severity, cell(f"{finding.kind}: {finding.what}", 220),
+                cell(finding.example, 110), verdict,
+            )  # fmt: skip
+        print(name, "done", file=sys.stderr)
+
+
+def is_default(family: str) -> bool:
+    """Whether a family is scored by the method it inherits."""
+    import reasoning_gym.factory as factory
+    from reasoning_gym.dataset import ProceduralDataset
+
+    return factory.DATASETS[family][0].score_answer is ProceduralDataset.score_answer
+
+
+def _send_findings(family: str, connection: Any) -> None:
+    try:
+        connection.send(gym_findings(family)[0])
+    except Exception as error:  # a family that cannot be made here is named, and the rest goes on
+        connection.send(f"{type(error).__name__}: {str(error)[:60]}")
+
+
+def gym_table(only: list[str], limit: float) -> None:
+    import reasoning_gym.factory as factory
+
+    families = only or sorted(factory.DATASETS)
+    clean, failed, found, default = [], [], [], []
+
+    # A process for each family, which can be killed: one scorer computes for ever inside a single call of C code.
+    context = multiprocessing.get_context("fork")
+    for family in families:
+        start = time.perf_counter()
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_send_findings, args=(family, theirs))
+        process.start()
+        answer = ours.recv() if ours.poll(limit) else f"not done after {limit:g} s, killed"
+        process.kill()
+        process.join()
+        print(family, f"{time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
+        if isinstance(answer, str):
+            failed.append(f"{family} ({answer})")
+            continue
+        worth = [f for f in answer if f.severity != "note"]
+        if worth and is_default(family) and {f.kind for f in worth} <= {"contains the answer", "several answers"}:
+            default.append(family)
+        elif worth:
+            found.append((family, worth))
+        else:
+            clean.append(family)
+    print(f"\n{len(clean)} of {len(families)} families have no finding above a note.\n")
+    print(
+        f"{len(default)} use the scorer that all families have by default, which pays len(gold) / len(answer) for any answer "
+        f"that contains the gold one: 231 earns 0.67 where 23 is right. `contains the answer` or `several answers` is right "
+        f"for them: {', '.join(default)}.\n"
+    )
+    line("family", "severity", "finding", "shortest example", "right?")
+    line(*["---"] * 5)
+    for family, findings in found:
+        for f in findings:
+            verdict = verdict_on(family, f.kind)
+            line(f"`{family}`", f.severity, cell(f"{f.kind}: {f.what}", 170), cell(f.example, 90), verdict)
+    if failed:
+        print(f"\nNot made here: {cell(', '.join(failed), 2000)}.")
+
+
+def main(arguments: Mapping[str, Any]) -> None:
+    warnings.simplefilter("ignore")
+    print("# What the checks find in rewards that people use\n")
+    print("After this page you know which holes are in rewards that people use, each with the text that shows it.\n")
+    print(
+        "Made by `studies/reward_survey.py`. TRL's rewards are the installed ones; those of notebooks are rewritten "
+        "to behave like the named source. Each is tried alone, in the format it is meant for. The last column is our judgement "
+        "of the verdict, from reading the source; rows without one are counted at the end. The command: "
+        "`python studies/reward_survey.py > docs/evidence/reward_checks.md`.\n"
+    )
+    if "trl" in arguments["parts"]:
+        print("## TRL\n")
+        table(trl_rewards())
+    if "notebooks" in arguments["parts"]:
+        print("\n## Public notebooks\n")
+        table(NOTEBOOKS)
+    if "gym" in arguments["parts"]:
+        print("\n## reasoning-gym 0.1.25\n")
+        gym_table(arguments["families"], arguments["limit"])
+    print(f"\nRows not judged: {len(UNJUDGED)}{': ' if UNJUDGED else ''}{', '.join(UNJUDGED)}.")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", nargs="*", default=["trl", "notebooks", "gym"])
+    parser.add_argument("--families", nargs="*", default=[], help="only these of reasoning-gym")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds for each family")
+    main(vars(parser.parse_args()))

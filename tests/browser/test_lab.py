@@ -1,0 +1,270 @@
+"""The reward lab in JupyterLab, in a real browser: opened, run and clicked through; scores read off the page.
+
+Pictures of the stages are kept in pytest's temporary folder, or where GRPO_NB_SCREENSHOTS says.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.checks import read_cases
+from grpo_nb.rewards.scores import Scores
+from tests.support.lab_page import CHROMIUM, DRIVER, ROOT, Jupyter, LabPage, write_notebook
+
+pytestmark = [
+    pytest.mark.begins(70),
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER),
+        reason="no chromium with chromedriver here; on Debian and Ubuntu: apt-get install chromium chromium-driver",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the notebooks are opened."""
+    return tmp_path_factory.mktemp("notebooks")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
+    server = Jupyter(folder, tmp_path_factory.mktemp("jupyter"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[LabPage]:
+    page = LabPage(tmp_path / "profile")
+    yield page
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    chosen = os.environ.get("GRPO_NB_SCREENSHOTS")
+    place = Path(chosen) if chosen else tmp_path_factory.mktemp("screenshots")
+    place.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def on_page(scores: Scores) -> list[dict[str, str]]:
+    """What the page must say of these scores."""
+    words = {1: "more likely", 0: "not moved", -1: "less likely"}
+    return [
+        {name: f"{value:.4g}" for name, value in values.items()}
+        | {"total": f"{total:.4g}", "advantage": f"{a:+.3f}", "push": words[(a > 1e-9) - (a < -1e-9)]}
+        for values, total, a in zip(scores, scores.totals, scores.advantages(), strict=True)
+    ]
+
+
+def row_on(page: LabPage) -> dict[str, str]:
+    return {"question": page.text(".gn-question"), "answer": page.text(".gn-gold")}
+
+
+def wait_for_scores(page: LabPage, scores: Scores) -> None:
+    expected = on_page(scores)
+    page.wait(lambda: page.scores() == expected, f"the scores {expected}")
+
+
+def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage, folder: Path, pictures: Path) -> None:
+    """The notebook that is published, with the real model, up to the cell that asks the lab for its scores."""
+    published = nbformat.read(ROOT / "notebooks/01_reward_lab.ipynb", as_version=4)
+    (at,) = [i for i, cell in enumerate(published.cells) if cell.source.startswith("scores = gn.score(")]
+    published.cells = published.cells[: at + 1]
+    nbformat.write(published, folder / "lab.ipynb")
+    rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
+    page.open(server, "lab.ipynb")
+    page.run_all()
+    page.wait(page.scores, "the table of scores", 300)
+    texts = [page.value(f"Completion {number}") for number in (1, 2, 3)]
+    wait_for_scores(page, gn.score(rewards, texts, row_on(page)))
+    assert page.text(".gn-prompt").endswith("<|im_start|>assistant"), "the prompt as the model sees it"
+    assert [line["total"] for line in page.scores()] == ["3.5", "1.5", "0"]
+    page.screenshot(pictures / "opened.png")
+
+    # Another row, and completions of one's own.
+    before = row_on(page)
+    (label,) = [text for text in page.texts(".gn-lab .widget-label") if text.startswith("Row, 0 to ")]
+    page.write(label, "7")
+    page.wait(lambda: row_on(page)["question"] not in ("", before["question"]), "the question of row 7")
+    row = row_on(page)
+    right = f"<reasoning>\nI count.\n</reasoning>\n<answer>\n{row['answer']}\n</answer>"
+    texts = [right, "<answer>999</answer>", "It is 1."]
+    for number, text in enumerate(texts, 1):
+        page.write(f"Completion {number}", text)
+    scores = gn.score(rewards, texts, row)
+    assert len(set(scores.totals)) == 3
+    wait_for_scores(page, scores)
+    marks = page.texts(".gn-card[data-completion='1'] mark.gn-earned")
+    assert marks == ["<reasoning>", "</reasoning>", "<answer>", row["answer"], "</answer>"]
+
+    # A weight moved; no reward is called, and totals and advantages follow.
+    page.write("correctness", "0.25")
+    moved = gn.rewards.reweight(scores, {"correctness": 0.25})
+    assert on_page(moved)[0]["advantage"] != on_page(scores)[0]["advantage"]
+    wait_for_scores(page, moved)
+    page.click("Reset weights")
+    wait_for_scores(page, scores)
+
+    page.click("Run the probes on this row")
+    page.wait(lambda: page.find(".gn-report table"), "the report")
+    verdicts = page.texts(".gn-probes tbody td:first-child")
+    assert len(verdicts) > 30 and set(verdicts) == {"pass"}
+    assert "check_rewards on this row: PASS" in page.text(".gn-lab")
+
+    page.tab("Cases to keep")
+    page.choose("Completion", "Completion 3")
+    page.write("It must score", "0.5")
+    page.write("What the case shows", "no answer")
+    page.click("Keep the case")
+    page.wait(lambda: "FAIL: 1 of 1 cases are not met" in page.text(".gn-lab"), "the verdict on the case")
+    assert "no answer" in page.text(".gn-cases")
+    (case,) = read_cases(folder / "reward_cases.jsonl")
+    assert (case["reward"], case["completion"], case["expected"]) == ("correctness", texts[2], 0.5)
+    rows = [{"question": "What is 1 + 1?", "answer": "2"}]
+    findings = gn.check_rewards(rewards[0], rows, cases=folder / "reward_cases.jsonl").findings
+    assert any("must score 0.5, is 0" in finding.what for finding in findings if finding.kind == "case")
+    page.screenshot(pictures / "cases.png")
+
+    # A group from the model.
+    page.write("Group size", "4")
+    page.click("Sample a group")
+    page.wait(lambda: "Sampling 4 completions" in page.text(".gn-status"), "the word that it is sampling")
+    page.wait(lambda: "Sampled 4 completions for row 7" in page.text(".gn-status"), "the completions", 300)
+    assert page.button("Sample a group").is_enabled()
+    texts = [page.value(f"Completion {number}") for number in (1, 2, 3, 4)]
+    assert all(text.strip() for text in texts) and len(set(texts)) > 1
+    scores = gn.score(rewards, texts, row)
+    wait_for_scores(page, scores)
+    page.screenshot(pictures / "sampled.png")
+
+    # What stands in the lab is there for the next cell.
+    page.run_cell("scores = gn.score(")
+    said = f"advantages: {[round(advantage, 2) for advantage in scores.advantages()]}"
+    page.wait(lambda: page.output("scores = gn.score(").startswith(said), said)
+
+
+EVIL = "\"'><img src=x onerror=\"window.taken='img'\"><script>window.taken='script'</script>"
+
+HOSTILE = f"""\
+import grpo_nb as gn
+EVIL = {EVIL!r}
+rows = [{{"question": EVIL, "answer": "23" + EVIL, "prompt": [{{"role": "user", "content": EVIL}}]}}] * 3
+def brevity(completions, **columns):
+    if not completions[-1][0]["content"].split():
+        raise ValueError("nothing to count " + EVIL)
+    return [1 / len(c[0]["content"].split()) for c in completions]
+def odd(completions, **columns):
+    return [0.5 for _ in completions]
+odd.__name__ = EVIL
+lab = gn.RewardLab([gn.rewards.correctness(), brevity, odd], rows, cases="hostile.jsonl")
+lab"""
+
+EDITED = """\
+def brevity(completions, **columns):
+    return [1 / (1 + len(c[0]["content"].split())) for c in completions]
+lab.update([gn.rewards.correctness(), brevity, odd])"""
+
+
+def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage, folder: Path, pictures: Path) -> None:
+    write_notebook(folder / "hostile.ipynb", HOSTILE, EDITED)
+    page.open(server, "hostile.ipynb")
+    page.run_cell("import grpo_nb")
+    page.wait(page.scores, "the table of scores")
+    assert page.text(".gn-question") == EVIL and page.text(".gn-gold") == "23" + EVIL
+    assert EVIL in page.text(".gn-prompt") and EVIL in page.scores()[0]
+
+    # The reward fails on the second text: it is named, with row and excerpt, and the rest goes on.
+    page.write("Completion 1", EVIL)
+    page.write("Completion 2", " ")
+    page.wait(lambda: "The reward brevity failed on completion 2: ' '" in page.text(".gn-errors"), "the error")
+    assert f"ValueError: nothing to count {EVIL}" in page.text(".gn-errors")
+    assert 'raise ValueError("nothing to count "' in page.text(".gn-errors"), "the line that raised"
+    assert [line["brevity"] for line in page.scores()] == [f"{1 / len(EVIL.split()):.4g}", "failed"]
+    assert [line["push"] for line in page.scores()] == ["not moved", "unknown"]
+    page.screenshot(pictures / "error.png")
+
+    # Mended in the next cell: the same texts are scored again.
+    page.run_cell("lab.update(")
+    expected = [f"{1 / (1 + len(EVIL.split())):.4g}", "1"]
+    page.wait(lambda: [line["brevity"] for line in page.scores()] == expected, "the new scores")
+    assert not page.find(".gn-errors") and page.value("Completion 1") == EVIL
+
+    page.click("Run the probes on this row")
+    page.wait(lambda: page.find(".gn-report table"), "the report")
+    page.tab("Cases to keep")
+    page.write("What the case shows", EVIL)
+    page.click("Keep the case")
+    page.wait(lambda: EVIL in page.text(".gn-cases"), "the case")
+    injected = page.find_all(".gn-lab img, .gn-lab script, .gn-lab [onerror]")
+    assert not injected and page.driver.execute_script("return window.taken") is None
+    # That an img would have been noticed:
+    page.driver.execute_script(
+        "document.querySelector('.gn-title').insertAdjacentHTML('beforeend', arguments[0])", EVIL
+    )
+    page.wait(lambda: page.driver.execute_script("return window.taken") == "img", "the control")
+
+
+LONG = """\
+import grpo_nb as gn
+task = gn.load_task("arithmetic", train_size=40, holdout_size=10)
+def brevity(completions, **columns):
+    return [1 / len(c[0]["content"].split()) for c in completions]
+rewards = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags(weight=0.5), brevity]
+lab = gn.RewardLab(rewards, task, cases="long.jsonl")
+lab.completions = ["<answer>" + "word " * 3000 + "</answer>", "x" * 5000, ""]
+lab"""
+
+
+def test_it_fits_wide_and_narrow_pages_in_both_themes(
+    server: Jupyter, page: LabPage, folder: Path, pictures: Path
+) -> None:
+    write_notebook(folder / "long.ipynb", LONG)
+    page.open(server, "long.ipynb")
+    page.run_all()
+    page.wait(lambda: len(page.scores()) == 3, "the scores")
+    page.click("Run the probes on this row")
+    page.wait(lambda: page.find(".gn-report table"), "the report")
+    for theme in ("JupyterLab Dark", "JupyterLab Light"):
+        page.set_theme(theme)
+        for width in (1200, 700):
+            page.driver.set_window_size(width, 1000)
+            page.wait(lambda width=width: page.driver.execute_script("return window.innerWidth") == width, "the width")
+            page.screenshot(pictures / f"long_{theme.split()[-1].lower()}_{width}.png")
+            assert page.overflowing() == []
+            tall = page.driver.execute_script(
+                "return [...document.querySelectorAll('.gn-lab textarea, .gn-lab pre')].map(e => e.clientHeight)"
+                ".filter(height => height > 310)"
+            )
+            assert tall == [], "long completions scroll inside their boxes"
+        assert page.faint_texts() == [], f"text must stand out from its ground: {theme}"
+
+
+def test_a_saved_notebook_shows_the_lab_without_a_kernel(
+    server: Jupyter, page: LabPage, folder: Path, pictures: Path
+) -> None:
+    from nbconvert import HTMLExporter
+
+    write_notebook(folder / "saved.ipynb", HOSTILE)
+    page.open(server, "saved.ipynb")
+    page.run_all()
+    page.wait(page.scores, "the table of scores")
+    expected, row = page.scores(), row_on(page)
+    page.choose_menu("File", "Save Notebook")
+    page.wait(lambda: '"text/html"' in (folder / "saved.ipynb").read_text(), "the saved notebook")
+    html, _ = HTMLExporter().from_filename(str(folder / "saved.ipynb"))
+    (folder / "saved.html").write_text(html)
+    page.driver.get((folder / "saved.html").as_uri())
+    assert page.scores() == expected and row_on(page) == row
+    assert page.find(".gn-scores").is_displayed() and "Run the notebook to use it" in page.text(".gn-lab")
+    assert (
+        not page.find_all(".gn-lab img, .gn-lab script") and page.driver.execute_script("return window.taken") is None
+    )
+    page.screenshot(pictures / "saved.png")

@@ -1,0 +1,743 @@
+"""The checks find what is broken in a reward and leave its sound twin alone."""
+
+import functools
+import itertools
+import math
+import random
+import re
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import grpo_nb as gn
+from grpo_nb.checks import (
+    WHOLE_SET,
+    RewardProblem,
+    RewardReport,
+    add_case,
+    check_rewards,
+    judge,
+    read_cases,
+    wrong_answers,
+)
+from grpo_nb.checks.catalogue import CATALOGUE
+from grpo_nb.core.deadlines import run_with_deadline
+from grpo_nb.rewards import completion_text, correctness, xml_format, xml_tags
+from grpo_nb.rewards.answers import is_same_answer
+from grpo_nb.tasks import formats
+
+pytestmark = pytest.mark.begins(150)
+
+ROWS = [
+    {"prompt": [{"role": "user", "content": f"What is {a} + {b}?"}], "question": f"What is {a} + {b}?", "answer": str(a + b)}
+    for a, b in ((20, 22), (8, 9), (30, 33), (5, 3), (50, 41), (60, 16), (12, 13), (2, 3))
+]  # fmt: skip
+WORDS = [
+    {"question": f"What is the capital of {country}?", "answer": city}
+    for country, city in (("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Greece", "Athens"), ("Peru", "Lima"))
+]  # fmt: skip
+SLOT = re.compile(r"<answer>\s*(.*?)\s*</answer>", re.DOTALL)
+counter = itertools.count()
+
+
+def slot(completion) -> str | None:
+    found = SLOT.findall(completion_text(completion))
+    return found[0] if len(found) == 1 else None
+
+
+def right(completions, answer, **_):
+    return [float(slot(c) == gold) for c, gold in zip(completions, answer, strict=True)]
+
+
+def kinds(report: RewardReport, severity: str | None = None) -> set[str]:
+    return {f.kind for f in report.findings if severity in (None, f.severity)}
+
+
+def check(*rewards, rows=ROWS, **options) -> RewardReport:
+    return check_rewards(list(rewards), rows, **options)
+
+
+# ---- Sound rewards: nothing but notes, alone beside a correctness reward -------------------------------------------
+
+
+def exact_number(completions, answer, **_):
+    """Reads numbers as numbers."""
+    scores = []
+    for completion, gold in zip(completions, answer, strict=True):
+        try:
+            scores.append(2.0 * (float((slot(completion) or "").replace(",", "")) == float(gold)))
+        except (ValueError, OverflowError):
+            scores.append(0.0)
+    return scores
+
+
+def graded(completions, answer, **_):
+    """Partial credit for near numbers, far below that of the right one; negative where there is no answer."""
+    scores = []
+    for completion, gold in zip(completions, answer, strict=True):
+        given_answer = slot(completion)
+        if given_answer is None:
+            scores.append(-0.5)
+        elif re.fullmatch(r"-?[0-9]{1,9}", given_answer):
+            distance = abs(int(given_answer) - int(gold))
+            scores.append(1.0 if distance == 0 else 0.3 / (1 + distance))
+        else:
+            scores.append(0.0)
+    return scores
+
+
+async def awaited(completions, answer, **_):
+    return right(completions, answer)
+
+
+class Judge:
+    """A callable object with settings."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def __call__(self, completions, answer, **_):
+        return [self.factor * score for score in right(completions, answer)]
+
+
+def multi_line_format(completions, **_):
+    form = re.compile(r"\s*<reasoning>.*?</reasoning>\s*<answer>.*?</answer>\s*", re.DOTALL)
+    return [float(form.fullmatch(completion_text(c)) is not None) for c in completions]
+
+
+def short_enough(completions, completion_ids, **_):
+    """A soft punishment beyond 200 tokens: nought for almost everything, and sound."""
+    return [-min(1.0, max(0, len(ids) - 200) / 100) for ids in completion_ids]
+
+
+def no_apology(completions, **_):
+    return [-1.0 * ("as an AI model" in completion_text(c)) for c in completions]
+
+
+def enough_lines(completions, **_):
+    return [min(1.0, completion_text(c).count("\n") / 12) * 0.3 for c in completions]
+
+
+def counts_steps(completions, **_):
+    """More than three line breaks, however made."""
+    return [0.2 * (completion_text(c).strip().count("\n") > 4) for c in completions]
+
+
+def near_length(completions, **_):
+    return [0.3 * math.exp(-abs(len(completion_text(c).split()) - 40) / 40) for c in completions]
+
+
+def no_opinion(completions, answer, **_):
+    """None for rows it cannot judge."""
+    return [None if len(gold) == 1 else float(slot(c) == gold) for c, gold in zip(completions, answer, strict=True)]
+
+
+def shaped(completions, answer, completion_ids, **_):
+    """Right or wrong, shaped by length on a cosine: longer wrong answers are punished less."""
+    return [
+        (0.75 + 0.25 * math.cos(p)) if is_right else (-0.75 - 0.25 * math.cos(p))
+        for is_right, p in zip(
+            right(completions, answer), (math.pi * min(len(ids) / 300, 1) for ids in completion_ids), strict=True
+        )
+    ]
+
+
+def seeded(completions, answer, **_):
+    """A tie broken by a draw that the text alone decides."""
+    return [
+        score + 0.01 * random.Random(completion_text(c)).random()
+        for c, score in zip(completions, right(completions, answer), strict=True)
+    ]
+
+
+SOUND = [
+    right, exact_number, graded, awaited, Judge(1.5), functools.partial(right), multi_line_format, short_enough, no_apology,
+    near_length, enough_lines, counts_steps, no_opinion, shaped, seeded, correctness(), xml_format(), xml_tags(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reward", SOUND, ids=lambda r: getattr(r, "__name__", type(r).__name__))
+def test_sound_rewards_are_not_accused(reward) -> None:
+    judges_answers = "answer" in str(getattr(reward, "__doc__", "")) and not isinstance(reward, (xml_format, xml_tags))
+    report = check(reward) if judges_answers else check(reward, correctness(name="other"))
+    accused = [f for f in report.findings if f.severity != "note"]
+    assert not accused, accused
+    assert report.ok and report.raise_if_critical() is report
+
+
+@pytest.mark.parametrize(
+    "format", [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes()], ids=lambda f: f.name
+)
+@pytest.mark.parametrize("rows", [ROWS, WORDS], ids=["numbers", "words"])
+def test_the_kits_own_rewards_in_every_format(format, rows) -> None:
+    rewards = [correctness(format=format), xml_format(format=format), xml_tags(format=format, weight=0.5)]
+    report = check_rewards(rewards, rows, format=format)
+    assert report.ok, report
+    assert next(iter(report.roles.values())) == "tells right from wrong"
+
+
+def test_a_task_and_a_format_that_the_template_opens() -> None:
+    import dataclasses
+
+    task = gn.load_task("arithmetic")
+    assert check_rewards([correctness(), xml_format(), xml_tags()], task).ok
+    opened = dataclasses.replace(formats.think_answer(), is_opened_by_template=True)
+    rewards = [correctness(format=opened), xml_format(format=opened)]
+    report = check_rewards(rewards, ROWS, format=opened)
+    assert report.ok and "tells" in report.roles["correctness"], report
+
+
+def test_nothing_found_says_what_was_checked() -> None:
+    report = check(correctness())
+    assert report.findings == () and repr(report).startswith("Nothing found. Checked 1 reward(s) on 4 rows with ")
+
+
+# ---- Broken rewards, each with what must be said of it -------------------------------------------------------------
+
+
+def finds(*expected: str, severity: str | None = None, rows=ROWS, beside=(), **options):
+    """Register a broken reward with the kinds of findings it must get."""
+
+    def register(reward):
+        name = getattr(reward, "__name__", "lambda")
+        BROKEN.append(pytest.param(reward, expected, severity, rows, beside, options, id=name))
+        return reward
+
+    return register
+
+
+BROKEN: list = []
+
+
+def by_text(score):
+    """Make a reward of a function of one completion's text and its gold answer."""
+
+    def reward(completions, answer, **_):
+        return [float(score(completion_text(c), gold)) for c, gold in zip(completions, answer, strict=True)]
+
+    reward.__name__ = score.__name__
+    return reward
+
+
+def is_right(text, gold) -> bool:
+    return slot(text) == gold
+
+
+@finds("right answer refused", severity="critical")
+@by_text
+def missing_dotall(text, gold):
+    found = re.search(r"<reasoning>\s*.*</reasoning>\s*<answer>\s*(.*?)\s*</answer>", text)
+    return bool(found) and found.group(1) == gold
+
+
+@finds("format refused", severity="critical")
+@by_text
+def format_missing_dotall(text, gold):
+    return bool(re.match(r"^<reasoning>.*?</reasoning>\s*<answer>.*?</answer>\s*$", text))
+
+
+@finds("format refused", severity="critical")
+@by_text
+def format_lines_of_reasoning(text, gold):
+    return bool(re.match(r"^<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>\n$", text))
+
+
+@finds("format refused", severity="warning")
+@by_text
+def format_wants_a_last_newline(text, gold):
+    pattern = r"<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>\n"
+    return bool(re.fullmatch(pattern, text, re.DOTALL))
+
+
+@finds("contains the answer", "answer outside the slot", "several answers", severity="critical")
+@by_text
+def substring(text, gold):
+    return gold in text
+
+
+@finds("several answers", "contains the answer", severity="critical")
+@by_text
+def substring_of_slot(text, gold):
+    return gold in (slot(text) or "")
+
+
+@finds("answer outside the slot", "several answers", severity="warning")
+@by_text
+def last_number(text, gold):
+    return [gold] == re.findall(r"\d+", text)[-1:]
+
+
+@finds("several answers", severity="critical")
+@by_text
+def any_number_of_slot(text, gold):
+    return gold in re.findall(r"\d+", slot(text) or "")
+
+
+@finds("several answers", severity="warning")
+@by_text
+def right_hand_side(text, gold):
+    return (slot(text) or "").split("=")[-1].strip() == gold
+
+
+@finds("right answer refused", "right answer refused", severity="critical")
+@by_text
+def first_number(text, gold):
+    return [gold] == re.findall(r"\d+", text)[:1]
+
+
+@finds("right answer refused", severity="critical")
+@by_text
+def ascii_only(text, gold):
+    return is_right(text, gold) and text.isascii()
+
+
+@finds("right answer refused", severity="critical")
+@by_text
+def no_stripping(text, gold):
+    return f"<answer>{gold}</answer>" in text
+
+
+@finds("retracted", severity="warning")
+@by_text
+def first_slot(text, gold):
+    found = SLOT.search(text)
+    return bool(found) and found.group(1) == gold
+
+
+@finds("judge persuaded", severity="critical")
+@by_text
+def gullible(text, gold):
+    return "10/10" in text or is_right(text, gold)
+
+
+@finds("paid for nothing", severity="critical")
+@by_text
+def empty_is_fine(text, gold):
+    return not slot(text) or is_right(text, gold)
+
+
+@finds("near miss", severity="critical")
+@by_text
+def generous(text, gold):
+    return (slot(text) or "").isdigit() and abs(int(slot(text)[:9]) - int(gold)) < 2
+
+
+@finds("length pays", severity="critical")
+@by_text
+def wordy(text, gold):
+    return is_right(text, gold) + len(text) / 1000
+
+
+@finds("right answer refused", severity="critical")
+@by_text
+def one_row_unreadable(text, gold):
+    return is_right(text, gold) and gold != "42"
+
+
+@finds("upside down", "nothing tells right from wrong", severity="critical")
+def inverted(completions, answer, **_):
+    return [1 - s for s in right(completions, answer)]
+
+
+@finds("another format", severity="critical")
+def boxed_only(completions, answer, **_):
+    return correctness(format=formats.boxed())(completions=completions, answer=answer)
+
+
+@finds("another format", severity="warning")
+@by_text
+def think_format(text, gold):
+    return text.startswith("<think>\n")
+
+
+@finds("changes its inputs", severity="critical")
+def mutates_messages(completions, answer, **_):
+    scores = right(completions, answer)
+    for completion in completions:
+        completion[0]["content"] = completion[0]["content"].lower().strip()[:10]
+    return scores
+
+
+@finds("changes its inputs", severity="critical")
+def mutates_columns(completions, answer, **_):
+    scores = right(completions, answer)
+    answer.sort()
+    return scores
+
+
+@finds("depends on the order", severity="critical")
+def first_gold_for_all(completions, answer, **_):
+    return [float(slot(c) == answer[0]) for c in completions]
+
+
+@finds("depends on neighbours", severity="warning")
+def relative(completions, answer, **_):
+    scores = right(completions, answer)
+    return [s - sum(scores) / len(scores) for s in scores]
+
+
+@finds("not repeatable", severity="warning")
+def noisy(completions, answer, **_):
+    return [s + random.random() for s in right(completions, answer)]
+
+
+@finds("not repeatable", severity="warning")
+def remembers(completions, answer, **_):
+    return [s / (1 + next(counter)) for s in right(completions, answer)]
+
+
+@finds("runs the answer as code", severity="critical")
+def evaluates(completions, answer, **_):
+    scores = []
+    for completion, gold in zip(completions, answer, strict=True):
+        try:
+            scores.append(float(eval(slot(completion) or "None", {"__builtins__": {}}) == int(gold)))
+        except Exception:
+            scores.append(0.0)
+    return scores
+
+
+@finds("prints", severity="note")
+def prints(completions, answer, **_):
+    print("-" * 20, answer[0])
+    return right(completions, answer)
+
+
+@finds("type of the scores", severity="note")
+def booleans(completions, answer, **_):
+    return [bool(s) for s in right(completions, answer)]
+
+
+@finds("type of the scores", severity="note")
+def numpy_array(completions, answer, **_):
+    import numpy
+
+    return numpy.array(right(completions, answer), dtype="float32")
+
+
+@finds("NaN score", severity="warning")
+@by_text
+def nan_for_no_answer(text, gold):
+    return math.nan if slot(text) is None else is_right(text, gold)
+
+
+@finds("infinite score", severity="critical")
+@by_text
+def infinite_for_empty(text, gold):
+    return is_right(text, gold) / len(text) if text else -math.inf
+
+
+@finds("no score", severity="critical")
+def never_scores(completions, **_):
+    return [None] * len(completions)
+
+
+@finds("cannot be read", severity="critical")
+def too_few(completions, answer, **_):
+    return right(completions, answer)[1:]
+
+
+@finds("cannot be read", severity="critical")
+def strings(completions, answer, **_):
+    return [str(s) for s in right(completions, answer)]
+
+
+@finds("raises", severity="critical")
+def no_list(completions, answer, **_):
+    return 1.0
+
+
+@finds("raises", severity="critical")
+@by_text
+def raises_on_empty(text, gold):
+    return is_right(text, gold) * (text[0] == "<")
+
+
+@finds("raises", severity="critical")
+@by_text
+def raises_on_all(text, gold):
+    return int(text) == int(gold)
+
+
+@finds("raises", severity="note")
+@by_text
+def raises_on_surrogates(text, gold):
+    return is_right(text, gold) * bool(text.encode() or 1)
+
+
+@finds("raises", severity="critical")
+def key_error(completions, **columns):
+    return [float(slot(c) == gold) for c, gold in zip(completions, columns["solution"], strict=True)]
+
+
+@finds("argument nobody passes", severity="critical")
+def misspelt(completions, answer, completions_ids, **_):
+    return right(completions, answer)
+
+
+@finds("argument nobody passes", severity="warning")
+def misspelt_optional(completions, answer, completions_ids=None, **_):
+    return right(completions, answer)
+
+
+@finds("arguments refused", severity="critical")
+def no_keywords(completions, answer):
+    return right(completions, answer)
+
+
+@finds("constant", severity="warning")
+def constant(completions, **_):
+    return [0.5] * len(completions)
+
+
+@finds("grows with length", severity="note")
+def longer_is_better(completions, **_):
+    return [len(completion_text(c)) / 10_000 for c in completions]
+
+
+def ranged(completions, answer, **_):
+    return [2 * s for s in right(completions, answer)]
+
+
+ranged.range = (0.0, 1.0)
+finds("outside its range", severity="warning")(ranged)
+
+
+@finds("hangs", severity="critical", seconds_per_call=0.3)
+@by_text
+def catastrophic(text, gold):
+    return is_right(text, gold) * (re.match(r"(\w+)*$", text) is None)
+
+
+@finds("slow on hostile text", severity="warning", seconds_per_call=0.3)
+def sleepy(completions, answer, **_):
+    if any("1e9999" in completion_text(c) for c in completions):
+        time.sleep(0.8)
+    return right(completions, answer)
+
+
+@finds("fails in a thread", severity="warning")
+def alarmed(completions, answer, **_):
+    import signal
+
+    signal.signal(signal.SIGALRM, signal.getsignal(signal.SIGALRM))
+    return right(completions, answer)
+
+
+@finds("slow", severity="note")
+def slow(completions, answer, **_):
+    time.sleep(0.06 * len(completions) if len(completions) < 9 else 0)
+    return right(completions, answer)
+
+
+finds("no name", "cannot be pickled")(lambda completions, **_: [len(c) / 9 for c in completions])
+
+
+@pytest.mark.parametrize(("reward", "expected", "severity", "rows", "beside", "options"), BROKEN)
+def test_broken_rewards_are_found(reward, expected, severity, rows, beside, options) -> None:
+    report = check(reward, *beside, rows=rows, **options)
+    assert set(expected) <= kinds(report, severity), report
+    for finding in report.findings:
+        assert finding.what and finding.effect and finding.fix
+    if severity == "critical":
+        with pytest.raises(RewardProblem, match=re.escape(expected[0])):
+            report.raise_if_critical()
+
+
+def test_the_catalogue_has_what_can_be_found_and_no_more() -> None:
+    files = [path for path in Path(judge.__file__).parent.glob("*.py") if path.name != "catalogue.py"]
+    source = "".join(path.read_text() for path in files)
+    assert set(re.findall(r'\b(?:found|add)\(\s*"([^"]+)", (?:name|caller.name|WHOLE_SET)', source)) <= CATALOGUE.keys()
+    by_table = {*judge.PAID, *(f"right answer refused ({kind})" for kind in judge._REFUSALS)}
+    assert by_table <= CATALOGUE.keys() <= by_table | set(re.findall(r'"([^"\n]+)"', source))
+
+
+# ---- The set ---------------------------------------------------------------------------------------------------------
+
+
+def weighted(reward, weight: float):
+    def copy(**keywords):
+        return reward(**keywords)
+
+    copy.__name__, copy.weight = reward.__name__, weight
+    return copy
+
+
+def test_form_alone_is_critical() -> None:
+    report = check(xml_format(), xml_tags())
+    assert "nothing tells right from wrong" in kinds(report, "critical")
+    assert "nothing tells right from wrong" not in kinds(check(xml_format(), right))
+
+
+def test_two_rewards_of_one_name() -> None:
+    assert "same name twice" in kinds(check(right, correctness(name="right")), "critical")
+    assert "same name twice" not in kinds(check(right, correctness()))
+
+
+def test_form_that_outweighs_being_right() -> None:
+    assert "form outweighs being right" in kinds(check(right, xml_format(weight=3.0)), "warning")
+    assert "form outweighs being right" not in kinds(check(right, xml_format(weight=0.5)))
+    assert "form outweighs being right" in kinds(check(right, xml_format(), weights={"right": 0.5}), "warning")
+
+
+def test_length_that_dominates() -> None:
+    assert "beats the right answer" in kinds(check(right, weighted(longer_is_better, 20.0)), "critical")
+    assert "beats the right answer" not in kinds(check(right, weighted(longer_is_better, 0.2)))
+    assert "dwarfs the answer" in kinds(check(right, weighted(longer_is_better, 100.0)), "warning")
+    assert "dwarfs the answer" not in kinds(check(right, longer_is_better))
+
+
+def test_a_negative_weight() -> None:
+    assert "wrong pays as much as right" in kinds(check(right, weights={"right": -1.0}), "critical")
+
+
+def test_a_column_with_a_name_of_trls() -> None:
+    report = check(right, rows=[{**row, "completions": 1} for row in ROWS])
+    assert "column name taken" in kinds(report, "critical")
+
+
+def test_signal() -> None:
+    report = check(right, num_generations=4, pass_rate=0.1)
+    assert report.signal == [(0.1, pytest.approx(0.9**4 + 0.1**4))]
+    assert "little signal" in kinds(report, "warning")
+    grid = dict(check(right, settings=gn.preset("cpu", num_generations=16)).signal)
+    assert grid[0.5] == pytest.approx(2 * 0.5**16) and "little signal" not in kinds(check(right, pass_rate=0.4))
+    with pytest.raises(ValueError, match="pass_rate"):
+        check(right, pass_rate=1.5)
+
+
+# ---- Cases, rows, what is shown --------------------------------------------------------------------------------------
+
+
+def test_kept_cases(tmp_path) -> None:
+    path = tmp_path / "cases.jsonl"
+    good = "<answer>7</answer>"
+    add_case(path, "correctness", good, 1.0, columns={"answer": "7"}, label="seven")
+    add_case(path, "correctness", "<answer>8</answer>", 0.0, columns={"answer": "7"})
+    assert len(read_cases(path)) == 2 and check(correctness(), cases=path).findings == ()
+    add_case(path, "correctness", good, 0.0, columns={"answer": "7"}, label="spoilt")
+    add_case(path, "left", good, 0.0, columns={"answer": "7"})
+    (failed, unknown) = check(correctness(), cases=path).findings
+    assert failed.severity == "critical" and "'spoilt' must score 0.0, is 1" in failed.what
+    assert unknown.severity == "warning" and "'left'" in unknown.what
+
+
+def test_rows_without_an_answer_column_say_so() -> None:
+    with pytest.raises(ValueError, match=r"no column 'answer' but \['question', 'solution'\]"):
+        check(right, rows=[{"question": "?", "solution": "7"}])
+    with pytest.raises(ValueError, match="no rows"):
+        check(right, rows=[])
+    with pytest.raises(ValueError, match="no reward function"):
+        check_rewards(["right"], ROWS)
+    found = check_rewards(
+        lambda completions, solution, **_: right(completions, solution),
+        [{"question": row["question"], "solution": row["answer"]} for row in ROWS],
+        answer="solution",
+    )  # fmt: skip
+    assert "tells" in found.roles["<lambda>"]
+
+
+def test_answers_of_several_lines() -> None:
+    grids = [{"question": f"Grid {i}?", "answer": f"{i} {i + 1}\n{i + 2} {i + 3}"} for i in range(2, 7)]
+    assert check(right, rows=grids).ok and "tells" in check(right, rows=grids).roles["right"]
+
+
+def test_a_single_row_is_enough() -> None:
+    assert check(right, rows=ROWS[:1]).ok and "several answers" in kinds(check(substring_of_slot, rows=ROWS[:1]))
+
+
+def test_shows_itself_and_escapes() -> None:
+    def bad(completions, answer, **_):
+        raise KeyError("<script>alert(1)</script>\ud800")
+
+    report = check(bad, correctness(), xml_format())
+    page = report._repr_html_()
+    assert "<script>" not in page and "&lt;script&gt;" in page and "&lt;reasoning&gt;" in page
+    page.encode(), repr(report).encode()
+    assert set(report.table["severity"]) == {"critical"} and report.of("correctness") == ()
+    assert "critical" in page and "tells right from wrong" in page and report.of(WHOLE_SET) == ()
+
+
+def test_prints_nothing(capsys) -> None:
+    check(prints)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_rows_are_untouched() -> None:
+    before = repr(ROWS)
+    check(mutates_columns, mutates_messages)
+    assert repr(ROWS) == before
+
+
+def test_off_the_main_thread() -> None:
+    import threading
+
+    found = []
+    thread = threading.Thread(target=lambda: found.append(check(right, substring_of_slot)))
+    thread.start()
+    thread.join(30)
+    assert "several answers" in kinds(found[0])
+
+
+def test_hung_rewards_cost_a_bounded_time() -> None:
+    def never(completions, answer, **_):
+        while True:
+            pass
+
+    start = time.perf_counter()
+    report = check(never, catastrophic, right, seconds_per_call=0.3)
+    assert {"too slow to check", "hangs"} <= kinds(report, "critical")
+    assert "tells" in report.roles["right"]
+    # Four limits for each stopped reward, and room for a busy machine: the promise is that it ends at all.
+    assert time.perf_counter() - start < 20
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda: time.sleep(9), lambda: re.match(r"(a+)+$", "a" * 50 + "!"), lambda: [None for _ in itertools.count()]],
+    ids=["waits", "regular expression", "loop"],
+)
+def test_deadlines_stop_what_waits_and_what_computes(call) -> None:
+    start = time.perf_counter()
+    with pytest.raises(TimeoutError):
+        run_with_deadline(call, 0.2)
+    assert time.perf_counter() - start < 5
+
+
+def test_deadlines_are_not_fooled_by_a_bare_except() -> None:
+    def swallows():
+        try:
+            time.sleep(0.5)
+        except BaseException:
+            return 1
+
+    with pytest.raises(TimeoutError):
+        run_with_deadline(swallows, 0.1)
+    assert run_with_deadline(lambda: 7, 5) == 7
+    with pytest.raises(ZeroDivisionError):
+        run_with_deadline(lambda: 1 / 0, 5)
+
+
+@given(
+    gold=st.one_of(st.integers(-(10**6), 10**6).map(str), st.text(min_size=1).map(str.strip).filter(bool)),
+    golds=st.lists(st.text(min_size=1), max_size=4),
+)
+@settings(deadline=None, max_examples=200)
+def test_wrong_answers_are_wrong(gold, golds) -> None:
+    wrong = wrong_answers(gold, golds)
+    assert wrong and not any(is_same_answer(answer, gold) for answer in wrong)
+
+
+def test_a_stateful_reward_of_the_kit_is_left_as_it_was() -> None:
+    states = []
+
+    class Counting(type(correctness())):
+        def __call__(self, *, completions, trainer_state=None, **columns):
+            states.append(trainer_state)
+            return super().__call__(completions=completions, **columns)
+
+    check(Counting(weight=1.0, format=formats.xml(), name="counting", column="answer"))
+    assert states and set(states) == {None}

@@ -1,0 +1,98 @@
+"""What the three panels share: errors in words, silence, a page without a kernel, weights; and views that escape everything."""
+
+from __future__ import annotations
+
+import jinja2
+import pytest
+
+from grpo_nb.core import Panel, WeightBoxes, code_line, errors_view, heading, in_panel, page, pages, render, style, view
+
+HOSTILE = "<img src=x onerror=alert(1)>\udce4\0"
+
+
+class Small(Panel):
+    panel_title = "Small & low"
+    panel_class = "gn-small-panel"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown, self.seen = view(), 0
+        self._pictured = [("Found", [self.shown]), ("Empty", [view()])]
+        self.children = [self._header(), self.shown, self._errors]
+
+    @in_panel
+    def outer(self) -> None:
+        if not self._is_quiet:
+            self.inner()
+            self.seen += 1
+
+    @in_panel
+    def inner(self) -> None:
+        raise KeyError(HOSTILE)
+
+
+def test_a_callback_says_what_failed_and_the_one_around_it_goes_on() -> None:
+    panel = Small()
+    panel.outer({"name": "value"})
+    assert panel.seen == 1 and "KeyError" in panel._errors.value and "<img" not in panel._errors.value
+    assert "raise KeyError" in panel._errors.value, "the end of the traceback"
+    with panel.showing_errors():
+        assert not panel._errors.value, "what failed before is gone while the next thing is at work"
+    assert not panel._errors.value
+
+
+def test_silence_ends_as_it_began_also_after_an_error() -> None:
+    panel = Small()
+    with panel._quietly():
+        with pytest.raises(ValueError), panel._quietly():
+            raise ValueError
+        panel.outer()
+        assert panel._is_quiet and panel.seen == 0
+    assert not panel._is_quiet
+
+
+def test_a_page_that_shows_no_widgets_gets_the_views() -> None:
+    panel = Small()
+    panel.shown.value = "<b>seen</b>"
+    bundle = panel._repr_mimebundle_()
+    html = bundle["text/html"]
+    assert "<b>seen</b>" in html and "Small &amp; low" in html and ">Found<" in html and ">Empty<" not in html
+    assert '<div class="gn-lab gn-small-panel">' in html and ".gn-lab .gn-panel" in html
+    assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == panel.model_id
+
+
+def test_weights_are_shown_moved_and_refused_by_name() -> None:
+    moved = []
+    boxes = WeightBoxes(lambda change: moved.append(change["new"]))
+    boxes.show({"a": 1.0, "b": 2.0})
+    boxes.weights = {"b": 0.5}
+    assert boxes.weights == {"a": 1.0, "b": 0.5} and moved == [0.5] and len(boxes.children) == 2
+    with pytest.raises(ValueError, match=r"weights names 'c', but the rewards are \['a', 'b'\]"):
+        boxes.weights = {"c": 1.0}
+
+
+def test_views_escape_everything_that_is_put_in() -> None:
+    views = [code_line(HOSTILE, HOSTILE), heading(HOSTILE, HOSTILE), page(HOSTILE, [(HOSTILE, ["<i>view</i>"])])]
+    views.append(errors_view([ValueError(HOSTILE)]))
+    for shown in views:
+        assert "<img" not in shown and "\0" not in shown and "&lt;img" in shown
+        shown.encode()
+    assert "<i>view</i>" in views[2], "a view is HTML already"
+
+
+def test_a_markdown_template_makes_every_value_plain_text_or_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    template = "# {{ name }}\n{{ name|span }}\n{{ name|fence('sh') }}\n{{ name|safe }}"
+    loader = jinja2.DictLoader({"made.md.jinja": template})
+    monkeypatch.setattr(jinja2, "PackageLoader", lambda *_: loader)
+    pages._environment.cache_clear()
+    shown = render("made.md.jinja", name="*a* `b` <i>")
+    pages._environment.cache_clear()
+    assert shown == "# \\*a\\* \\`b\\` &lt;i&gt;\n`` *a* `b` <i> ``\n```sh\n*a* `b` <i>\n```\n*a* `b` <i>"
+
+
+def test_a_template_asks_for_every_name_and_a_sheet_for_its_file() -> None:
+    with pytest.raises(jinja2.TemplateNotFound):
+        render("core/templates/none.jinja")
+    with pytest.raises(FileNotFoundError):
+        style("core/none.css")
+    assert style().count("<style>") == 1

@@ -1,0 +1,36 @@
+"""One list of rows, shown as text and as HTML, whatever stands in it."""
+
+from grpo_nb.core.tables import Drawn, Listing, Shown, Table, bold, code
+
+HOSTILE = "<script>alert(1)</script>\x00\ud800 & 'quoted'"
+
+
+class Report(Shown):
+    def _parts(self):
+        yield bold("Two rows")
+        yield Table(
+            [("a", 1.5, code("x = 1")), ("long name", "22", HOSTILE)], ("name", "value", "line"), right=(1,), wide=(2,)
+        )
+        yield Listing(["first", HOSTILE])
+        yield Drawn("<svg></svg>", "a bar")
+        yield ""
+
+
+def test_text_has_aligned_columns_and_every_part() -> None:
+    lines = repr(Report()).splitlines()
+    assert lines[0] == "Two rows"
+    assert lines[1].startswith("name       value  line") and lines[2].startswith("a            1.5  x = 1")
+    assert lines[3].startswith("long name     22  <script>") and "\x00" not in lines[3] and "\\ud800" in lines[3]
+    assert lines[-1] == "a bar" and "- first" in lines
+
+
+def test_html_escapes_everything_that_was_written_by_others() -> None:
+    page = Report()._repr_html_()
+    page.encode("utf-8")
+    assert "<script>" not in page and page.count("&lt;script&gt;") == 2 and "\x00" not in page
+    assert "<p><b>Two rows</b></p>" in page and "<code>x = 1</code>" in page and "<svg></svg>" in page
+    assert page.count("<tr>") == 3 and "text-align:right" in page and "<p></p>" not in page
+
+
+def test_an_empty_table_is_no_error() -> None:
+    assert Table([]).text() == "" and Table([], ("a", "b")).text() == "a  b"

@@ -1,0 +1,282 @@
+"""Comparisons say no more than the data shows, on the real path and on made-up answers."""
+
+import html
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import grpo_nb as gn
+from grpo_nb.evaluation import Comparison, Evaluation
+from grpo_nb.evaluation.ask import _paired
+from grpo_nb.runs.card import card_data
+from tests.conftest import brevity
+
+
+def made(label: str, right: list[bool], samples: int = 1) -> Evaluation:
+    rows = [
+        {"question": f"<q{i}>", "answer": "7", "completion": "<script>alert(1)</script>", "given": "7" if ok else None,
+         "is_correct": ok, "is_formatted": ok, "tokens": 5, "is_cut": False}
+        for i, ok in enumerate(right)
+    ]  # fmt: skip
+    return Evaluation.of(label, rows, samples)
+
+
+def paired(before: list[bool], after: list[bool], samples: int = 1) -> Comparison:
+    return _paired(made("before", before, samples), made("after", after, samples))
+
+
+def test_verdicts() -> None:
+    no, yes = [False], [True]
+    assert paired(no * 40, yes * 30 + no * 10).verdict == "better"
+    assert paired(yes * 30 + no * 10, no * 40).verdict == "worse"
+    assert paired(no * 40, yes * 2 + no * 38).verdict == "no difference shown"
+    assert paired(yes * 10, yes * 10).verdict == "no difference shown"
+    assert paired(no * 3, yes * 3).verdict == "no difference shown", "three questions show nothing"
+    nine = paired(no * 9, yes * 9)  # p = 0.004, of nine questions
+    assert nine.p_value < 0.05 and nine.verdict == "no difference shown"
+    assert "Under 10 questions no difference is claimed, however large it is: ask more." in nine.sentence
+
+
+def test_numbers_against_the_definitions() -> None:
+    comparison = paired([False] * 20 + [True] * 20, [True] * 15 + [False] * 10 + [True] * 15)
+    assert comparison.difference == pytest.approx((15 - 5) / 40)
+    # Exact McNemar: 15 gained, 5 lost; two-sided binomial(20, 1/2).
+    assert comparison.p_value == pytest.approx(0.04139, abs=1e-5)
+    low, high = comparison.interval
+    assert low < comparison.difference < high
+    assert low == pytest.approx(0.25 - 1.96 * 0.1037, abs=0.03)
+    assert "difference +25.0 points" in comparison.sentence and "on 40 questions" in comparison.sentence
+
+
+def test_changed_answers_come_first_and_everything_is_escaped() -> None:
+    comparison = paired([True, True, False], [True, True, True])
+    assert comparison.transcripts(1)[0][0]["question"] == "<q2>"
+    shown = comparison._repr_html_()
+    assert "<script>" not in shown and "&lt;script&gt;" in shown and "&lt;q2&gt;" in shown
+    assert "[right]" in shown and "[no answer]" in shown
+    page = comparison.transcripts(None)._repr_html_()
+    assert "<script" not in page and page.count("<details") == 3 and 'type="search"' in page
+
+
+def test_compare_a_run_from_memory_and_from_disk(tiny_run: gn.runs.Run) -> None:
+    task = gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout_size=10)
+    here = gn.compare(tiny_run, task)
+    assert [row["question"] for row in here.before.rows] == task.holdout["question"]
+    assert here.before.rows[0]["completion"] != here.after.rows[0]["completion"], "the adapter was not switched"
+    saved = json.loads((tiny_run.path / "comparison" / "comparison.json").read_text())
+    assert saved["sentence"] == here.sentence
+    assert "Held-out:" in repr(tiny_run) and here.sentence in (tiny_run.path / "README.md").read_text()
+    opened = gn.compare(gn.open_run(tiny_run.path))
+    assert [row["completion"] for row in opened.after.rows] == [row["completion"] for row in here.after.rows]
+    assert [row["completion"] for row in opened.before.rows] == [row["completion"] for row in here.before.rows]
+    assert not here.contamination.count and "training questions of the run tiny" in here.contamination.source
+
+
+def test_what_is_saved_is_what_was_found(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+    import pandas
+
+    result = paired([False] * 30, [True] * 20 + [False] * 10).save(tmp_path / "saved")
+    saved = json.loads((result.path / "comparison.json").read_text())
+    assert saved["verdict"] == "better" and saved["questions"] == 30 and saved["changed"]["gained"] == 20
+    table = pandas.read_parquet(result.path / "transcripts.parquet")
+    assert list(table["model"]) == ["before"] * 30 + ["after"] * 30 and table["is_correct"].sum() == 20
+    page = (result.path / "transcripts.html").read_text()
+    assert page.count("<details") == 30 and "<script>" not in page
+    assert (result.path / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert result.sentence in (result.path / "comparison.txt").read_text(), (
+        "the words for those who do not see the figure"
+    )
+
+
+def test_a_sentence_says_what_could_not_be_seen() -> None:
+    shown = paired([False] * 90 + [True] * 10, [True] * 4 + [False] * 86 + [True] * 8 + [False] * 2)
+    assert shown.verdict == "no difference shown"
+    assert (
+        f"A true difference of {100 * shown.smallest:.0f} points or more is shown by so many questions four times in five; a"
+        in shown.sentence
+    )
+
+
+def test_transcripts_are_searched_and_chosen() -> None:
+    comparison = paired([True, True, False, False], [True, False, True, False])
+    kept = comparison.transcripts(None)
+    assert [t.before["question"] for t in kept] == ["<q1>", "<q2>", "<q0>", "<q3>"]
+    assert [t.before["question"] for t in comparison.transcripts(None, only="gained")] == ["<q2>"]
+    assert [t.before["question"] for t in comparison.transcripts(None, only="lost")] == ["<q1>"]
+    assert [t.before["question"] for t in comparison.transcripts(None, search="<Q3")] == ["<q3>"]
+    assert comparison.transcripts(None, search="nowhere").matching == 0
+    with pytest.raises(ValueError, match=r"only = 'gain'.*gained"):
+        comparison.transcripts(only="gain")
+
+
+def test_several_samples_of_a_question_are_no_further_questions() -> None:
+    """Twelve questions with eight samples each, of which one changed: 8 of 96 answers, but one question of twelve."""
+    before, after = [False] * 96, [True] * 8 + [False] * 88
+    result = paired(before, after, samples=8)
+    assert result.questions == 12 and result.after.pass_at[8][0] == pytest.approx(1 / 12)
+    assert result.verdict == "no difference shown" and result.p_value == 1.0
+    assert paired(before, after).verdict == "better", "what ignoring that would say"
+    assert len(result.transcripts(None)) == 12 and "0 → 8 of 8" in result.transcripts(1)._repr_html_()
+
+
+def test_greedy_and_sampled_on_a_model(tiny_run: gn.runs.Run) -> None:
+    task = gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout_size=10)
+    rewards = [brevity, gn.rewards.xml_tags()]
+    greedy = gn.evaluate((tiny_run.model, tiny_run.tokenizer), task, max_completion_length=12, rewards=rewards)
+    again = gn.evaluate(tiny_run, task, rewards=rewards)
+    assert again.rows == greedy.rows and (greedy.label, again.label) == ("model", "tiny")
+    assert list(greedy.rewards) == ["brevity", "xml_tags"]
+    expected = [brevity([[{"content": row["completion"]}]])[0] for row in greedy.rows]
+    assert greedy.rewards["brevity"].mean == pytest.approx(sum(expected) / 10)
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    drawn = gn.evaluate(tiny_run, task, samples=4)
+    assert torch.equal(torch.get_rng_state(), state), "an evaluation must not change what is drawn afterwards"
+    assert drawn.samples == 4 and drawn.questions == 10 and len(drawn.rows) == 40 and set(drawn.pass_at) == {1, 2, 4}
+    assert drawn.decoding["temperature"] == tiny_run.settings.temperature and drawn.decoding["seed"] == 3407
+    assert [row["question"] for row in drawn.rows[::4]] == task.holdout["question"]
+    assert len({row["completion"] for row in drawn.rows[:4]}) > 1, "the samples of a question are draws of their own"
+    assert gn.evaluate(tiny_run, task, samples=4).rows == drawn.rows, "the same seed, the same draws"
+    with pytest.raises(ValueError, match="several greedy answers are all the same"):
+        gn.evaluate(tiny_run, task, samples=2, temperature=0)
+
+
+def test_questions_that_were_trained_on_are_refused(tiny_run: gn.runs.Run) -> None:
+    task = gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout_size=10)
+    spoilt = replace(task, holdout=task.train.select(range(10)))
+    for ask in (gn.compare, gn.evaluate):
+        with pytest.raises(ValueError, match="10 held-out questions are also in the training part"):
+            ask(tiny_run, spoilt)
+    # From the folder alone, written otherwise: nothing but the run's own record can know.
+    asked = [{"question": f"what is  {q[8:-1]} ?", "answer": "1"} for q in tiny_run_questions(tiny_run)[:2]]
+    fresh = [{"question": f"What is {i} + {i}?", "answer": "1"} for i in range(30, 40)]
+    opened = gn.open_run(tiny_run.path)
+    with pytest.raises(ValueError, match=r"2 held-out questions.*training questions of the run tiny"):
+        gn.evaluate(opened, gn.evaluation.load_holdout(asked + fresh))
+    told = gn.evaluate(tiny_run, gn.evaluation.load_holdout(asked + fresh), allow_contaminated=True)
+    assert told.contamination.similar == 2 and "2 of 12 held-out questions are also in the training part" in repr(told)
+
+
+def tiny_run_questions(run: gn.runs.Run) -> list[str]:
+    task = gn.load_task("arithmetic", run.settings, train_size=20, holdout_size=10)
+    return task.train["question"]
+
+
+def fresh(count: int = 12) -> list[dict[str, str]]:
+    return [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(30, 30 + count)]
+
+
+def test_a_result_on_other_questions_is_not_said_to_be_on_the_runs_own(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+    run = gn.open_run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in fresh()))
+    own = gn.compare(run)
+    assert own.other_set == "" and "on 10 questions (" in own.sentence
+    assert card_result(run) == ("arithmetic", {"fingerprint": run.info["task"]["fingerprint"]})
+    other = gn.compare(run, gn.evaluation.load_holdout(file))
+    assert "on 12 questions of mine (" in other.sentence and "on 12 questions of mine (" in repr(gn.open_run(run.path))
+    assert "of mine" in (run.path / "README.md").read_text()
+    assert card_result(run) == ("mine", None), "the Hub's table names the questions that were asked"
+    # A score on what was trained on says itself what it is; a table of numbers cannot.
+    trained = [{"question": q, "answer": "1"} for q in tiny_run_questions(tiny_run)]
+    gn.compare(run, gn.evaluation.load_holdout(trained), allow_contaminated=True)
+    assert card_data(run).eval_results is None
+
+
+def card_result(run: gn.runs.Run) -> tuple[str, dict | None]:
+    (result,) = card_data(run).eval_results
+    return result.dataset_name, result.dataset_args
+
+
+def test_rows_and_files_of_ones_own_are_asked_in_the_format_of_the_run(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("question,answer\n" + "".join(f"{row['question']},{row['answer']}\n" for row in fresh()))
+    wanted = gn.evaluation.load_holdout(fresh(), format=gn.tasks.AnswerFormat(**tiny_run.info["task"]["format"]))
+    expected = gn.evaluate(tiny_run, wanted, rewards=brevity).rows
+    assert gn.evaluate(tiny_run, fresh(), rewards=brevity).rows == expected
+    assert gn.evaluate(tiny_run, str(file), rewards=brevity).rows == expected
+    assert gn.evaluate(tiny_run.model, file, tokenizer=tiny_run.tokenizer, run=tiny_run).questions == 12
+    with pytest.raises(ValueError, match="no column 'answer'"):
+        gn.evaluate(tiny_run, [{"question": "Say hello."}])
+    run = gn.open_run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+    assert gn.compare(run, fresh()).other_set == "rows" and gn.compare(run, str(file)).other_set == "mine"
+
+
+def test_what_one_must_know_stands_beside_the_numbers(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+    run = gn.open_run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+    comparison = gn.compare(run)
+    assert comparison.after.cut_share > 0.5
+    for side in (comparison.before, comparison.after):
+        said = f"{side.cut_share:.0%} of the answers of '{side.label}' were cut at 12 tokens, and what they would have said is"
+        assert any(note.startswith(said) for note in comparison.notes)
+        assert said in repr(side) and said.split("'")[0] in html.unescape(side._repr_html_())
+    short = replace(comparison.after, cut_share=0.05)
+    assert short.cut_sentence == "" and "were cut" not in repr(short)
+    unknown = "Which questions were trained on is not known"
+    assert unknown not in repr(comparison.after)
+    alone = gn.evaluate(
+        (tiny_run.model, tiny_run.tokenizer), gn.evaluation.load_holdout(fresh()), max_completion_length=4
+    )
+    assert unknown in repr(alone) and unknown in alone._repr_html_()
+
+
+def test_a_model_that_was_trained_on_is_not_the_run_any_more(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+    run = gn.runs.Run(tiny_run.path, model=tiny_run.model, tokenizer=tiny_run.tokenizer)
+    layer = next(p for name, p in run.model.named_parameters() if "lora_B" in name)
+    kept = layer.data.clone()
+    try:
+        layer.data[0, 0] += 0.01
+        with pytest.raises(ValueError, match=r"not the one that the run 'tiny' ended with.*gn.open_run\("):
+            gn.compare(run)
+        with pytest.raises(ValueError, match="not the one that the run 'tiny' ended with"):
+            gn.evaluate(run)
+    finally:
+        layer.data.copy_(kept)
+    assert gn.evaluate(run).questions == 10
+
+
+def test_a_saved_comparison_is_opened_again(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+    run = gn.open_run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+
+    def some(completions: list, **_: object) -> list[float | None]:
+        return [None] * (len(completions) - 1) + [0.25]
+
+    def none(completions: list, **_: object) -> list[None]:
+        return [None] * len(completions)
+
+    found = gn.compare(run, samples=2, rewards=[some, none, brevity])
+    opened = gn.evaluation.open_comparison(run.path)
+    assert repr(opened) == repr(found) and opened._repr_html_() == found._repr_html_()
+    assert opened.transcripts(None)._repr_html_() == found.transcripts(None)._repr_html_()
+    assert opened.path == found.path == run.path / "comparison"
+    text = (opened.path / "comparison.json").read_text()
+    json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    with pytest.raises(FileNotFoundError, match="holds no comparison"):
+        gn.evaluation.open_comparison(tmp_path)
+
+
+def test_what_was_asked_is_kept_where_it_cannot_be_saved(
+    tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = gn.open_run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+    gn.compare(run)
+    before = {file.name: file.read_bytes() for file in (run.path / "comparison").iterdir() if file.is_file()}
+    write = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        if path.suffix == ".png":
+            raise OSError(28, "No space left on device")
+        return write(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        found = gn.compare(run, fresh())
+    assert found.path is None and found.questions == 12
+    assert any("could not be saved in the run's folder ([Errno 28] No space left" in note for note in found.notes)
+    kept = {file.name: file.read_bytes() for file in (run.path / "comparison").iterdir() if file.is_file()}
+    assert kept == before, "the earlier one is whole"
+    assert found.save(tmp_path / "elsewhere").path == tmp_path / "elsewhere"

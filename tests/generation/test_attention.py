@@ -1,0 +1,122 @@
+"""The same attention without copies of shared key/value heads."""
+
+import threading
+import time
+
+import pytest
+import torch
+from transformers.integrations import sdpa_attention
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from grpo_nb.generation.attention import grouped_attention
+
+
+class FakeLayer(torch.nn.Module):
+    """What transformers' attention functions read of an attention layer."""
+
+    num_key_value_groups = 3
+    is_causal = True
+
+
+def heads(queries: int, keys: int, grouped: bool = True) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    shapes = ((4, 9, queries, 16), *[(4, 3 if grouped else 9, keys, 16)] * 2)
+    return [torch.randn(shape, requires_grad=True) for shape in shapes]
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Counts the copies of keys and values that transformers makes."""
+    made: list[int] = []
+    stock = sdpa_attention.repeat_kv
+    monkeypatch.setattr(sdpa_attention, "repeat_kv", lambda *args: made.append(1) or stock(*args))
+    return made
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 20), (7, 20), (20, 20)])
+@pytest.mark.parametrize("scaling", [None, 0.3])
+def test_values_and_gradients_are_the_same(queries: int, keys: int, scaling: float | None, copies: list[int]) -> None:
+    inputs = heads(queries, keys)
+    mask = torch.ones(4, 1, queries, keys, dtype=torch.bool).tril(keys - queries)
+    mask[1, ..., :3] = False
+    mask[1, :, :3] |= ~mask[1, :, :3].any(-1, keepdim=True)  # no row without anything to attend to
+
+    def run() -> tuple[torch.Tensor, ...]:
+        out, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](FakeLayer(), *inputs, mask, dropout=0.0, scaling=scaling)
+        return out, *torch.autograd.grad(out.square().sum(), inputs)
+
+    expected = run()
+    assert copies == [1, 1]
+    with grouped_attention():
+        got = run()
+    assert copies == [1, 1], "keys or values were copied"
+    for mine, theirs in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention.sdpa_attention_forward
+
+
+@pytest.mark.parametrize("case", ["no mask", "heads not shared", "position bias"])
+def test_what_is_not_covered_runs_as_before(case: str) -> None:
+    inputs = heads(5, 5, grouped=case != "heads not shared")
+    mask = None if case == "no mask" else torch.ones(4, 1, 5, 5, dtype=torch.bool).tril()
+    layer = FakeLayer()
+    layer.num_key_value_groups = 1 if case == "heads not shared" else 3
+    more = {"position_bias": torch.randn(1, 9, 5, 5)} if case == "position bias" else {}
+    expected, _ = sdpa_attention.sdpa_attention_forward(layer, *inputs, mask, **more)
+    with grouped_attention():
+        got, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](layer, *inputs, mask, **more)
+    assert torch.equal(got, expected)
+
+
+def test_threads_come_and_go_in_any_order() -> None:
+    stock = sdpa_attention.sdpa_attention_forward
+    is_in, may_leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with grouped_attention():
+            is_in.set()
+            may_leave.wait(10)
+
+    thread = threading.Thread(target=other)
+    with grouped_attention():
+        thread.start()
+        assert is_in.wait(10)
+        with grouped_attention():
+            pass
+        patched = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        assert patched is not stock
+    # The block that came first is left first: the other thread must not lose what it relies on.
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is patched
+    may_leave.set()
+    thread.join(10)
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is stock
+
+
+def test_two_threads_that_begin_at_once_put_back_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock, kind = sdpa_attention.sdpa_attention_forward, type(ALL_ATTENTION_FUNCTIONS)
+    put = kind.__setitem__
+
+    def put_slowly(self: object, name: str, function: object) -> None:
+        put(self, name, function)
+        time.sleep(0.05)  # the other thread comes when this one is half done
+
+    monkeypatch.setattr(kind, "__setitem__", put_slowly)
+    seen = []
+
+    def work() -> None:
+        for _ in range(3):
+            with grouped_attention():
+                seen.append(ALL_ATTENTION_FUNCTIONS["sdpa"] is not stock)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert seen == [True] * 9 and ALL_ATTENTION_FUNCTIONS["sdpa"] is stock
+
+
+def test_an_error_inside_puts_the_stock_attention_back() -> None:
+    with pytest.raises(KeyError), grouped_attention():
+        raise KeyError
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention.sdpa_attention_forward

@@ -1,0 +1,206 @@
+"""Folding changes how a LoRA layer is computed and nothing else."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from grpo_nb.generation.folded_lora import FoldedLora, _malloc_trim
+from tests.support.small_models import PROMPTS, assert_same_gradients, batch, gradients, lora_model, stock
+
+IDS = torch.tensor([PROMPTS[0]])
+
+
+def test_logits_are_those_of_the_lora_layers() -> None:
+    model = lora_model().eval()
+    folded = FoldedLora(model)
+    with torch.no_grad():
+        expected = model(input_ids=IDS).logits
+        with model.disable_adapter():
+            plain = model(input_ids=IDS).logits
+        for _ in range(2):  # the second time in memory that is used again
+            with folded.for_inference():
+                torch.testing.assert_close(model(input_ids=IDS).logits, expected, atol=1e-4, rtol=1e-4)
+        with model.disable_adapter(), folded.for_inference():
+            torch.testing.assert_close(model(input_ids=IDS).logits, plain, atol=1e-5, rtol=1e-5)
+    assert (expected - plain).abs().max() > 0.01, "the adapter has no effect"
+
+
+def test_gradients_are_those_of_the_lora_layers() -> None:
+    model = lora_model("qwen2").train()  # with biases
+    ids, mask, length = batch(PROMPTS, [0, 1, 2], [5, 3, 4])
+    expected = gradients(model, *stock(model, ids, mask, length))
+    with FoldedLora(model).for_training():
+        output = stock(model, ids, mask, length)
+    assert_same_gradients(gradients(model, *output), expected, relative=1e-5)
+
+
+def test_a_change_of_the_adapter_is_seen_at_once() -> None:
+    model = lora_model().eval()
+    folded = FoldedLora(model)
+    with torch.no_grad(), folded.for_inference():
+        before = model(input_ids=IDS).logits
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.mul_(2)  # past autograd, as loaders write
+    with torch.no_grad():
+        expected = model(input_ids=IDS).logits
+        with folded.for_inference():
+            after = model(input_ids=IDS).logits
+    torch.testing.assert_close(after, expected, atol=1e-4, rtol=1e-4)
+    assert (after - before).abs().max() > 0.01
+
+
+def test_folding_again_before_the_backward_pass_is_an_error_and_not_a_wrong_gradient() -> None:
+    model = lora_model()
+    folded = FoldedLora(model)
+    with folded.for_training():
+        loss = model(input_ids=IDS).logits.sum()
+    with folded.for_training():
+        pass
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_dropout_is_left_to_peft_while_training() -> None:
+    model = lora_model(dropout=0.5).train()
+    with FoldedLora(model).for_training():
+        first, second = model(input_ids=IDS).logits, model(input_ids=IDS).logits
+    assert (first - second).abs().max() > 0.01
+
+
+def test_dropout_does_not_keep_sampling_from_folding_so_the_plan_counts_the_copies() -> None:
+    folded = FoldedLora(lora_model(dropout=0.5).eval())
+    with torch.no_grad(), folded.for_inference(is_decoding=True):
+        assert folded._room and folded._packed
+
+
+def test_a_16_bit_model_is_not_folded_because_rounding_would_lose_small_changes() -> None:
+    model = lora_model().to(torch.bfloat16).eval()
+    with torch.no_grad():
+        expected = model(input_ids=IDS).logits
+        with FoldedLora(model).for_inference():
+            assert torch.equal(model(input_ids=IDS).logits, expected)
+
+
+def test_a_4_bit_base_is_folded_with_the_gradient_of_peft_in_float32(tiny_folder) -> None:
+    import grpo_nb as gn
+
+    model, tokenizer = gn.load_model(gn.preset("cpu", model=str(tiny_folder), load_in_4bit=True, dtype="float32"))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    ids = tokenizer("What is 3 + 4?", return_tensors="pt")["input_ids"]
+    weights = torch.linspace(-1, 1, ids.shape[1])[:, None]
+    folded, gradient = FoldedLora(model), {}
+    for path in ("peft", "folded"):
+        with folded.for_training() if path == "folded" else torch.enable_grad():
+            logits = model(input_ids=ids).logits
+        model.zero_grad()
+        (logits[0] * weights).pow(2).sum().backward()
+        gradient[path] = {n: p.grad.clone() for n, p in model.named_parameters() if p.requires_grad}
+    assert_same_gradients(gradient["folded"], gradient["peft"], relative=5e-3)
+    model.eval()
+    with torch.no_grad():
+        expected = model(input_ids=ids).logits
+        with folded.for_inference():
+            got = model(input_ids=ids).logits
+    torch.testing.assert_close(got, expected, atol=2e-3, rtol=1e-3)
+    # The adapter switched off, as for the reference of the KL: in the same memory, not in a copy of each layer beside it.
+    room = {layer: tensor.data_ptr() for layer, tensor in folded._room.items()}
+    with torch.no_grad(), model.disable_adapter():
+        plain = model(input_ids=ids).logits
+        with folded.for_inference():
+            got = model(input_ids=ids).logits
+        assert room and all(folded._fold(layer).data_ptr() == at for layer, at in room.items())
+    torch.testing.assert_close(got, plain, atol=2e-3, rtol=1e-3)
+    assert (plain - expected).abs().max() > 0.01
+
+
+def test_forwards_set_by_others_come_back() -> None:
+    model = lora_model().eval()
+    layer = model.get_base_model().model.layers[0].mlp.up_proj
+    mine = layer.forward
+    layer.forward = lambda *args, **kwargs: mine(*args, **kwargs)
+    hooked = layer.forward
+    with FoldedLora(model).for_inference():
+        assert layer.forward is not hooked
+    assert layer.forward is hooked
+    others = [m for m in model.modules() if m is not layer and hasattr(m, "lora_A")]
+    assert others and not any("forward" in vars(m) for m in others)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])  # qwen2 has biases
+@pytest.mark.parametrize("rows", [1, 3, 16, 130])
+def test_decoding_with_packed_weights(architecture: str, rows: int) -> None:
+    model = lora_model(architecture).eval()
+    folded = FoldedLora(model)
+    ids = torch.randint(1, 50, (rows, 1))
+    with torch.no_grad():
+        for _ in range(2):  # the second time with what was packed
+            expected = model(input_ids=ids).logits
+            with folded.for_inference(is_decoding=True):
+                torch.testing.assert_close(model(input_ids=ids).logits, expected, atol=1e-4, rtol=1e-4)
+            for name, parameter in model.named_parameters():
+                if "lora_B" in name:
+                    parameter.data.mul_(2)  # past autograd, as loaders write
+
+
+def test_a_packed_head_is_kept_and_a_change_of_it_seen() -> None:
+    model = lora_model().eval()
+    head = model.get_output_embeddings()
+    folded = FoldedLora(model)
+    with torch.no_grad():
+        expected = model(input_ids=IDS).logits
+        for _ in range(2):
+            with folded.for_inference(is_decoding=True):
+                packed = folded._packed[head][1]
+        with folded.for_inference(is_decoding=True):
+            assert folded._packed[head][1] is packed, "packed again for nothing"
+        head.weight.data[3] *= 2
+        changed = model(input_ids=IDS).logits
+        with folded.for_inference(is_decoding=True):
+            torch.testing.assert_close(model(input_ids=IDS).logits, changed, atol=1e-4, rtol=1e-4)
+    assert (changed - expected).abs().max() > 0.01
+    assert all(layer is head or hasattr(layer, "lora_A") for layer in folded._packed), (
+        "parts of LoRA layers were packed"
+    )
+
+
+def test_one_model_has_one_folded_copy_while_somebody_holds_it() -> None:
+    model, other = lora_model(), lora_model()
+    folded = FoldedLora.of(model)
+    assert FoldedLora.of(model) is folded and FoldedLora.of(other) is not folded
+    with torch.no_grad(), folded.for_inference(is_decoding=True):
+        assert folded._room and folded._packed
+    folded.release()
+    assert not folded._room and not folded._packed
+    with torch.no_grad():
+        expected = model(input_ids=IDS).logits
+        with folded.for_inference(is_decoding=True):
+            torch.testing.assert_close(model(input_ids=IDS).logits, expected, atol=1e-4, rtol=1e-4)
+    del folded
+    assert id(model) not in FoldedLora._living, "the copy outlives its users"
+
+
+def resident() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+@pytest.mark.skipif(_malloc_trim() is None, reason="only glibc can be asked to hand freed memory back")
+def test_released_memory_goes_back_to_the_system() -> None:
+    model = lora_model()
+    folded = FoldedLora(model)
+    del model  # glibc keeps what is freed below the largest block that was ever freed, up to 32 MB
+    torch.ones(7_000_000)
+    between = []
+    for layer in range(
+        60
+    ):  # of the size that layers have, with what stays in between, so that it is not all at the end
+        folded._room[torch.nn.Linear(1, 1)] = torch.ones(500_000)
+        between.append(torch.ones(30_000 + layer))
+    held = resident()
+    folded.release()
+    assert held - resident() > 100, "MB of 120"
+    assert sum(tensor.numel() for tensor in between) > 0

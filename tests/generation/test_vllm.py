@@ -1,0 +1,323 @@
+"""Sampling through vLLM, with an engine that has vLLM's signatures and computes with transformers: results as on a CPU."""
+
+import contextlib
+import importlib.util
+import itertools
+import sys
+import types
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from grpo_nb.generation import sampling, vllm
+from grpo_nb.generation.vllm import sampling_arguments, vllm_rollout_obstacle
+from grpo_nb.training.trainer import build_trainer
+from tests.support.signatures import FACTS, fields_of, parameters_of, source_of
+from tests.support.small_models import PROMPTS, lora_model
+
+GENERATE = FACTS["vllm/entrypoints/llm.py:LLM.generate"]
+
+
+class SamplingParams:
+    """Takes what vLLM's takes."""
+
+    def __init__(self, **values: object) -> None:
+        unknown = set(values) - set(FACTS["vllm/sampling_params.py:SamplingParams"])
+        assert not unknown, f"vLLM has no {unknown}"
+        self.__dict__.update(values)
+
+
+class FakeEngine:
+    """`vllm.LLM` as Unsloth hands it out: it holds the base weights, and applies the adapter it is given in the request."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model, self.calls, self.sleeping, self.slept = model, [], False, []
+        self.waiting: dict[str, tuple] = {}
+        self.numbers = itertools.count()
+        self.interrupted_at: int | None = None
+        self.llm_engine = types.SimpleNamespace(
+            is_sleeping=lambda: self.sleeping,
+            output_processor=types.SimpleNamespace(request_states=self.waiting),
+            abort_request=self.abort_request,
+            vllm_config=types.SimpleNamespace(model_config=types.SimpleNamespace(max_model_len=64)),
+        )
+
+    def abort_request(self, request_ids, internal=False):
+        assert internal, "the keys of request_states are the engine's own names"
+        for name in request_ids:
+            del self.waiting[name]
+
+    def generate(self, prompts, sampling_params=None, **more):
+        assert set(more) <= set(GENERATE), f"vLLM's generate has no {set(more) - set(GENERATE)}"
+        assert len(prompts) == len(sampling_params)
+        self.sleeping = False  # Unsloth wakes it
+        self.calls.append({"prompts": prompts, "sampling_params": sampling_params, **more})
+        self.waiting |= {f"{next(self.numbers)}-own": one for one in zip(prompts, sampling_params, strict=True)}
+        outputs = []
+        with contextlib.nullcontext() if more["lora_request"] else self.model.disable_adapter():
+            while self.waiting:  # as vLLM's _run_engine: until nothing is left, whoever asked for it
+                if len(outputs) == self.interrupted_at:
+                    raise KeyboardInterrupt
+                name = next(iter(self.waiting))
+                outputs.append(self._one(*self.waiting[name]))
+                del self.waiting[name]
+        return outputs
+
+    def _one(self, prompt, params):
+        (name,) = prompt
+        assert name in FACTS["vllm/inputs/llm.py:TokensPrompt"]
+        ids = torch.tensor([prompt[name]])
+        greedy = params.temperature == 0
+        if not greedy and params.seed is not None:
+            torch.manual_seed(params.seed)
+        drawn = {} if greedy else {"temperature": params.temperature, "top_p": params.top_p, "top_k": 0}
+        with torch.no_grad():
+            out = self.model.generate(
+                input_ids=ids, do_sample=not greedy, max_new_tokens=params.max_tokens, pad_token_id=0,
+                eos_token_id=params.stop_token_ids, return_dict_in_generate=True, output_scores=True,
+                disable_compile=True, **drawn,
+            )  # fmt: skip
+        tokens = out.sequences[0, ids.shape[1] :].tolist()
+        logprobs = None
+        if getattr(params, "logprobs", None) == 0:
+            every = [s[0].log_softmax(-1) for s in out.scores]
+            logprobs = [{t: types.SimpleNamespace(logprob=e[t].item())} for t, e in zip(tokens, every, strict=True)]
+        answer = types.SimpleNamespace(token_ids=tokens, logprobs=logprobs)
+        assert set(vars(answer)) <= set(FACTS["vllm/outputs.py:CompletionOutput"])
+        assert "outputs" in FACTS["vllm/outputs.py:RequestOutput.__init__"]
+        return types.SimpleNamespace(outputs=[answer])
+
+    def sleep(self, *levels: int) -> None:
+        assert len(levels) <= len(FACTS["vllm/entrypoints/llm.py:LLM.sleep"])
+        self.slept.append(levels)
+        self.sleeping = True
+
+
+@pytest.fixture
+def with_engine(monkeypatch: pytest.MonkeyPatch):
+    """A small model as Unsloth's `patch_peft_fast_inference` leaves it."""
+    monkeypatch.setitem(sys.modules, "vllm", types.SimpleNamespace(SamplingParams=SamplingParams))
+    model = lora_model(tied=False)  # tied, a random model repeats its last word whatever its adapter says
+    engine = FakeEngine(model)
+    parameters = parameters_of("unsloth_zoo/vllm_utils.py", "load_lora")[1:]  # the model is bound
+    loads = []
+
+    def load_lora(save_directory, **more):
+        assert set(more) <= set(parameters)
+        loads.append(more)
+        return f"adapter {len(loads)}"
+
+    model.vllm_engine, model.fast_generate, model.load_lora = engine, engine.generate, load_lora
+    model.loads = loads
+    return model
+
+
+def config(**values: object) -> GenerationConfig:
+    return GenerationConfig(
+        **{"max_new_tokens": 12, "pad_token_id": 0, "eos_token_id": [2, 7], "disable_compile": True, **values}
+    )
+
+
+def test_every_name_is_vllms() -> None:
+    for values in ({"do_sample": False}, {"do_sample": True, "top_k": 0}, {"do_sample": True, "min_p": 0.1}):
+        assert set(sampling_arguments(config(**values))) <= set(FACTS["vllm/sampling_params.py:SamplingParams"])
+    assert {"prompts", "sampling_params", "use_tqdm", "lora_request"} <= set(GENERATE)
+    assert FACTS["vllm/v1/engine/llm_engine.py:LLMEngine.is_sleeping"] == []
+    assert FACTS["vllm/v1/engine/llm_engine.py:LLMEngine.abort_request"] == ["request_ids", "internal"]
+    assert {"token_ids", "logprobs"} <= set(FACTS["vllm/outputs.py:CompletionOutput"])
+    assert "logprob" in FACTS["vllm/logprobs.py:Logprob"]
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("vllm") is None, reason="compares with an installed vLLM, and there is none"
+)
+def test_the_stored_facts_are_those_of_the_installed_vllm() -> None:
+    for key, names in FACTS.items():
+        file, _, definition = key.partition(":")
+        if definition:
+            read = parameters_of if "." in definition else fields_of
+            assert set(names) <= set(read(file, definition)), key
+
+
+def test_the_current_adapter_goes_with_the_request_as_unsloth_does_it() -> None:
+    source = parameters_of("unsloth_zoo/vllm_utils.py", "load_lora")
+    assert source[:3] == ["model", "save_directory", "load_tensors"]
+    patched = source_of("unsloth/models/_utils.py").read_text()
+    for line in (
+        "model.fast_generate = model.model.fast_generate",
+        "model.load_lora = functools.partial(load_lora, model)",
+    ):
+        assert line in patched
+    # The trainer samples with the tensors of the model, too.
+    assert "load_lora(lora_name, load_tensors = True)" in source_of("unsloth/models/rl_replacements.py").read_text()
+
+
+def test_greedy_text_is_that_of_the_cpu_with_the_adapter_and_without(with_engine) -> None:
+    prompts = [PROMPTS[i] for i in (0, 1, 2, 1)]
+    got = vllm.sample_with_vllm(with_engine, prompts, config(do_sample=False))
+    assert got.tokens == sampling.sample(with_engine, prompts, config(do_sample=False)).tokens
+    assert got.log_probs is None
+    call = with_engine.vllm_engine.calls[0]
+    assert call["lora_request"] == "adapter 1" and with_engine.loads == [{"load_tensors": True}]
+    assert call["prompts"][0] == {"prompt_token_ids": PROMPTS[0]}, "a text would be tokenized again"
+    with with_engine.disable_adapter():
+        base = vllm.sample_with_vllm(with_engine, prompts, config(do_sample=False))
+        assert base.tokens == sampling.sample(with_engine, prompts, config(do_sample=False)).tokens
+    assert with_engine.vllm_engine.calls[1]["lora_request"] is None
+    assert base.tokens != got.tokens, "the adapter has an effect, or the test shows nothing"
+
+
+def test_drawing_has_a_seed_for_each_row_out_of_torchs_state(with_engine) -> None:
+    prompts = [PROMPTS[0]] * 6
+    torch.manual_seed(5)
+    first = vllm.sample_with_vllm(with_engine, prompts, config(do_sample=True, top_k=0))
+    assert len({tuple(row) for row in first.tokens}) > 1, "one seed for all rows makes them one completion"
+    torch.manual_seed(5)
+    assert vllm.sample_with_vllm(with_engine, prompts, config(do_sample=True, top_k=0)).tokens == first.tokens
+    assert [len(row) for row in first.log_probs] == [len(row) for row in first.tokens]
+    tokens, log_probs = first.tokens[0], first.log_probs[0]
+    with torch.no_grad():
+        logits = with_engine(input_ids=torch.tensor([PROMPTS[0] + tokens])).logits[0, len(PROMPTS[0]) - 1 : -1]
+    expected = logits.log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])[:, 0]
+    assert log_probs == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_sampling_parameters_are_those_of_training() -> None:
+    """TRL's own, for the same settings (trl/generation/vllm_generation.py), so that what is shown is what is trained."""
+    got = sampling_arguments(
+        config(do_sample=True, temperature=0.7, top_p=0.9, top_k=0, min_p=0.05, repetition_penalty=1.1)
+    )
+    assert got["temperature"] == 0.7 and got["top_p"] == 0.9 and got["min_p"] == 0.05
+    assert got["repetition_penalty"] == 1.1 and got["max_tokens"] == 12 and got["stop_token_ids"] == [2, 7]
+    assert got["top_k"] == -1, "transformers' 0 is vLLM's -1"
+    assert sampling_arguments(config(do_sample=True, top_k=40))["top_k"] == 40
+    assert sampling_arguments(config(do_sample=False)).items() >= {"temperature": 0.0, "n": 1}.items()
+    trl = source_of("trl/generation/vllm_generation.py").read_text()
+    for name in ("repetition_penalty", "temperature", "top_p", "top_k", "min_p", "max_tokens", "logprobs"):
+        assert f'"{name}":' in trl and name in got
+
+
+def test_what_vllm_cannot_draw_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="typical_p"):
+        sampling_arguments(config(do_sample=True, typical_p=0.5))
+    with pytest.raises(ValueError, match="no_repeat_ngram_size"):
+        sampling_arguments(config(do_sample=True, no_repeat_ngram_size=3))
+
+
+def test_an_engine_that_slept_sleeps_afterwards(with_engine) -> None:
+    engine = with_engine.vllm_engine
+    tokenizer = FakeTokenizer()
+    engine.sleeping = True
+    sampling.generate(with_engine, tokenizer, [[]] * 3, max_completion_length=4)
+    assert engine.slept == [(1,)] and engine.sleeping
+    engine.sleeping, engine.slept = False, []
+    sampling.generate(with_engine, tokenizer, [[]] * 3, max_completion_length=4)
+    assert engine.slept == []
+    engine.sleeping = True
+    with_engine.fast_generate = None
+    with pytest.raises(TypeError):
+        sampling.generate(with_engine, tokenizer, [[]], max_completion_length=4)
+    assert engine.sleeping
+
+
+class FakeTokenizer:
+    eos_token_id, pad_token_id = 2, 0
+
+    def apply_chat_template(self, chats, **_: object):
+        return {"input_ids": [PROMPTS[i % len(PROMPTS)] for i in range(len(chats))]}
+
+    def decode(self, tokens, skip_special_tokens: bool) -> str:
+        return " ".join(str(t) for t in tokens if not (skip_special_tokens and t == 2))
+
+
+def test_generate_gives_the_same_results_object_as_on_a_cpu(with_engine) -> None:
+    tokenizer, chats, done = FakeTokenizer(), [[]] * 5, []
+    fast = sampling.generate(with_engine, tokenizer, chats, max_completion_length=8, progress=done.append)
+    assert len(with_engine.vllm_engine.calls) == 1 and done == [5]
+    with_engine.vllm_engine = None
+    assert fast == sampling.generate(with_engine, tokenizer, chats, max_completion_length=8)
+    assert all(c.tokens == len(c.ids) for c in fast) and any(c.is_cut for c in fast)
+
+
+def test_an_interrupted_sampling_leaves_nothing_for_the_next(with_engine) -> None:
+    engine, greedy = with_engine.vllm_engine, config(do_sample=False)
+    engine.interrupted_at = 1
+    with pytest.raises(KeyboardInterrupt):
+        vllm.sample_with_vllm(with_engine, PROMPTS[:3], greedy)
+    assert len(engine.waiting) == 2, "or the test shows nothing"
+    engine.interrupted_at = None
+    got = vllm.sample_with_vllm(with_engine, [PROMPTS[0]], greedy)
+    assert got.tokens == sampling.sample(with_engine, [PROMPTS[0]], greedy).tokens
+    engine.waiting["left"] = ()
+    with pytest.raises(AttributeError):  # there are no settings; a trainer would sample from the same engine
+        build_trainer(types.SimpleNamespace(model=with_engine, obstacle=None), None, None, object)
+    assert not engine.waiting
+    with_engine.vllm_engine = None
+    vllm.drop_leftovers(with_engine)  # and without an engine there is nothing to do
+
+
+def test_what_is_longer_than_the_engine_was_started_for_takes_the_other_path(with_engine) -> None:
+    """vLLM ends a completion at its own limit as if it were the one asked for (vllm/v1/core/sched/utils.py, check_stop)."""
+    tokenizer, prompt = FakeTokenizer(), len(PROMPTS[0])
+    assert vllm_rollout_obstacle(with_engine, 64) is None and "64" in vllm_rollout_obstacle(with_engine, 65)
+    sampling.generate(with_engine, tokenizer, [[]], max_completion_length=64 - prompt)
+    assert len(with_engine.vllm_engine.calls) == 1
+    answer = sampling.generate(with_engine, tokenizer, [[]], max_completion_length=65 - prompt)
+    assert len(with_engine.vllm_engine.calls) == 1 and answer[0].tokens > 0
+
+
+def test_what_the_engine_would_not_sample_from_takes_the_other_path(with_engine) -> None:
+    assert vllm_rollout_obstacle(with_engine) is None
+    with_engine.add_adapter("other", with_engine.peft_config["default"])
+    with_engine.set_adapter("other")
+    assert "other" in vllm_rollout_obstacle(with_engine)
+    with_engine.set_adapter("default")
+    assert vllm_rollout_obstacle(with_engine) is None
+    with_engine.merge_adapter()
+    assert "merged" in vllm_rollout_obstacle(with_engine)
+    assert "without vLLM" in vllm_rollout_obstacle(lora_model())
+
+
+def test_unsloths_modes_are_put_back_after_its_own_generation() -> None:
+    """On a GPU `generate` clears checkpointing on every module; here by Unsloth's own pair of functions, as it binds them."""
+    model = lora_model().train()
+    layer = model.get_base_model().model.layers[0]
+    layer.gradient_checkpointing = "unsloth"
+    calls = []
+
+    def for_inference():
+        calls.append("inference")
+        layer.gradient_checkpointing = False
+        model.eval()
+
+    def for_training(**more):
+        calls.append(more)
+        layer.gradient_checkpointing = more["use_gradient_checkpointing"]
+        model.train()
+
+    model.for_inference, model.for_training = for_inference, for_training
+    sampling._stock_sample(model, [PROMPTS[0]], config(do_sample=False))
+    assert calls == ["inference", {"use_gradient_checkpointing": "unsloth"}]
+    assert layer.gradient_checkpointing == "unsloth" and model.training
+    model.eval()
+    calls.clear()
+    sampling._stock_sample(model, [PROMPTS[0]], config(do_sample=False))
+    assert calls == ["inference"] and not model.training
+    assert "use_gradient_checkpointing" in parameters_of("unsloth/models/llama.py", "FastLlamaModel.for_training")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_a_checkpoint_likes_to_draw_with_is_not_what_it_is_asked_with(temperature: float, monkeypatch) -> None:
+    """Qwen2.5's generation_config has these. Training draws without them (TRL says 1.0), and vLLM does not look there."""
+    model, tokenizer, answers = lora_model(tied=False), FakeTokenizer(), []
+    for own in ({}, {"repetition_penalty": 1.3, "temperature": 0.7, "top_p": 0.5, "top_k": 5, "do_sample": True}):
+        model.generation_config = GenerationConfig(**own)
+        for is_stock in (False, True):  # the kit's own loop, and `model.generate` as on a GPU without vLLM
+            monkeypatch.setattr(
+                sampling, "shared_prompt_obstacle", lambda *_, why=is_stock: "asked for" if why else None
+            )
+            torch.manual_seed(3)
+            asked = {"max_completion_length": 16, "temperature": temperature}
+            answers.append([c.ids for c in sampling.generate(model, tokenizer, [[]] * 4, **asked)])
+    assert answers[0] == answers[1] == answers[2] == answers[3]

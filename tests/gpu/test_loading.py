@@ -1,0 +1,389 @@
+"""Loading on a GPU without one: arguments against the signatures of the installed source, and every reason not to use vLLM."""
+
+import ast
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import types
+import warnings
+from dataclasses import dataclass
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.machine.gpu import Gpu
+from grpo_nb.models import load as models
+from grpo_nb.models import unsloth as unsloth_first
+from grpo_nb.models.load import Generation, generation_of, has_engine, loader_arguments, lora_arguments
+from grpo_nb.settings import vllm
+from grpo_nb.settings.presets import GPUS
+from grpo_nb.settings.vllm import VllmObstacle, vllm_obstacle
+from grpo_nb.training import run_info
+from tests.support.signatures import FACTS, constant_of, parameters_of, source_of
+from tests.support.small_models import lora_model
+
+LOADER = "unsloth/models/loader.py"
+LLAMA = "unsloth/models/llama.py"
+P100 = Gpu("Tesla P100-PCIE-16GB", 16.0, (6, 0))
+
+
+@pytest.mark.parametrize("name", ["t4", "h100"])
+@pytest.mark.parametrize("use_vllm", [True, False])
+def test_all_arguments_are_parameters_of_the_installed_unsloth(name: str, use_vllm: bool) -> None:
+    passed = set(loader_arguments(gn.preset(name), "folder", GPUS[name], use_vllm=use_vllm))
+    assert passed <= set(parameters_of(LOADER, "FastLanguageModel.from_pretrained"))
+    # Other families go on to FastModel, with the same names.
+    assert passed <= set(parameters_of(LOADER, "FastModel.from_pretrained"))
+    # What the loader of each family takes; 16 bit and checkpointing end in the function above it.
+    above = {"load_in_16bit", "use_gradient_checkpointing"}
+    assert passed - above <= set(parameters_of(LLAMA, "FastLlamaModel.from_pretrained"))
+    assert set(lora_arguments(gn.preset(name), GPUS[name])) <= set(
+        parameters_of(LLAMA, "FastLlamaModel.get_peft_model")
+    )
+
+
+def test_the_engine_gets_what_the_settings_say() -> None:
+    settings = gn.preset("t4", lora_rank=24, gpu_memory_utilization=0.4)
+    arguments = loader_arguments(settings, "folder", GPUS["t4"], use_vllm=True)
+    assert arguments["fast_inference"] is True and arguments["max_lora_rank"] == 24
+    assert arguments["gpu_memory_utilization"] == 0.4
+    assert (arguments["load_in_4bit"], arguments["load_in_16bit"]) == (True, False)
+    assert arguments["max_seq_length"] == settings.max_prompt_length + settings.max_completion_length
+    assert arguments["use_gradient_checkpointing"] == "unsloth"
+    assert "fast_inference" not in loader_arguments(settings, "folder", GPUS["t4"], use_vllm=False)
+    assert loader_arguments(settings, "folder", None, use_vllm=False)["use_gradient_checkpointing"] is False
+
+
+def test_precision_is_left_to_the_function_that_the_trainer_asks() -> None:
+    """dtype=None: Unsloth then loads by `is_bfloat16_supported`, which is what `bf16` and `fp16` of the trainer come from."""
+    assert "dtype" not in loader_arguments(gn.preset("t4"), "folder", GPUS["t4"], use_vllm=True)
+    source = installed_source(LLAMA)
+    assert "SUPPORTS_BFLOAT16 = is_bfloat16_supported()" in source
+    assert "dtype = torch.float16 if not SUPPORTS_BFLOAT16 else torch.bfloat16" in source
+    for name, gpu in GPUS.items():
+        arguments = gn.effective_settings(gn.preset(name), name).arguments
+        assert arguments["bf16"] is (gpu.compute_capability >= (8, 0))
+        assert arguments["fp16"] is not arguments["bf16"]
+        wanted = gn.preset(name, dtype="float32")
+        assert str(loader_arguments(wanted, "folder", gpu, use_vllm=False)["dtype"]) == "torch.float32"
+        arguments = gn.effective_settings(wanted, name).arguments
+        assert arguments["fp16"] is arguments["bf16"] is False
+
+
+def installed_source(file: str) -> str:
+    return source_of(file).read_text()
+
+
+def test_what_unsloth_says_of_models_is_what_the_kit_says() -> None:
+    assert constant_of(LOADER, "VLLM_UNSUPPORTED_MODEL_TYPES") == vllm.UNSUPPORTED_TYPES
+    assert constant_of(LOADER, "VLLM_NEEDS_SM80_MODEL_TYPES") == vllm.NEEDS_CAPABILITY_8
+    assert set(vllm.SUPPORTED_IMAGE_TYPES) == set(constant_of("unsloth/models/vision.py", "VLLM_SUPPORTED_VLM"))
+
+
+# What is installed, as in package metadata; each case changes one thing.
+INSTALLED = {
+    "vllm": "0.31.0", "torch": "2.13.0+cu130", "transformers": "5.17.0", "trl": "1.15.0", "vllm-bnb-plugin": "0.0.3",
+}  # fmt: skip
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch):
+    """Sets what is installed; vLLM's own needs are those of its wheel."""
+
+    def installed(**changes: str | None) -> None:
+        found = {**INSTALLED, **{name.replace("_", "-"): version for name, version in changes.items()}}
+
+        def version(package: str) -> str:
+            if found.get(package) is None:
+                raise importlib.metadata.PackageNotFoundError(package)
+            return found[package]
+
+        real = importlib.metadata.requires
+        monkeypatch.setattr(importlib.metadata, "version", version)
+        monkeypatch.setattr(
+            importlib.metadata, "requires", lambda name: FACTS["requires"] if name == "vllm" else real(name)
+        )
+        monkeypatch.setattr(vllm, "vllm_problem", lambda: None)
+
+    installed()
+    return installed
+
+
+@pytest.mark.parametrize("name", ["t4", "l4", "a100", "h100"])
+def test_nothing_is_in_the_way_with_the_pins(machine, name: str) -> None:
+    assert vllm_obstacle(gn.preset(name), GPUS[name]) is None
+
+
+@pytest.mark.parametrize(
+    ("installed", "changes", "gpu", "reason", "fix"),
+    [
+        ({"vllm": None}, {}, "t4", "not installed", "pip install -r requirements-gpu.txt"),
+        ({"torch": "2.11.0+cu128"}, {}, "t4", r"torch ==2.13.0, and 2.11.0\+cu128", "requirements-gpu.txt"),
+        ({"transformers": "5.18.1"}, {}, "t4", "transformers .*5.18.1 is installed", "requirements-gpu.txt"),
+        ({"vllm": "0.33.0"}, {}, "t4", r"trl 1.15.0 works with vLLM .*0.31.0.*0.33.0", "requirements-gpu.txt"),
+        ({"vllm_bnb_plugin": None}, {}, "t4", "4-bit weights only with", "pip install --no-deps vllm-bnb-plugin"),
+        ({}, {}, P100, "compute capability 7.0, and Tesla P100-PCIE-16GB has 6.0", "fast_inference=False"),
+        ({}, {}, Gpu("NVIDIA GB10", 119.0, (12, 1)), "DGX Spark", "fast_inference=False"),
+        ({}, {}, None, "needs a GPU", "fast_inference=False"),
+        ({}, {"fast_inference": False}, "t4", "off", "fast_inference=True"),
+        ({}, {"temperature": 2.5}, "t4", "temperature", "temperature=2.0"),
+    ],
+)
+def test_each_obstacle_has_its_reason_and_its_fix(machine, installed, changes, gpu, reason, fix) -> None:
+    machine(**installed)
+    found = vllm_obstacle(gn.preset("t4", **changes), GPUS[gpu] if isinstance(gpu, str) else gpu)
+    assert found is not None
+    assert re.search(reason, found.reason), found.reason
+    assert fix in found.fix
+
+
+def test_16_bit_needs_no_bitsandbytes_in_vllm(machine) -> None:
+    machine(vllm_bnb_plugin=None)
+    assert vllm_obstacle(gn.preset("h100"), GPUS["h100"]) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "gpu", "reason"),
+    [
+        ({"model_type": "gpt_oss"}, "h100", "gpt_oss"),
+        ({"model_type": "gemma4", "text_config": {"model_type": "gemma4_text"}}, "t4", "capability 8.0"),
+        ({"model_type": "llava", "vision_config": {"depth": 2}}, "a100", "a model of images"),
+        ({"model_type": "t5", "is_encoder_decoder": True}, "a100", "encoder-decoder"),
+        ({"model_type": "other", "auto_map": {"AutoModel": "x.py"}}, "a100", "code of its own"),
+        ({"model_type": "llama", "max_position_embeddings": 300}, "t4", "512 tokens are longer than the model's 300"),
+    ],
+)
+def test_models_that_vllm_does_not_run_are_known_before_loading(machine, tmp_path, config, gpu, reason) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert reason in vllm_obstacle(gn.preset("t4"), GPUS[gpu], str(tmp_path)).reason
+    for good in ({"model_type": "qwen2"}, {"model_type": "gemma3", "vision_config": {"depth": 2}}):
+        (tmp_path / "config.json").write_text(json.dumps(good))
+        assert vllm_obstacle(gn.preset("t4"), GPUS[gpu], str(tmp_path)) is None
+
+
+def test_a_vllm_that_does_not_load_is_an_obstacle_with_its_words(machine, monkeypatch) -> None:
+    """That the import is tried in another process is tested with the preflight (machine/test_checks.py)."""
+    words = "ImportError: /site-packages/vllm/_C.abi3.so: undefined symbol: _ZN5torch3jit17parseSchemaOrNameERKSsb"
+    monkeypatch.setattr(vllm, "vllm_problem", lambda: words)
+    found = vllm_obstacle(gn.preset("t4"), GPUS["t4"])
+    assert words in found.reason and "requirements-gpu.txt" in found.fix
+    assert vllm_obstacle(gn.preset("t4"), GPUS["t4"], try_import=False) is None
+
+
+# --- load_model itself, with Unsloth's loader replaced ---
+
+
+class FakeVllm:
+    """As much of an engine as loading looks at."""
+
+    def __init__(self, longest: int = 32_768) -> None:
+        model = types.SimpleNamespace(max_model_len=longest)
+        self.llm_engine = types.SimpleNamespace(vllm_config=types.SimpleNamespace(model_config=model))
+        self.slept: list[int] = []
+
+    def sleep(self, level: int) -> None:
+        self.slept.append(level)
+
+
+@dataclass
+class FakeLoader:
+    """Records calls; its parameters are those of the installed source, so a renamed argument is an error here."""
+
+    engine: FakeVllm | None = None
+    error: Exception | None = None
+
+    def __post_init__(self) -> None:
+        self.calls: list[dict] = []
+
+    def from_pretrained(self, **arguments):
+        assert set(arguments) <= set(parameters_of(LOADER, "FastLanguageModel.from_pretrained"))
+        self.calls.append(arguments)
+        if arguments.get("fast_inference") and self.error is not None:
+            raise self.error
+        model = types.SimpleNamespace()
+        if arguments.get("fast_inference") and self.engine is not None:
+            model.vllm_engine = self.engine
+        return model, types.SimpleNamespace()
+
+    def get_peft_model(self, model, **arguments):
+        assert set(arguments) <= set(parameters_of(LLAMA, "FastLlamaModel.get_peft_model"))
+        return model
+
+
+@pytest.fixture
+def on_a_gpu(machine, monkeypatch, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    monkeypatch.setattr(models, "find_gpu", lambda: GPUS["t4"])
+    monkeypatch.setattr(models, "_said", set())
+    monkeypatch.setattr(models, "_engine", None)
+
+    def load(loader: FakeLoader, **changes):
+        import unsloth
+
+        monkeypatch.setattr(unsloth, "FastLanguageModel", loader)
+        return gn.load_model(gn.preset("t4", model=str(tmp_path), **changes))
+
+    return load
+
+
+def test_with_vllm_the_model_says_so(on_a_gpu) -> None:
+    loader = FakeLoader(engine=FakeVllm())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model, tokenizer = on_a_gpu(loader)
+    assert loader.calls[0]["fast_inference"] is True
+    assert has_engine(model) and str(generation_of(model)) == "vLLM 0.31.0"
+    assert tokenizer.padding_side == "left"
+
+
+def test_a_second_model_does_not_start_a_second_engine(on_a_gpu, monkeypatch) -> None:
+    """In standby vLLM asserts that there is one in a process; the memory of the first would be held as well."""
+    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "1")
+    loader = FakeLoader(engine=FakeVllm())
+    first, _ = on_a_gpu(loader)
+    with pytest.warns(UserWarning, match="in this kernel already.*What to do: go on with that model, or restart"):
+        second, _ = on_a_gpu(loader)
+    assert has_engine(first) and "fast_inference" not in loader.calls[-1] and not has_engine(second)
+    assert first.vllm_engine.slept == [1], "asleep it leaves the second one room"
+    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "0")
+    assert has_engine(on_a_gpu(loader)[0])
+    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "1")
+    loader.engine = first = None
+    assert models.engine_obstacle() is None, "nobody holds it any more"
+
+
+def test_an_engine_with_less_room_than_asked_for_is_noticed(on_a_gpu) -> None:
+    with pytest.warns(UserWarning, match=r"sequences of 384 tokens, and .* may be 512.*max_completion_length=128"):
+        on_a_gpu(FakeLoader(engine=FakeVllm(longest=384)))
+    source = installed_source("unsloth_zoo/vllm_utils.py")
+    assert "max_seq_length = _fit_max_seq_length_to_kv_cache(" in source
+    assert re.search(r"max_model_len\s*= max_seq_length", source)
+    # Where the engine's own configuration is read by Unsloth, too.
+    assert "self.llm.llm_engine.vllm_config.model_config" in installed_source("unsloth/models/rl_replacements.py")
+
+
+def test_a_gpu_that_only_torch_sees_is_refused(on_a_gpu, monkeypatch) -> None:
+    import torch
+
+    monkeypatch.setattr(models, "find_gpu", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "AMD Instinct MI300X")
+    loader = FakeLoader()
+    with pytest.raises(gn.machine.EnvironmentProblem, match="MI300X, of which nvidia-smi does not tell"):
+        on_a_gpu(loader)
+    assert loader.calls == []
+
+
+def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, machine) -> None:
+    machine(vllm=None)
+    loader = FakeLoader()
+    with pytest.warns(UserWarning, match="vLLM is not installed. What to do: pip install -r requirements-gpu.txt"):
+        model, _ = on_a_gpu(loader)
+    assert "fast_inference" not in loader.calls[0] and not has_engine(model)
+    assert str(generation_of(model)).startswith("Unsloth's own generation; not vLLM: vLLM is not installed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        on_a_gpu(loader)
+
+
+def test_an_engine_that_does_not_start_is_not_the_end(on_a_gpu) -> None:
+    loader = FakeLoader(error=RuntimeError("Engine core initialization failed. See root cause above."))
+    with pytest.warns(UserWarning, match="vLLM did not start .RuntimeError: Engine core initialization failed"):
+        model, _ = on_a_gpu(loader)
+    assert [call.get("fast_inference", False) for call in loader.calls] == [True, False]
+    assert "did not start" in generation_of(model).reason
+
+
+def test_an_engine_built_for_another_torch_is_not_the_end_either(on_a_gpu) -> None:
+    loader = FakeLoader(error=ImportError("vllm/_C.abi3.so: undefined symbol: _ZN5torch3jit17parseSchemaOrNameERKSsb"))
+    with pytest.warns(UserWarning, match=r"did not start .ImportError.*undefined symbol.*pip install -r requirements"):
+        model, _ = on_a_gpu(loader)
+    assert generation_of(model).path == "unsloth"
+    with pytest.raises(gn.machine.EnvironmentProblem, match="driver"):  # no load works with that one
+        on_a_gpu(FakeLoader(error=RuntimeError("The NVIDIA driver on your system is too old (found version 12020).")))
+
+
+def test_an_engine_that_unsloth_leaves_out_is_noticed(on_a_gpu) -> None:
+    with pytest.warns(UserWarning, match="Unsloth does not run this model in vLLM"):
+        model, _ = on_a_gpu(FakeLoader(engine=None))
+    assert generation_of(model).path == "unsloth"
+
+
+def test_out_of_memory_while_loading_names_the_setting(on_a_gpu) -> None:
+    error = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 14.56 GiB")
+    loader = FakeLoader(error=error)
+    with pytest.raises(gn.machine.EnvironmentProblem, match=r"while loading.*gpu_memory_utilization=0.66"):
+        on_a_gpu(loader)
+    assert len(loader.calls) == 1, "a second try would meet the memory that the first one holds"
+    with pytest.raises(gn.machine.EnvironmentProblem, match=r"while loading.*load_in_4bit=True"):
+        on_a_gpu(FakeLoader(error=error), load_in_4bit=False)
+
+
+def test_not_asked_for_it_is_not_missed(on_a_gpu) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model, _ = on_a_gpu(FakeLoader(), fast_inference=False)
+    assert generation_of(model) == Generation("unsloth")
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_standby_is_asked_for_before_the_import_and_only_with_vllm(is_installed: bool, monkeypatch) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(unsloth_first, "find_gpu", lambda: GPUS["t4"])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: is_installed or None if n == "vllm" else real(n))
+    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "")  # so that what the import sets is taken back afterwards
+    monkeypatch.delenv("UNSLOTH_VLLM_STANDBY")
+    unsloth_first.import_unsloth()
+    assert os.environ.get("UNSLOTH_VLLM_STANDBY") == ("1" if is_installed else None)
+    assert os.environ["UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE"] == "1", "the share is that of the settings"
+    # Unsloth reads it in these two places, the first while it is imported.
+    assert "UNSLOTH_VLLM_STANDBY" in installed_source("unsloth_zoo/__init__.py")
+    assert 'os.getenv("UNSLOTH_VLLM_STANDBY", "0")' in installed_source("unsloth_zoo/vllm_utils.py")
+
+
+def test_the_trainer_uses_an_engine_only_if_the_model_has_one(tmp_path) -> None:
+    from grpo_nb.training import trainer
+
+    settings, gpu = gn.preset("t4"), GPUS["t4"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "find_gpu", lambda: gpu)
+        patch.setattr("grpo_nb.models.unsloth.find_gpu", lambda: gpu)
+        for has_one in (True, False):
+            model = types.SimpleNamespace(vllm_engine=object() if has_one else None)
+            arguments = trainer.grpo_arguments(settings, {"r": 1.0}, tmp_path, model)
+            assert arguments.get("use_vllm", False) is has_one
+
+
+def test_unsloth_takes_the_frozen_adapter_out_of_trls_trainer() -> None:
+    """Its own pattern on TRL's own source; what the kit says of the KL on a GPU rests on it."""
+    patterns = set()
+    for node in ast.walk(ast.parse(installed_source("unsloth/models/rl.py"))):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and r"elif is_peft_model\(model\)" in node.value
+        ):
+            patterns.add(node.value)
+    (pattern,) = patterns
+    trl = installed_source("trl/trainer/grpo_trainer.py")
+    assert 'model.add_adapter("ref"' in trl
+    assert 'model.add_adapter("ref"' not in re.sub(pattern, "", trl, flags=re.DOTALL)
+
+
+def test_on_a_gpu_the_record_says_what_kl_is_measured_to(monkeypatch) -> None:
+    model, settings = lora_model(), gn.preset("cpu")  # small_models gives its adapter numbers: it is a trained one
+    assert run_info.reference_of(model, settings, "start") == run_info.START_ADAPTER
+    monkeypatch.setattr(run_info, "find_gpu", lambda: GPUS["t4"])
+    with pytest.warns(UserWarning, match="held to the base model"):
+        assert run_info.reference_of(model, settings, "start") == run_info.BASE_MODEL
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert run_info.reference_of(model, settings, "base") == run_info.BASE_MODEL
+        assert run_info.reference_of(model, settings.replace(beta=0.0), "start") == run_info.BASE_MODEL
+
+
+def test_a_run_says_what_generated(tiny_run: gn.runs.Run) -> None:
+    assert gn.open_run(tiny_run.path).info["generation"] == "the kit's rollout on a CPU"
+    assert str(VllmObstacle("a reason", "a fix")) == "a reason (a fix)"

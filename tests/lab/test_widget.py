@@ -1,0 +1,493 @@
+"""The reward lab without a browser, driven as a front end drives it: values set, buttons clicked.
+
+Runs without torch too, and is: `lab/test_old_widgets.py` runs this file with the ipywidgets and IPython that Colab has.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.checks import check_rewards, read_cases
+from grpo_nb.lab.numbers import prompt_text, where
+from grpo_nb.rewards import (
+    clipped,
+    combined,
+    correctness,
+    incremental_format,
+    json_format,
+    minimum_length,
+    think_format,
+    xml_format,
+    xml_tags,
+)
+from grpo_nb.rewards.base import spans
+from grpo_nb.rewards.scores import group_advantages, score
+from grpo_nb.tasks.formats import boxed, hashes, xml
+from grpo_nb.tasks.task import Task
+
+RIGHT, WRONG = "<reasoning>\nr\n</reasoning>\n<answer>\n23\n</answer>", "<answer>99</answer>"
+
+
+def make_rows(count: int = 5, **more: Any) -> list[dict[str, Any]]:
+    return [
+        {"prompt": [{"role": "user", "content": f"What is {a} + 3?"}], "question": f"What is {a} + 3?",
+         "answer": str(a + 3), **more} for a in range(20, 20 + count)
+    ]  # fmt: skip
+
+
+class Brevity:
+    """A reward of the user's that counts its calls and fails on empty text."""
+
+    __name__ = "brevity"
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, completions: list, **columns: Any) -> list[float]:
+        self.calls += 1
+        return [1 / len(c[0]["content"]) for c in completions]
+
+
+@pytest.fixture
+def task() -> Task:
+    return Task("sums", xml(), make_rows(), make_rows(1))
+
+
+@pytest.fixture
+def lab(task: Task, tmp_path: Path) -> gn.RewardLab:
+    return gn.RewardLab([correctness(), xml_format(), Brevity()], task, cases=tmp_path / "cases.jsonl")
+
+
+def shown_scores(lab: gn.RewardLab) -> list[list[str]]:
+    """The numbers in the table of scores, line by line."""
+    lines = re.findall(r"<tr data-completion=.*?</tr>", lab._table.value, re.DOTALL)
+    return [[html.unescape(c) for c in re.findall(r'<td class="gn-number[^>]*>(.*?)</td>', line)] for line in lines]
+
+
+def html_views(widget: Any) -> list[str]:
+    """What stands in every view of the lab, however deep."""
+    own = [widget.value] if type(widget).__name__ == "HTML" else []
+    return own + [value for child in getattr(widget, "children", ()) for value in html_views(child)]
+
+
+def said_code(view: Any) -> list[str]:
+    return [
+        html.unescape(line) for line in re.findall(r"<div class=\"gn-code\">.*?<pre>(.*?)</pre>", view.value, re.DOTALL)
+    ]
+
+
+def execute(line: str, **names: Any) -> Any:
+    """Run a line as a cell: return what its last expression is."""
+    *first, last = line.split("; ", 1)
+    names["gn"] = gn
+    for statement in first:
+        exec(statement, names)
+    try:
+        return eval(last, names)
+    except SyntaxError:
+        exec(last, names)
+        return names.get("completions")
+
+
+def test_it_begins_with_a_right_and_a_wrong_completion(lab: gn.RewardLab) -> None:
+    assert "23" in lab.completions[0] and "23" not in lab.completions[1]
+    assert lab.scores.values["correctness"] == (1.0, 0.0)
+    assert lab._errors.value == ""
+
+
+def test_the_table_holds_the_numbers_of_scoring(lab: gn.RewardLab, task: Task) -> None:
+    texts = [RIGHT, WRONG, "no tags at all"]
+    lab.completions = texts
+    scores = score([correctness(), xml_format(), Brevity()], texts, task.train[0])
+    advantages = group_advantages(scores.totals, 3)
+    assert shown_scores(lab) == [
+        [f"{v:.4g}" for v in values.values()] + [f"{total:.4g}", f"{advantage:+.3f}"]
+        for values, total, advantage in zip(scores, scores.totals, advantages, strict=True)
+    ]
+    assert lab.advantages == advantages and lab.scores.totals == scores.totals
+
+
+def test_writing_adding_and_removing(lab: gn.RewardLab) -> None:
+    lab._entries.children[0].box.value = WRONG
+    assert lab.scores.values["correctness"] == (0.0, 0.0)
+    before = lab._entries.children
+    lab._add_button.click()
+    assert lab._entries.children[:2] == before, "boxes that are there stay as they are on the page"
+    lab._entries.children[2].box.value = RIGHT
+    assert lab.completions[0] == WRONG and lab.scores.values["correctness"] == (0.0, 0.0, 1.0)
+    lab._entries.children[0].remove.click()
+    assert len(shown_scores(lab)) == 2 and lab.completions[1] == RIGHT
+    lab._entries.children[0].remove.click()
+    assert lab.completions == [RIGHT] and "nothing to be compared with" in lab._table.value
+    assert lab._entries.children[0].remove.disabled, "the last completion must stay"
+
+
+def test_a_group_without_spread_is_named(lab: gn.RewardLab) -> None:
+    lab.completions = [RIGHT, RIGHT]
+    assert "GRPO learns nothing from this group" in lab._table.value and lab.advantages == [0.0, 0.0]
+
+
+def test_another_row(lab: gn.RewardLab, task: Task) -> None:
+    lab._row.value = 3
+    assert lab.row == task.train[3] and "26" in lab.completions[0], "untouched examples follow the row"
+    assert "What is 23 + 3?" in lab._row_view.value
+    lab._entries.children[0].box.value = "<answer>24</answer>"
+    lab._row.value = 1
+    assert lab.completions[0] == "<answer>24</answer>" and lab.scores.values["correctness"][0] == 1.0
+    assert "your completions stayed" in lab._status.value
+    lab._example_button.click()
+    assert "24" in lab.completions[0] and len(lab.completions) == 2
+
+
+def test_weights_move_totals_without_calling_a_reward(task: Task) -> None:
+    brevity = Brevity()
+    lab = gn.RewardLab([correctness(), brevity], task)
+    lab.completions = ["a" * 10, RIGHT]
+    calls, before = brevity.calls, lab.advantages
+    lab._weights.boxes["correctness"].value = 0.0
+    lab._weights.boxes["brevity"].value = 4.0
+    assert brevity.calls == calls
+    assert lab.scores.totals == (4.0 * 0.1, 4.0 / len(RIGHT))
+    assert lab.advantages == group_advantages(lab.scores.totals, 2) and lab.advantages[0] > 0 > before[0]
+    assert shown_scores(lab)[0][-2:] == ["0.4", f"{lab.advantages[0]:+.3f}"]
+    lab._reset_button.click()
+    assert lab.weights == {"correctness": 2.0, "brevity": 1.0} and lab.advantages == before
+    assert brevity.calls == calls
+    lab._score_button.click()
+    assert brevity.calls > calls
+
+
+def test_everything_written_by_others_is_escaped(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+
+    def raises(completions: list, **columns: Any) -> list[float]:
+        raise RuntimeError(evil)
+
+    raises.__name__ = evil
+    rows = make_rows(note=evil)
+    rows[0]["question"] = rows[0]["prompt"][0]["content"] = rows[0]["answer"] = evil
+    lab = gn.RewardLab([correctness(), raises], rows, cases=tmp_path / f"{'<b>'}.jsonl")
+    lab.completions = [f"<answer>{evil}</answer>", evil]
+    lab._probes.run_button.click()
+    lab._cases.label.value = evil
+    lab._cases.keep_button.click()
+    views = [*html_views(lab), lab._repr_mimebundle_()["text/html"]]
+    assert len(views) >= 16 and sum("alert(1)" in view for view in views) >= 8
+    for view in views:
+        assert "<script" not in view and "<img" not in view and "<b>.jsonl" not in view
+        assert "alert(1)" not in view or "&lt;script&gt;" in view
+
+
+def test_a_reward_that_raises_is_shown_and_the_lab_goes_on(lab: gn.RewardLab) -> None:
+    lab.completions = [RIGHT, "", WRONG]
+    panel = html.unescape(lab._errors.value)
+    assert "The reward brevity failed" in panel and "on completion 2: <code>''</code>" in panel
+    assert "ZeroDivisionError: division by zero" in panel and 'return [1 / len(c[0]["content"])' in panel
+    table = shown_scores(lab)
+    assert table[1][2:] == ["failed", "none", "none"] and table[0][0] == "1" and table[2][0] == "0"
+    assert "a trainer would stop there" in lab._table.value
+    lab._entries.children[1].box.value = "something"
+    assert lab._errors.value == "" and "failed" not in lab._table.value
+
+
+def test_what_scoring_itself_refuses_is_shown_too(task: Task) -> None:
+    def wants_a_column(completions: list, colour: list, **columns: Any) -> list[float]:
+        return [1.0 for _ in completions]
+
+    lab = gn.RewardLab(wants_a_column, task)
+    assert "missing 1 required" in html.unescape(lab._errors.value) and shown_scores(lab)[0][0] == "failed"
+
+
+def test_a_reward_that_never_returns_is_stopped(task: Task) -> None:
+    def waits(completions: list, **columns: Any) -> list[float]:
+        threading.Event().wait(60)
+        return [0.0 for _ in completions]
+
+    start = time.monotonic()
+    lab = gn.RewardLab([correctness(), waits], task, seconds_per_call=0.3)
+    assert time.monotonic() - start < 20
+    assert "TimeoutError" in lab._errors.value and "Not scored" in lab._table.value and lab.scores is None
+    lab.update(correctness())
+    assert lab._errors.value == "" and lab.scores.totals == (2.0, 0.0)
+
+
+def test_an_edited_reward_scores_the_same_completions(lab: gn.RewardLab) -> None:
+    lab.completions = [RIGHT, WRONG]
+    lab._weights.boxes["correctness"].value = 5.0
+
+    def brevity(completions: list, **columns: Any) -> list[float]:
+        return [-1.0 for _ in completions]
+
+    lab.rewards = [correctness(), brevity]
+    assert lab.completions == [RIGHT, WRONG]
+    assert lab.scores.values == {"correctness": (1.0, 0.0), "brevity": (-1.0, -1.0)}
+    assert lab.weights == {"correctness": 5.0, "brevity": 1.0}, "a weight that was moved stays"
+    lab.update([correctness(weight=3.0), brevity])
+    assert lab.weights["correctness"] == 3.0, "unless the code now says another"
+    with pytest.raises(ValueError, match="brevity"):
+        lab.rewards = [brevity, brevity]
+    assert len(lab.rewards) == 2 and lab.scores.totals == (2.0, -1.0), "refused rewards change nothing"
+
+
+def test_what_cannot_work_is_refused(task: Task) -> None:
+    with pytest.raises(ValueError, match="no rows"):
+        gn.RewardLab(correctness(), [])
+    with pytest.raises(ValueError, match="empty"):
+        gn.RewardLab([], task)
+    with pytest.raises(ValueError, match="tokenizer"):
+        gn.RewardLab(correctness(), task, object())
+    lab = gn.RewardLab(correctness(), task)
+    for wrong in ([], "text", ["\ud800"]):
+        with pytest.raises(ValueError):
+            lab.completions = wrong
+    with pytest.raises(ValueError, match="between 0 and 4"):
+        lab.row_number = 5
+    with pytest.raises(ValueError, match="correctnes"):
+        lab.weights = {"correctnes": 1.0}
+
+
+def test_rows_without_gold_answer_can_be_scored_but_not_probed() -> None:
+    lab = gn.RewardLab(minimum_length(10), [{"question": "Tell me a story."}])
+    assert lab._errors.value == "" and lab.completions == [""]
+    lab.completions = ["Once upon a time"]
+    assert lab._errors.value == "" and lab.scores.values == {"minimum_length": (0.4,)}
+    lab._probes.run_button.click()
+    assert "no gold answer" in lab._errors.value and lab.report is None
+
+
+def test_without_a_model_sampling_says_why(lab: gn.RewardLab) -> None:
+    assert lab._sample_button.disabled and lab._size.disabled
+    assert "the lab was given no model" in lab._sample_code.value
+    lab._sample_button.click()
+    assert "there is no model" in lab._errors.value and len(lab.completions) == 2
+
+
+def test_probes_on_the_row(lab: gn.RewardLab) -> None:
+    lab.rewards = [correctness(), xml_format()]
+    lab._probes.run_button.click()
+    assert lab.probes.summary.startswith("PASS: ") and "PASS: " in lab._probes.table.value
+    assert lab.report.ok, repr(lab.report)
+    assert "check_rewards on this row: PASS" in lab._probes.report_view.value
+    lab._row.value = 1
+    assert lab._probes.table.value == lab._probes.report_view.value == "", "what was said of another row must go"
+
+
+def test_the_rewards_are_called_once_for_both_tables(task: Task) -> None:
+    alone, brevity = Brevity(), Brevity()
+    check_rewards([alone], [task.train[0]], format=task.format)
+    lab = gn.RewardLab([brevity], task)
+    before = brevity.calls
+    lab._probes.run_button.click()
+    assert brevity.calls - before == alone.calls and lab.probes.lines and "brevity" in lab._probes.table.value
+
+
+def test_probes_find_a_hole(lab: gn.RewardLab) -> None:
+    def contains(completions: list, answer: list, **columns: Any) -> list[float]:
+        return [float(a in c[0]["content"]) for c, a in zip(completions, answer, strict=True)]
+
+    lab.rewards = [contains]
+    lab._probes.run_button.click()
+    failed = {
+        line.probe.kind for line in lab.probes.lines if line.verdict == "fail: paid like the right answer by contains"
+    }
+    assert {"hedge", "gold in reasoning only", "every candidate"} <= failed
+    assert [line.verdict[:4] for line in lab.probes.lines][: len(failed)] == ["fail"] * len(failed), "failures first"
+    assert {f.kind for f in lab.report.of("contains")} >= {"several answers", "answer outside the slot"}
+    assert "FAIL: " in lab._probes.table.value and "paid like the right answer by contains" in lab._probes.table.value
+
+
+def test_a_kept_case_is_run_by_check_rewards(lab: gn.RewardLab, task: Task) -> None:
+    path = Path(lab._cases.file.value)
+    lab.completions = [RIGHT, WRONG]
+    lab._cases.completion.value = 1
+    assert lab._cases.expected.value == 0.0, "the present score is suggested"
+    lab._cases.label.value = "wrong but short"
+    lab._cases.keep_button.click()
+    assert "PASS: all 1 cases are met" in lab._cases.result.value
+    lab._cases.expected.value = 0.25
+    lab._cases.keep_button.click()
+    assert "FAIL: 1 of 2 cases are not met" in lab._cases.result.value
+    (first, second) = read_cases(path)
+    assert first == {
+        "reward": "correctness", "label": "wrong but short", "completion": WRONG, "expected": 0.0, "columns": task.train[0]
+    }  # fmt: skip
+    assert second["expected"] == 0.25
+    findings = [f for f in check_rewards([correctness()], task, cases=path).findings if f.kind == "case"]
+    assert len(findings) == 1 and "must score 0.25, is 0" in findings[0].what
+    assert "wrong but short" in lab._cases.table.value and "2 kept in" in lab._cases.table.value
+    lab._probes.run_button.click()
+    assert any(f.kind == "case" for f in lab.report.findings), "the probes run the cases too"
+
+
+def test_a_case_of_no_opinion_and_a_broken_file(lab: gn.RewardLab, tmp_path: Path) -> None:
+    lab._cases.none.value = True
+    assert lab._cases.expected.disabled
+    lab._cases.keep_button.click()
+    assert json.loads(Path(lab._cases.file.value).read_text())["expected"] is None
+    assert "FAIL: 1 of 1" in lab._cases.result.value
+    (tmp_path / "broken.jsonl").write_text("no json\n")
+    lab._cases.file.value = str(tmp_path / "broken.jsonl")
+    assert "JSONDecodeError" in lab._errors.value
+    lab._cases.file.value = str(tmp_path / "nowhere" / "cases.jsonl")
+    lab._cases.keep_button.click()
+    assert "FileNotFoundError" in lab._errors.value
+    lab._score_button.click()
+    assert lab._errors.value == "" and lab.scores.totals[0] > 2
+
+
+@pytest.mark.parametrize("is_task", [True, False])
+def test_every_line_of_code_gives_what_its_view_shows(is_task: bool, task: Task, tmp_path: Path) -> None:
+    rewards, source = [correctness(), xml_tags()], task if is_task else make_rows()
+    lab = gn.RewardLab(rewards, source, cases=tmp_path / "cases.jsonl")
+    lab._row.value = 2
+    lab.completions = ["<answer>25</answer>", 'it\'s "5"\n\\boxed{}', "x" * 30]
+    names = {"rewards": rewards, "task": source, "lab": lab}
+    assert execute(*said_code(lab._row_code), **names) is None
+    assert execute(*said_code(lab._table_code), **names).totals == lab.scores.totals
+    lab._weights.boxes["xml_tags"].value = 7.0
+    assert execute(*said_code(lab._weights_code), **names) == lab.advantages
+    assert execute(*said_code(lab._cards_code), **names) == spans(rewards[0], lab.completions[0]) != ()
+    lab._marked.value = "the reward xml_tags"
+    assert len(execute(*said_code(lab._cards_code), **names)) == 2
+    lab._cases.keep_button.click()
+    keep, run = said_code(lab._cases.code)
+    execute(keep, **names)
+    kept = read_cases(lab._cases.file.value)
+    assert len(kept) == 2 and kept[0] == kept[1]
+    assert not [f for f in execute(run, **names).findings if f.kind == "case"]
+    lab._probes.run_button.click()
+    probe, check = said_code(lab._probes.code)
+    assert execute(probe, **names) == lab.probes
+    assert execute(check, **names).findings == lab.report.findings
+    lab.completions = ["long " * 1000, ""]
+    (line,) = said_code(lab._table_code)
+    assert len(line) < 300 and execute(line, **names).totals == lab.scores.totals
+
+
+def test_code_after_a_failure_and_after_an_update(lab: gn.RewardLab, task: Task) -> None:
+    rewards = [correctness(), xml_format(), Brevity()]
+    lab.completions = [RIGHT, ""]
+    failed = execute(*said_code(lab._table_code), rewards=rewards, task=task, lab=lab)
+    assert failed.totals[0] == lab.scores.totals[0] and math.isnan(failed.totals[1])
+    lab.update((xml_format(),))
+    found = execute(*said_code(lab._table_code), rewards=rewards, task=task, lab=lab)
+    assert list(found.values) == ["xml_format"], "not the list of before"
+
+
+def test_code_uses_the_names_of_the_notebook(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Shell:
+        user_ns: ClassVar[dict[str, Any]] = {}
+
+    mine = [correctness()]
+    Shell.user_ns = {"_": mine, "my_rewards": mine, "sums": task}
+    monkeypatch.setattr("grpo_nb.lab.snippets.get_ipython", lambda: Shell)
+    lab = gn.RewardLab(mine, task)
+    assert "(my_rewards, " in said_code(lab._table_code)[0] and "sums.train[0]" in said_code(lab._table_code)[0]
+    Shell.user_ns["bench"] = lab
+    mine.append(xml_format())  # the lab has a list of its own
+    lab._score_button.click()
+    assert "(bench.rewards, " in said_code(lab._table_code)[0]
+
+
+BOTH = "<reasoning>a</reasoning><answer> 7 </answer>"
+
+
+@pytest.mark.parametrize(
+    ("reward", "text", "expected"),
+    [
+        (correctness(), BOTH, ["7"]),
+        (correctness(), BOTH + " no, 8", []),
+        (correctness(format=boxed()), r"so $\boxed{\frac{1}{2}}$.", [r"\frac{1}{2}"]),
+        (correctness(format=hashes()), "7 or 8\n#### 8\n", ["8"]),
+        (xml_tags(), BOTH, ["<reasoning>", "</reasoning>", "<answer>", "</answer>"]),
+        (xml_tags(), "<answer><answer>7</answer>", ["</answer>"]),
+        (xml_format(), "7", []),
+        (incremental_format(), "</answer>7<answer>", ["</answer>", "<answer>"]),
+        (think_format(), "<think>a</think><answer>7</answer>", ["<think>", "</think>"]),
+        (json_format(is_in_slot=True), '<answer>{"a": 1}</answer>', ['{"a": 1}']),
+        (json_format(), '{"a": 1}', ['{"a": 1}']),
+        (minimum_length(3), "so it is", ["so it is"]),
+        (clipped(correctness(), 0.0, 0.5), BOTH, ["7"]),
+        (combined([correctness(), xml_tags()], name="both"), "<answer>7</answer>", ["<answer>", "7", "</answer>"]),
+        (lambda completions, **columns: [0.0], "anything", ["anything"]),
+    ],
+)  # fmt: skip
+def test_spans(reward: Any, text: str, expected: list[str]) -> None:
+    assert [text[span.start : span.end] for span in spans(reward, text)] == expected
+
+
+def test_spans_of_a_function_with_a_format() -> None:
+    def mine(completions: list, **columns: Any) -> list[float]:
+        return [0.0 for _ in completions]
+
+    assert where(mine, BOTH) == "whole text"
+    mine.format = xml()
+    assert [span.what for span in spans(mine, BOTH)] == ["tag", "tag", "tag", "answer slot", "tag"]
+    assert where(mine, BOTH) == "4 tags, answer slot: 7" and where(mine, "") == "nothing found"
+
+
+def test_marks_in_the_cards(lab: gn.RewardLab) -> None:
+    lab.completions = [RIGHT, "<answer>99</answer>"]
+    first, second = re.findall(r'<div class="gn-card".*?</div>', lab._cards.value, re.DOTALL)
+    assert '<mark class="gn-earned" title="correctness: answer slot, +2">23</mark>' in first
+    assert '<mark class="gn-nothing" title="correctness: answer slot, +0">99</mark>' in second
+    lab._marked.value = "the reward brevity"
+    assert lab._cards.value.count("<mark") == 2 and "brevity: whole text" in lab._cards.value
+
+
+def test_the_prompt_is_shown_as_the_model_sees_it(task: Task) -> None:
+    class Tokenizer:
+        def apply_chat_template(self, messages: list, tokenize: bool, add_generation_prompt: bool) -> str:
+            assert not tokenize and add_generation_prompt
+            return "".join(f"<|{m['role']}|>{m['content']}" for m in messages) + "<|assistant|>"
+
+        def __call__(self, text: str, add_special_tokens: bool, verbose: bool) -> dict[str, list[int]]:
+            return {"input_ids": [ord(c) for c in text]}
+
+    def counts(completions: list, completion_ids: list, **columns: Any) -> list[float]:
+        return [float(len(ids)) for ids in completion_ids]
+
+    rewards, tokenizer = [counts], Tokenizer()
+    lab = gn.RewardLab(rewards, task, tokenizer=tokenizer)
+    assert "&lt;|user|&gt;What is 20 + 3?&lt;|assistant|&gt;" in lab._row_view.value
+    lab.completions = ["abc", "d"]
+    assert lab.scores.totals == (3.0, 1.0)
+    names = {"rewards": rewards, "task": task, "tokenizer": tokenizer}
+    assert execute(*said_code(lab._table_code), **names).totals == (3.0, 1.0)
+    assert prompt_text({"prompt": "plain"}, tokenizer) == "plain"
+
+
+def test_it_shows_itself_in_one_line(lab: gn.RewardLab) -> None:
+    lab.completions = [RIGHT]
+    assert repr(lab).startswith("RewardLab of correctness, xml_format, brevity: row 0 of 5, 1 completion(s), totals 3.")
+
+
+def test_pages_that_show_no_widgets_get_a_picture_of_it(lab: gn.RewardLab) -> None:
+    from IPython.core.formatters import DisplayFormatter
+
+    lab.completions = [RIGHT, "", WRONG]
+    shown, _ = DisplayFormatter().format(lab)
+    assert shown["application/vnd.jupyter.widget-view+json"]["model_id"] == lab.model_id, (
+        "where there are widgets, this"
+    )
+    assert shown["text/plain"] == repr(lab)
+    page = shown["text/html"]
+    for view in (lab._row_view, lab._errors, lab._table, lab._cards):
+        assert view.value and view.value in page
+    assert "What is 20 + 3?" in page and "ZeroDivisionError" in page and "<style>" in page
+    lab._row.value = 1
+    lab._probes.run_button.click()
+    page = DisplayFormatter().format(lab)[0]["text/html"]
+    assert "What is 21 + 3?" in page and lab._probes.table.value in page, "as it stands now"
+    lab.close()
+    assert "text/plain" in DisplayFormatter().format(lab)[0]

@@ -1,0 +1,400 @@
+"""Preflight finds what breaks an installation, on the machines described in tests/data/machines and on this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from grpo_nb.core import ChildError, EnvironmentProblem
+from grpo_nb.machine import checks, gpu, host, packages
+from grpo_nb.machine.checks import (
+    Check,
+    EnvironmentReport,
+    Machine,
+    check_environment,
+    check_machine,
+    check_torchvision,
+)
+from grpo_nb.machine.gpu import find_gpu, read_driver
+from grpo_nb.machine.packages import (
+    CompiledCache,
+    import_order_problem,
+    parse_torch_build,
+    read_compiled_cache,
+    read_torch_build,
+)
+
+MACHINES = sorted((Path(__file__).parent.parent / "data" / "machines").glob("*.json"))
+# A machine on which nothing is wrong; each file says what is different on its own.
+HEALTHY = {
+    "torch": "2.13.0", "transformers": "5.17.0", "trl": "1.15.0", "peft": "0.21.2", "accelerate": "1.15.0",
+    "datasets": "4.8.5", "bitsandbytes": "0.50.2", "unsloth": "2026.10.9", "unsloth_zoo": "2026.10.9", "vllm": "0.31.0",
+}  # fmt: skip
+TORCH_VERSION_PY = "__version__ = '2.13.0+cu130'\ndebug = False\ncuda: 'Optional[str]' = '13.0'\ngit_version = 'ab'\n"
+
+
+def answer(smi: dict[str, str]) -> Callable[[Sequence[str]], str]:
+    """What the `nvidia-smi` of a described machine answers."""
+
+    def ask(arguments: Sequence[str]) -> str:
+        if "fails" in smi:
+            raise ChildError("ended with 9", 9, smi["fails"].splitlines())
+        if not arguments:
+            return smi["header"]
+        if arguments[0] == "-L" or arguments[0] == "-q":
+            return smi.get("list" if arguments[0] == "-L" else "report", "")
+        if "memory.reserved" in arguments[0]:
+            if "more" not in smi:
+                raise ChildError("ended with 2", 2, ['Field "memory.reserved" is not a valid field'])
+            more = dict(line.split(", ", 1) for line in smi["more"].splitlines())
+            return "\n".join(f"{line}, {more[line.rsplit(', ', 1)[1]]}" for line in smi["gpus"].splitlines())
+        return smi["gpus" if arguments[0].startswith("--query-gpu") else "processes"]
+
+    return ask
+
+
+def described(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Machine:
+    data = dict(data)
+    commands = data.pop("commands", {})
+    monkeypatch.setattr("grpo_nb.machine.gpu._command_of", lambda pid: commands.get(str(pid), ""))
+    smi, build = data.pop("nvidia_smi", None), data.pop("torch_version_py", TORCH_VERSION_PY)
+    cache = data.pop("compiled_cache", None)
+    installed = {k: v for k, v in {**HEALTHY, **data.pop("installed", {})}.items() if v is not None}
+    defaults: dict[str, Any] = {"memory_gib": 24.0, "cores": 8, "free_disk_gb": 60.0, "run_root": "/home/me/runs"}
+    return Machine(
+        **{**defaults, **data, "python": tuple(data.get("python", (3, 12, 4))), "early": tuple(data.get("early", ()))},
+        installed=installed,
+        driver=read_driver(answer(smi), data.get("visible")) if smi else None,
+        torch_build=parse_torch_build(build),
+        compiled_cache=CompiledCache(**cache) if cache else None,
+    )
+
+
+@pytest.mark.parametrize("path", MACHINES, ids=lambda p: p.stem)
+def test_described_machines(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = json.loads(path.read_text())
+    report = check_machine(described(case["machine"], monkeypatch))
+    rows = {check.what: check for check in report.checks}
+    for what, (status, found, fix) in case["expect"].items():
+        row = rows.pop(what)
+        assert row.status == status, row
+        assert re.search(found, row.found) and re.search(fix, row.fix), row
+    assert {row.what: row for row in rows.values() if row.status != "ok"} == {}, "rows that the file does not expect"
+    is_problem = any(status == "problem" for status, _, _ in case["expect"].values())
+    assert report.is_ready is not is_problem
+    for check in report.checks:
+        assert check.status == "ok" or check.fix, f"{check.what}: a finding without a fix"
+    if is_problem:
+        with pytest.raises(EnvironmentProblem):
+            report.raise_problems()
+
+
+def test_a_healthy_machine_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = {"header": "Driver Version: 580.95.05  CUDA Version: 13.0", "gpus": "NVIDIA L4, 23034, 8.9, 22500, GPU-1"}
+    machine = described({"nvidia_smi": card | {"processes": ""}, "vllm_torch": "2.13.0"}, monkeypatch)
+    report = check_machine(machine)
+    assert report.verdict == "Ready.", repr(report)
+
+
+def check(name: str) -> Check:
+    return next(c for c in check_environment().checks if c.what == name)
+
+
+def test_this_machine_is_ready() -> None:
+    report = check_environment()
+    assert report.is_ready, repr(report)
+    report.raise_problems()
+    assert "Ready" in repr(report) and "<table>" in report._repr_html_()
+
+
+def test_it_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, grpo_nb as gn; gn.check_environment()\n"
+        "print(sorted({'torch', 'numpy', 'trl', 'transformers', 'unsloth', 'vllm', 'pandas'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_the_table_escapes_and_says_what_is_wrong() -> None:
+    report = EnvironmentReport(
+        [Check("a", "problem", "<script>", "do & so"), Check("b", "warning", "x", "y"), Check("c", "ok", "z")]
+    )
+    page = report._repr_html_()
+    assert "<script>" not in page and "&lt;script&gt;" in page and "do &amp; so" in page
+    assert report.verdict == "Not ready: 1 problem and 1 warning. Mend the problems first."
+    assert EnvironmentReport([Check("b", "warning", "x", "y")]).verdict == "Ready, with 1 warning to read."
+    with pytest.raises(EnvironmentProblem, match=r"^a: <script>. do & so$"):
+        report.raise_problems()
+
+
+@pytest.mark.parametrize(
+    ("torch", "vision", "status"),
+    [
+        ("2.13.0+cpu", None, "ok"),
+        ("2.13.0+cu130", "0.28.0+cu130", "ok"),
+        ("2.13.0", "0.28.0", "ok"),
+        ("2.13.0+cpu", "0.28.0+cu130", "problem"),
+        ("2.13.0", "0.25.0", "problem"),
+    ],
+)
+def test_a_wrong_torchvision_is_a_problem(torch: str, vision: str | None, status: str, monkeypatch) -> None:
+    fake = {"torch": torch, "torchvision": vision}
+    monkeypatch.setattr(checks, "installed_version", fake.get)
+    assert check_torchvision().status == status
+    report = check_machine(Machine(python=(3, 12, 0), installed={k: v for k, v in fake.items() if v}))
+    row = next(c for c in report.checks if c.what == "torchvision")
+    assert row.status == status
+    if status == "problem":
+        with pytest.raises(EnvironmentProblem, match="pip uninstall -y torchvision"):
+            report.raise_problems()
+
+
+def test_import_order() -> None:
+    assert import_order_problem(["os", "trl", "transformers"]) == "trl and transformers were imported before unsloth"
+    assert import_order_problem(["peft"]) == "peft was imported before unsloth"
+    assert import_order_problem(["unsloth", "trl"]) is None
+    assert import_order_problem(["os"]) is None
+
+
+def test_too_little_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(checks, "free_disk_bytes", lambda path: 10**9)
+    assert check("disk").status == "problem"
+    monkeypatch.setattr(host, "free_disk_bytes", lambda path: 10**9)
+    with pytest.raises(EnvironmentProblem, match=r"needs 5\.00 GB .* but 1\.00 GB are free"):
+        host.require_disk(tmp_path / "new" / "folder", 5 * 10**9, "The merged model")
+
+
+def test_versions_in_memory_are_read_from_the_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    stale = ModuleType("torchao")
+    stale.__version__ = "0.1.0"
+    monkeypatch.setitem(sys.modules, "torchao", stale)
+    assert packages.loaded_versions()["torchao"] == "0.1.0"
+
+
+def test_the_build_of_torch_is_read_without_importing_it() -> None:
+    import torch
+
+    build = read_torch_build()
+    assert build.version == torch.__version__
+    assert build.cuda == (tuple(map(int, torch.version.cuda.split("."))) if torch.version.cuda else None)
+
+
+def test_the_generated_trainers_name_their_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("UNSLOTH_COMPILE_LOCATION", raising=False)
+    assert read_compiled_cache(HEALTHY) is None
+    folder = tmp_path / "unsloth_compiled_cache"
+    folder.mkdir()
+    (folder / "notes.py").write_text("# nothing of unsloth\n")
+    fresh = '"""\n2026.10.9\n2026.10.9\n5.17.0\n1.15.0\n__UNSLOTH_VERSIONING__\n"""\n'
+    (folder / "UnslothGRPOTrainer.py").write_text(fresh)
+    assert read_compiled_cache(HEALTHY).versions == {}
+    (folder / "UnslothGRPOTrainer.py").write_text(fresh.replace("1.15.0", "1.14.0"))
+    assert read_compiled_cache(HEALTHY).versions["trl"] == "1.14.0"
+    assert not read_compiled_cache(HEALTHY).is_pinned
+    monkeypatch.setenv("UNSLOTH_COMPILE_OVERWRITE", "0")
+    assert read_compiled_cache(HEALTHY).is_pinned
+
+
+def test_unsloth_still_marks_its_files_so() -> None:
+    """The order of the four lines is unsloth_zoo's; read from its source, since writing one needs a model."""
+    import importlib.util
+
+    source = (Path(importlib.util.find_spec("unsloth_zoo").origin).parent / "compiler.py").read_text()
+    marked = re.search(r'versioning = \(\n\s*\'"""\\n\' \+ (.+?)\n    \)', source, re.DOTALL)[1]
+    assert re.findall(r"\{(\w+)_version\}", marked) == list(packages._CACHE_LINES)
+    assert packages._CACHE_MARK in marked
+
+
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [
+        ("hf_" + "a" * 34, "in HF_TOKEN"),
+        ("hf_" + "a" * 34 + "\n", "in HF_TOKEN"),
+        ("my secret", "in HF_TOKEN, but it does not look like a token"),
+    ],
+)
+def test_a_token_is_never_shown(token: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    report = check_environment()
+    row = next(c for c in report.checks if c.what == "Hub token")
+    assert row.found == said
+    assert token.strip() not in repr(report) + report._repr_html_()
+
+
+def fake_nvidia_smi(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = folder / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+A_T4 = """echo "$1" >> "$0.calls"
+case "$1" in
+  *memory.reserved*) echo 'Tesla T4, 15360, 7.5, 15095, GPU-1, 0, [N/A]' ;;
+  --query-gpu=*) echo 'Tesla T4, 15360, 7.5, 15095, GPU-1' ;;
+  --query-compute-apps=*) ;;
+  *) echo '| NVIDIA-SMI 580.82.07   Driver Version: 580.82.07   CUDA Version: 13.0 |' ;;
+esac"""
+
+
+def test_the_gpu_is_read_from_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvidia_smi(tmp_path, A_T4, monkeypatch)
+    monkeypatch.setattr(gpu, "read_torch_build", lambda: parse_torch_build("__version__ = '2.13.0+cpu'"))
+    assert find_gpu() is None, "torch for a CPU uses none, and neither does Unsloth with it"
+    monkeypatch.setattr(gpu, "read_torch_build", lambda: parse_torch_build(TORCH_VERSION_PY))
+    found = find_gpu()
+    assert (found.name, found.memory_gib, found.compute_capability) == ("Tesla T4", 15.0, (7, 5))
+    assert "fp16 (no bf16" in check("device").found
+    assert check("GPU memory").found == "14.7 of 15.0 GiB free"
+    for hidden in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        assert find_gpu() is None
+
+
+def test_the_driver_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`import grpo_nb` starts no process at all, and all that ask for the GPU later get one answer."""
+    fake_nvidia_smi(tmp_path, A_T4, monkeypatch)
+    calls = tmp_path / "nvidia-smi.calls"
+    code = """
+        import subprocess, sys, types
+        from pathlib import Path
+        def refuse(*a, **k):
+            raise AssertionError(f"a process was started: {a}")
+        real, subprocess.Popen.__init__ = subprocess.Popen.__init__, refuse
+        import grpo_nb, grpo_nb.machine, grpo_nb.settings, grpo_nb.tasks
+        assert not Path(sys.argv[1]).exists()
+        subprocess.Popen.__init__ = real
+        grpo_nb.machine.gpu.read_torch_build = lambda: None
+        assert {grpo_nb.machine.find_gpu().name for _ in range(18)} == {"Tesla T4"}
+        assert grpo_nb.preset("auto").fast_inference
+        print(len(Path(sys.argv[1]).read_text().splitlines()))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(calls)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout == "1\n", done.stderr
+
+
+def test_the_memory_of_a_container_is_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One number for the preflight, the plan and what a run records."""
+    limits = [tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"]
+    monkeypatch.setattr(host, "_MEMORY_LIMITS", limits)
+    whole = host.usable_memory_gib()
+    limits[0].write_text("max\n")
+    limits[1].write_text(f"{2**62}\n")
+    assert host.usable_memory_gib() == whole > 1.5
+    limits[0].write_text(f"{3 * 2**29}\n")
+    assert host.usable_memory_gib() == 1.5
+    assert "2 GiB memory" in (row := check("device")).found and row.status == "warning"
+
+
+def test_the_drivers_tool_is_found_beside_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that a service started in WSL does not have /usr/lib/wsl/lib on its path."""
+    fake_nvidia_smi(tmp_path, A_T4, monkeypatch)
+    monkeypatch.setattr(gpu, "read_torch_build", lambda: None)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setattr(gpu, "_PLACES", ("/nowhere", str(tmp_path)))
+    assert find_gpu().name == "Tesla T4"
+    monkeypatch.setattr(gpu, "_PLACES", ("/nowhere",))
+    assert find_gpu() is None
+
+
+def test_the_order_of_the_slots_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = json.loads((MACHINES[0].parent / "two_gpus.json").read_text())["machine"]
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    row = next(c for c in check_machine(described(case, monkeypatch)).checks if c.what == "device")
+    assert row.status == "ok" and "NVIDIA L4" in row.found
+
+
+def test_a_memory_that_is_withheld_is_not_the_computers() -> None:
+    gpus = "NVIDIA A100-SXM4-40GB, [Insufficient Permissions], 8.0, [Insufficient Permissions], GPU-1"
+    driver = read_driver(answer({"header": "", "gpus": gpus, "processes": "", "list": "GPU 0: A100 (UUID: GPU-1)"}))
+    assert driver.gpus == () and "Insufficient Permissions" in driver.failure
+
+
+def test_a_dead_driver_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvidia_smi(tmp_path, "echo 'NVIDIA-SMI has failed'; exit 9", monkeypatch)
+    assert find_gpu() is None
+    assert check("device").status == "warning" and "NVIDIA-SMI has failed" in check("device").found
+
+
+def fake_vllm(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch, **compiled: str) -> None:
+    """An installed vLLM 9.9.9 for torch 2.13.0 in a folder on the path, its compiled parts written in Python."""
+    package, record = folder / "vllm", folder / "vllm-9.9.9.dist-info"
+    package.mkdir(parents=True)
+    record.mkdir()
+    (package / "__init__.py").write_text(f"class LLM: ...\nclass SamplingParams: ...\n{body}")
+    for name, text in compiled.items():
+        (package / f"{name}.py").write_text(text)
+        (package / f"{name}.abi3.so.txt").write_text("")
+    (record / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: vllm\nVersion: 9.9.9\nRequires-Dist: torch==2.13.0\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.syspath_prepend(str(folder))
+    packages._try_vllm.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "found"),
+    [
+        ("", "ok", "9.9.9 loads"),
+        ("raise ImportError('libcudart.so.13: cannot open')", "warning", "libcudart.so.13: cannot open"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "warning", "ended by signal 11"),
+        ("import time; time.sleep(60)", "warning", "did not end in"),
+    ],
+)
+def test_vllm_is_tried_in_another_process(
+    body: str, status: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "_VLLM_SECONDS", 3)
+    (tmp_path / "bin").mkdir()
+    fake_vllm(tmp_path / "site", body, monkeypatch)
+    fake_nvidia_smi(tmp_path / "bin", A_T4, monkeypatch)
+    row = check("vLLM")
+    assert row.status == status and found in row.found, row
+    assert "vllm" not in sys.modules
+
+
+def test_the_compiled_part_of_vllm_is_loaded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_vllm(tmp_path / "site", "", monkeypatch)
+    (tmp_path / "site" / "vllm" / "_C_stable_libtorch.abi3.so").write_bytes(b"no library")
+    assert "_C_stable_libtorch" in packages.vllm_problem()
+
+
+def test_an_installed_vllm_names_its_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_vllm(tmp_path / "site", "", monkeypatch)
+    assert packages.torch_for_vllm() == "2.13.0"
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"), [("COLAB_RELEASE_TAG", "colab"), ("KAGGLE_KERNEL_RUN_TYPE", "kaggle"), ("NOTHING", None)]
+)
+def test_the_host_is_recognised(variable: str, expected: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "1")
+    assert host.find_host() == (expected or ("jupyter" if "ipykernel" in sys.modules else "script"))
+
+
+def test_own_process_is_not_called_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    smi = {
+        "header": "Driver Version: 580.95.05  CUDA Version: 13.0",
+        "gpus": "NVIDIA L4, 23034, 8.9, 3000, GPU-1",
+        "processes": f"GPU-1, {os.getpid()}, python, 19000",
+    }
+    report = check_machine(described({"nvidia_smi": smi}, monkeypatch))
+    row = next(c for c in report.checks if c.what == "GPU memory")
+    assert row.status == "ok" and "this kernel holds the rest" in row.found

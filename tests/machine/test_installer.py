@@ -1,0 +1,414 @@
+"""The install cell: what it chooses, what it leaves alone, and that pip really does it, with wheels made here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from grpo_nb.core import EnvironmentProblem
+from grpo_nb.machine import packages
+from grpo_nb.machine.combinations import BY_NAME, COMBINATIONS, Choice, Found, choose
+from grpo_nb.machine.installer import constraints, explain, install, is_met, requirements, worth_saying
+from scripts import bootstrap, check_resolution
+
+ROOT = Path(__file__).resolve().parents[2]
+COLAB_T4 = Found(torch="2.11.0+cu128", torch_cuda=12, has_gpu=True, driver_cuda=13)
+
+
+def changed(found: Found, **changes: object) -> Found:
+    return Found(**{**vars(found), **changes})
+
+
+def test_the_first_rows_are_the_pins_of_the_repository() -> None:
+    pins = {line.split("==")[0]: line.split("==")[1].split(";")[0] for name in ("requirements.txt", "requirements-gpu.txt")
+            for line in (ROOT / name).read_text().splitlines() if "==" in line and not line.startswith("#")}  # fmt: skip
+    assert BY_NAME["cpu"].torch == BY_NAME["cuda13"].torch == pins["torch"]
+    assert BY_NAME["cuda13"].vllm == pins["vllm"]
+    assert BY_NAME["cuda13"].with_vllm == (f"vllm-bnb-plugin=={pins['vllm-bnb-plugin']}",)
+    assert len(BY_NAME) == len(COMBINATIONS)
+    assert len({(row.torch, row.cuda) for row in COMBINATIONS}) == len(COMBINATIONS), "two rows for the same machine"
+
+
+@pytest.mark.parametrize(
+    ("found", "combination", "torch", "vllm"),
+    [
+        # (what is there), row, torch to install, vLLM to install
+        (Found(), "cpu", "2.13.0", None),
+        (Found(torch="2.13.0+cpu"), "cpu", None, None),
+        (Found(torch="2.11.0+cpu"), "cpu-torch2.11", None, None),
+        (Found(torch="2.9.1+cu126", torch_cuda=12), "cpu", "2.13.0", None),
+        (Found(has_gpu=True, driver_cuda=13), "cuda13", "2.13.0", "0.31.0"),
+        (Found(torch="2.13.0", torch_cuda=13, has_gpu=True, driver_cuda=13), "cuda13", None, "0.31.0"),
+        (Found(torch="2.11.0", torch_cuda=13, has_gpu=True, driver_cuda=13), "cuda13-torch2.11", None, "0.26.0"),
+        (COLAB_T4, "cuda13", "2.13.0", "0.31.0"),
+        (changed(COLAB_T4, driver_cuda=12), "cuda12-torch2.11", None, None),
+        (changed(COLAB_T4, is_torch_loaded=True), "cuda12-torch2.11", None, None),
+        (changed(COLAB_T4, system="win32"), "cuda12-torch2.11", None, None),
+        (Found(torch="2.13.0+cu126", torch_cuda=12, has_gpu=True, driver_cuda=12), "cuda12", None, None),
+        (Found(torch="2.9.0+cu126", torch_cuda=12, has_gpu=True, driver_cuda=12), "untried", None, None),
+        (Found(torch="2.9.0+cu126", torch_cuda=12, has_gpu=True, driver_cuda=13), "cuda13", "2.13.0", "0.31.0"),
+        # A torch that cannot start under this driver is no torch that fits.
+        (Found(torch="2.13.0+cpu", has_gpu=True, driver_cuda=13), "cuda13", "2.13.0", "0.31.0"),
+        (Found(has_gpu=True, driver_cuda=13, system="win32"), "cuda13", "2.13.0", None),
+    ],
+)
+def test_the_choice(found: Found, combination: str, torch: str | None, vllm: str | None) -> None:
+    choice = choose(found)
+    assert (choice.combination, choice.torch, choice.vllm, choice.stop) == (combination, torch, vllm, "")
+    if found.torch and found.has_gpu and vllm is None and found.system == "linux":
+        assert choice.why, "why there is no vLLM has to be said"
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (Found(torch="2.9.0", is_torch_loaded=True), "torch 2.9.0 is loaded .* Restart the session"),
+        (
+            Found(torch="2.9.0", torch_cuda=12, is_torch_loaded=True, has_gpu=True, driver_cuda=13),
+            "torch 2.9.0 is loaded .* Restart",
+        ),
+        (Found(has_gpu=True, driver_cuda=12), "CUDA 12 at most.*driver to 580"),
+        (Found(torch="2.13.0", torch_cuda=13, has_gpu=True, driver_cuda=12), "CUDA 12 at most"),
+    ],
+)
+def test_where_nothing_may_be_installed(found: Found, reason: str) -> None:
+    choice = choose(found)
+    assert re.search(reason, choice.stop), choice
+
+
+def test_a_loaded_torch_is_never_replaced() -> None:
+    for torch, torch_cuda in ((f"2.{minor}.0", cuda) for minor in range(4, 15) for cuda in (None, 12, 13)):
+        for has_gpu in (False, True):
+            for driver in (None, 12, 13):
+                found = Found(
+                    torch=torch, torch_cuda=torch_cuda, is_torch_loaded=True, has_gpu=has_gpu, driver_cuda=driver
+                )
+                choice = choose(found)
+                assert choice.torch is None, found
+                if choice.vllm is not None:
+                    row = BY_NAME[choice.combination]
+                    assert (row.torch, row.cuda, row.vllm) == (torch, torch_cuda, choice.vllm), found
+
+
+def test_what_pip_is_asked_for() -> None:
+    colab = {"numpy": "2.1.3", "torch": "2.11.0+cu128", "torchvision": "0.26.0+cu128", "pillow": "11.3.0",
+             "ipython": "7.34.0", "ipykernel": "6.17.1", "transformers": "5.15.0"}  # fmt: skip
+    keep = Choice(torch=None, vllm=None, combination="cuda12-torch2.11", why="")
+    lines = requirements(ROOT, keep, colab)
+    assert "transformers==5.17.0" in lines and "trl==1.15.0" in lines
+    assert "pillow" in lines, "what is there stays, whatever bound the repository's own environment has"
+    assert any(line.startswith("tyro>=") for line in lines), "what is missing comes with its bounds"
+    assert not [line for line in lines if line.startswith(("torch==", "vllm", "ipykernel", "jupyterlab", "pytest"))]
+    assert "ipywidgets>=7.7,<9" in lines
+    held = constraints(keep, colab)
+    assert {"numpy==2.1.3", "torch==2.11.0+cu128", "torchvision==0.26.0+cu128", "ipykernel==6.17.1"} <= set(held)
+    new = choose(COLAB_T4)
+    assert {"torch==2.13.0", "vllm==0.31.0", "vllm-bnb-plugin==0.0.3"} <= set(requirements(ROOT, new, colab))
+    assert "numpy==2.1.3" in constraints(new, colab)
+    assert not [line for line in constraints(new, colab) if line.startswith("torch")]
+
+
+def test_a_requirement_is_met() -> None:
+    assert is_met("torch==2.13.0", {"torch": "2.13.0+cu130"}) and not is_met("torch==2.13.0", {"torch": "2.12.0"})
+    assert is_met("pillow>=13,<14", {"pillow": "11.3.0"}) and not is_met("pillow", {})
+    assert is_met('vllm==0.31.0; sys_platform == "linux"', {"vllm": "0.31.0"})
+    assert is_met("cut_cross_entropy>=25.1", {"cut-cross-entropy": "25.1.1"})
+
+
+def test_it_finds_nothing_to_do_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError(f"pip was called: {arguments}")
+
+    monkeypatch.setattr("grpo_nb.machine.installer.run_step", refuse)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    done = install()
+    assert done.is_ready and not done.changed and done.verdict.startswith("Ready (cpu")
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "disk is full"),
+        ("WARNING: Retrying: NewConnectionError\nERROR: No matching distribution found for trl", "Settings > Internet"),
+        ("ERROR: ResolutionImpossible: for help visit", "vllm=False"),
+        ("ERROR: Could not find a version that satisfies the requirement trl==1.15.0", "no file of that package"),
+        ("something else", "The lines above say why"),
+    ],
+)
+def test_a_failed_pip_is_explained(said: str, advice: str) -> None:
+    text = explain(said.splitlines(), "torch, transformers and trl")
+    assert text.startswith("Installing torch, transformers and trl failed:") and advice in text
+
+
+def test_only_large_downloads_are_told() -> None:
+    assert (
+        worth_saying("  Downloading torch-2.13.0-cp313-cp313-manylinux_2_28_x86_64.whl (899.8 MB)")
+        == "downloading torch, 899.8 MB"
+    )
+    assert worth_saying("Downloading tyro-1.0-py3-none-any.whl (1.2 MB)") is None
+    assert worth_saying("Requirement already satisfied: numpy") is None
+
+
+def test_every_combination_was_resolved() -> None:
+    """The committed proof belongs to this table and these pins, and covers every row, host and Python."""
+    result = json.loads(check_resolution.RESULT.read_text())
+    stale = (
+        "the table or the pins changed: run scripts/check_resolution.py, and put what it prints into "
+        "docs/evidence/install.md"
+    )
+    assert result["fingerprint"] == check_resolution.fingerprint(), stale
+    seen = {(r["combination"], r["host"], r["python"]) for r in result["results"]}
+    hosts, pythons = check_resolution.HOSTS, ("3.11", "3.12", "3.13")
+    assert seen == {(row.name, host, python) for row in COMBINATIONS for host in hosts for python in pythons}
+    for r in result["results"]:
+        row, versions = BY_NAME[r["combination"]], r["versions"]
+        assert (versions["torch"], versions.get("vllm")) == (row.torch, row.vllm), r
+        assert r["host"] == "new environment" or versions["numpy"] == check_resolution.COLAB["numpy"], "numpy moved"
+    docs = (ROOT / "docs" / "evidence" / "install.md").read_text()
+    assert check_resolution.table(result) in docs and result["date"] in docs
+
+
+# The real pip, in an environment of its own, with wheels that hold one line each.
+
+PINNED = {"torch": "2.13.0", "transformers": "5.17.0", "trl": "1.15.0"}
+
+
+def make_wheel(folder: Path, name: str, version: str, needs: tuple[str, ...] = (), program: str = "") -> None:
+    record = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}/__init__.py", f"__version__ = {version!r}\n")
+        wheel.writestr(f"{name}/__main__.py", program)
+        asked = "".join(f"Requires-Dist: {need}\n" for need in needs)
+        wheel.writestr(f"{record}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{asked}")
+        wheel.writestr(f"{record}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        names = (
+            f"{name}/__init__.py",
+            f"{name}/__main__.py",
+            f"{record}/METADATA",
+            f"{record}/WHEEL",
+            f"{record}/RECORD",
+        )
+        wheel.writestr(f"{record}/RECORD", "".join(f"{n},,\n" for n in names))
+
+
+def clean_environment(wheels: Path) -> dict[str, str]:
+    """The variables of a machine on which pip knows of nothing but a folder of wheels."""
+    foreign = ("PIP_", "PYTHON", "COLAB", "KAGGLE", "GRPO_NB")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    return kept | {
+        "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull, "PATH": "/usr/bin:/bin"
+    }  # fmt: skip
+
+
+class Sandbox:
+    """A virtual environment, a folder of wheels, and a clone of the kit with a short requirements.txt."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.wheels, self.clone = folder, folder / "wheels", folder / "grpo_nb_clone"
+        self.wheels.mkdir()
+        self.clone.mkdir()
+        (self.clone / "grpo_nb").symlink_to(ROOT / "grpo_nb")
+        for name, version in PINNED.items():
+            make_wheel(self.wheels, name, version, ("numpy", "helper>=2") if name == "torch" else ())
+        make_wheel(self.wheels, "transformers", "5.15.0")
+        make_wheel(self.wheels, "torch", "2.9.0", ("numpy",))
+        for name, version in (("numpy", "2.1.3"), ("numpy", "2.4.0"), ("helper", "1.0"), ("helper", "2.0"), ("tyro", "1.5"),
+                              ("unsloth", "2026.10.9"), ("torchao", "0.10.0"), ("torchvision", "0.26.0")):  # fmt: skip
+            make_wheel(self.wheels, name, version, ("certifi>=9999",) if name == "unsloth" else ())
+        # The newest would bring another numpy; the one before it does not.
+        make_wheel(self.wheels, "tyro", "1.6", ("numpy>=2.3",))
+        lines = [f"{name}=={version}" for name, version in PINNED.items()]
+        (self.clone / "requirements.txt").write_text("# pins\n" + "\n".join([*lines, "tyro>=1.0,<2", ""]))
+        (self.clone / "requirements-dev.txt").write_text("pytest>=9\n")
+        (self.clone / "requirements-no-deps.txt").write_text("unsloth==2026.10.9\n")
+        venv = [sys.executable, "-m", "venv", "--without-pip", str(folder / "env")]
+        subprocess.run(venv, check=True)
+        self.python = folder / "env" / "bin" / "python"
+        # pip of the environment that runs the tests, in half the time that a new one takes to unpack.
+        site = next((folder / "env" / "lib").glob("python3*")) / "site-packages"
+        import pip
+
+        (site / "pip").symlink_to(Path(pip.__file__).parent)
+        self.environment = clean_environment(self.wheels) | {"CUDA_VISIBLE_DEVICES": "", "COLAB_RELEASE_TAG": "release"}
+
+    def pip(self, *arguments: str) -> None:
+        command = [self.python, "-m", "pip", "-q", "--disable-pip-version-check", *arguments]
+        subprocess.run(command, check=True, env=self.environment, cwd=self.folder)
+
+    def cell(self, before: str = "") -> tuple[dict, str]:
+        """Run the install cell in a new process, as after a restart; return what it ended with and what it said."""
+        code = (
+            f"{before}\nimport importlib.util, json, sys\n"
+            "if importlib.util.find_spec('grpo_nb') is None:\n"
+            f"    sys.path.insert(0, {str(self.clone)!r})\n"
+            "import grpo_nb.machine.installer as i\n"
+            # The clone of this test is a link, whose target is another folder.
+            f"i._ROOT = i.Path({str(self.clone)!r})\n"
+            "i._FREE_GB = {True: 0, False: 0}\n"
+            "done = i.install(report=lambda line: print(line, file=sys.stderr))\n"
+            "print(json.dumps([done.is_ready, done.verdict, sorted(done.changed), sorted(done.loaded)]))"
+        )
+        done = subprocess.run(
+            [self.python, "-c", code], capture_output=True, text=True, env=self.environment, cwd=self.folder
+        )
+        assert done.returncode == 0, done.stderr
+        keys = ("is_ready", "verdict", "changed", "loaded")
+        return dict(zip(keys, json.loads(done.stdout), strict=True)), done.stderr
+
+    def versions(self) -> dict[str, str]:
+        code = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
+        return json.loads(subprocess.run([self.python, "-c", code], capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path) -> Sandbox:
+    return Sandbox(tmp_path)
+
+
+def test_a_new_colab_session(sandbox: Sandbox) -> None:
+    sandbox.pip("install", "numpy==2.1.3", "transformers==5.15.0", "torchao", "torchvision")
+    done, said = sandbox.cell(before="import numpy")
+    assert done["is_ready"] and done["verdict"].startswith("Ready (cpu)"), said
+    versions = sandbox.versions()
+    assert PINNED.items() <= versions.items() and versions["unsloth"] == "2026.10.9"
+    assert versions["numpy"] == "2.1.3", "tyro 1.6 would bring numpy 2.4.0, and the kernel has 2.1.3 loaded"
+    assert versions["tyro"] == "1.5"
+    assert "pytest" not in versions and "torchao" not in versions and "torchvision" not in versions
+    assert "Installing for cpu" in said and "removing torchvision and torchao" in said
+
+    again, said = sandbox.cell()
+    assert again["is_ready"] and again["changed"] == [] and said == "", "a second run has nothing to do"
+    imported = [sandbox.python, "-c", "import grpo_nb; print(grpo_nb.__file__)"]
+    shown = subprocess.run(
+        imported, capture_output=True, text=True, cwd="/", env=sandbox.environment, check=True
+    ).stdout
+    assert shown.startswith(str(sandbox.clone)), "after a restart the kit is found in every process"
+
+
+def test_what_was_loaded_and_is_replaced_needs_a_restart(sandbox: Sandbox) -> None:
+    sandbox.pip("install", "numpy==2.1.3", "transformers==5.15.0", "helper==1.0")
+    done, _ = sandbox.cell(before="import transformers, helper, numpy")
+    assert not done["is_ready"] and done["loaded"] == ["helper", "transformers"]
+    assert "transformers 5.15.0 -> 5.17.0" in done["verdict"] and "Runtime > Restart session" in done["verdict"]
+    again, _ = sandbox.cell(before="import transformers, helper, numpy")
+    assert again["is_ready"], "the restart has been made"
+
+
+def test_a_kernel_that_was_not_restarted_is_told_again(sandbox: Sandbox) -> None:
+    sandbox.cell()
+    done, said = sandbox.cell(before="import transformers; transformers.__version__ = '5.15.0'")
+    assert not done["is_ready"] and done["loaded"] == ["transformers"] and said == ""
+
+
+def test_a_loaded_torch_stops_it_before_anything_changes(sandbox: Sandbox) -> None:
+    sandbox.pip("install", "numpy==2.1.3", "torch==2.9.0")
+    before = sandbox.versions()
+    with pytest.raises(AssertionError, match=r"EnvironmentProblem: Nothing was installed: torch 2\.9\.0 is loaded"):
+        sandbox.cell(before="import torch")
+    assert sandbox.versions() == before
+    done, _ = sandbox.cell()
+    assert done["is_ready"] and sandbox.versions()["torch"] == "2.13.0"
+
+
+def test_a_package_that_was_cut_off_is_installed_again(sandbox: Sandbox) -> None:
+    sandbox.cell()
+    (record,) = (sandbox.folder / "env").glob("lib/python*/site-packages/trl-1.15.0.dist-info")
+    for name in ("RECORD", "INSTALLER"):
+        (record / name).unlink()
+    (record.parent / "trl" / "__init__.py").unlink()
+    done, _ = sandbox.cell()
+    assert done["is_ready"] and (record.parent / "trl" / "__init__.py").exists()
+
+
+def test_a_failure_is_an_error_with_advice(sandbox: Sandbox) -> None:
+    next(sandbox.wheels.glob("trl-*")).unlink()
+    with pytest.raises(AssertionError, match="Installing torch, transformers and trl failed") as error:
+        sandbox.cell()
+    assert "The index has no file of that package" in str(error.value)
+
+
+def test_no_clone_is_said(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match="no clone of the repository"):
+        install(root=tmp_path)
+
+
+class Repository:
+    """A repository with this one's bootstrap and kit, and short requirements that wheels made here satisfy."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.wheels = folder / "repository", folder / "wheels"
+        (self.root / "scripts").mkdir(parents=True)
+        self.wheels.mkdir()
+        (self.root / "grpo_nb").symlink_to(ROOT / "grpo_nb")
+        (self.root / "scripts" / "bootstrap.py").write_text((ROOT / "scripts" / "bootstrap.py").read_text())
+        files = {"": "torch==2.13.0\ntrl", "-dev": "ipykernel", "-gpu": "vllm", "-no-deps": "unsloth"}
+        for kind, lines in files.items():
+            (self.root / f"requirements{kind}.txt").write_text(f"# {kind}\n{lines}\n")
+        make_wheel(self.wheels, "torch", "2.13.0")
+        make_wheel(self.wheels, "torchvision", "0.25.0")
+        make_wheel(self.wheels, "trl", "1.15.0", ("torchvision",))
+        make_wheel(self.wheels, "ipykernel", "7.4", program="import sys; print('kernel', *sys.argv[1:])")
+        make_wheel(self.wheels, "unsloth", "2026.10.9", ("certifi>=9999",))
+        self.environment = clean_environment(self.wheels) | {"GRPO_NB_DEVICE": "cpu"}
+
+    def start(self, **variables: str) -> subprocess.Popen[str]:
+        command = [sys.executable, self.root / "scripts" / "bootstrap.py"]
+        return subprocess.Popen(
+            command, text=True, cwd=self.root, env=self.environment | variables, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def bootstrap(self, **variables: str) -> tuple[int, str]:
+        process = self.start(**variables)
+        return (said := process.communicate(timeout=300)[0]) and process.returncode, said
+
+
+def test_the_repositorys_own_environment(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    status, said = repository.bootstrap()
+    assert status == 0 and "Setting up .venv for CPU" in said and "environment is ready: .venv/bin/python" in said, said
+    assert "  torch, transformers, trl, jupyter: " in said and "removing torchvision" in said
+    (site,) = repository.root.glob(".venv/lib/python*/site-packages")
+    assert (site / "grpo_nb.pth").read_text() == f"{repository.root}\n"
+    assert {"torch", "trl", "ipykernel", "unsloth"} <= (there := {path.name for path in site.iterdir()})
+    assert "vllm" not in there and "torchvision" not in there
+    log = (repository.root / ".venv" / "install.log").read_text()
+    assert "kernel install --prefix" in log and "import unsloth, trl" in log
+    assert repository.bootstrap() == (0, "environment is up to date\n")
+
+    (repository.root / "requirements-dev.txt").write_text("ipykernel\nmissing>=1\n")
+    status, said = repository.bootstrap()
+    assert status == 1 and "No matching distribution found for missing" in said, said
+    assert "The index has no file of that package for this system with Python 3." in said
+    assert "The whole log: .venv/install.log" in said and not (repository.root / ".venv" / ".grpo_nb_stamp").exists()
+
+
+def test_a_stopped_bootstrap_stops_pip_and_goes_on_later(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        index = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
+        process = repository.start(PIP_NO_INDEX="0", PIP_FIND_LINKS="", PIP_INDEX_URL=index)
+        silent.settimeout(120)
+        silent.accept()  # pip asks, and gets no answer
+        process.terminate()
+        said = process.communicate(timeout=60)[0]
+    assert process.returncode == 130 and "interrupted; run the same command again" in said, said
+    here = str(repository.root / ".venv").encode()
+    left = [file.parent.name for file in Path("/proc").glob("[0-9]*/cmdline") if here in file.read_bytes()]
+    assert left == [] and not (repository.root / ".venv" / ".grpo_nb_stamp").exists()
+    assert repository.bootstrap()[0] == 0
+
+
+def test_all_name_the_same_pythons() -> None:
+    (oldest, too_new) = packages.PYTHONS
+    assert (oldest, too_new) == (bootstrap.OLDEST_PYTHON, bootstrap.TOO_NEW_PYTHON)
+    assert f"{oldest} <= sys.version_info[:2] < {too_new}" in (ROOT / "Makefile").read_text()
+    assert f'requires-python = ">={oldest[0]}.{oldest[1]}"' in (ROOT / "pyproject.toml").read_text()

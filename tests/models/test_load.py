@@ -1,0 +1,103 @@
+"""The embedded model is real, converted once and whole; models are loaded in 4 and 16 bit through Unsloth."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import grpo_nb as gn
+from grpo_nb.generation.sampling import generate
+from grpo_nb.models import embedded, load
+
+
+def test_the_embedded_model_is_an_ordinary_checkpoint(embedded_folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(embedded_folder)
+    assert model.dtype == torch.bfloat16 and model.num_parameters() == 134_515_008
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
+    assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+
+
+@pytest.mark.parametrize("load_in_4bit", [False, True])
+def test_it_speaks_in_16_and_4_bit(load_in_4bit: bool) -> None:
+    model, tokenizer = gn.load_model(gn.preset("cpu", load_in_4bit=load_in_4bit))
+    kinds = {type(module).__name__ for module in model.modules()}
+    assert ("Linear4bit" in kinds) is load_in_4bit
+    (answer,) = generate(
+        model, tokenizer, [[{"role": "user", "content": "What is the capital of France?"}]], max_completion_length=16
+    )
+    assert "Paris" in answer.text
+
+
+def test_a_conversion_is_not_repeated(embedded_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "_convert_gguf", lambda *a: pytest.fail("converted again"))
+    assert embedded.embedded_model_folder() == embedded_folder
+
+
+def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop_half_way(gguf: Path, target: Path) -> None:
+        (target / "config.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("GRPO_NB_CACHE", str(tmp_path))
+    monkeypatch.setattr(embedded, "_convert_gguf", stop_half_way)
+    with pytest.raises(KeyboardInterrupt):
+        embedded.embedded_model_folder()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_wheel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = tmp_path / "model.gguf"
+    damaged.write_bytes(b"GGUF, but not ours")
+    monkeypatch.setenv("GRPO_NB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(embedded, "_embedded_gguf", lambda: damaged)
+    with pytest.raises(gn.machine.EnvironmentProblem, match="sha256"):
+        embedded.embedded_model_folder()
+    assert not (tmp_path / "cache").exists()
+
+
+def test_names_of_models(tiny_folder: Path, tmp_path: Path, embedded_folder: Path) -> None:
+    assert load.resolve_model(gn.settings.EMBEDDED_MODEL) == str(embedded_folder)
+    assert load.resolve_model(str(tiny_folder)) == str(tiny_folder)
+    with pytest.raises(FileNotFoundError, match="no model folder"):
+        load.resolve_model(str(tmp_path))
+    with pytest.raises(
+        gn.machine.EnvironmentProblem, match=r"neither cached here nor reachable.*SmolLM2-135M-Instruct"
+    ):
+        load.resolve_model("nobody/no-such-model")
+
+
+def test_unsloth_too_late_is_said_before_anything_slow() -> None:
+    code = "import transformers, grpo_nb as gn; gn.load_model(gn.preset('cpu'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ})
+    assert done.returncode == 1
+    assert "transformers was imported before unsloth" in done.stderr and "Restart the kernel" in done.stderr
+
+
+def test_a_wrong_torchvision_is_said_before_anything_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    from grpo_nb.machine import checks
+
+    real = checks.installed_version
+    monkeypatch.setattr(checks, "installed_version", lambda name: "0.1.0" if name == "torchvision" else real(name))
+    with pytest.raises(gn.machine.EnvironmentProblem, match="pip uninstall -y torchvision"):
+        gn.load_model(gn.preset("cpu"))
+
+
+def test_an_adapter_is_loaded_whole(tiny_run: gn.runs.Run) -> None:
+    model, _ = gn.load_model(tiny_run.settings)
+    load.load_adapter(model, tiny_run.adapter_path)
+    trained = {n: p for n, p in tiny_run.model.named_parameters() if "lora_" in n}
+    loaded = dict(model.named_parameters())
+    assert any(p.any() for n, p in trained.items() if "lora_B" in n)
+    for name, tensor in trained.items():
+        assert torch.equal(loaded[name], tensor), name
+
+
+def test_an_adapter_of_another_rank_is_refused(tiny_run: gn.runs.Run) -> None:
+    model, _ = gn.load_model(tiny_run.settings.replace(lora_rank=4))
+    with pytest.raises(ValueError, match="another base"):
+        load.load_adapter(model, tiny_run.adapter_path)

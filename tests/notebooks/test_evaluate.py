@@ -1,0 +1,31 @@
+"""The notebook about evaluation, executed on a copy of the quickstart's run."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import grpo_nb as gn
+from tests.support.notebooks import assert_nothing_went_wrong, cell_with, printed, text_of
+
+# After the quickstart's end, for whose run it would have to wait.
+pytestmark = pytest.mark.begins(90)
+
+
+def test_no_cell_warns_or_shows_an_error(evaluate: tuple[Path, gn.runs.Run]) -> None:
+    assert_nothing_went_wrong(evaluate[0])
+
+
+def test_the_evaluation_notebook_shows_evidence(evaluate: tuple[Path, gn.runs.Run]) -> None:
+    notebook, run = nbformat.read(evaluate[0], as_version=4), evaluate[1]
+    shown = text_of(cell_with(notebook, "comparison = gn.compare("), "text/html")
+    assert "better" in shown and 'alt="Held-out comparison. better: accuracy' in shown and "gold:" in shown
+    assert "pass@2" in text_of(cell_with(notebook, "sampled[1]")) and "before: accuracy" in text_of(
+        cell_with(notebook, "sampled = [")
+    )
+    page = text_of(cell_with(notebook, "comparison.transcripts("), "text/html")
+    assert 'type="search"' in page and page.count("<details") == 20
+    assert "1 held-out question is also in the training part" in printed(cell_with(notebook, "refused = False"))
+    assert printed(cell_with(notebook, "It worked")).startswith("It worked. better: accuracy")
+    for file in ("comparison.json", "comparison.png", "table.csv", "transcripts.html", "transcripts.parquet"):
+        assert (run.path / "comparison" / file).is_file()

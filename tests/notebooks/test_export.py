@@ -1,0 +1,39 @@
+"""The notebook about exports, executed on a run of the tiny model."""
+
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import grpo_nb as gn
+from tests.support.notebooks import assert_nothing_went_wrong, cell_with, outputs, printed, text_of
+
+pytestmark = pytest.mark.begins(120)
+
+
+def test_no_cell_warns_or_shows_an_error(export: Path) -> None:
+    assert_nothing_went_wrong(export)
+
+
+def test_the_export_notebook_makes_uses_and_packs(export: Path) -> None:
+    notebook = nbformat.read(export, as_version=4)
+    folder = export.parent.parent.parent / "exports" / "notebook"
+    for kind in ("merged", "adapter", "gguf"):
+        verification = json.loads((folder / kind / "verification.json").read_text())
+        assert verification["passed"] and all(verification["checks"].values()), kind
+        assert (folder / kind / "README.md").is_file() and (folder / kind / "figures" / "training.png").is_file()
+    assert (folder / "bundle.zip").is_file()
+    answers = [printed(cell_with(notebook, text)) for text in ('pipeline("text-generation', "server = xllamacpp")]
+    question = gn.open_run(folder.parent.parent / "runs" / "tiny").holdout[0]["question"]
+    assert all(answer.startswith(f"{question} -> ") for answer in answers)
+    plan = cell_with(notebook, "gn.export.plan_push(merged, PUSH_TO or")
+    assert "would go to your-name/my-model (private" in text_of(plan) and "PROBLEM" not in text_of(plan)
+    assert printed(cell_with(notebook, "gn.export.push_to_hub(")) == "Nothing was sent: PUSH_TO is empty.\n"
+    assert "FROM ./gguf-q8_0.gguf" in printed(cell_with(notebook, "Modelfile"))
+    panel = cell_with(notebook, "gn.export.ExportPanel(")
+    assert outputs(panel, "application/vnd.jupyter.widget-view+json")
+    assert "exists" in text_of(panel, "text/html"), "the panel plans what the cells have made already"
+    assert "It worked: merged and adapter verified, GGUF verified and served" in printed(
+        cell_with(notebook, "It worked")
+    )

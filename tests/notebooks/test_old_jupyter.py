@@ -1,0 +1,28 @@
+"""The start of every notebook, in a kernel with Colab's IPython 7.34 and ipywidgets 7.7.1.
+
+Whole notebooks take minutes there as anywhere: scripts/check_old_jupyter.py executes them by hand, and
+docs/evidence/install.md says when it did.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scripts.check_old_jupyter import ROOT, WANTED, execute
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_up_to_the_settings(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    notebook, (_, ipython, ipywidgets) = execute(path, tmp_path, head=True)
+    assert {"IPython": ipython, "ipywidgets": ipywidgets} == WANTED
+    install, machine = notebook.cells[:2]
+    (ready,) = [o.data["text/html"] for o in install.outputs if o.output_type == "execute_result"]
+    assert "Ready (cpu" in ready, "in an environment that is complete the install cell has nothing to do"
+    (table,) = [o.data["text/html"] for o in machine.outputs if o.output_type == "execute_result"]
+    assert "<table>" in table and "Ready" in table
+    assert not [o for cell in notebook.cells for o in cell.outputs if o.get("name") == "stderr"], "a cell warns"

@@ -1,0 +1,68 @@
+"""The quickstart, executed with the real model as `make run` does it: it does and shows what it promises."""
+
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import grpo_nb as gn
+from tests.support.notebooks import assert_nothing_went_wrong, cell_with, outputs
+
+# The longest of all, and another notebook waits for its run.
+pytestmark = pytest.mark.begins(10)
+
+
+def test_it_learns_visibly(quickstart: tuple[Path, gn.runs.Run]) -> None:
+    _, run = quickstart
+    assert run.status == "finished" and len(run.rows) == run.settings.max_steps
+    assert run.rise().is_clear, run.rise().sentence
+    comparison = run.comparison
+    assert comparison.verdict == "better" and comparison.interval[0] > 0
+    assert run.rows[-1]["kl"] > 0
+    (exported,) = run.exports
+    verification = json.loads((run.path.parent.parent / exported.path / "verification.json").read_text())
+    assert verification["passed"] and verification["imported_unsloth_or_kit"] == []
+
+
+def test_one_live_figure_with_alternative_text(quickstart: tuple[Path, gn.runs.Run]) -> None:
+    notebook = nbformat.read(quickstart[0], as_version=4)
+    images = outputs(cell_with(notebook, "gn.train("), "image/png")
+    assert len(images) == 1, "the figure must be updated in place"
+    assert "Reward rose from" in images[0].data["text/plain"]
+    assert images[0].metadata["image/png"]["alt"].startswith("Training curves. Reward rose from")
+
+
+def test_no_cell_warns_or_shows_an_error(quickstart: tuple[Path, gn.runs.Run]) -> None:
+    assert_nothing_went_wrong(quickstart[0])
+
+
+def test_the_comparison_and_the_pipeline_are_shown(quickstart: tuple[Path, gn.runs.Run]) -> None:
+    notebook = nbformat.read(quickstart[0], as_version=4)
+    (shown,) = outputs(cell_with(notebook, "gn.compare("), "text/html")
+    assert "better: accuracy" in shown.data["text/html"] and shown.data["text/html"].count("gold:") == 3
+    assert "<answer>" in "".join(o.text for o in cell_with(notebook, "pipeline(").outputs if o.output_type == "stream")
+
+
+def test_the_terminal_told_what_was_going_on(quickstart: tuple[Path, gn.runs.Run]) -> None:
+    _, run = quickstart
+    text = (run.path.parent.parent / "terminal.txt").read_text()
+    steps = re.findall(r"^ +step +(\d+)/\d+  reward \d+\.\d\d  KL \d\.\d{3}  [\d.]+ s/step", text, re.MULTILINE)
+    assert [int(s) for s in steps] == list(range(1, run.settings.max_steps + 1))
+    for wanted in (
+        "Check the machine",
+        "Before and after",
+        "Reward rose from",
+        "Held-out: better",
+        "Merged model:",
+        "make lab",
+    ):
+        assert wanted in text, wanted
+
+
+def test_open_run_plots_what_the_notebook_showed(quickstart: tuple[Path, gn.runs.Run]) -> None:
+    _, run = quickstart
+    figure = run.plot()
+    total = next(axis for axis in figure.axes if axis.get_title(loc="left") == "Total reward")
+    assert list(total.get_lines()[0].get_ydata()) == [row["reward"] for row in run.rows]

@@ -1,0 +1,60 @@
+"""The notebook of the reward lab, executed with the real model."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.support.notebooks import assert_nothing_went_wrong, cell_with, outputs, text_of
+
+pytestmark = pytest.mark.begins(100)
+
+
+def test_no_cell_warns_or_shows_an_error(reward_lab: Path) -> None:
+    assert_nothing_went_wrong(reward_lab)
+
+
+def test_the_lab_notebook_shows_what_its_prose_says(reward_lab: Path) -> None:
+    notebook = nbformat.read(reward_lab, as_version=4)
+    reading = cell_with(notebook, "task.format.extract(text)")
+    printed = "".join(o.text for o in reading.outputs if o.output_type == "stream").splitlines()
+    assert [line.split(" -> ")[1] for line in printed] == ["7", "None", "None"]
+    cases = text_of(cell_with(notebook, "first = gn.rewards.correctness("))
+    assert len(re.findall(r" pass$", cases, re.MULTILINE)) > 30 and "FAIL" not in cases
+    sound = text_of(cell_with(notebook, "report = gn.check_rewards"))
+    assert sound.startswith("Found: 1 note.") and "xml_tags: lenient" in sound
+
+    holed = cell_with(notebook, "def gold_somewhere")
+    assert [o.text for o in holed.outputs if o.output_type == "stream"] == ["[1.0, 1.0, 1.0]\n"]
+    for kind in ("several answers", "contains the answer", "answer outside the slot"):
+        assert f"critical: gold_somewhere: {kind}" in text_of(holed)
+    mended = cell_with(notebook, "def gold_in_its_slot")
+    assert [o.text for o in mended.outputs if o.output_type == "stream"] == ["[1.0, 0.0, 0.0]\n"]
+    assert text_of(mended).startswith("Found: 1 note.") and "another form of the same number" in text_of(mended)
+    assert "form outweighs being right" in text_of(cell_with(notebook, "formal = {"))
+
+
+def test_the_lab_is_there_with_and_without_a_kernel(reward_lab: Path) -> None:
+    notebook = nbformat.read(reward_lab, as_version=4)
+    cell = cell_with(notebook, "gn.RewardLab(")
+    assert outputs(cell, "application/vnd.jupyter.widget-view+json")
+    assert "RewardLab of correctness, xml_format, xml_tags" in text_of(cell)
+    for page in (text_of(cell, "text/html"), reward_lab.with_suffix(".html").read_text()):
+        assert '<td class="gn-number gn-strong gn-total">3.5</td>' in page, "what a page without a kernel shows"
+    scores = cell_with(notebook, "scores = gn.score(")
+    assert "advantages: [1.04, -0.09, -0.95]" in "".join(o.text for o in scores.outputs if o.output_type == "stream")
+    table = text_of(scores, "text/html")
+    assert table.count("<tr") == 4 and "It is 2, or one more." in table, "the completions are there as a whole"
+
+
+def test_the_gate_tells_the_example_turn(reward_lab: Path) -> None:
+    notebook = nbformat.read(reward_lab, as_version=4)
+    without, with_example = (text_of(cell_with(notebook, f"{name} = gn.baseline(")) for name in ("before", "after"))
+    # A tag by chance, about one in 400 completions, makes it a weak signal on some machine.
+    assert re.match(r"no signal: in none of 8|weak signal: in 1 of 8", without)
+    assert "advice: example turn" in without and "answer can be read in none of 64" in without
+    assert re.match(r"signal: in [678] of 8 groups of 8 the totals differ", with_example)
+    assert "It worked." in "".join(
+        o.text for o in cell_with(notebook, "It worked.").outputs if o.output_type == "stream"
+    )

@@ -1,0 +1,244 @@
+"""The notebooks as files: what holds before any of them is executed."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import jupytext
+import nbformat
+import pytest
+
+import grpo_nb as gn
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
+# What the Hub, GitHub, OpenAI, Anthropic, Weights & Biases and Google issue.
+SECRETS = re.compile(
+    r"hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|AIza[A-Za-z0-9_-]{30,}|\b[0-9a-f]{40}\b"
+)
+# The forms of Colab: https://colab.research.google.com/notebooks/forms.ipynb
+FORM = re.compile(r"^\s*([A-Z_]+) = (.+?)  # @param (.+)$", re.MULTILINE)
+FIELD_TYPES = {"raw": object, "string": str, "boolean": bool, "integer": int, "number": float}
+
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(path: Path) -> list[str]:
+    return [cell.source for cell in read(path).cells if cell.cell_type == "code"]
+
+
+def test_there_are_notebooks() -> None:
+    assert len(NOTEBOOKS) >= 3
+
+
+@every_notebook
+def test_it_is_executed_by_a_test(path: Path) -> None:
+    """Each has a file of tests of its own, so that they are executed side by side."""
+    tests = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py"))
+    assert f"def test_no_cell_warns_or_shows_an_error({path.stem[3:]}:" in tests
+
+
+def test_notebooks_are_what_their_sources_give() -> None:
+    build = [sys.executable, ROOT / "scripts/build_notebooks.py", "--check"]
+    done = subprocess.run(build, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@every_notebook
+def test_it_is_a_clean_file(path: Path) -> None:
+    notebook = read(path)
+    nbformat.validate(notebook)
+    assert (notebook.nbformat, notebook.nbformat_minor) >= (4, 5)
+    ids = [cell.id for cell in notebook.cells]
+    assert len(ids) == len(set(ids))
+    assert len(notebook.cells) <= 40 and path.stat().st_size < 100_000
+    assert "widgets" not in notebook.metadata, "saved widget state"
+    for cell in notebook.cells:
+        assert len(cell.source.splitlines()) <= 25 and "attachments" not in cell
+        assert not re.search(r"data:image|;base64,", cell.source)
+        if cell.cell_type == "code":
+            assert not cell.outputs and cell.execution_count is None
+            assert "if False" not in cell.source
+    assert not SECRETS.search(path.read_text()), "this looks like a secret"
+
+
+@every_notebook
+def test_it_has_the_parts_that_readers_look_for(path: Path) -> None:
+    text = "\n".join(cell.source for cell in read(path).cells)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    for needed in ("Install", "Check the machine", "Settings", "Did it work?", "If something went wrong", "Next"):
+        assert needed in headings
+    assert headings[-1] == "Next" and headings.index("Install") < headings.index("Settings")
+
+
+@every_notebook
+def test_the_badge_opens_this_notebook(path: Path) -> None:
+    first = read(path).cells[0].source
+    (link,) = re.findall(r"\[!\[Open in Colab\]\([^)]+\)\]\(([^)]+)\)", first)
+    place = REPOSITORY.removesuffix("/").removeprefix("https://github.com/")
+    assert link == f"https://colab.research.google.com/github/{place}/blob/main/notebooks/{path.name}"
+    assert not re.search(r"@[A-Z]+@|@CELLS", path.read_text()), "a mark was not replaced"
+
+
+@every_notebook
+def test_it_installs_before_it_imports(path: Path) -> None:
+    """One text for all: the cell that fetches the kit if need be, and calls `install`."""
+    cells = code_cells(path)
+    source = jupytext.read(ROOT / "notebooks/src/_install.py", fmt="py:percent")
+    (shared,) = [cell.source for cell in source.cells if cell.cell_type == "code"]
+    assert cells[0] == shared.replace("@REPOSITORY@", REPOSITORY.removesuffix("/"))
+    assert "install(report=print)" in cells[0] and "import grpo_nb as gn" in cells[1]
+    # Nothing but the standard library before it: what is loaded cannot be replaced.
+    for node in ast.walk(ast.parse(cells[0])):
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) else []
+        assert all(n.partition(".")[0] in sys.stdlib_module_names or n == "grpo_nb.machine" for n in names)
+
+
+def test_the_clone_is_the_folder_that_install_links() -> None:
+    from grpo_nb.machine.installer import CLONE
+
+    assert f'"{CLONE}"' in code_cells(NOTEBOOKS[0])[0]
+
+
+@every_notebook
+def test_every_cell_is_python_3_11_without_magics(path: Path) -> None:
+    """Plain Python runs in IPython 7.34 as in 9, in a script, and in Colab with 3.13. A `%pip` under an `if` does not."""
+    for number, source in enumerate(code_cells(path)):
+        ast.parse(source, filename=f"{path.stem}, code cell {number}", feature_version=(3, 11))
+        assert not re.search(r"^\s*[%!]", source, re.MULTILINE)
+        # IPython 7.34 knows top-level await, and its autoawait differs from what a script does.
+        assert not re.search(r"\bawait\b|get_ipython", source)
+
+
+@every_notebook
+def test_the_settings_are_a_form_and_valid_python(path: Path) -> None:
+    cells = [c for c in read(path).cells if "parameters" in c.metadata.get("tags", [])]
+    assert len(cells) == 1, "one settings cell"
+    source = cells[0].source
+    assigned = [node for node in ast.parse(source).body if isinstance(node, ast.Assign)]
+    fields = {name: (value, kind) for name, value, kind in FORM.findall(source)}
+    assert {target.id for node in assigned for target in node.targets} == set(fields), "a setting without a form field"
+    for name, (text, kind) in fields.items():
+        value, described = ast.literal_eval(text), json.loads(kind)
+        if isinstance(described, list):
+            assert value in described, f"{name}: {value!r} is not among the choices"
+        else:
+            assert isinstance(value, FIELD_TYPES[described["type"]]), name
+    if "PRESET" in fields:
+        from grpo_nb.settings.presets import PRESETS
+
+        assert json.loads(fields["PRESET"][1]) == ["auto", *PRESETS]
+    if "DRIVE" in fields:
+        assert fields["DRIVE"][0] == '""', "the Drive is mounted only if somebody asks for it"
+
+
+@every_notebook
+def test_every_public_name_exists(path: Path) -> None:
+    used = {
+        node.attr
+        for source in code_cells(path)
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "gn"
+    }
+    assert used and used <= set(gn.__all__), used - set(gn.__all__)
+
+
+def facts(path: Path) -> dict[str, str]:
+    """The rows of the table under the title."""
+    table = read(path).cells[1].source
+    return dict(re.findall(r"^\| (\w[\w ]*) \| (.+) \|$", table, re.MULTILINE))
+
+
+@every_notebook
+def test_the_facts_are_marked_as_measured_or_computed(path: Path) -> None:
+    rows = facts(path)
+    assert {"Time", "Memory", "Disk", "Writes", "Checked on"} <= set(rows)
+    for name in ("Time", "Memory"):
+        assert re.search(r"T4|GPU", rows[name]) and re.search(r"not yet measured|measured on", rows[name]), rows[name]
+
+
+@pytest.mark.parametrize(
+    ("notebook", "settings"),
+    [
+        ("00_quickstart", gn.preset("t4")),
+        ("02_train", gn.preset("cpu", per_device_train_batch_size=8, max_completion_length=40)),
+        ("03_evaluate", gn.preset("cpu")),
+        ("04_export", gn.preset("cpu", per_device_train_batch_size=8, max_completion_length=40)),
+    ],
+)
+def test_the_computed_memory_is_what_the_plan_says(notebook: str, settings: gn.Settings) -> None:
+    said = re.search(r"on a T4 ([\d.]+) of 15\.6 GB", facts(ROOT / f"notebooks/{notebook}.ipynb")["Memory"])
+    shown = re.search(r"memory, peak\s+([\d.]+) of 15\.6 GB", repr(gn.plan(settings, machine="t4")))
+    assert float(said[1]) == pytest.approx(float(shown[1]), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("host", "drive", "folder", "said"),
+    [
+        (None, "", "runs", ""),
+        (None, "grpo_nb/x", "runs", "There is no Google Drive here"),
+        ("COLAB_RELEASE_TAG", "", "runs", ""),
+        ("COLAB_RELEASE_TAG", "grpo_nb/x", "{}/MyDrive/grpo_nb/x", "on your Drive, in grpo_nb/x"),
+        ("KAGGLE_KERNEL_RUN_TYPE", "grpo_nb/x", "runs", "There is no Google Drive here"),
+    ],
+)
+def test_the_drive_is_mounted_only_where_it_is_and_if_asked(
+    host: str | None, drive: str, folder: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounted = fake_drive(monkeypatch, tmp_path, host)
+    lines: list[str] = []
+    assert gn.machine.run_folder(drive, report=lines.append) == folder.format(tmp_path)
+    assert said in "".join(lines) and bool(lines) is bool(drive)
+    assert mounted == ([str(tmp_path)] if folder != "runs" else [])
+
+
+def fake_drive(
+    monkeypatch: pytest.MonkeyPatch, mount: Path, host: str | None, error: Exception | None = None
+) -> list[str]:
+    """Colab's module for the Drive, which notes where it was mounted."""
+    from types import ModuleType
+
+    from grpo_nb.machine import host as place
+
+    mounted: list[str] = []
+
+    def do_mount(place: str) -> None:
+        if error is not None:
+            raise error
+        mounted.append(place)
+
+    for name in ("COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(place, "_DRIVE", mount)
+    if host is not None:
+        monkeypatch.setenv(host, "1")
+    if host == "COLAB_RELEASE_TAG":
+        google, colab, drive = ModuleType("google"), ModuleType("google.colab"), ModuleType("google.colab.drive")
+        drive.mount, colab.drive, google.colab = do_mount, drive, colab
+        for module in (google, colab, drive):
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+    return mounted
+
+
+def test_a_drive_that_is_refused_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_drive(monkeypatch, tmp_path, "COLAB_RELEASE_TAG", ValueError("mount failed"))
+    with pytest.raises(gn.machine.EnvironmentProblem, match=r"not mounted \(mount failed\).*leave DRIVE empty"):
+        gn.machine.run_folder("grpo_nb/x")
+
+
+@pytest.mark.parametrize("drive", ["/content", "../elsewhere"])
+def test_a_folder_outside_of_the_drive_is_refused(drive: str) -> None:
+    with pytest.raises(ValueError, match="inside your Drive"):
+        gn.machine.run_folder(drive)

@@ -1,0 +1,355 @@
+"""Rewards for answers: forms of one answer are paid, ways around giving one are not."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_nb.rewards import correctness, exact_text, json_answer, multiple_choice, number, regex_answer
+from grpo_nb.rewards.answers import is_same_answer
+from grpo_nb.rewards.numbers import parse_number
+from grpo_nb.rewards.slot import gold_answers, is_copied, split_answers
+from grpo_nb.rewards.structured import read_json
+from grpo_nb.tasks import formats
+
+
+def slots(*contents: str) -> list[str]:
+    return [f"<answer>{content}</answer>" for content in contents]
+
+
+def scores(reward, contents: list[str], gold: object, **columns: object) -> list[float | None]:
+    n = len(contents)
+    return reward(
+        completions=slots(*contents), answer=[gold] * n, **{key: [value] * n for key, value in columns.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3/4", "3/4"),
+        ("-3/4", "-3/4"),
+        ("1 3/4", "7/4"),
+        ("-1 3/4", "-7/4"),
+        (r"\frac{3}{4}", "3/4"),
+        (r"-\dfrac{3}{4}", "-3/4"),
+        (r"\frac34", "3/4"),
+        (r"\frac{-3}{4}", "-3/4"),
+        (r"1\frac{3}{4}", "7/4"),
+        ("0.5/2", "1/4"),
+        ("50%", "1/2"),
+        (r"12.5\%", "1/8"),
+        ("1e3", "1000"),
+        ("1.5E-3", "3/2000"),
+        (r"1.5 \times 10^{3}", "1500"),
+        ("1.5x10^3", "1500"),
+        ("2*10**-1", "1/5"),
+        ("1{,}250", "1250"),
+        (r"1\,250", "1250"),
+        ("1\u202f250", "1250"),
+        ("\u20ac1,250", "1250"),
+        ("-$5", "-5"),
+        ("$-5", "-5"),
+        (r"\$5", "5"),
+        ("$42$", "42"),
+        (r"\(42\)", "42"),
+        (r"\boxed{42}", "42"),
+        (r"$\boxed{\frac{1}{2}}$", "1/2"),
+        ("**42**", "42"),
+        (r"\text{42}", "42"),
+        ("5.", "5"),
+        ("1,234,567.5", "2469135/2"),
+        ("0", "0"),
+        ("007", "7"),
+    ],
+)
+def test_numbers_as_people_write_them(text: str, value: str) -> None:
+    assert parse_number(text) == Fraction(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "3/0",
+        "0/0",
+        "1 7/4",
+        "1 2",
+        "1/2/3",
+        "1 000 00",
+        "1,00",
+        "1e9999",
+        "1e999999999",
+        "10^10^10",
+        "6*7",
+        "40+2",
+        "2^5",
+        "1..2",
+        "5..",
+        "--5",
+        "+-5",
+        "5-",
+        "1/",
+        "/2",
+        "\\frac{1}{}",
+        "\\frac{1}2",
+        "x",
+        "",
+        " ",
+        "%",
+        "$",
+        "1%%",
+        "infinity",
+        "0x1F",
+        "1_000",
+        "\u00bd",
+        "\uff14\uff12",
+        "42 43",
+        "42, 43",
+        "4" * 65,
+    ],
+)
+def test_what_is_no_number(text: str) -> None:
+    assert parse_number(text) is None
+
+
+@given(
+    st.fractions(max_denominator=10_000), st.sampled_from(["{n}/{d}", "\\frac{{{n}}}{{{d}}}", "$\\frac{{{n}}}{{{d}}}$"])
+)
+def test_every_fraction_reads_back(value: Fraction, form: str) -> None:
+    assert parse_number(form.format(n=value.numerator, d=value.denominator)) == value
+
+
+@given(st.integers(-(10**15), 10**15))
+def test_every_integer_reads_back_in_every_form(value: int) -> None:
+    for text in (
+        str(value),
+        f"{value:,}",
+        f"{value}.0",
+        f"{value}e0",
+        f"+{value}" if value >= 0 else f"\u2212{-value}",
+        f"x = {value}",
+    ):
+        assert is_same_answer(text, str(value)), text
+    assert not is_same_answer(str(value + 1), str(value))
+
+
+@pytest.mark.parametrize(
+    ("given_answer", "gold", "same"),
+    [
+        ("x = 42", "42", True),
+        ("42", "x = 42", True),
+        ("x = 42", "x=42", True),
+        ("y = 42", "x = 42", False),
+        ("x_1 = 42", "42", True),
+        (r"\theta = 42", "42", True),
+        ("x = y = 42", "42", False),
+        ("42 = x", "42", False),
+        ("x == 42", "42", False),
+        ("2x = 42", "42", False),
+        ("answer = 42", "42", False),
+        ("**Paris**", "Paris", True),
+        (r"\text{Paris}", "Paris", True),
+        ("Paris or Rome", "Paris", False),
+        ("Paris, Rome", "Paris", False),
+        ("not Paris", "Paris", False),
+        ("50", "50%", False),
+        ("0.333333", "1/3", False),
+    ],
+)
+def test_one_answer(given_answer: str, gold: str, same: bool) -> None:
+    assert is_same_answer(given_answer, gold) is same
+
+
+def test_nothing_that_takes_it_back_may_follow() -> None:
+    after = [" No, 41.", "\nWait, that is wrong.", " \u4e0d\u5bf9", " or 41", " = 41", "0", "%"]
+    reward = correctness()
+    assert reward(completions=[slots("42")[0] + text for text in after], answer=["42"] * len(after)) == [0.0] * len(
+        after
+    )
+    harmless = ["", "\n", ".", " $", "\\)", " **", "```", "\\]\n"]
+    assert reward(completions=[slots("42")[0] + t for t in harmless], answer=["42"] * len(harmless)) == [1.0] * len(
+        harmless
+    )
+    assert correctness(is_last=False)(completions=[slots("42")[0] + " No, 41."], answer=["42"]) == [1.0]
+
+
+@pytest.mark.parametrize(
+    "format", [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes()], ids=lambda f: f.name
+)
+def test_every_format(format: formats.AnswerFormat) -> None:
+    reward = correctness(format=format)
+    text = format.render("40 + 2", "42")
+    assert reward(completions=[text, text + "\nNo, it is 41.", format.render("42", "41")], answer=["42"] * 3) == [
+        1.0,
+        0.0,
+        0.0,
+    ]
+
+
+def test_the_question_is_no_answer_to_itself() -> None:
+    asked = [[{"role": "user", "content": "Example: 1/2. "}, {"role": "user", "content": "What is 84 / 2?"}]]
+    for reward in (correctness(), number()):
+        assert reward(completions=slots("84/2"), answer=["42"], prompts=asked) == [0.0]
+        assert reward(completions=slots("42"), answer=["42"], prompts=asked) == [1.0]
+        assert reward(completions=slots("126/3"), answer=["42"], prompts=asked) == [1.0]
+        # What the gold answer itself says is right, wherever else it stands.
+        assert reward(completions=slots("3/4"), answer=["3/4"], prompts=["Is it 3/4 or 4/3?"]) == [1.0]
+    assert is_copied("50%", {"prompts": "Write 50% as a decimal."}) and not is_copied("-7", {"prompts": "Is -7 less?"})
+
+
+def test_several_gold_answers() -> None:
+    assert scores(correctness(), ["1", "2", "3", "1, 2"], ["1", "2"]) == [1.0, 1.0, 0.0, 0.0]
+    every = correctness(needs_all=True)
+    contents = [
+        "1, 2",
+        "2,1",
+        r"\{1, 2\}",
+        "{2; 1}",
+        "x = 1 or x = 2",
+        "1 and 2.0",
+        "1",
+        "1, 1",
+        "1, 2, 3",
+        "1, 2, 2",
+        "",
+    ]
+    assert scores(every, contents, ["1", "2"]) == [1.0] * 6 + [0.0] * 5
+    assert scores(every, ["1,000, 2", "2, 1,000", "1000;2"], ["1000", "2"]) == [1.0] * 3
+    assert scores(every, ["2, 2"], ["2", "2.0"]) == [1.0]
+    assert scores(correctness(), ["7"], []) == [None]
+    assert gold_answers(float("nan")) == [] and gold_answers([None, " 7 ", 0]) == ["7", "0"]
+    assert split_answers("only one", 2) == ["only one"]
+
+
+def test_units_and_tolerance() -> None:
+    kilometres = number(units=["km", "kilometres"])
+    assert (
+        scores(kilometres, ["42 km", "42km", r"42\text{ km}", r"42 \mathrm{km}", "42 kilometres", "42"], "42")
+        == [1.0] * 6
+    )
+    assert scores(kilometres, ["42 m", "42 miles", "km", "42 km km", "42 km or 41 km"], "42 km") == [0.0] * 5
+    assert scores(number(units={"h": 3600, "min": 60, "s": 1}), ["1.5 h", "90 min", "5400", "90 h"], "5400 s") == [
+        1.0,
+        1.0,
+        1.0,
+        0.0,
+    ]
+    assert scores(number(units=["%"]), ["42%", r"42\%", "42"], "42") == [1.0] * 3
+    assert scores(number(), ["42%"], "42") == [0.0]
+    assert scores(number(tolerance=0.01), ["3.14", "3.15", "3.16"], "3.1415") == [1.0, 1.0, 0.0]
+    assert scores(number(relative_tolerance=0.01), ["101", "102"], "100") == [1.0, 0.0]
+    assert scores(number(), ["7"], "seven") == [None]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: number(tolerance=-1),
+        lambda: number(relative_tolerance=float("nan")),
+        lambda: number(units="km"),
+        lambda: number(units={"km": "far"}),
+        lambda: json_answer(column=None),
+        lambda: json_answer(schema={"type": "thing"}),
+        lambda: regex_answer("("),
+    ],
+)
+def test_settings_that_cannot_work(make) -> None:
+    with pytest.raises(ValueError):
+        make()
+
+
+def test_a_missing_column_says_what_to_write() -> None:
+    for make in (correctness, number, exact_text, multiple_choice, json_answer, regex_answer):
+        with pytest.raises(ValueError, match=r"needs the data column 'solution'.*column="):
+            make(column="solution")(completions=["7"], answer=["7"])
+
+
+def test_exact_text() -> None:
+    assert scores(exact_text(), ["Paris", " Paris\n", "paris", "Paris.", "Paris or Rome"], "Paris") == [
+        1.0,
+        1.0,
+        0.0,
+        0.0,
+        0.0,
+    ]
+    assert scores(exact_text(is_case_sensitive=False), ["paris"], "Paris") == [1.0]
+
+
+def test_multiple_choice_as_arc_and_mmlu_have_it() -> None:
+    arc = {"label": ["A", "B", "C"], "text": ["red", "green", "blue"]}
+    assert scores(
+        multiple_choice(options_column="choices"), ["B", "green", "B) green", "B) red", "red"], "B", choices=arc
+    ) == [1, 1, 1, 0, 0]
+    numbered = multiple_choice(labels="1234")
+    assert scores(numbered, ["2", "(2)", "3", "2 or 3"], "2") == [1.0, 1.0, 0.0, 0.0]
+    as_mapping = {"A": "red", "B": "green"}
+    assert scores(multiple_choice(), ["B", "C"], "green", options=as_mapping) == [1.0, 0.0]
+    # Two options of the same text: the text says neither.
+    assert scores(multiple_choice(), ["red", "A"], "A", options=["red", "red"]) == [0.0, 1.0]
+
+
+def test_json() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"age": {"type": "integer", "minimum": 0}},
+        "required": ["age"],
+        "additionalProperties": False,
+    }
+    only = json_answer(column=None, schema=schema)
+    assert only(completions=slots('{"age": 3}', '{"age": -3}', '{"age": 3, "x": 1}', "{}", "3")) == [
+        1.0,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+    ]
+    assert scores(json_answer(), ["[1, 2]", "[2, 1]", "[1, 2, 3]", "1"], [1, 2]) == [1.0, 0.0, 0.0, 0.0]
+    for text in (
+        "NaN",
+        "Infinity",
+        "1e999",
+        '{"a": 1, "a": 1}',
+        "[1,]",
+        "01",
+        "'a'",
+        "// x\n1",
+        "[" * 65 + "]" * 65,
+        '"' + "a" * 20_001 + '"',
+    ):
+        assert read_json(text) == (None, False), text[:20]
+    assert read_json('"[[[[' + "[" * 100 + '"')[1], "brackets in a string are no depth"
+    # The reference to a schema elsewhere must not be fetched.
+    with pytest.raises(Exception, match=r"(?i)unresolvable|retriev"):
+        json_answer(column=None, schema={"$ref": "http://localhost:9/schema"})(completions=slots("{}"))
+
+
+def test_a_pattern_that_backtracks_for_ever_is_stopped_in_any_thread() -> None:
+    import threading
+    import time
+
+    reward = regex_answer(r"(?:(?:a|b|ab)*)*c")
+    hostile = slots(*("ab" * n + "cd" for n in range(1000, 1008)))  # without a c, one look would be enough
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(reward(completions=[*hostile, *slots("abc")])))
+    start = time.monotonic()
+    thread.start()
+    thread.join(30)
+    assert found == [[0.0] * 8 + [1.0]]
+    assert time.monotonic() - start < 10  # 8 x 0.1 s are promised
+    in_schema = json_answer(column=None, schema={"type": "string", "pattern": r"^(?:(?:a|b|ab)*)*c$"})
+    start = time.monotonic()
+    assert in_schema(completions=slots('"' + "ab" * 1000 + 'cd"', '"abc"')) == [0.0, 1.0]
+    assert time.monotonic() - start < 10
+
+
+def test_a_batch_of_slow_answers_costs_its_limit_and_says_so() -> None:
+    import time
+
+    reward = regex_answer(r"(?:(?:a|b|ab)*)*c", batch_seconds=0.5)
+    hostile = slots(*("ab" * n + "cd" for n in range(1000, 1300)))
+    start = time.monotonic()
+    with pytest.warns(RuntimeWarning, match="answers of this batch were left unjudged"):
+        found = reward(completions=[*hostile, *slots("abc")])
+    assert time.monotonic() - start < 15  # 300 x 0.1 s of processor time without the limit
+    assert found == [0.0] * 300 + [1.0], "a short answer is judged before the slow ones"

@@ -1,0 +1,151 @@
+"""A model card says what was measured, in metadata that the Hub reads, and nothing that others wrote breaks out of it."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard, ModelCardData
+
+import grpo_nb as gn
+from grpo_nb.core.markdown import fence, plain, span
+from grpo_nb.runs.card import card_data, license_of, model_card, published_name, write_export_card
+from tests.support.written_run import COMPARISON, HOSTILE_NAME, HOSTILE_SOURCE, compare_by_hand, write_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> gn.runs.Run:
+    return write_run(tmp_path / "runs" / "first", learning_rate=3e-5)
+
+
+def change_info(run: gn.runs.Run, **parts: dict) -> None:
+    info = run.info
+    for name, values in parts.items():
+        info[name] = {**info[name], **values} if isinstance(values, dict) else values
+    (run.path / "run.json").write_text(json.dumps(info))
+
+
+def rendered(card: str) -> str:
+    """The card as a Markdown reader shows it; the metadata is not part of it."""
+    import mistune
+
+    return mistune.create_markdown(escape=False, plugins=["table"])(card.split("\n---\n", 1)[1])
+
+
+class Tags(html.parser.HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.found.append(tag)
+
+
+@pytest.mark.parametrize(
+    ("kind", "relation", "library"),
+    [("adapter", "adapter", "peft"), ("merged bfloat16", "finetune", "transformers"), ("gguf q8_0", "finetune", None)],
+)
+def test_the_metadata_is_what_the_hub_reads(run: gn.runs.Run, kind: str, relation: str, library: str | None) -> None:
+    compare_by_hand(run)
+    read = ModelCard(model_card(run, kind)).data
+    assert read.to_dict() == card_data(run, kind).to_dict()
+    assert read.base_model == "HuggingFaceTB/SmolLM2-135M-Instruct" and read.get("base_model_relation") == relation
+    assert read.library_name == library and read.license == "apache-2.0" and read.pipeline_tag == "text-generation"
+    assert {"grpo", "trl", "unsloth"} <= set(read.tags)
+    (result,) = read.eval_results
+    assert result.metric_type == "accuracy" and result.metric_value == 0.75
+    assert result.metric_args == {"interval_95": [0.53, 0.89]}
+    assert isinstance(read, ModelCardData)
+
+
+def test_it_says_what_was_measured_and_how(run: gn.runs.Run) -> None:
+    assert "Not measured" in model_card(run) and "model-index" not in model_card(run)
+    compare_by_hand(run)
+    card = model_card(run)
+    page = rendered(card)
+    assert COMPARISON["sentence"] in page and "75.0% (53.0% to 89.0%)" in page
+    assert "![Training curves. Reward rose from" in card
+    assert "<td>1.5</td>" in page and "class correctness" in page, "weight and source of the reward"
+    assert run.info["task"]["fingerprint"] in page and f"seed {run.settings.seed}" in page
+    assert "learning_rate=3e-05" in page and run.info["versions"]["trl"] in page
+
+
+def test_no_path_of_this_machine_and_no_token_is_in_it(tmp_path: Path) -> None:
+    local = tmp_path / "secret-place" / "my-model"
+    local.mkdir(parents=True)
+    token = "hf_" + "x" * 34
+    run = write_run(tmp_path / "runs" / "first", model=str(local), extra={"hub_token": token})
+    card = model_card(run)
+    assert str(tmp_path) not in card and "/home/somebody" not in card and token not in card
+    assert "my-model" in card and ModelCard(card).data.base_model is None
+
+
+def test_what_others_wrote_stays_text(run: gn.runs.Run) -> None:
+    rewards = [{"name": HOSTILE_NAME, "weight": 1.0, "call": "f(x='a|b`c``d')", "source": HOSTILE_SOURCE, "sha256": ""}]
+    change_info(run, rewards=rewards, task={"name": HOSTILE_NAME + "\n---\nlicense: mit"}, versions={"<b>x</b>": "1|2"})
+    compare_by_hand(run, sentence="better <img src=x> [a](javascript:b) | c")
+    card = model_card(run)
+    page = rendered(card)
+    tags = Tags(page).found
+    # What the card itself uses, and nothing else.
+    allowed = {
+        "h1",
+        "h2",
+        "p",
+        "a",
+        "img",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "code",
+        "pre",
+        "details",
+        "summary",
+    }
+    assert set(tags) <= allowed and tags.count("img") == 1 and tags.count("details") == 2 and tags.count("h1") == 1
+    assert "javascript:b)" in page and 'href="javascript' not in page
+    assert "# not a heading" in page and page.count("</details>") == 2
+    reward_table = page.split("<h2>Rewards</h2>")[1].split("</table>")[0]
+    assert reward_table.count("<tr>") == 2 and reward_table.count("<td>") == 3
+    data = ModelCard(card).data
+    assert data.license == "apache-2.0" and data.eval_results[0].dataset_name == HOSTILE_NAME + "\n---\nlicense: mit"
+
+
+def test_escaping() -> None:
+    assert fence("````\nx").startswith("`````\n") and fence("````\nx").endswith("\n`````")
+    assert span("a``b|c") == "``` a``b\\|c ```" and span("") == "`  `"
+    assert plain("1. <a>\n# b") == "1\\. &lt;a&gt; \\# b"
+    assert plain("- a_b _c_ p = 0.1 (x)") == "\\- a_b \\_c\\_ p = 0.1 (x)"
+
+
+def test_the_base_model_and_its_licence(tmp_path: Path) -> None:
+    folder = tmp_path / "base"
+    folder.mkdir()
+    assert license_of(str(folder)) is None
+    (folder / "README.md").write_text("---\nlicense: llama3.2\n---\n# base")
+    assert license_of(str(folder)) == "llama3.2"
+    (folder / "README.md").write_text("---\nlicense: [\n---\n# base")
+    assert license_of(str(folder)) is None, "metadata that cannot be read says nothing"
+    assert license_of("nobody/never-downloaded") is None
+    assert published_name("unsloth/Qwen2.5-3B-Instruct") == "unsloth/Qwen2.5-3B-Instruct"
+    assert published_name(str(folder)) is None and published_name("../up") is None
+
+
+def test_a_card_brings_the_figure_it_shows(run: gn.runs.Run, tmp_path: Path) -> None:
+    folder = tmp_path / "export"
+    folder.mkdir()
+    checks = {"tensors finite and complete": True, "text | equal": False}
+    card = write_export_card(
+        run, folder, "merged", verification={"passed": False, "checks": checks}, said="not verified"
+    )
+    text = card.read_text()
+    assert (folder / "figures" / "training.png").read_bytes() == (run.path / "figures" / "training.png").read_bytes()
+    assert "- passed: tensors finite and complete" in text and "- FAILED: text \\| equal" in text
+    with pytest.raises(ValueError, match="kind = 'onnx'"):
+        model_card(run, "onnx")

@@ -1,0 +1,106 @@
+"""Runs read back from disk in every state, rows of either generation of names, and what is said about them in words."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.runs import live, run
+from grpo_nb.runs import rows as run_rows
+from grpo_nb.runs.records import RecordedExport
+from tests.support.run_folders import write_run_folder
+from tests.support.written_run import COMPARISON, compare_by_hand
+
+
+def made_rows(count: int = 20, **changes: float) -> list[dict]:
+    return [
+        {
+            "step": i + 1, "max_steps": count, "reward": 1 + 0.1 * i, "reward_std": 0.5, "kl": 0.01 * i,
+            "rewards/right/mean": 0.05 * i, "rewards/form/mean": 1.0, "completions/mean_length": 30.0,
+            "completions/clipped_ratio": 0.25, **changes,
+        }
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def make_run(folder: Path, status: str = "finished", pid: int | None = None, tail: str = "") -> gn.runs.Run:
+    info = {
+        "status": status, "pid": pid or os.getpid(), "host": os.uname().nodename,
+        "settings": gn.preset("cpu").to_dict(), "rewards": [{"name": "right", "weight": 2.0}],
+    }  # fmt: skip
+    run = write_run_folder(folder, info, made_rows(5))
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(tail)
+    return run
+
+
+def test_open_run_gives_the_same(tiny_run: gn.runs.Run) -> None:
+    opened = gn.open_run(tiny_run.path)
+    assert opened.model is None
+    assert opened.rows == tiny_run.rows and opened.settings == tiny_run.settings and repr(opened) == repr(tiny_run)
+    assert live.png(opened.plot()) == live.png(tiny_run.plot())
+    assert len(opened.metrics) == 14 and opened.metrics["reward"].notna().all()
+
+
+def test_a_process_that_is_gone_has_crashed(tmp_path: Path) -> None:
+    gone = 2**22 + 1  # above any pid that Linux gives out
+    assert make_run(tmp_path / "a", "running").status == "running"
+    assert make_run(tmp_path / "b", "running", gone).status == "crashed"
+    assert make_run(tmp_path / "c", "finished", gone).status == "finished"
+
+
+def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
+    assert len(make_run(tmp_path / "cut", tail='{"step": 6, "rew').rows) == 5
+    broken = make_run(tmp_path / "broken", tail='{"step": 6, "rew\n{"step": 7}\n')
+    with pytest.raises(json.JSONDecodeError):
+        _ = broken.rows
+
+
+def test_a_path_without_a_run_names_its_neighbours(tmp_path: Path) -> None:
+    make_run(tmp_path / "mine")
+    with pytest.raises(FileNotFoundError, match=r"Runs in .*: mine"):
+        gn.open_run(tmp_path / "yours")
+
+
+def test_new_names_do_not_collide(tmp_path: Path) -> None:
+    folders = {run.new_run_folder(tmp_path, None) for _ in range(5)}
+    assert len(folders) == 5
+
+
+def test_what_was_not_measured_has_no_key() -> None:
+    row = run_rows.tidy_row({"kl": 0.0, "reward": 1.0, "entropy": None, "note": "x"}, 3, 9, beta=0.0)
+    assert row == {"step": 3, "max_steps": 9, "reward": 1.0}
+    assert run_rows.tidy_row({"kl": 0.0}, 3, 9, beta=0.1)["kl"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([], "No step has been logged yet"),
+        (made_rows(2), "Step 2: reward 1.10, 1.00 at the start"),
+        (made_rows(20), "Reward rose from 1.10 (first 3 steps) to 2.45 (last 10); KL to the starting model 0.145; 25%"),
+        (made_rows(20, kl=math.nan), "KL not measured; 25%"),
+        (made_rows(20, reward=1.0), "Reward stayed from 1.00"),
+    ],
+)
+def test_the_sentence(rows: list[dict], said: str) -> None:
+    assert said in run_rows.describe(rows)
+
+
+def test_what_came_after_training_are_objects(tmp_path: Path) -> None:
+    made = make_run(tmp_path / "run")
+    assert made.comparison is None and made.exports == [] and made.alerts == [] and made.weights == {"right": 2.0}
+    compare_by_hand(made)
+    compared = made.comparison
+    assert (compared.verdict, compared.after.accuracy, compared.interval) == ("better", 0.75, (0.25, 0.75))
+    assert "75.0% (53.0% to 89.0%)" in repr(compared) and COMPARISON["sentence"] in compared._repr_html_()
+    for kind in ("merged bfloat16", "gguf q8_0"):
+        made.record_export(RecordedExport(path="exports/a", kind=kind, sentence="verified"))
+    (export,) = made.exports
+    assert export.kind == "gguf q8_0", "what was at the same path before is there no more"
+    said = repr(made)
+    assert f"Held-out: {COMPARISON['sentence']}" in said and "Exported gguf q8_0: exports/a (verified)" in said
+    assert made._repr_html_().startswith("<p><b>Run run: finished.</b></p>Step 5: reward")

@@ -1,0 +1,341 @@
+"""The run viewer without a browser: what it reads, recomputes and shows, driven as a front end drives it."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.rewards.scores import Scores, group_advantages, reweight
+from tests.support.run_folders import write_run_folder
+
+WEIGHTS = {"right": 2.0, "form": 1.0}
+HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>&amp;\x00\ud800"
+
+
+def write_step(
+    folder: Path,
+    step: int,
+    scores: Sequence[Sequence[tuple[float, float]]],
+    questions: Sequence[str] = ("What is 3 + 4?", "What is 5 + 6?"),
+    scale: str = "group",
+    text: str = "",
+) -> None:
+    """Write a step as the recorder does: groups one after the other, advantages by TRL's formula, as float32."""
+    flat = [pair for group in scores for pair in group]
+    totals = [2 * right + form for right, form in flat]
+    advantages = group_advantages(totals, len(scores[0]), scale_rewards=scale)
+    table = pandas.DataFrame(
+        {
+            "step": step,
+            "group": [number for number, group in enumerate(scores) for _ in group],
+            "prompt": [
+                json.dumps([{"role": "system", "content": "Answer."}, {"role": "user", "content": question}])
+                for question, group in zip(questions, scores, strict=True) for _ in group
+            ],
+            "completion": [f"{text}step {step} completion {i}" for i in range(len(flat))],
+            "right": [right for right, _ in flat],
+            "form": [form for _, form in flat],
+            "total": totals,
+            "advantage": pandas.Series(advantages).astype("float32").astype("float64"),
+        }
+    )  # fmt: skip
+    table.to_parquet(folder / "completions" / f"step_{step:06d}.parquet", index=False)
+
+
+def add_rows(folder: Path, steps: Sequence[int]) -> None:
+    with (folder / "metrics.jsonl").open("a") as file:
+        for step in steps:
+            row = {"step": step, "reward": 0.1 * step, "kl": 0.01, "rewards/right/mean": 0.5, "rewards/form/mean": 1.0}
+            file.write(json.dumps(row) + "\n")
+
+
+def add_alert(folder: Path, **values: Any) -> None:
+    alert = {"step": 1, "rule": "no_spread", "severity": "warning", "message": "", "why": "", "advice": ""} | values
+    with (folder / "alerts.jsonl").open("a") as file:
+        file.write(json.dumps(alert) + "\n")
+
+
+SPREAD = [[(1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (1.0, 1.0)], [(0.0, 1.0), (0.0, 0.5), (0.0, 0.25), (0.0, 0.0)]]
+FLAT = [[(1.0, 1.0)] * 4, [(0.0, 1.0), (0.0, 0.5), (1.0, 0.25), (0.0, 0.0)]]
+
+
+def make_run(folder: Path, status: str = "finished", **settings: Any) -> gn.runs.Run:
+    info = {
+        "status": status, "pid": os.getpid(), "host": os.uname().nodename,
+        "settings": gn.preset("cpu").to_dict() | settings,
+        "rewards": [{"name": name, "weight": weight} for name, weight in WEIGHTS.items()],
+    }  # fmt: skip
+    run = write_run_folder(folder, info)
+    (folder / "completions").mkdir()
+    return run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> gn.runs.Run:
+    """Steps 1, 2, 4 and 30 have completions; the prompts of 30 are those of 2."""
+    made = make_run(tmp_path / "made")
+    write_step(made.path, 1, FLAT, ["What is 1 + 1?", "What is 2 + 2?"])
+    write_step(made.path, 2, SPREAD)
+    write_step(made.path, 4, FLAT, ["What is 9 + 9?", "What is 8 + 8?"])
+    write_step(made.path, 30, SPREAD, ["What is 5 + 6?", "What is 7 + 7?"])
+    add_rows(made.path, range(1, 31))
+    add_alert(made.path, step=4, message=HOSTILE[:60], advice="Raise it.")
+    return made
+
+
+def shown(view: Any, css: str) -> list[str]:
+    """The cells with a class, as text."""
+    cells = re.findall(rf'<td class="[^"]*{css}[^"]*"[^>]*>(.*?)</td>', view.value, re.DOTALL)
+    return [html.unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in cells]
+
+
+def code_of(view: Any) -> str:
+    return html.unescape(re.search(r'<div class="gn-code">.*?<pre>(.*?)</pre>', view.value, re.DOTALL)[1])
+
+
+# Functions.
+
+
+def test_a_step_is_what_was_logged(run: gn.runs.Run) -> None:
+    step = run.step(2)
+    assert [group.question for group in step.groups] == ["What is 3 + 4?", "What is 5 + 6?"]
+    assert "system: Answer." in step.groups[0].prompt
+    assert step.groups[0].scores.totals == (2.0, 1.0, 0.0, 3.0) and step.groups[0].order == [3, 0, 1, 2]
+    assert list(step.groups[0].advantages) == pytest.approx(group_advantages([2, 1, 0, 3], 4), abs=1e-6)
+    assert step.weights == WEIGHTS and step.is_reproduced and not step.is_rescored
+    assert list(step.groups[0].table["right"]) == [1, 1, 0, 0] and len(step.table) == 8
+    assert run.step(4).without_spread == 1 and step.without_spread == 0
+    with pytest.raises(ValueError, match="1 to 30"):
+        run.step(3)
+
+
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_what_if_is_what_scoring_says(tmp_path: Path, scale: str) -> None:
+    run = make_run(tmp_path / "run", extra={"scale_rewards": scale})
+    write_step(run.path, 1, SPREAD, scale=scale)
+    changed = {"right": 0.25, "form": 3.0}
+    again = run.step(1).reweighted(changed)
+    flat = [pair for group in SPREAD for pair in group]
+    scores = Scores(
+        completions=("",) * 8, weights=WEIGHTS,
+        values={"right": tuple(a for a, _ in flat), "form": tuple(b for _, b in flat)},
+    )  # fmt: skip
+    expected = reweight(scores, changed)
+    assert [t for group in again.groups for t in group.scores.totals] == list(expected.totals)
+    assert [a for g in again.groups for a in g.advantages] == expected.advantages(4, scale_rewards=scale)
+    assert again.scale_rewards == scale and again.is_rescored and again.groups[0].was == run.step(1).groups[0]
+    assert again.groups[0].order == [3, 1, 0, 2] != again.groups[0].was.order
+    back = again.reweighted(WEIGHTS)
+    assert [g.scores.totals for g in back.groups] == [g.scores.totals for g in run.step(1).groups]
+    with pytest.raises(ValueError, match="wrong"):
+        run.step(1).reweighted({"wrong": 1.0})
+
+
+def test_how_advantages_were_scaled_is_read_off_the_numbers(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", loss_type="dr_grpo")
+    write_step(run.path, 1, SPREAD, scale="none")
+    write_step(run.path, 2, SPREAD, scale="batch")
+    assert run.step(1).scale_rewards == "none" and run.step(2).scale_rewards == "batch"
+    file = run.path / "completions" / "step_000002.parquet"
+    table = pandas.read_parquet(file)
+    table["advantage"] = range(8)
+    table.to_parquet(file, index=False)
+    odd = run.step(2)
+    assert not odd.is_reproduced and "do not follow" in odd.reweighted({})._repr_html_()
+
+
+def test_none_scores_are_left_out_as_in_training(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    write_step(run.path, 1, [[(float("nan"), 1.0), (1.0, float("nan")), (0.0, 1.0), (0.0, 0.0)], SPREAD[1]])
+    file = run.path / "completions" / "step_000001.parquet"
+    table = pandas.read_parquet(file)
+    table.loc[:3, "total"] = [1.0, 2.0, 1.0, 0.0]
+    table.loc[:3, "advantage"] = group_advantages([1, 2, 1, 0], 4)
+    table.to_parquet(file, index=False)
+    step = run.step(1)
+    assert step.groups[0].scores.totals == (1.0, 2.0, 1.0, 0.0) and step.is_reproduced
+    assert '<td class="gn-number" data-reward="right">none</td>' in step._repr_html_()
+
+
+def test_the_same_prompt_then_and_now(run: gn.runs.Run) -> None:
+    change = run.change_since_start(30, 0)
+    assert change.is_same_prompt and (change.early_step, change.early.number) == (2, 1)
+    assert change.means == {"right": (0.0, 0.5), "form": (0.4375, 0.5), "total": (0.4375, 1.5)}
+    other = run.change_since_start(30, 1)
+    assert not other.is_same_prompt and (other.early_step, other.early.number, other.searched) == (1, 0, 3)
+    assert "another one stands in" in other._repr_html_()
+    assert not run.change_since_start(30, 0, search=1).is_same_prompt
+    assert run.change_since_start(1, 0) is None
+
+
+def test_only_the_files_needed_are_read(run: gn.runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in range(31, 60):
+        (run.path / "completions" / f"step_{step:06d}.parquet").write_bytes(b"not parquet")
+    (run.path / "completions" / "step_000099.partial").write_bytes(b"half")
+    assert run.steps[-1] == 59
+    shows = gn.RunViewer(run)
+    assert "ArrowInvalid" in shows._errors.value, "a damaged file is said to be one"
+    shows.step = 30
+    assert shows._errors.value == "" and shows.logged.step == 30
+
+
+# The widget.
+
+
+def test_it_opens_at_the_last_step_and_shows_the_numbers(run: gn.runs.Run) -> None:
+    shows = gn.RunViewer(run.path)
+    assert shows.step == 30 and shows.group.number == 0 and shows._errors.value == ""
+    assert shown(shows._group_view, "gn-total") == ["3", "2", "1", "0"]
+    expected = sorted(group_advantages([2.0, 1.0, 0.0, 3.0], 4), reverse=True)
+    assert shown(shows._group_view, "gn-advantage") == [f"{value:+.3f}" for value in expected]
+    texts = re.findall(r"step 30 completion \d", shows._group_view.value)
+    assert [text[-1] for text in texts] == ["3", "0", "1", "2"]
+    assert "&times; 2" in shows._group_view.value and repr(shows) == "RunViewer of made (finished): step 30"
+
+
+def test_controls_go_where_they_say(run: gn.runs.Run) -> None:
+    shows = gn.RunViewer(run)
+    shows._previous.click()
+    assert shows.step == 4
+    shows._previous.click()
+    assert shows.step == 2
+    shows._next.click()
+    assert shows.step == 4 and "learned nothing" in shows._group_view.value
+    shows._group.value = 1
+    assert shows.group.question == "What is 8 + 8?" and "What is 8 + 8?" in shows._group_view.value
+    shows._slider.value = 20  # between 4 and 30: the nearest with completions
+    assert shows.step == 30 and shows._slider.value == 30 and shows.group.number == 1
+    shows._alert.value = 0
+    assert shows.step == 4
+    shows.step = 1
+    shows._previous.click()
+    assert shows.step == 1
+
+
+def test_moving_a_weight_shows_was_and_would_be(run: gn.runs.Run) -> None:
+    shows = gn.RunViewer(run)
+    assert "Re-scored, not re-trained" in shows._whatif_note.value
+    assert "scale_rewards='group'" in shows._whatif_note.value
+    shows._weights.boxes["right"].value = 0.25
+    assert shows.rescored.groups[0] == run.step(30).reweighted({"right": 0.25}).groups[0]
+    assert shown(shows._whatif_view, "gn-total") == ["3 → 1.25", "1", "2 → 0.25", "0"]
+    assert shown(shows._whatif_view, "gn-place") == ["1", "3 → 2", "2 → 3", "4"]
+    assert shown(shows._whatif_view, "gn-push")[1:3] == ["less likely → more likely", "more likely → less likely"]
+    assert shown(shows._group_view, "gn-total") == ["3", "2", "1", "0"], "what was logged stays"
+    shows._reset_button.click()
+    assert shows.weights == WEIGHTS and "→" not in html.unescape(shows._whatif_view.value)
+    with pytest.raises(ValueError, match="wrong"):
+        shows.weights = {"wrong": 1.0}
+    shows.weights = {"right": 0.0, "form": 0.0}
+    assert "would learn nothing" in shows._whatif_view.value
+
+
+def test_the_code_under_each_view_gives_the_view(run: gn.runs.Run) -> None:
+    shows = gn.RunViewer(run)
+    shows.step, shows._group.value = 2, 1
+    shows.weights = {"right": 0.5}
+    names = {"run": run, "gn": gn}
+    assert eval(code_of(shows._group_code), names) == shows.group
+    assert eval(code_of(shows._whatif_code), names) == shows.rescored
+    assert eval(code_of(shows._change_code), names) == shows.change
+    assert len(eval(code_of(shows._curves_code), names).axes) == 11
+
+
+def drawn_at(shows: gn.RunViewer, gid: str | None, marker: str = "None") -> float:
+    """Where the total reward's panel has its one line or mark of a kind."""
+    lines = shows._figure.figure.axes[0].get_lines()
+    (found,) = [line for line in lines if (line.get_gid(), line.get_marker()) == (gid, marker)]
+    return found.get_xdata()[0]
+
+
+def test_curves_mark_alerts_and_the_step_shown(run: gn.runs.Run) -> None:
+    shows = gn.RunViewer(run)
+    value = shows._curves_view.value
+    assert 'src="data:image/png;base64,' in value and "The line marks step 30." in value
+    assert "Reward rose from" in value and "warning" in value and "Raise it." in value
+    assert drawn_at(shows, "chosen") == 30 and drawn_at(shows, None, "D") == 4
+    shows.step = 1
+    assert drawn_at(shows, "chosen") == 1 and "The line marks step 1." in shows._curves_view.value
+
+
+def test_a_running_run_is_read_on(run: gn.runs.Run) -> None:
+    shows = gn.RunViewer(run)
+    write_step(run.path, 31, SPREAD)
+    add_rows(run.path, [31])
+    add_alert(run.path, step=31, rule="kl_drift", severity="critical", message="far")
+    shows._refresh_button.click()
+    assert shows.step == 31 and shows._curves.count == 31 and [alert.step for alert in shows.alerts] == [4, 31]
+    shows.step = 2
+    write_step(run.path, 32, SPREAD)
+    shows.refresh()
+    assert shows.step == 2 and shows._slider.max == 32, "who looks at an early step stays there"
+
+
+def test_a_run_that_went_back_to_a_checkpoint_shows_no_step_twice(run: gn.runs.Run) -> None:
+    shows = gn.RunViewer(run)
+    rows = run.rows
+    # Back to step 20, and on beyond where it was: the file is longer than when it was read.
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:20]))
+    add_rows(run.path, range(21, 36))
+    (run.path / "alerts.jsonl").unlink()
+    for step in (22, 33):
+        add_alert(run.path, step=step)
+    shows.refresh()
+    assert shows._curves.count == 35 and list(shows._curves["reward"].points()[0]) == list(range(1, 36))
+    assert [alert.step for alert in shows.alerts] == [22, 33]
+
+
+def test_a_run_without_completions_has_its_curves(tmp_path: Path) -> None:
+    empty = make_run(tmp_path / "empty", status="running")
+    shows = gn.RunViewer(empty)
+    assert shows.step is None and "No step has been logged" in shows._curves_view.value and shows._slider.disabled
+    add_rows(empty.path, range(1, 5))
+    shows.refresh()
+    assert "data:image/png" in shows._curves_view.value and "No completions" in shows._no_completions.value
+    with pytest.raises(ValueError, match="no completions yet"):
+        shows.step = 1
+    write_step(empty.path, 4, SPREAD)
+    shows.refresh()
+    assert shows.step == 4 and not shows._slider.disabled and shows._no_completions.value == ""
+
+
+def test_everything_is_escaped(tmp_path: Path) -> None:
+    bad = make_run(tmp_path / "bad")
+    hostile = HOSTILE.replace("\ud800", "")  # parquet holds no lone surrogate
+    write_step(bad.path, 1, SPREAD, [hostile, hostile], text=hostile)
+    write_step(bad.path, 2, SPREAD, [hostile, "other"], text=hostile)
+    add_rows(bad.path, [1, 2])
+    row = {"step": 3, "reward": 1.0, f"rewards/{hostile}/mean": 1.0, "stage": hostile}
+    with (bad.path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    add_alert(bad.path, rule=hostile, message=hostile, advice=hostile)
+    shows = gn.RunViewer(bad)
+    assert shows._errors.value == ""
+    views = [view.value for view in vars(shows).values() if type(view).__name__ == "HTML"]
+    pages = [*views, shows.snapshot().read_text("utf-8"), bad.step(1)._repr_html_(), shows.change._repr_html_(),
+             bad.step(2).reweighted({"right": 0.0})._repr_html_()]  # fmt: skip
+    assert sum("alert(" in page for page in pages) >= 7, "the hostile text has to be there to be escaped"
+    for page in pages:
+        assert "<script" not in page and "\x00" not in page
+        assert all('src="data:image/png;base64,' in image for image in re.findall("<img[^>]*>", page))
+        for tag in re.findall(r"<[^>]*>", page):
+            assert "onerror" not in re.sub(r'"[^"]*"', "", tag)
+
+
+def test_the_snapshot_needs_no_script(run: gn.runs.Run) -> None:
+    shows = gn.RunViewer(run)
+    path = shows.snapshot()
+    page = path.read_text("utf-8")
+    assert path == run.path / "figures" / "viewer.html" and "<script" not in page and "http" not in page
+    assert page.count("<img") == 1 and page.count("<details") >= 2 and "step 30 completion 3" in page
+    shows.step = 2
+    assert "step 2 completion 3" in shows._repr_mimebundle_()["text/html"]

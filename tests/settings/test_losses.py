@@ -1,0 +1,103 @@
+"""Every loss of the installed TRL trains, and does what docs/reference/losses.md says of it."""
+
+import functools
+import itertools
+import math
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import grpo_nb as gn
+from grpo_nb.settings import check_loss, importance_sampling_levels, loss_types
+
+ROOT = Path(__file__).resolve().parents[2]
+COMBINATIONS = list(itertools.product(loss_types(), importance_sampling_levels()))
+# A random model would hardly ever end: with one token in eight as an end token, completions differ in length.
+ENDS = list(range(0, 49152, 8))
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
+    """A function that trains two steps with a loss, both on the same samples, so that the second is off-policy."""
+    settings = gn.preset(
+        "cpu", model=str(tiny_folder), max_steps=2, num_generations=2, per_device_train_batch_size=4, warmup_steps=0,
+        max_completion_length=16, learning_rate=2e-2, max_grad_norm=100.0,
+        run_root=str(tmp_path_factory.mktemp("losses")),
+    )  # fmt: skip
+    model, tokenizer = gn.load_model(settings)
+    task = gn.load_task("arithmetic", settings, train_size=4, holdout_size=1, tokenizer=tokenizer)
+    start = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+
+    @functools.cache
+    def train(loss_type: str, level: str, **extra: object) -> tuple[gn.runs.Run, dict[str, torch.Tensor]]:
+        for name, parameter in model.named_parameters():
+            if name in start:
+                parameter.data.copy_(start[name])
+        extra = {
+            "num_iterations": 2, "importance_sampling_level": level, "generation_kwargs": {"eos_token_id": ENDS}, **extra,
+        }  # fmt: skip
+        run = gn.train(model, tokenizer, task, [gn.rewards.dummy()], settings.replace(loss_type=loss_type, extra=extra))
+        change = {n: p.detach() - start[n] for n, p in model.named_parameters() if n in start}
+        return run, change
+
+    return train
+
+
+@pytest.mark.parametrize(("loss_type", "level"), COMBINATIONS)
+def test_two_real_steps(trained, loss_type: str, level: str) -> None:
+    run, change = trained(loss_type, level)
+    assert run.status == "finished" and len(run.rows) == 2
+    for row in run.rows:
+        assert math.isfinite(row["loss"]) and row["grad_norm"] > 0 and math.isfinite(row["kl"])
+    assert all(torch.isfinite(tensor).all() for tensor in change.values())
+    assert any(tensor.any() for tensor in change.values()), "the adapter did not change"
+    assert len(set(run.completions(1)["completion"].str.len())) > 1, "completions of one length tell few losses apart"
+
+
+def distance(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+    """Of two changes of the adapter, relative to the first."""
+    return sum((a[n] - b[n]).norm() ** 2 for n in a).sqrt() / sum(a[n].norm() ** 2 for n in a).sqrt()
+
+
+def test_each_loss_is_another_one(trained) -> None:
+    """But bnpo and dapo, which are the same for one process and one micro-batch."""
+    changes = {loss: trained(loss, "token")[1] for loss in loss_types()}
+    for a, b in itertools.combinations(sorted(changes), 2):
+        apart = distance(changes[a], changes[b])
+        assert apart < 1e-3 if {a, b} == {"bnpo", "dapo"} else apart > 1e-3, (a, b, apart)
+
+
+def test_the_level_matters_where_the_loss_uses_it(trained) -> None:
+    for loss in loss_types():
+        apart = distance(trained(loss, "token")[1], trained(loss, "sequence")[1])
+        # vespo takes its weights over the sequence whatever the level is; the level only reaches its KL term.
+        assert apart > 1e-4, loss
+
+
+def test_the_list_is_that_of_trl_and_of_the_page() -> None:
+    from trl import GRPOConfig
+
+    text = GRPOConfig.__doc__ or ""
+    documented = text[text.index("loss_type (`str`") : text.index("mask_truncated_completions (`bool`")]
+    # TRL documents each as `- `"name"`: ...`; what it documents and what its code knows have to be the same.
+    assert set(re.findall(r'- `"(\w+)"`', documented)) == set(loss_types())
+    page = (ROOT / "docs/reference/losses.md").read_text()
+    assert set(re.findall(r"^\| `(\w+)` \|", page.split("## Levels")[0], re.MULTILINE)) == set(loss_types())
+    levels = page.split("## Levels")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", levels, re.MULTILINE)) == set(importance_sampling_levels())
+    table = page.split("## Settings that belong to a loss")[1]
+    named = re.findall(
+        r"`(\w+)`", " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
+    )
+    assert len(named) > 8 and set(named) <= set(GRPOConfig.__dataclass_fields__)
+
+
+def test_a_loss_that_is_not_there_is_refused_before_anything_is_sampled(trained) -> None:
+    with pytest.raises(ValueError, match="did you mean 'dapo'"):
+        check_loss(gn.preset("cpu", loss_type="dappo"))
+    with pytest.raises(ValueError, match="did you mean 'sequence'"):
+        check_loss(gn.preset("cpu", extra={"importance_sampling_level": "sequences"}))
+    with pytest.raises(ValueError, match="did you mean 'sapo'"):
+        trained("sapoo", "token")

@@ -1,0 +1,299 @@
+"""Settings that cannot work are refused at once, with what to write instead."""
+
+import copy
+import dataclasses
+import inspect
+import json
+import math
+import os
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+import grpo_nb as gn
+from grpo_nb.machine.gpu import Gpu
+from grpo_nb.settings import arguments
+from grpo_nb.settings.presets import PRESETS
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_valid_and_round_trip(name: str) -> None:
+    settings = gn.preset(name, extra={"top_entropy_quantile": 0.2})
+    assert gn.Settings.from_dict(json.loads(json.dumps(settings.to_dict()))) == settings
+    assert settings.batch_size % settings.num_generations == 0
+    assert settings.beta > 0, "without a KL term there is no KL curve"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"learning_rat": 1e-5}, "did you mean 'learning_rate'"),
+        ({"num_generations": 6}, "per_device_train_batch_size=18"),
+        ({"num_generations": 1}, "at least 2"),
+        ({"max_steps": 0}, "at least 1"),
+        ({"max_steps": 2.5}, "takes int"),
+        ({"max_steps": True}, "takes int"),
+        ({"load_in_4bit": "yes"}, "takes bool"),
+        ({"learning_rate": -1e-5}, "above 0"),
+        ({"learning_rate": float("nan")}, "above 0"),
+        ({"temperature": 0}, "above 0"),
+        ({"top_p": 1.5}, "at most 1"),
+        ({"beta": -0.1}, "at least 0"),
+        ({"model": None}, "takes str"),
+        ({"loss_type": "drgrpo"}, "did you mean 'dr_grpo'"),
+        ({"optim": "adamw_8bits"}, "did you mean 'adamw_8bit'"),
+        ({"lr_scheduler_type": "cosin"}, "did you mean 'cosine'"),
+        ({"num_iterations": 2}, "write extra={'num_iterations': ...}"),
+        ({"warmup_ratio": 0.1}, "set warmup_steps"),
+        ({"extra": {"epsilonn": 0.1}}, "did you mean 'epsilon'"),
+        ({"extra": {"unsloth_num_chunk": 4}}, "did you mean 'unsloth_num_chunks'"),
+        ({"extra": {"beta": 0.1}}, "write beta=0.1"),
+        ({"extra": {"output_dir": "x"}}, "set run_root"),
+        ({"extra": {"reward_weights": [1.0]}}, "belongs to its reward"),
+        ({"extra": {"use_vllm": True}}, "fast_inference"),
+        ({"extra": {"vllm_gpu_memory_utilization": 0.5}}, "gpu_memory_utilization"),
+        ({"extra": {"warmup_ratio": 0.1}}, "set warmup_steps"),
+        ({"extra": {"wandb_log_unique_prompts": True}}, "log_unique_prompts"),
+        ({"extra": {"group_by_length": True}}, "train_sampling_strategy"),
+        ({"extra": {"steps_per_generation": 2, "generation_batch_size": 32}}, "leave one out"),
+        ({"extra": {"steps_per_generation": 0}}, "at least 1"),
+        ({"extra": {"generation_batch_size": 24}}, '"generation_batch_size": 32'),
+        ({"extra": {"unsloth_grpo_mini_batch": 17}}, "more than the 16 completions"),
+        ({"per_device_train_batch_size": 2, "extra": {"steps_per_generation": 3}}, '"steps_per_generation": 4'),
+    ],
+)
+def test_bad_settings_say_what_to_write(changes: dict, told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(told)):
+        gn.preset("cpu", **changes)
+    with pytest.raises(ValueError):
+        gn.preset("cpu").replace(**changes)
+
+
+def test_unknown_preset_names_the_nearest() -> None:
+    with pytest.raises(ValueError, match="did you mean 'a100'"):
+        gn.preset("a10")
+
+
+def test_settings_are_frozen() -> None:
+    settings = gn.preset("cpu", extra={"epsilon": 0.1})
+    with pytest.raises(AttributeError):
+        settings.max_steps = 3
+    with pytest.raises(TypeError):
+        settings.extra["epsilon"] = 0.2
+
+
+@pytest.mark.parametrize(
+    ("gpu", "model"),
+    [
+        (None, gn.settings.EMBEDDED_MODEL),
+        (Gpu("Tesla T4", 15.0, (7, 5)), PRESETS["t4"]["model"]),
+        (Gpu("NVIDIA L4", 22.5, (8, 9)), PRESETS["l4"]["model"]),
+        (Gpu("NVIDIA A100-SXM4-40GB", 40.0, (8, 0)), PRESETS["a100"]["model"]),
+        (Gpu("NVIDIA H100 80GB HBM3", 79.6, (9, 0)), PRESETS["h100"]["model"]),
+    ],
+)
+def test_auto_takes_the_preset_of_the_gpu(gpu: Gpu | None, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo_nb.settings.presets.find_gpu", lambda: gpu)
+    settings = gn.preset("auto")
+    assert settings.model == model
+    assert settings.fast_inference == (gpu is not None)
+    assert gn.preset("auto", max_steps=7).max_steps == 7
+
+
+def test_the_names_read_from_the_source_are_those_of_the_class() -> None:
+    from trl import GRPOConfig
+
+    assert arguments.installed_arguments() == set(inspect.signature(GRPOConfig).parameters)
+
+
+def test_the_choices_read_from_the_source_are_those_of_the_packages() -> None:
+    from transformers.trainer_utils import SchedulerType
+    from transformers.training_args import OptimizerNames
+
+    choices = arguments.installed_choices()
+    assert choices["optim"] == {str(o.value) for o in OptimizerNames} | {"adamw_flash"}
+    assert choices["lr_scheduler_type"] == {s.value for s in SchedulerType}
+    assert {"grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo"} <= choices["loss_type"]
+
+
+def test_unsloths_arguments_are_in_its_source() -> None:
+    import importlib.util
+
+    source = (Path(importlib.util.find_spec("unsloth").origin).parent / "models" / "rl.py").read_text()
+    for name in arguments.UNSLOTH_ARGUMENTS:
+        assert re.search(rf"^ +\"*{name} ?: Optional|\"\"\"{name} : Optional", source, re.MULTILINE), name
+
+
+def test_names_that_were_replaced_are_gone_and_their_successors_exist() -> None:
+    known = arguments.installed_arguments() | {f.name for f in dataclasses.fields(gn.Settings)}
+    for name, instead in arguments._REPLACED.items():
+        assert name not in known, name
+        if instead.startswith("renamed"):
+            assert instead.rpartition(": ")[2] in known, instead
+
+
+def test_unsloths_arguments_need_a_gpu() -> None:
+    fields = {f.name for f in dataclasses.fields(gn.Settings)}
+    extra = {"unsloth_num_chunks": 4}
+    assert gn.preset("t4", extra=extra).extra == extra, "settings for a GPU can be made anywhere"
+    arguments.check_extra(extra, fields, {"epsilon"}, has_gpu=True)
+    with pytest.raises(ValueError, match="only Unsloth's trainer on a GPU"):
+        arguments.check_extra(extra, fields, {"epsilon"}, has_gpu=False)
+
+
+def test_checking_settings_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, grpo_nb as gn\n"
+        "gn.preset('t4', extra={'epsilon': 0.1})\n"
+        "gn.effective_settings(gn.preset('t4'), 't4')\n"
+        "print([m for m in ('torch', 'transformers', 'trl', 'unsloth', 'pandas') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_without_trl_the_check_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("grpo_nb.settings.settings.installed_arguments", lambda: None)
+    assert gn.preset("cpu", extra={"anything": 1}).extra == {"anything": 1}
+    with pytest.raises(ValueError, match="set run_root"):
+        gn.preset("cpu", extra={"output_dir": "x"})
+
+
+@given(
+    micro=st.integers(1, 24), accumulation=st.integers(1, 12), group=st.integers(2, 16),
+    extra=st.sampled_from([{}, {"steps_per_generation": 3}, {"generation_batch_size": 48}]),
+)  # fmt: skip
+@hypothesis_settings(max_examples=150, deadline=None)
+def test_every_line_of_the_batch_error_works_when_pasted(
+    micro: int, accumulation: int, group: int, extra: dict
+) -> None:
+    written = {
+        "per_device_train_batch_size": micro, "gradient_accumulation_steps": accumulation, "num_generations": group,
+        "extra": extra,
+    }  # fmt: skip
+    try:
+        made = gn.preset("cpu", **written)
+    except ValueError as error:
+        lines = [line.split("  (")[0].strip() for line in str(error).splitlines()[1:]]
+        pasted = lines or re.findall(r"extra=\{.*\}", str(error))
+        assert pasted
+        for line in pasted:
+            gn.preset("cpu", **{**written, **eval(f"dict({line})")})
+    else:
+        assert made.generation_batch_size % group == 0
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text(max_size=12) | st.just("__tuple__"), inner, max_size=3)
+        | st.dictionaries(st.integers() | st.tuples(st.integers()), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def same_types(a: object, b: object) -> bool:
+    """Equal, and no tuple became a list, no int a float, no True a 1."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same_types, a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same_types(a[key], b[key]) for key in a)
+    return a == b and (not isinstance(a, float) or math.copysign(1, a) == math.copysign(1, b))
+
+
+@given(
+    values=st.dictionaries(st.sampled_from(["lr_scheduler_kwargs", "generation_kwargs", "optim_args"]), PLAIN),
+    rate=st.floats(1e-9, 1.0), targets=st.lists(st.text(min_size=1, max_size=9), min_size=1, max_size=3),
+    folder=st.text(max_size=9), steps=st.integers(1, 10**9), shared=st.booleans(),
+)  # fmt: skip
+@hypothesis_settings(max_examples=100, deadline=None)
+def test_settings_go_through_a_file_unchanged(tmp_path_factory, values, rate, targets, folder, steps, shared) -> None:
+    settings = gn.preset(
+        "cpu", extra=values, learning_rate=rate, lora_target_modules=tuple(targets), run_root=folder, max_steps=steps,
+        shared_prompts=shared,
+    )  # fmt: skip
+    path = tmp_path_factory.getbasetemp() / "settings.json"
+    loaded = gn.Settings.load(settings.save(path))
+    assert loaded == settings and same_types(dict(loaded.extra), dict(settings.extra))
+    assert all(
+        same_types(getattr(loaded, f.name), getattr(settings, f.name)) for f in dataclasses.fields(settings)[:-1]
+    )
+    assert json.loads(path.read_text())["grpo_nb"] == gn.__version__
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda file: file["settings"].update(learning_rat=1.0), "did you mean 'learning_rate'"),
+        (lambda file: file["settings"]["extra"].update(epsilonn=1.0), "did you mean 'epsilon'"),
+        (lambda file: file["settings"].update(max_steps="7"), "takes int"),
+        (lambda file: file.pop("settings"), "holds no settings of this kit"),
+    ],
+)
+def test_a_bad_file_of_settings_says_what_is_wrong(change, told: str, tmp_path: Path) -> None:
+    path = gn.preset("cpu").save(tmp_path / "settings.json")
+    file = json.loads(path.read_text())
+    change(file)
+    path.write_text(json.dumps(file))
+    with pytest.raises(ValueError, match=told):
+        gn.Settings.load(path)
+    path.write_text("no json")
+    with pytest.raises(ValueError, match="is not JSON"):
+        gn.Settings.load(path)
+
+
+def test_what_has_no_form_in_a_file_is_named(tmp_path: Path) -> None:
+    settings = gn.preset("cpu", extra={"generation_kwargs": {"stop": object()}})
+    with pytest.raises(ValueError, match=r"extra\['generation_kwargs'\]\['stop'\] holds a object"):
+        settings.save(tmp_path / "settings.json")
+    assert not os.listdir(tmp_path)
+
+
+def test_the_record_of_an_old_run_stays_readable() -> None:
+    """An argument that a newer TRL dropped is no reason to lose the run that used it."""
+    values = {**gn.preset("cpu").to_dict(), "extra": {"an_argument_of_last_year": 1}, "optim": "forgotten"}
+    read = gn.Settings.from_dict(values)
+    assert read.extra == {"an_argument_of_last_year": 1} and read.to_dict() == values
+    # Whole only together with its extra.
+    settings = gn.preset("cpu", per_device_train_batch_size=2, extra={"steps_per_generation": 4})
+    assert gn.Settings.from_dict(settings.to_dict()) == settings
+    with pytest.raises(ValueError, match="cannot be divided"):
+        gn.Settings.from_dict({**settings.to_dict(), "extra": {}})
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, copy.copy, lambda s: pickle.loads(pickle.dumps(s)), dataclasses.replace]
+)
+def test_settings_are_copied_and_pickled(copied) -> None:
+    settings = gn.preset("cpu", extra={"optim_args": {"a": (1, 2)}})
+    assert copied(settings) == settings and dataclasses.asdict(copied(settings)) == dataclasses.asdict(settings)
+    with pytest.raises(TypeError, match=r"settings.replace\(extra="):
+        copied(settings).extra["epsilon"] = 0.2
+
+
+def test_a_typo_is_answered_wherever_it_is_made() -> None:
+    settings = gn.preset("cpu")
+    with pytest.raises(AttributeError, match=r"settings = settings.replace\(max_steps=5\)"):
+        settings.max_steps = 5
+    with pytest.raises(AttributeError, match="did you mean 'max_steps'"):
+        settings.max_step = 5
+    with pytest.raises(AttributeError, match="did you mean 'max_steps'"):
+        settings.max_step  # noqa: B018
+    with pytest.raises(AttributeError, match="seed"):
+        del settings.seed
+    with pytest.raises(ValueError, match="did you mean 'max_steps'"):
+        gn.Settings(max_step=5)
+    assert "max_steps" in inspect.signature(gn.Settings).parameters
+    assert "<td" in settings._repr_html_() and repr(settings).startswith("Settings(model=")

@@ -1,0 +1,35 @@
+"""Work done in a forked child, which may be killed in the middle: the process that loaded everything goes on."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+
+
+def in_child(work: Callable[[], object], meanwhile: Callable[[int], object] | None = None) -> bool:
+    """Do something in a forked child and wait for its end; return whether a signal ended it.
+
+    A child that fails by itself is an error here. `meanwhile` gets its process number while it works, and may kill it, but
+    must not wait for it.
+    """
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    if meanwhile is not None:
+        meanwhile(child)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, f"the child failed with status {status}"
+    return os.WIFSIGNALED(status)
+
+
+def has_ended(child: int) -> bool:
+    """Whether a child has ended; it can still be waited for."""
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

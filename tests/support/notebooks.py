@@ -1,0 +1,77 @@
+"""Notebooks executed as `make run` does it, and what stands in their cells."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parents[2]
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+
+
+def execute_notebook(name: str, folder: Path, **parameters: object) -> Path:
+    """Execute a notebook as `make run` does it, with the real model; return the executed one. terminal.txt is beside runs/.
+
+    Parameters replace lines of its settings cell.
+    """
+    notebook = ROOT / f"notebooks/{name}.ipynb"
+    if parameters:
+        notebook = with_parameters(notebook, folder / f"{name}.ipynb", parameters)
+    command = [sys.executable, str(ROOT / "scripts/run_notebook.py"), str(notebook), "--cwd", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    (folder / "terminal.txt").write_text(done.stdout + done.stderr)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
+    return executed_in(folder, name)
+
+
+def executed_in(folder: Path, name: str) -> Path:
+    """Where `make run` leaves an executed notebook."""
+    return folder / "runs" / "notebooks" / f"{name}.ipynb"
+
+
+def with_parameters(notebook: Path, copy: Path, parameters: dict[str, object]) -> Path:
+    """Write a copy of a notebook whose settings cell has other values."""
+
+    content = nbformat.read(notebook, as_version=4)
+    (cell,) = [c for c in content.cells if "parameters" in c.metadata.get("tags", [])]
+    for parameter, value in parameters.items():
+        lines = cell.source.splitlines()
+        (at,) = [i for i, line in enumerate(lines) if line.startswith(f"{parameter} = ")]
+        lines[at] = f"{parameter} = {value!r}"
+        cell.source = "\n".join(lines)
+    nbformat.write(content, copy)
+    return copy
+
+
+def assert_nothing_went_wrong(executed: Path) -> None:
+    """No error, no warning, no red box and no bar that stays at 0 % in any cell."""
+    for cell in nbformat.read(executed, as_version=4).cells:
+        for output in cell.get("outputs", []):
+            assert output.output_type != "error"
+            assert not re.search(r"Warning|deprecated|\[transformers\]", output.get("text", "")), output.text[:500]
+            assert output.get("name") != "stderr", f"a red box: {output.text[:500]}"
+            plain = output.get("data", {}).get("text/plain", "")
+            assert not re.search(r"\b0%\s*\|", plain), f"a bar that stays at 0 %: {plain[:200]}"
+
+
+def outputs(cell: nbformat.NotebookNode, kind: str) -> list[nbformat.NotebookNode]:
+    return [o for o in cell.outputs if o.output_type in ("display_data", "execute_result") and kind in o.data]
+
+
+def cell_with(notebook: nbformat.NotebookNode, text: str) -> nbformat.NotebookNode:
+    (cell,) = [c for c in notebook.cells if c.cell_type == "code" and text in c.source]
+    return cell
+
+
+def text_of(cell: nbformat.NotebookNode, kind: str = "text/plain") -> str:
+    """What a cell's last expression shows; progress bars come before it."""
+    return outputs(cell, kind)[-1].data[kind]
+
+
+def printed(cell: nbformat.NotebookNode) -> str:
+    return "".join(o.text for o in cell.outputs if o.output_type == "stream" and o.name == "stdout")

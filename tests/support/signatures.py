@@ -1,0 +1,44 @@
+"""Signatures read from source files by their syntax, so that no GPU code is imported."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+from pathlib import Path
+
+FACTS = json.loads((Path(__file__).parent.parent / "data" / "vllm_facts.json").read_text())
+
+
+def source_of(file: str, root: Path | None = None) -> Path:
+    """A file of an installed package, as `unsloth/models/loader.py`."""
+    package, _, rest = file.partition("/")
+    return (root or Path(importlib.util.find_spec(package).origin).parent) / rest
+
+
+def _definition(file: str, dotted: str) -> ast.AST:
+    node: ast.AST = ast.parse(source_of(file).read_text())
+    for name in dotted.split("."):
+        kinds = (ast.ClassDef, ast.FunctionDef)
+        node = next(n for n in ast.walk(node) if isinstance(n, kinds) and n.name == name)
+    return node
+
+
+def parameters_of(file: str, dotted: str) -> list[str]:
+    """The named parameters of a function or method."""
+    found = _definition(file, dotted).args
+    return [a.arg for a in (*found.posonlyargs, *found.args, *found.kwonlyargs) if a.arg != "self"]
+
+
+def fields_of(file: str, name: str) -> list[str]:
+    """The annotated fields of a class, private ones left out."""
+    body = _definition(file, name).body
+    return [n.target.id for n in body if isinstance(n, ast.AnnAssign) and not n.target.id.startswith("_")]
+
+
+def constant_of(file: str, name: str) -> object:
+    """The value of a literal assigned at the top of a file."""
+    for node in ast.parse(source_of(file).read_text()).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == name:
+            return ast.literal_eval(node.value)
+    raise AssertionError(f"{file} has no {name}")

@@ -1,0 +1,64 @@
+"""A finished run's folder, written by hand in a moment: with names and sources that try to break out of whatever shows them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import grpo_nb as gn
+from tests.support.run_folders import write_run_folder
+
+HOSTILE_NAME = "a|b *c* <script>alert(1)</script>"
+HOSTILE_SOURCE = """def reward(completions, **columns):
+    '''
+````
+| not | a table |
+# not a heading
+</details>'''
+    return [0.0]
+"""
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
+    "1f15c4890000000d49444154789c6360000002000001e221bc330000000049454e44ae426082"
+)  # fmt: skip
+COMPARISON = {
+    "before": {"label": "before", "accuracy": 0.25, "interval": [0.1, 0.47], "format_share": 0.5, "mean_length": 20.0,
+               "cut_share": 0.1},
+    "after": {"label": "after", "accuracy": 0.75, "interval": [0.53, 0.89], "format_share": 1.0, "mean_length": 12.0,
+              "cut_share": 0.0},
+    "difference": 0.5, "interval": [0.25, 0.75], "p_value": 0.002, "verdict": "better",
+    "sentence": "better: accuracy 25.0% before, 75.0% after on 20 questions (difference +50.0 points, 95 % interval "
+    "+25.0 to +75.0, p = 0.002).",
+}  # fmt: skip
+
+
+def write_run(
+    folder: Path, *, task: gn.tasks.Task | None = None, rewards: list[Any] | None = None, **changes: Any
+) -> gn.runs.Run:
+    """Write a run that looks as `train` leaves it, with weights of a few bytes."""
+    from grpo_nb.settings.number_types import number_type
+    from grpo_nb.training.run_info import run_info
+
+    settings = gn.preset("cpu", run_root="/home/somebody/private/runs", **changes)
+    task = task or gn.load_task("arithmetic", settings, train_size=6, holdout_size=4)
+    rewards = rewards if rewards is not None else [gn.rewards.correctness(weight=1.5), gn.rewards.xml_tags()]
+    weights = gn.rewards.weights_by_name(rewards)
+    info = {**run_info(settings, task, rewards, weights, None, number_type(settings, None).name), "status": "finished"}
+    rows = [
+        {"step": i, "max_steps": 20, "reward": i / 10, "kl": 0.01, "completions/clipped_ratio": 0.0}
+        for i in range(1, 21)
+    ]
+    run = write_run_folder(folder, info, rows)
+    (folder / "holdout.jsonl").write_text("".join(json.dumps(row) + "\n" for row in task.holdout))
+    (folder / "figures").mkdir()
+    (folder / "figures" / "training.png").write_bytes(PNG)
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / "adapter_model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0{}      ")
+    return run
+
+
+def compare_by_hand(run: gn.runs.Run, **changes: Any) -> None:
+    """Write a held-out comparison into a run."""
+    (run.path / "comparison").mkdir(exist_ok=True)
+    (run.path / "comparison" / "comparison.json").write_text(json.dumps(COMPARISON | changes))

@@ -1,0 +1,175 @@
+"""Pass rates are those of the completions, and what is kept, dropped and ordered follows from them."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pandas
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.runs.run import Run
+from grpo_nb.tasks.curriculum import visits_of
+from tests.checks.test_gate import RIGHT, WRONG, made
+from tests.support.run_folders import write_run_folder
+
+QUESTIONS = [f"What is {n} + 1?" for n in range(10)]
+
+
+@pytest.fixture
+def task() -> gn.tasks.Task:
+    """Ten questions in their order; the held-out ones are two more."""
+    rows = [{"question": q, "answer": str(i + 1)} for i, q in enumerate(QUESTIONS)]
+    rows += [{"question": f"held out {i}", "answer": "1"} for i in range(2)]
+    from datasets import Dataset
+
+    made = gn.load_task(rows, holdout=2)
+    parts = [r for part in (made.train, made.holdout) for r in part]
+    by_question = {row["question"]: row for row in parts}
+    return gn.tasks.Task(
+        "sums",
+        made.format,
+        Dataset.from_list([by_question[q] for q in QUESTIONS]),
+        Dataset.from_list([by_question[f"held out {i}"] for i in range(2)]),
+    )
+
+
+def make_run(folder: Path, task: gn.tasks.Task, steps: list[dict[int, list[float]]], fades: bool = False) -> Run:
+    """A run's folder with a group for each question (by its row) and step: these are the scores of `correctness`."""
+    run = write_run_folder(folder, {"rewards": [{"name": "correctness", "fades": fades}]})
+    (folder / "completions").mkdir()
+    for number, groups in enumerate(steps, 1):
+        rows = [
+            {
+                "step": number, "group": at, "prompt": json.dumps(task.train[row]["prompt"]),
+                "completion": f"{number} {at} {i}", "correctness": score, "total": 2.0 * score, "advantage": 0.0,
+            }
+            for at, (row, scores) in enumerate(groups.items()) for i, score in enumerate(scores)
+        ]  # fmt: skip
+        pandas.DataFrame(rows).to_parquet(folder / "completions" / f"step_{number:06d}.parquet", index=False)
+    return run
+
+
+@pytest.fixture
+def run(task: gn.tasks.Task, tmp_path: Path) -> Run:
+    return make_run(
+        tmp_path / "run", task,
+        [{0: [0, 0], 1: [0, 1]}, {2: [1, 1], 3: [float("nan"), 1]}, {0: [0, 0], 2: [1, 1]}, {1: [1, 1], 4: [1, 1]}],
+    )  # fmt: skip
+
+
+def test_rates_are_those_of_the_completions(task: gn.tasks.Task, run: Run) -> None:
+    measured = task.with_pass_rates(run)
+    assert measured.train["pass_rate"][:6] == [0.0, 0.75, 1.0, 1.0, 1.0, None]
+    assert measured.train["pass_count"][:6] == [4, 4, 4, 1, 2, 0]
+    assert task.with_pass_rates(run, last=1).train["pass_rate"][1] == 1.0
+    assert "pass_rate" not in task.train.column_names, "the task itself stays as it was"
+    assert "measured for 5 of 10 questions, mean 0.75; 1 never right, 3 always" in repr(measured)
+    assert measured.train["question"] == task.train["question"]
+
+
+def test_a_later_measurement_replaces_only_what_it_measured(task: gn.tasks.Task, run: Run, tmp_path: Path) -> None:
+    later = make_run(tmp_path / "later", task, [{0: [1, 0], 7: [0, 1]}])
+    rates = task.with_pass_rates(run).with_pass_rates(later).train["pass_rate"]
+    assert rates[:3] == [0.5, 0.75, 1.0] and rates[7] == 0.5
+    together = task.with_pass_rates([run, later]).train["pass_rate"]
+    assert together[0] == pytest.approx(1 / 6) and together[7] == 0.5
+
+
+def test_curriculum_keeps_the_middle_and_counts_the_rest(task: gn.tasks.Task, run: Run) -> None:
+    kept = task.with_pass_rates(run).curriculum(0.1, 0.9)
+    assert kept.train["question"] == [QUESTIONS[i] for i in (1, 5, 6, 7, 8, 9)]
+    assert kept.dropped == {"with a pass rate below 0.1": 1, "with a pass rate above 0.9": 3}
+    only = task.with_pass_rates(run).curriculum(unmeasured="drop")
+    assert only.train["question"] == [QUESTIONS[1]] and only.dropped["never measured"] == 5
+    assert not only.is_ordered and only.holdout["question"] == task.holdout["question"]
+
+
+def test_curriculum_orders_and_the_unmeasured_come_last(task: gn.tasks.Task, run: Run) -> None:
+    measured = task.with_pass_rates(run)
+    easy = measured.curriculum(0, 1, order="easy first")
+    assert easy.train["question"] == [QUESTIONS[i] for i in (2, 3, 4, 1, 0, 5, 6, 7, 8, 9)]
+    hard = measured.curriculum(0, 1, order="hard first")
+    assert hard.train["question"] == [QUESTIONS[i] for i in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)]
+    assert easy.is_ordered and "not shuffled" in repr(easy)
+
+
+def test_flat_groups_are_dropped_after_several_visits(task: gn.tasks.Task, run: Run) -> None:
+    # 0 and 2 were flat twice; 1 once in the end but not before; 3 and 4 were sampled once.
+    kept = task.without_flat_groups(run)
+    assert kept.train["question"] == [QUESTIONS[i] for i in (1, 3, 4, 5, 6, 7, 8, 9)]
+    assert kept.dropped == {"without spread in the last 2 groups": 2}
+    # A group with one score known has no spread to learn from either.
+    assert task.without_flat_groups(run, visits=1).train["question"] == [QUESTIONS[i] for i in (5, 6, 7, 8, 9)]
+
+
+def test_samples_used_twice_are_one_visit(task: gn.tasks.Task, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "twice", task, [{0: [0, 0]}, {0: [0, 0]}])
+    folder = run.path / "completions"
+    again = pandas.read_parquet(folder / "step_000001.parquet").assign(step=2)
+    again.to_parquet(folder / "step_000002.parquet", index=False)
+    assert len(visits_of(run)) == 1
+    assert len(task.without_flat_groups(run, visits=2).train) == 10
+
+
+def test_rates_of_a_baseline(task: gn.tasks.Task) -> None:
+    gate = dataclasses.replace(made([[RIGHT, WRONG], [WRONG, WRONG]]), questions=(QUESTIONS[0], QUESTIONS[1]))
+    measured = task.with_pass_rates(gate)
+    assert measured.train["pass_rate"][:3] == [0.5, 0.0, None]
+
+
+def test_a_real_run(tiny_run: gn.runs.Run) -> None:
+    task = gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout_size=10)
+    measured = task.with_pass_rates(tiny_run, reward="brevity", threshold=0.2)
+    table = tiny_run.completions()
+    table["question"] = [json.loads(prompt)[-1]["content"] for prompt in table["prompt"]]
+    expected = (table["brevity"] >= 0.2 - 1e-6).groupby(table["question"]).mean()
+    got = dict(zip(measured.train["question"], measured.train["pass_rate"], strict=True))
+    assert {q: r for q, r in got.items() if r is not None} == pytest.approx(expected.to_dict())
+    assert sum(measured.train["pass_count"]) == len(table)
+
+
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        (lambda task, run: task.curriculum(), "measure first"),
+        (lambda task, run: task.with_pass_rates("run"), "from gn.baseline"),
+        (lambda task, run: task.with_pass_rates(run, reward="format"), "no reward 'format'"),
+        (lambda task, run: task.with_pass_rates(run, last=0), "last = 0"),
+        (lambda task, run: task.with_pass_rates(run).curriculum(0.9, 0.1), "low <= high"),
+        (lambda task, run: task.with_pass_rates(run).curriculum(unmeasured="x"), "unmeasured = 'x'"),
+        (lambda task, run: task.with_pass_rates(run).curriculum(0.4, 0.5, unmeasured="drop"), "no training question"),
+        (lambda task, run: task.without_flat_groups(run, visits=0), "visits = 0"),
+    ],
+)
+def test_what_cannot_be_is_said(task: gn.tasks.Task, run: Run, act, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        act(task, run)
+
+
+def test_scores_that_do_not_say_what_was_right_are_refused(task: gn.tasks.Task, tmp_path: Path) -> None:
+    faded = make_run(tmp_path / "faded", task, [{0: [0.4, 0]}], fades=True)
+    for measured in (faded, [faded]):
+        with pytest.raises(ValueError, match="is adaptive"):
+            task.with_pass_rates(measured)
+    other = gn.load_task([{"question": q, "answer": "1"} for q in ("a", "b")], holdout=1)
+    run = make_run(tmp_path / "other", task, [{0: [1, 0]}])
+    with pytest.raises(ValueError, match="other questions"):
+        other.with_pass_rates(run)
+
+
+def test_an_ordered_task_is_trained_in_its_order(tiny_folder: Path, tmp_path: Path) -> None:
+    settings = gn.preset(
+        "cpu", model=str(tiny_folder), max_steps=3, max_completion_length=4, num_generations=2,
+        per_device_train_batch_size=4, run_root=str(tmp_path),
+    )  # fmt: skip
+    model, tokenizer = gn.load_model(settings)
+    task = gn.load_task("arithmetic", settings, train_size=12, holdout_size=2, tokenizer=tokenizer)
+    asked = {}
+    for ordered in (True, False):
+        one = gn.tasks.Task(task.name, task.format, task.train, task.holdout, is_ordered=ordered)
+        run = gn.train(model, tokenizer, one, [gn.rewards.dummy()], settings, name=f"ordered-{ordered}")
+        prompts = run.completions()["prompt"].iloc[::2]
+        asked[ordered] = [json.loads(prompt)[-1]["content"] for prompt in prompts]
+    assert asked[True] == list(task.train["question"])[:6]
+    assert asked[False] != asked[True]

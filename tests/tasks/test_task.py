@@ -1,0 +1,176 @@
+"""Tasks from every source, split without leakage, filtered by token count, refused when they cannot work."""
+
+import json
+from pathlib import Path
+
+import pytest
+from datasets import Dataset
+from transformers import AutoTokenizer
+
+import grpo_nb as gn
+from grpo_nb.core.text import prompt_lengths
+
+ROWS = [{"question": f"What is {i} + 1?", "answer": str(i + 1), "level": i % 3} for i in range(20)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(embedded_folder: Path):
+    return AutoTokenizer.from_pretrained(embedded_folder)
+
+
+def questions(part: Dataset) -> set[str]:
+    return set(part["question"])
+
+
+def test_arithmetic_is_right_seeded_and_split() -> None:
+    task = gn.load_task("arithmetic", seed=5)
+    assert (len(task.train), len(task.holdout)) == (224, 96)
+    assert not questions(task.train) & questions(task.holdout)
+    for row in [*task.train, *task.holdout]:
+        a, b = row["question"].removeprefix("What is ").removesuffix("?").split(" + ")
+        assert int(a) + int(b) == int(row["answer"]) and 1 <= int(a) <= 20 and 1 <= int(b) <= 20
+        assert row["prompt"][-1] == {"role": "user", "content": row["question"]}
+        assert [m["role"] for m in row["prompt"]] == ["system", "user", "assistant", "user"]
+    assert "What is 3 + 4?" not in questions(task.train) | questions(task.holdout), "the example turn is no question"
+    assert task.format.is_exact(task.train[0]["prompt"][2]["content"])
+    assert gn.load_task("arithmetic", seed=5).fingerprint == task.fingerprint
+    assert gn.load_task("arithmetic", seed=6).fingerprint != task.fingerprint
+
+
+def test_arithmetic_options() -> None:
+    task = gn.load_task("arithmetic", train_size=30, holdout_size=10, low=0, high=9, operators="-*", seed=1)
+    assert (len(task.train), len(task.holdout)) == (30, 10)
+    for row in task.train:
+        assert int(row["answer"]) == eval(row["question"].removeprefix("What is ").removesuffix("?")) >= 0
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"high": 5}, "25|24 distinct questions"),
+        ({"operators": "/"}, "made of"),
+        ({"train_size": 0}, "at least 1"),
+        ({"hihg": 30}, "did you mean 'high'"),
+    ],
+)
+def test_arithmetic_refuses(options: dict, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        gn.load_task("arithmetic", **options)
+
+
+def write(path: Path, kind: str) -> Path:
+    file = path / f"rows.{kind}"
+    if kind == "jsonl":
+        file.write_text("\n".join(json.dumps(row) for row in ROWS))
+    elif kind == "json":
+        file.write_text(json.dumps(ROWS))
+    elif kind == "csv":
+        Dataset.from_list(ROWS).to_csv(str(file))
+    else:
+        Dataset.from_list(ROWS).to_parquet(str(file))
+    return file
+
+
+@pytest.mark.parametrize("kind", ["rows", "dataset", "csv", "json", "jsonl", "parquet"])
+def test_every_source_gives_the_same_task(kind: str, tmp_path: Path) -> None:
+    source = {"rows": lambda: ROWS, "dataset": lambda: Dataset.from_list(ROWS)}.get(
+        kind, lambda: write(tmp_path, kind)
+    )()
+    task = gn.load_task(source, holdout=0.25, seed=3)
+    assert (len(task.train), len(task.holdout)) == (15, 5)
+    assert questions(task.train) | questions(task.holdout) == {row["question"] for row in ROWS}
+    assert task.fingerprint == gn.load_task(ROWS, holdout=0.25, seed=3).fingerprint
+    assert set(task.train.column_names) == {"prompt", "question", "answer", "level"}
+
+
+def test_columns_are_mapped_by_name() -> None:
+    rows = [{"problem": row["question"], "solution": int(row["answer"]), "extra": 1} for row in ROWS]
+    task = gn.load_task(rows, columns={"question": "problem", "answer": "solution"}, holdout=2)
+    assert set(task.train.column_names) == {"prompt", "question", "answer", "extra"}
+    assert all(isinstance(answer, str) for answer in task.train["answer"])
+
+
+def test_the_mapped_column_is_the_answer_whatever_else_is_called_so() -> None:
+    rows = [{"question": f"{n}+2?", "answer": f"{n}+2={n + 2} #### {n + 2}", "final": n + 2} for n in range(4)]
+    task = gn.load_task(rows, columns={"answer": "final"}, holdout=1)
+    assert {row["answer"] for row in [*task.train, *task.holdout]} == {"2", "3", "4", "5"}
+
+
+def test_own_prompts_are_kept() -> None:
+    rows = [{"prompt": [{"role": "user", "content": f"say {i}"}], "answer": str(i)} for i in range(4)]
+    task = gn.load_task(rows, holdout=1)
+    assert {row["prompt"][0]["content"] for row in [*task.train, *task.holdout]} == {f"say {i}" for i in range(4)}
+
+
+def test_repeated_questions_cannot_leak() -> None:
+    rows = [*ROWS, *({**row, "question": row["question"].upper() + "  "} for row in ROWS)]
+    task = gn.load_task(rows, holdout=0.5)
+    assert len(task.train) + len(task.holdout) == 20
+    assert task.dropped == {"repeated questions": 20}
+    assert "20 repeated questions" in repr(task)
+    apart = gn.load_task([{"question": q, "answer": "4"} for q in ("2+2?", "2 + 2?", "3 - 2", "3 + 2")], holdout=1)
+    assert apart.dropped == {"repeated questions": 1}, (
+        "another way to write it is the same question, another sign is not"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "told"),
+    [
+        ([], {}, "no rows"),
+        (ROWS[:1], {}, "at least one"),
+        (ROWS, {"holdout": 20}, "at least one"),
+        (ROWS, {"holdout": 0}, "at least one"),
+        (ROWS, {"columns": {"question": "qestion"}}, "no column 'qestion'.*did you mean 'question'"),
+        (ROWS, {"columns": {"answer": "gold"}}, "no column 'gold' for the answer"),
+        (ROWS, {"columns": {"solution": "answer"}}, "the parts are"),
+        ([{"question": "?", "answer": None}, {"question": "!", "answer": ""}], {}, "row 0 has no answer"),
+        (ROWS, {"high": 3}, "options of the generated task"),
+    ],
+)
+def test_bad_data_is_refused(source: list, options: dict, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        gn.load_task(source, **options)
+
+
+def test_missing_and_empty_files(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no file"):
+        gn.load_task(tmp_path / "none.csv")
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(ValueError, match="is empty"):
+        gn.load_task(tmp_path / "empty.csv")
+
+
+def test_an_unreachable_hub_id_is_explained() -> None:
+    with pytest.raises(ValueError, match=r"neither 'arithmetic', a \.csv.*network"):
+        gn.load_task("nobody/no-such-data")
+
+
+def test_the_length_filter_counts_what_it_drops(tokenizer) -> None:
+    rows = [
+        *ROWS,
+        {"question": "word " * 300, "answer": "1", "level": 0},
+        {"question": "more " * 300, "answer": "1", "level": 0},
+    ]
+    task = gn.load_task(rows, holdout=0.3, seed=0)
+    short = task.fit(tokenizer, 256)
+    assert short.dropped["too long"] == 2
+    assert "2 too long" in repr(short)
+    lengths = prompt_lengths([*short.train["prompt"], *short.holdout["prompt"]], tokenizer)
+    assert len(lengths) == 20 and max(lengths) <= 256
+    text = tokenizer.apply_chat_template(short.train[0]["prompt"], add_generation_prompt=True, tokenize=False)
+    assert prompt_lengths(short.train["prompt"][:1], tokenizer) == [len(tokenizer(text)["input_ids"])]
+
+
+def test_all_prompts_too_long_is_an_error_with_the_right_length(tokenizer) -> None:
+    settings = gn.preset("cpu", max_prompt_length=8)
+    with pytest.raises(
+        ValueError, match=r"all 224 train prompts are longer than max_prompt_length = 8 .*max_prompt_length="
+    ):
+        gn.load_task("arithmetic", settings, tokenizer=tokenizer)
+
+
+def test_a_task_shows_itself_escaped() -> None:
+    rows = [{"question": f"<script>alert({i})</script>", "answer": "<b>"} for i in range(3)]
+    shown = gn.load_task(rows, holdout=1)._repr_html_()
+    assert "<script>" not in shown and "&lt;script&gt;" in shown and "<code>&lt;b&gt;</code>" in shown

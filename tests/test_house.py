@@ -1,0 +1,58 @@
+"""The rooms: a room imports only from rooms above it, and only through their doors; no circles (.importlinter)."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = {path.parent.name for path in (ROOT / "grpo_nb").glob("*/__init__.py")}
+
+
+def lint(root: Path) -> tuple[int, str]:
+    """Check the rooms of the repository at `root`, as `make lint` does."""
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as main; main()"]
+    done = subprocess.run([*command, "--no-cache", "--no-logo"], capture_output=True, text=True, cwd=root)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_rooms_keep_their_order_and_their_doors() -> None:
+    status, said = lint(ROOT)
+    assert status == 0, said
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "broken"),
+    [
+        (
+            "core/text.py",
+            "def later():\n    from grpo_nb.machine import find_gpu\n",
+            "A room imports only from rooms above it",
+        ),
+        ("machine/gpu.py", "from grpo_nb.core.text import excerpt\n", "core: through its door"),
+        ("core/text.py", "from grpo_nb.core.tables import Table\n", "No file needs another that needs it"),
+        ("attic/__init__.py", "", "grpo_nb.attic"),
+    ],
+)
+def test_what_breaks_a_rule_is_found(file: str, line: str, broken: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "grpo_nb", tmp_path / "grpo_nb", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / ".importlinter", tmp_path)
+    changed = tmp_path / "grpo_nb" / file
+    changed.parent.mkdir(exist_ok=True)
+    with changed.open("a") as source:
+        source.write(line)
+    status, said = lint(tmp_path)
+    assert status == 1 and broken in said, said
+
+
+def test_every_room_has_its_contract_and_takes_of_the_house_its_version_alone() -> None:
+    rules = (ROOT / ".importlinter").read_text()
+    assert set(re.findall(r"^protected_modules = grpo_nb\.(\w+)\.\*$", rules, re.MULTILINE)) == ROOMS
+    for file in (ROOT / "grpo_nb").glob("*/**/*.py"):
+        taken = re.findall(
+            r"^\s*(?:from grpo_nb import (.*)|import (grpo_nb\b(?!\.).*))$", file.read_text(), re.MULTILINE
+        )
+        assert {name for found in taken for name in found if name} <= {"__version__"}, file

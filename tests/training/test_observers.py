@@ -1,0 +1,128 @@
+"""Alerts reach the person who trains, and the folder of the run."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.machine import EnvironmentProblem
+from grpo_nb.runs.run import read_alerts
+from grpo_nb.training.observers import AlertDisplay, HealthAlerts, note_out_of_memory
+
+
+def nothing(completions: list, **columns: object) -> list[float]:
+    return [0.0] * len(completions)
+
+
+@pytest.fixture
+def training(tiny_folder: Path, tmp_path: Path):
+    """What `gn.train` takes: the tiny model, and a reward that pays nobody."""
+    settings = gn.preset(
+        "cpu", model=str(tiny_folder), max_steps=30, max_completion_length=6, num_generations=2,
+        per_device_train_batch_size=4, run_root=str(tmp_path / "runs"),
+    )  # fmt: skip
+    model, tokenizer = gn.load_model(settings)
+    task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=6, tokenizer=tokenizer)
+    return model, tokenizer, task, [nothing], settings
+
+
+def test_a_run_that_learns_nothing_says_so_and_ends_if_asked_to(training, capsys: pytest.CaptureFixture) -> None:
+    *first, settings = training
+    run = gn.train(*first, settings.replace(stop_on_alert="critical"))
+    assert run.status == "stopped" and run.info["stopped_by"] == "HealthAlerts"
+    assert len(run.rows) < settings.max_steps and run.adapter_path.is_dir()
+    told = [(alert.rule, alert.severity, alert.step) for alert in run.alerts]
+    assert ("no_spread", "warning", 10) in told
+    assert {step for _, severity, step in told if severity == "critical"} == {len(run.rows)}, "it went on"
+    # The terminal was told the same, once each.
+    said = capsys.readouterr()
+    for alert in run.alerts:
+        assert (said.out + said.err).count(alert.message) == 1
+
+    # Gone on with without the stop, nothing is told twice and nothing forgotten.
+    resumed = gn.train(*first, settings, resume=run.name)
+    assert resumed.status == "finished" and len(resumed.rows) == settings.max_steps
+    again = [(alert.rule, alert.subject, alert.severity) for alert in resumed.alerts]
+    assert len(again) == len(set(again)) and [a[:1] + a[2:] for a in again][: len(told)] == [t[:2] for t in told]
+
+
+def test_out_of_memory_says_what_to_write(training) -> None:
+    *first, _, settings = training
+
+    def hungry(completions: list, **columns: object) -> list[float]:
+        if columns["trainer_state"].global_step >= 2:
+            raise MemoryError("no more")
+        return [float(len(c[0]["content"])) for c in completions]
+
+    with pytest.raises(EnvironmentProblem, match=r"per_device_train_batch_size=2, gradient_accumulation_steps=2"):
+        gn.train(*first, [hungry], settings)
+    (folder,) = Path(settings.run_root).iterdir()
+    (alert,) = [a for a in gn.open_run(folder).alerts if a.rule == "out_of_memory"]
+    assert alert.evidence["change"] == {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    assert alert.step == 2
+
+
+def test_a_notebook_shows_one_table_that_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[str, str]] = []
+
+    class FakeHandle:
+        def update(self, bundle: dict, *, raw: bool) -> None:
+            shown.append(("update", bundle["text/html"]))
+
+    def fake_display(bundle: dict, *, raw: bool, display_id: bool) -> FakeHandle:
+        shown.append(("display", bundle["text/html"]))
+        return FakeHandle()
+
+    monkeypatch.setattr("IPython.display.display", fake_display)
+    show = AlertDisplay(tmp_path, None)
+    for step, message in ((10, "first <b>"), (20, "second")):
+        alert = gn.runs.Alert(rule="kl_spike", severity="warning", step=step, message=message, why="w", advice="a")
+        with (tmp_path / "alerts.jsonl").open("a") as file:
+            file.write(json.dumps(alert.to_dict()) + "\n")
+        show([alert])
+    assert [how for how, _ in shown] == ["display", "update"]
+    assert "first &lt;b&gt;" in shown[0][1] and "second" in shown[1][1]
+
+
+def test_a_misspelt_stop_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match=r"stop_on_alert = 'crit' is not known here; did you mean 'critical'"):
+        gn.preset("cpu", stop_on_alert="crit")
+
+
+class Adds(gn.training.Observer):
+    """Measures something, which goes wrong."""
+
+    def on_row(self, row: dict, completions: object) -> bool:
+        row["mine"] = math.inf
+        return False
+
+
+def test_what_observers_add_reaches_the_health_rules(training) -> None:
+    *first, settings = training
+    run = gn.train(*first, settings.replace(max_steps=1), observers=[Adds()])
+    assert [(a.rule, a.subject) for a in run.alerts] == [("not_finite", "mine")]
+
+
+def test_alerts_that_cannot_be_shown_are_kept_and_end_nothing(tmp_path: Path) -> None:
+    def show(fresh: object) -> None:
+        raise RuntimeError("no front end")
+
+    alerts = HealthAlerts(tmp_path, {}, gn.preset("cpu"), show)
+    with pytest.warns(UserWarning, match="no front end.*run.alerts has them") as said:
+        for step in (1, 2):
+            assert alerts.on_row({"step": step, f"value {step}": math.inf}, None) is False
+    assert len(said) == 1 and [a.step for a in read_alerts(tmp_path / "alerts.jsonl")] == [1, 2]
+
+
+def test_out_of_memory_adds_its_own_alert_and_no_other(tmp_path: Path) -> None:
+    """The rows are not judged again: without the rewards' weights the rules say what they did not say in training."""
+    rows = [{"step": i, "reward": 0.0, "frac_reward_zero_std": 1.0} for i in range(1, 31)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = gn.runs.Alert(rule="kl_spike", severity="info", step=3, message="m", why="w", advice="a")
+    half = json.dumps(told.to_dict())[:20]
+    (tmp_path / "alerts.jsonl").write_text(json.dumps(told.to_dict()) + "\n" + half)
+    note_out_of_memory(MemoryError(), tmp_path, gn.preset("cpu"), 30)
+    assert [a.rule for a in read_alerts(tmp_path / "alerts.jsonl")] == ["kl_spike", "out_of_memory"]
+    assert note_out_of_memory(ValueError("other"), tmp_path, gn.preset("cpu"), 30) is None

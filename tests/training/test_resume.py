@@ -1,0 +1,389 @@
+"""Which run is gone on with, what is said of it, and what its folder holds then: on made-up folders, without a model."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.core import writers
+from grpo_nb.health.sources import completions_of
+from grpo_nb.runs import checkpoints
+from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
+from tests.support.run_folders import write_run_folder
+
+GONE = 2**22 + 1  # above any pid that Linux gives out
+SETTINGS = gn.preset("cpu", max_steps=9)
+
+
+def make_info(**changes: object) -> dict:
+    reward = {"name": "short", "weight": 1.0, "identity": "b", "parts": {"kind": "function short"}}
+    return {
+        "status": "running", "pid": GONE, "process_start": 1.0, "host": writers.process_identity()["host"],
+        "boot": writers.process_identity()["boot"], "started": "2026-01-01", "settings": SETTINGS.to_dict(),
+        "task": {"name": "sums", "format": {"name": "xml"}, "train": 4, "holdout": 2, "fingerprint": "f"},
+        "rewards": [reward], "versions": {"trl": "1.15.0"}, "number_type": "float32", "rollout": "shared prompts",
+        "machine": {"gpu": None}, "reference": "the base model", **changes,
+    }  # fmt: skip
+
+
+def make_run(folder: Path, steps: int = 4, saved: tuple[int, ...] = (2, 4), **changes: object) -> gn.runs.Run:
+    """A run with rows up to `steps` and checkpoints of these steps, in which it has rows and an alert."""
+    run = write_run_folder(folder, make_info(**changes))
+    (folder / "completions").mkdir()
+    rows = [json.dumps({"step": step, "step_time": 30.0}) + "\n" for step in range(1, steps + 1)]
+    (folder / "metrics.jsonl").write_text("".join(rows))
+    for step in range(1, steps + 1):
+        (folder / "completions" / f"step_{step:06d}.parquet").write_bytes(b"PAR1 content PAR1")
+    for step in saved:
+
+        def fill(staged: Path, step: int = step) -> None:
+            (staged / "metrics.jsonl").write_text("".join(rows[:step]))
+            (staged / "alerts.jsonl").write_text(f'{{"step": {step}}}\n')
+
+        checkpoints.write_checkpoint(folder / "checkpoints", step, fill)
+    return run
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def settings(root: Path) -> gn.Settings:
+    return SETTINGS.replace(run_root=str(root))
+
+
+def resumption(run: gn.runs.Run) -> Resumption:
+    newest = checkpoints.newest_checkpoint(run.path / "checkpoints")
+    return Resumption(run=run, checkpoint=newest, status="crashed")
+
+
+def test_auto_takes_the_run_that_was_started_last(root: Path, settings: gn.Settings) -> None:
+    assert find_run(settings, None, "auto") is None and find_run(settings, None, None) is None
+    late = make_run(root / "a", started="2026-01-02")
+    early = make_run(root / "b", started="2026-01-01")
+    assert find_run(settings, None, "auto").run.path == late.path
+    assert find_run(settings, "b", "auto").run.path == early.path and find_run(settings, "c", "auto") is None
+    (late.path / "run.json").write_text(json.dumps(make_info(started="2026-01-02", status="finished")))
+    assert find_run(settings, None, "auto") is None, "the newest is finished"
+    again = make_run(root / "c", started="2026-01-02")
+    os.utime(late.path / "run.json", (1, 1))
+    assert find_run(settings, None, "auto").run.path == again.path, "two that were started within a second"
+    assert find_run(settings, None, "auto").step == 4
+    os.utime(late.path / "run.json", (9e9, 9e9))
+    assert find_run(settings, None, "auto") is None, "and the other way round"
+
+
+def test_a_run_is_named_by_its_name_or_its_path(root: Path, settings: gn.Settings) -> None:
+    run = make_run(root / "a")
+    for named in ("a", run.path, str(run.path)):
+        assert find_run(settings, None, named).run.path == run.path
+    assert find_run(settings, "a", run.path).status == "crashed"
+    with pytest.raises(ValueError, match="names one run and name = 'b' another"):
+        find_run(settings, "b", run.path)
+    with pytest.raises(FileNotFoundError, match="is no run"):
+        find_run(settings, None, "b")
+
+
+def test_a_finished_run_goes_on_only_for_more_steps(root: Path, settings: gn.Settings) -> None:
+    make_run(root / "a", status="finished")
+    for steps in (3, 4):
+        with pytest.raises(ValueError, match=r"has done its 4 steps.*max_steps=8"):
+            find_run(settings.replace(max_steps=steps), None, "a")
+    assert find_run(settings.replace(max_steps=5), None, "a").status == "finished"
+
+
+def test_another_machine_is_given_time(root: Path, settings: gn.Settings) -> None:
+    run = make_run(root / "a", host="another", boot="another")
+
+    def age(seconds: float) -> None:
+        for file in (run.path, *run.path.iterdir(), *run.path.glob("checkpoints/*")):
+            os.utime(file, (time.time() - seconds,) * 2)
+
+    # Its steps take 30 s, so ten of them are the longer time.
+    age(280)
+    with pytest.raises(
+        ValueError, match=r"written 28\d seconds ago by another machine \('another'\).* in (20|1\d) seconds"
+    ):
+        find_run(settings, None, "auto")
+    age(310)
+    assert find_run(settings, None, "auto").status == "unknown"
+    (run.path / "metrics.jsonl").write_text('{"step": 1, "step_time": 1.0}\n')
+    age(110)
+    with pytest.raises(ValueError, match="another machine"):
+        find_run(settings, None, "auto")
+    age(130)
+    assert find_run(settings, None, "auto") is not None
+    age(0)
+    assert find_run(settings, None, "a") is not None, "who names it knows"
+
+
+def test_a_run_without_a_checkpoint_is_left_or_made_room_for(root: Path, settings: gn.Settings) -> None:
+    trained = make_run(root / "trained", saved=())
+    with pytest.raises(ValueError, match=r"no complete checkpoint to go on from \(none was written yet"):
+        find_run(settings, "trained", "auto")
+    begun = make_run(root / "begun", steps=0, saved=())
+    with pytest.raises(ValueError, match="no complete checkpoint"):
+        find_run(settings, None, "begun")
+    assert trained.path.is_dir() and begun.path.is_dir()
+    with pytest.warns(UserWarning, match="ended before its first checkpoint"):
+        assert find_run(settings, "begun", "auto") is None
+    assert not begun.path.exists(), "the new run of that name takes its place"
+    unnamed = make_run(root / "unnamed", steps=0, saved=(), started="2027")
+    with pytest.warns(UserWarning, match="a new run begins"):
+        assert find_run(settings, None, "auto") is None
+    assert unnamed.path.is_dir()
+
+
+def test_only_what_is_empty_is_removed(root: Path, settings: gn.Settings) -> None:
+    (root / "early").mkdir(parents=True)
+    (root / "early" / ".run.json.17").write_text("{")
+    (root / "mine").mkdir()
+    (root / "mine" / "notes.txt").write_text("not of the kit")
+    for name in ("early", "mine"):
+        assert find_run(settings, name, "auto") is None
+    assert not (root / "early").exists() and (root / "mine" / "notes.txt").is_file()
+
+
+def said_of(run: gn.runs.Run, settings: gn.Settings, **now: object) -> dict:
+    return continued_info(resumption(run), settings, make_info(host="here", **now))["resumed"][-1]
+
+
+def test_what_changed_is_said(root: Path, settings: gn.Settings) -> None:
+    run = make_run(
+        root / "a", steps=5, host="here", versions={"trl": "1.15.0", "vllm": "0.31.0"}, rollout="shared prompts"
+    )
+    same = {
+        "versions": {"trl": "1.15.0", "vllm": "0.31.0", "new": "1"},
+        "rollout": "shared prompts (but for some batches)",
+    }
+    entry = said_of(run, settings, **same)
+    assert entry["changed"] == [] and entry["step"] == 4 and entry["rows_dropped"] == 1
+    assert (entry["status_before"], entry["damaged"], entry["passed_over"], entry["host"]) == (
+        "crashed",
+        [],
+        [],
+        "here",
+    )
+    gpu = {"gpu": {"name": "T4"}}
+    with pytest.warns(
+        UserWarning, match="Resuming 'a' at step 4: save_steps was 0, is 7; trl 1.15.0 is now 1.16.0; "
+    ) as said:
+        entry = said_of(
+            run, settings.replace(save_steps=7), versions={"trl": "1.16.0"}, rollout="stock (off)", machine=gpu
+        )
+    assert entry["changed"] == [
+        "save_steps was 0, is 7", "trl 1.15.0 is now 1.16.0", "vllm 0.31.0 is now None",
+        "the rollout was shared prompts, is stock (off)", "the device is another one",
+    ]  # fmt: skip
+    assert len(said) == 1
+    with pytest.warns(UserWarning, match="the machine was 'here', is 'there'"):
+        info = continued_info(
+            resumption(run), settings, make_info(host="there", started="2028", reference="the adapter", **same)
+        )
+    assert info["started"] == "2026-01-01" and info["reference"] == "the base model" and info["host"] == "there"
+    (run.path / "run.json").write_text(json.dumps(info))
+    again = continued_info(resumption(run), settings, make_info(host="there", **same))
+    assert [entry["changed"] for entry in again["resumed"]] == [["the machine was 'here', is 'there'"], []]
+
+
+REWARD = make_info()["rewards"][0]
+
+
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        ({"rewards": [{**REWARD, "weight": 2.0}]}, r"other rewards: it had \{'short': 1.0\}.* now they are \{'short': 2.0\}"),
+        ({"rewards": [REWARD, {**REWARD, "name": "more"}]}, "other rewards"),
+        ({"task": {**make_info()["task"], "fingerprint": "g"}}, r"other data: fingerprint was 'f', is 'g' \(4 training and 2"),
+        ({"task": {**make_info()["task"], "format": {"name": "think"}}}, "other data: format was"),
+    ],
+)  # fmt: skip
+def test_what_may_not_change_is_refused(root: Path, settings: gn.Settings, now: dict, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        said_of(make_run(root / "a"), settings, **now)
+
+
+def test_rewards_in_another_order_are_refused(root: Path, settings: gn.Settings) -> None:
+    two = [REWARD, {**REWARD, "name": "more"}]
+    run = make_run(root / "a", rewards=two)
+    with pytest.raises(ValueError, match="in the same order"):
+        said_of(run, settings, rewards=two[::-1])
+
+
+def test_settings_are_compared_as_json_has_them(root: Path, settings: gn.Settings) -> None:
+    run = make_run(root / "a", host="here", settings=json.loads(json.dumps(SETTINGS.to_dict())))
+    assert said_of(run, settings)["changed"] == []
+    with pytest.raises(ValueError, match=r"beta was 0.04, is 0.1.*settings.replace\(beta=0.04\)"):
+        said_of(run, settings.replace(beta=0.1))
+    with pytest.raises(ValueError, match=r"has done 4 steps already.*max_steps=9"):
+        said_of(run, settings.replace(max_steps=3))
+    with pytest.warns(UserWarning, match="max_steps was 9, is 4"):
+        assert said_of(run, settings.replace(max_steps=4))["step"] == 4
+
+
+def test_the_folder_goes_back_to_its_checkpoint(root: Path) -> None:
+    run = make_run(root / "a", steps=6)
+    (run.path / "alerts.jsonl").write_text('{"step": 5}\n')
+    (run.path / "completions" / ".step_000003.parquet.partial-0.0.1.None.0").write_bytes(b"")
+    (run.path / "comparison").mkdir()
+    (run.path / "exports.json").write_text("[1]")
+    (run.path / "comparison-step-4").mkdir()
+    (run.path / "comparison-step-4" / "old").write_text("of a resume before")
+    (run.path / "exports-step-4.json").write_text("[0]")
+    (checkpoints.write_checkpoint(run.path / "checkpoints", 6, lambda folder: None) / "manifest.json").unlink()
+    for _ in range(2):  # a kill can come at any moment, and then it is done again
+        go_back(resumption(run))
+        assert [row["step"] for row in run.rows] == [1, 2, 3, 4]
+        assert (run.path / "alerts.jsonl").read_text() == '{"step": 4}\n'
+        assert [int(f.stem.split("_")[1]) for f in sorted((run.path / "completions").iterdir())] == [1, 2, 3, 4]
+        assert not (run.path / "comparison").exists() and not (run.path / "exports.json").exists()
+        assert (run.path / "exports-step-4.json").read_text() == "[1]"
+        assert list((run.path / "comparison-step-4").iterdir()) == []
+        kept = sorted(folder.name for folder in (run.path / "checkpoints").iterdir())
+        assert kept == ["checkpoint-2", "checkpoint-4", "damaged-6"]
+    (run.path / "checkpoints/checkpoint-4/alerts.jsonl").unlink()
+    manifest = run.path / "checkpoints/checkpoint-4/manifest.json"
+    manifest.write_text(json.dumps({"step": 4, "files": {}}))
+    go_back(resumption(run))
+    assert not (run.path / "alerts.jsonl").exists(), "there was no alert yet at the checkpoint"
+
+
+def test_only_damaged_files_are_set_aside(root: Path, settings: gn.Settings) -> None:
+    run = make_run(root / "a", steps=6)
+    damaged = {1: b"PAR1", 2: b"PAR1 cont", 4: b"\0\0\0\0 content PAR1", 5: b""}
+    for step, content in damaged.items():
+        (run.path / "completions" / f"step_{step:06d}.parquet").write_bytes(content)
+    with pytest.warns(UserWarning, match="completions/step_000001.parquet is damaged"):
+        entry = said_of(run, settings)
+    assert entry["damaged"] == [f"step_00000{step}.parquet" for step in (1, 2, 4)]
+    go_back(resumption(run))
+    left = sorted(file.name for file in (run.path / "completions").iterdir())
+    assert left == [f"step_00000{step}" for step in ("1.damaged", "2.damaged", "3.parquet", "4.damaged")]
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", "half"], ids=["empty", "only its beginning", "half"])
+def test_texts_are_read_around_a_damaged_file(tmp_path: Path, content: bytes | str) -> None:
+    import pandas
+
+    run = gn.runs.Run(tmp_path)
+    (tmp_path / "completions").mkdir()
+    for step in (1, 2, 3):
+        rows = {"step": [step] * 2, "group": [0, 1], "completion": ["a", "b"]}
+        pandas.DataFrame(rows).to_parquet(tmp_path / "completions" / f"step_{step:06d}.parquet", index=False)
+    damaged = tmp_path / "completions" / "step_000002.parquet"
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[: len(whole) // 2] if content == "half" else content)
+    assert completions_of(run) == {1: [["a"], ["b"]], 3: [["a"], ["b"]]} and completions_of(run, last=2).keys() == {3}
+
+
+# Checkpoints.
+
+
+def write(root: Path, step: int, text: str = "content") -> Path:
+    return checkpoints.write_checkpoint(root, step, lambda folder: (folder / "a").write_text(text) and None)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda folder: (folder / "manifest.json").unlink(), "it has no manifest, so it was not finished"),
+        (lambda folder: (folder / "manifest.json").write_text('{"files"'), "its manifest cannot be read"),
+        (lambda folder: (folder / "manifest.json").write_text("[]"), "its manifest cannot be read"),
+        (lambda folder: (folder / "a").write_text("more content"), "a has 12 bytes instead of 7"),
+        (lambda folder: (folder / "a").write_text("Content"), "a is not what was written"),
+        (lambda folder: (folder / "a").unlink(), "a is missing"),
+    ],
+)  # fmt: skip
+def test_damage_is_named_and_an_older_checkpoint_taken(tmp_path: Path, damage: Callable, told: str) -> None:
+    write(tmp_path, 9), damage(write(tmp_path, 10))
+    newest = checkpoints.newest_checkpoint(tmp_path)
+    assert newest.step == 9 and newest.passed_over == (f"checkpoint-10: {told}",)
+    checkpoints.clear_away(tmp_path, newest)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-9", "damaged-10"]
+
+
+def test_a_damaged_checkpoint_is_written_anew_and_set_aside_once(tmp_path: Path) -> None:
+    (write(tmp_path, 3) / "a").unlink()
+    assert checkpoints.find_damage(write(tmp_path, 3, "anew")) is None
+    (write(tmp_path, 3, "anew") / "a").unlink()
+    (tmp_path / "damaged-3").mkdir()
+    (tmp_path / "damaged-3" / "older").write_text("of a resume before")
+    (tmp_path / ".checkpoint-4.partial").mkdir()
+    nothing = checkpoints.newest_checkpoint(tmp_path)
+    assert nothing.path is None and nothing.passed_over == (
+        "checkpoint-4: it was not finished",
+        "checkpoint-3: a is missing",
+    )
+    checkpoints.clear_away(tmp_path, nothing)
+    assert [p.name for p in tmp_path.rglob("*")] == ["damaged-3", "manifest.json"]
+
+
+def test_files_in_folders_belong_to_a_checkpoint(tmp_path: Path) -> None:
+    def fill(folder: Path) -> None:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "a").write_text("content")
+
+    folder = checkpoints.write_checkpoint(tmp_path, 1, fill)
+    (folder / "inner" / "a").write_text("Content")
+    assert checkpoints.find_damage(folder) == "inner/a is not what was written"
+
+
+def test_a_deletion_cut_short_leaves_nothing_that_looks_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in (2, 10, 3):
+        write(tmp_path, step)
+
+    def cut_short(folder: Path, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoints.shutil, "rmtree", cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.keep_newest(tmp_path, 2)
+    monkeypatch.undo()
+    assert checkpoints.find_damage(tmp_path / "checkpoint-2").startswith("it has no manifest")
+    checkpoints.keep_newest(tmp_path, 1)
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-10"]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), RuntimeError("PytorchStreamWriter failed writing")]
+)
+def test_a_full_disk_says_what_is_kept_and_how_to_go_on(tmp_path: Path, error: Exception) -> None:
+    def fill(folder: Path) -> None:
+        (folder / "a").write_text("half")
+        raise RuntimeError("wrapped") from error
+
+    folder = tmp_path / "a-run" / "checkpoints"
+    with pytest.raises(
+        gn.machine.EnvironmentProblem, match=r"checkpoint of step 1 .* MB were free .*run_root=.* start again"
+    ):
+        checkpoints.write_checkpoint(folder, 1, fill)
+    write(folder, 1)
+    told = rf"checkpoint of step 1 is complete and kept.*resume='{folder.parent}'"
+    with pytest.raises(gn.machine.EnvironmentProblem, match=told):
+        checkpoints.write_checkpoint(folder, 2, fill)
+    assert [p.name for p in folder.iterdir()] == ["checkpoint-1"]
+
+
+def test_a_drive_that_fails_for_another_reason_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(number: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(checkpoints.os, "fsync", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        write(tmp_path, 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_file_and_folder_is_forced_to_the_disk_before_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    monkeypatch.setattr(checkpoints, "sync", lambda path: synced.append(path.name))
+    write(tmp_path, 1)
+    assert synced == ["a", "manifest.json", ".checkpoint-1.partial", tmp_path.name]

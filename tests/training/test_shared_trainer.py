@@ -1,0 +1,243 @@
+"""The trainer with shared prompts against TRL's own: the same samples, losses, gradients and runs."""
+
+import warnings
+
+import pytest
+import torch
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+import grpo_nb as gn
+from grpo_nb.training.shared_trainer import SharedPromptGRPOTrainer
+
+pytestmark = pytest.mark.begins(80)
+
+SYSTEM = "You are a careful assistant who answers in one short line and adds nothing to it."
+PROMPTS = [
+    "Name a colour.",
+    "Name an animal that can fly.",
+    "Say a number between one and nine.",
+    "Why is the sky blue?",
+]
+# A random model would hardly ever end: with one token in twelve as an end token, completions differ in length.
+ENDS = list(range(0, 49152, 12))
+
+
+def letters(completions: list, **columns: object) -> list[float]:
+    """Differs between completions of a random model, and is the same for the same text."""
+    return [len(set(c[-1]["content"])) / 10 for c in completions]
+
+
+def first_group_alike(completions: list, **columns: object) -> list[float]:
+    return [1.0 if i < 4 else score for i, score in enumerate(letters(completions))]
+
+
+def all_alike(completions: list, **columns: object) -> list[float]:
+    return [1.0] * len(completions)
+
+
+@pytest.fixture(scope="module")
+def base(tiny_folder):
+    """The tiny model with a LoRA that has an effect, its tokenizer, and a copy of the LoRA to go back to."""
+    model, tokenizer = gn.load_model(gn.preset("cpu", model=str(tiny_folder), dtype="float32"))
+    torch.manual_seed(8)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05)
+    start = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
+    return model, tokenizer, start
+
+
+def build(base, kind: type, folder, reward=letters, **arguments: object) -> GRPOTrainer:
+    model, tokenizer, start = base
+    if "ref" in model.peft_config:
+        model.delete_adapter("ref")
+    for name, parameter in model.named_parameters():
+        if name in start:
+            parameter.data.copy_(start[name])
+            parameter.requires_grad_(True)
+            parameter.grad = None
+    rows = [[{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}] for text in PROMPTS]
+    defaults = dict(
+        output_dir=str(folder), per_device_train_batch_size=8, num_generations=4, max_completion_length=10, max_steps=2,
+        learning_rate=1.0, lr_scheduler_type="constant", optim="sgd", beta=0.04, temperature=1.0, top_k=0, seed=5,
+        loss_type="bnpo", gradient_checkpointing=False, bf16=False, logging_steps=1, save_strategy="no",
+        report_to="none", disable_tqdm=True, use_cpu=True,
+    )  # fmt: skip
+    trainer = kind(
+        model=model, processing_class=tokenizer, reward_funcs=[reward], args=GRPOConfig(**{**defaults, **arguments}),
+        train_dataset=Dataset.from_dict({"prompt": rows}),
+    )  # fmt: skip
+    trainer.eos_token_ids = trainer.generation_config.eos_token_id = ENDS
+    trainer.callback_handler.callbacks = [
+        c for c in trainer.callback_handler.callbacks if "Printer" not in type(c).__name__
+    ]
+    return trainer
+
+
+def run(base, kind: type, folder, **arguments: object) -> tuple[list[dict], dict[str, torch.Tensor], GRPOTrainer]:
+    """Train, and return the logged rows, the change of each LoRA tensor, and the trainer."""
+    torch.manual_seed(31)
+    trainer = build(base, kind, folder, **arguments)
+    model, _, start = base
+    trainer.train()
+    change = {n: p.detach() - start[n] for n, p in model.named_parameters() if n in start}
+    return [row for row in trainer.state.log_history if "loss" in row], change, trainer
+
+
+def assert_same_runs(
+    base, tmp_path, but: frozenset[str] = frozenset(), relative: float = 2e-4, **arguments: object
+) -> None:
+    """The logged metrics (but some) and the change of every tensor are the same on both paths."""
+    ours, our_change, trainer = run(base, SharedPromptGRPOTrainer, tmp_path / "ours", **arguments)
+    theirs, their_change, _ = run(base, GRPOTrainer, tmp_path / "theirs", **arguments)
+    assert trainer.stock_reason is None
+    assert len(ours) == len(theirs) == arguments.get("max_steps", 2)
+    for mine, other in zip(ours, theirs, strict=True):
+        for key in other.keys() - {"step_time", *but}:
+            assert mine[key] == pytest.approx(other[key], rel=1e-3, abs=1e-5), key
+    assert any(change.norm() > 1e-6 for change in their_change.values()), "nothing was learnt, so nothing was compared"
+    for name, change in their_change.items():
+        assert (our_change[name] - change).norm() <= relative * change.norm() + 1e-8, name
+
+
+LOSSES = ["grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_every_loss_type_in_float32(base, tmp_path, loss_type: str, beta: float) -> None:
+    level = {"importance_sampling_level": "sequence"} if loss_type == "luspo" else {}
+    assert_same_runs(base, tmp_path, loss_type=loss_type, beta=beta, **level)
+
+
+# TRL averages these over micro-batches, and the rows of a micro-batch are others.
+BY_MICRO_BATCH = frozenset({
+    "kl", "entropy", "loss", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean",
+    "clip_ratio/low_min", "clip_ratio/high_max", "cispo_clip_ratio",
+})  # fmt: skip
+
+
+@pytest.mark.parametrize("loss_type", LOSSES)
+def test_micro_batches_that_split_groups_in_float32(base, tmp_path, loss_type: str) -> None:
+    assert_same_runs(
+        base, tmp_path, but=BY_MICRO_BATCH, loss_type=loss_type, per_device_train_batch_size=2,
+        gradient_accumulation_steps=4,
+    )  # fmt: skip
+
+
+def test_several_iterations_and_optimizer_steps_over_the_same_samples_in_float32(base, tmp_path) -> None:
+    more = dict(max_steps=4, learning_rate=0.3)
+    assert_same_runs(base, tmp_path, relative=1e-3, num_iterations=2, **more)
+    assert_same_runs(
+        base, tmp_path, but=BY_MICRO_BATCH, relative=1e-3, num_iterations=2, per_device_train_batch_size=4,
+        gradient_accumulation_steps=2, steps_per_generation=4, **more,
+    )  # fmt: skip
+
+
+def test_truncated_completions_masked_and_other_settings_in_float32(base, tmp_path) -> None:
+    assert_same_runs(base, tmp_path, mask_truncated_completions=True, max_completion_length=30, temperature=0.8)
+    assert_same_runs(base, tmp_path, max_completion_length=1)
+    assert_same_runs(base, tmp_path, top_p=0.9, top_k=500, min_p=0.001, repetition_penalty=1.2)
+    assert_same_runs(base, tmp_path, scale_rewards="batch", entropy_coef=0.01)
+
+
+def test_twenty_steps_log_the_same_metrics_in_float32(base, tmp_path) -> None:
+    assert_same_runs(base, tmp_path, relative=5e-3, max_steps=20, learning_rate=0.2)
+
+
+def test_a_split_group_runs_its_prompt_once_per_micro_batch(base, tmp_path) -> None:
+    trainer = build(
+        base, SharedPromptGRPOTrainer, tmp_path, per_device_train_batch_size=4, gradient_accumulation_steps=2
+    )
+    trainer.model.train()
+    rows = [trainer.train_dataset[i] for i in (0, 0, 0, 0, 1, 1, 1, 1)]
+    trainer._prepare_inputs(rows)
+    for micro_batch in trainer._buffered_inputs:
+        assert len(set(map(tuple, micro_batch["prompt_ids"].tolist()))) == 1
+
+
+def test_groups_without_spread_are_skipped_at_beta_zero_and_counted_in_float32(base, tmp_path) -> None:
+    entropy = frozenset({"entropy"})
+    assert_same_runs(base, tmp_path, but=entropy, reward=first_group_alike, beta=0.0)
+    assert_same_runs(base, tmp_path, but=entropy, reward=first_group_alike, beta=0.0, num_iterations=2, max_steps=4)
+    rows, _, _ = run(base, SharedPromptGRPOTrainer, tmp_path / "a", reward=first_group_alike, beta=0.0)
+    assert [row["skipped_groups"] for row in rows] == [1.0, 1.0]
+    rows, _, _ = run(base, SharedPromptGRPOTrainer, tmp_path / "b", reward=first_group_alike, beta=0.1)
+    assert "skipped_groups" not in rows[0]
+
+
+def test_the_entropy_is_that_of_the_completions_that_ran(base, tmp_path) -> None:
+    trainer = build(
+        base, SharedPromptGRPOTrainer, tmp_path, reward=first_group_alike, beta=0.0, max_completion_length=6
+    )
+    trainer.model.train()
+    rows = [trainer.train_dataset[i] for i in (0, 0, 0, 0, 1, 1, 1, 1)]
+    inputs = trainer._prepare_inputs(rows)
+    trainer.current_gradient_accumulation_steps = 1
+    trainer.compute_loss(trainer.model, inputs)
+    got = trainer._metrics["train"]["entropy"][-1]
+    ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
+    mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
+    length = inputs["completion_ids"].shape[1]
+    with torch.no_grad():
+        _, entropies, _ = GRPOTrainer._get_per_token_logps_and_entropies(
+            trainer, trainer.model, ids, mask, length, compute_entropy=True
+        )
+    ran = inputs["completion_mask"] * (inputs["advantages"] != 0)[:, None]
+    assert 0 < ran.sum() < inputs["completion_mask"].sum()
+    assert got == pytest.approx(((entropies * ran).sum() / ran.sum()).item(), rel=1e-4)
+
+
+def test_a_step_without_any_advantage_moves_only_by_momentum_in_float32(base, tmp_path) -> None:
+    """As in TRL: Adam gets a gradient of zeros, not none, and goes on with what it remembers."""
+    calls = {}
+
+    def then_alike(completions: list, **columns: object) -> list[float]:
+        calls["n"] = calls.get("n", 0) + 1
+        return letters(completions) if calls["n"] % 3 == 1 else all_alike(completions)
+
+    changes = {}
+    for kind in (SharedPromptGRPOTrainer, GRPOTrainer):
+        rows, changes[kind], _ = run(
+            base, kind, tmp_path / kind.__name__, reward=then_alike, beta=0.0, max_steps=3, optim="adamw_torch",
+            learning_rate=1e-3, adam_epsilon=1e-4,
+        )  # fmt: skip
+        calls.clear()
+        if kind is SharedPromptGRPOTrainer:
+            assert [row["skipped_groups"] for row in rows] == [0.0, 2.0, 2.0]
+            assert ["entropy" in row and row["entropy"] is not None for row in rows] == [True, False, False]
+    for name, change in changes[GRPOTrainer].items():
+        assert (changes[SharedPromptGRPOTrainer][name] - change).norm() <= 1e-3 * change.norm() + 1e-7, name
+
+
+def test_sampling_and_training_agree_and_the_difference_is_logged_in_float32(base, tmp_path) -> None:
+    rows, _, _ = run(base, SharedPromptGRPOTrainer, tmp_path)
+    for row in rows:
+        assert 0 < row["sampling/sampling_logp_difference/mean"] < row["sampling/sampling_logp_difference/max"] < 1e-4
+    # Where tokens are cut off, the distribution drawn from is another one, and that shows.
+    rows, _, _ = run(base, SharedPromptGRPOTrainer, tmp_path, top_k=5)
+    assert rows[0]["sampling/sampling_logp_difference/mean"] > 0.1
+
+
+def test_the_stock_path_is_taken_and_said_once(base, tmp_path) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _, _, trainer = run(
+            base, SharedPromptGRPOTrainer, tmp_path, per_device_train_batch_size=1, gradient_accumulation_steps=4
+        )
+    said = [str(w.message) for w in caught if "slower path" in str(w.message)]
+    assert len(said) == 1 and "per_device_train_batch_size" in said[0]
+    assert "no prompt occurs twice" in trainer.stock_reason
+
+
+def test_skipped_completions_keep_a_ratio_of_one_even_where_they_were_next_to_impossible(base, tmp_path) -> None:
+    """A ratio of exp(0 - old) would overflow, and infinity times no advantage is not a number."""
+    trainer = build(base, SharedPromptGRPOTrainer, tmp_path, reward=first_group_alike, beta=0.0)
+    trainer.model.train()
+    rows = [trainer.train_dataset[i] for i in (0, 0, 0, 0, 1, 1, 1, 1)]
+    inputs = trainer._prepare_inputs(rows)
+    trainer.current_gradient_accumulation_steps = 1
+    inputs["old_per_token_logps"] = torch.full(inputs["completion_ids"].shape, -200.0)
+    inputs["old_per_token_logps"][inputs["advantages"] != 0] = -10.0
+    assert torch.isfinite(trainer.compute_loss(trainer.model, inputs))
