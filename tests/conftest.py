@@ -123,8 +123,12 @@ def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.runs.Run]:
-    """`notebooks/00_quickstart`, executed once by all processes together: (executed notebook, its run)."""
-    folder = made_once(tmp_path_factory, "quickstart", lambda folder: execute_notebook("00_quickstart", folder))
+    """`notebooks/00_quickstart`, executed once by all processes together, as a first user does: (executed notebook, its run)."""
+
+    def execute(folder: Path) -> object:
+        return execute_notebook("00_quickstart", folder, cache=folder / "cache")
+
+    folder = made_once(tmp_path_factory, "quickstart", execute)
     (run,) = (folder / "runs").glob("*/run.json")
     return executed_in(folder, "00_quickstart"), gn.open_run(run.parent)
 

@@ -8,6 +8,7 @@ import io
 import logging
 import os
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from grpo_nb.machine import EnvironmentProblem, check_torchvision, find_gpu, import_order_problem
@@ -68,14 +69,17 @@ def _is_worth_saying(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def without_loading_bars() -> Iterator[None]:
-    """Load without transformers' bar, which a saved notebook shows at 0 % for ever: its widget's state is not saved with it."""
+    """Load without transformers' bars, which a saved notebook shows at 0 % for ever: a widget's state is not saved with it."""
+    from transformers import modeling_gguf_pytorch_utils as gguf
     from transformers.utils import logging as bars
 
-    was_on = bars.is_progress_bar_enabled()
+    was_on, gguf_bar = bars.is_progress_bar_enabled(), gguf.tqdm
     bars.disable_progress_bar()
+    gguf.tqdm = partial(gguf_bar, disable=True)  # tqdm's own: the switch above does not reach it
     try:
         yield
     finally:
+        gguf.tqdm = gguf_bar
         if was_on:
             bars.enable_progress_bar()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -14,16 +15,17 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 
 
-def execute_notebook(name: str, folder: Path, **parameters: object) -> Path:
+def execute_notebook(name: str, folder: Path, cache: Path | None = None, **parameters: object) -> Path:
     """Execute a notebook as `make run` does it, with the real model; return the executed one. terminal.txt is beside runs/.
 
-    Parameters replace lines of its settings cell.
+    Parameters replace lines of its settings cell. An empty `cache` is what a first user has: the model is converted in it.
     """
     notebook = ROOT / f"notebooks/{name}.ipynb"
     if parameters:
         notebook = with_parameters(notebook, folder / f"{name}.ipynb", parameters)
     command = [sys.executable, str(ROOT / "scripts/run_notebook.py"), str(notebook), "--cwd", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    environment = os.environ | ({"GRPO_NB_CACHE": str(cache)} if cache else {})
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     (folder / "terminal.txt").write_text(done.stdout + done.stderr)
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
     return executed_in(folder, name)
