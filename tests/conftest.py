@@ -123,7 +123,7 @@ def checked_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.runs.Run]:
-    """`notebooks/00_quickstart`, executed once by all processes together, as a first user does: (executed notebook, its run)."""
+    """`notebooks/00_quickstart`, executed once for all processes, as by a first user: (executed notebook, its run)."""
 
     def execute(folder: Path) -> object:
         return execute_notebook("00_quickstart", folder, cache=folder / "cache")

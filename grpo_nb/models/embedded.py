@@ -99,7 +99,8 @@ def _convert_gguf(gguf: Path, target: Path) -> None:
     tokenizer.clean_up_tokenization_spaces = False
     for config in (model.config, model.generation_config):
         config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
-    model.save_pretrained(target)
+    with without_loading_bars():
+        model.save_pretrained(target)
     tokenizer.save_pretrained(target)
     config_file = target / "config.json"
     config = json.loads(config_file.read_text())

@@ -69,7 +69,7 @@ def _is_worth_saying(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def without_loading_bars() -> Iterator[None]:
-    """Load without transformers' bars, which a saved notebook shows at 0 % for ever: a widget's state is not saved with it."""
+    """Load or save without transformers' bars, which a saved notebook shows at 0 % for ever: widgets are not saved."""
     from transformers import modeling_gguf_pytorch_utils as gguf
     from transformers.utils import logging as bars
 
