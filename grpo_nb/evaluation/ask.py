@@ -79,9 +79,9 @@ def evaluate(
         FileNotFoundError: No such folder, file or run.
         EnvironmentProblem: A GGUF file and no llama.cpp.
 
-    Example, which takes half a minute on a CPU:
-
-        gn.evaluate("exports/my-model", task, run=run, samples=8).pass_at
+    >>> answered = gn.evaluate((model, tokenizer), task, max_completion_length=8)
+    >>> 0.0 <= answered.accuracy <= 1.0
+    True
     """
     (found,), run = located([subject if tokenizer is None else (subject, tokenizer)], run)
     decoding = _decoding(settings or (run and run.settings), samples, temperature, max_completion_length, seed)
@@ -124,6 +124,10 @@ def compare(
         ValueError: A held-out question was trained on, one model alone that is no run, or numbers that cannot work.
         FileNotFoundError: No such folder, file or run.
         EnvironmentProblem: A GGUF file and no llama.cpp.
+
+    >>> comparison = gn.compare(run, max_completion_length=8)
+    >>> comparison.verdict in ("better", "worse", "no difference shown")
+    True
     """
     if _is_questions(after):
         task, after = after, None

@@ -445,6 +445,9 @@ def check_environment(run_root: str | Path = ".") -> EnvironmentReport:
 
     Args:
         run_root: Where runs will be written; its disk is checked.
+
+    >>> gn.check_environment().is_ready
+    True
     """
     return check_machine(read_machine(Path(run_root)))
 

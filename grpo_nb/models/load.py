@@ -111,6 +111,10 @@ def load_model(
     Raises:
         EnvironmentProblem: unsloth came too late, the model is not to be had, it does not fit, or the GPU's driver and
             libraries do not go together.
+
+    >>> model, tokenizer = gn.load_model(settings)
+    >>> sum(weight.requires_grad for weight in model.parameters()) > 0  # the LoRA
+    True
     """
     report = report or (lambda line: None)
     import_unsloth()

@@ -281,6 +281,9 @@ def open_run(path: str | Path) -> Run:
 
     Raises:
         FileNotFoundError: There is no run at that path; names those beside it.
+
+    >>> gn.open_run(run.path).status
+    'finished'
     """
     path = Path(path)
     if not (path / "run.json").is_file():

@@ -126,9 +126,9 @@ def dry_run(
     Raises:
         ValueError: What `train` would refuse, or `steps` outside 1 to `settings.max_steps`.
 
-    Example, which takes seconds on a CPU and needs the model:
-
-        gn.dry_run(model, tokenizer, task, rewards, settings).table
+    >>> trial = gn.dry_run(model, tokenizer, task, rewards, settings, steps=1)
+    >>> trial.table["total"].notna().all()
+    True
     """
     if not 1 <= steps <= settings.max_steps:
         raise ValueError(f"steps = {steps!r} must be between 1 and max_steps = {settings.max_steps}.")

@@ -84,6 +84,10 @@ def train(
         FileExistsError: A run of that name exists.
         FileNotFoundError: There is no run to resume at that path.
         RewardError: A reward failed, with the row and an excerpt of the completion.
+
+    >>> trained = gn.train(model, tokenizer, task, rewards, settings, name="first")
+    >>> trained.status, len(trained.metrics)
+    ('finished', 2)
     """
     check_reference(reference)
     prepared = Prepared.checked(model, tokenizer, task, rewards, settings)
