@@ -22,12 +22,14 @@ from grpo_nb.tasks import (
     AnswerFormat,
     Messages,
     Source,
+    answers_of,
     boxed,
+    clean,
+    fitting_format,
     hashes,
-    rows_with_prompts,
-    source_rows,
+    read_rows,
     think_answer,
-    xml,
+    with_prompts,
 )
 
 if TYPE_CHECKING:
@@ -174,11 +176,11 @@ def load_holdout(
         return _math_500(shots, limit, format, seed, path)
     if shots:
         raise ValueError("shots are those of GSM8K; for your own questions give example=(question, reasoning, answer).")
-    format = format or xml()
-    read, rows = source_rows(source, split)
-    made = _chosen(rows_with_prompts(rows, columns or {}, format, example), limit, seed)
+    read = read_rows(source, split=split)
+    rows = _chosen(clean(read, columns).rows, limit, seed)
+    format = fitting_format(format, answers_of([row["answer"] for row in rows]))
     how = "with one example turn" if example else "with the instruction alone"
-    return _held_out(read, format, made, asked=how)
+    return _held_out(read.name, format, with_prompts(rows, format, example), asked=how)
 
 
 def _held_out(name: str, format: AnswerFormat, rows: Sequence[Mapping[str, Any]], **more: Any) -> HeldOut:
@@ -333,7 +335,7 @@ def _reasoning_gym(
         else "full marks of the family's own scorer, or the gold answer"
     )
     return _held_out(
-        f"{_GYM}{family}", format, rows_with_prompts(rows, {}, format, example), judge=judge, judged=judged,
+        f"{_GYM}{family}", format, with_prompts(rows, format, example), judge=judge, judged=judged,
         asked=f"reasoning-gym {_gym_version()}, seed {seed}" + (", with one example turn" if example else ""),
     )  # fmt: skip
 

@@ -24,7 +24,8 @@ class AnswerFormat:
         name: Shown in tables.
         reasoning_open, reasoning_close: Tags around the reasoning; both empty if it is free text before the answer.
         answer_open, answer_close: Marks around the answer. An empty close means the end of the line.
-        instruction: What the system prompt says; made from the tags when empty.
+        instruction: What the system prompt says; made from the tags and the hint when empty.
+        answer_hint: What the system prompt has in place of the answer: "number", "one of: yes, no". From the data when empty.
         is_opened_by_template: The chat template already wrote `reasoning_open`, so a completion must not repeat it.
 
     >>> xml().extract("<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>")
@@ -37,6 +38,7 @@ class AnswerFormat:
     answer_open: str
     answer_close: str = ""
     instruction: str = ""
+    answer_hint: str = ""
     is_opened_by_template: bool = False
 
     def __post_init__(self) -> None:
@@ -57,7 +59,7 @@ class AnswerFormat:
         """Return the instruction for the model."""
         if self.instruction:
             return self.instruction
-        return "Answer in this format:\n" + self.render("short reasoning", "number")
+        return "Answer in this format:\n" + self.render("short reasoning", self.answer_hint or "answer")
 
     def render(self, reasoning: str, answer: str) -> str:
         """Return a completion in this format, as for an example turn."""

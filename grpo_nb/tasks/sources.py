@@ -1,21 +1,22 @@
-"""Rows of any source to a task: chat prompts with a gold answer, split so that no question is in both parts."""
+"""A task from any source: chat prompts with a gold answer, split so that no question is in both parts."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from grpo_nb.settings import did_you_mean
+from grpo_nb.tasks.answers import Answers, answers_of
+from grpo_nb.tasks.cleaning import Contradictory, clean
 from grpo_nb.tasks.formats import AnswerFormat, xml
-from grpo_nb.tasks.questions import normalized_question
+from grpo_nb.tasks.reading import Rows, Source, read_rows
 from grpo_nb.tasks.task import Task
 
-Source = str | Path | Sequence[Mapping[str, Any]] | Any
 Messages = list[dict[str, str]]
+Example = tuple[str, str, str]
 _ARITHMETIC = {"train_size": 224, "holdout_size": 96, "low": 1, "high": 20, "operators": "+"}
-_FILES = {".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 
 
 def load_task(
@@ -24,65 +25,134 @@ def load_task(
     *,
     columns: Mapping[str, str] | None = None,
     format: AnswerFormat | None = None,
-    example: tuple[str, str, str] | None = None,
+    system: str | None = None,
+    example: Example | None = None,
     holdout: float | int = 0.2,
+    contradictory: Contradictory = "ask",
     seed: int | None = None,
     tokenizer: Any = None,
-    split: str = "train",
+    split: str | None = None,
+    config: str | None = None,
+    encoding: str | None = None,
     **options: Any,
 ) -> Task:
-    """Make a task from the kit's own `arithmetic`, a file, a Hub id, a `datasets.Dataset` or rows in memory.
+    """Make a task from what you have, and show what was made of it: the answers, the format, the prompt, what was left out.
 
     Args:
-        source: `"arithmetic"`; the path of a .csv, .json, .jsonl or .parquet file; a list of dicts; a `Dataset`; or a Hub id.
+        source: `"arithmetic"`; the path of a .csv, .tsv, .json, .jsonl or .parquet file; a DataFrame, a `Dataset` or
+            `DatasetDict`; a list of dicts or a dict of columns; `"gsm8k"` or the id of a data set on the Hub.
         settings: For `seed` and, with `tokenizer`, `max_prompt_length`.
-        columns: Which column plays which part, as `{"question": "problem", "answer": "solution"}`. A column `prompt` of
-            chat messages is taken as it is.
-        format: The answer format; `xml()` if not given.
+        columns: Which column plays which part, as `{"question": "Review text", "answer": "label"}`. A `prompt` is text, or chat
+            messages that are taken as they are.
+        format: The answer format; `xml()` if not given. Where it says nothing of the answer, the answers do: a number, one of
+            these labels, an expression.
+        system: The system prompt, instead of the one that the format makes.
         example: One example turn as `(question, reasoning, answer)`. A small model needs it: without, it never
             produces a tag, so that no completion differs from another and nothing is learnt.
         holdout: Share (below 1) or number of rows kept for evaluation.
+        contradictory: What to do with a question that has several answers: `ask` raises, `drop` leaves it out, `first` keeps
+            the first, `majority` the one that most rows have.
         seed: Of the split and of generated data; that of `settings`, or 0.
-        tokenizer: To drop prompts longer than `settings.max_prompt_length`, and to see which tags its template opens.
-        split: Of a Hub data set.
+        tokenizer: To drop prompts longer than `settings.max_prompt_length`, to see which tags its template opens, and to show
+            the first prompt as the model sees it.
+        split, config: Of a `DatasetDict` or a data set on the Hub; the split is `train` there, if not given.
+        encoding: Of a text file; UTF-8, or what it looks like, if not given.
         **options: For `arithmetic`: `train_size`, `holdout_size`, `low`, `high`, `operators`.
 
     Raises:
-        ValueError: No rows, a missing column, too few distinct questions, or all prompts too long.
+        ValueError: No rows, a missing column, contradictory rows, too few distinct questions, or all prompts too long.
+        TypeError: A source that holds no rows.
         FileNotFoundError: A path that does not exist.
 
     >>> task = load_task([{"q": "1+1?", "a": 2}, {"q": "2+2?", "a": 4}], columns={"question": "q", "answer": "a"}, holdout=1)
     >>> len(task.train), len(task.holdout)
     (1, 1)
     """
-    format = format or xml()
-    if tokenizer is not None:
-        format = format.for_template(tokenizer)
     if seed is None:
         seed = settings.seed if settings is not None else 0
     if isinstance(source, str) and source == "arithmetic":
+        if columns:
+            raise ValueError(
+                f"columns = {dict(columns)!r} is of your own data; the generated task 'arithmetic' has none to map."
+            )
         for option in options:
             if option not in _ARITHMETIC:
                 raise ValueError(f"unknown option {option!r} of arithmetic{did_you_mean(option, _ARITHMETIC)}")
         rows, holdout = _arithmetic(seed=seed, **{**_ARITHMETIC, **options})
+        read = Rows("arithmetic", rows)
         example = example or ("What is 3 + 4?", "3 + 4 = 7", "7")
-        name, columns = "arithmetic", None
     else:
         if options:
             raise ValueError(
                 f"{sorted(options)} are options of the generated task 'arithmetic', not of {source!r:.80}."
             )
-        name, rows = source_rows(source, split)
-    rows = rows_with_prompts(rows, columns or {}, format, example)
-    unique = list({normalized_question(row["question"]): row for row in reversed(rows)}.values())[::-1]
-    dropped = {"repeated questions": len(rows) - len(unique)} if len(unique) < len(rows) else {}
-    train, held = _split(unique, holdout, seed)
+        read = read_rows(source, split=split, config=config, encoding=encoding)
+    cleaned = clean(read, columns, contradictory)
+    answers = answers_of([row["answer"] for row in cleaned.rows])
+    format = fitting_format(format, answers, system, tokenizer)
+    rows = with_prompts(cleaned.rows, format, example)
+    train, held = _split(rows, holdout, seed)
     from datasets import Dataset
 
-    task = Task(name, format, Dataset.from_list(train), Dataset.from_list(held), dropped)
+    task = Task(
+        read.name, format, Dataset.from_list(train), Dataset.from_list(held), cleaned.left_out,
+        examples=cleaned.examples, notes=(*cleaned.notes, *_doubts(format, rows)), answers=answers, tokenizer=tokenizer,
+    )  # fmt: skip
     if tokenizer is not None and settings is not None:
         task = task.fit(tokenizer, settings.max_prompt_length)
     return task
+
+
+def fitting_format(
+    format: AnswerFormat | None, answers: Answers, system: str | None = None, tokenizer: Any = None
+) -> AnswerFormat:
+    """Return the format with a system prompt that fits the answers, or the one given, and with the tags of the template."""
+    format = format if format is not None else xml()
+    if not isinstance(format, AnswerFormat):
+        raise TypeError(
+            f"format = {format!r:.60} is no answer format. Write format=gn.tasks.xml(), or boxed(), hashes(), ..."
+        )
+    if system is not None:
+        if not isinstance(system, str) or not system.strip():
+            raise ValueError(f"system = {system!r:.60} must be a text: what the model is told before each question.")
+        format = dataclasses.replace(format, instruction=system)
+    elif not format.answer_hint:
+        format = dataclasses.replace(format, answer_hint=answers.hint)
+    return format.for_template(tokenizer) if tokenizer is not None else format
+
+
+def with_prompts(
+    rows: list[dict[str, Any]], format: AnswerFormat, example: Example | None = None
+) -> list[dict[str, Any]]:
+    """Return the rows with the chat messages that ask their question, but for those that have messages of their own.
+
+    Raises:
+        ValueError: An example that is no (question, reasoning, answer), or whose answer the format cannot read back.
+    """
+    turns = [("system", format.system_prompt())]
+    if example is not None:
+        if isinstance(example, str) or len(example) != 3:
+            raise ValueError(
+                f'example = {example!r:.80} must be three texts: example=("<question>", "<reasoning>", "<answer>").'
+            )
+        asked, reasoning, answer = map(str, example)
+        shown = format.render(reasoning, answer)
+        if format.extract(shown) != answer.strip():
+            raise ValueError(
+                f"the answer of the example cannot be read back in the format {format.name!r}: {shown!r:.160}"
+            )
+        turns += [("user", asked), ("assistant", shown)]
+    before = [{"role": role, "content": text} for role, text in turns]
+    return [{"prompt": [*before, {"role": "user", "content": row["question"]}], **row} for row in rows]
+
+
+def _doubts(format: AnswerFormat, rows: list[dict[str, Any]]) -> list[str]:
+    """What the reader should know of the prompts before training."""
+    told = "\n".join(turn["content"] for turn in rows[0]["prompt"][:-1])
+    unsaid = [tag for tag in (format.answer_open.strip(), format.reasoning_open) if tag and tag not in told]
+    if not unsaid:
+        return []
+    return [f"nothing in the prompt names {' or '.join(unsaid)}: say it in system=, or give an example turn"]
 
 
 def _arithmetic(
@@ -111,78 +181,9 @@ def _arithmetic(
     return rows, holdout_size
 
 
-def source_rows(source: Source, split: str) -> tuple[str, list[dict[str, Any]]]:
-    """Return a name and the rows of a file, a Hub id, a `Dataset` or rows in memory, as they are."""
-    from datasets import Dataset, load_dataset
-
-    if isinstance(source, Dataset):
-        return source.info.dataset_name or "dataset", source.to_list()
-    if not isinstance(source, (str, Path)):
-        return "rows", [dict(row) for row in source]
-    path = Path(source)
-    if path.suffix.lower() in _FILES:
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no file {str(path)!r} (looked in {Path.cwd()}).")
-        if path.stat().st_size == 0:
-            raise ValueError(f"{path} is empty: a task needs at least two rows.")
-        return path.stem, load_dataset(_FILES[path.suffix.lower()], data_files=str(path), split="train").to_list()
-    try:
-        return str(source), load_dataset(str(source), split=split).to_list()
-    except (OSError, ConnectionError) as error:
-        raise ValueError(
-            f"{str(source)!r} is neither 'arithmetic', a .csv/.json/.jsonl/.parquet file, nor a data set that can be "
-            f"reached ({type(error).__name__}: {str(error).splitlines()[0]:.200}). Check the name and the network."
-        ) from error
-
-
-def rows_with_prompts(
-    rows: list[dict[str, Any]],
-    columns: Mapping[str, str],
-    format: AnswerFormat,
-    example: tuple[str, str, str] | None,
-) -> list[dict[str, Any]]:
-    """Return the rows with `prompt`, `question` and `answer`, taken from the columns that play these parts."""
-    if not rows:
-        raise ValueError("the data has no rows: a task needs at least two, one to train on and one held out.")
-    unknown = set(columns) - {"question", "answer", "prompt"}
-    if unknown:
-        raise ValueError(f"columns maps {sorted(unknown)}, but the parts are 'question', 'answer' and 'prompt'.")
-    found = list(rows[0])
-    has_prompt = columns.get("prompt", "prompt") in found
-    named = {part: columns.get(part, part) for part in ("question", "answer")}
-    if has_prompt and "question" not in columns and "question" not in found:
-        named.pop("question")
-    for part, column in named.items():
-        if column not in found:
-            raise ValueError(
-                f"the data has no column {column!r} for the {part}; it has {found}{did_you_mean(column, found)}. "
-                f'Map it: columns={{"{part}": "<one of them>"}}.'
-            )
-    made = []
-    for number, row in enumerate(rows):
-        answer = row.get(named["answer"])
-        if answer is None or str(answer).strip() == "":
-            raise ValueError(f"row {number} has no answer in column {named['answer']!r}: {str(row)[:120]}")
-        prompt = row[columns.get("prompt", "prompt")] if has_prompt else None
-        question = str(row[named["question"]]) if "question" in named else prompt[-1]["content"]
-        parts = {
-            "prompt": prompt or _messages(question, format, example),
-            "question": question,
-            "answer": str(answer).strip(),
-        }
-        made.append({**{k: v for k, v in row.items() if k not in named.values()}, **parts})
-    return made
-
-
-def _messages(question: str, format: AnswerFormat, example: tuple[str, str, str] | None) -> Messages:
-    turns = [("system", format.system_prompt())]
-    if example is not None:
-        asked, reasoning, answer = example
-        turns += [("user", asked), ("assistant", format.render(reasoning, answer))]
-    return [{"role": role, "content": text} for role, text in [*turns, ("user", question)]]
-
-
 def _split(rows: list[dict[str, Any]], holdout: float | int, seed: int) -> tuple[list[Any], list[Any]]:
+    if isinstance(holdout, (bool, str)) or not holdout == holdout or holdout in (float("inf"), float("-inf")):
+        raise ValueError(f"holdout = {holdout!r} must be a share below 1, as 0.2, or a number of rows, as 50.")
     count = round(holdout * len(rows)) if 0 < holdout < 1 else int(holdout)
     count = max(count, 1)
     if holdout <= 0 or count >= len(rows):

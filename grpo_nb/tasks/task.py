@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_nb.core import Cell, Shown, Table, bold, escaped, facts, prompt_lengths
+from grpo_nb.core import Cell, Shown, Table, as_written, bold, escaped, facts, prompt_lengths
+from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.curriculum import flat_rows, pass_rates
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.lengths import LengthProposal, propose_lengths
@@ -40,6 +41,14 @@ class Task(Shown):
     """How many rows were left out, by reason."""
     is_ordered: bool = False
     """Train on the rows in their order; otherwise the trainer shuffles them."""
+    examples: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """One of the rows left out, by reason."""
+    notes: tuple[str, ...] = ()
+    """What to know about how the source was read."""
+    answers: Answers = dataclasses.field(default_factory=lambda: Answers("text"))
+    """What kind of answers these are; of labels, which and how often."""
+    tokenizer: Any = dataclasses.field(default=None, compare=False)
+    """Of the model, to show the first prompt as it sees it."""
 
     @property
     def fingerprint(self) -> str:
@@ -56,7 +65,7 @@ class Task(Shown):
         Raises:
             ValueError: If no training or no held-out prompt is short enough.
         """
-        kept, lost = {}, 0
+        kept, lost, long = {}, 0, ""
         for part in ("train", "holdout"):
             rows: Dataset = getattr(self, part)
             lengths = prompt_lengths(rows["prompt"], tokenizer)
@@ -67,9 +76,14 @@ class Task(Shown):
                     f"(the shortest has {min(lengths)}). Write max_prompt_length={max(lengths)}, or shorten the prompts."
                 )
             lost += len(rows) - len(short)
+            if len(short) < len(rows) and not long:
+                most = max(range(len(rows)), key=lengths.__getitem__)
+                long = f"{lengths[most]} tokens: {' '.join(rows[most]['question'].split())[:160]}"
             kept[part] = rows.select(short) if len(short) < len(rows) else rows
-        dropped = {**self.dropped, "too long": self.dropped.get("too long", 0) + lost} if lost else self.dropped
-        return dataclasses.replace(self, **kept, dropped=dropped)
+        if not lost:
+            return self
+        dropped = {**self.dropped, "too long": self.dropped.get("too long", 0) + lost}
+        return dataclasses.replace(self, **kept, dropped=dropped, examples={"too long": long, **self.examples})
 
     def propose_lengths(self, tokenizer: Any, baseline: Any = None, *, quantile: float = 0.95) -> LengthProposal:
         """Propose `max_prompt_length` and `max_completion_length` from this data, and say where each comes from.
@@ -106,7 +120,7 @@ class Task(Shown):
         Raises:
             ValueError: No such reward, an adaptive one, or nothing measured on these questions.
 
-        >>> from grpo_nb import Task, load_task
+        >>> from grpo_nb import load_task
         >>> task = load_task([{"question": q, "answer": "1"} for q in "abcd"], holdout=1)
         >>> task.curriculum()
         Traceback (most recent call last):
@@ -203,7 +217,8 @@ class Task(Shown):
         shown = {
             "training prompts": len(self.train),
             "held-out prompts": f"{len(self.holdout)}, no question in both",
-            "rows left out": ", ".join(f"{n} {why}" for why, n in self.dropped.items()) or "none",
+            "rows left out": sum(self.dropped.values()) or "none",
+            "answers": self.answers.sentence,
             "answer format": self.format.name,
         }
         if "pass_rate" in self.train.column_names:
@@ -218,10 +233,20 @@ class Task(Shown):
             shown["order"] = "as given, not shuffled"
         yield bold(f"Task {self.name}")
         yield facts(shown)
+        yield from self.notes
+        if self.dropped:
+            yield Table(
+                [(n, why, self.examples.get(why, "")) for why, n in self.dropped.items()],
+                head=("rows left out", "why", "one of them"), right=(0,), wide=(2,),
+            )  # fmt: skip
         first = self.train[0]
+        seen = ", as the model sees it" if self.tokenizer is not None else ""
         yield Cell(
-            f"The first training prompt, whose answer is {first['answer']!r}:",
-            f"The first training prompt, whose answer is <code>{escaped(first['answer'])}</code>:",
+            f"The first training prompt{seen}, whose answer is {first['answer']!r}:",
+            f"The first training prompt{seen}, whose answer is <code>{escaped(first['answer'])}</code>:",
         )
-        pre = "<pre style='margin:0'>{}</pre>"
-        yield Table([(m["role"], Cell(repr(m["content"]), pre.format(escaped(m["content"])))) for m in first["prompt"]])
+        if self.tokenizer is not None:
+            rendered = self.tokenizer.apply_chat_template(first["prompt"], tokenize=False, add_generation_prompt=True)
+            yield Cell(rendered, f"<pre style='white-space:pre-wrap'>{escaped(rendered)}</pre>")
+        else:
+            yield Table([(turn["role"], as_written(turn["content"])) for turn in first["prompt"]])

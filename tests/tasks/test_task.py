@@ -106,12 +106,10 @@ def test_repeated_questions_cannot_leak() -> None:
     rows = [*ROWS, *({**row, "question": row["question"].upper() + "  "} for row in ROWS)]
     task = gn.load_task(rows, holdout=0.5)
     assert len(task.train) + len(task.holdout) == 20
-    assert task.dropped == {"repeated questions": 20}
-    assert "20 repeated questions" in repr(task)
+    assert task.dropped == {"repeated": 20}
+    assert "20  repeated" in repr(task)
     apart = gn.load_task([{"question": q, "answer": "4"} for q in ("2+2?", "2 + 2?", "3 - 2", "3 + 2")], holdout=1)
-    assert apart.dropped == {"repeated questions": 1}, (
-        "another way to write it is the same question, another sign is not"
-    )
+    assert apart.dropped == {"repeated": 1}, "another way to write it is the same question, another sign is not"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +122,11 @@ def test_repeated_questions_cannot_leak() -> None:
         (ROWS, {"columns": {"question": "qestion"}}, "no column 'qestion'.*did you mean 'question'"),
         (ROWS, {"columns": {"answer": "gold"}}, "no column 'gold' for the answer"),
         (ROWS, {"columns": {"solution": "answer"}}, "the parts are"),
-        ([{"question": "?", "answer": None}, {"question": "!", "answer": ""}], {}, "row 0 has no answer"),
+        (
+            [{"question": "?", "answer": None}, {"question": "!", "answer": ""}],
+            {},
+            "no row is left of 2: 2 with an empty answer",
+        ),
         (ROWS, {"high": 3}, "options of the generated task"),
     ],
 )
@@ -155,7 +157,7 @@ def test_the_length_filter_counts_what_it_drops(tokenizer) -> None:
     task = gn.load_task(rows, holdout=0.3, seed=0)
     short = task.fit(tokenizer, 256)
     assert short.dropped["too long"] == 2
-    assert "2 too long" in repr(short)
+    assert "2  too long" in repr(short)
     lengths = prompt_lengths([*short.train["prompt"], *short.holdout["prompt"]], tokenizer)
     assert len(lengths) == 20 and max(lengths) <= 256
     text = tokenizer.apply_chat_template(short.train[0]["prompt"], add_generation_prompt=True, tokenize=False)

@@ -1,0 +1,212 @@
+"""Rows out of whatever people have: files, tables in memory, data sets, the Hub. As they are, nothing left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.settings import did_you_mean
+
+Source = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] | Any
+_FILES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
+_SEPARATORS = ",;\t|"
+# Names that people use -> (id on the Hub, configuration).
+_KNOWN = {"gsm8k": ("openai/gsm8k", "main")}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What was read: a name, the rows, and what to know about the reading."""
+
+    name: str
+    rows: list[dict[str, Any]]
+    notes: tuple[str, ...] = ()
+    is_text: bool = False
+    """Every value is text as in the file, also the numbers."""
+
+
+def read_rows(
+    source: Source, *, split: str | None = None, config: str | None = None, encoding: str | None = None
+) -> Rows:
+    """Read a file, a table in memory, a data set or a Hub id.
+
+    Args:
+        source: As `load_task` takes it, but for `"arithmetic"`.
+        split: Of a `DatasetDict` or a Hub data set.
+        config: Of a Hub data set that has several.
+        encoding: Of a text file.
+
+    Raises:
+        TypeError: Nothing that rows can be read from.
+        ValueError: Rows of different forms, a damaged file (with its line), a split or configuration that has to be named.
+        FileNotFoundError: A path that does not exist.
+    """
+    if isinstance(source, (str, Path)):
+        path = Path(source)
+        if path.suffix.lower() in _FILES:
+            return _read_file(path, encoding)
+        if path.is_dir() or not str(source).strip():
+            raise ValueError(
+                f"{str(source)!r} is a folder or nothing; load_task reads a file of it: {', '.join(_FILES)}."
+            )
+        return _read_hub(str(source), split, config)
+    if hasattr(source, "to_pandas") and hasattr(source, "features"):  # datasets.Dataset
+        return Rows(source.info.dataset_name or "dataset", source.to_list())
+    if hasattr(source, "to_dict") and hasattr(source, "columns"):  # pandas.DataFrame
+        return Rows("table", source.to_dict("records"))
+    if isinstance(source, Mapping):
+        return _of_mapping(source, split)
+    if isinstance(source, Iterable) and not isinstance(source, (bytes, bytearray)):
+        rows = list(source)
+        for number, row in enumerate(rows):
+            if not isinstance(row, Mapping):
+                raise TypeError(
+                    f"row {number} is {_article(row)}, not a dict: {row!r:.60}. "
+                    'Write rows as [{"question": "2 + 2?", "answer": "4"}, ...].'
+                )
+        return Rows("rows", [dict(row) for row in rows])
+    raise TypeError(
+        f"source = {source!r:.60} is {_article(source)}: load_task takes 'arithmetic', a file ({', '.join(_FILES)}), a "
+        "DataFrame, a Dataset, a list of dicts, a dict of columns, or the id of a data set on the Hub."
+    )
+
+
+def _article(value: Any) -> str:
+    return "None" if value is None else f"of type {type(value).__name__}"
+
+
+def _of_mapping(source: Mapping[str, Any], split: str | None) -> Rows:
+    if source and all(hasattr(part, "features") for part in source.values()):  # datasets.DatasetDict
+        if split is None and len(source) > 1:
+            sizes = ", ".join(f"{name} ({len(part)} rows)" for name, part in source.items())
+            raise ValueError(
+                f'this DatasetDict has the splits {sizes}. Say which to take: split="{next(iter(source))}".'
+            )
+        chosen = split or next(iter(source))
+        if chosen not in source:
+            raise ValueError(f"this DatasetDict has no split {chosen!r}{did_you_mean(chosen, source)}")
+        return Rows(chosen, source[chosen].to_list())
+    columns = {name: list(values) for name, values in source.items() if _is_column(values)}
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(columns) < len(source) or len(set(lengths.values())) > 1:
+        raise ValueError(
+            f"a dict is read as columns, lists of one length; this one has {lengths or list(source)}. "
+            "A single row is written as a list of one dict; a task needs at least two."
+        )
+    return Rows("columns", [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
+
+
+def _is_column(values: Any) -> bool:
+    return isinstance(values, Iterable) and not isinstance(values, (str, bytes, Mapping))
+
+
+def _read_file(path: Path, encoding: str | None) -> Rows:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {str(path)!r} (looked in {Path.cwd()}).")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path} is empty: a task needs at least two rows.")
+    if path.suffix.lower() == ".parquet":
+        import pyarrow.parquet
+
+        try:
+            return Rows(path.stem, pyarrow.parquet.read_table(path).to_pylist())
+        except (pyarrow.ArrowException, OSError) as error:
+            raise ValueError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]:.160}") from error
+    text, notes = _decoded(path, encoding)
+    if path.suffix.lower() in (".csv", ".tsv"):
+        rows, separated = _read_csv(path, text)
+        return Rows(path.stem, rows, (*notes, *separated), is_text=True)
+    return Rows(path.stem, _read_json(path, text), notes)
+
+
+def _decoded(path: Path, encoding: str | None) -> tuple[str, tuple[str, ...]]:
+    """The text of a file, and a note where its encoding had to be guessed."""
+    data = path.read_bytes()
+    guesses = (
+        [encoding] if encoding else ["utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", "cp1252"]
+    )
+    for guess in [*guesses, "latin-1"] if not encoding else guesses:
+        try:
+            text = data.decode(guess)
+        except UnicodeDecodeError as error:
+            if encoding:
+                raise ValueError(
+                    f"{path} is not {encoding}: {error}. Leave encoding= out, or write another one."
+                ) from error
+        except LookupError as error:
+            raise ValueError(f"encoding = {encoding!r} is not known to Python. Write 'utf-8' or 'cp1252'.") from error
+        else:
+            is_guess = guess in ("cp1252", "latin-1") and not encoding
+            return text, (f"read as {guess}, for it is not UTF-8; encoding= chooses another",) * is_guess
+    raise AssertionError("latin-1 reads every file")
+
+
+def _read_csv(path: Path, text: str) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    import csv
+    import io
+
+    head = text.lstrip("\r\n").split("\n", 1)[0]
+    separator = max(_SEPARATORS, key=head.count)
+    reader = csv.reader(io.StringIO(text.lstrip("\r\n"), newline=""), delimiter=separator, strict=True)
+    try:
+        names = [name.strip() for name in next(reader)]
+        if len(set(names)) < len(names) or not all(names):
+            raise ValueError(f"{path}: the columns in its first line have no names, or twice the same: {names}.")
+        rows = []
+        for cells in reader:
+            if len(cells) > len(names):
+                raise ValueError(
+                    f"{path} line {reader.line_num} has {len(cells)} cells and the first line {len(names)}: "
+                    f"a text that holds {separator!r} needs quotation marks around it."
+                )
+            if cells:
+                rows.append(dict(zip(names, [*cells, *[""] * (len(names) - len(cells))], strict=True)))
+    except csv.Error as error:
+        raise ValueError(f"{path} line {reader.line_num} cannot be read as CSV: {error}.") from error
+    return rows, () if separator == "," else (f"separated by {separator!r}",)
+
+
+def _read_json(path: Path, text: str) -> list[dict[str, Any]]:
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError:
+        content = []
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                try:
+                    content.append(json.loads(line))
+                except json.JSONDecodeError as error:
+                    raise ValueError(f"{path} line {number} is not JSON: {error.msg}: {line.strip()[:80]!r}") from error
+    if isinstance(content, Mapping):
+        # A table by columns, one row alone, or rows under a key such as "data".
+        inner = [
+            value for value in content.values() if isinstance(value, list) and value and isinstance(value[0], dict)
+        ]
+        if len(inner) == 1 and len(content) <= 3:
+            content = inner[0]
+        else:
+            return _of_mapping(content, None).rows
+    if not isinstance(content, list):
+        raise ValueError(f"{path} holds {_article(content)}, not rows.")
+    return read_rows(content).rows
+
+
+def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
+    from datasets import load_dataset
+
+    known, known_config = _KNOWN.get(name, (name, None))
+    try:
+        return Rows(name, load_dataset(known, config or known_config, split=split or "train").to_list())
+    except (OSError, ConnectionError) as error:
+        raise ValueError(
+            f"{name!r} is neither 'arithmetic', a {'/'.join(_FILES)} file, nor a data set that can be "
+            f"reached ({type(error).__name__}: {str(error).splitlines()[0]:.200}). Check the name and the network."
+        ) from error
+    except ValueError as error:
+        # The library's own words name the configurations or splits there are.
+        raise ValueError(
+            f"{name!r}: {' '.join(str(error).split())[:400]} (load_task takes config= and split=)"
+        ) from error

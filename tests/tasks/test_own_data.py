@@ -1,0 +1,210 @@
+"""What people bring: tables of every kind, dirt, labels, chats. What was made of it is shown, and nothing goes unsaid."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+from datasets import Dataset, DatasetDict
+
+import grpo_nb as gn
+from grpo_nb.tasks import answers_of
+
+REVIEWS = [
+    {"Review text": f"{what} number {n}", "label": label}
+    for n in range(8)
+    for what, label in (("Lovely café", "positive"), ("Awful soup", "negative"), ("A chair", "neutral"))
+]
+MAPPED = {"question": "Review text", "answer": "label"}
+
+
+def csv_text(separator: str = ",") -> str:
+    return "\n".join(separator.join(row) for row in [list(REVIEWS[0]), *(list(row.values()) for row in REVIEWS)])
+
+
+def written(folder: Path, data: bytes, name: str = "reviews.csv") -> Path:
+    file = folder / name
+    file.write_bytes(data)
+    return file
+
+
+SOURCES = {
+    "frame": lambda folder: pandas.DataFrame(REVIEWS),
+    "columns": lambda folder: {name: [row[name] for row in REVIEWS] for name in REVIEWS[0]},
+    "splits": lambda folder: DatasetDict({"train": Dataset.from_list(REVIEWS)}),
+    "cp1252": lambda folder: written(folder, csv_text().encode("cp1252")),
+    "utf-16": lambda folder: written(folder, csv_text().encode("utf-16")),
+    "bom": lambda folder: written(folder, csv_text().encode("utf-8-sig")),
+    "semicolons": lambda folder: written(folder, csv_text(";").encode()),
+    "tabs": lambda folder: written(folder, csv_text("\t").encode(), "reviews.tsv"),
+    "under data": lambda folder: written(folder, json.dumps({"data": REVIEWS}).encode(), "reviews.json"),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_what_people_have_is_taken(kind: str, tmp_path: Path) -> None:
+    task = gn.load_task(SOURCES[kind](tmp_path), columns=MAPPED)
+    assert {(row["question"], row["answer"]) for part in (task.train, task.holdout) for row in part} == {
+        tuple(row.values()) for row in REVIEWS
+    }
+    assert any("cp1252" in note for note in task.notes) == (kind == "cp1252")
+
+
+def test_labels_are_asked_for_by_name() -> None:
+    task = gn.load_task(REVIEWS, columns=MAPPED)
+    told = task.train[0]["prompt"][0]["content"]
+    assert "one of: negative, neutral, positive" in told and "number" not in told
+    assert "3 labels: positive (33%)" in repr(task)
+
+
+@pytest.mark.parametrize(
+    ("golds", "kind"),
+    [
+        (["12", "-3.5", "1,200", "7/8", "$4", "50 %"] * 2, "numbers"),
+        (["1", "2", "3", "4", "5"] * 20, "numbers"),
+        (["yes", "no"] * 5, "labels"),
+        (["A", "B", "C", "D"] * 5, "labels"),
+        ([r"\frac{1}{2}", "x^2", "(1, 2)", "3"], "expressions"),
+        (["Paris", "Rome", "Oslo", "Lima"], "text"),
+        (["def f(x):\n    return x", "def g(x):\n    return 1"] * 5, "text"),
+        (["He went home.", "She did not.", "They left at 5."], "text"),
+    ],
+)
+def test_the_kind_of_answers(golds: list[str], kind: str) -> None:
+    assert answers_of(golds).kind == kind
+
+
+def test_system_and_format_of_ones_own_stand() -> None:
+    own = gn.load_task(REVIEWS, columns=MAPPED, system="Say <reasoning> and <answer>.")
+    assert own.train[0]["prompt"][0]["content"] == "Say <reasoning> and <answer>." and not own.notes
+    silent = gn.load_task(REVIEWS, columns=MAPPED, system="Judge the review.")
+    assert "nothing in the prompt names <answer>" in repr(silent)
+    boxed = gn.load_task(REVIEWS, columns=MAPPED, format=gn.tasks.boxed())
+    assert r"\boxed{one of: negative, neutral, positive}" in boxed.train[0]["prompt"][0]["content"]
+
+
+def test_each_row_left_out_is_counted_and_one_is_shown() -> None:
+    dirt = [
+        {"question": "", "answer": "1"}, {"question": None, "answer": "1"}, {"question": float("nan"), "answer": "1"},
+        {"question": "3?", "answer": ""}, {"question": "4?", "answer": None}, {"question": "5?", "answer": ["5"]},
+        {"question": {"a": 1}, "answer": "6"}, {"question": "1 + 1 ?", "answer": "2"},
+    ]  # fmt: skip
+    good = [{"question": "1+1?", "answer": "2"}, {"question": "2+2?", "answer": "4"}]
+    task = gn.load_task(good + dirt, holdout=1)
+    assert task.dropped == {
+        "with an empty question": 3, "with an empty answer": 2, "whose answer is no text": 1,
+        "whose question is no text": 1, "repeated": 1,
+    }  # fmt: skip
+    shown = repr(task)
+    assert all(reason in shown for reason in task.dropped) and "row 2: {'question': ''" in shown
+    assert "None" not in {row["question"] for part in (task.train, task.holdout) for row in part}
+
+
+def test_contradictions_are_asked_about() -> None:
+    rows = [
+        *({"question": "Is 7 prime?", "answer": answer} for answer in ("yes", "yes", "no")),
+        *({"question": f"Is {n} prime?", "answer": "no"} for n in (4, 6, 8)),
+    ]
+    with pytest.raises(ValueError, match=r"Is 7 prime.*'yes' and 'no'.*contradictory=\"drop\""):
+        gn.load_task(rows)
+
+    def answer(policy: str) -> Any:
+        task = gn.load_task(rows, contradictory=policy, holdout=1)
+        found = {row["question"]: row["answer"] for part in (task.train, task.holdout) for row in part}
+        return found.get("Is 7 prime?"), task.dropped
+
+    assert answer("drop") == (None, {"contradictory": 3})
+    assert answer("majority") == ("yes", {"repeated": 1, "contradictory": 1})
+    assert answer("first") == ("yes", {"repeated": 1, "contradictory": 1})
+    with pytest.raises(ValueError, match="must be 'ask'"):
+        answer("last")
+
+
+def test_columns_the_other_way_round_are_read_and_said() -> None:
+    task = gn.load_task(REVIEWS, columns={"Review text": "question", "label": "answer"})
+    assert task.train[0]["answer"] in ("positive", "negative", "neutral")
+    assert "the other way round" in repr(task)
+
+
+def test_answers_after_hashes_are_split_from_their_solution() -> None:
+    rows = [{"question": f"{n}+1?", "answer": f"{n}+1={n + 1}\n#### {n + 1:,}"} for n in range(1000, 1004)]
+    task = gn.load_task(rows, holdout=1)
+    assert set(task.train["answer"]) <= {"1,001", "1,002", "1,003", "1,004"} and task.answers.kind == "numbers"
+    assert all("####" not in text for text in task.train["solution"]) and "after ####" in repr(task)
+
+
+def test_chats_and_prompts_that_are_text() -> None:
+    rows = [{"messages": [{"role": "user", "content": f"say {n}"}], "answer": str(n)} for n in range(4)]
+    rows += [{"messages": [{"role": "user", "content": "hm"}, {"role": "assistant", "content": "ha"}], "answer": "1"}]
+    chats = gn.load_task(rows, holdout=1)
+    assert [turn["role"] for turn in chats.train[0]["prompt"]] == ["user"]
+    assert chats.dropped == {"whose prompt does not end with what a user says": 1}
+    assert "nothing in the prompt names <answer>" in repr(chats)
+    texts = gn.load_task([{"prompt": f"{n} + 2?", "answer": str(n + 2)} for n in range(4)], holdout=1)
+    assert texts.train[0]["prompt"][-1]["content"] == texts.train[0]["question"]
+
+
+def test_cells_stay_as_written_and_other_columns_are_numbers(tmp_path: Path) -> None:
+    file = written(tmp_path, b"question,answer,level\nwho?,007,1\nwhat?,NA,2\nwhere?,None,3\n")
+    task = gn.load_task(file, holdout=1)
+    rows = sorted([*task.train, *task.holdout], key=lambda row: row["level"])
+    assert [row["answer"] for row in rows] == ["007", "NA", "None"] and [row["level"] for row in rows] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "error", "told"),
+    [
+        (None, {}, TypeError, "None.*takes 'arithmetic', a file"),
+        (5, {}, TypeError, "of type int"),
+        (["2+2?"], {}, TypeError, "row 0 is of type str, not a dict"),
+        ("", {}, ValueError, "folder or nothing"),
+        ({"question": "2+2?", "answer": "4"}, {}, ValueError, "lists of one length"),
+        ({"question": ["a", "b"], "answer": ["1"]}, {}, ValueError, "lists of one length"),
+        (REVIEWS, {}, ValueError, r'columns=\{"question": "Review text", "answer": "label"\}'),
+        (REVIEWS, {"columns": ["a"]}, TypeError, "must be a dict"),
+        (REVIEWS, {"columns": {"question": "label", "answer": "label"}}, ValueError, "two parts"),
+        (REVIEWS, {"columns": MAPPED, "format": "xml"}, TypeError, r"gn\.tasks\.xml\(\)"),
+        (REVIEWS, {"columns": MAPPED, "system": " "}, ValueError, "must be a text"),
+        (REVIEWS, {"columns": MAPPED, "example": ("a", "b")}, ValueError, "three texts"),
+        (REVIEWS, {"columns": MAPPED, "example": ("a", "b", "x</answer>")}, ValueError, "cannot be read back"),
+        (REVIEWS, {"columns": MAPPED, "holdout": True}, ValueError, "holdout = True"),
+        (REVIEWS, {"columns": MAPPED, "holdout": "0.2"}, ValueError, "holdout = '0.2'"),
+        (REVIEWS, {"columns": MAPPED, "holdout": float("nan")}, ValueError, "holdout = nan"),
+        ("arithmetic", {"columns": MAPPED}, ValueError, "has none to map"),
+        (
+            DatasetDict({part: Dataset.from_list(REVIEWS) for part in ("train", "test")}), {"columns": MAPPED}, ValueError,
+            r'train \(24 rows\), test \(24 rows\).*split="train"',
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_says_what_to_write(source: Any, options: dict, error: type, told: str) -> None:
+    with pytest.raises(error, match=told):
+        gn.load_task(source, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "told"),
+    [
+        ("broken.jsonl", b'{"question": "a", "answer": "1"}\n{"question": \n', r"broken\.jsonl line 2 is not JSON"),
+        ("wide.csv", b"question,answer\na,1\nb,2,3\n", r"wide\.csv line 3 has 3 cells and the first line 2"),
+        ("twice.csv", b"question,question\na,1\n", "twice the same"),
+        ("head.csv", b"question,answer\n", "no rows"),
+        ("not.parquet", b"PAR1 no", "cannot be read as parquet"),
+        ("number.json", b"5", "not rows"),
+    ],
+)
+def test_a_damaged_file_names_itself_and_its_line(name: str, data: bytes, told: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=told):
+        gn.load_task(written(tmp_path, data, name))
+
+
+def test_an_encoding_that_is_asked_for_is_used(tmp_path: Path) -> None:
+    file = written(tmp_path, "question,answer\nŻółw?,tak\nKoń?,nie\n".encode("cp1250"))
+    task = gn.load_task(file, holdout=1, encoding="cp1250")
+    assert {row["question"] for part in (task.train, task.holdout) for row in part} == {"Żółw?", "Koń?"}
+    for encoding, told in (("utf-8", "is not utf-8"), ("klingon", "not known to Python")):
+        with pytest.raises(ValueError, match=told):
+            gn.load_task(file, encoding=encoding)
