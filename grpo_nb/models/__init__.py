@@ -13,9 +13,11 @@ from grpo_nb.models.identity import (
     weights_identity,
 )
 from grpo_nb.models.load import generation_of, has_engine, load_adapter, load_model, longest_of, resolve_model
+from grpo_nb.models.match import LOADED_WITH, require_same_settings
 from grpo_nb.models.unsloth import import_unsloth, tell_unsloth, without_loading_bars
 
 __all__ = [
+    "LOADED_WITH",
     "base_identity",
     "cache_root",
     "generation_of",
@@ -25,6 +27,7 @@ __all__ = [
     "load_adapter",
     "load_model",
     "longest_of",
+    "require_same_settings",
     "resolve_model",
     "tell_unsloth",
     "template_of",

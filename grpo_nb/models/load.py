@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.machine import VLLM_ALONE, EnvironmentProblem, Gpu, find_fault, find_gpu, gpu_problem
 from grpo_nb.models.embedded import embedded_model_folder
+from grpo_nb.models.match import note_settings
 from grpo_nb.models.unsloth import import_unsloth, tell_unsloth, without_loading_bars
 from grpo_nb.settings import EMBEDDED_MODEL, Settings, VllmObstacle, memory_advice, number_type, vllm_obstacle
 
@@ -223,6 +224,7 @@ def _load(settings: Settings, source: str, gpu: Gpu | None, obstacle: VllmObstac
         reason = str(obstacle) if settings.fast_inference else ""
         generation = Generation("unsloth" if gpu is not None else "kit", reason)
     setattr(model, _KEPT_ON, generation)
+    note_settings(model, settings)
     return model, tokenizer
 
 

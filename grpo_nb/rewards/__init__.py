@@ -23,6 +23,7 @@ from grpo_nb.rewards.classifiers import classifier
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.rewards.compose import AdaptiveState, adaptive, adaptive_states, clipped, combined, dummy, inner_rewards
 from grpo_nb.rewards.expressions import maths
+from grpo_nb.rewards.fitting import rewards_for
 from grpo_nb.rewards.form import answer_format, incremental_format, json_format, think_format, xml_format, xml_tags
 from grpo_nb.rewards.identity import describe_difference, differing_parts, hash_of_parts, may_be_memory, parts_of
 from grpo_nb.rewards.numbers import parse_number
@@ -94,6 +95,7 @@ __all__ = [
     "repetition",
     "reward_list",
     "reward_name",
+    "rewards_for",
     "reweight",
     "score",
     "soft_overlong",

@@ -28,6 +28,8 @@ from grpo_nb.runs.run import (
     trained_questions,
     write_trained_questions,
 )
+from grpo_nb.runs.side_by_side import compare_runs as compare
+from grpo_nb.runs.side_by_side import list_runs as list
 
 if TYPE_CHECKING:
     from grpo_nb.runs.live import LivePlot, png, training_figure
@@ -45,9 +47,11 @@ __all__ = [
     "Severity",
     "alert_table",
     "clear_away",
+    "compare",
     "describe",
     "is_disk_full",
     "keep_newest",
+    "list",
     "name_of_base",
     "new_run_folder",
     "newest_checkpoint",

@@ -354,3 +354,44 @@ def _set_limits(axis: Axes, low: float, high: float, is_from_zero: bool = False)
     low = min(low, 0.0) if is_from_zero else low
     room = (high - low) * 0.06 or abs(high) * 0.1 or 0.5
     axis.set_ylim(low if is_from_zero and low == 0 else low - room, high + room)
+
+
+def overlay(runs: Mapping[str, Curves]) -> Figure:
+    """Draw the reward, KL, held-out accuracy and length of several runs in one figure, a colour and a line style each.
+
+    Args:
+        runs: Name -> curves.
+    """
+    figure = Figure(figsize=(_WIDTH, 5.4), facecolor="white")
+    titles = (TOTAL, KL, HOLDOUT, LENGTHS)
+    axes = dict(zip(titles, figure.subplots(2, 2).flat, strict=True))
+    for (title, axis), key in zip(axes.items(), ("reward", "kl", "holdout/accuracy", LENGTH), strict=True):
+        _make_panel(axis, title)
+        drawn = False
+        for i, (name, curves) in enumerate(runs.items()):
+            curve = curves[key]
+            if not len(curve):
+                continue
+            drawn, scale = True, 100 if title == HOLDOUT else 1
+            window = 1 if title == HOLDOUT else curves.window
+            xs, ys = curve.means(window)
+            colour = COLOURS[i % len(COLOURS)]
+            if window > 1:
+                axis.plot(curve.points()[0], scale * curve.points()[1], color=colour, alpha=0.25, linewidth=0.6)
+            style = _STYLES[i // len(COLOURS) % len(_STYLES)]
+            marker = "o" if len(xs) < 12 else None
+            axis.plot(
+                xs, scale * ys, color=colour, linestyle=style, linewidth=2, marker=marker, markersize=4, label=name
+            )
+        if not drawn:
+            axis.text(0.5, 0.5, "not measured", transform=axis.transAxes, color=_SOFT, ha="center", va="center")
+        if title == HOLDOUT:
+            axis.set_ylim(0, 102)
+    handles, labels = axes[TOTAL].get_legend_handles_labels()
+    labels = [_cut(label, 40) for label in labels]
+    figure.legend(
+        handles, labels, loc="upper left", bbox_to_anchor=(0.05, 1), ncols=min(4, len(labels) or 1), frameon=False
+    )
+    rows = -(-len(labels) // 4)
+    figure.subplots_adjust(0.062, 0.09, 0.985, 0.9 - 0.045 * rows, hspace=0.48, wspace=0.16)
+    return figure

@@ -277,21 +277,25 @@ class Run(Shown):
 
 
 def open_run(path: str | Path) -> Run:
-    """Open a run from its folder, whether finished, crashed or running, without loading a model.
+    """Open a run from its folder, or by its name in `runs`, whether finished, crashed or running, without loading a model.
 
     Raises:
-        FileNotFoundError: There is no run at that path; names those beside it.
+        FileNotFoundError: There is no run at that path; names those in it or beside it.
 
     >>> gn.open_run(run.path).status
     'finished'
     """
+    if not isinstance(path, (str, Path)):
+        raise TypeError(f"path = {path!r:.60} is no path: gn.open_run('runs/<name>').")
     path = Path(path)
-    if not (path / "run.json").is_file():
-        beside = sorted(p.parent.name for p in path.parent.glob("*/run.json")) if path.parent.is_dir() else []
-        raise FileNotFoundError(
-            f"{str(path)!r} is no run: it has no run.json. Runs in {str(path.parent)!r}: {', '.join(beside) or 'none'}."
-        )
-    return Run(path)
+    for folder in (path, Path(Settings().run_root) / path):
+        if (folder / "run.json").is_file():
+            return Run(folder)
+    place = path if any(path.glob("*/run.json")) else path.parent
+    there = sorted(p.parent.name for p in place.glob("*/run.json"))
+    raise FileNotFoundError(
+        f"{str(path)!r} is no run: it has no run.json. Runs in {str(place)!r}: {', '.join(there) or 'none'}."
+    )
 
 
 def seconds_since_written(path: Path) -> float:

@@ -214,7 +214,8 @@ def _once(
         raise ValueError(
             f"{len(at_odds)} question{'s stand' if len(at_odds) > 1 else ' stands'} there with different answers, such as "
             f"{first[0][2]['question'][:120]!r} with {answers} (rows {', '.join(str(item[0]) for item in first[:4])}). "
-            'Say what to do: contradictory="drop" leaves them out, "first" keeps the first, "majority" the answer that most rows have.'
+            'Say what to do: contradictory="drop" leaves them out, "first" keeps the first, "majority" the answer '
+            "that most rows have."
         )
     kept = []
     for group in groups.values():

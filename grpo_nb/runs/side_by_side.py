@@ -1,0 +1,181 @@
+"""Runs side by side: a table of all those in a folder, and of some of them one figure and what differs."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from grpo_nb.core import Drawn, Part, Shown, Table, bold
+from grpo_nb.runs.rows import mean, series
+from grpo_nb.runs.run import Run, open_run
+from grpo_nb.settings import Settings
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+_LAST = 10
+_NO_DIFFERENCE = ("run_root",)
+
+
+@dataclass(frozen=True, repr=False)
+class RunList(Shown):
+    """The runs of a folder, the newest last. Shows itself as a table; `[i]` and iteration give the runs."""
+
+    root: Path
+    runs: tuple[Run, ...]
+    unreadable: Mapping[str, str]
+    """Name -> why it cannot be read."""
+
+    def __iter__(self) -> Iterable[Run]:
+        return iter(self.runs)
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def __getitem__(self, index: int) -> Run:
+        return self.runs[index]
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        """One row a run: name, status, steps, mean reward of the last 10 steps, held-out before and after, what differs."""
+        import pandas
+
+        differing = differences(self.runs)
+        rows = []
+        for run in self.runs:
+            logged, compared = run.rows, run.comparison
+            rows.append(
+                {
+                    "name": run.name,
+                    "status": run.status,
+                    "steps": f"{logged[-1]['step'] if logged else 0:.0f} of {run.settings.max_steps}",
+                    "reward": mean(series(logged[-_LAST:], "reward")),
+                    "held-out": f"{compared.before.accuracy:.0%} to {compared.after.accuracy:.0%}" if compared else "",
+                    "what differs": ", ".join(f"{key}={values[run.name]}" for key, values in differing.items()),
+                }
+            )
+        return pandas.DataFrame(rows, columns=["name", "status", "steps", "reward", "held-out", "what differs"])
+
+    def _parts(self) -> Iterable[Part]:
+        yield bold(f"{len(self.runs)} run{'s' * (len(self.runs) != 1)} in {self.root}")
+        if self.runs:
+            rows = [
+                [f"{v:.2f}" if isinstance(v, float) else v for v in row] for row in self.table.itertuples(index=False)
+            ]
+            yield Table(rows, head=list(self.table.columns), right=(3,), narrow=(0, 2, 4), wide=(5,))
+        for name, why in self.unreadable.items():
+            yield f"{name} cannot be read: {why}"
+
+
+@dataclass(frozen=True, repr=False)
+class RunsCompared(Shown):
+    """Some runs in one figure, and what differs between them."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def differences(self) -> dict[str, dict[str, Any]]:
+        """Setting, reward, task or package -> run -> its value, of those that are not the same in all."""
+        return differences(self.runs)
+
+    def plot(self) -> Figure:
+        """Reward, KL, held-out accuracy and length of all of them, one colour a run."""
+        from grpo_nb.runs.curves import Curves
+        from grpo_nb.runs.figure import overlay
+
+        return overlay({run.name: Curves(run.rows, beta=run.info["settings"].get("beta")) for run in self.runs})
+
+    def _parts(self) -> Iterable[Part]:
+        yield bold("Runs " + ", ".join(run.name for run in self.runs))
+        picture = io.StringIO()
+        self.plot().savefig(picture, format="svg", bbox_inches="tight")
+        yield Drawn(picture.getvalue()[picture.getvalue().index("<svg") :], "plot() draws their curves.")
+        yield Table([(run.name, run.status, _ended(run)) for run in self.runs], head=("run", "status", "how it ended"))
+        differing = self.differences
+        if not differing:
+            yield "Settings, rewards, task, model and versions are the same in all of them: what differs is luck."
+            return
+        names = [run.name for run in self.runs]
+        rows = [[key, *(str(values.get(name, "")) for name in names)] for key, values in differing.items()]
+        yield Table(rows, head=["what differs", *names], narrow=(0,))
+        if "task" in differing:
+            yield "Their tasks differ, so held-out scores of one say nothing about the other's."
+
+
+def list_runs(root: str | Path | None = None) -> RunList:
+    """List the runs of a folder, whether finished, crashed or running; one that cannot be read is named with the reason.
+
+    Args:
+        root: `settings.run_root`; its default, `runs`, if not given.
+
+    >>> [run.name for run in gn.runs.list(run.path.parent)]
+    ['tiny']
+    """
+    root = Path(root if root is not None else Settings().run_root)
+    runs, unreadable = [], {}
+    for file in sorted(root.glob("*/run.json")):
+        run = Run(file.parent)
+        try:
+            runs.append((str(run.info["started"]), run))
+            run.settings, run.rows, run.comparison, run.status  # noqa: B018  each may be damaged
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            unreadable[run.name] = f"{type(error).__name__}: {error}"
+            runs = [pair for pair in runs if pair[1] is not run]
+    return RunList(root, tuple(run for _, run in sorted(runs, key=lambda pair: pair[0])), unreadable)
+
+
+def compare_runs(*runs: Run | str | Path) -> RunsCompared:
+    """Put runs side by side: one figure, and a table of the settings, rewards, data and versions that differ.
+
+    Args:
+        *runs: Two or more, or their paths or names.
+
+    Raises:
+        ValueError: Fewer than two, or one twice.
+        FileNotFoundError: There is no run at a path.
+
+    >>> gn.runs.compare(run, run)
+    Traceback (most recent call last):
+    ValueError: runs.compare takes two or more different runs, and got tiny, tiny.
+    """
+    opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
+    if len({run.path.resolve() for run in opened}) < max(2, len(opened)):
+        raise ValueError(
+            f"runs.compare takes two or more different runs, and got {', '.join(run.name for run in opened) or 'none'}."
+        )
+    return RunsCompared(tuple(opened))
+
+
+def differences(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
+    """What is not the same in all of these runs -> run -> its value there."""
+    facts = {run.name: _facts(run.info) for run in runs}
+    keys = list(dict.fromkeys(key for known in facts.values() for key in known))
+    return {
+        key: {name: known.get(key, "") for name, known in facts.items()}
+        for key in keys
+        if len({json.dumps(known.get(key), sort_keys=True, default=str) for known in facts.values()}) > 1
+    }
+
+
+def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
+    task = info.get("task", {})
+    return {
+        **{key: value for key, value in info.get("settings", {}).items() if key not in _NO_DIFFERENCE},
+        "rewards": ", ".join(f"{r['name']} x{r['weight']:g}" for r in info.get("rewards", ())),
+        "task": f"{task.get('name')} ({task.get('train')} rows, {task.get('fingerprint')})",
+        "number type": info.get("number_type"),
+        **{f"{package} version": version for package, version in info.get("versions", {}).items()},
+    }
+
+
+def _ended(run: Run) -> str:
+    compared = run.comparison
+    said = f"reward {mean(series(run.rows[-_LAST:], 'reward')):.2f}"
+    return said + (
+        f"; held-out {compared.after.accuracy:.0%}, {compared.verdict}" if compared else "; held-out not compared"
+    )
