@@ -1,0 +1,221 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+
+# %% [markdown]
+# # Your own data, from a file to a run
+#
+# A table as people have it: a CSV from a spreadsheet, with odd column names, a few bad rows and labels instead of numbers. You map
+# the columns, see what was left out and why, read the prompt as the model gets it, write two rewards (one of them has a hole),
+# have them checked, measure what the model can do already, train, and hold the result against the dumbest answer there is.
+#
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/01_your_data.ipynb)
+
+# %% [markdown]
+# | | |
+# | --- | --- |
+# | Time | @TIME@ on 2 CPU cores; the first time 3 more for the installation; on a T4 not yet measured |
+# | Memory | under 5 GB on a CPU; on a T4 not yet measured |
+# | Disk | 0.3 GB for the model |
+# | Writes | `reviews.csv`, `runs/`, and the converted model in your cache folder |
+# | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
+
+# %% [markdown]
+# @CELLS _install.py@
+
+# %% [markdown]
+# ## Check the machine
+#
+# You should see a table that ends with *Ready*. Each problem comes with the line that mends it.
+
+# %%
+import grpo_nb as gn
+
+gn.check_environment()
+
+# %% [markdown]
+# ## Settings
+#
+# The only cell to edit. For your own data, put your file's path (or a DataFrame, a `datasets.Dataset`, the id of a data set on the
+# Hub) in `DATA` and say in `COLUMNS` which column is the question and which the answer. `EXAMPLE` is one solved question that
+# stands in every prompt: question, reasoning, answer. A small model needs it.
+
+# %% tags=["parameters"]
+PRESET = "cpu"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
+CHANGES = {"max_steps": 12}  # @param {"type": "raw"}
+DATA = "reviews.csv"  # @param {"type": "raw"}
+COLUMNS = {"question": "Guest's remark", "answer": "mood (by hand)"}  # @param {"type": "raw"}
+EXAMPLE = ("The bed was lovely.", "lovely is praise", "positive")  # @param {"type": "raw"}
+
+# %%
+settings = gn.preset(PRESET, **CHANGES)
+model, tokenizer = gn.load_model(settings, report=print)
+
+# %% [markdown]
+# ## A file as it comes
+#
+# This cell writes one: remarks of hotel guests, sorted by hand into three moods. It is separated by semicolons, not in UTF-8, and
+# has what such files have: a remark without a mood, a mood without a remark, one that stands there twice, one with two moods.
+
+# %%
+import itertools
+import pathlib
+
+things = ["soup", "room", "café", "bed", "view", "staff", "shower", "breakfast", "garden", "lift"]
+words = {
+    "positive": ["wonderful", "excellent", "a delight", "perfect", "great", "superb"],
+    "negative": ["awful", "a disgrace", "terrible", "disgusting", "dreadful"],
+    "neutral": ["on the first floor", "as described", "open until nine"],
+}
+rows = [(f"The {t} was {w}.", mood) for mood in words for t, w in itertools.product(things, words[mood])]
+dirt = [("The tea was cold.", ""), ("", "positive"), rows[0], ("The bar was loud.", "negative"), ("The bar was loud.", "neutral")]
+lines = ["Guest's remark;mood (by hand)", *(";".join(row) for row in rows + dirt)]
+if DATA == "reviews.csv":
+    pathlib.Path(DATA).write_bytes("\n".join(lines).encode("cp1252"))
+print("\n".join(lines[:4]), "...", sep="\n")
+
+# %% [markdown]
+# ## First attempt
+#
+# Without a map, the kit does not guess which column is what. It says what it found, and the line to write. And a question with two
+# different answers is yours to decide: training on both would pay for one and the other by turns.
+#
+# You should see two messages, each with the line that helps.
+
+# %%
+for attempt in ({}, {"columns": COLUMNS}):
+    try:
+        gn.load_task(DATA, settings, **attempt)
+    except ValueError as error:
+        print(error, end="\n\n")
+
+# %% [markdown]
+# ## The task
+#
+# Now with the map and a decision. Read the result from top to bottom; this is where most runs on own data go wrong:
+#
+# * **rows left out**, each reason with one of them. Nothing is dropped that does not stand here.
+# * **answers**: the kit found labels, and so the system prompt asks for *one of* them, not for a number.
+# * **the first prompt**, as the model sees it, with the example turn. `system="..."` replaces its first paragraph.
+
+# %%
+task = gn.load_task(
+    DATA, settings, columns=COLUMNS, example=EXAMPLE, contradictory="drop", holdout=0.3, tokenizer=tokenizer
+)
+task
+
+# %% [markdown]
+# ## Rewards of your own
+#
+# A reward is a function: the completions and your columns go in, one number per completion comes out. An attribute `weight` says
+# what it counts in the sum. Two of them here. The first pays if the label stands anywhere in the text, as many write it first.
+# The second pays for a short reason, between three and twelve words.
+
+
+# %%
+def names_the_mood(completions, answer, **columns):
+    """1 if the right label stands somewhere in the text."""
+    texts = map(gn.rewards.completion_text, completions)
+    return [float(label in text) for text, label in zip(texts, answer, strict=True)]
+
+
+def short_reason(completions, **columns):
+    """1 for a reason of three to twelve words."""
+    reasons = [task.format.reasoning(gn.rewards.completion_text(c)) for c in completions]
+    return [float(3 <= len(reason.split()) <= 12) for reason in reasons]
+
+
+names_the_mood.weight, short_reason.weight = 2.0, 0.25
+holed = gn.check_rewards([names_the_mood, short_reason], task, settings, tokenizer=tokenizer)
+holed
+
+# %% [markdown]
+# ## The hole, closed
+#
+# *Critical*, and rightly: whoever writes all three labels is always paid. `rewards_for` gives rewards that fit the answers of this
+# task: for labels `exact_text`, which reads the answer's place and nothing else, and two for the format. Your own second reward
+# stays, with a small weight: it should never outweigh being right.
+#
+# You should see no warning now.
+
+# %%
+rewards = [*gn.rewards.rewards_for(task), short_reason]
+report = gn.check_rewards(rewards, task, settings, tokenizer=tokenizer)
+report
+
+# %% [markdown]
+# ## What can the model do already?
+#
+# Some groups are sampled as training would, and scored. Beside the verdict stands a floor: what one gets for always giving the most
+# frequent label, without reading anything. A model below it has learnt less than that.
+
+# %%
+gate = gn.baseline(model, tokenizer, task, rewards, settings)
+gate
+
+# %% [markdown]
+# ## Train
+#
+# Twelve steps. Expect the format first, then the labels.
+
+# %%
+run = gn.train(model, tokenizer, task, rewards, settings)
+
+# %% [markdown]
+# ## Before and after, against the floor
+#
+# The held-out remarks were never trained on. The first line that counts is the verdict; the second is the floor.
+
+# %%
+comparison = gn.compare(run, task)
+comparison
+
+# %% [markdown]
+# ## Runs side by side
+#
+# Change a setting, train again, and look at both: what differs between them stands in the list. `gn.runs.compare("<one>", "<other>")`
+# draws them in one figure.
+
+# %%
+gn.runs.list(settings.run_root)
+
+# %% [markdown]
+# ## Did it work?
+#
+# Four things that must hold; each line says which one did not. If one fails, nothing is lost: the run and its curves stay.
+
+# %%
+assert sum(task.dropped.values()) >= 4 or DATA != "reviews.csv", f"left out: {task.dropped}"
+assert not holed.ok and report.ok, report.summary
+rise = run.rise()
+assert rise.is_clear, rise.sentence
+assert comparison.verdict == "better", f"Held-out: {comparison.sentence}"
+print(f"It worked. {rise.sentence}\nHeld-out: {comparison.sentence}\n{comparison.floor_sentence}")
+
+# %% [markdown]
+# ## If something went wrong
+#
+# | What you see | What it is | What to do |
+# | --- | --- | --- |
+# | *the data has no column* | the map names a column that is not there | copy the line at the end of the message |
+# | *stand there with different answers* | the same question, two answers | `contradictory="drop"`, `"first"` or `"majority"` |
+# | *answers: text* where you have labels | a label occurs less than three times on average, or there are more than 24 | more rows, or `format=dataclasses.replace(gn.tasks.xml(), answer_hint="one of: ...")` |
+# | *nothing in the prompt names &lt;answer&gt;* | your own `system=` does not describe the format | describe it, or give an `example` |
+# | *no signal* | no completion differs from another | an `EXAMPLE`, easier questions, partial credit |
+# | *the settings are not those of the model in hand* | the settings cell was edited after the model was loaded | run the cell with `load_model` again |
+
+# %% [markdown]
+# ## Next
+#
+# * Try rewards by hand, with sliders: `02_reward_lab`.
+# * Every source, format and kind of answer: `docs/guide/data.md`.
+# * Everything that training can do: `03_train`.
