@@ -133,7 +133,7 @@ def test_unsloths_arguments_are_in_its_source() -> None:
 
 def test_names_that_were_replaced_are_gone_and_their_successors_exist() -> None:
     known = arguments.installed_arguments() | {f.name for f in dataclasses.fields(gn.Settings)}
-    for name, instead in arguments._REPLACED.items():
+    for name, instead in arguments.REPLACED.items():
         assert name not in known, name
         if instead.startswith("renamed"):
             assert instead.rpartition(": ")[2] in known, instead
@@ -160,7 +160,7 @@ def test_checking_settings_loads_nothing_heavy() -> None:
 
 
 def test_without_trl_the_check_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("grpo_nb.settings.settings.installed_arguments", lambda: None)
+    monkeypatch.setattr("grpo_nb.settings.arguments.installed_arguments", lambda: None)
     assert gn.preset("cpu", extra={"anything": 1}).extra == {"anything": 1}
     with pytest.raises(ValueError, match="set run_root"):
         gn.preset("cpu", extra={"output_dir": "x"})
