@@ -25,18 +25,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from grpo_nb.core import Cell, ChildError, EnvironmentProblem, Shown, bold, run_command
+from grpo_nb.machine import packages
 from grpo_nb.machine.combinations import BY_NAME, Choice, Found, choose
 from grpo_nb.machine.gpu import nvidia_smi, read_driver
 from grpo_nb.machine.host import find_host, free_disk_bytes, how_to_restart
-from grpo_nb.machine.packages import (
-    PYTHONS,
-    installed_version,
-    is_same_release,
-    is_torchao_recent,
-    is_torchvision_for,
-    loaded_versions,
-    read_torch_build,
-)
 
 Say = Callable[[str], object]
 
@@ -203,14 +195,14 @@ def is_met(line: str, installed: Mapping[str, str]) -> bool:
     if version is None:
         return False
     pin = re.search(r"==\s*([\w.!+]+)", line.partition(";")[0])
-    return pin is None or is_same_release(pin[1], version)
+    return pin is None or packages.is_same_release(pin[1], version)
 
 
 def _look() -> Found:
-    build = read_torch_build()
+    build = packages.read_torch_build()
     driver = read_driver(visible=os.environ.get("CUDA_VISIBLE_DEVICES")) if nvidia_smi() else None
     return Found(
-        torch=build.version if build else installed_version("torch"),
+        torch=build.version if build else packages.installed_version("torch"),
         torch_cuda=build.cuda[0] if build and build.cuda else None,
         is_torch_loaded="torch" in sys.modules,
         has_gpu=driver is not None and bool(driver.gpus),
@@ -220,7 +212,7 @@ def _look() -> Found:
 
 
 def _check_place(folder: Path) -> None:
-    if not PYTHONS[0] <= sys.version_info[:2] < PYTHONS[1]:
+    if not packages.PYTHONS[0] <= sys.version_info[:2] < packages.PYTHONS[1]:
         version = ".".join(map(str, sys.version_info[:3]))
         raise EnvironmentProblem(f"Python {version} is not supported: use a kernel with Python 3.11 to 3.14.")
     if not (folder / "requirements.txt").is_file():
@@ -316,9 +308,9 @@ def install_alone(folder: Path, say: Say, log: Say | None = None) -> None:
 
 def _misfits() -> list[str]:
     """What breaks the others though nothing here needs it: a torchvision for another torch, an old torchao."""
-    torch, vision, torchao = (installed_version(name) for name in ("torch", "torchvision", "torchao"))
-    found = ["torchvision"] if torch and vision and not is_torchvision_for(torch, vision) else []
-    return found + (["torchao"] if torchao and not is_torchao_recent(torchao) else [])
+    torch, vision, torchao = (packages.installed_version(name) for name in ("torch", "torchvision", "torchao"))
+    found = ["torchvision"] if torch and vision and not packages.is_torchvision_for(torch, vision) else []
+    return found + (["torchao"] if torchao and not packages.is_torchao_recent(torchao) else [])
 
 
 def remove_misfits(say: Say, log: Say | None = None) -> None:
@@ -362,12 +354,9 @@ def forget_half_installed() -> None:
 def _versions() -> dict[str, str]:
     """Name to version of everything installed, read afresh from disk; names as the registry normalises them."""
     importlib.invalidate_caches()
-    found: dict[str, str] = {}
-    for record in importlib.metadata.distributions():
-        name = record.metadata["Name"]
-        if name:
-            found.setdefault(_normal(name), record.version)
-    return found
+    # The first on the path is the one that is imported.
+    records = [(record.metadata["Name"], record) for record in importlib.metadata.distributions()]
+    return {_normal(name): record.version for name, record in reversed(records) if name}
 
 
 def _outdated_in_memory(
@@ -377,11 +366,11 @@ def _outdated_in_memory(
 
     A package replaced by this call is known from `before`; one replaced earlier tells its version itself.
     """
-    told = {_normal(name): version for name, version in loaded_versions().items()}
+    told = {_normal(name): version for name, version in packages.loaded_versions().items()}
     outdated = {
         name: (version, after[name])
         for name, version in told.items()
-        if name in after and not is_same_release(version, after[name])
+        if name in after and not packages.is_same_release(version, after[name])
     }
     for module, names in owners.items():
         for name in map(_normal, names):
