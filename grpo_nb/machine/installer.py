@@ -8,7 +8,6 @@ so that nothing is loaded that is about to be replaced.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -95,7 +94,6 @@ class Installation(Shown):
     changed: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
     """What this call installed, replaced or removed: name to (before, after)."""
     combination: str = ""
-    host: str = "jupyter"
 
     @property
     def verdict(self) -> str:
@@ -104,7 +102,7 @@ class Installation(Shown):
             return f"Ready ({self.combination}). Go on with the next cell."
         names = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in sorted(self.loaded.items()))
         return (
-            f"Restart needed: this kernel still has the old version of {names}. {how_to_restart(self.host)}, then run this "
+            f"Restart needed: this kernel still has the old version of {names}. {how_to_restart(find_host())}, then run this "
             "cell again: it ends with Ready at once."
         )
 
@@ -155,9 +153,7 @@ def install(*, vllm: bool = True, report: Say | None = None, root: str | Path | 
     names = sorted({*before, *after})
     changed = {name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)}
     loaded = _outdated_in_memory(before, after, owners)
-    return Installation(
-        is_ready=not loaded, loaded=loaded, changed=changed, combination=choice.combination, host=find_host()
-    )
+    return Installation(is_ready=not loaded, loaded=loaded, changed=changed, combination=choice.combination)
 
 
 def requirements(folder: Path, choice: Choice, installed: Mapping[str, str]) -> list[str]:
@@ -328,9 +324,8 @@ def link(folder: Path) -> None:
     """
     site = Path(sysconfig.get_path("purelib"))
     file = site / "grpo_nb.pth"
-    with contextlib.suppress(FileNotFoundError):
-        if file.read_text(encoding="utf-8").strip() == str(folder):
-            return
+    if file.is_file() and file.read_text(encoding="utf-8").strip() == str(folder):
+        return
     try:
         file.write_text(f"{folder}\n", encoding="utf-8")
     except OSError as error:

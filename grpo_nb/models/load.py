@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib.metadata
 import io
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 _SKIP_VLLM = "fast_inference=False skips the attempt"
 _KEPT_ON = "grpo_nb_generation"
-_said: set[str] = set()
 _engine: weakref.ref[Any] | None = None
 
 
@@ -245,14 +245,13 @@ def _warn_if_shortened(engine: Any, settings: Settings) -> None:
         )
 
 
+@functools.cache
 def _say_once(obstacle: VllmObstacle) -> None:
     """Warn, the first time in this process, that vLLM was asked for and is not used."""
-    if obstacle.reason not in _said:
-        _said.add(obstacle.reason)
-        warnings.warn(
-            f"Completions are generated without vLLM, which is slower: {obstacle.reason}. What to do: {obstacle.fix}.",
-            stacklevel=3,
-        )
+    warnings.warn(
+        f"Completions are generated without vLLM, which is slower: {obstacle.reason}. What to do: {obstacle.fix}.",
+        stacklevel=3,
+    )
 
 
 def engine_obstacle() -> VllmObstacle | None:

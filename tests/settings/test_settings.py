@@ -48,6 +48,7 @@ def test_presets_are_valid_and_round_trip(name: str) -> None:
         ({"top_p": 1.5}, "at most 1"),
         ({"beta": -0.1}, "at least 0"),
         ({"model": None}, "takes str"),
+        ({"dtype": "bfloat"}, "did you mean 'bfloat16'"),
         ({"loss_type": "drgrpo"}, "did you mean 'dr_grpo'"),
         ({"optim": "adamw_8bits"}, "did you mean 'adamw_8bit'"),
         ({"lr_scheduler_type": "cosin"}, "did you mean 'cosine'"),
