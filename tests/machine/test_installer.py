@@ -142,10 +142,8 @@ def test_a_failed_pip_is_explained(said: str, advice: str) -> None:
 
 
 def test_only_large_downloads_are_told() -> None:
-    assert (
-        worth_saying("  Downloading torch-2.13.0-cp313-cp313-manylinux_2_28_x86_64.whl (899.8 MB)")
-        == "downloading torch, 899.8 MB"
-    )
+    large = "  Downloading torch-2.13.0-cp313-cp313-manylinux_2_28_x86_64.whl (899.8 MB)"
+    assert worth_saying(large) == "downloading torch, 899.8 MB"
     assert worth_saying("Downloading tyro-1.0-py3-none-any.whl (1.2 MB)") is None
     assert worth_saying("Requirement already satisfied: numpy") is None
 
@@ -153,10 +151,7 @@ def test_only_large_downloads_are_told() -> None:
 def test_every_combination_was_resolved() -> None:
     """The committed proof belongs to this table and these pins, and covers every row, host and Python."""
     result = json.loads(check_resolution.RESULT.read_text())
-    stale = (
-        "the table or the pins changed: run scripts/check_resolution.py, and put what it prints into "
-        "docs/evidence/install.md"
-    )
+    stale = "the table or the pins changed: run scripts/check_resolution.py, and put its words into docs/evidence/install.md"
     assert result["fingerprint"] == check_resolution.fingerprint(), stale
     seen = {(r["combination"], r["host"], r["python"]) for r in result["results"]}
     hosts, pythons = check_resolution.HOSTS, ("3.11", "3.12", "3.13")
@@ -251,7 +246,7 @@ class Sandbox:
 
     def versions(self) -> dict[str, str]:
         code = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
-        return json.loads(subprocess.run([self.python, "-c", code], capture_output=True, text=True, check=True).stdout)
+        return json.loads(subprocess.check_output([self.python, "-c", code], text=True))
 
 
 @pytest.fixture
@@ -273,9 +268,7 @@ def test_a_new_colab_session(sandbox: Sandbox) -> None:
     again, said = sandbox.cell()
     assert again["is_ready"] and again["changed"] == [] and said == "", "a second run has nothing to do"
     imported = [sandbox.python, "-c", "import grpo_nb; print(grpo_nb.__file__)"]
-    shown = subprocess.run(
-        imported, capture_output=True, text=True, cwd="/", env=sandbox.environment, check=True
-    ).stdout
+    shown = subprocess.check_output(imported, text=True, cwd="/", env=sandbox.environment)
     assert shown.startswith(str(sandbox.clone)), "after a restart the kit is found in every process"
 
 

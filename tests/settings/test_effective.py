@@ -59,9 +59,8 @@ def test_the_trainer_on_a_cpu_has_what_was_predicted(case, tiny, tmp_path) -> No
     settings = gn.preset("cpu", **changes)
     table = gn.effective_settings(settings, "cpu")
     args = GRPOConfig(**grpo_arguments(settings, {"brevity": 1.0}, tmp_path, model))
-    trainer = GRPOTrainer(
-        model=model, processing_class=tokenizer, reward_funcs=[brevity], args=args, train_dataset=task.train
-    )
+    parts = {"model": model, "processing_class": tokenizer, "reward_funcs": [brevity], "train_dataset": task.train}
+    trainer = GRPOTrainer(**parts, args=args)
     if "ref" in model.peft_config:
         model.delete_adapter("ref")
     for name, predicted in table.arguments.items():

@@ -10,10 +10,10 @@ from pathlib import Path
 FACTS = json.loads((Path(__file__).parent.parent / "data" / "vllm_facts.json").read_text())
 
 
-def source_of(file: str, root: Path | None = None) -> Path:
+def source_of(file: str) -> Path:
     """A file of an installed package, as `unsloth/models/loader.py`."""
     package, _, rest = file.partition("/")
-    return (root or Path(importlib.util.find_spec(package).origin).parent) / rest
+    return Path(importlib.util.find_spec(package).origin).parent / rest
 
 
 def text_of(file: str) -> str:
