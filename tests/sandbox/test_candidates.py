@@ -893,7 +893,7 @@ def test_a_forked_worker_gets_a_pool_of_its_own() -> None:
 def test_the_strongest_level_that_holds_is_used_and_shown() -> None:
     report = check_sandbox()
     assert report.level == sandbox_level() == Sandbox(workers=1).level
-    assert report.level == next(r.level.name for r in report.levels if r.is_usable)
+    assert report.level == next(level.name for level in report.levels if level.is_usable)
     assert f"Level: {report.level}." in repr(report) and f"Level: {report.level}." in report._repr_html_()
     for level in report.levels:
         assert level.is_usable or level.reason
