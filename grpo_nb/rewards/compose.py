@@ -13,7 +13,9 @@ from grpo_nb.rewards.base import (
     Reward,
     RewardFunction,
     Span,
+    checked,
     in_order,
+    one_of,
     reward_name,
     spans,
     weight_of,
@@ -135,6 +137,7 @@ class combined(Composed):
         return totals
 
 
+@dataclass(eq=False)
 class AdaptiveState:
     """What an adaptive reward has seen: the success rate it knew at the start of each step.
 
@@ -142,10 +145,10 @@ class AdaptiveState:
     succeeded, at the end of that step; it starts at 0. Pickled with its reward, and kept in the checkpoints of a run.
     """
 
-    def __init__(self) -> None:
-        self.history: list[tuple[int, float]] = []
-        """(step, success rate known at its start), steps rising."""
-        self.count = self.successes = 0
+    history: list[tuple[int, float]] = field(default_factory=list)
+    """(step, success rate known at its start), steps rising."""
+    count: int = 0
+    successes: int = 0
 
     @property
     def success(self) -> float:
@@ -161,19 +164,18 @@ class AdaptiveState:
             known = [rate for at, rate in self.history if at <= step]
             rate = known[-1] if known else 0.0
             self.history = [entry for entry in self.history if entry[0] < step]
-        elif self.count:
-            rate = decay * self.success + (1 - decay) * self.successes / self.count
         else:
-            rate = self.success
+            rate = self._next(decay)
         self.history.append((step, rate))
         self.count = self.successes = 0
 
+    def _next(self, decay: float) -> float:
+        """The success rate once the present step has ended."""
+        return decay * self.success + (1 - decay) * self.successes / self.count if self.count else self.success
+
     def carry_over(self, decay: float) -> None:
         """Go on in a new run, whose steps count from 0 again: the rate stays, the steps it came from are forgotten."""
-        rate = self.success
-        if self.count:
-            rate = decay * rate + (1 - decay) * self.successes / self.count
-        self.history, self.count, self.successes = [(-1, rate)], 0, 0
+        self.history, self.count, self.successes = [(-1, self._next(decay))], 0, 0
 
     def start_over(self) -> None:
         """Forget everything, as a reward just made."""
@@ -216,8 +218,8 @@ class adaptive(Wrapper):
     1.0
     """
 
-    floor: float = 0.1
-    decay: float = 0.9
+    floor: float = checked("between 0 and 1", lambda value: 0 <= value <= 1, 0.1)
+    decay: float = checked("at least 0 and below 1", lambda value: 0 <= value < 1, 0.9)
     threshold: float | None = None
     state: AdaptiveState = field(default_factory=AdaptiveState, compare=False)
     source: ClassVar[str] = "the kit's own; factor = floor + (1 - floor) * (1 - success rate)"
@@ -227,10 +229,7 @@ class adaptive(Wrapper):
         threshold = _range_of(self.reward)[1] if self.threshold is None else float(self.threshold)
         if self.threshold is None and not math.isfinite(threshold):
             raise ValueError(f"{self.name} has no range, so success is not known: write threshold=1.0, or what it is.")
-        floor, decay = float(self.floor), float(self.decay)
-        if not 0 <= floor <= 1 or not 0 <= decay < 1:
-            raise ValueError(f"floor = {floor!r} must be between 0 and 1, decay = {decay!r} at least 0 and below 1.")
-        self._set(threshold=threshold, floor=floor, decay=decay)
+        self._set(threshold=threshold)
 
     @property
     def range(self) -> tuple[float, float]:
@@ -272,14 +271,12 @@ class dummy(Reward):
     [0.5]
     """
 
-    kind: str = "hash"
+    kind: str = one_of("hash", "length", "constant")
     _: KW_ONLY
     max_steps: int = 20
     source: ClassVar[str] = "none: it measures nothing"
 
     def __post_init__(self) -> None:
-        if self.kind not in ("hash", "length", "constant"):
-            raise ValueError(f"kind = {self.kind!r} must be one of hash, length, constant.")
         self._set(name=f"dummy_{self.kind}")
         super().__post_init__()
 

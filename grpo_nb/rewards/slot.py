@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from grpo_nb.rewards.base import Reward, Span, completion_text, slot_span
+from grpo_nb.rewards.base import Reward, Span, checked, completion_text, slot_span
 
 BATCH_SECONDS = 10.0
 """Wall time for judging all answers of one call together. It bounds what a batch of attacks can cost."""
@@ -78,11 +78,16 @@ class SlotReward(Reward):
         """Whether one given answer is one gold answer."""
 
 
+def seconds(default: float) -> Any:
+    """A field that holds a limit of time."""
+    return checked("a positive number of seconds below 3600", lambda value: 0 < value < 3600, default)
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TimedReward(SlotReward):
     """A slot reward whose answers can take for ever to judge: all of a call are judged together, in limited time."""
 
-    batch_seconds: float = BATCH_SECONDS
+    batch_seconds: float = seconds(BATCH_SECONDS)
     judged: ClassVar[str] = "answers"
     advice: ClassVar[str] = "Look at the completions."
 
