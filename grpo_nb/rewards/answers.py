@@ -30,7 +30,7 @@ def is_same_answer(given: str, gold: str) -> bool:
     """
     if read_number(gold) is not None:
         return is_same_number(given, gold)
-    return _folded(unwrap(given)) == _folded(unwrap(gold))
+    return folded(unwrap(given)) == folded(unwrap(gold))
 
 
 def read_number(text: str, units: Units = ()) -> tuple[str, Fraction] | None:
@@ -63,7 +63,8 @@ def _composed(text: str) -> str:
     return unicodedata.normalize("NFC", " ".join(text.split()))
 
 
-def _folded(text: str) -> str:
+def folded(text: str) -> str:
+    """The text in one case, with single spaces and composed letters."""
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
@@ -111,7 +112,7 @@ class exact_text(SlotReward):
     source: ClassVar[str] = "exact match, as in SQuAD (arXiv:1606.05250), without its removal of articles"
 
     def is_same(self, given: str, gold: str, row: dict[str, Any], verdicts: Verdicts) -> bool:
-        form = _composed if self.is_case_sensitive else _folded
+        form = _composed if self.is_case_sensitive else folded
         return form(given) == form(gold)
 
 

@@ -437,11 +437,7 @@ _enter(
     ("other script", "\u0421\u0443\u043c\u043c\u0430 \u0440\u0430\u0432\u043d\u0430 \u0441\u0435\u043c\u0438", 0.0),
     ("too few letters", "Seven.", 0.0),
     ("only tags", "<reasoning></reasoning><answer>7</answer>", 0.0),
-    (
-        "LaTeX is no language",
-        "\u4e03" * 10 + r"\frac{1}{2}\sqrt\alpha",
-        0.0,
-    ),
+    ("LaTeX is no language", "\u4e03" * 10 + r"\frac{1}{2}\sqrt\alpha", 0.0),
     ("look-alike letters", "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0430\u0435\u043e", 0.0),
     but={"hostile: speaks to the judge": 1.0, "very long: 200 kB": 1.0, "very long: one word": 1.0},
 )

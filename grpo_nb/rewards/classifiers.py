@@ -77,6 +77,7 @@ class classifier(BatchReward):
         # Texts of one length together need the least padding; and a batch's order must not change any score.
         order = sorted(range(len(inputs)), key=lambda i: (len(inputs[i]), inputs[i]))
         scores: list[float | None] = [None] * len(inputs)
+        scaled = {"softmax": lambda x: x.softmax(-1), "sigmoid": torch.sigmoid, "logit": lambda x: x}[self.output]
         with _lock, torch.inference_mode():
             for start in range(0, len(order), self.batch_size):
                 chosen = order[start : start + self.batch_size]
@@ -85,11 +86,7 @@ class classifier(BatchReward):
                     max_length=self.max_length, add_special_tokens=not tokenizer.chat_template,
                 )  # fmt: skip
                 logits = model(**encoded.to(model.device)).logits.float()
-                if self.output == "softmax":
-                    values = logits.softmax(-1)[:, index]
-                else:
-                    values = logits[:, index].sigmoid() if self.output == "sigmoid" else logits[:, index]
-                for i, value in zip(chosen, values.tolist(), strict=True):
+                for i, value in zip(chosen, scaled(logits)[:, index].tolist(), strict=True):
                     scores[i] = value if value == value else None  # NaN: the model has no opinion
         return scores
 

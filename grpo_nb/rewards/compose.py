@@ -248,15 +248,13 @@ class adaptive(Wrapper):
         self, *, completions: Sequence[Completion], trainer_state: Any = None, log_metric: Any = None, **columns: Any
     ) -> Scores:
         scores = self.reward(completions=completions, trainer_state=trainer_state, log_metric=log_metric, **columns)
-        is_training = trainer_state is not None and not getattr(trainer_state, "is_trial", False)
-        if is_training:
+        if trainer_state is not None and not getattr(trainer_state, "is_trial", False):
             self.state.begin(int(trainer_state.global_step), self.decay)
-        factor = self.factor
-        known = [s for s in scores if s is not None and not math.isnan(s)]
-        if is_training:
+            known = [s for s in scores if s is not None and not math.isnan(s)]
             self.state.add(sum(s >= self.threshold for s in known), len(known))
             if log_metric is not None:
-                log_metric(f"{self.__name__}/factor", factor)
+                log_metric(f"{self.__name__}/factor", self.factor)
+        factor = self.factor
         return [None if s is None or math.isnan(s) else s * factor for s in scores]
 
 

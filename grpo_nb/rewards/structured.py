@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import Any, ClassVar
 
+from grpo_nb.rewards.answers import folded
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.rewards.numbers import unwrap
 from grpo_nb.rewards.slot import Question, SlotReward, TimedReward, Verdicts, gold_answers, seconds
@@ -66,10 +67,10 @@ class multiple_choice(SlotReward):
         match = re.fullmatch(r"\(?\s*([^\W_])\s*(?:\)|\.|:|\)\.)?(?:(?<=[).:])\s*(\S.*))?", text, re.DOTALL)
         if match and match[1].upper() in known:
             label = match[1].upper()
-            if match[2] is None or _folded(match[2]) == _folded(options.get(label, "")):
+            if match[2] is None or folded(unwrap(match[2])) == folded(unwrap(options.get(label, ""))):
                 return label
             return None
-        found = [label for label, option in options.items() if _folded(option) == _folded(text)]
+        found = [label for label, option in options.items() if folded(unwrap(option)) == folded(text)]
         return found[0] if len(found) == 1 else None
 
 
@@ -85,10 +86,6 @@ def _options(row: Mapping[str, Any], column: str, labels: str) -> dict[str, str]
     question = completion_text(row["prompts"]) if "prompts" in row else ""
     found = re.findall(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", question[:_LONGEST], re.MULTILINE)
     return dict(found) if len(found) > 1 and [label for label, _ in found] == list(labels[: len(found)]) else {}
-
-
-def _folded(text: str) -> str:
-    return " ".join(unwrap(text).casefold().split())
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
