@@ -36,9 +36,9 @@ def completion_text(completion: Completion) -> str:
     return content if isinstance(content, str) else ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Span:
-    """A part of a completion that a reward looked at."""
+    """A part of a completion that a reward looked at. Sorted, they stand in the order of the text."""
 
     start: int
     end: int
@@ -122,7 +122,7 @@ class Reward(abc.ABC):
 
     def looks_at(self, text: str) -> tuple[Span, ...]:
         """Return the parts of a completion that decide its score, in order; of a kind that does not say so, the whole text."""
-        return (whole(text),)
+        return (Span(0, len(text), WHOLE_TEXT),)
 
     @abc.abstractmethod
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
@@ -259,13 +259,8 @@ def spans(reward: RewardFunction, text: str) -> tuple[Span, ...]:
         return reward.looks_at(text)
     format = getattr(reward, "format", None)
     if isinstance(format, AnswerFormat):
-        return in_order([*tag_spans(format, text), *slot_span(format, format.extract(text), text)])
-    return (whole(text),)
-
-
-def whole(text: str) -> Span:
-    """The whole text."""
-    return Span(0, len(text), WHOLE_TEXT)
+        return tuple(sorted([*tag_spans(format, text), *slot_span(format, format.extract(text), text)]))
+    return (Span(0, len(text), WHOLE_TEXT),)
 
 
 def slot_span(format: AnswerFormat, given: str | None, text: str) -> tuple[Span, ...]:
@@ -280,11 +275,6 @@ def tag_spans(format: AnswerFormat, text: str) -> tuple[Span, ...]:
     """The tags of a format that stand in a text once, in order."""
     found = sorted(span for span in format.tag_spans(text) if span is not None)
     return tuple(Span(start, end, "tag") for start, end in found)
-
-
-def in_order(found: Iterable[Span]) -> tuple[Span, ...]:
-    """Spans in the order of the text."""
-    return tuple(sorted(found, key=lambda span: (span.start, span.end)))
 
 
 Expected = float | None | tuple[float, float]

@@ -14,7 +14,6 @@ from grpo_nb.rewards.base import (
     RewardFunction,
     Span,
     checked,
-    in_order,
     one_of,
     reward_name,
     spans,
@@ -123,7 +122,7 @@ class combined(Composed):
         return (sum(min(low, 0.0) for low, _ in ends), sum(max(high, 0.0) for _, high in ends))
 
     def looks_at(self, text: str) -> tuple[Span, ...]:
-        return in_order({span for part in self.rewards for span in spans(part, text)})
+        return tuple(sorted({span for part in self.rewards for span in spans(part, text)}))
 
     def __repr__(self) -> str:
         return f"{self.__name__}(weight={self.weight:g}, rewards={list(self.rewards)!r})"
@@ -161,8 +160,7 @@ class AdaptiveState:
             return
         if self.history and step < self.history[-1][0]:
             # What came after the checkpoint is undone; the rate known at the start of that step is taken up again.
-            known = [rate for at, rate in self.history if at <= step]
-            rate = known[-1] if known else 0.0
+            rate = next((rate for at, rate in reversed(self.history) if at <= step), 0.0)
             self.history = [entry for entry in self.history if entry[0] < step]
         else:
             rate = self._next(decay)

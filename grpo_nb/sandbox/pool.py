@@ -136,12 +136,11 @@ class Pool:
         # The interpreter behind the virtual environment, without site-packages (-S, -s) or the script's folder (-P);
         # a fixed hash seed, so that the order of a set, and with it a reward, is the same each time.
         interpreter = getattr(sys, "_base_executable", None) or sys.executable
-        environment = {"PYTHONHASHSEED": "0"}
-        if "LD_LIBRARY_PATH" in os.environ:
-            environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]  # some interpreters do not start without
+        # LD_LIBRARY_PATH: some interpreters do not start without.
+        kept = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
         process = subprocess.Popen(
             [interpreter, "-S", "-s", "-P", "-B", "-X", "utf8", str(_SCRIPT), json.dumps(config)],
-            env=environment, cwd="/", pass_fds=[theirs.fileno()], start_new_session=True,
+            env={"PYTHONHASHSEED": "0", **kept}, cwd="/", pass_fds=[theirs.fileno()], start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         theirs.close()
@@ -183,20 +182,18 @@ class Pool:
 
     def _send(self, descriptors: list[int]) -> socket.socket:
         with self._lock:
-            for is_last in (False, True):
+            for _ in range(2):
                 self.start()
-                assert self._control is not None
                 try:
                     socket.send_fds(self._control, [b"job"], descriptors)
                     return self._control
                 except OSError as error:
                     self.close()
-                    if is_last:
-                        raise EnvironmentProblem(
-                            f"the sandbox broke down twice in a row ({error}). Restart the kernel; if it happens again, "
-                            "run grpo_nb.sandbox.check_sandbox() and look for a row that is not ok."
-                        ) from error
-        raise AssertionError("unreachable")
+                    problem = error
+        raise EnvironmentProblem(
+            f"the sandbox broke down twice in a row ({problem}). Restart the kernel; if it happens again, "
+            "run grpo_nb.sandbox.check_sandbox() and look for a row that is not ok."
+        ) from problem
 
     def _release(self, job: _Running, running: set[_Running], selector: selectors.BaseSelector) -> None:
         for name in list(job.pipes):

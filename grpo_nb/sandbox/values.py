@@ -107,10 +107,8 @@ def canonical(value: Any) -> Any:
         return ("float", "nan")
     if kind in (list, tuple):
         return (kind.__name__, tuple(canonical(item) for item in value))
-    if kind in (set, frozenset):
-        return (kind.__name__, frozenset(canonical(item) for item in value))
-    if kind is dict:
-        return ("dict", frozenset((canonical(k), canonical(v)) for k, v in value.items()))
+    if kind in (set, frozenset, dict):
+        return (kind.__name__, frozenset(map(canonical, value.items() if kind is dict else value)))
     return (kind.__name__, value)
 
 

@@ -500,9 +500,7 @@ def judge(sandbox: Sandbox, attack: Attack, world: World) -> str:
     outcome = sandbox.run([Candidate(code=names + attack.code, calls=[Call("f")])], attack.limits)[0]
     seconds = time.monotonic() - started
     answer = outcome.answers[0]
-    if answer.is_value and (
-        is_same_value(answer.value, EXPECTED) or is_same_value(answer.value, EXPECTED, exact_types=False)
-    ):
+    if answer.is_value and any(is_same_value(answer.value, EXPECTED, exact_types=exact) for exact in (True, False)):
         return "it was paid for the expected value"
     shown = f"{outcome.status} {answer.value!r} {outcome.error} {answer.error} {outcome.stdout}"
     if world.secret in shown or "GAINED" in shown:
@@ -612,10 +610,8 @@ class AtRest:
     def __call__(self) -> bool:
         inside = in_pool(launcher(self.sandbox))
         self.marks.add(self._mark())
-        escaped = {
-            pid for pid, (_, command) in processes().items() if any(mark in command for mark in self.marks)
-        } - inside
-        return len(inside) == self.count and not escaped
+        ours = {pid for pid, (_, command) in processes().items() if any(mark in command for mark in self.marks)}
+        return len(inside) == self.count and not ours - inside
 
 
 def test_nothing_is_left_running(sandbox: Sandbox) -> None:
@@ -641,9 +637,8 @@ def f():
             sys.getrecursionlimit() == 77, os.path.exists("/tmp/left")]
 def g(): return [random.random(), list({"a", "b", "c", "d"})]"""
     calls = [Call("f"), Call("g")]
-    first, _, last = sandbox.run(
-        [Candidate(code=code, calls=calls) for code in (clean, dirty, clean)], Limits(cpu_seconds=5)
-    )
+    candidates = [Candidate(code=code, calls=calls) for code in (clean, dirty, clean)]
+    first, _, last = sandbox.run(candidates, Limits(cpu_seconds=5))
     assert first.answers[0].value == [False] * 7
     assert first.answers == last.answers  # random numbers and the order of sets included: rewards must repeat
 
@@ -673,9 +668,7 @@ def f(): return [Counter("aab"), OrderedDict(a=1), defaultdict(int, x=1), namedt
 
 def test_arguments_of_the_caller_stay_as_they_were() -> None:
     argument = [3, 1, 2]
-    outcome = run_untrusted(
-        "def f(x): x.sort(); x.append(9); return x", [Call("f", (argument,)), Call("f", (argument,))]
-    )
+    outcome = run_untrusted("def f(x): x.sort(); x.append(9); return x", [Call("f", (argument,))] * 2)
     assert argument == [3, 1, 2]
     assert [a.value for a in outcome.answers] == [[1, 2, 3, 9]] * 2
 
@@ -748,9 +741,8 @@ def test_a_late_failure_keeps_earlier_answers() -> None:
 
 def test_a_loop_costs_its_limit_once_and_its_neighbours_nothing(sandbox: Sandbox) -> None:
     codes = ["def f(x):\n    while True: pass" if n == 3 else f"def f(x): return x + {n}" for n in range(16)]
-    outcomes = sandbox.run(
-        [Candidate(code=code, calls=[Call("f", (1,))]) for code in codes], Limits(cpu_seconds=1.0, wall_seconds=100)
-    )
+    candidates = [Candidate(code=code, calls=[Call("f", (1,))]) for code in codes]
+    outcomes = sandbox.run(candidates, Limits(cpu_seconds=1.0, wall_seconds=100))
     assert [o.status for o in outcomes] == ["cpu" if n == 3 else "ok" for n in range(16)]
     assert [o.answers[0].value for o in outcomes] == [None if n == 3 else 1 + n for n in range(16)]  # in order
     assert 1.0 <= sum(o.cpu_seconds for o in outcomes) < 2.0  # the limit once, and next to nothing for the others
@@ -759,9 +751,8 @@ def test_a_loop_costs_its_limit_once_and_its_neighbours_nothing(sandbox: Sandbox
 def test_many_loops_leave_the_innocent_their_time() -> None:
     codes = ["while True: pass"] * 4 + ["def f(): return sum(range(10**6))"] * 4
     with Sandbox(workers=8) as sandbox:  # all at once
-        outcomes = sandbox.run(
-            [Candidate(code=code, calls=[Call("f")]) for code in codes], Limits(cpu_seconds=0.5, wall_seconds=20)
-        )
+        candidates = [Candidate(code=code, calls=[Call("f")]) for code in codes]
+        outcomes = sandbox.run(candidates, Limits(cpu_seconds=0.5, wall_seconds=20))
     assert [o.status for o in outcomes] == ["cpu"] * 4 + ["ok"] * 4
 
 
