@@ -725,8 +725,7 @@ def f3():
 """
     calls = [*map(Call, ("f1", "f2", "f3")), Call("Solution().add", (1,), {"b": 2}), Call("missing"), Call("f1.x()")]
     outcome = sandbox.run([Candidate(code=code, calls=calls)])[0]
-    values_ = [answer.value for answer in outcome.answers]
-    assert values_ == [7, [50_000], [1, "e3b0", [1], "0.1"], 3, None, None], outcome
+    assert [a.value for a in outcome.answers] == [7, [50_000], [1, "e3b0", [1], "0.1"], 3, None, None], outcome
     assert "NameError" in str(outcome.answers[4].error)
 
 
