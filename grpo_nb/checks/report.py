@@ -38,7 +38,6 @@ class RewardReport(Shown):
     num_generations: int = 8
     limits: tuple[str, ...] = ()
     """What could not be checked, and why."""
-    seconds_per_completion: Mapping[str, float] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
     seen: Mapping[str, tuple[Results, Role]] = field(default_factory=dict, compare=False)
     """By reward that can be called: what it gave for every probe, and what it does on the controls."""
