@@ -30,8 +30,8 @@ RIGHT, WRONG = "<reasoning>\nr\n</reasoning>\n<answer>\n23\n</answer>", "<answer
 
 def make_rows(count: int = 5, **more: Any) -> list[dict[str, Any]]:
     return [
-        {"prompt": [{"role": "user", "content": (asked := f"What is {a} + 3?")}], "question": asked, "answer": str(a + 3), **more}
-        for a in range(20, 20 + count)
+        {"prompt": [{"role": "user", "content": f"What is {a} + 3?"}], "question": f"What is {a} + 3?",
+         "answer": str(a + 3), **more} for a in range(20, 20 + count)
     ]  # fmt: skip
 
 
