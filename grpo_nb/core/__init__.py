@@ -44,9 +44,8 @@ from grpo_nb.core.tables import (
     escaped,
     facts,
     html_of,
-    text_of,
 )
-from grpo_nb.core.text import displayable, excerpt, prompt_lengths, shorten
+from grpo_nb.core.text import as_score, displayable, excerpt, prompt_lengths, shorten
 from grpo_nb.core.writers import liveness, process_identity, writing_here
 
 if TYPE_CHECKING:
@@ -65,6 +64,7 @@ __all__ = [
     "Table",
     "WeightBoxes",
     "above",
+    "as_score",
     "as_written",
     "bold",
     "button",
@@ -114,7 +114,6 @@ __all__ = [
     "table",
     "target_of",
     "target_problem",
-    "text_of",
     "title",
     "view",
     "write_bytes",

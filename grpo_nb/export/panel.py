@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
-from grpo_nb.core import shown_path, target_of
+from grpo_nb.core import above, button, code_line, label, line, section, shown_path, target_of, view
 from grpo_nb.export import panel_views as views
 from grpo_nb.export.panel_views import LABELS, Outcome
-from grpo_nb.lab import above, button, code, heading, label, line, panel, view
 from grpo_nb.runs import Run, open_run
 
 if TYPE_CHECKING:
@@ -150,12 +149,12 @@ class ExportPanel(widgets.VBox):
         self._stages_view, self._results, self._status = view(), view(), view()
         self.children = [
             widgets.HTML(views.title()),
-            panel([heading("Run", "what is exported"), line([self._runs, self._refresh_button]), self._run_view]),
-            panel([heading("Formats", "each is verified against the trained model before it is kept"), formats,
-                   line([self._folder, self._dtype, self._replace])]),
-            panel([heading("Before", "what it needs, and what stands in the way"), self._plan_view,
-                   line([self._export_button, self._progress]), self._status, self._stages_view, self._code_view]),
-            panel([heading("Results", "what was verified"), self._results]),
+            section("Run", "what is exported", line([self._runs, self._refresh_button]), self._run_view),
+            section("Formats", "each is verified against the trained model before it is kept", formats,
+                    line([self._folder, self._dtype, self._replace])),
+            section("Before", "what it needs, and what stands in the way", self._plan_view,
+                    line([self._export_button, self._progress]), self._status, self._stages_view, self._code_view),
+            section("Results", "what was verified", self._results),
         ]  # fmt: skip
 
     def _connect(self) -> None:
@@ -217,7 +216,7 @@ class ExportPanel(widgets.VBox):
         )
         self._export_button.disabled = bool(self.plan.problems) or not self.formats
         lines = self._lines()
-        self._code_view.value = code("\n".join(lines)) if lines else ""
+        self._code_view.value = code_line("\n".join(lines)) if lines else ""
 
     def _clear_plan(self) -> None:
         self.plan, self._export_button.disabled = None, True

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.lab import STYLE, said
-from grpo_nb.lab import html_heading as heading
+from grpo_nb.core import escaped as said
+from grpo_nb.core import heading, style
 from grpo_nb.runs import Run
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Outcome:
 
 def title() -> str:
     """Return the style sheets and the title of the panel."""
-    return f'{STYLE}{PANEL_STYLE}<div class="gn-title" role="heading" aria-level="2">Export</div>'
+    return f'{style()}{PANEL_STYLE}<div class="gn-title" role="heading" aria-level="2">Export</div>'
 
 
 def page(parts: Sequence[tuple[str, Sequence[str]]]) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_nb.core import Cell, Listing, Part, Shown, Table, displayable, escaped, excerpt, shorten
+from grpo_nb.core import Cell, Listing, Part, Shown, Table, as_score, displayable, escaped, excerpt, shorten
 from grpo_nb.rewards.base import Completion, RewardFunction, completion_text, reward_list, reward_name, weights_by_name
 from grpo_nb.rewards.calls import FLOAT32_MAX, Batch, RewardError, call_reward, is_async, make_batch, to_floats
 
@@ -88,7 +88,7 @@ class Scores(Shown):
         heads = [f"{name} x {self.weights[name]:g}" if name in self.weights else name for name in self.values]
         rows = [
             (
-                *map(_said, [*row.values(), total]),
+                *map(as_score, [*row.values(), total]),
                 Cell(shorten(repr(text), 80), escaped(shorten(text, 400)), "white-space:pre-wrap"),
             )
             for text, row, total in zip(self.completions, self, self.totals, strict=True)
@@ -270,7 +270,3 @@ def reweight(scores: Scores, weights: Mapping[str, float]) -> Scores:
     (5.0,)
     """
     return dataclasses.replace(scores, weights=_changed_weights(scores.weights, weights))
-
-
-def _said(value: float) -> str:
-    return "none" if math.isnan(value) else f"{value:.4g}"

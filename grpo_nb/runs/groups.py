@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import render, shorten, style
-from grpo_nb.lab import number, prompt_text, push
+from grpo_nb.core import as_score, render, shorten, style
+from grpo_nb.lab import prompt_text, push
 from grpo_nb.rewards import ScaleRewards, Scores, group_advantages, reweight
 from grpo_nb.runs.rows import mean
 
@@ -212,7 +212,7 @@ def _find_scale(groups: Sequence[GroupScores], settings: Mapping[str, Any]) -> t
 
 def view(name: str, **values: Any) -> str:
     """Return a view of a run or of its parts as HTML, from `templates`."""
-    return render(f"runs/templates/{name}.jinja", number=number, push=push, shown=_shown, **values)
+    return render(f"runs/templates/{name}.jinja", number=as_score, push=push, shown=_shown, **values)
 
 
 def standalone(name: str, **values: Any) -> str:

@@ -11,15 +11,20 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
+needs_browser = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER),
+    reason="no chromium with chromedriver here; on Debian and Ubuntu: apt-get install chromium chromium-driver",
+)
 # How long anything may take before the test gives up: far more than on a quiet machine, where it is seconds.
 PATIENCE = 240.0
 _FLAGS = (
@@ -327,6 +332,17 @@ class LabPage:
         self.choose_menu("Settings", "Theme", name)
         is_light = "true" if "Light" in name else "false"
         self.wait(lambda: self.find(f"body[data-jp-theme-light={is_light}]"), f"the theme {name}")
+
+    def looks(self) -> Iterator[tuple[str, int]]:
+        """Show the page in both themes, wide and narrow: (theme, width), each as it is shown."""
+        for theme in ("JupyterLab Dark", "JupyterLab Light"):
+            self.set_theme(theme)
+            for width in (1200, 700):
+                self.driver.set_window_size(width, 1000)
+                self.wait(
+                    lambda width=width: self.driver.execute_script("return window.innerWidth") == width, "the width"
+                )
+                yield theme, width
 
     def close(self) -> None:
         """Close the browser."""
