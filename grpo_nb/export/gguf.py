@@ -78,6 +78,9 @@ def export_gguf(
     program = require_quantizer(quantization, quantizer)
 
     def make(staged: Path) -> dict[str, Any]:
+        from transformers import AutoTokenizer
+
+        settings = run.settings
         script = find_converter(converter, report=report)
         # A folder for each format is often named after it alone, as the panel does: then the run says whose file it is.
         stem = run.name if target.name == quantization else target.name
@@ -86,7 +89,12 @@ def export_gguf(
             report(f"converting to {quantization} with {' and '.join(t.source for t in (script, program) if t)}")
             convert(merged, file, quantization, script, program)
             verification = _verify(run, merged, file, quantization, report)
-            _write_modelfile(run, merged, staged, file.name)
+            chats, context = (
+                [row["prompt"] for row in run.holdout],
+                settings.max_prompt_length + settings.max_completion_length,
+            )
+            text = modelfile(file.name, AutoTokenizer.from_pretrained(merged), chats, context=context)
+        (staged / "Modelfile").write_text(text, encoding="utf-8")
         # Without the folders of this machine: the file goes to the Hub with the rest.
         tools = {"converter": script, "quantizer": program}
         return verification | {name: tool and Path(tool.source).name for name, tool in tools.items()}
@@ -171,15 +179,6 @@ def _add_file_checks(verification: dict[str, Any], file: Path, merged: Path, qua
         "the file is of this quantization": f"{named}: "
         + ", ".join(f"{count} tensors {kind}" for kind, count in stored),
     }
-
-
-def _write_modelfile(run: Run, merged: Path, staged: Path, name: str) -> None:
-    from transformers import AutoTokenizer
-
-    chats = [row["prompt"] for row in run.holdout]
-    context = run.settings.max_prompt_length + run.settings.max_completion_length
-    text = modelfile(name, AutoTokenizer.from_pretrained(merged), chats, context=context)
-    (staged / "Modelfile").write_text(text, encoding="utf-8")
 
 
 assert set(_ALLOWED) == set(BITS)

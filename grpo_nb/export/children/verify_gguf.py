@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +48,15 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
     rendered = [tokenizer.apply_chat_template(c, add_generation_prompt=True, tokenize=False) for c in chats]
     prompts = [ours.read(tokenizer, chat) for chat in chats]
     expected = ours.greedy(model, tokenizer, prompts, request["max_new_tokens"])
-    equal = near = other_text = other_ids = not_ended = 0
-    wanted = []
-    for text, ids, words, answer in zip(rendered, prompts, expected, answers, strict=True):
+    other_text = other_ids = not_ended = 0
+    wanted = [tokenizer.decode(words, skip_special_tokens=True) for words in expected]
+    agreed, bos = [], tokenizer.bos_token or ""
+    for text, ids, words, said, answer in zip(rendered, prompts, expected, wanted, answers, strict=True):
         # llama.cpp leaves the beginning token, which it adds while it reads, out of the text.
-        other_text += text.removeprefix(tokenizer.bos_token or "") != answer["prompt"].removeprefix(
-            tokenizer.bos_token or ""
-        )
+        other_text += text.removeprefix(bos) != answer["prompt"].removeprefix(bos)
         other_ids += ids != answer["prompt_ids"]
-        wanted.append(tokenizer.decode(words, skip_special_tokens=True))
-        is_equal = answer["text"].strip() == wanted[-1].strip()
-        equal += is_equal
         best = ours.likeliest(ours.distribution(model, ids, words))
-        near += is_equal or ours.parts_at_a_near_tie(best, words, answer["ids"], end)
+        agreed.append(ours.agreement((said, answer["text"]), best, words, answer["ids"], end))
         # A text that merged ends and the file does not, word for word the same until there, has lost its end token.
         not_ended += words[-1] == end and answer["is_cut"] and answer["ids"][: len(words) - 1] == words[:-1]
 
@@ -92,22 +86,11 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
             effect + doubt >= low and effect - doubt <= high,
             f"{effect:.2f} ± {doubt:.2f} times{untold}",
         ),
-        f"greedy text equal, near ties aside, on {request['least_equal']:.0%} of the prompts": (
-            near / count >= request["least_equal"],
-            f"{near} of {count}, {equal} without setting near ties aside",
-        ),
     }
-    return {
-        "passed": all(ok for ok, _ in checked.values()),
-        "checks": {name: ok for name, (ok, _) in checked.items()},
-        "measured": {name: text for name, (_, text) in checked.items()},
-        "prompts": count,
-        "equal_greedy_text": equal / count,
-        "equal_greedy_text_near_ties_aside": near / count,
+    return ours.verdict(checked, agreed, request["least_equal"]) | {
         "mean_logp_difference_to_merged": gap,
         "effect_of_training_in_file": [effect, doubt],
         "texts_of_merged": wanted,
-        "imported_unsloth_or_kit": sorted({"unsloth", "grpo_nb"} & set(sys.modules)),
     }
 
 
@@ -128,6 +111,4 @@ def strength(start: torch.Tensor, trained: torch.Tensor, heard: torch.Tensor) ->
 
 
 if __name__ == "__main__":
-    sibling("verify_merged").end_with_parent()
-    asked = json.loads(Path(sys.argv[1]).read_text())
-    Path(asked["result"]).write_text(json.dumps(verify(asked), indent=2) + "\n")
+    sibling("verify_merged").main(verify)

@@ -28,7 +28,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 from transformers.core_model_loading import revert_weight_conversion
 
 # Largest relative error of rounding once to the nearest value, doubled for the noise of the float32 product behind it.
-ROUNDING = {"BF16": 2.0**-8, "F16": 2.0**-10, "F32": 2.0**-20}
+ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10, torch.float32: 2.0**-20}
 # The change of log-probability from base to merged, regressed on that from base to adapter: 1 when the adapter was applied
 # once, 0 when it was lost, 2 when it was applied twice. A short training rounded to bfloat16 has shown 0.53 here.
 SLOPE_RANGE = (0.85, 1.15)
@@ -49,8 +49,8 @@ _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 def stored_dtype(folder: Path) -> torch.dtype:
     """The number type of all tensors of a folder, if it is one of 16 bits; else float32."""
-    kinds = {kind for _, kind, _ in each_tensor(folder)}
-    return {("BF16",): torch.bfloat16, ("F16",): torch.float16}.get(tuple(kinds), torch.float32)
+    kinds = {tensor.dtype for _, tensor in each_tensor(folder)}
+    return kinds.pop() if kinds in ({torch.bfloat16}, {torch.float16}) else torch.float32
 
 
 def reference_dtype(base: Path, adapter: Path) -> torch.dtype:
@@ -94,21 +94,21 @@ def _embedding(layer: torch.nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
     return torch.nn.Embedding.forward(layer, ids).float()
 
 
-def each_tensor(folder: Path) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Name, number type and tensor, of all in a folder of safetensors."""
+def each_tensor(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and tensor, of all in a folder of safetensors."""
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
-            kinds = {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
-        for name, kind in kinds.items():
+            names = list(tensors.keys())
+        for name in names:
             # Opened anew each time: the pages of an open file that were read count as this process's memory.
             with safe_open(file, framework="pt") as tensors:
-                yield name, kind, tensors.get_tensor(name)
+                yield name, tensors.get_tensor(name)
 
 
 def tensor_problems(merged: Path, expected: set[str]) -> list[str]:
     """Names of missing, unexpected or non-finite tensors in a folder of safetensors, and files of another kind."""
     problems, found = [], set()
-    for name, _, tensor in each_tensor(merged):
+    for name, tensor in each_tensor(merged):
         found.add(name)
         if not torch.isfinite(tensor).all():
             problems.append(f"{name} has values that are not finite")
@@ -146,11 +146,11 @@ def expected_weights(reference: PeftModel) -> dict[str, Callable[[], tuple[torch
                 getattr(layer.get_base_layer(), changed).detach(),
                 layer.get_delta_weight("default").detach(),
             )
-            for leaf, parameter in module.get_base_layer().named_parameters(recurse=False):
-                expected.setdefault(f"{name}.{leaf}", lambda value=parameter: (value.detach(),))
-        elif not name.endswith((".base_layer", ".default")):
-            for leaf, parameter in module.named_parameters(recurse=False):
-                expected.setdefault(f"{name}.{leaf}", lambda value=parameter: (value.detach(),))
+            module = module.get_base_layer()
+        elif name.endswith((".base_layer", ".default")):
+            continue
+        for leaf, parameter in module.named_parameters(recurse=False):
+            expected.setdefault(f"{name}.{leaf}", lambda value=parameter: (value.detach(),))
     return expected
 
 
@@ -158,7 +158,7 @@ def as_saved(
     model: Any, expected: dict[str, Callable[[], tuple[torch.Tensor, ...]]], merged: Path
 ) -> dict[str, Callable[[], tuple[torch.Tensor, ...]]]:
     """The same under the names of the files, where these differ from the model's: experts that are joined while they load."""
-    if {name for name, _, _ in each_tensor(merged)} <= expected.keys():
+    if {name for name, _ in each_tensor(merged)} <= expected.keys():
         return expected
     sums = {name: sum(term.float() for term in terms()) for name, terms in expected.items()}
     return {name: lambda value=value: (value,) for name, value in revert_weight_conversion(model, sums).items()}
@@ -168,7 +168,7 @@ def weight_problems(merged: Path, reference: PeftModel) -> list[str]:
     """Tensors that differ from base plus adapter, computed here in float32, by more than one rounding step."""
     expected = as_saved(reference.get_base_model(), expected_weights(reference), merged)
     problems = []
-    for name, kind, found in each_tensor(merged):
+    for name, found in each_tensor(merged):
         if name not in expected:
             problems.append(f"{name} has no counterpart in base plus adapter")
             continue
@@ -176,7 +176,7 @@ def weight_problems(merged: Path, reference: PeftModel) -> list[str]:
         if found.shape != terms[0].shape:
             problems.append(f"{name} has shape {tuple(found.shape)}, not {tuple(terms[0].shape)}")
             continue
-        far = _count_far(found, terms, ROUNDING[kind])
+        far = _count_far(found, terms, ROUNDING[found.dtype])
         if far:
             problems.append(f"{name} differs from base plus adapter in {far / found.numel():.1%} of its values")
     return problems
@@ -238,13 +238,8 @@ def greedy(model: Any, tokenizer: Any, prompts: list[list[int]], limit: int) -> 
     out = model.generate(
         input_ids=ids, attention_mask=mask, max_new_tokens=limit, do_sample=False, pad_token_id=tokenizer.pad_token_id
     )
-    return [up_to_end(row, tokenizer) for row in out[:, widest:].tolist()]
-
-
-def up_to_end(tokens: list[int], tokenizer: Any) -> list[int]:
-    """The tokens up to and with the first end token."""
-    end = tokenizer.eos_token_id
-    return tokens[: tokens.index(end) + 1] if end in tokens else tokens
+    end, rows = tokenizer.eos_token_id, out[:, widest:].tolist()
+    return [row[: row.index(end) + 1] if end in row else row for row in rows]
 
 
 @torch.no_grad()
@@ -259,20 +254,25 @@ def logps(model: Any, ids: list[int], completion: list[int]) -> torch.Tensor:
     return distribution(model, ids, completion).gather(-1, torch.tensor(completion)[:, None])[:, 0]
 
 
-def parts_at_a_near_tie(best: list[dict[int, float]], answer: list[int], other: list[int], end: int) -> bool:
-    """Whether two greedy continuations are equal, or first part where the first one's model was nearly undecided.
+def agreement(
+    texts: tuple[str, str], best: list[dict[int, float]], answer: list[int], other: list[int], end: int
+) -> tuple[bool, bool]:
+    """Whether two greedy texts are equal, and whether they are, or first part where the first one's model was nearly undecided.
 
     Args:
+        texts: Both.
         best: Log-probabilities of the likeliest words at each position of `answer`.
         answer: Tokens of the first.
         other: Tokens of the second, with or without the end token.
         end: The end token.
     """
+    if texts[0].strip() == texts[1].strip():
+        return True, True
     other = other if end in other else [*other, end]
     for words, mine, theirs in zip(best, answer, other, strict=False):
         if mine != theirs:
-            return max(words.values()) - words.get(theirs, -torch.inf) < NEAR_TIE
-    return True  # equal up to where the shorter one was cut or ended
+            return False, max(words.values()) - words.get(theirs, -torch.inf) < NEAR_TIE
+    return False, True  # equal up to where the shorter one was cut or ended
 
 
 def likeliest(log_probabilities: torch.Tensor) -> list[dict[int, float]]:
@@ -319,16 +319,15 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
     shown = user(chats, max_new_tokens=limit, do_sample=False, batch_size=len(chats))
     texts = [output[0]["generated_text"][-1]["content"] for output in shown]
     expected = [original.decode(answer, skip_special_tokens=True) for answer in reference["answers"]]
-    equal = near = 0
-    for best, answer, text, wanted in zip(reference["best"], reference["answers"], texts, expected, strict=True):
-        is_equal = text.strip() == wanted.strip()
-        equal += is_equal
-        near += is_equal or parts_at_a_near_tie(
-            best, answer, original(text, add_special_tokens=False)["input_ids"], original.eos_token_id
+    agreed = [
+        agreement(pair, best, answer, original(pair[1], add_special_tokens=False)["input_ids"], original.eos_token_id)
+        for pair, best, answer in zip(
+            zip(expected, texts, strict=True), reference["best"], reference["answers"], strict=True
         )
+    ]
     scored = [logps(merged, *pair) for pair in zip(reference["prompts"], reference["answers"], strict=True)]
     trained, start = torch.cat(reference["trained"]), torch.cat(reference["start"])
-    x, y, count = trained - start, torch.cat(scored) - start, len(chats)
+    x, y = trained - start, torch.cat(scored) - start
     gap, reach = (y - x).abs().mean().item(), x.abs().mean().item()
     slope = ((x * y).sum() / (x * x).sum().clamp(min=1e-12)).item()
     low, high = SLOPE_RANGE
@@ -343,11 +342,22 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
             gap <= MEAN_LOGP_TOLERANCE,
             f"{gap:.4f} nats",
         ),
-        f"greedy text equal, near ties aside, on {LEAST_EQUAL_TEXT:.0%} of the prompts": (
-            near / count >= LEAST_EQUAL_TEXT,
-            f"{near} of {count}, {equal} without setting near ties aside",
-        ),
     }
+    return verdict(checked, agreed, LEAST_EQUAL_TEXT) | {
+        "adapter_effect_in_merged": slope,
+        "mean_logp_difference_to_adapter": gap,
+        "mean_logp_difference_of_base_to_adapter": reach,
+        "problems": (tensors + weights + words + ends)[:10],
+        "texts": texts,
+        "texts_of_adapter": expected,
+    }
+
+
+def verdict(checked: dict[str, tuple[bool, str]], agreed: list[tuple[bool, bool]], least: float) -> dict[str, Any]:
+    """What both verifications answer: checks with what was measured, and that of the greedy texts (`agreement`) after them."""
+    count, equal, near = len(agreed), *map(sum, zip(*agreed, strict=True))
+    said = f"{near} of {count}, {equal} without setting near ties aside"
+    checked[f"greedy text equal, near ties aside, on {least:.0%} of the prompts"] = (near / count >= least, said)
     return {
         "passed": all(ok for ok, _ in checked.values()),
         "checks": {name: ok for name, (ok, _) in checked.items()},
@@ -355,12 +365,6 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
         "prompts": count,
         "equal_greedy_text": equal / count,
         "equal_greedy_text_near_ties_aside": near / count,
-        "adapter_effect_in_merged": slope,
-        "mean_logp_difference_to_adapter": gap,
-        "mean_logp_difference_of_base_to_adapter": reach,
-        "problems": (tensors + weights + words + ends)[:10],
-        "texts": texts,
-        "texts_of_adapter": expected,
         "imported_unsloth_or_kit": sorted({"unsloth", "grpo_nb"} & set(sys.modules)),
     }
 
@@ -370,8 +374,8 @@ def said(problems: list[str]) -> str:
     return "; ".join(problems[:3]) + (f" and {len(problems) - 3} more" if len(problems) > 3 else "")
 
 
-def end_with_parent() -> None:
-    """End this process when its parent is gone: standard input, which nobody writes to, is then at its end."""
+def main(check: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Answer the request. Ends when its parent is gone: standard input, which nobody writes to, is then at its end."""
 
     def watch() -> None:
         # Not sys.stdin, whose lock this thread would hold while the interpreter ends.
@@ -380,9 +384,9 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+    asked = json.loads(Path(sys.argv[1]).read_text())
+    Path(asked["result"]).write_text(json.dumps(check(asked), indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    end_with_parent()
-    asked = json.loads(Path(sys.argv[1]).read_text())
-    Path(asked["result"]).write_text(json.dumps(verify(asked), indent=2) + "\n")
+    main(verify)
