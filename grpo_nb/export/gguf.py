@@ -99,7 +99,7 @@ def export_gguf(
         tools = {"converter": script, "quantizer": program}
         return verification | {name: tool and Path(tool.source).name for name, tool in tools.items()}
 
-    return make_export(run, "gguf", quantization, target, make, overwrite=overwrite)
+    return make_export(run, quantization, target, make, overwrite=overwrite)
 
 
 def _run_of(run_or_export: Run | Export) -> Run:
@@ -130,6 +130,7 @@ def _verify(run: Run, merged: Path, file: Path, quantization: str, report: Repor
         raise ExportError(f"the GGUF file could not be verified, so it was not kept: {error}") from error
     tolerance, least = _ALLOWED[quantization]
     request = {
+        "check": "gguf",
         "merged": str(merged),
         "base": str(weights_folder(run)),
         "prompts": prompts,
@@ -139,7 +140,7 @@ def _verify(run: Run, merged: Path, file: Path, quantization: str, report: Repor
         "least_equal": least,
     }
     report("comparing it with the merged model")
-    verification = run_check("verify_gguf.py", request, "the GGUF file")
+    verification = run_check(request, "the GGUF file")
     _add_file_checks(verification, file, merged, quantization)
     texts = [answer.text for answer in answers]
     add_score(verification, run, texts, verification.pop("texts_of_merged"), "merged model", "merged")
@@ -168,17 +169,18 @@ def _add_file_checks(verification: dict[str, Any], file: Path, merged: Path, qua
     stored = Counter(tensor.tensor_type.name for tensor in reader.tensors).most_common()
     named = LlamaFileType(held("general.file_type")).name.partition("_")[2].lower()
     is_same = template is not None and template.strip() == str(tokenizer.chat_template).strip()
-    verification["checks"] |= {
-        "the file holds the chat template": is_same,
-        "the file names the end token": end == tokenizer.eos_token_id,
-        "the file is of this quantization": named == quantization,
-    }
-    verification["measured"] |= {
-        "the file holds the chat template": "" if is_same else "none" if template is None else "another",
-        "the file names the end token": f"{end}, the tokenizer's {tokenizer.eos_token_id}",
-        "the file is of this quantization": f"{named}: "
-        + ", ".join(f"{count} tensors {kind}" for kind, count in stored),
-    }
+    said = "" if is_same else "none" if template is None else "another"
+    counted = ", ".join(f"{count} tensors {kind}" for kind, count in stored)
+    for name, passed, measured in (
+        ("the file holds the chat template", is_same, said),
+        (
+            "the file names the end token",
+            end == tokenizer.eos_token_id,
+            f"{end}, the tokenizer's {tokenizer.eos_token_id}",
+        ),
+        ("the file is of this quantization", named == quantization, f"{named}: {counted}"),
+    ):
+        verification["checks"][name], verification["measured"][name] = passed, measured
 
 
 assert set(_ALLOWED) == set(BITS)

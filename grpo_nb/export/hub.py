@@ -344,11 +344,8 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _status(error: BaseException) -> int | None:
-    for cause in _chain(error):
-        response = getattr(cause, "response", None)
-        if response is not None:
-            return response.status_code
-    return None
+    answers = (getattr(cause, "response", None) for cause in _chain(error))
+    return next((answer.status_code for answer in answers if answer is not None), None)
 
 
 def _passes(error: BaseException) -> bool:

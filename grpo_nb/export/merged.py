@@ -5,6 +5,7 @@ GGUF files are made by `export_gguf`; what an export will need is known before i
 
 from __future__ import annotations
 
+import filecmp
 import json
 import shutil
 import warnings
@@ -73,12 +74,11 @@ def export_merged(
     def make(staged: Path) -> dict[str, Any]:
         return make_merged(run, staged, dtype=dtype, low_memory=low_memory, report=report or (lambda line: None))
 
-    return make_export(run, "merged", "merged", path, make, overwrite=overwrite, dtype=dtype)
+    return make_export(run, "merged", path, make, overwrite=overwrite, dtype=dtype)
 
 
 def make_export(
     run: Run,
-    kind: str,
     format: str,
     path: str | Path,
     make: Callable[[Path], dict[str, Any]],
@@ -90,14 +90,13 @@ def make_export(
 
     Args:
         run: What is exported.
-        kind: `merged`, `adapter` or `gguf`.
         format: As `plan_export` takes it.
         path: The folder to make.
         make: Fills an empty folder and returns the verification, in which everything has passed.
         overwrite: Replace an existing folder, once the new one is verified.
         dtype: Of the merged model.
     """
-    target = target_of(path)
+    target, kind = target_of(path), format if format in ("merged", "adapter") else "gguf"
     check_target(target, overwrite, needed_by(run))
     require_adapter(run)
     import_unsloth()  # before the transformers that the merge itself uses
@@ -108,10 +107,7 @@ def make_export(
         write_export_card(run, staged, kind, verification=verification)
         put_in_place(staged, target, overwrite=overwrite)
     export = Export(target, verification, kind, run)
-    noted = [
-        kind.replace("gguf", "GGUF"),
-        *(verification[key] for key in ("dtype", "quantization") if key in verification),
-    ]
+    noted = [kind.replace("gguf", "GGUF"), *(verification[k] for k in ("dtype", "quantization") if k in verification)]
     try:
         run.record_export(RecordedExport(path=str(target), kind=" ".join(noted), sentence=export.sentence))
         write_model_card(run)
@@ -137,7 +133,7 @@ def make_merged(run: Run, staged: Path, *, dtype: str, low_memory: bool | str, r
     readable(tokenizer_for(run.path, base)).save_pretrained(staged)
     require_memory(run, kept["dtype"])
     report("verifying the merged model in a process of its own")
-    verification = kept | run_check("verify_merged.py", verification_request(base, run, staged), "the merged model")
+    verification = kept | run_check(verification_request(base, run, staged), "the merged model")
     add_score(verification, run, verification.pop("texts"), verification.pop("texts_of_adapter"), "adapter", "adapter")
     require_passed(verification, "the merged model")
     verification["checks"] = known | verification["checks"]
@@ -206,7 +202,7 @@ def export_adapter(run: Run, path: str | Path, *, overwrite: bool = False) -> Ex
         verification["checks"] = known | verification["checks"]
         return verification
 
-    return make_export(run, "adapter", "adapter", path, make, overwrite=overwrite)
+    return make_export(run, "adapter", path, make, overwrite=overwrite)
 
 
 def require_adapter(run: Run) -> None:
@@ -232,9 +228,8 @@ def _verify_adapter(run: Run, staged: Path) -> dict[str, Any]:
     import torch
     from safetensors.torch import load_file
 
-    mine = load_file(staged / "adapter_model.safetensors")
-    theirs = load_file(run.adapter_path / "adapter_model.safetensors")
-    is_same = mine.keys() == theirs.keys() and all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
+    name = "adapter_model.safetensors"
+    mine, is_same = load_file(staged / name), filecmp.cmp(staged / name, run.adapter_path / name, shallow=False)
     broken = [name for name, tensor in mine.items() if not torch.isfinite(tensor).all()]
     has_effect = any(bool(tensor.any()) for name, tensor in mine.items() if ".lora_B" in name)
     checks = {
@@ -251,8 +246,9 @@ def _verify_adapter(run: Run, staged: Path) -> dict[str, Any]:
 
 
 def verification_request(base: Path, run: Run, staged: Path) -> dict[str, Any]:
-    """What `verify_merged.py` is asked."""
+    """What `children/verify.py` is asked."""
     return {
+        "check": "merged",
         "base": str(base),
         "tokenizer": str(base),
         "chat_template": template_of(run.path),
@@ -263,14 +259,14 @@ def verification_request(base: Path, run: Run, staged: Path) -> dict[str, Any]:
     }
 
 
-def run_check(script: str, request: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Run one of the kit's checks as a process of its own and return its answer.
+def run_check(request: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Have an export checked in a process of its own and return the answer.
 
     Raises:
         ExportError: It could not be made; its last lines say why.
     """
     try:
-        return run_script(Path(__file__).with_name("children") / script, request)
+        return run_script(Path(__file__).with_name("children") / "verify.py", request)
     except ChildError as error:
         raise ExportError(f"{what} could not be verified, so it was not kept: the check {error}") from error
 

@@ -7,7 +7,6 @@ What it does are the calls of `gn.export.plan_export` and the exports themselves
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -48,15 +47,6 @@ _STOPPED = "stopped by hand; nothing half-made stays."
 _MARKS = {"done": "gn-pass", "now": "gn-strong", "failed": "gn-fail"}
 
 
-@dataclass
-class Outcome:
-    """What came of one format: an export, or why there is none."""
-
-    format: str
-    export: Export | None = None
-    problem: str = ""
-
-
 class ExportPanel(Panel):
     """Export a run: pick it and the formats, see size and checks before, watch the stages, read what was verified.
 
@@ -79,8 +69,8 @@ class ExportPanel(Panel):
         self.run_root = Path(run_root)
         self.plan: ExportPlan | None = None
         """What the formats that are chosen need; None where there is no run."""
-        self.outcomes: list[Outcome] = []
-        """What came of the last exports, in the order of the formats."""
+        self.outcomes: dict[str, Export | str] = {}
+        """What came of the last exports, by format: an export, or why there is none."""
         self._given = None if run is None else run if isinstance(run, Run) else open_run(run)
         self._path = path
         self._stages: list[tuple[str, str]] = []
@@ -111,7 +101,7 @@ class ExportPanel(Panel):
     @property
     def exports(self) -> dict[str, Export]:
         """The exports made here, by format."""
-        return {outcome.format: outcome.export for outcome in self.outcomes if outcome.export is not None}
+        return {name: outcome for name, outcome in self.outcomes.items() if isinstance(outcome, Export)}
 
     def refresh(self, _: Any = None) -> None:
         """Look for runs again, and plan again."""
@@ -121,7 +111,7 @@ class ExportPanel(Panel):
     def __repr__(self) -> str:
         if self.run is None:
             return f"ExportPanel: no run in {self.run_root}"
-        made = ", ".join(f"{o.format} {'verified' if o.export else 'not exported'}" for o in self.outcomes)
+        made = ", ".join(f"{n} {'verified' if n in self.exports else 'not exported'}" for n in self.outcomes)
         return f"ExportPanel of {self.run.name}: {', '.join(self.formats) or 'no format'} chosen; {made or 'nothing exported'}"
 
     # What there is.
@@ -159,7 +149,7 @@ class ExportPanel(Panel):
     def _connect(self) -> None:
         self._refresh_button.on_click(self.refresh)
         self._export_button.on_click(self._export)
-        self._runs.observe(self._pick_run, "value")
+        self._runs.observe(self._show_run, "value")
         for control in (*self._boxes.values(), self._folder, self._dtype, self._replace):
             control.observe(self._show_plan, "value")
 
@@ -179,17 +169,15 @@ class ExportPanel(Panel):
             self._runs.value = kept[0] if kept else options[0][1]
             self._runs.disabled = len(options) == 1
 
-    def _pick_run(self, _: Any) -> None:
-        if not self._is_quiet:
-            self._show_run()
-
     @in_panel
     def _show_run(self) -> None:
+        if self._is_quiet:
+            return
         # First, for a run that cannot be read goes no further, and must not stand above the plan of the one before.
         self._clear_plan()
         self._run_view.value = ""
         self._run_view.value = _known_of(self.run, self.run_root)
-        self.outcomes, self._stages = [], []
+        self.outcomes, self._stages = {}, []
         with self._quietly():
             if self.run is not None:
                 self._folder.value = str(self._path or Path("exports") / self.run.name)
@@ -244,7 +232,7 @@ class ExportPanel(Panel):
         # A second click that came while the first was at work is told of afterwards, and finds the button shut.
         if run is None or not formats or self._export_button.disabled:
             return
-        self.outcomes, self._stages = [], []
+        self.outcomes, self._stages = {}, []
         controls = [self._runs, self._refresh_button, self._folder, self._dtype, self._replace, self._export_button]
         controls += self._boxes.values()
         was_disabled = [control.disabled for control in controls]
@@ -253,10 +241,10 @@ class ExportPanel(Panel):
         self._progress.max, self._progress.value, self._progress.layout.visibility = len(formats), 0, "visible"
         try:
             for name in formats:
-                self.outcomes.append(self._one(run, name))
+                self.outcomes[name] = self._one(run, name)
                 self._progress.value += 1
                 self._show_outcomes()
-                if self.outcomes[-1].problem == _STOPPED:
+                if self.outcomes[name] == _STOPPED:
                     break
         finally:
             for control, before in zip(controls, was_disabled, strict=True):
@@ -269,20 +257,20 @@ class ExportPanel(Panel):
         self._run_view.value = _known_of(run, self.run_root)
         self._show_plan()
 
-    def _one(self, run: Run, name: str) -> Outcome:
-        said, outcome = _name(name), Outcome(name)
+    def _one(self, run: Run, name: str) -> Export | str:
+        said = _name(name)
         self._stage(f"{said}: starting")
         try:
-            outcome.export = export_format(
+            made: Export | str = export_format(
                 run, name, self._target / name, merged=self.exports.get("merged"), dtype=self._dtype.value,
                 overwrite=self._replace.value, report=lambda text: self._stage(f"{said}: {text}"),
             )  # fmt: skip
         except KeyboardInterrupt:
-            outcome.problem = _STOPPED
+            made = _STOPPED
         except Exception as error:
-            outcome.problem = " ".join(str(error).split()) or type(error).__name__
-        self._end_stage("done" if outcome.export is not None else "failed")
-        return outcome
+            made = " ".join(str(error).split()) or type(error).__name__
+        self._end_stage("done" if isinstance(made, Export) else "failed")
+        return made
 
     def _stage(self, text: str) -> None:
         self._end_stage("done", ("now", text))
@@ -294,11 +282,9 @@ class ExportPanel(Panel):
         self._stages_view.value = f'<ul class="gn-stages" aria-live="polite">{"".join(shown)}</ul>'
 
     def _show_outcomes(self) -> None:
-        outcomes = [
-            (outcome, _name(outcome.format), inference_commands(outcome.export)._repr_html_() if outcome.export else "")
-            for outcome in self.outcomes
-        ]
-        self._results.value = render("export/templates/outcomes.jinja", outcomes=outcomes)
+        ways = {name: inference_commands(export)._repr_html_() for name, export in self.exports.items()}
+        names = {name: _name(name) for name in LABELS}
+        self._results.value = render("export/templates/outcomes.jinja", outcomes=self.outcomes, names=names, ways=ways)
         if not self._stages:
             self._stages_view.value = ""
 

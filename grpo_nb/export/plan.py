@@ -105,12 +105,8 @@ def plan_export(
     if unknown:
         raise ValueError(f"format {unknown[0]!r} is not one of {', '.join(map(repr, FORMATS))}.")
     folder = target_of(path)
-    return plan_targets(
-        run,
-        {name: folder if len(formats) == 1 else folder / name for name in formats},
-        dtype=dtype,
-        overwrite=overwrite,
-    )
+    targets = {name: folder if len(formats) == 1 else folder / name for name in formats}
+    return plan_targets(run, targets, dtype=dtype, overwrite=overwrite)
 
 
 def plan_targets(run: Run, targets: Mapping[str, Path], *, dtype: str = "auto", overwrite: bool = False) -> ExportPlan:

@@ -50,8 +50,7 @@ class Export(Shown):
         """The checks: name, whether it passed, what was measured."""
         import pandas
 
-        rows = [{"check": name, "passed": passed, "measured": text} for name, passed, text in self._rows()]
-        return pandas.DataFrame(rows, columns=["check", "passed", "measured"])
+        return pandas.DataFrame(self._rows(), columns=["check", "passed", "measured"])
 
     def _rows(self) -> list[tuple[str, bool, str]]:
         measured = self.verification.get("measured", {})

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 import grpo_nb as gn
 from grpo_nb.export import conversion, modelfile
 from grpo_nb.export import gguf as gguf_export
-from grpo_nb.export.children import verify_gguf
+from grpo_nb.export.children import verify
 from grpo_nb.export.merged import readable
 from grpo_nb.export.plan import QUANTIZED
 from grpo_nb.export.result import Export, ExportError
@@ -118,7 +118,7 @@ def test_doctored_answers_are_seen(exported: Export, merged: Export, tiny_run: g
 
     def failed(**changes: object) -> list[str]:
         changed = [{**copy.deepcopy(a), **{k: v(a) for k, v in changes.items()}} for a in answers]
-        found = verify_gguf.verify({**request, "answers": changed})
+        found = verify.verify_gguf({**request, "answers": changed})
         return [name for name, ok in found["checks"].items() if not ok]
 
     assert failed() == []
@@ -140,7 +140,7 @@ def test_the_training_is_heard_through_the_rounding() -> None:
 
     def heard(times: float, rounding: float) -> tuple[float, float]:
         noise = rounding * torch.randn(400, generator=draw)
-        return verify_gguf.strength(start, trained, start + times * (trained - start) + noise)
+        return verify.strength(start, trained, start + times * (trained - start) + noise)
 
     for times in (0.0, 1.0, 2.0):
         for rounding in (0.0, 0.1, 0.5):
@@ -156,14 +156,12 @@ def test_a_lost_end_is_seen(
     end = AutoTokenizer.from_pretrained(merged.path).eos_token_id
     prompts = [row["prompt"] for row in tiny_run.holdout[:2]]
     (answer, _) = llama_cpp.answer(exported.file, prompts, max_completion_length=6)
-    ours = verify_gguf.sibling("verify_merged")
-    monkeypatch.setattr(ours, "greedy", lambda *_: [[300, 301, 302, end]] * 2)
-    monkeypatch.setattr(verify_gguf, "sibling", lambda name: ours)
+    monkeypatch.setattr(verify, "greedy", lambda *_: [[300, 301, 302, end]] * 2)
 
     def ends(ids: list[int], is_cut: bool) -> bool:
         row = {**dataclasses.asdict(answer), "ids": ids, "log_probs": [-1.0] * len(ids), "is_cut": is_cut}
         request = {"merged": str(merged.path), "base": tiny_run.settings.model, "prompts": prompts, "max_new_tokens": 6}
-        found = verify_gguf.verify({**request, "answers": [row, row], "tolerance": 1.0, "least_equal": 0.0})
+        found = verify.verify_gguf({**request, "answers": [row, row], "tolerance": 1.0, "least_equal": 0.0})
         return found["checks"]["answers end where the merged model's do"]
 
     assert ends([300, 301, 302, end], False)

@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM
 
 import grpo_nb as gn
 from grpo_nb.export import merged as export
-from grpo_nb.export.children import verify_merged
+from grpo_nb.export.children import verify
 
 pytestmark = pytest.mark.begins(40)
 
@@ -132,7 +132,7 @@ def test_classic_failures_are_caught(
     spoil(copy, tiny_run, how)
     request = export.verification_request(Path(tiny_run.settings.model), tiny_run, copy)
     try:
-        verification = verify_merged.verify(request)
+        verification = verify.verify_merged(request)
     except Exception as error:  # it cannot even be loaded: the process ends with this, and the export is refused
         assert re.search(found, str(error), re.IGNORECASE), error
         return
@@ -163,8 +163,8 @@ def test_a_model_that_answers_worse_is_refused(
     """Stands for a difference that no other check sees: the merged model's answers are all wrong, the adapter's right."""
     real, rows = export.run_check, tiny_run.holdout
 
-    def answers_wrong(script: str, request: dict, what: str) -> dict:
-        found = real(script, request, what)
+    def answers_wrong(request: dict, what: str) -> dict:
+        found = real(request, what)
         right = [f"<reasoning>\nit is\n</reasoning>\n<answer>\n{row['answer']}\n</answer>" for row in rows]
         return {**found, "texts_of_adapter": right, "texts": ["" for _ in rows]}
 

@@ -9,7 +9,7 @@ import transformers
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from grpo_nb.export.children.verify_merged import saved_names, tensor_problems, weight_problems
+from grpo_nb.export.children.verify import saved_names, tensor_problems, weight_problems
 from grpo_nb.export.merge import choose_dtype, low_memory_merge, merge
 from grpo_nb.export.result import ExportError
 from grpo_nb.export.tensors import TensorFolder, write_tensors

@@ -156,7 +156,7 @@ def test_stages_and_verified_results(panel: gn.export.ExportPanel, machine: Mach
     panel.formats = ("merged", "adapter")
     assert "made just now" in read(panel._plan_view) and read(panel._plan_view).count("it exists") == 1
     panel._runs.value = next(run for _, run in panel._runs.options if run is not panel.run)
-    assert panel.outcomes == [] and "Nothing has been exported" in read(panel._results)
+    assert panel.outcomes == {} and "Nothing has been exported" in read(panel._results)
 
 
 def test_errors_are_words_and_the_others_go_on(panel: gn.export.ExportPanel, machine: Machine) -> None:

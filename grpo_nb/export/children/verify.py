@@ -1,12 +1,19 @@
-"""Check a merged model against base and adapter. Runs as a process of its own that imports neither the kit nor unsloth.
+"""Check an export against the trained model. Runs as a process of its own that imports neither the kit nor unsloth.
 
-    python -I verify_merged.py request.json
+    python -I verify.py request.json
 
-The request names `base`, `tokenizer`, `chat_template` (or None for the tokenizer's), `adapter`, `merged`, `prompts` (chat
-messages), `max_new_tokens` and `result`, the file to write. What a user will do with the folder is done here: plain
-`transformers.pipeline`. Base, base with adapter, and the merged model answer the same prompts greedily, and the reference's
-answers are scored by each of them. One model is in memory at a time, in the number type of its files; everything is computed in
-float32 (`widen_while_computing`).
+The request says what of (`check`): `merged` or `gguf`; and names `prompts` (chat messages), `max_new_tokens` and `result`, the
+file to write. One model is in memory at a time, in the number type of its files; everything is computed in float32
+(`widen_while_computing`).
+
+`merged`, with `base`, `tokenizer`, `chat_template` (or None for the tokenizer's), `adapter` and `merged`: what a user will do
+with the folder is done here, plain `transformers.pipeline`. Base, base with adapter, and the merged model answer the same
+prompts greedily, and the reference's answers are scored by each of them.
+
+`gguf`, with `merged`, `base`, `answers`, `tolerance` and `least_equal`: llama.cpp has answered before, in another process
+(`llama_cpp_child.py`); its answers are in the request. Here the merged folder is loaded by plain transformers and answers the
+same prompts greedily. It also says how likely llama.cpp's words are to it, and to the base, which shows a wrong file where
+equal texts could be chance.
 """
 
 from __future__ import annotations
@@ -32,6 +39,11 @@ ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10, torch.float32: 2.0
 # The change of log-probability from base to merged, regressed on that from base to adapter: 1 when the adapter was applied
 # once, 0 when it was lost, 2 when it was applied twice. A short training rounded to bfloat16 has shown 0.53 here.
 SLOPE_RANGE = (0.85, 1.15)
+# As `SLOPE_RANGE` above, over the words of llama.cpp's own answers. What rounding adds makes the slope uncertain:
+# a file is refused when it is outside by more than its uncertainty, so that a training too weak to be heard through a coarse
+# format is not held against it; the table then says that it could not be told.
+EFFECT_RANGE = (0.5, 1.5)
+_STANDARD_ERRORS = 3
 MEAN_LOGP_TOLERANCE = 0.05
 # Greedy texts may part where the reference's best two words lie closer than this; anywhere else is a different model.
 NEAR_TIE = 0.25
@@ -302,8 +314,8 @@ def score_reference(request: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
     return {**found, "tensors": tensors, "weights": weight_problems(merged_folder, reference)}
 
 
-def verify(request: dict[str, Any]) -> dict[str, Any]:
-    """Do all checks and return them with a verdict."""
+def verify_merged(request: dict[str, Any]) -> dict[str, Any]:
+    """Do all checks of a merged model and return them with a verdict."""
     chats, limit = request["prompts"], request["max_new_tokens"]
     original = AutoTokenizer.from_pretrained(request["tokenizer"])
     original.chat_template = request.get("chat_template") or original.chat_template
@@ -353,6 +365,81 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def verify_gguf(request: dict[str, Any]) -> dict[str, Any]:
+    """Do all checks of a GGUF file and return them with a verdict."""
+    tokenizer = AutoTokenizer.from_pretrained(request["merged"])
+
+    def load(folder: str) -> Any:
+        kind = stored_dtype(Path(folder))
+        return widen_while_computing(AutoModelForCausalLM.from_pretrained(folder, dtype=kind).eval())
+
+    model = load(request["merged"])
+    chats, answers, end = request["prompts"], request["answers"], tokenizer.eos_token_id
+    rendered = [tokenizer.apply_chat_template(c, add_generation_prompt=True, tokenize=False) for c in chats]
+    prompts = [read(tokenizer, chat) for chat in chats]
+    expected = greedy(model, tokenizer, prompts, request["max_new_tokens"])
+    other_text = other_ids = not_ended = 0
+    wanted = [tokenizer.decode(words, skip_special_tokens=True) for words in expected]
+    agreed, bos = [], tokenizer.bos_token or ""
+    for text, ids, words, said, answer in zip(rendered, prompts, expected, wanted, answers, strict=True):
+        # llama.cpp leaves the beginning token, which it adds while it reads, out of the text.
+        other_text += text.removeprefix(bos) != answer["prompt"].removeprefix(bos)
+        other_ids += ids != answer["prompt_ids"]
+        best = likeliest(distribution(model, ids, words))
+        agreed.append(agreement((said, answer["text"]), best, words, answer["ids"], end))
+        # A text that merged ends and the file does not, word for word the same until there, has lost its end token.
+        not_ended += words[-1] == end and answer["is_cut"] and answer["ids"][: len(words) - 1] == words[:-1]
+
+    def of_the_words(model: Any) -> torch.Tensor:
+        said = [logps(model, ids, row["ids"]) for ids, row in zip(prompts, answers, strict=True) if row["ids"]]
+        return torch.cat([torch.empty(0), *said])
+
+    heard = torch.tensor([value for row in answers for value in row["log_probs"]])
+    trained = of_the_words(model)
+    del model
+    gc.collect()  # one model in memory at a time
+    start = of_the_words(load(request["base"]))
+    count = len(chats)
+    gap = (heard - trained).abs().mean().item()
+    effect, doubt = strength(start, trained, heard)
+    low, high = EFFECT_RANGE
+    untold = ", too uncertain to tell from none" if effect - doubt <= 0 < low <= effect + doubt else ""
+    checked = {
+        "chat template renders the same text": (not other_text, f"{count - other_text} of {count} prompts"),
+        "prompts are read as the same tokens": (not other_ids, f"{count - other_ids} of {count} prompts"),
+        "answers end where the merged model's do": (not not_ended, f"{not_ended} run on past the end"),
+        f"log-probabilities within {request['tolerance']} nats of the merged model's on average": (
+            gap <= request["tolerance"],
+            f"{gap:.4f} nats",
+        ),
+        f"the training's effect is there once ({low} to {high} times)": (
+            effect + doubt >= low and effect - doubt <= high,
+            f"{effect:.2f} ± {doubt:.2f} times{untold}",
+        ),
+    }
+    return verdict(checked, agreed, request["least_equal"]) | {
+        "mean_logp_difference_to_merged": gap,
+        "effect_of_training_in_file": [effect, doubt],
+        "texts_of_merged": wanted,
+    }
+
+
+def strength(start: torch.Tensor, trained: torch.Tensor, heard: torch.Tensor) -> tuple[float, float]:
+    """How much of the training's effect on log-probabilities is in the file's, and how uncertain that is.
+
+    The slope of a regression through the origin: 1 is all of the effect, 0 nothing, 2 twice. Few words carry most of it, and
+    rounding moves those most, so the standard error is the one that allows for both (HC3, MacKinnon and White, 1985).
+
+    >>> strength(torch.tensor([-2.0, -1.0]), torch.tensor([-1.0, -1.0]), torch.tensor([-1.5, -1.25]))
+    (0.5, 0.0)
+    """
+    wanted, found = trained - start, heard - start
+    total = (wanted * wanted).sum().clamp(min=1e-12)
+    slope = (wanted * found).sum() / total
+    left = (found - slope * wanted) / (1 - wanted * wanted / total).clamp(min=1e-6)
+    return slope.item(), _STANDARD_ERRORS * ((wanted * left).square().sum().sqrt() / total).item()
+
+
 def verdict(checked: dict[str, tuple[bool, str]], agreed: list[tuple[bool, bool]], least: float) -> dict[str, Any]:
     """What both verifications answer: checks with what was measured, and that of the greedy texts (`agreement`) after them."""
     count, equal, near = len(agreed), *map(sum, zip(*agreed, strict=True))
@@ -374,7 +461,7 @@ def said(problems: list[str]) -> str:
     return "; ".join(problems[:3]) + (f" and {len(problems) - 3} more" if len(problems) > 3 else "")
 
 
-def main(check: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def main() -> None:
     """Answer the request. Ends when its parent is gone: standard input, which nobody writes to, is then at its end."""
 
     def watch() -> None:
@@ -385,8 +472,10 @@ def main(check: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     asked = json.loads(Path(sys.argv[1]).read_text())
-    Path(asked["result"]).write_text(json.dumps(check(asked), indent=2) + "\n")
+    Path(asked["result"]).write_text(json.dumps(CHECKS[asked["check"]](asked), indent=2) + "\n")
 
+
+CHECKS = {"merged": verify_merged, "gguf": verify_gguf}
 
 if __name__ == "__main__":
-    main(verify)
+    main()
