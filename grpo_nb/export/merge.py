@@ -283,21 +283,18 @@ class _InMemory:
 
     def __init__(self, base: Path, adapter: Path) -> None:
         from peft import PeftModel
+        from peft.tuners.tuners_utils import BaseTunerLayer
         from transformers import AutoModelForCausalLM
 
         self._base = base
         with without_loading_bars():
             model = AutoModelForCausalLM.from_pretrained(base, dtype="auto" if is_plain(adapter) else "float32")
         self._model = PeftModel.from_pretrained(model, str(adapter))
-
-    def _layers(self) -> list[Any]:
-        from peft.tuners.tuners_utils import BaseTunerLayer
-
-        return [layer for layer in self._model.modules() if isinstance(layer, BaseTunerLayer)]
+        self._layers = [layer for layer in self._model.modules() if isinstance(layer, BaseTunerLayer)]
 
     def changes(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Each weight that the adapter changes, and what is added to it, float32."""
-        for layer in self._layers():
+        for layer in self._layers:
             # An adapter on the experts of a mixture names the parameter that it changes.
             weight = getattr(layer.get_base_layer(), getattr(layer, "parameter_name", "weight"))
             before = _merge_in_float32(layer)
@@ -314,7 +311,7 @@ class _InMemory:
 
         kind = getattr(torch, dtype)
         with torch.no_grad():
-            for layer in self._layers():
+            for layer in self._layers:
                 for parameter, before in _merge_in_float32(layer).items():
                     if before.dtype.itemsize == kind.itemsize:
                         # Into the memory it had: what was loaded is mapped from a file, and stays in memory to the last
@@ -332,7 +329,6 @@ class _InMemory:
             merged.generation_config = GenerationConfig()
         merged.save_pretrained(target, max_shard_size=shard_size)
         _keep_generation_config(self._base, target)
-        del self._model
 
 
 def _merge_in_float32(layer: Any) -> dict[torch.nn.Parameter, torch.Tensor]:
