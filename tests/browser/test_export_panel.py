@@ -73,11 +73,11 @@ def test_a_run_is_picked_exported_and_read(page: LabPage, folder: Path, tmp_path
 
     # A broken run says so in words and offers nothing.
     page.choose("Pick a run", "broken: cannot be read")
-    page.wait(lambda: page.find(".gn-lab p.gn-fail"), "the words")
+    page.wait(lambda: page.find(".gn-lab .gn-errors"), "the words")
     assert not page.button("Export").is_enabled() and planned(page) == []
     page.choose("Pick a run", "tiny: finished, 14 steps")
     page.wait(lambda: planned(page), "the plan of the other run")
-    assert not page.find(".gn-lab p.gn-fail")
+    assert not page.find(".gn-lab .gn-errors")
 
     # The adapter alone, with a double click as people do it.
     tick(page, "Merged model: transformers, vLLM")

@@ -131,6 +131,7 @@ class Handler(BaseHTTPRequestHandler):
             return 401, {"error": "Invalid credentials in Authorization header"}, message
         routes: list[tuple[str, str, Callable[..., tuple[int, Any, dict[str, str]]], bool]] = [
             ("GET", rf"/api/models/({REPO})", self.info, False),
+            ("GET", rf"/api/models/({REPO})/tree/[0-9a-f]{{40}}", self.tree, False),
             ("POST", r"/api/repos/create", self.create, True),
             ("POST", r"/api/validate-yaml", self.validate, False),
             ("POST", rf"/api/models/({REPO})/preupload/main", self.preupload, True),
@@ -149,13 +150,16 @@ class Handler(BaseHTTPRequestHandler):
         repo = self.hub.repos.get(name)
         if repo is None or name in self.hub.hidden:
             return 404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"}
-        siblings = []
+        return 200, {"_id": "1", "id": name, "private": repo.private, "sha": repo.commits[-1]}, {}
+
+    def tree(self, body: bytes, name: str) -> tuple[int, Any, dict[str, str]]:
+        repo, entries = self.hub.repos[name], []
         for path, content in sorted(repo.files.items()):
-            entry: dict[str, Any] = {"rfilename": path, "size": len(content), "blobId": git_hash(content)}
+            entry: dict[str, Any] = {"type": "file", "path": path, "size": len(content), "oid": git_hash(content)}
             if path in repo.lfs:
-                entry["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 135}
-            siblings.append(entry)
-        return 200, {"_id": "1", "id": name, "private": repo.private, "sha": repo.commits[-1], "siblings": siblings}, {}
+                entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 135}
+            entries.append(entry)
+        return 200, entries, {}
 
     def create(self, body: bytes) -> tuple[int, Any, dict[str, str]]:
         asked = json.loads(body)
