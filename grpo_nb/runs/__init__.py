@@ -12,6 +12,7 @@ from grpo_nb.runs.alert import SEVERITIES, Alert, Severity, alert_table, read_al
 from grpo_nb.runs.card import name_of_base, published_name, write_export_card, write_model_card
 from grpo_nb.runs.checkpoints import (
     NewestCheckpoint,
+    checkpoint_folders,
     clear_away,
     is_disk_full,
     keep_newest,
@@ -44,6 +45,7 @@ __all__ = [
     "RunViewer",
     "Severity",
     "alert_table",
+    "checkpoint_folders",
     "clear_away",
     "describe",
     "is_disk_full",

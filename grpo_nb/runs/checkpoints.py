@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo_nb.core import set_aside
 from grpo_nb.machine import EnvironmentProblem, free_disk_bytes
 
 MANIFEST = "manifest.json"
@@ -84,7 +85,7 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
 def newest_checkpoint(root: Path) -> NewestCheckpoint:
     """Return the newest checkpoint whose every file is what its manifest says, and what was passed over for it."""
     passed_over = []
-    for step, folder in reversed(_folders(root)):
+    for step, folder in reversed(checkpoint_folders(root)):
         damage = find_damage(folder)
         if damage is None:
             return NewestCheckpoint(path=folder, step=step, passed_over=(*_unfinished(root), *passed_over))
@@ -113,7 +114,7 @@ def find_damage(folder: Path) -> str | None:
 
 def keep_newest(root: Path, count: int) -> None:
     """Delete all but the newest `count` checkpoints."""
-    for _, folder in _folders(root)[:-count]:
+    for _, folder in checkpoint_folders(root)[:-count]:
         # First what makes it complete: a deletion cut short leaves nothing that looks whole.
         (folder / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(folder)
@@ -123,12 +124,9 @@ def clear_away(root: Path, newest: NewestCheckpoint) -> None:
     """Take what was passed over out of the way: unfinished folders are deleted, damaged ones renamed to `damaged-N`."""
     for folder in root.glob(".checkpoint-*.partial"):
         shutil.rmtree(folder)
-    for step, folder in _folders(root):
+    for step, folder in checkpoint_folders(root):
         if newest.path is None or step > newest.step:
-            aside = root / f"damaged-{step}"
-            if aside.exists():
-                shutil.rmtree(aside)
-            folder.rename(aside)
+            set_aside(folder, f"damaged-{step}")
 
 
 def sync(path: Path) -> None:
@@ -166,7 +164,8 @@ def _what_is_kept(root: Path) -> str:
     )
 
 
-def _folders(root: Path) -> list[tuple[int, Path]]:
+def checkpoint_folders(root: Path) -> list[tuple[int, Path]]:
+    """The steps and folders of checkpoints by name, in order; whether one is complete, `newest_checkpoint` says."""
     found = ((_NAME.fullmatch(path.name), path) for path in root.glob("checkpoint-*"))
     return sorted((int(match[1]), path) for match, path in found if match)
 

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import Drawn, Part, Shown, bold, displayable, escaped, free_path, liveness, shown_path, write_json
 from grpo_nb.runs.alert import Alert, read_alerts
+from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.records import RecordedComparison, RecordedExport
 from grpo_nb.runs.rise import Rise, reward_rise
 from grpo_nb.runs.rows import describe, read_rows
@@ -124,8 +125,7 @@ class Run(Shown):
     @property
     def checkpoint_step(self) -> int | None:
         """Step of its newest checkpoint by name, or None if there is none. Whether it is complete is seen when resuming."""
-        steps = [int(p.name.rpartition("-")[2]) for p in (self.path / "checkpoints").glob("checkpoint-[0-9]*")]
-        return max(steps, default=None)
+        return max((step for step, _ in checkpoint_folders(self.path / "checkpoints")), default=None)
 
     @property
     def rows(self) -> list[dict[str, float]]:
@@ -142,7 +142,7 @@ class Run(Shown):
     @property
     def weights(self) -> dict[str, float]:
         """The weight of each reward."""
-        return {reward["name"]: reward["weight"] for reward in self.info["rewards"]}
+        return {reward["name"]: reward["weight"] for reward in self.info.get("rewards") or ()}
 
     @property
     def adapter_path(self) -> Path:
