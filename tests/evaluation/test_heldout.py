@@ -99,7 +99,7 @@ def test_a_reasoning_gym_family_is_judged_by_full_marks(monkeypatch: pytest.Monk
     factory.DATASETS = {"more": Data, "coin_flip": Data}
     monkeypatch.setitem(sys.modules, "reasoning_gym", package)
     monkeypatch.setitem(sys.modules, "reasoning_gym.factory", factory)
-    monkeypatch.setattr("grpo_nb.evaluation.heldout._gym_version", lambda: "0")
+    monkeypatch.setattr("grpo_nb.evaluation.heldout.version", lambda package: "0")
     held = gn.evaluation.load_holdout("reasoning-gym:more", limit=4, seed=5, start=10)
     assert held.holdout["answer"] == ["16", "17", "18", "19"] and held.name == "reasoning-gym:more"
     rows = list(held.holdout)
