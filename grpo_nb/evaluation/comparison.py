@@ -105,14 +105,11 @@ class Evaluation:
         """That answers were cut at the limit, where it were many; else empty."""
         if self.cut_share < _CUT:
             return ""
-        at = (
-            f"{self.decoding['max_completion_length']} tokens"
-            if "max_completion_length" in self.decoding
-            else "the limit"
-        )
+        limit = self.decoding.get("max_completion_length")
+        at = f"{limit} tokens" if limit else "the limit"
         return (
-            f"{self.cut_share:.0%} of the answers of {self.label!r} were cut at {at}, and what they would have said is not known: "
-            "with a larger max_completion_length they could end."
+            f"{self.cut_share:.0%} of the answers of {self.label!r} were cut at {at}, and what they would have said is not "
+            "known: with a larger max_completion_length they could end."
         )
 
     @property
