@@ -19,7 +19,7 @@ from grpo_nb.runs.checkpoints import (
     newest_checkpoint,
     write_checkpoint,
 )
-from grpo_nb.runs.records import RecordedComparison, RecordedExport
+from grpo_nb.runs.records import RecordedExport
 from grpo_nb.runs.rows import describe, read_rows, tidy_row
 from grpo_nb.runs.run import (
     Run,
@@ -39,7 +39,6 @@ __all__ = [
     "Alert",
     "LivePlot",
     "NewestCheckpoint",
-    "RecordedComparison",
     "RecordedExport",
     "Run",
     "RunViewer",

@@ -156,10 +156,9 @@ def license_of(model: str) -> str | None:
 
     if model in _LICENSES:
         return _LICENSES[model]
-    local = Path(model) / "README.md"
-    card: Any = local if local.is_file() else None
-    if card is None and _is_hub_id(model):
-        card = try_to_load_from_cache(model, "README.md")
+    card: Any = Path(model) / "README.md"
+    if not card.is_file():
+        card = try_to_load_from_cache(model, "README.md") if _is_hub_id(model) else None
     if not isinstance(card, (str, Path)):
         return None
     try:

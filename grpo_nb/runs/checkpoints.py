@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_nb.core import set_aside
-from grpo_nb.machine import EnvironmentProblem, free_disk_bytes
+from grpo_nb.machine import EnvironmentProblem, error_chain, free_disk_bytes
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -84,13 +84,14 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
 
 def newest_checkpoint(root: Path) -> NewestCheckpoint:
     """Return the newest checkpoint whose every file is what its manifest says, and what was passed over for it."""
-    passed_over = []
+    unfinished = sorted(path.name[1:].removesuffix(".partial") for path in root.glob(".checkpoint-*.partial"))
+    passed_over = [f"{name}: it was not finished" for name in unfinished]
     for step, folder in reversed(checkpoint_folders(root)):
         damage = find_damage(folder)
         if damage is None:
-            return NewestCheckpoint(path=folder, step=step, passed_over=(*_unfinished(root), *passed_over))
+            return NewestCheckpoint(path=folder, step=step, passed_over=tuple(passed_over))
         passed_over.append(f"{folder.name}: {damage}")
-    return NewestCheckpoint(path=None, step=0, passed_over=(*_unfinished(root), *passed_over))
+    return NewestCheckpoint(path=None, step=0, passed_over=tuple(passed_over))
 
 
 def find_damage(folder: Path) -> str | None:
@@ -144,23 +145,20 @@ def sync(path: Path) -> None:
 
 def is_disk_full(error: BaseException | None) -> bool:
     """Say whether an error, or what caused it, is a full disk or a used-up quota."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        if isinstance(error, Exception) and any(word in str(error).lower() for word in _FULL_DISK_WORDS):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return error is not None and any(
+        (isinstance(each, OSError) and each.errno in (errno.ENOSPC, errno.EDQUOT))
+        or (isinstance(each, Exception) and any(word in str(each).lower() for word in _FULL_DISK_WORDS))
+        for each in error_chain(error)
+    )
 
 
 def _what_is_kept(root: Path) -> str:
-    run = root.parent
     newest = newest_checkpoint(root)
     if newest.path is None:
         return "Free some space, or choose another disk with run_root=..., and start again."
     return (
         f"The checkpoint of step {newest.step} is complete and kept. Free some space, then go on from there: "
-        f"gn.train(..., resume={str(run)!r})."
+        f"gn.train(..., resume={str(root.parent)!r})."
     )
 
 
@@ -168,13 +166,6 @@ def checkpoint_folders(root: Path) -> list[tuple[int, Path]]:
     """The steps and folders of checkpoints by name, in order; whether one is complete, `newest_checkpoint` says."""
     found = ((_NAME.fullmatch(path.name), path) for path in root.glob("checkpoint-*"))
     return sorted((int(match[1]), path) for match, path in found if match)
-
-
-def _unfinished(root: Path) -> list[str]:
-    return sorted(
-        f"{path.name.removeprefix('.').removesuffix('.partial')}: it was not finished"
-        for path in root.glob(".checkpoint-*.partial")
-    )
 
 
 def _sha256(file: Path) -> str:

@@ -282,10 +282,9 @@ class RunViewer(Panel):
     def _name(self) -> str:
         """What the user's notebook calls the run."""
         shell = get_ipython()
-        names: Mapping[str, Any] = shell.user_ns if shell is not None else {}
         if shell is None:
             return "run"
-        return name_in(names, self.run, f"{name_in(names, self, 'viewer')}.run")
+        return name_in(shell.user_ns, self.run, f"{name_in(shell.user_ns, self, 'viewer')}.run")
 
 
 def _group_name(group: GroupScores) -> str:

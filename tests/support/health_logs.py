@@ -71,3 +71,14 @@ def _mean(values: list[float]) -> float:
 def _std(values: list[float]) -> float:
     centre = _mean(values)
     return (sum((v - centre) ** 2 for v in values) / (len(values) - 1)) ** 0.5
+
+
+def with_old_names(rows: Rows) -> Rows:
+    """The same log as the generation of TRL before wrote it, without spreads."""
+    old = []
+    for row in rows:
+        kept = {key.removesuffix("/mean"): value for key, value in row.items() if not key.endswith("/std")}
+        if "completions/mean_length" in kept:
+            kept["completion_length"] = kept.pop("completions/mean_length")
+        old.append(kept)
+    return old

@@ -10,6 +10,12 @@ from typing import Any
 import grpo_nb as gn
 
 
+def append_rows(folder: Path, rows: Iterable[dict[str, Any]], name: str = "metrics.jsonl") -> None:
+    """Append rows to a file of a run, as a training does."""
+    with (folder / name).open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
 def write_run_folder(folder: Path, info: dict[str, Any], rows: Iterable[dict[str, Any]] | None = None) -> gn.runs.Run:
     """Write a folder with what `run.json` says and, if there are rows, with `metrics.jsonl`; an existing one is an error."""
     folder.mkdir(parents=True)
