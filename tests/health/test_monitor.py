@@ -18,7 +18,7 @@ from grpo_nb.health.report import HealthReport
 from grpo_nb.runs.alert import Alert
 from grpo_nb.settings.settings import Settings
 from tests.support.health_logs import Rows, healthy_log, with_old_names
-from tests.support.run_folders import append_rows, write_run_folder
+from tests.support.run_folders import append_rows, info_of, write_run_folder
 
 WEIGHTS = {"right": 2.0, "form": 1.0}
 NAN, INFINITE = math.nan, math.inf
@@ -390,9 +390,7 @@ def test_what_is_no_log_is_an_error_that_says_so(tmp_path: Path) -> None:
 
 
 def make_run(folder: Path, rows: Rows, **changes: object) -> gn.runs.Run:
-    settings = gn.preset("cpu", **changes)
-    info = {"settings": settings.to_dict(), "rewards": [{"name": name, "weight": w} for name, w in WEIGHTS.items()]}
-    return write_run_folder(folder, info, rows)
+    return write_run_folder(folder, info_of(WEIGHTS, **changes), rows)
 
 
 def test_a_run_brings_its_weights_settings_and_texts(tmp_path: Path) -> None:

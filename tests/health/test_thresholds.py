@@ -152,14 +152,11 @@ def test_where_the_reward_lies_says_what_kind_of_sameness(level: float, kind: st
 
 def test_a_run_that_rises_is_spared() -> None:
     """Of each of these the page says that it is softened, or not said, while a reward rises."""
+    unpaid = changed(
+        60, frac_reward_zero_std=lambda i, r: 0.95 if i >= 30 else 0.1, rewards__right__mean=lambda i, r: 0.0
+    )
     quiet: dict[str, tuple[str, str | None, Rows]] = {
-        "no spread": (
-            "no_spread",
-            "warning",
-            changed(
-                60, frac_reward_zero_std=lambda i, r: 0.95 if i >= 30 else 0.1, rewards__right__mean=lambda i, r: 0.0
-            ),
-        ),
+        "no spread": ("no_spread", "warning", unpaid),
         "cut": ("truncation", "info", changed(60, completions__clipped_ratio=lambda i, r: 0.95 if i >= 30 else 0)),
         "gradients": ("gradient", "info", changed(60, grad_norm=lambda i, r: 20.0 if i in (45, 50, 55) else 1.0)),
         "KL": ("kl_drift", "info", changed(60, kl=lambda i, r: 20.0)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.rewards.scores import Scores, group_advantages, reweight
-from tests.support.run_folders import append_rows, write_run_folder
+from tests.support.run_folders import append_rows, info_of, write_run_folder
 
 WEIGHTS = {"right": 2.0, "form": 1.0}
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>&amp;\x00\ud800"
@@ -66,12 +65,7 @@ FLAT = [[(1.0, 1.0)] * 4, [(0.0, 1.0), (0.0, 0.5), (1.0, 0.25), (0.0, 0.0)]]
 
 
 def make_run(folder: Path, status: str = "finished", **settings: Any) -> gn.runs.Run:
-    info = {
-        "status": status, "pid": os.getpid(), "host": os.uname().nodename,
-        "settings": gn.preset("cpu").to_dict() | settings,
-        "rewards": [{"name": name, "weight": weight} for name, weight in WEIGHTS.items()],
-    }  # fmt: skip
-    run = write_run_folder(folder, info)
+    run = write_run_folder(folder, info_of(WEIGHTS, status, **settings))
     (folder / "completions").mkdir()
     return run
 
