@@ -46,9 +46,7 @@ class GroupScores:
     @property
     def order(self) -> list[int]:
         """The numbers of the completions, from the highest advantage to the lowest."""
-        return sorted(
-            range(len(self.advantages)), key=lambda i: (math.isnan(self.advantages[i]), -self.advantages[i], i)
-        )
+        return sorted(range(len(self.advantages)), key=lambda i: (math.isnan(self.advantages[i]), -self.advantages[i]))
 
     @property
     def has_spread(self) -> bool:
