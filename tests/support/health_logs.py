@@ -60,3 +60,14 @@ def healthy_log(steps: int = 200, seed: int = 0, *, groups: int = 4, size: int =
             }
         )  # fmt: skip
     return rows
+
+
+def with_old_names(rows: Rows) -> Rows:
+    """The same log as the generation of TRL before wrote it, without spreads."""
+    old = []
+    for row in rows:
+        kept = {key.removesuffix("/mean"): value for key, value in row.items() if not key.endswith("/std")}
+        if "completions/mean_length" in kept:
+            kept["completion_length"] = kept.pop("completions/mean_length")
+        old.append(kept)
+    return old

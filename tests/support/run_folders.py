@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import grpo_nb as gn
+
+
+def append_rows(folder: Path, rows: Iterable[dict[str, Any]], name: str = "metrics.jsonl") -> None:
+    """Append rows to a file of a run, as a training does."""
+    with (folder / name).open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def info_of(
+    weights: dict[str, float], status: str = "finished", pid: int | None = None, **settings: Any
+) -> dict[str, Any]:
+    """What `run.json` says of a run of this process with these rewards, by the preset `cpu` and with these settings."""
+    return {
+        "status": status, "pid": pid or os.getpid(), "host": os.uname().nodename,
+        "settings": gn.preset("cpu").to_dict() | settings,
+        "rewards": [{"name": name, "weight": weight} for name, weight in weights.items()],
+    }  # fmt: skip
 
 
 def write_run_folder(folder: Path, info: dict[str, Any], rows: Iterable[dict[str, Any]] | None = None) -> gn.runs.Run:
