@@ -90,7 +90,7 @@ def test_a_child_that_says_nothing_is_ended(gguf: Path, tmp_path: Path, monkeypa
     (tmp_path / "xllamacpp" / "__init__.py").write_text(
         f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
     )
-    monkeypatch.setattr(llama_cpp, "_package_folder", lambda: tmp_path)
+    monkeypatch.setattr(llama_cpp, "require_llama_cpp", lambda: tmp_path)
     monkeypatch.setattr(llama_cpp, "_PATIENCE", 8.0)
     with pytest.raises(llama_cpp.LlamaCppError, match="no sign of life for 8 s"):
         llama_cpp.answer(gguf, CHATS, max_completion_length=1)
@@ -106,7 +106,7 @@ def test_it_ends_with_its_parent(gguf: Path, tmp_path: Path) -> None:
     code = f"""
         from pathlib import Path
         from grpo_nb.generation import llama_cpp
-        llama_cpp._package_folder = lambda: Path({str(tmp_path)!r})
+        llama_cpp.require_llama_cpp = lambda: Path({str(tmp_path)!r})
         llama_cpp.answer({str(gguf)!r}, [[dict(role="user", content="hi")]], max_completion_length=1)
     """
     parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
