@@ -7,13 +7,11 @@ an evaluation of its own and takes away from the variety of answers that GRPO ch
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks import completion
@@ -87,10 +85,6 @@ class Priming(Shown):
             "its difference holds what priming did too."
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """The numbers and words, fit for JSON."""
-        return {**dataclasses.asdict(self), "losses": list(self.losses), "sentence": self.sentence}
-
     def _parts(self) -> Iterable[Part]:
         yield bold(self.sentence)
         yield self.reference
@@ -155,19 +149,52 @@ def prime(
 
     started = time.perf_counter()
     before = _answers(model, tokenizer, asked, settings)
-    loss_before, losses, loss_after = _supervise(
-        model, tokenizer, turns, measured, settings, steps=steps, batch_size=batch_size, learning_rate=learning_rate
-    )
+    gpu = find_gpu()
+    chosen = number_type_of(model, settings, gpu).name
+    tell_unsloth(chosen)
+    with tempfile.TemporaryDirectory() as folder, kept_random_state(), kept_modes(model):
+        arguments = SFTConfig(
+            output_dir=folder,
+            max_steps=steps,
+            per_device_train_batch_size=batch_size,
+            per_device_eval_batch_size=batch_size,
+            learning_rate=learning_rate,
+            lr_scheduler_type="linear",
+            warmup_steps=min(2, steps - 1),
+            max_grad_norm=1.0,
+            optim=settings.optim,
+            seed=settings.seed,
+            bf16=chosen == "bfloat16",
+            fp16=chosen == "float16",
+            gradient_checkpointing=gpu is not None,
+            max_length=None,  # lengths are checked by _tokens; a turn cut short would teach to stop in the middle
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        )
+        with kept_precision(model):
+            trainer = SFTTrainer(
+                model=model,
+                processing_class=tokenizer,
+                args=arguments,
+                train_dataset=Dataset.from_list(turns),
+                eval_dataset=Dataset.from_list(measured),
+            )
+        silence(trainer)
+        loss_before = trainer.evaluate()["eval_loss"]
+        trainer.train()
+        loss_after = trainer.evaluate()["eval_loss"]
     after = _answers(model, tokenizer, asked, settings)
     return Priming(
         steps=steps,
         examples=len(shown),
         batch_size=batch_size,
         learning_rate=learning_rate,
-        losses=losses,
+        losses=tuple(float(row["loss"]) for row in trainer.state.log_history if "loss" in row),
         held_out=len(asked),
-        loss_before=loss_before,
-        loss_after=loss_after,
+        loss_before=float(loss_before),
+        loss_after=float(loss_after),
         format_before=sum(map(task.format.is_exact, before)),
         format_after=sum(map(task.format.is_exact, after)),
         sample_before=before[0],
@@ -222,55 +249,3 @@ def _answers(model: Any, tokenizer: Any, rows: list[Row], settings: Settings) ->
             sampling=settings.sampling,
         )
     return [c.text for c in sampled]
-
-
-def _supervise(
-    model: Any,
-    tokenizer: Any,
-    turns: list[dict[str, list[int]]],
-    measured: list[dict[str, list[int]]],
-    settings: Settings,
-    *,
-    steps: int,
-    batch_size: int,
-    learning_rate: float,
-) -> tuple[float, tuple[float, ...], float]:
-    """Train on the turns; return the loss of the measured ones before, that of each step, and that after."""
-    gpu = find_gpu()
-    chosen = number_type_of(model, settings, gpu).name
-    tell_unsloth(chosen)
-    with tempfile.TemporaryDirectory() as folder, kept_random_state(), kept_modes(model):
-        arguments = SFTConfig(
-            output_dir=str(Path(folder)),
-            max_steps=steps,
-            per_device_train_batch_size=batch_size,
-            per_device_eval_batch_size=batch_size,
-            learning_rate=learning_rate,
-            lr_scheduler_type="linear",
-            warmup_steps=min(2, steps - 1),
-            max_grad_norm=1.0,
-            optim=settings.optim,
-            seed=settings.seed,
-            bf16=chosen == "bfloat16",
-            fp16=chosen == "float16",
-            gradient_checkpointing=gpu is not None,
-            max_length=None,  # lengths are checked by _tokens; a turn cut short would teach to stop in the middle
-            logging_steps=1,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-        )
-        with kept_precision(model):
-            trainer = SFTTrainer(
-                model=model,
-                processing_class=tokenizer,
-                args=arguments,
-                train_dataset=Dataset.from_list(turns),
-                eval_dataset=Dataset.from_list(measured),
-            )
-        silence(trainer)
-        before = trainer.evaluate()["eval_loss"]
-        trainer.train()
-        after = trainer.evaluate()["eval_loss"]
-    losses = tuple(float(row["loss"]) for row in trainer.state.log_history if "loss" in row)
-    return float(before), losses, float(after)
