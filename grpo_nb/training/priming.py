@@ -222,9 +222,7 @@ def _writer(task: Task, reasoning: Reasoning | None) -> Callable[[Row], str]:
 
 def _tokens(tokenizer: Any, task: Task, row: Row, reasoning: str, settings: Settings) -> dict[str, list[int]]:
     """Prompt and completion as GRPO samples them, labels on the completion and its end token only."""
-    prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=True, return_dict=True)[
-        "input_ids"
-    ]
+    prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=True)["input_ids"]
     text = completion(task.format, reasoning, row["answer"])
     answer = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
     if len(answer) > settings.max_completion_length:
