@@ -35,3 +35,8 @@ def write_run_folder(folder: Path, info: dict[str, Any], rows: Iterable[dict[str
     if rows is not None:
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return gn.open_run(folder)
+
+
+def untimed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a run without the time that a step took, which no two runs have in common."""
+    return [{key: value for key, value in row.items() if key != "step_time"} for row in rows]
