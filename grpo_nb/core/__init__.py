@@ -44,6 +44,7 @@ from grpo_nb.core.tables import (
     escaped,
     facts,
     html_of,
+    text_of,
 )
 from grpo_nb.core.text import as_score, displayable, excerpt, prompt_lengths, shorten
 from grpo_nb.core.writers import liveness, process_identity, writing_here
@@ -114,6 +115,7 @@ __all__ = [
     "table",
     "target_of",
     "target_problem",
+    "text_of",
     "title",
     "view",
     "write_bytes",
