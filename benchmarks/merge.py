@@ -71,12 +71,12 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
     target.mkdir(exist_ok=way == "verify")
     start = time.perf_counter()
     if way == "verify":
-        from grpo_nb.export.children import verify_merged
+        from grpo_nb.export.children.verify import verify_merged
 
         base = str(folder / "base")
         chats = [[{"role": "user", "content": f"What is {n} + {n + 3}?"}] for n in range(8)]
         request = {"base": base, "tokenizer": base, "adapter": str(folder / "adapter"), "merged": str(target)}
-        found = verify_merged.verify({**request, "prompts": chats, "max_new_tokens": 8})
+        found = verify_merged({**request, "prompts": chats, "max_new_tokens": 8})
         assert found["checks"]["every weight is base plus adapter, rounded once"], found["problems"]
     elif way == "peft":
         model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder / "base"), folder / "adapter")

@@ -68,6 +68,7 @@ def main() -> None:
     import IPython.display
 
     import grpo_nb as gn
+    from grpo_nb.health import HealthMonitor
     from grpo_nb.runs import live
     from grpo_nb.training.observers import HealthAlerts
     from grpo_nb.training.recorder import Recorder
@@ -78,7 +79,7 @@ def main() -> None:
     live.time = SimpleNamespace(perf_counter=lambda: time.process_time() + ahead)
     folder = Path(tempfile.mkdtemp())
     settings = gn.preset("cpu", max_steps=MARKS[-1])
-    alerts = HealthAlerts(folder, WEIGHTS, settings)
+    alerts = HealthAlerts(HealthMonitor(weights=WEIGHTS, settings=settings, folder=folder))
     recorder = Recorder(gn.runs.Run(folder), settings, WEIGHTS, [alerts])
     recorder.live = live.LivePlot(WEIGHTS, settings.beta)
     recorder.trainer = SimpleNamespace(_logs=make_logs(settings.per_device_train_batch_size))
@@ -91,7 +92,7 @@ def main() -> None:
             recorder.rows.append(row)
             with (folder / "metrics.jsonl").open("a") as file:
                 file.write(json.dumps(row) + "\n")
-            alerts._log._monitor.update(row)
+            alerts._monitor.update(row)
             (folder / "completions" / f"step_{step:06d}.parquet").touch()
             recorder.live._take(recorder.rows)
             continue

@@ -136,7 +136,6 @@ def main() -> None:
     print("| hostile in a batch of 64 | seconds | limit of the batch | honest ones wrong |\n| --- | --- | --- | --- |")
     for hostile in (0, 4, 16, 64):
         expressions._cache.clear()
-        expressions._timeouts.clear()
         rows = hostile_rows(hostile) + expression_rows(64 - hostile, seed=3 + hostile)
         texts = [f"<answer>{text}</answer>" for text, _, _ in rows]
         gold = [g for _, g, _ in rows]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from grpo_nb.core import excerpt
+from grpo_nb.core import displayable, excerpt
 
 Severity = Literal["note", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("critical", "warning", "note")
@@ -29,7 +29,7 @@ class Finding:
 
     def __repr__(self) -> str:
         example = f"\n    example: {self.example}" if self.example else ""
-        return (
+        return displayable(
             f"{self.severity}: {self.reward}: {self.kind}: {self.what}{example}"
             f"\n    in training: {self.effect}\n    fix: {self.fix}"
         )

@@ -54,34 +54,23 @@ def estimate(groups: Sequence[Sequence[float]], bounds: tuple[float, float] | No
     >>> estimate([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]).mean
     0.5
     """
+    import numpy
+    import pandas
     from scipy import stats
 
-    means = [mean for mean in map(mean_of, groups) if not math.isnan(mean)]
+    # One by one: the groups need not have the same size.
+    means = pandas.Series([pandas.Series(group, dtype=float).mean() for group in groups], dtype=float).dropna()
+    mean = float(means.mean())
     # An infinite score has a mean and no interval; groups all alike say nothing of how much others would differ.
-    if len(means) < 2 or not all(map(math.isfinite, means)) or max(means) - min(means) <= NO_SPREAD:
-        return Estimate(mean_of(means), None)
-    low, high = stats.t.interval(LEVEL, len(means) - 1, mean_of(means), stats.sem(means))
-    if bounds is not None:
-        low, high = max(low, bounds[0]), min(high, bounds[1])
-    return Estimate(mean_of(means), (float(low), float(high)))
+    if len(means) < 2 or not numpy.isfinite(means).all() or numpy.ptp(means) <= NO_SPREAD:
+        return Estimate(mean, None)
+    interval = stats.t.interval(LEVEL, len(means) - 1, mean, stats.sem(means))
+    low, high = numpy.clip(interval, *(bounds or (None, None)))
+    return Estimate(mean, (float(low), float(high)))
 
 
 def in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
     return [values[start : start + size] for start in range(0, len(values), size)]
-
-
-def mean_of(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return sum(known) / len(known) if known else math.nan
-
-
-def deviation_of(values: Sequence[float]) -> float:
-    """Standard deviation with Bessel's correction, as TRL takes it; 0 where fewer than two scores are known."""
-    known = [value for value in values if not math.isnan(value)]
-    if len(known) < 2 or max(known) == min(known):
-        return 0.0
-    mean = sum(known) / len(known)
-    return math.sqrt(sum((value - mean) ** 2 for value in known) / (len(known) - 1))
 
 
 def kind_of(totals: Sequence[float], right: float, empty: float) -> GroupKind:
@@ -204,20 +193,21 @@ class Sampled:
         return tuple(self._spread_of(name) for name in self.scores.values)
 
     def _spread_of(self, name: str) -> RewardSpread:
-        values = self.scores.values[name]
-        groups = in_groups(values, self.num_generations)
-        known = [value for value in values if not math.isnan(value)]
-        deviations = [deviation_of(group) for group in groups]
+        import pandas
+
+        values = pandas.Series(self.scores.values[name])
+        # With Bessel's correction, as TRL takes it; 0 where fewer than two scores of a group are known.
+        deviations = values.groupby(values.index // self.num_generations).std().fillna(0.0)
         return RewardSpread(
             name=name,
             weight=self.scores.weights[name],
-            estimate=estimate(groups, self.ranges.get(name)),
-            lowest=min(known, default=math.nan),
-            highest=max(known, default=math.nan),
-            spread=mean_of(deviations),
-            groups_that_differ=sum(deviation > NO_SPREAD for deviation in deviations),
-            right=mean_of(self.right.values[name]),
-            empty=mean_of(self.empty.values[name]),
+            estimate=estimate(in_groups(self.scores.values[name], self.num_generations), self.ranges.get(name)),
+            lowest=values.min(),
+            highest=values.max(),
+            spread=deviations.mean(),
+            groups_that_differ=int((deviations > NO_SPREAD).sum()),
+            right=pandas.Series(self.right.values[name]).mean(),
+            empty=pandas.Series(self.empty.values[name]).mean(),
         )
 
     @property

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from grpo_nb.checks.catalogue import Finding, found
-from grpo_nb.checks.contract import Caller, Outcome
+from grpo_nb.checks.contract import Caller
 from grpo_nb.checks.probes import REFUSED, Probe
 from grpo_nb.checks.roles import FORM, LAYOUTS, OTHER, TELLS, Results, Role, is_paid
 from grpo_nb.rewards import Batch
@@ -37,8 +37,8 @@ _REFUSALS = {
 }
 
 
-def judge(caller: Caller, results: Results, role: Role, golds: Sequence[str]) -> list[Finding]:
-    """Return the findings of one reward on its own, but for those of time.
+def judge(caller: Caller, results: Results, role: Role, golds: Sequence[str]) -> Iterator[Finding]:
+    """Find what is wrong with one reward on its own, but for its time.
 
     Args:
         caller: Of the reward.
@@ -47,88 +47,87 @@ def judge(caller: Caller, results: Results, role: Role, golds: Sequence[str]) ->
         golds: The gold answer of each row.
     """
     name, rows = caller.name, range(len(golds))
-    findings = [*_find_failures(name, results), *_find_constants(caller, results, rows)]
+    yield from _find_failures(name, results)
+    yield from _find_constants(caller, results, rows)
     if role.kind == TELLS:
-        findings += [*_find_refusals(name, results, role, golds), *_find_payments(name, results, role, golds)]
+        yield from _find_refusals(name, results, role, golds)
+        yield from _find_payments(name, results, role, golds)
     else:
-        findings += [*_find_inversion(name, results, rows), *_find_other_format(name, results, rows, role)]
+        yield from _find_inversion(name, results, rows)
+        yield from _find_other_format(name, results, rows, role)
     if role.kind == FORM:
-        findings += _judge_form(name, results, role)
-    return findings + _judge_length(name, results)
+        yield from _judge_form(name, results, role)
+    yield from _judge_length(name, results)
 
 
-def _find_failures(name: str, results: Results) -> list[Finding]:
+def _find_failures(name: str, results: Results) -> Iterator[Finding]:
     """Each kind of error with its shortest completion, and the scores that are no numbers."""
-    findings: list[Finding] = []
-    errors: dict[str, list[tuple[Probe, Outcome]]] = {}
+    errors: dict[str, list[Probe]] = {}
     for probe, outcome in results.outcomes.items():
         if outcome.error is not None and not outcome.is_late:
-            errors.setdefault(type(outcome.error).__name__, []).append((probe, outcome))
-    for kind, seen in errors.items():
-        ordinary = [pair for pair in seen if not pair[0].is_long and pair[0].kind != "lone surrogate"]
-        probe, outcome = min(ordinary or seen, key=lambda pair: len(pair[0].text))
-        what = (
-            f"{kind} on {len(seen)} of {len(results.outcomes)} completions ({probe.kind}): {str(outcome.error)[:200]}"
-        )
-        findings.append(found("raises" if ordinary else "raises (never in training)", name, what, [probe.text]))
+            errors.setdefault(type(outcome.error).__name__, []).append(probe)
+    for kind, probes in errors.items():
+        ordinary = [probe for probe in probes if not probe.is_long and probe.kind != "lone surrogate"]
+        probe = min(ordinary or probes, key=lambda p: len(p.text))
+        count = f"{len(probes)} of {len(results.outcomes)} completions ({probe.kind})"
+        what = f"{kind} on {count}: {str(results.outcomes[probe].error)[:200]}"
+        yield found("raises" if ordinary else "raises (never in training)", name, what, [probe.text])
     for kind, is_such in (("NaN score", math.isnan), ("infinite score", math.isinf)):
         # A None is no opinion, and nothing to report.
         bad = [p.text for p, score in results.scored if is_such(score) and results.outcomes[p].raw[0] is not None]
         if bad:
-            what = f"on {len(bad)} of {len(results.scored)} completions of the probes"
-            findings.append(found(kind, name, what, bad))
-    return findings
+            yield found(kind, name, f"on {len(bad)} of {len(results.scored)} completions of the probes", bad)
 
 
-def check_time(caller: Caller, results: Results, batch_of: Callable[[Sequence[Probe]], Batch]) -> list[Finding]:
+def check_time(caller: Caller, results: Results, batch_of: Callable[[Sequence[Probe]], Batch]) -> Iterator[Finding]:
     """Look at the time of the hostile completions; what was stopped gets a second, longer chance to end."""
     late = [probe for probe, outcome in results.outcomes.items() if outcome.is_late]
+    seconds, slowest = max(results.seconds, key=lambda pair: pair[0], default=(0.0, None))
     if short := [probe for probe in late if not probe.is_long]:
         probe = min(short, key=lambda p: len(p.text))
         again = caller.call(batch_of([probe]), seconds=4 * caller.seconds)
         said = f"had not ended after {4 * caller.seconds:g} s" if again.is_late else f"took {again.seconds:.1f} s"
-        what = f"one completion of {len(probe.text):,} characters ({probe.kind}) {said}"
         kind = "hangs" if again.is_late else "slow on hostile text (stopped)"
-        return [found(kind, caller.name, what, [probe.text])]
-    seconds, probe = max(results.seconds, key=lambda pair: pair[0], default=(0.0, None))
-    if probe is not None and seconds > 0.5 * caller.seconds:
-        what = f"one completion of {len(probe.text):,} characters ({probe.kind}) took {seconds:.1f} s"
-        return [found("slow on hostile text", caller.name, what, [probe.text])]
-    if late:
-        of = f"{len(late[0].text):,} characters ({late[0].kind})"
-        return [found("slow on very long text", caller.name, f"{of} take more than {caller.seconds:g} s, 4,000 do not")]
-    return []
+        yield found(kind, caller.name, f"one completion of {_described(probe)} {said}", [probe.text])
+    elif slowest is not None and seconds > 0.5 * caller.seconds:
+        what = f"one completion of {_described(slowest)} took {seconds:.1f} s"
+        yield found("slow on hostile text", caller.name, what, [slowest.text])
+    elif late:
+        what = f"{_described(late[0])} take more than {caller.seconds:g} s, 4,000 do not"
+        yield found("slow on very long text", caller.name, what)
 
 
-def _find_constants(caller: Caller, results: Results, rows: Sequence[int]) -> list[Finding]:
+def _described(probe: Probe) -> str:
+    return f"{len(probe.text):,} characters ({probe.kind})"
+
+
+def _find_constants(caller: Caller, results: Results, rows: Sequence[int]) -> Iterator[Finding]:
     """Scores that are missing, all the same, or outside what the reward declares."""
-    name, findings, known, scored = caller.name, [], results.finite(), results.scored
+    name, known, scored = caller.name, results.finite(), results.scored
     if scored and all(math.isnan(score) for _, score in scored):
-        return [found("no score", name, f"no score for any of {len(scored)} completions")]
+        yield found("no score", name, f"no score for any of {len(scored)} completions")
+        return
     if len(known) > 1 and max(known) == min(known):
         what = f"{known[0]:g} for every one of {len(known)} completions, right, wrong and nonsense"
-        findings.append(found("constant", name, what))
+        yield found("constant", name, what)
     declared = getattr(caller.reward, "range", None)
     if isinstance(declared, tuple) and len(declared) == 2 and known:
         low, high = declared
         outside = [p.text for p, s in scored if not math.isnan(s) and not low - 1e-6 <= s <= high + 1e-6]
         if outside:
             what = f"scores from {min(known):g} to {max(known):g}, though it says {low:g} to {high:g}"
-            findings.append(found("outside its range", name, what, outside))
-    unscored = [row for row in rows if results.scores("right", row) and math.isnan(results.best("right", row))]
-    if unscored and len(unscored) < len(rows):
-        what = f"None for the right answer on {len(unscored)} of {len(rows)} rows"
-        findings.append(found("rows without score", name, what))
-    return findings
+            yield found("outside its range", name, what, outside)
+    unscored = sum(bool(results.scores("right", row)) and math.isnan(results.best("right", row)) for row in rows)
+    if 0 < unscored < len(rows):
+        yield found("rows without score", name, f"None for the right answer on {unscored} of {len(rows)} rows")
 
 
-def _find_refusals(name: str, results: Results, role: Role, golds: Sequence[str]) -> list[Finding]:
-    findings = []
+def _find_refusals(name: str, results: Results, role: Role, golds: Sequence[str]) -> Iterator[Finding]:
     own, rows = f"right{role.layout}", range(len(golds))
     refused = [row for row in rows if row not in role.pairs and not math.isnan(results.best(own, row))]
     if refused:
         what = f"on {len(refused)} of {len(rows)} rows gold gets no more than a wrong one ({golds[refused[0]]!r})"
-        findings.append(found(REFUSED, name, what, results.texts(own, refused[0])[:1]))
+        yield found(REFUSED, name, what, results.example(own, refused[0]))
     told = {
         layout: any(results.best(f"right{layout}", row) > sum(role.pairs[row]) / 2 for row in role.pairs)
         for layout in LAYOUTS
@@ -138,19 +137,17 @@ def _find_refusals(name: str, results: Results, role: Role, golds: Sequence[str]
         if kind.startswith("right"):
             layout = kind.removeprefix("right")
             if role.layout != layout and not told[layout]:
-                findings.append(found(key, name, what, results.texts(kind, min(role.pairs))[:1]))
+                yield found(key, name, what, results.example(kind, min(role.pairs)))
             continue
         probed = f"lines{role.layout}" if kind == "lines" else kind
         pairs = [pair for row in role.pairs for pair in results.scores(probed, row)]
         lost = [probe.text for probe, score in pairs if not is_paid(role, probe, score)]
         # The layout itself may be what is refused, and that has been said above.
         if lost and (told[""] or probed != kind):
-            findings.append(found(key, name, f"{what} ({len(lost)} of {len(pairs)} tries)", lost))
-    return findings
+            yield found(key, name, f"{what} ({len(lost)} of {len(pairs)} tries)", lost)
 
 
-def _find_payments(name: str, results: Results, role: Role, golds: Sequence[str]) -> list[Finding]:
-    findings = []
+def _find_payments(name: str, results: Results, role: Role, golds: Sequence[str]) -> Iterator[Finding]:
     for family, what in PAID.items():
         pairs = [(p, score) for p, score in results.scored if p.family == family and p.row in role.pairs]
         paid = [probe for probe, score in pairs if is_paid(role, probe, score)]
@@ -168,82 +165,74 @@ def _find_payments(name: str, results: Results, role: Role, golds: Sequence[str]
         if milder:
             milder["effect"] = "a habit that is paid"
         what = f"{what} ({', '.join(sorted(seen))}; {len(paid)} of {len(pairs)} tries)"
-        findings.append(found(family, name, what, [probe.text for probe in paid], **milder))
-    return findings
+        yield found(family, name, what, [probe.text for probe in paid], **milder)
 
 
-def _find_inversion(name: str, results: Results, rows: Sequence[int]) -> list[Finding]:
-    for row in rows:
-        wrong = [score for _, score in results.scores("wrong", row)]
-        if not wrong or not results.best("right", row) < min(wrong) - results.epsilon:
-            return []
-    what = f"the right answer gets less than every wrong one on {len(rows)} rows"
-    return [found("upside down", name, what, results.texts("right", rows[0])[:1])] if len(rows) > 1 else []
+def _find_inversion(name: str, results: Results, rows: Sequence[int]) -> Iterator[Finding]:
+    # Without a wrong answer that was scored, nothing is lower than it.
+    lowest = {row: min((score for _, score in results.scores("wrong", row)), default=-math.inf) for row in rows}
+    if len(rows) > 1 and all(results.best("right", row) < lowest[row] - results.epsilon for row in rows):
+        what = f"the right answer gets less than every wrong one on {len(rows)} rows"
+        yield found("upside down", name, what, results.example("right", rows[0]))
 
 
-def _find_other_format(name: str, results: Results, rows: Sequence[int], role: Role) -> list[Finding]:
+def _find_other_format(name: str, results: Results, rows: Sequence[int], role: Role) -> Iterator[Finding]:
     """A reward that does not tell right from wrong in the task's format may do so in another."""
     epsilon = results.epsilon
     elsewhere = [pair for pair in results.scored if pair[0].kind in ("elsewhere right", "elsewhere wrong")]
 
-    def best(kind: str, label: str, row: int) -> float:
-        scores = [s for p, s in elsewhere if (p.kind, p.detail, p.row) == (f"elsewhere {kind}", label, row)]
-        return max((score for score in scores if not math.isnan(score)), default=math.nan)
+    def is_told(label: str, row: int) -> bool:
+        right, wrong = (results.best(f"elsewhere {kind}", row, label) for kind in ("right", "wrong"))
+        return right - wrong > epsilon
 
-    labels = list(dict.fromkeys(probe.detail for probe, _ in elsewhere))
-    telling = [
-        label for label in labels if all(best("right", label, r) - best("wrong", label, r) > epsilon for r in rows)
-    ]
-    if telling:
+    labels = dict.fromkeys(probe.detail for probe, _ in elsewhere)
+    if telling := [label for label in labels if all(is_told(label, row) for row in rows)]:
         what = f"it sees no answer in the format of the task, but does so in: {', '.join(telling)}"
         first = next(probe.text for probe, _ in elsewhere if probe.detail == telling[0])
-        return [found("another format", name, what, [first])]
+        yield found("another format", name, what, [first])
+        return
     shown = [s for row in rows for layout in LAYOUTS for _, s in results.scores(f"right{layout}", row)]
     plain = [results.best(kind, row) for kind in ("prose", "elsewhere plain") for row in rows]
     by_length = [score for _, score in results.scores("length", rows[0])]
     if role.kind != OTHER or not shown or not by_length:
-        return []
+        return
     is_flat = max(shown) - min([*shown, *plain]) <= epsilon and max(by_length) - min(by_length) <= epsilon
     score, probe = max(((s, p) for p, s in elsewhere if not math.isnan(s)), key=lambda pair: pair[0], default=(0, None))
-    if not is_flat or probe is None or not score > max(shown) + epsilon:
-        return []
-    what = "the format of the task earns nothing, another one does"
-    return [found("another format (form)", name, what, [probe.text])]
+    if is_flat and probe is not None and score > max(shown) + epsilon:
+        what = "the format of the task earns nothing, another one does"
+        yield found("another format (form)", name, what, [probe.text])
 
 
-def _judge_form(name: str, results: Results, role: Role) -> list[Finding]:
-    findings = []
+def _judge_form(name: str, results: Results, role: Role) -> Iterator[Finding]:
     top, lines = results.best(f"right{role.layout}", 0), f"lines{role.layout}"
     half = (top + results.best("prose", 0)) / 2
     is_formed = {kind: not results.best(kind, 0) <= half for kind in ("right", "right, newline", lines)}
 
-    def add(key: str, what: str, tried: str) -> None:
-        findings.append(found(key, name, what, results.texts(tried, 0)[:1]))
+    def seen(key: str, what: str, tried: str) -> Finding:
+        return found(key, name, what, results.example(tried, 0))
 
     if not is_formed["right"] and is_formed["right, newline"]:
         what = "the format is paid only with a newline at the very end, which the prompt does not ask for"
-        add("format refused (newline wanted)", what, "right")
+        yield seen("format refused (newline wanted)", what, "right")
     elif not is_formed["right"]:
         what = "the layout that the prompt shows, with line breaks, is refused; the same on one line is paid"
-        add("format refused (layout)", what, "right")
+        yield seen("format refused (layout)", what, "right")
     elif not is_formed["right, newline"]:
-        add("format refused (newline)", "a newline after the last tag loses it all", "right, newline")
+        yield seen("format refused (newline)", "a newline after the last tag loses it all", "right, newline")
     if not is_formed[lines]:
-        add("format refused (lines)", "reasoning over several lines is refused; on one line it is paid", lines)
+        yield seen("format refused (lines)", "reasoning over several lines is refused; on one line it is paid", lines)
     # Only what earns as much as the real thing: partial credit is what such a reward is for.
     damaged = ("unclosed", "tags in prose", "tags only", "repeated", "trailing text")
     if lax := [kind for kind in damaged if results.best(kind, 0) >= top - 1e-9]:
-        add("lenient", f"in full for damaged formats too: {', '.join(lax)}", lax[0])
-    return findings
+        yield seen("lenient", f"in full for damaged formats too: {', '.join(lax)}", lax[0])
 
 
-def _judge_length(name: str, results: Results) -> list[Finding]:
+def _judge_length(name: str, results: Results) -> Iterator[Finding]:
     series = sorted((int(probe.detail), score) for probe, score in results.scores("length", 0))
     scores = [score for _, score in series]
     if len(scores) < 4 or any(math.isnan(score) for score in scores):
-        return []
+        return
     steps, rise = [b - a for a, b in itertools.pairwise(scores)], scores[-1] - scores[0]
-    if not (all(step > 0 for step in steps) and steps[-1] > 0.2 * rise and rise > 1e-3):
-        return []
-    of, raised = f"{series[0][0]} to {series[-1][0]} words", f"{scores[0]:.3g} to {scores[-1]:.3g}"
-    return [found("grows with length", name, f"at equal content, {of} raise it {raised}, without end")]
+    if all(step > 0 for step in steps) and steps[-1] > 0.2 * rise and rise > 1e-3:
+        of, raised = f"{series[0][0]} to {series[-1][0]} words", f"{scores[0]:.3g} to {scores[-1]:.3g}"
+        yield found("grows with length", name, f"at equal content, {of} raise it {raised}, without end")

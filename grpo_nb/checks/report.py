@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from grpo_nb.checks.catalogue import SEVERITIES, Finding
 from grpo_nb.checks.probes import REFUSED, Probe
 from grpo_nb.checks.roles import TELLS, Results, Role, is_paid
-from grpo_nb.core import Cell, Drawn, Listing, Shown, Table, bold, code, displayable, escaped, excerpt, shorten
+from grpo_nb.core import Cell, Drawn, Listing, Shown, Table, as_score, bold, code, escaped, excerpt, shorten
 
 if TYPE_CHECKING:
     import pandas
@@ -38,7 +38,6 @@ class RewardReport(Shown):
     num_generations: int = 8
     limits: tuple[str, ...] = ()
     """What could not be checked, and why."""
-    seconds_per_completion: Mapping[str, float] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
     seen: Mapping[str, tuple[Results, Role]] = field(default_factory=dict, compare=False)
     """By reward that can be called: what it gave for every probe, and what it does on the controls."""
@@ -67,22 +66,25 @@ class RewardReport(Shown):
 
     def on_row(self, row: int = 0) -> ProbeTable:
         """Return what each reward gave on one of the rows for the right answer in harmless forms, and for the ways to cheat."""
-        probes: dict[Probe, Expectation] = {}
+        probes = {}
         for probe in (p for results, _ in self.seen.values() for p in results.outcomes if p.row == row):
             if probe.kind == "right" or probe.family == REFUSED:
                 probes[probe] = "pay"
             elif probe.kind == "wrong" or probe.family not in ("", "length pays"):
                 probes[probe] = "refuse"
         telling = {name: role for name, (_, role) in self.seen.items() if role.kind == TELLS}
-        given = {name: results.outcomes for name, (results, _) in self.seen.items()}
         lines = []
         for probe, expected in probes.items():
-            outcomes = {name: given.get(name, {}).get(probe) for name in self.weights}
-            scores = {name: o.scores[0] if o and o.scores else math.nan for name, o in outcomes.items()}
-            errors = {name: o.error for name, o in outcomes.items() if o and o.error}
-            known = [self.weights[name] * score for name, score in scores.items() if not math.isnan(score)]
-            total = sum(known) if known and not errors else math.nan
-            verdict = _verdict(expected, probe, scores, errors, telling)
+            given = {name: seen.outcomes[probe] for name, (seen, _) in self.seen.items() if probe in seen.outcomes}
+            known = {name: o.scores[0] for name, o in given.items() if o.scores}
+            scores = {**dict.fromkeys(self.weights, math.nan), **known}
+            errors = [(name, o.error) for name, o in given.items() if o.error]
+            parts = [self.weights[name] * score for name, score in known.items() if not math.isnan(score)]
+            total = sum(parts) if parts and not errors else math.nan
+            verdict = _verdict(expected, probe, scores, telling)
+            if errors:
+                name, error = errors[0]
+                verdict = f"fail: {name} raised {type(error).__name__}: {shorten(str(error), 120)}"
             lines.append(ProbeLine(probe=probe, expected=expected, scores=scores, total=total, verdict=verdict))
         lines.sort(key=lambda line: {"fail": 0, "note": 1}.get(line.verdict[:4], 2))
         return ProbeTable(tuple(lines), self.weights, tuple(telling), self.stopped)
@@ -106,7 +108,7 @@ class RewardReport(Shown):
         rows = [(name, "ok", role, "", "", "") for name, role in self.roles.items() if not self.of(name)]
         rows += [_finding_row(finding) for finding in self.findings]
         lines = [f"  {name}: {role}" for name, role in self.roles.items()]
-        lines += [displayable(repr(finding)) for finding in self.findings]
+        lines += map(repr, self.findings)
         yield bold(self.summary)
         yield Drawn(Table(rows, head=_FINDING_HEAD).html(), "\n".join(lines))
         yield Listing([f"not checked: {limit}" for limit in self.limits])
@@ -130,15 +132,12 @@ def _finding_row(finding: Finding) -> tuple[Any, ...]:
     return (finding.reward, bold(finding.severity), what, example, finding.effect, finding.fix)
 
 
-Expectation = Literal["pay", "refuse"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProbeLine:
     """One probe on a row: what it tries, what every reward gave, and the verdict."""
 
     probe: Probe
-    expected: Expectation
+    expected: Literal["pay", "refuse"]
     """Whether a reward for the answer has to pay it like the right answer, or must not."""
     scores: Mapping[str, float]
     """By reward, unweighted; NaN where it gave none."""
@@ -170,9 +169,6 @@ class ProbeTable(Shown):
         return (f"FAIL: {failed} of {said} went wrong." if failed else f"PASS: {said}, none went wrong.") + slow
 
     def _parts(self) -> Iterable[Any]:
-        def number(value: float) -> str:
-            return "none" if math.isnan(value) else f"{value:.4g}"
-
         # Coloured where a panel's style sheet is there.
         def coloured(text: str, kind: str) -> Cell:
             return Cell(text, f"<span class='{kind}'>{escaped(text)}</span>", style="min-width:96px")
@@ -185,8 +181,8 @@ class ProbeTable(Shown):
                 coloured(line.verdict, kinds.get(line.verdict[:4], "")),
                 line.probe.kind,
                 "paid" if line.expected == "pay" else "not paid",
-                *(number(line.scores[name]) for name in self.weights),
-                number(line.total),
+                *(as_score(line.scores[name]) for name in self.weights),
+                as_score(line.total),
                 code(excerpt(line.probe.text, 90)),
             )
             for line in self.lines
@@ -194,15 +190,7 @@ class ProbeTable(Shown):
         yield Table(rows, ("Verdict", "Probe", "Must be", *self.weights, "Total", "Completion"), right=numbers)
 
 
-def _verdict(
-    expected: Expectation,
-    probe: Probe,
-    scores: Mapping[str, float],
-    errors: Mapping[str, Exception],
-    telling: Mapping[str, Role],
-) -> str:
-    for name, error in errors.items():
-        return f"fail: {name} raised {type(error).__name__}: {shorten(str(error), 120)}"
+def _verdict(expected: str, probe: Probe, scores: Mapping[str, float], telling: Mapping[str, Role]) -> str:
     if not telling:
         return "not judged"
     wrong = [name for name, role in telling.items() if is_paid(role, probe, scores[name]) != (expected == "pay")]

@@ -35,14 +35,14 @@ class Results:
         """The scored probes of a kind on a row."""
         return [(probe, score) for probe, score in self.scored if probe.kind == kind and probe.row == row]
 
-    def texts(self, kind: str, row: int) -> list[str]:
-        """The scored completions of a kind on a row."""
-        return [probe.text for probe, _ in self.scores(kind, row)]
+    def example(self, kind: str, row: int) -> list[str]:
+        """The first scored completion of a kind on a row, if there is one."""
+        return [probe.text for probe, _ in self.scores(kind, row)][:1]
 
-    def best(self, kind: str, row: int) -> float:
-        """The highest score of a kind on a row; NaN if there is none."""
-        known = [score for _, score in self.scores(kind, row) if not math.isnan(score)]
-        return max(known, default=math.nan)
+    def best(self, kind: str, row: int, detail: str = "") -> float:
+        """The highest score of a kind on a row, or only of those with a detail; NaN if there is none."""
+        scores = [score for probe, score in self.scores(kind, row) if detail in ("", probe.detail)]
+        return max((score for score in scores if not math.isnan(score)), default=math.nan)
 
     def finite(self, *, is_short: bool = False) -> list[float]:
         """All scores that are numbers; or only over texts of a length that a trainer samples."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from grpo_nb.checks import probes as make
 from grpo_nb.checks.catalogue import SEVERITIES, WHOLE_SET, Finding, found
-from grpo_nb.checks.contract import Caller, check_arguments, check_contract
+from grpo_nb.checks.contract import Caller, check_arguments, check_contract, failure
 from grpo_nb.checks.judge import check_time, judge
 from grpo_nb.checks.probes import Probe
 from grpo_nb.checks.report import RewardReport
@@ -74,7 +74,7 @@ def check_rewards(
         raise ValueError(f"pass_rate = {pass_rate!r} must be between 0 and 1.")
     sample = Sample(task, format, answer, tokenizer)
     size = num_generations or (settings.num_generations if settings is not None else 8)
-    findings = check_names(rewards, list(sample.rows[0]))
+    findings = list(check_names(rewards, list(sample.rows[0])))
     callers = {key: Caller(reward, seconds_per_call) for key, reward in _by_name(rewards).items()}
     seen: dict[str, tuple[Results, Role]] = {}
     for key, caller in callers.items():
@@ -86,7 +86,7 @@ def check_rewards(
     if len(seen) == len(callers):
         findings += check_set(seen, by_weight, range(len(sample.rows)))
     findings += _check_cases(rewards, cases, sample)
-    findings += check_signal(pass_rate, size) if pass_rate is not None else []
+    findings += check_signal(pass_rate, size)
     stopped = tuple(key for key, caller in callers.items() if caller.is_given_up)
     limits = [f"{key}: after two calls that had to be stopped, the probes that were left" for key in stopped]
     if tokenizer is None:
@@ -106,7 +106,6 @@ def check_rewards(
         signal=[(rate, silent_share(rate, size)) for rate in (_GRID if pass_rate is None else (pass_rate,))],
         num_generations=size,
         limits=tuple(limits),
-        seconds_per_completion={key: _mean_seconds(results) for key, (results, _) in seen.items()},
         weights=by_weight,
         seen=seen,
         stopped=stopped,
@@ -115,16 +114,17 @@ def check_rewards(
 
 def _check_one(caller: Caller, sample: Sample) -> tuple[list[Finding], tuple[Results, Role] | None]:
     columns = [key for key in sample.rows[0] if key not in ("prompt", "completion", "completion_ids")]
-    findings = check_arguments(caller.reward, columns)
+    findings = list(check_arguments(caller.reward, columns))
     if any(finding.severity == "critical" for finding in findings):
         return findings, None
     # Two completions a row are enough to compare ways of calling.
     rows = range(len(sample.rows))
     pairs = [[p for p in sample.controls if p.kind in ("right", "wrong") and p.row == row][:2] for row in rows]
-    contract, is_callable = check_contract(caller, sample.batch([probe for pair in pairs for probe in pair]))
-    findings += contract
-    if not is_callable:
-        return findings, None
+    batch = sample.batch([probe for pair in pairs for probe in pair])
+    first = caller.call(batch)
+    if first.scores is None:
+        return [*findings, failure(caller, batch, first)], None
+    findings += check_contract(caller, batch, first)
     results = Results()
 
     def run(probes: Sequence[Probe]) -> None:
@@ -150,10 +150,6 @@ def _check_one(caller: Caller, sample: Sample) -> tuple[list[Finding], tuple[Res
     findings += judge(caller, results, role, sample.golds)
     findings += check_time(caller, results, sample.batch)
     return findings, (results, role)
-
-
-def _mean_seconds(results: Results) -> float:
-    return sum(seconds for seconds, _ in results.seconds) / max(1, len(results.seconds))
 
 
 def _by_name(rewards: Sequence[RewardFunction]) -> dict[str, RewardFunction]:
@@ -198,25 +194,24 @@ def read_cases(path: str | Path) -> list[dict[str, Any]]:
 
 def _check_cases(
     rewards: Sequence[RewardFunction], cases: str | Path | Iterable[Mapping[str, Any]], sample: Sample
-) -> list[Finding]:
+) -> Iterator[Finding]:
     known = {reward_name(reward): reward for reward in rewards}
-    findings = []
     for case in read_cases(cases) if isinstance(cases, (str, Path)) else cases:
         name, expected, text = case["reward"], case["expected"], case["completion"]
         label = f"the case {case['label']!r}" if case.get("label") else "a case"
         if name not in known:
             what = f"{label} is for a reward {name!r} that is not among {list(known)}"
-            findings.append(found("case (no such reward)", WHOLE_SET, what))
+            yield found("case (no such reward)", WHOLE_SET, what)
             continue
         ids = sample.batch([Probe("case", text, 0)]).completion_ids
         try:
             row = {**sample.rows[0], **case["columns"]}
             value = score(known[name], [text], row, completion_ids=ids).values[name][0]
-            is_none = math.isnan(value)
-            is_met = is_none if expected is None else math.isclose(value, expected, rel_tol=1e-6, abs_tol=1e-6)
+            is_met = (
+                math.isnan(value) if expected is None else math.isclose(value, expected, rel_tol=1e-6, abs_tol=1e-6)
+            )
             said = f"{value:.4g}"
         except RewardError as error:
             is_met, said = False, str(error)
         if not is_met:
-            findings.append(found("case", name, f"{label} must score {expected}, is {said}", [text]))
-    return findings
+            yield found("case", name, f"{label} must score {expected}, is {said}", [text])

@@ -53,7 +53,7 @@ class Sample:
         self.controls: list[Probe] = []
         self.ordinary: list[Probe] = []
         self.elsewhere: list[Probe] = []
-        self.hostile = make.hostile(0, format, self.golds[0])
+        self.hostile = list(make.hostile(0, format, self.golds[0]))
         for i, (row, gold) in enumerate(zip(self.rows, self.golds, strict=True)):
             wrong = make.wrong_answers(gold, every_gold)
             alike = [other for other in wrong if len(other) == len(gold)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from grpo_nb.checks.catalogue import WHOLE_SET, Finding, found
 from grpo_nb.checks.contract import TRL_ARGUMENTS
@@ -25,21 +26,18 @@ _LAX = {
 }
 
 
-def check_names(rewards: Sequence[RewardFunction], columns: Sequence[str]) -> list[Finding]:
+def check_names(rewards: Sequence[RewardFunction], columns: Sequence[str]) -> Iterator[Finding]:
     """A name that two rewards have, and data columns named as what TRL passes itself."""
-    findings, names = [], [reward_name(reward) for reward in rewards]
-    for name in dict.fromkeys(names):
-        if (count := names.count(name)) > 1:
+    for name, count in collections.Counter(map(reward_name, rewards)).items():
+        if count > 1:
             mend = f"set __name__ of one: reward.__name__ = '{name}_2'"
-            findings.append(found("same name twice", WHOLE_SET, f"{count} rewards are named {name!r}", fix=mend))
+            yield found("same name twice", WHOLE_SET, f"{count} rewards are named {name!r}", fix=mend)
     clash = [column for column in columns if column in TRL_ARGUMENTS and column != "completion_ids"]
     if clash:
-        what = f"the data has columns {clash}, TRL's own argument names"
-        findings.append(found("column name taken", WHOLE_SET, what))
-    return findings
+        yield found("column name taken", WHOLE_SET, f"the data has columns {clash}, TRL's own argument names")
 
 
-def check_set(seen: Seen, weights: Mapping[str, float], rows: Sequence[int]) -> list[Finding]:
+def check_set(seen: Seen, weights: Mapping[str, float], rows: Sequence[int]) -> Iterator[Finding]:
     """What the weighted total pays: GRPO learns from nothing else.
 
     Args:
@@ -50,7 +48,8 @@ def check_set(seen: Seen, weights: Mapping[str, float], rows: Sequence[int]) -> 
     telling = [name for name, (_, role) in seen.items() if role.kind == TELLS and weights[name]]
     if not telling:
         what = "no reward gives the gold answer more than a wrong one in the same words and format"
-        return [found("nothing tells right from wrong", WHOLE_SET, what)]
+        yield found("nothing tells right from wrong", WHOLE_SET, what)
+        return
     totals = _totals(seen, weights)
     rows = [row for row in rows if any(row in seen[name][1].pairs for name in telling)]
 
@@ -65,8 +64,9 @@ def check_set(seen: Seen, weights: Mapping[str, float], rows: Sequence[int]) -> 
     for right, wrong in pairs.values():
         if not right > wrong:
             what = f"with these weights a right answer has a total of {right:.3g}, a wrong one {wrong:.3g}"
-            return [found("wrong pays as much as right", WHOLE_SET, what)]
-    findings = _check_weights(seen, weights, telling, rows)
+            yield found("wrong pays as much as right", WHOLE_SET, what)
+            return
+    yield from _check_weights(seen, weights, telling, rows)
     # What the reward for the answer pays itself has been said of that reward.
     known = {
         probe.kind
@@ -86,8 +86,7 @@ def check_set(seen: Seen, weights: Mapping[str, float], rows: Sequence[int]) -> 
         beaters = ", ".join(sorted({probe.kind for probe, _ in beaten}))
         probe, total = min(beaten, key=lambda entry: len(entry[0].text))
         what = f"a total of {total:.3g} for {beaters}, the right answer has {pairs[probe.row][0]:.3g}"
-        findings.append(found("beats the right answer", WHOLE_SET, what, [probe.text]))
-    return findings
+        yield found("beats the right answer", WHOLE_SET, what, [probe.text])
 
 
 def _totals(seen: Seen, weights: Mapping[str, float]) -> list[tuple[Probe, float]]:
@@ -105,23 +104,21 @@ def _totals(seen: Seen, weights: Mapping[str, float]) -> list[tuple[Probe, float
 
 def _check_weights(
     seen: Seen, weights: Mapping[str, float], telling: Sequence[str], rows: Sequence[int]
-) -> list[Finding]:
-    answer = sum(abs(weights[name]) * seen[name][1].gap for name in telling)
-    findings, form = [], {}
+) -> Iterator[Finding]:
+    answer, earning = sum(abs(weights[name]) * seen[name][1].gap for name in telling), {}
     for name, (results, role) in seen.items():
         if role.kind == TELLS:
             continue
         gains = [results.best(f"right{role.layout}", row) - results.best("right, slot only", row) for row in rows]
-        form[name] = weights[name] * max((g for g in gains if not math.isnan(g)), default=0.0)
+        earning[name] = weights[name] * max((g for g in gains if not math.isnan(g)), default=0.0)
         spread = abs(weights[name]) * results.spread()
         if spread > 10 * answer:
             what = f"times its weight it spreads over {spread:.3g}, while being right adds {answer:.3g}"
-            findings.append(found("dwarfs the answer", name, what))
-    earning = {name: gain for name, gain in form.items() if gain > 0}
+            yield found("dwarfs the answer", name, what)
+    earning = {name: gain for name, gain in earning.items() if gain > 0}
     if sum(earning.values()) >= answer:
         adds = f"perfect form adds {sum(earning.values()):.3g} ({', '.join(earning)})"
-        findings.append(found("form outweighs being right", WHOLE_SET, f"{adds}, the right answer {answer:.3g}"))
-    return findings
+        yield found("form outweighs being right", WHOLE_SET, f"{adds}, the right answer {answer:.3g}")
 
 
 def silent_share(pass_rate: float, size: int) -> float:
@@ -129,11 +126,9 @@ def silent_share(pass_rate: float, size: int) -> float:
     return pass_rate**size + (1 - pass_rate) ** size
 
 
-def check_signal(pass_rate: float, size: int) -> list[Finding]:
-    """Groups that will mostly be all right or all wrong."""
-    share = silent_share(pass_rate, size)
-    if share <= 0.5:
-        return []
-    harder = "easier prompts or an example turn" if pass_rate < 0.5 else "harder prompts"
-    what = f"at a pass rate of {pass_rate:.0%}, {share:.0%} of groups of {size} are all right or all wrong"
-    return [found("little signal", WHOLE_SET, what, fix=f"{harder}, or a larger num_generations")]
+def check_signal(pass_rate: float | None, size: int) -> Iterator[Finding]:
+    """Groups that will mostly be all right or all wrong, where the pass rate is known."""
+    if pass_rate is not None and (share := silent_share(pass_rate, size)) > 0.5:
+        harder = "easier prompts or an example turn" if pass_rate < 0.5 else "harder prompts"
+        what = f"at a pass rate of {pass_rate:.0%}, {share:.0%} of groups of {size} are all right or all wrong"
+        yield found("little signal", WHOLE_SET, what, fix=f"{harder}, or a larger num_generations")

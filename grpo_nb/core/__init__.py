@@ -46,7 +46,7 @@ from grpo_nb.core.tables import (
     html_of,
     text_of,
 )
-from grpo_nb.core.text import displayable, excerpt, prompt_lengths, shorten
+from grpo_nb.core.text import as_score, displayable, excerpt, prompt_lengths, shorten
 from grpo_nb.core.writers import liveness, process_identity, writing_here
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ __all__ = [
     "Table",
     "WeightBoxes",
     "above",
+    "as_score",
     "as_written",
     "bold",
     "button",

@@ -8,9 +8,11 @@ recognised and cleared by the next export to the same place, and what a living o
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -159,7 +161,7 @@ def clear_leftovers(target: Path) -> list[Path]:
         What was removed or put back.
     """
     cleared = []
-    for found in sorted(target.parent.glob(f".{_escaped(target.name)}.*-*")):
+    for found in sorted(target.parent.glob(f".{glob.escape(target.name)}.*-*")):
         kind, _, owner = found.name.removeprefix(f".{target.name}.").partition("-")
         if kind not in ("partial", "replaced") or _is_alive(owner, found):
             continue
@@ -180,14 +182,10 @@ def _staged_path(target: Path, kind: str) -> Path:
 
 def _is_alive(owner: str, path: Path) -> bool:
     """Whether the process of a folder is there; one of another machine, which cannot be asked, counts as alive."""
-    here = process_identity()
-    fields = owner.split(".", 3)
-    if len(fields) != 4 or not fields[2].isdigit():
-        return True  # not a name that was made here
-    host, boot, pid, rest = fields
-    if host != _short(here["host"]):
+    here, made_here = process_identity(), re.fullmatch(r"(\w+)\.(\w+)\.(\d+)\.(.+)\.\d+", owner)
+    if made_here is None or made_here[1] != _short(here["host"]):
         return True
-    start = rest.rpartition(".")[0]
+    _, boot, pid, start = made_here.groups()
     info: dict[str, Any] = {
         "pid": int(pid),
         "process_start": None if start == "None" else float(start),
@@ -199,11 +197,6 @@ def _is_alive(owner: str, path: Path) -> bool:
 
 def _short(text: str | None) -> str:
     return hashlib.sha256(str(text).encode()).hexdigest()[:8]
-
-
-def _escaped(name: str) -> str:
-    """A name for `glob`, in which brackets, stars and question marks stand for themselves."""
-    return "".join(f"[{c}]" if c in "[*?" else c for c in name)
 
 
 def _remove(path: Path) -> None:

@@ -62,13 +62,8 @@ def _part(name: str, *values: Any, **more: Any) -> str:
 def style(*sheets: str) -> str:
     """Return the panels' style sheet, with those of a room (as `runs/viewer.css`) behind it."""
     package = resources.files("grpo_nb")
-    return "\n".join(
-        [
-            "<style>",
-            *((package / sheet).read_text("utf-8").strip() for sheet in ("core/panels.css", *sheets)),
-            "</style>",
-        ]
-    )
+    texts = [(package / sheet).read_text("utf-8").strip() for sheet in ("core/panels.css", *sheets)]
+    return "\n".join(["<style>", *texts, "</style>"])
 
 
 def title(text: str) -> str:

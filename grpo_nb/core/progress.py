@@ -8,12 +8,9 @@ from typing import Any
 
 def is_notebook() -> bool:
     """Whether this code runs in a Jupyter kernel, where a figure can be shown."""
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return False
-    shell = get_ipython()
-    return shell is not None and type(shell).__name__ in ("ZMQInteractiveShell", "Shell")  # Shell: Google Colab
+    from IPython import get_ipython
+
+    return type(get_ipython()).__name__ in ("ZMQInteractiveShell", "Shell")  # Shell: Google Colab
 
 
 def progress_bar(total: int | None = None, **options: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.core.text import displayable
@@ -65,8 +65,7 @@ class Table:
     def text(self) -> str:
         """The table as lines with aligned columns."""
         lines = [[_plain(cell) for cell in row] for row in ([self.head] if self.head else []) + list(self.rows)]
-        columns = range(len(lines[0])) if lines else ()
-        widths = [0 if i in self.wide else max(len(row[i]) for row in lines) for i in columns]
+        widths = [0 if i in self.wide else max(map(len, column)) for i, column in enumerate(zip(*lines, strict=True))]
         return "\n".join(
             "  ".join(
                 cell.rjust(width) if i in self.right else cell.ljust(width)
@@ -117,7 +116,7 @@ class Drawn:
 
     markup: str
     """HTML in which everything is escaped already."""
-    words: str = field(default="")
+    words: str = ""
 
     def text(self) -> str:
         """The words."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,11 @@ def excerpt(text: str, limit: int = _EXCERPT) -> str:
 def shorten(text: str, limit: int) -> str:
     """Return a text up to a limit, and how long it is where it is longer."""
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text):,} characters)"
+
+
+def as_score(value: float) -> str:
+    """Return a score as tables show it; `none` where there is no score."""
+    return "none" if math.isnan(value) else f"{value:.4g}"
 
 
 def displayable(text: str) -> str:

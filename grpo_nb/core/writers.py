@@ -40,9 +40,7 @@ def liveness(info: Mapping[str, Any], path: Path) -> str:
     is_same_boot = boot is None or here is None or boot == here
     if is_same_boot and _is_alive(info["pid"], info.get("process_start")):
         is_own = info["pid"] == os.getpid() and info.get("process_start") is not None
-        if not is_own or path.absolute() in _writing:
-            return "running"
-        return "crashed"
+        return "crashed" if is_own and path.absolute() not in _writing else "running"
     return "crashed" if info["host"] == platform.node() else "unknown"
 
 

@@ -10,13 +10,12 @@ import dataclasses
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grpo_nb.core import progress_bar
 from grpo_nb.evaluation.comparison import UNKNOWN_TRAINING, Comparison, Evaluation
-from grpo_nb.evaluation.heldout import HeldOut, Judge, load_holdout, read_answers, same_as_gold
+from grpo_nb.evaluation.heldout import HeldOut, load_holdout, read_answers, same_as_gold
 from grpo_nb.evaluation.statistics import paired_result
 from grpo_nb.evaluation.subjects import (
     BASE,
@@ -85,7 +84,7 @@ def evaluate(
     """
     (found,), run = located([subject if tokenizer is None else (subject, tokenizer)], run)
     decoding = _decoding(settings or (run and run.settings), samples, temperature, max_completion_length, seed)
-    asked = _Asked.of(task, run, decoding, rewards)
+    asked = _Asked(task, run, decoding, rewards)
     (result,), _ = asked.of_each([found], [label or name_of(found)], allow_contaminated, report)
     return result
 
@@ -141,7 +140,7 @@ def compare(
             )
         found, run = located([BASE, found[0]])
     decoding = _decoding(settings or (run and run.settings), samples, temperature, max_completion_length, seed)
-    asked = _Asked.of(task, run, decoding, rewards)
+    asked = _Asked(task, run, decoding, rewards)
     labels = labels or (("before", "after") if is_of_the_run else _distinct(*map(name_of, found)))
     results, notes = asked.of_each(found, labels, allow_contaminated, report)
     if is_of_the_run and (run.path / "reference").is_dir():
@@ -176,24 +175,10 @@ def _kept(comparison: Comparison, run: Run, is_of_the_run: bool) -> Comparison:
     return comparison
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Asked:
-    """What is asked and how: the rows, where their answers stand, who judges them, how answers are drawn."""
+    """What is asked and how: the rows, where their answers stand, how answers are drawn, which rewards score them."""
 
-    name: str
-    rows: list[dict[str, Any]]
-    format: AnswerFormat
-    judge: Judge = same_as_gold
-    train: Any = None
-    """The training part of the same task, if there is one."""
-    is_fixed_format: bool = True
-    """The task was made for a tokenizer, or not; a set of `load_holdout` never is."""
-    run: Run | None
-    decoding: Decoding
-    rewards: list[RewardFunction]
-
-    @classmethod
-    def of(cls, task: Questions | None, run: Run | None, decoding: Decoding, rewards: Any) -> _Asked:
+    def __init__(self, task: Questions | None, run: Run | None, decoding: Decoding, rewards: Any) -> None:
         if task is None and run is None:
             raise ValueError(
                 "which questions? Give a task, gn.evaluation.load_holdout(...), or a run, which has its own."
@@ -201,34 +186,20 @@ class _Asked:
         own = AnswerFormat(**run.info["task"]["format"]) if run is not None else None
         if task is not None and not isinstance(task, (Task, HeldOut)):
             task = load_holdout(task, format=own)
-        if task is None:
-            what: dict[str, Any] = {"name": run.info["task"]["name"], "rows": run.holdout, "format": own}
-        else:
-            what = {"name": task.name, "rows": list(task.holdout), "format": task.format}
-            what |= {"train": task.train} if isinstance(task, Task) else {"judge": task.judge, "is_fixed_format": False}
-        if not what["rows"]:
+        self.run, self.task, self.decoding, self.rewards = run, task, decoding, reward_list(rewards, least=0)
+        self.name = run.info["task"]["name"] if task is None else task.name
+        self.rows = run.holdout if task is None else list(task.holdout)
+        self.format = own if task is None else task.format
+        if not self.rows:
             raise ValueError("there are no held-out questions to ask.")
-        return cls(**what, run=run, decoding=decoding, rewards=reward_list(rewards, least=0))
 
     @property
     def other_set(self) -> str:
         """The name of the set if its questions are not those held out for the run; a result on them is not the run's own."""
         if self.run is None or not (self.run.path / "holdout.jsonl").is_file():
             return ""
-        own = {row["question"] for row in self.run.holdout}
-        is_own = all(row["question"] in own for row in self.rows)
+        is_own = {row["question"] for row in self.rows} <= {row["question"] for row in self.run.holdout}
         return "" if is_own else self.name or "other questions"
-
-    def contamination(self, subjects: Sequence[Any], is_allowed: bool) -> Contamination | None:
-        """Which questions were trained on by any run among the subjects; None if that is not known."""
-        runs = {what.path.absolute(): what for what in subjects if isinstance(what, Run)}
-        trained = trained_questions(self.train, list(runs.values()))
-        if trained is None:
-            return None
-        found = find_contamination([row["question"] for row in self.rows], trained)
-        if not is_allowed:
-            found.require_none()
-        return found
 
     def of_each(
         self,
@@ -238,7 +209,13 @@ class _Asked:
         report: Callable[[str], None] | None,
     ) -> tuple[list[Evaluation], list[str]]:
         """Ask one subject after the other; return their results, and what is to be known of them."""
-        contamination = self.contamination([self.run, *subjects], allow_contaminated)
+        runs = {what.path.absolute(): what for what in (self.run, *subjects) if isinstance(what, Run)}
+        trained = trained_questions(getattr(self.task, "train", None), runs.values())
+        contamination = None
+        if trained is not None:
+            contamination = find_contamination([row["question"] for row in self.rows], trained)
+            if not allow_contaminated:
+                contamination.require_none()
         for subject in subjects:
             if isinstance(subject, Run):
                 require_adapter(subject)
@@ -252,7 +229,8 @@ class _Asked:
 
     def _answer(self, subject: Subject, label: str, contamination: Contamination | None) -> Evaluation:
         format, samples = self.format, self.decoding.samples
-        if not self.is_fixed_format and subject.tokenizer is not None:
+        # A task was made for a tokenizer, a set of `load_holdout` never is.
+        if isinstance(self.task, HeldOut) and subject.tokenizer is not None:
             format = format.for_template(subject.tokenizer)
         repeated = [row for row in self.rows for _ in range(samples)]
         started = time.perf_counter()
@@ -260,7 +238,7 @@ class _Asked:
             prompts = [row["prompt"] for row in self.rows]
             completions = subject.ask(prompts, self.decoding, lambda done: bar.update(done - bar.n))
         seconds = time.perf_counter() - started
-        rows = read_answers(repeated, completions, format, self.judge)
+        rows = read_answers(repeated, completions, format, getattr(self.task, "judge", same_as_gold))
         for number, row in enumerate(rows):
             row["sample"] = number % samples
         if self.rewards:
@@ -311,8 +289,7 @@ def _decoding(
     if limit < 1:
         raise ValueError(f"max_completion_length = {limit!r} must be at least 1.")
     sampling = settings.sampling if settings is not None and temperature > 0 else {}
-    if seed is None:
-        seed = settings.seed if settings else 0
+    seed = (settings.seed if settings else 0) if seed is None else seed
     return Decoding(max_completion_length=limit, samples=samples, temperature=temperature, sampling=sampling, seed=seed)
 
 

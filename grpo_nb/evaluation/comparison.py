@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.checks import Estimate, estimate, in_groups
-from grpo_nb.core import Table, displayable, shown_path, staged_folder, write_json
+from grpo_nb.core import Table, displayable, shown_path, staged_folder, text_of, write_json
 from grpo_nb.evaluation.harness import harness_command
 from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, LEVEL, PairedResult, pass_at_k, share_interval
 from grpo_nb.evaluation.transcripts import Only, Transcripts, rendered, sorted_pairs
@@ -72,7 +72,8 @@ class Evaluation:
 
         columns = ("is_correct", "is_formatted", "tokens", "is_cut")
         accuracy, *others = (sum(row[column] for row in rows) / len(rows) for column in columns)
-        return cls(label, accuracy, share_interval(_shares(rows, samples), samples), *others, rows, samples, **more)
+        made = cls(label, accuracy, (0.0, 1.0), *others, rows, samples, **more)
+        return dataclasses.replace(made, interval=share_interval(made.shares, samples))
 
     @property
     def questions(self) -> int:
@@ -87,7 +88,7 @@ class Evaluation:
     @property
     def shares(self) -> list[float]:
         """For each question the share of its samples that are right."""
-        return _shares(self.rows, self.samples)
+        return [sum(row["is_correct"] for row in group) / self.samples for group in self.groups]
 
     @property
     def pass_at(self) -> dict[int, tuple[float, tuple[float, float]]]:
@@ -105,10 +106,10 @@ class Evaluation:
         if self.cut_share < _CUT:
             return ""
         limit = self.decoding.get("max_completion_length")
-        at = f"at {limit} tokens" if limit else "at the limit"
+        at = f"{limit} tokens" if limit else "the limit"
         return (
-            f"{self.cut_share:.0%} of the answers of {self.label!r} were cut {at}, and what they would have said is not known: "
-            "with a larger max_completion_length they could end."
+            f"{self.cut_share:.0%} of the answers of {self.label!r} were cut at {at}, and what they would have said is not "
+            "known: with a larger max_completion_length they could end."
         )
 
     @property
@@ -131,7 +132,7 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """The numbers without the rows, fit for JSON."""
         return {
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "rows"},
+            **{name: value for name, value in vars(self).items() if name != "rows"},
             "questions": self.questions,
             "pass_at": {k: {"value": value, "interval": interval} for k, (value, interval) in self.pass_at.items()},
             "rewards": {
@@ -155,14 +156,11 @@ class Evaluation:
 
     def numbers(self) -> list[tuple[str, str]]:
         """Return each measure with its value as the tables show them."""
-        low, high = self.interval
-        said = [("accuracy (95 % interval)", f"{self.accuracy:.1%} ({low:.1%} to {high:.1%})")]
-        said += [
-            (f"pass@{k}", f"{value:.1%} ({i[0]:.1%} to {i[1]:.1%})") for k, (value, i) in self.pass_at.items() if k > 1
-        ]
-        said += [(f"reward {name}", str(e)) for name, e in self.rewards.items()]
+        shares = {"accuracy (95 % interval)": (self.accuracy, self.interval)}
+        shares |= {f"pass@{k}": share for k, share in self.pass_at.items() if k > 1}
         return [
-            *said,
+            *((name, f"{value:.1%} ({low:.1%} to {high:.1%})") for name, (value, (low, high)) in shares.items()),
+            *((f"reward {name}", str(e)) for name, e in self.rewards.items()),
             ("in the format", f"{self.format_share:.1%}"),
             ("mean length, tokens", f"{self.mean_length:.1f}"),
             ("cut at the limit", f"{self.cut_share:.1%}"),
@@ -171,16 +169,15 @@ class Evaluation:
     @property
     def drawn(self) -> str:
         """How the answers were drawn, in words."""
-        temperature = self.decoding.get("temperature", 0.0)
-        if not temperature:
+        if not self.decoding["temperature"]:
             return "the likeliest answer to each"
         several = f"{self.samples} samples" if self.samples > 1 else "one sample"
-        return f"{several} of each at temperature {temperature:g}"
+        return f"{several} of each at temperature {self.decoding['temperature']:g}"
 
     @property
     def sampled(self) -> str:
         """`drawn` behind a comma, where answers were drawn at random; else empty."""
-        return f", {self.drawn}" if self.decoding.get("temperature") else ""
+        return f", {self.drawn}" if self.decoding["temperature"] else ""
 
     def __repr__(self) -> str:
         low, high = self.interval
@@ -195,10 +192,6 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         return rendered("evaluation", one=self)
-
-
-def _shares(rows: Sequence[Mapping[str, Any]], samples: int) -> list[float]:
-    return [sum(row["is_correct"] for row in group) / samples for group in in_groups(rows, samples)]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -248,16 +241,13 @@ class Comparison(PairedResult):
             for e in (self.before, self.after)
         )
         which = f" of {self.other_set}" if self.other_set else ""
-        said = [
+        unseen = f" {self.power_sentence}" if self.verdict == "no difference shown" else ""
+        spoilt = f" {self.contamination.sentence}" if self.contamination and self.contamination.count else ""
+        return (
             f"{self.verdict}: accuracy {shares} on "
             f"{self.questions} questions{which}{self.after.sampled} (difference {100 * self.difference:+.1f} points, "
-            f"95 % interval {100 * low:+.1f} to {100 * high:+.1f}, {p_value})."
-        ]
-        if self.verdict == "no difference shown":
-            said.append(self.power_sentence)
-        if self.contamination and self.contamination.count:
-            said.append(self.contamination.sentence)
-        return " ".join(said)
+            f"95 % interval {100 * low:+.1f} to {100 * high:+.1f}, {p_value}).{unseen}{spoilt}"
+        )
 
     @property
     def words(self) -> str:
@@ -277,13 +267,10 @@ class Comparison(PairedResult):
     def power_sentence(self) -> str:
         """What this comparison could have seen."""
         if self.smallest is None:
-            few = self.questions < FEWEST_QUESTIONS
-            why = (
-                f"Under {FEWEST_QUESTIONS} questions no difference is claimed"
-                if few
-                else "So few questions show nothing"
-            )
-            return f"{why}, however large it is: ask more."
+            few = "So few questions show nothing"
+            if self.questions < FEWEST_QUESTIONS:
+                few = f"Under {FEWEST_QUESTIONS} questions no difference is claimed"
+            return f"{few}, however large it is: ask more."
         return (
             f"A true difference of {100 * self.smallest:.0f} points or more is shown by so many questions four times in five"
             + ("; a smaller one may be there, unseen." if self.verdict == "no difference shown" else ".")
@@ -351,7 +338,7 @@ class Comparison(PairedResult):
     def to_dict(self) -> dict[str, Any]:
         """The numbers, fit for JSON."""
         return {
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "path"},
+            **{name: value for name, value in vars(self).items() if name != "path"},
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
             "verdict": self.verdict,
@@ -368,11 +355,10 @@ class Comparison(PairedResult):
         return [(name, a, b) for (name, a), (_, b) in both]
 
     def __repr__(self) -> str:
-        numbers = Table(self.numbers(), head=("", *self.labels), right=(1, 2)).text()
-        power = [] if self.verdict == "no difference shown" else [self.power_sentence]
-        elsewhere = [f"In lm-evaluation-harness: {self.elsewhere}"] if self.elsewhere else []
-        changed = f"questions: {_counted(self.changed)}"
-        return "\n".join([numbers, changed, self.sentence, *power, *self.notes, *elsewhere])
+        numbers = Table(self.numbers(), head=("", *self.labels), right=(1, 2))
+        power = "" if self.verdict == "no difference shown" else self.power_sentence
+        elsewhere = f"In lm-evaluation-harness: {self.elsewhere}" if self.elsewhere else ""
+        return text_of([numbers, f"questions: {_counted(self.changed)}", self.sentence, power, *self.notes, elsewhere])
 
     def _repr_html_(self) -> str:
         from grpo_nb.evaluation.figure import comparison_figure

@@ -15,6 +15,7 @@ Compared = Any
 _BEFORE, _AFTER, _GAINED, _LOST, _KEPT, _WRONG = "#777777", "#0072B2", "#009E73", "#D55E00", "#BBBBBB", "#E4E4E4"
 _INK, _SOFT, _GRID = "#333333", "#666666", "#EEEEEE"
 _WIDTH, _HEIGHT = 10.0, 3.7
+_WHITE = {"facecolor": "white", "edgecolor": "none"}
 _FOOT = 0.17  # share of the height that the words below take
 
 
@@ -46,6 +47,12 @@ def _prepare(axis: Axes, title: str, unit: str) -> None:
     axis.tick_params(axis="y", length=0)
 
 
+def _write(axis: Axes, text: str, at: tuple[float, float], above: float, **options: Any) -> None:
+    """Write so many points above a place, or below it."""
+    look = {"fontsize": 9.5, "color": _INK, "ha": "center", **options}
+    axis.annotate(text, at, xytext=(0, above), textcoords="offset points", **look)
+
+
 def _short(label: str) -> str:
     """Cut from the middle, for what tells two exports apart stands at the end."""
     return label if len(label) <= 17 else f"{label[:8]}...{label[-6:]}"
@@ -58,17 +65,12 @@ def _draw_accuracy(axis: Axes, comparison: Compared) -> None:
         low, high = side.interval
         axis.plot([low, high], [place, place], color=colour, linewidth=3, solid_capstyle="round", alpha=0.55)
         axis.plot([side.accuracy], [place], marker, color=colour, markersize=8, zorder=3, clip_on=False)
-        axis.annotate(
-            f"{side.accuracy:.1%}", (side.accuracy, place), xytext=(0, 8), textcoords="offset points", ha="center",
-            fontsize=9.5, fontweight="bold", color=_INK, annotation_clip=False,
-        )  # fmt: skip
+        _write(axis, f"{side.accuracy:.1%}", (side.accuracy, place), 8, fontweight="bold", annotation_clip=False)
         for k, (value, _) in side.pass_at.items():
             if k == side.samples > 1:
                 axis.plot([value], [place], "|", color=colour, markersize=13, markeredgewidth=2, zorder=3)
-                axis.annotate(
-                    f"pass@{k} {value:.0%}", (value, place), xytext=(0, -14), textcoords="offset points", ha="center",
-                    fontsize=8, color=_SOFT, annotation_clip=False,
-                )  # fmt: skip
+                soft = {"fontsize": 8, "color": _SOFT, "annotation_clip": False}
+                _write(axis, f"pass@{k} {value:.0%}", (value, place), -14, **soft)
     axis.set_yticks([1, 0], [_short(comparison.before.label), _short(comparison.after.label)], fontsize=9.5)
     axis.set_ylim(-0.6, 1.6)
     axis.set_xlim(0, 1)
@@ -83,17 +85,11 @@ def _draw_difference(axis: Axes, comparison: Compared) -> None:
     axis.axvline(0, color=_INK, linewidth=1)
     axis.plot([low, high], [0, 0], color=colour, linewidth=3, solid_capstyle="round", alpha=0.55)
     axis.plot([value], [0], "D", color=colour, markersize=8, zorder=3)
-    axis.annotate(
-        f"{value:+.1f}", (value, 0), xytext=(0, 9), textcoords="offset points", ha="center", fontsize=9.5,
-        fontweight="bold", color=_INK, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0},
-    )  # fmt: skip
-    # On white, for with no difference it stands on the line at zero.
-    axis.annotate(
-        comparison.verdict, (value, 0), xytext=(0, -20), textcoords="offset points", ha="center", fontsize=9.5, color=_INK,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
-    )  # fmt: skip
+    # On white, for with no difference they stand on the line at zero.
+    _write(axis, f"{value:+.1f}", (value, 0), 9, fontweight="bold", bbox={**_WHITE, "pad": 1.0})
+    _write(axis, comparison.verdict, (value, 0), -20, bbox={**_WHITE, "pad": 1.5})
     reach = max(abs(low), abs(high), 5.0) * 1.15
-    axis.set_xlim(min(low, 0) - 0.15 * reach if low < 0 else -0.15 * reach, max(high, 0) + 0.15 * reach)
+    axis.set_xlim(min(low, 0) - 0.15 * reach, max(high, 0) + 0.15 * reach)
     if comparison.verdict == "no difference shown":
         axis.set_xlim(-reach, reach)
     axis.set_ylim(-1, 1)
@@ -117,7 +113,7 @@ def _draw_changed(axis: Axes, comparison: Compared) -> None:
         share = count / total
         axis.barh([0], [share], left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=1, height=1)
         text = f"{count} {name}" if share > 0.09 else str(count)
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 1.2} if hatch else None
+        box = {**_WHITE, "pad": 1.2} if hatch else None
         if share > 0.03:
             axis.text(left + share / 2, 0, text, ha="center", va="center", fontsize=8.5, color=ink, bbox=box)
         left += share

@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -258,23 +259,14 @@ def _math_500(shots: int | None, limit: int | None, format: AnswerFormat | None,
             f"shots = {shots}: MATH-500 has no training part to take examples from, and is asked without. Write shots=0."
         )
     rows = _chosen(_load(str(path or "HuggingFaceH4/MATH-500"), None, "test", ("problem", "answer")), limit, seed)
-    asked_in = format or boxed()
-    instruction = "Reason step by step, and put your final answer within \\boxed{}."
-    made = [
-        {
-            "prompt": [_user(f"{row['problem']}\n{instruction}")]
-            if format is None
-            else [{"role": "system", "content": asked_in.system_prompt()}, _user(row["problem"])],
-            **{k: v for k, v in row.items() if k != "problem"},
-            "question": row["problem"],
-            "answer": str(row["answer"]),
-        }
-        for row in rows
-    ]
-    how = "no examples, the instruction after the problem" if format is None else "no examples, with instruction"
-    return _held_out(
-        "math-500", asked_in, made, asked=how, judge=same_expression, judged="as expressions (math-verify)"
-    )
+    how, judged = "no examples, with instruction", "as expressions (math-verify)"
+    if format is None:
+        how, instruction = "no examples, the instruction after the problem", "put your final answer within \\boxed{}."
+        for row in rows:
+            row["prompt"] = [_user(f"{row['problem']}\nReason step by step, and {instruction}")]
+    format = format or boxed()
+    made = rows_with_prompts(rows, {"question": "problem"}, format, None)
+    return _held_out("math-500", format, made, asked=how, judge=same_expression, judged=judged)
 
 
 def same_expression(given: Sequence[str | None], rows: Sequence[Mapping[str, Any]]) -> list[bool]:
@@ -320,23 +312,18 @@ def _reasoning_gym(
     format = format or think_answer()
     rows = [{"question": e["question"], "answer": str(e["answer"]), "entry": i} for i, e in enumerate(entries)]
 
-    def judge(given: Sequence[str | None], rows: Sequence[Mapping[str, Any]]) -> list[bool]:
-        same = same_as_gold(given, rows)
-        if family in _LENIENT_FAMILIES:
-            return same
+    def full_marks(given: Sequence[str | None], rows: Sequence[Mapping[str, Any]]) -> list[bool]:
         return [
             is_same or (answer is not None and _has_full_marks(data, answer, entries[row["entry"]]))
-            for is_same, answer, row in zip(same, given, rows, strict=True)
+            for is_same, answer, row in zip(same_as_gold(given, rows), given, rows, strict=True)
         ]
 
-    judged = (
-        "as the gold answer"
-        if family in _LENIENT_FAMILIES
-        else "full marks of the family's own scorer, or the gold answer"
-    )
+    judge, judged = full_marks, "full marks of the family's own scorer, or the gold answer"
+    if family in _LENIENT_FAMILIES:
+        judge, judged = same_as_gold, "as the gold answer"
     return _held_out(
         f"{_GYM}{family}", format, with_prompts(rows, format, example), judge=judge, judged=judged,
-        asked=f"reasoning-gym {_gym_version()}, seed {seed}" + (", with one example turn" if example else ""),
+        asked=f"reasoning-gym {version('reasoning-gym')}, seed {seed}" + (", with one example turn" if example else ""),
     )  # fmt: skip
 
 
@@ -346,9 +333,3 @@ def _has_full_marks(data: Any, answer: str, entry: Mapping[str, Any]) -> bool:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         # Scorers take answers apart and raise where they are not in their form, which is what a wrong answer is.
         return False
-
-
-def _gym_version() -> str:
-    from importlib.metadata import version
-
-    return version("reasoning-gym")

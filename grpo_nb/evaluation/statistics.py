@@ -10,9 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 LEVEL = 0.95
 POWER = 0.8
+_NORMAL = NormalDist()
+_Z = _NORMAL.inv_cdf((1 + LEVEL) / 2)
 FEWEST_QUESTIONS = 10
 """Under so many questions no difference is claimed, whatever a test says: a few questions are an anecdote, not a sample."""
 _RESAMPLES = 9999
@@ -60,8 +63,6 @@ def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, fl
     >>> round(low, 3), round(high, 3)
     (0.49, 0.943)
     """
-    from scipy.stats import norm
-
     count = len(values)
     share = sum(values) / count
     effective = float(count)
@@ -69,9 +70,8 @@ def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, fl
         spread = sum((value - share) ** 2 for value in values) / (count - 1)
         if spread > 0:
             effective = min(max(share * (1 - share) / (spread / count), count), count * samples)
-    z = float(norm.ppf((1 + LEVEL) / 2))
-    middle = (share + z * z / (2 * effective)) / (1 + z * z / effective)
-    half = z / (1 + z * z / effective) * math.sqrt(share * (1 - share) / effective + (z / (2 * effective)) ** 2)
+    middle = (share + _Z * _Z / (2 * effective)) / (1 + _Z * _Z / effective)
+    half = _Z / (1 + _Z * _Z / effective) * math.sqrt(share * (1 - share) / effective + (_Z / (2 * effective)) ** 2)
     # Where all or none are right, one end is the share itself, but for rounding.
     return min(max(middle - half, 0.0), share), max(min(middle + half, 1.0), share)
 
@@ -153,12 +153,8 @@ def _test(change: object, samples: int) -> tuple[str, float]:
 
 def _interval_of_alike(change: float, count: int) -> tuple[float, float]:
     """Bonett and Price's interval, where every question changed by the same."""
-    from scipy.stats import norm
-
     gained, lost = ((count * max(part, 0.0) + 1) / (count + 2) for part in (change, -change))
-    half = float(norm.ppf((1 + LEVEL) / 2)) * math.sqrt(
-        max(gained + lost - (gained - lost) ** 2, 0.0) / (count + 2)
-    )  # fmt: skip
+    half = _Z * math.sqrt(max(gained + lost - (gained - lost) ** 2, 0.0) / (count + 2))
     return max(gained - lost - half, -1.0), min(gained - lost + half, 1.0)
 
 
@@ -174,8 +170,6 @@ def smallest_difference(change: Sequence[float], samples: int = 1) -> float | No
     >>> 0.10 < smallest_difference([1.0] * 12 + [-1.0] * 8 + [0.0] * 80) < 0.15
     True
     """
-    from scipy.stats import norm
-
     count = len(change)
     if count < FEWEST_QUESTIONS:
         return None
@@ -184,7 +178,7 @@ def smallest_difference(change: Sequence[float], samples: int = 1) -> float | No
         variance = sum((c - mean) ** 2 for c in change) / (count - 1)
         # Nothing or everything changed: the spread of a question that changed each way among two more.
         variance = variance or 2 / (count + 2)
-        return min(float(norm.ppf((1 + LEVEL) / 2) + norm.ppf(POWER)) * math.sqrt(variance / count), 1.0)
+        return min((_Z + _NORMAL.inv_cdf(POWER)) * math.sqrt(variance / count), 1.0)
     changed = max(sum(abs(c) > 1e-12 for c in change) / count, 2 / (count + 2))
     low, high = 0.0, 1.0
     if _power(count, changed, high) < POWER:
@@ -198,14 +192,13 @@ def smallest_difference(change: Sequence[float], samples: int = 1) -> float | No
 def _power(count: int, changed: float, difference: float) -> float:
     """The chance that the exact McNemar test shows a true difference, with this share of answers that change."""
     import numpy
-    from scipy.stats import binom, norm
+    from scipy.stats import binom
 
     changed = min(max(changed, difference), 1.0)  # a difference of d needs at least d changed answers
     if count > _EXACT_POWER_UP_TO:
         # Connor, Biometrics 43, 1987, equation 3: with so many questions the exact test is as good as normal.
-        needed = float(norm.ppf((1 + LEVEL) / 2)) * math.sqrt(changed)
         spread = math.sqrt(max(changed - difference**2, 1e-12))
-        return float(norm.cdf((difference * math.sqrt(count) - needed) / spread))
+        return _NORMAL.cdf((difference * math.sqrt(count) - _Z * math.sqrt(changed)) / spread)
     pairs = numpy.arange(count + 1)
     weights = binom.pmf(pairs, count, changed)
     pairs, weights = pairs[weights > 1e-9], weights[weights > 1e-9]

@@ -171,7 +171,11 @@ def open_subject(
         model, own = _load(what, run, report)
         shared = tokenizer if run is None else tokenizer_of_run(run)
         is_same = shared is not None and shared.get_vocab() == own.get_vocab()
-        note = "" if is_same or shared is None else _other_tokenizer(label)
+        other = (
+            f"{label} has another vocabulary, so it was asked with its own tokenizer and chat template: lengths in tokens "
+            "cannot be compared."
+        )
+        note = "" if is_same or shared is None else other
         about = f"The model {what.name if isinstance(what, Path) else what}."
         opened = _model_subject(model, shared if is_same else own, label, about, note)
         is_whole = isinstance(what, Path) and (what / "config.json").is_file()
@@ -284,13 +288,6 @@ def _load(what: Path | str, run: Run | None, report: Callable[[str], None]) -> t
     tokenizer = AutoTokenizer.from_pretrained(source)
     tokenizer.clean_up_tokenization_spaces = False
     return model.eval(), tokenizer
-
-
-def _other_tokenizer(name: str) -> str:
-    return (
-        f"{name} has another vocabulary, so it was asked with its own tokenizer and chat template: lengths in tokens "
-        "cannot be compared."
-    )
 
 
 def _model_subject(model: Any, tokenizer: Any, label: str, about: str, note: str = "") -> Subject:

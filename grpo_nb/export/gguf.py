@@ -6,28 +6,19 @@ import contextlib
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import check_target, put_in_place, staged_folder, target_of, write_json
-from grpo_nb.export.conversion import CONVERTED, QUANTIZED, convert, find_converter, require_quantizer
-from grpo_nb.export.merged import (
-    VERIFIED_PROMPTS,
-    add_score_check,
-    make_merged,
-    record,
-    require_adapter,
-    run_check,
-    scored,
-)
+from grpo_nb.core import staged_folder, target_of
+from grpo_nb.export.conversion import convert, find_converter, require_quantizer
+from grpo_nb.export.merged import VERIFIED_PROMPTS, Report, add_score, make_export, make_merged, run_check
 from grpo_nb.export.modelfile import modelfile
-from grpo_nb.export.plan import needed_by, plan_export, weights_folder
+from grpo_nb.export.plan import BITS, weights_folder
 from grpo_nb.export.result import Export, ExportError, require_passed
 from grpo_nb.generation import LlamaCppError, require_llama_cpp
 from grpo_nb.generation import answer as llama_cpp_answer
-from grpo_nb.models import import_unsloth
-from grpo_nb.runs import Run, write_export_card
+from grpo_nb.runs import Run
 
 # Mean difference of log-probabilities to the merged model, in nats, and share of equal greedy texts, near ties aside. The
 # first column is what rounding to the format may cost; a template, end token or tensor that is wrong costs far more. The
@@ -38,7 +29,6 @@ _ALLOWED = {
     "q5_k_m": (0.2, 0.5), "q5_k_s": (0.2, 0.5), "q4_k_m": (0.3, 0.3), "q4_k_s": (0.3, 0.3), "q3_k_m": (0.5, 0.0),
     "q2_k": (0.8, 0.0),
 }  # fmt: skip
-Report = Callable[[str], None]
 
 
 def export_gguf(
@@ -84,30 +74,32 @@ def export_gguf(
             f"path = {str(path)!r} is the folder to make, with the file in it: write {str(target.stem)!r}."
         )
     run = _run_of(run_or_export)
-    check_target(target, overwrite, needed_by(run))
-    require_adapter(run)
-    import_unsloth()
     require_llama_cpp()
     program = require_quantizer(quantization, quantizer)
-    plan_export(run, [quantization], target, overwrite=True).require()
-    script = find_converter(converter, report=report)
-    with staged_folder(target) as staged, _merged(run_or_export, target, report) as merged:
+
+    def make(staged: Path) -> dict[str, Any]:
+        from transformers import AutoTokenizer
+
+        settings = run.settings
+        script = find_converter(converter, report=report)
         # A folder for each format is often named after it alone, as the panel does: then the run says whose file it is.
         stem = run.name if target.name == quantization else target.name
         file = staged / f"{stem}-{quantization}.gguf"
-        report(f"converting to {quantization} with {' and '.join(t.source for t in (script, program) if t)}")
-        convert(merged, file, quantization, script, program)
-        verification = _verify(run, merged, file, quantization, report)
+        with _merged(run_or_export, target, report) as merged:
+            report(f"converting to {quantization} with {' and '.join(t.source for t in (script, program) if t)}")
+            convert(merged, file, quantization, script, program)
+            verification = _verify(run, merged, file, quantization, report)
+            chats, context = (
+                [row["prompt"] for row in run.holdout],
+                settings.max_prompt_length + settings.max_completion_length,
+            )
+            text = modelfile(file.name, AutoTokenizer.from_pretrained(merged), chats, context=context)
+        (staged / "Modelfile").write_text(text, encoding="utf-8")
         # Without the folders of this machine: the file goes to the Hub with the rest.
         tools = {"converter": script, "quantizer": program}
-        verification |= {name: tool and Path(tool.source).name for name, tool in tools.items()}
-        _write_modelfile(run, merged, staged, file.name)
-        write_json(staged / "verification.json", verification)
-        write_export_card(run, staged, "gguf", verification=verification)
-        put_in_place(staged, target, overwrite=overwrite)
-    export = Export(target, verification, "gguf", run)
-    record(export, f"GGUF {quantization}")
-    return export
+        return verification | {name: tool and Path(tool.source).name for name, tool in tools.items()}
+
+    return make_export(run, quantization, target, make, overwrite=overwrite)
 
 
 def _run_of(run_or_export: Run | Export) -> Run:
@@ -138,6 +130,7 @@ def _verify(run: Run, merged: Path, file: Path, quantization: str, report: Repor
         raise ExportError(f"the GGUF file could not be verified, so it was not kept: {error}") from error
     tolerance, least = _ALLOWED[quantization]
     request = {
+        "check": "gguf",
         "merged": str(merged),
         "base": str(weights_folder(run)),
         "prompts": prompts,
@@ -147,11 +140,10 @@ def _verify(run: Run, merged: Path, file: Path, quantization: str, report: Repor
         "least_equal": least,
     }
     report("comparing it with the merged model")
-    verification = run_check("verify_gguf.py", request, "the GGUF file")
+    verification = run_check(request, "the GGUF file")
     _add_file_checks(verification, file, merged, quantization)
     texts = [answer.text for answer in answers]
-    verification |= scored(run, texts, verification.pop("texts_of_merged"), "merged")
-    add_score_check(verification, "merged model", "merged")
+    add_score(verification, run, texts, verification.pop("texts_of_merged"), "merged model", "merged")
     verification |= {"quantization": quantization, "file": file.name, "bytes": file.stat().st_size}
     with file.open("rb") as opened:
         verification["sha256"] = hashlib.file_digest(opened, "sha256").hexdigest()
@@ -177,26 +169,18 @@ def _add_file_checks(verification: dict[str, Any], file: Path, merged: Path, qua
     stored = Counter(tensor.tensor_type.name for tensor in reader.tensors).most_common()
     named = LlamaFileType(held("general.file_type")).name.partition("_")[2].lower()
     is_same = template is not None and template.strip() == str(tokenizer.chat_template).strip()
-    verification["checks"] |= {
-        "the file holds the chat template": is_same,
-        "the file names the end token": end == tokenizer.eos_token_id,
-        "the file is of this quantization": named == quantization,
-    }
-    verification["measured"] |= {
-        "the file holds the chat template": "" if is_same else "none" if template is None else "another",
-        "the file names the end token": f"{end}, the tokenizer's {tokenizer.eos_token_id}",
-        "the file is of this quantization": f"{named}: "
-        + ", ".join(f"{count} tensors {kind}" for kind, count in stored),
-    }
+    said = "" if is_same else "none" if template is None else "another"
+    counted = ", ".join(f"{count} tensors {kind}" for kind, count in stored)
+    for name, passed, measured in (
+        ("the file holds the chat template", is_same, said),
+        (
+            "the file names the end token",
+            end == tokenizer.eos_token_id,
+            f"{end}, the tokenizer's {tokenizer.eos_token_id}",
+        ),
+        ("the file is of this quantization", named == quantization, f"{named}: {counted}"),
+    ):
+        verification["checks"][name], verification["measured"][name] = passed, measured
 
 
-def _write_modelfile(run: Run, merged: Path, staged: Path, name: str) -> None:
-    from transformers import AutoTokenizer
-
-    chats = [row["prompt"] for row in run.holdout]
-    context = run.settings.max_prompt_length + run.settings.max_completion_length
-    text = modelfile(name, AutoTokenizer.from_pretrained(merged), chats, context=context)
-    (staged / "Modelfile").write_text(text, encoding="utf-8")
-
-
-assert set(_ALLOWED) == {*CONVERTED, *QUANTIZED}
+assert set(_ALLOWED) == set(BITS)

@@ -1,53 +1,89 @@
 """To the Hub, last and only when asked: one commit of a verified export, private by default, compared by hash afterwards.
 
-Every request is huggingface_hub's own. The token is handed to it and to nothing else: it is not written, not logged, not part
-of any object that shows itself, and errors are raised anew outside of the frames that hold it. One commit means that others
-see all of the files or none; what was uploaded before a failure is kept by the Hub and is not sent again.
+What would go there, and what speaks against it, is found out before anything is asked of the Hub (`plan_push`). Every request
+is huggingface_hub's own, with the token that it finds itself: none is handed on, written, logged, or part of any object that
+shows itself, and errors are raised anew outside of the frames that hold it. One commit means that others see all of the files
+or none; what was uploaded before a failure is kept by the Hub and is not sent again.
 """
 
 from __future__ import annotations
 
-import hashlib
-import html
+import json
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.export.hub_files import PushPlan, files_of, holds_secret, plan_push
+from grpo_nb.core import Cell, Part, Shown, Table, bold, escaped, shown_path
+from grpo_nb.runs import published_name
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
+# A file that unpickles runs code on the machine of whoever loads it.
+_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
+_WEIGHTS = (".safetensors", ".gguf")
+_TEXTS = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".yaml", ".yml", "")
+# Keys in the form that the Hub and other services give them, with enough after the prefix to be no placeholder.
+_SECRET = re.compile(rb"\b(hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{32,}|ghp_[A-Za-z0-9]{30,}|AKIA[A-Z0-9]{16})\b")
+_IMAGE = re.compile(r"!\[[^\]]*\]\(([^)]+)\)")
+
+
 # Seconds between attempts after answers that pass by themselves. huggingface_hub waits too, within an upload.
 _WAITS = (1.0, 2.0, 4.0, 8.0, 16.0)
-_PASSING = (408, 425, 429, 500, 502, 503, 504)
+# 412: somebody's commit, perhaps our own whose answer was lost, came between.
+_PASSING = (408, 412, 425, 429, 500, 502, 503, 504)
 # The Hub adds this one itself.
 _OF_THE_HUB = {".gitattributes"}
+
+
+class NotPushable(ValueError):
+    """The export cannot go to the Hub as it is; nothing was sent."""
 
 
 class PushError(RuntimeError):
     """The Hub did not take it. Nothing on this machine is lost, and the same call goes on where it stopped."""
 
 
-class _Secret:
-    """A text that shows itself nowhere."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PushPlan(Shown):
+    """The files that a push would send, and what speaks against it. Made without any request."""
 
-    __slots__ = ("text",)
+    folder: Path
+    repo_id: str
+    private: bool
+    files: dict[str, int]
+    """Bytes by name in the repository."""
+    problems: tuple[str, ...] = ()
 
-    def __init__(self, text: str | None) -> None:
-        self.text = text
+    @property
+    def sentence(self) -> str:
+        """The plan in words."""
+        size = sum(self.files.values()) / 1e6
+        who = "private: only you and who you let in" if self.private else "PUBLIC: everybody can read it"
+        return f"{len(self.files)} files, {size:.1f} MB, would go to {self.repo_id} ({who})."
 
-    def __repr__(self) -> str:
-        return "token=***" if self.text else "no token"
+    def require(self) -> None:
+        """Raise what speaks against the push.
 
-    def __reduce__(self) -> Any:
-        raise TypeError("a token is not stored.")
+        Raises:
+            NotPushable: With every problem.
+        """
+        if self.problems:
+            raise NotPushable(
+                f"{shown_path(self.folder)} is not pushed:\n" + "\n".join(f"- {p}" for p in self.problems)
+            )
+
+    def _parts(self) -> Iterator[Part]:
+        yield self.sentence
+        yield from (bold(f"PROBLEM: {problem}") for problem in self.problems)
+        yield Table([(f"{size / 1e6:.1f} MB", name) for name, size in self.files.items()], right=(0,))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pushed:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Pushed(Shown):
     """An export that is on the Hub, compared with what is here."""
 
     repo_id: str
@@ -66,12 +102,104 @@ class Pushed:
         count = f"{len(self.files)} files, each the same as here by hash"
         return f"{self.repo_id} ({who}) {what}, commit {self.commit[:7]}: {count}."
 
-    def __repr__(self) -> str:
-        return f"{self.sentence}\n{self.url}"
+    def _parts(self) -> Iterator[Part]:
+        yield self.sentence
+        yield Cell(self.url, f'<a href="{escaped(self.url)}">{escaped(self.url)}</a>')
 
-    def _repr_html_(self) -> str:
-        url = html.escape(self.url, quote=True)
-        return f'<p>{html.escape(self.sentence)}<br><a href="{url}">{url}</a></p>'
+
+def plan_push(export: Any, repo_id: str, *, private: bool = True, unverified: bool = False) -> PushPlan:
+    """Say what `push_to_hub` would send and what speaks against it, without a request.
+
+    Args:
+        export: From `export_merged`, `export_adapter` or `export_gguf`, or the path of its folder.
+        repo_id: `user/name`.
+        private: Who can read it.
+        unverified: Do not count it as a problem that the export was not verified.
+
+    Raises:
+        ValueError: A name that the Hub does not take.
+        FileNotFoundError: No such folder.
+    """
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError as error:
+        raise ValueError(f"repo_id = {repo_id!r} is no name that the Hub takes: {error}") from None
+    if repo_id.count("/") != 1:
+        raise ValueError(f"repo_id = {repo_id!r} must say whose it is, as 'user/name'.")
+    folder = Path(getattr(export, "path", export)).expanduser()
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"{str(folder)!r} is no folder of an export: make one with gn.export_merged(run, path)."
+        )
+    files = files_of(folder)
+    problems = (*_problems(folder, files, unverified), *_card_problems(folder))
+    sizes = {name: file.stat().st_size for name, file in files.items()}
+    return PushPlan(folder=folder, repo_id=repo_id, private=private, files=sizes, problems=problems)
+
+
+def files_of(folder: Path) -> dict[str, Path]:
+    """Return the files of an export by their names in the repository, largest last; hidden ones are not part of it."""
+    found = {}
+    for file in sorted(folder.rglob("*")):
+        name = file.relative_to(folder)
+        if file.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in name.parts):
+            found[name.as_posix()] = file
+    return dict(sorted(found.items(), key=lambda item: item[1].stat().st_size))
+
+
+def holds_secret(files: dict[str, Path], token: str | None = None) -> list[str]:
+    """Return the names of text files that hold this token, or something in the form of a key."""
+    texts = {name: file.read_bytes() for name, file in files.items() if file.suffix.lower() in _TEXTS}
+    return [name for name, text in texts.items() if _SECRET.search(text) or (token and token.encode() in text)]
+
+
+def _problems(folder: Path, files: dict[str, Path], unverified: bool) -> Iterator[str]:
+    if not any(name.endswith(_WEIGHTS) for name in files):
+        yield "it holds no weights (.safetensors or .gguf)."
+    try:
+        verification = json.loads((folder / "verification.json").read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        verification = None
+    if not unverified and not isinstance(verification, dict):
+        yield "it was not verified: it has no verification.json. Export it again, or say unverified=True."
+    elif not unverified and verification.get("passed") is not True:
+        failed = "; ".join(name for name, ok in verification.get("checks", {}).items() if not ok)
+        yield f"its verification did not pass ({failed or 'no reason given'}). Export it again."
+    if pickles := [name for name in files if name.lower().endswith(_PICKLES)]:
+        yield f"{', '.join(pickles)}: such files can run code when they are loaded. Take them out."
+    if outside := [name for name, file in files.items() if not file.resolve().is_relative_to(folder.resolve())]:
+        yield f"{', '.join(outside)}: links to files outside of the export. Take them out."
+    config = files.get("adapter_config.json")
+    base = json.loads(config.read_text("utf-8")).get("base_model_name_or_path") if config is not None else None
+    if base is not None and published_name(base) is None:
+        yield (
+            f"adapter_config.json names the base model {base!r}, which only this machine has. Write its name on the Hub "
+            "there, or push the merged model."
+        )
+    if secrets := holds_secret(files):
+        yield f"{', '.join(secrets)}: holds what looks like an access token or key. Take it out, and revoke it."
+
+
+def _card_problems(folder: Path) -> Iterator[str]:
+    """Check the card with huggingface_hub's own parser, and that it shows no image that is not there."""
+    from huggingface_hub import ModelCard
+
+    card = folder / "README.md"
+    if not card.is_file():
+        yield "it has no model card (README.md)."
+        return
+    text = card.read_text("utf-8")
+    try:
+        if not ModelCard(text).data.to_dict():
+            yield "its model card has no metadata: write it with grpo_nb.runs.card.write_export_card."
+    except Exception as error:  # whatever YAML or the parser object to, the Hub would too
+        yield f"the metadata of its model card cannot be read: {error}"
+    lost = [path for path in _IMAGE.findall(text) if "://" not in path and not (folder / path).is_file()]
+    if lost:
+        yield f"its model card shows {', '.join(lost)}, which is not there."
 
 
 def push_to_hub(
@@ -79,7 +207,6 @@ def push_to_hub(
     repo_id: str,
     *,
     private: bool = True,
-    token: str | None = None,
     overwrite: bool = False,
     unverified: bool = False,
     message: str = "Upload a verified export",
@@ -89,15 +216,13 @@ def push_to_hub(
     """Send an export to the Hub in one commit, and compare what is there then with what is here.
 
     Called again after a failure, it goes on: files that arrived are not sent twice. `plan_push` says beforehand what would be
-    sent.
+    sent. The token is the one of `hf auth login`, or of the variable HF_TOKEN, with the right to write.
 
     Args:
         export: From `export_merged`, `export_adapter` or `export_gguf`, or the path of its folder.
         repo_id: `user/name`; made if it is not there.
         private: Whether only you can read it. A repository that is there keeps what it has; one that is public is refused
             as long as this is true.
-        token: With the right to write. Better not written into a notebook: without it, the one of `hf auth login` or of the
-            variable HF_TOKEN is used.
         overwrite: Replace what is in the repository. The commits before stay in its history.
         unverified: Send it although it was not verified.
         message: Of the commit.
@@ -111,96 +236,86 @@ def push_to_hub(
 
     >>> push_to_hub(export, "me/my-model")  # doctest: +SKIP
     """
-    secret, token = _Secret(token), None  # from here on, no local of this call holds the text
     plan = plan_push(export, repo_id, private=private, unverified=unverified)
     plan.require()
-    pushed, problem = None, None
+    _require_token(plan)
     try:
-        pushed = _push(plan, secret, overwrite, message, endpoint, report or (lambda line: None))
-    except PushError as error:
-        problem = PushError(_without(str(error), secret))
+        return _push(plan, overwrite, message, endpoint, report or (lambda line: None))
+    except PushError:
+        raise
     except KeyboardInterrupt:
-        problem = KeyboardInterrupt("the push was stopped; the same call goes on.")
+        problem: BaseException = KeyboardInterrupt("the push was stopped; the same call goes on.")
     except Exception as error:
-        problem = PushError(_without(_said(error, repo_id), secret))
+        problem = PushError(_said(error, repo_id))
     # Raised here and not above: the frames of huggingface_hub, which hold the token, are not part of it.
-    if problem is not None:
-        raise problem
-    return pushed
+    raise problem
 
 
-def _push(
-    plan: PushPlan, secret: _Secret, overwrite: bool, message: str, endpoint: str | None, report: Callable[[str], None]
-) -> Pushed:
-    from huggingface_hub import HfApi, get_token
+def _require_token(plan: PushPlan) -> None:
+    from huggingface_hub import get_token
 
-    text = secret.text or get_token()
-    if text is None:
+    if get_token() is None:
         raise PushError(
             "there is no token. Make one with the right to write at https://huggingface.co/settings/tokens, then run "
             "`hf auth login` in a terminal, once. On Colab: put it into the secrets as HF_TOKEN."
         )
-    secret.text = text
-    files = files_of(plan.folder)
-    found = holds_secret(files, text)
+    found = holds_secret(files_of(plan.folder), get_token())
     if found:
         raise PushError(f"nothing was sent: {', '.join(found)} holds your token. Take it out, then push again.")
-    api = HfApi(endpoint=endpoint, token=text)
-    text = ""
-    last: BaseException | None = None
-    for attempt, wait in enumerate((*_WAITS, None), 1):
+
+
+def _push(plan: PushPlan, overwrite: bool, message: str, endpoint: str | None, report: Callable[[str], None]) -> Pushed:
+    """Push, and again after answers that pass by themselves."""
+    from huggingface_hub import HfApi
+
+    api = HfApi(endpoint=endpoint)
+    for attempt, wait in enumerate(_WAITS, 2):
         try:
-            return _push_once(api, plan, files, overwrite, message, report)
+            return _push_once(api, plan, overwrite, message, report)
         except Exception as error:
-            if wait is None or not _passes(error):
+            if not _passes(error):
                 raise
-            last = error
-        report(f"{_said_shortly(last)}; again in {wait:g} s (attempt {attempt + 1} of {len(_WAITS) + 1})")
+            status = _status(error)
+            said = f"the Hub answered {status}" if status else "the connection broke"
+        report(f"{said}; again in {wait:g} s (attempt {attempt} of {len(_WAITS) + 1})")
         time.sleep(wait)
-    raise last  # not reached: the last attempt returns or raises
+    return _push_once(api, plan, overwrite, message, report)
 
 
-def _push_once(
-    api: HfApi, plan: PushPlan, files: dict[str, Path], overwrite: bool, message: str, report: Callable[[str], None]
-) -> Pushed:
+def _push_once(api: HfApi, plan: PushPlan, overwrite: bool, message: str, report: Callable[[str], None]) -> Pushed:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
     from huggingface_hub.errors import RepositoryNotFoundError
 
     report(f"asking for {plan.repo_id}")
     try:
-        info = api.model_info(plan.repo_id, files_metadata=True)
+        info = api.model_info(plan.repo_id)
     except RepositoryNotFoundError:
         info = None
     if info is None:  # not above: what fails here would have the 404 in its context
         report(f"making {plan.repo_id}")
         api.create_repo(plan.repo_id, private=plan.private, exist_ok=False)
-        info = api.model_info(plan.repo_id, files_metadata=True)
+        info = api.model_info(plan.repo_id)
     if plan.private and not info.private:
         raise PushError(
             f"{plan.repo_id} is public, and a private one was asked for. Make it private on its page, choose another name, or "
             "say private=False."
         )
-    there = {s.rfilename: s for s in info.siblings or () if s.rfilename not in _OF_THE_HUB}
-    different = [name for name in there if name not in files or not _is_same(there[name], files[name])]
-    if different and not overwrite:
+    missing, changed, more = _differences(api, plan, info.sha)
+    if (changed or more) and not overwrite:
         raise PushError(
-            f"{plan.repo_id} holds other content ({', '.join(sorted(different)[:5])}). Choose another name, or say "
+            f"{plan.repo_id} holds other content ({', '.join(sorted(changed | more)[:5])}). Choose another name, or say "
             "overwrite=True: the commits before stay in its history."
         )
-    missing = [name for name in files if name not in there or name in different]
-    if missing or different:
-        operations: list[Any] = [
-            CommitOperationAdd(path_in_repo=name, path_or_fileobj=str(files[name])) for name in missing
-        ]
-        operations += [CommitOperationDelete(path_in_repo=name) for name in different if name not in files]
-        report(f"sending {len(missing)} files, {sum(plan.files[name] for name in missing) / 1e6:.1f} MB")
+    to_send = [name for name in plan.files if name in missing | changed]
+    if to_send or more:
+        operations: list[Any] = [CommitOperationAdd(name, str(plan.folder / name)) for name in to_send]
+        operations += [CommitOperationDelete(path_in_repo=name) for name in more]
+        report(f"sending {len(to_send)} files, {sum(plan.files[name] for name in to_send) / 1e6:.1f} MB")
         # The parent makes the commit fail if somebody else changed the repository meanwhile.
         api.create_commit(plan.repo_id, operations, commit_message=message, parent_commit=info.sha)
-        info = api.model_info(plan.repo_id, files_metadata=True)
+        info = api.model_info(plan.repo_id)
     report("comparing what is there with what is here")
-    there = {s.rfilename: s for s in info.siblings or () if s.rfilename not in _OF_THE_HUB}
-    wrong = [name for name in {*files, *there} if name not in there or name not in files]
-    wrong += [name for name in files if name in there and not _is_same(there[name], files[name])]
+    wrong = set().union(*_differences(api, plan, info.sha))
     if wrong:
         raise PushError(f"{plan.repo_id} is not what is here: {', '.join(sorted(wrong))} differ. Push again.")
     return Pushed(
@@ -208,21 +323,16 @@ def _push_once(
         url=f"{api.endpoint}/{plan.repo_id}",
         commit=info.sha or "",
         private=bool(info.private),
-        files=tuple(sorted(files)),
-        was_there=not missing and not different,
+        files=tuple(sorted(plan.files)),
+        was_there=not to_send and not more,
     )
 
 
-def _is_same(sibling: Any, file: Path) -> bool:
-    """Compare a file of the repository with one here: SHA-256 of large files, git's own hash of the others."""
-    size = file.stat().st_size
-    if sibling.size is not None and sibling.size != size:
-        return False
-    if sibling.lfs is not None:
-        with file.open("rb") as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest() == sibling.lfs.sha256
-    content = file.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == sibling.blob_id
+def _differences(api: HfApi, plan: PushPlan, commit: str | None) -> tuple[set[str], set[str], set[str]]:
+    """Names of files that are only here, that are not the same by hash, and that are only in the repository."""
+    found = api.verify_repo_checksums(plan.repo_id, revision=commit, local_dir=plan.folder)
+    changed = {file["path"] for file in found.mismatches}
+    return set(found.extra_paths) & plan.files.keys(), changed, set(found.missing_paths) - _OF_THE_HUB
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -234,11 +344,8 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _status(error: BaseException) -> int | None:
-    for cause in _chain(error):
-        response = getattr(cause, "response", None)
-        if response is not None:
-            return response.status_code
-    return None
+    answers = (getattr(cause, "response", None) for cause in _chain(error))
+    return next((answer.status_code for answer in answers if answer is not None), None)
 
 
 def _passes(error: BaseException) -> bool:
@@ -249,23 +356,20 @@ def _passes(error: BaseException) -> bool:
         return False
     status = _status(error)
     if status is not None:
-        # 412: somebody's commit, perhaps our own whose answer was lost, came between.
-        return status in (*_PASSING, 412)
+        return status in _PASSING
     return any(isinstance(cause, (httpx.TransportError, ConnectionError, TimeoutError)) for cause in _chain(error))
-
-
-def _said_shortly(error: BaseException | None) -> str:
-    status = _status(error) if error is not None else None
-    return f"the Hub answered {status}" if status else "the connection broke"
 
 
 def _said(error: BaseException, repo_id: str) -> str:
     """Say what went wrong in words, by the status; whatever is not known keeps the Hub's own words."""
+    from huggingface_hub import get_token
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     if any(isinstance(cause, OfflineModeIsEnabled) for cause in _chain(error)):
         return "HF_HUB_OFFLINE is set, so nothing is asked of the Hub. Unset it and restart the kernel."
     owner, status = repo_id.partition("/")[0], _status(error)
+    # Some libraries quote a header that they cannot send.
+    line = " ".join(str(error).split()).replace(get_token() or "\0", "***")[:400]
     kept = "Nothing here is lost; the same call goes on where it stopped."
     words = {
         401: "the Hub does not know this token: it is wrong, expired or revoked. Make another with the right to write at "
@@ -283,14 +387,5 @@ def _said(error: BaseException, repo_id: str) -> str:
     if status is not None and status >= 500:
         return f"the Hub answered {status}, {len(_WAITS) + 1} times. Try again later. {kept}"
     if status is None and _passes(error):
-        return f"the Hub cannot be reached ({type(error).__name__}: {_first_line(error)}). {kept}"
-    return f"the Hub refused: {_first_line(error)}. {kept}"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return " ".join(lines)[:400]
-
-
-def _without(text: str, secret: _Secret) -> str:
-    return text.replace(secret.text, "***") if secret.text else text
+        return f"the Hub cannot be reached ({type(error).__name__}: {line}). {kept}"
+    return f"the Hub refused: {line}. {kept}"

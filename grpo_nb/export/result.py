@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from grpo_nb.core import Cell, Part, Shown, Table, bold, escaped
 
 if TYPE_CHECKING:
     import pandas
@@ -19,8 +20,8 @@ class ExportError(RuntimeError):
     """An export that was made but is not the trained model, or could not be verified. Nothing was left behind."""
 
 
-@dataclass(frozen=True)
-class Export:
+@dataclass(frozen=True, repr=False)
+class Export(Shown):
     """A verified export. Shows itself as a table of its checks."""
 
     path: Path
@@ -29,7 +30,7 @@ class Export:
     """`checks`: each check and whether it passed; `measured`: what was found, in words; and the numbers behind them."""
     kind: str = "merged"
     """`merged`, `adapter` or `gguf`."""
-    run: Run | None = dataclasses.field(default=None, repr=False, compare=False)
+    run: Run | None = dataclasses.field(default=None, compare=False)
     """The run that it is of."""
 
     @property
@@ -49,35 +50,25 @@ class Export:
         """The checks: name, whether it passed, what was measured."""
         import pandas
 
-        rows = [{"check": name, "passed": passed, "measured": text} for name, passed, text in self._rows()]
-        return pandas.DataFrame(rows, columns=["check", "passed", "measured"])
+        return pandas.DataFrame(self._rows(), columns=["check", "passed", "measured"])
 
     def _rows(self) -> list[tuple[str, bool, str]]:
         measured = self.verification.get("measured", {})
         return [(name, ok, measured.get(name, "")) for name, ok in self.verification["checks"].items()]
 
-    def __repr__(self) -> str:
-        checks = "\n".join(
-            f"  {'ok' if ok else 'FAILED'}  {name}{f': {text}' if text else ''}" for name, ok, text in self._rows()
-        )
-        return f"{self.path}\n{checks}\n{self.sentence}"
+    @property
+    def checks(self) -> Table:
+        """The checks as they are shown, the results in words."""
+        rows = [(verdict(ok, "✓ passed" if ok else "✗ FAILED"), name, text) for name, ok, text in self._rows()]
+        return Table(rows, head=("result", "check", "measured"), wide=(2,))
 
-    def _repr_html_(self) -> str:
-        return (
-            f"<p><b>{html.escape(str(self.path))}</b></p>{checks_html(self._rows())}<p>{html.escape(self.sentence)}</p>"
-        )
+    def _parts(self) -> Iterable[Part]:
+        return bold(self.path), self.checks, self.sentence
 
 
-def checks_html(rows: Sequence[tuple[str, bool, str]]) -> str:
-    """The checks as an HTML table; the result is said in words too."""
-    left = "style='text-align:left'"
-    body = "".join(
-        f"<tr><td {left}>{'&#10003; passed' if ok else '&#10007; failed'}</td><td {left}>{html.escape(name)}</td>"
-        f"<td {left}>{html.escape(text)}</td></tr>"
-        for name, ok, text in rows
-    )
-    head = f"<tr><th {left}>result</th><th {left}>check</th><th {left}>measured</th></tr>"
-    return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+def verdict(is_good: bool, text: str) -> Cell:
+    """A result in words, and on a panel in its colours for good and bad."""
+    return Cell(text, f'<span class="gn-{"pass" if is_good else "fail"}">{escaped(text)}</span>')
 
 
 def require_passed(verification: Mapping[str, Any], what: str) -> None:

@@ -6,15 +6,14 @@ after the programs' own documentation and need a GPU or a program that is not th
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from grpo_nb.core import Drawn, Part, Shown, bold, escaped
 from grpo_nb.export.result import Export
 
 _RUN = "run in the kit's tests, on a CPU"
@@ -36,8 +35,8 @@ class Way:
     """Where it was run."""
 
 
-@dataclass(frozen=True)
-class Ways:
+@dataclass(frozen=True, repr=False)
+class Ways(Shown):
     """Every way to use an export; shows itself as code to copy, and gives one by its name: `ways["llama.cpp"].code`."""
 
     export: Path
@@ -49,18 +48,13 @@ class Ways:
                 return way
         raise KeyError(f"{name!r} is none of {[way.name for way in self.ways]}")
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Way]:
         return iter(self.ways)
 
-    def __repr__(self) -> str:
-        return "\n\n".join(f"# {way.name} ({way.needs}; {way.checked})\n{way.code}" for way in self.ways)
-
-    def _repr_html_(self) -> str:
-        return "".join(
-            f"<p style='margin-bottom:0'><b>{html.escape(way.name)}</b> ({html.escape(way.needs)}; {html.escape(way.checked)})"
-            f"</p><pre style='user-select:all'>{html.escape(way.code)}</pre>"
-            for way in self.ways
-        )
+    def _parts(self) -> Iterator[Part]:
+        for way in self.ways:
+            yield bold(f"# {way.name} ({way.needs}; {way.checked})")
+            yield Drawn(f"<pre style='user-select:all'>{escaped(way.code)}</pre>", f"{way.code}\n")
 
 
 def inference_commands(export: Export, messages: Sequence[Mapping[str, str]] | None = None) -> Ways:
@@ -85,24 +79,30 @@ def inference_commands(export: Export, messages: Sequence[Mapping[str, str]] | N
     return Ways(export.path, tuple(makers[export.kind](export, asked, limit)))
 
 
-def _client(port: int, model: str, asked: str, limit: int) -> str:
-    return (
+def _client(port: int, model: str, asked: str, limit: int, needs: str, checked: str) -> Way:
+    code = (
         f"from openai import OpenAI\n\n{asked}\n"
         f'client = OpenAI(base_url="http://127.0.0.1:{port}/v1", api_key="not needed")\n'
         f"answer = client.chat.completions.create(\n    model={model!r}, messages=messages, max_tokens={limit}, "
         "temperature=0,\n)\nprint(answer.choices[0].message.content)"
+    )
+    return Way(
+        name="openai client", language="python", code=code, needs=f"pip install openai, and {needs}", checked=checked
+    )
+
+
+def _pipeline(imports: str, asked: str, loaded: str, model: str, limit: int) -> str:
+    return (
+        f'{imports}\n\n{asked}\n{loaded}chat = pipeline("text-generation", {model})\n'
+        f"answer = chat(messages, max_new_tokens={limit}, do_sample=False)\n"
+        'print(answer[0]["generated_text"][-1]["content"])'
     )
 
 
 def _of_merged(export: Export, asked: str, limit: int) -> list[Way]:
     folder = str(export.path)
     quoted = shlex.quote(folder)
-    pipeline = (
-        f"from transformers import pipeline\n\n{asked}\n"
-        f'chat = pipeline("text-generation", model={folder!r})\n'
-        f"answer = chat(messages, max_new_tokens={limit}, do_sample=False)\n"
-        'print(answer[0]["generated_text"][-1]["content"])'
-    )
+    pipeline = _pipeline("from transformers import pipeline", asked, "", f"model={folder!r}", limit)
     port = PORTS["transformers serve"]
     return [
         Way(name="transformers", language="python", code=pipeline, needs="transformers, torch", checked=_RUN),
@@ -114,24 +114,19 @@ def _of_merged(export: Export, asked: str, limit: int) -> list[Way]:
             name="vLLM", language="sh", needs="pip install vllm, a GPU", checked=_NOT_RUN,
             code=f"vllm serve {quoted} --host 127.0.0.1 --port {PORTS['vLLM']}",
         ),
-        Way(
-            name="openai client", language="python", needs="pip install openai, and one of the two servers above",
-            checked=f"{_RUN}, against transformers serve", code=_client(port, folder, asked, limit),
-        ),
+        _client(port, folder, asked, limit, "one of the two servers above", f"{_RUN}, against transformers serve"),
     ]  # fmt: skip
 
 
 def _of_adapter(export: Export, asked: str, limit: int) -> list[Way]:
     folder, name = str(export.path), export.path.name
     base = export.verification["base"]
-    code = (
-        f"from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer, pipeline\n\n{asked}\n"
+    loaded = (
         f"model = AutoPeftModelForCausalLM.from_pretrained({folder!r})  # fetches {base}\n"
         f"tokenizer = AutoTokenizer.from_pretrained({folder!r})\n"
-        'chat = pipeline("text-generation", model=model, tokenizer=tokenizer)\n'
-        f"answer = chat(messages, max_new_tokens={limit}, do_sample=False)\n"
-        'print(answer[0]["generated_text"][-1]["content"])'
     )
+    imports = "from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer, pipeline"
+    code = _pipeline(imports, asked, loaded, "model=model, tokenizer=tokenizer", limit)
     port = PORTS["vLLM"]
     served = (
         f"vllm serve {shlex.quote(base)} --enable-lora --lora-modules {shlex.quote(f'{name}={folder}')} --port {port}"
@@ -139,10 +134,7 @@ def _of_adapter(export: Export, asked: str, limit: int) -> list[Way]:
     return [
         Way(name="peft", language="python", code=code, needs="peft, transformers, torch", checked=_RUN),
         Way(name="vLLM", language="sh", code=served, needs="pip install vllm, a GPU", checked=_NOT_RUN),
-        Way(
-            name="openai client", language="python", needs="pip install openai, and the server above",
-            checked=_NOT_RUN, code=_client(port, name, asked, limit),
-        ),
+        _client(port, name, asked, limit, "the server above", _NOT_RUN),
     ]  # fmt: skip
 
 
@@ -166,9 +158,6 @@ def _of_gguf(export: Export, asked: str, limit: int) -> list[Way]:
             name="llama.cpp", language="sh", needs="llama.cpp", checked=_NOT_RUN,
             code=f"llama-server -m {shlex.quote(file)} --host 127.0.0.1 --port {port} --jinja",
         ),
-        Way(
-            name="openai client", language="python", needs="pip install openai, and one of the two servers above",
-            checked=f"{_RUN}, against llama.cpp in Python", code=_client(port, name, asked, limit),
-        ),
+        _client(port, name, asked, limit, "one of the two servers above", f"{_RUN}, against llama.cpp in Python"),
         Way(name="Ollama", language="sh", code=ollama, needs=f"Ollama{asking}", checked=_NOT_RUN),
     ]  # fmt: skip

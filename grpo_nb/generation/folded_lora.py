@@ -20,10 +20,6 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
-from grpo_nb.models import import_unsloth
-
-import_unsloth()
-
 import torch
 from torch.nn import functional
 
@@ -82,10 +78,7 @@ class FoldedLora:
     @classmethod
     def of(cls, model: torch.nn.Module) -> FoldedLora:
         """Return the one that somebody holds for this model, or a new one."""
-        found = cls._living.get(id(model))
-        if found is None:
-            found = cls._living[id(model)] = cls(model)
-        return found
+        return cls._living.setdefault(id(model), cls(model))
 
     def release(self) -> None:
         """Give the memory back to the system. The next use takes it anew."""
@@ -107,16 +100,12 @@ class FoldedLora:
         layers = list(self._model.modules())
         parts = {part for layer in layers if _is_lora(layer) for part in layer.modules()}
         for layer in layers:
+            weight = None
             if _is_lora(layer):
-                weight = self._fold(layer)
-                bias = layer.get_base_layer().bias
-            elif layer in parts:
-                continue
-            elif can_pack and type(layer) is torch.nn.Linear and layer.weight.dtype == torch.float32:
+                weight, bias = self._fold(layer), layer.get_base_layer().bias
+            elif can_pack and layer not in parts and type(layer) is torch.nn.Linear:
                 weight, bias = layer.weight.detach(), layer.bias
-            else:
-                continue
-            if weight is not None:
+            if weight is not None and weight.dtype == torch.float32:
                 patches[layer] = _linear(weight, bias, self._pack(layer, weight) if can_pack else None)
         with _forwards(patches):
             yield

@@ -80,7 +80,7 @@ def answer(
         raise FileNotFoundError(f"{str(gguf)!r} is no file. Name the GGUF file itself, not its folder.")
     request = {
         "gguf": str(file.absolute()),
-        "package_folder": str(_package_folder()),
+        "package_folder": str(require_llama_cpp()),
         "prompts": [[dict(message) for message in chat] for chat in prompts],
         "limit": max_completion_length,
         "sampling": _sampling(temperature, sampling),
@@ -104,12 +104,8 @@ def answer(
     return [Answer(tokens=len(row["ids"]), **row) for row in as_tuples]
 
 
-def require_llama_cpp() -> None:
-    """Raise `EnvironmentProblem` with the line to type if llama.cpp's package is not installed."""
-    _package_folder()
-
-
-def _package_folder() -> Path:
+def require_llama_cpp() -> Path:
+    """Return where llama.cpp's package was found; raise `EnvironmentProblem` with the line to type if it is not installed."""
     # Found, not imported: loading llama.cpp into a process that has torch and its OpenMP is what the child is for.
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.origin:

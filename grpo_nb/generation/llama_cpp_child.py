@@ -14,11 +14,11 @@ import os
 import secrets
 import sys
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 # Tokens that a template may add to the messages: a date, a default system prompt, the role tags.
 _TEMPLATE_TOKENS = 1024
@@ -38,8 +38,8 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def start(request: dict[str, Any]) -> tuple[Any, Callable[[str, dict[str, Any]], dict[str, Any]]]:
-    """Load the file; return the server, to be kept, and a function that asks one of its addresses."""
+def start(request: dict[str, Any]) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
+    """Load the file; return a function that asks one of the server's addresses, and that keeps the server."""
     # The package that the kit found, which need not be the first on this process's own path.
     sys.path.insert(0, request["package_folder"])
     import xllamacpp
@@ -60,19 +60,16 @@ def start(request: dict[str, Any]) -> tuple[Any, Callable[[str, dict[str, Any]],
         server = xllamacpp.Server(params)
     except RuntimeError as error:
         raise SystemExit(str(error)) from error
-    # Without proxies: one in the environment would be asked for the loopback address too.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    # Not what the environment says: its proxy would be asked for the loopback address too.
+    client = httpx.Client(headers={"Authorization": f"Bearer {key}"}, timeout=_TIMEOUT, trust_env=False)
 
     def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
-        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
-        call = urllib.request.Request(server.listening_address + path, json.dumps(body).encode(), headers)
-        try:
-            with opener.open(call, timeout=_TIMEOUT) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            raise SystemExit(f"{path}: {error.code} {error.read().decode(errors='replace')}") from error
+        answer = client.post(server.listening_address + path, json=body)
+        if answer.is_error:
+            raise SystemExit(f"{path}: {answer.status_code} {answer.text}")
+        return answer.json()
 
-    return server, post
+    return post
 
 
 def answer(post: Callable[..., dict[str, Any]], chat: list[dict[str, str]], request: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +105,7 @@ def main() -> None:
     """Read the request and write the answers."""
     request = json.loads(Path(sys.argv[1]).read_text())
     end_with_parent()
-    server, post = start(request)
+    post = start(request)
     answers = []
     for number, chat in enumerate(request["prompts"]):
         sampling = request["sampling"]
@@ -118,7 +115,6 @@ def main() -> None:
         answers.append(answer(post, chat, {**request, "sampling": sampling}))
         print(len(answers), flush=True)
     Path(request["result"]).write_text(json.dumps(answers))
-    del server
 
 
 if __name__ == "__main__":

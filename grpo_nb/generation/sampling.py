@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.core import kept_modes
 from grpo_nb.models import import_unsloth
 
 import_unsloth()
 
 import torch
-from transformers import DynamicCache, GenerationConfig
+from transformers import GenerationConfig
 from transformers.cache_utils import DynamicLayer
 
 from grpo_nb.generation.attention import grouped_attention
@@ -89,85 +90,57 @@ def sample(
     each, owner = distinct(prompts)
     config, _ = model._prepare_generation_config(config)
     model._prepare_special_tokens(config, kwargs_has_attention_mask=True, device="cpu")
-    limit = config.max_new_tokens
+    limit, total = config.max_new_tokens, len(prompts)
     pad_id = int(config.pad_token_id) if config.pad_token_id is not None else 0
+    eos = torch.tensor([] if config.eos_token_id is None else config.eos_token_id, dtype=torch.long).reshape(-1)
     padded, _ = left_padded(prompts, pad_id)
     widest = padded.shape[1]
     processors = model._get_logits_processor(generation_config=config, input_ids_seq_length=widest, device="cpu")
-
-    training = model.training
-    model.eval()
-    try:
-        with grouped_attention(), (folded or FoldedLora.of(model)).for_inference(is_decoding=True):
-            cache, prompt_mask = prompt_cache(
-                lambda **inputs: model(**inputs, use_cache=True, logits_to_keep=1), each, pad_id
-            )
-            rows = torch.tensor(owner)
-            cache.layers = [_GrowingLayer(layer, rows, limit) for layer in cache.layers]
-            tokens, log_probs = _decode(
-                model,
-                ids=torch.cat([padded, padded.new_full((len(padded), limit), pad_id)], 1),
-                start=torch.tensor([[len(prompt) - 1] for prompt in prompts]),
-                mask=torch.cat([prompt_mask[rows], torch.ones(len(rows), limit, dtype=torch.long)], 1),
-                cache=cache,
-                processors=processors,
-                config=config,
-            )
-    finally:
-        model.train(training)
-    return Samples(tokens, log_probs if config.do_sample else None)
-
-
-def _decode(
-    model: PreTrainedModel,
-    ids: torch.Tensor,
-    start: torch.Tensor,
-    mask: torch.Tensor,
-    cache: DynamicCache,
-    processors: Any,
-    config: GenerationConfig,
-) -> tuple[list[list[int]], list[list[float]]]:
-    """Write into the room behind the prompts token by token; rows that ended leave cache, mask and positions."""
-    limit, total = config.max_new_tokens, len(ids)
-    widest = ids.shape[1] - limit
-    eos = None if config.eos_token_id is None else torch.tensor(config.eos_token_id).reshape(-1)
+    ids = torch.cat([padded, padded.new_full((total, limit), pad_id)], 1)  # with room for what is sampled
+    start = torch.tensor([[len(prompt) - 1] for prompt in prompts])
     running, lengths = torch.arange(total), torch.full((total,), limit)
-    is_done, log_probs = torch.zeros(total, dtype=torch.bool), torch.zeros(total, limit)
-    for t in range(limit):
-        end = widest + t
-        logits = model(
-            input_ids=ids[running, end - 1 : end],
-            attention_mask=mask[:, : cache.get_seq_length() + 1],
-            position_ids=start + t,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        ).logits[:, -1]
-        scores = processors(ids[running, :end], logits.float())
-        if config.do_sample:
-            probabilities = scores.softmax(-1)
-            chosen = _draw(probabilities, total, running)
-            log_probs[running, t] = probabilities.gather(1, chosen[:, None])[:, 0].log()
-        else:
-            chosen = scores.argmax(-1)
-        still = ~is_done[running]
-        ids[running[still], end] = chosen[still]
-        if eos is not None:
-            ended = still & torch.isin(chosen, eos)
-            lengths[running[ended]] = t + 1
-            is_done[running[ended]] = True
-        going = ~is_done[running]
-        if not going.any():
-            break
-        # Rows that ended leave the batch, a few at a time: each departure copies the cache of the others.
-        if going.sum() <= 0.875 * len(going):
-            at = going.nonzero()[:, 0]
-            running, start, mask = running[at], start[at], mask[at]
-            for layer in cache.layers:
-                layer.keep_rows(at)
-    cut = [rows[:, begin : begin + limit].tolist() for rows, begin in ((ids, widest), (log_probs, 0))]
-    tokens, scores = ([row[:n] for row, n in zip(rows, lengths.tolist(), strict=True)] for rows in cut)
-    return tokens, scores
+    log_probs = torch.zeros(total, limit)
+    folded = folded or FoldedLora.of(model)
+    with kept_modes(model), grouped_attention(), folded.for_inference(is_decoding=True):
+        model.eval()
+        cache, mask = prompt_cache(lambda **inputs: model(**inputs, use_cache=True, logits_to_keep=1), each, pad_id)
+        rows = torch.tensor(owner)
+        cache.layers = [_GrowingLayer(layer, rows, limit) for layer in cache.layers]
+        mask = torch.cat([mask[rows], torch.ones(total, limit, dtype=torch.long)], 1)
+        for t in range(limit):
+            end = widest + t
+            logits = model(
+                input_ids=ids[running, end - 1 : end],
+                attention_mask=mask[:, : cache.get_seq_length() + 1],
+                position_ids=start + t,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            ).logits[:, -1]
+            scores = processors(ids[running, :end], logits.float())
+            if config.do_sample:
+                probabilities = scores.softmax(-1)
+                chosen = _draw(probabilities, total, running)
+                log_probs[running, t] = probabilities.gather(1, chosen[:, None])[:, 0].log()
+            else:
+                chosen = scores.argmax(-1)
+            still = lengths[running] > t  # an ended row may be in the batch for a while yet
+            ids[running[still], end] = chosen[still]
+            lengths[running[still & torch.isin(chosen, eos)]] = t + 1
+            going = lengths[running] > t + 1
+            if not going.any():
+                break
+            # Rows that ended leave the batch, a few at a time: each departure copies the cache of the others.
+            if going.sum() <= 0.875 * len(going):
+                at = going.nonzero()[:, 0]
+                running, start, mask = running[at], start[at], mask[at]
+                for layer in cache.layers:
+                    layer.keep_rows(at)
+
+    def until_end(written: torch.Tensor) -> list[list[Any]]:
+        return [row[:n] for row, n in zip(written.tolist(), lengths.tolist(), strict=True)]
+
+    return Samples(until_end(ids[:, widest:]), until_end(log_probs) if config.do_sample else None)
 
 
 def _draw(probabilities: torch.Tensor, total: int, rows: torch.Tensor) -> torch.Tensor:
@@ -274,31 +247,25 @@ def generate(
 
 @torch.no_grad()
 def _stock_sample(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> Samples:
-    """What `sample` does, through `model.generate`, without log-probabilities."""
-    ids, mask = (part.to(model.device) for part in left_padded(prompts, config.pad_token_id))
-    with _modes_kept(model):
-        rows = model.generate(input_ids=ids, attention_mask=mask, generation_config=config, use_cache=True)
-    ends = set(config.eos_token_id)
-    completions = rows[:, ids.shape[1] :].tolist()
-    lengths = [next((i + 1 for i, token in enumerate(row) if token in ends), len(row)) for row in completions]
-    return Samples([row[:length] for row, length in zip(completions, lengths, strict=True)], None)
+    """What `sample` does, through `model.generate`, without log-probabilities.
 
-
-@contextlib.contextmanager
-def _modes_kept(model: Any) -> Iterator[None]:
-    """Generate in evaluation mode and put the modes back: training, and on a GPU what Unsloth switches for generation.
-
-    Unsloth's `generate` clears gradient checkpointing on every module and puts it back only if the model was in training
-    mode when it was called (unsloth/models/llama.py, unsloth_fast_generate), so it is switched by Unsloth's own functions.
+    Modes are put back: training, and on a GPU what Unsloth switches for generation. Unsloth's `generate` clears gradient
+    checkpointing on every module and puts it back only if the model was in training mode when it was called
+    (unsloth/models/llama.py, unsloth_fast_generate), so it is switched by Unsloth's own functions.
     """
+    ids, mask = (part.to(model.device) for part in left_padded(prompts, config.pad_token_id))
     training, is_unsloths = model.training, hasattr(model, "for_training")  # as Unsloth patches models for a GPU
     values = (getattr(module, "gradient_checkpointing", False) for module in model.modules())
     checkpointing = next((value for value in values if value), False)
     model.for_inference() if is_unsloths else model.eval()
     try:
-        yield
+        rows = model.generate(input_ids=ids, attention_mask=mask, generation_config=config, use_cache=True)
     finally:
         if not is_unsloths:
             model.train(training)
         elif training:
             model.for_training(use_gradient_checkpointing=checkpointing)
+    ends = set(config.eos_token_id)
+    completions = rows[:, ids.shape[1] :].tolist()
+    lengths = [next((i + 1 for i, token in enumerate(row) if token in ends), len(row)) for row in completions]
+    return Samples([row[:length] for row, length in zip(completions, lengths, strict=True)], None)

@@ -213,6 +213,5 @@ def shared_prompt_logps(
         log_probs.append(functional.pad(output.log_probs, padding))
         if output.entropy is not None:
             entropies.append(functional.pad(output.entropy, padding))
-    back = torch.empty(len(input_ids), dtype=torch.long)
-    back[torch.tensor([row for bucket in buckets for row in bucket])] = torch.arange(len(input_ids))
+    back = torch.tensor([row for bucket in buckets for row in bucket]).argsort()
     return torch.cat(log_probs)[back], torch.cat(entropies)[back] if entropies else None

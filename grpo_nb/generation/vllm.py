@@ -7,12 +7,10 @@ signatures in vLLM's and Unsloth's source (tests/data/vllm_facts.json); run on a
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
-import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.generation.samples import Samples
@@ -21,8 +19,9 @@ from grpo_nb.models import has_engine, longest_of
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
 
-# What a configuration may ask for, and what vLLM calls it. Other ways of drawing are refused: they would be ignored silently.
-_SAME = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+# What a configuration may ask for under the name that vLLM has for it, and what it means not to ask: nothing is changed. Other
+# ways of drawing are refused: they would be ignored silently.
+_SAME = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 _OF_NO_EFFECT = {
     "max_new_tokens", "pad_token_id", "eos_token_id", "bos_token_id", "do_sample", "disable_compile", "use_cache",
     "transformers_version", "max_length", "cache_implementation", "return_dict_in_generate",
@@ -77,26 +76,19 @@ def sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
             f"vLLM does not sample with {', '.join(unknown)}: leave it out, or load the model with fast_inference=False."
         )
     ends = config.eos_token_id
+    asked = {name: getattr(config, name) for name in _SAME}
+    drawn = _SAME | {name: value for name, value in asked.items() if value is not None}
     arguments: dict[str, Any] = {
         "n": 1,
         "max_tokens": config.max_new_tokens,
         "stop_token_ids": list(ends) if isinstance(ends, (list, tuple)) else [] if ends is None else [ends],
         "detokenize": False,  # the kit decodes, as on a CPU
-        "repetition_penalty": 1.0 if config.repetition_penalty is None else config.repetition_penalty,
     }
     if not config.do_sample:
-        return {**arguments, "temperature": 0.0}
-    arguments |= {
-        "temperature": 1.0 if config.temperature is None else config.temperature,
-        "top_p": 1.0 if config.top_p is None else config.top_p,
-        # transformers writes 0 or None for no limit, vLLM -1 (it takes 0 as well, but not None).
-        "top_k": config.top_k or -1,
-        "min_p": 0.0 if config.min_p is None else config.min_p,
-        # The log-probability of the token drawn and no others. Unsloth starts the engine with `processed_logprobs`, so it
-        # is that of the distribution drawn from.
-        "logprobs": 0,
-    }
-    return arguments
+        return {**arguments, "temperature": 0.0, "repetition_penalty": drawn["repetition_penalty"]}
+    # transformers writes 0 or None for no limit, vLLM -1 (it takes 0 as well, but not None). The log-probability of the token
+    # drawn and no others: Unsloth starts the engine with `processed_logprobs`, so it is that of the distribution drawn from.
+    return {**arguments, **drawn, "top_k": config.top_k or -1, "logprobs": 0}
 
 
 def sample_with_vllm(model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig) -> Samples:
@@ -117,12 +109,11 @@ def sample_with_vllm(model: PreTrainedModel, prompts: Sequence[Sequence[int]], c
     from vllm import SamplingParams
 
     arguments = sampling_arguments(config)
+    each = [SamplingParams(**arguments) for _ in prompts]
     if config.do_sample:
         # One seed for each row: rows of one prompt with one seed would all be the same completion.
         seeds = torch.randint(0, 2**31 - 1, (len(prompts),)).tolist()
         each = [SamplingParams(**arguments, seed=seed) for seed in seeds]
-    else:
-        each = [SamplingParams(**arguments) for _ in prompts]
     drop_leftovers(model)
     outputs = model.fast_generate(
         [{"prompt_token_ids": list(prompt)} for prompt in prompts],
@@ -130,7 +121,7 @@ def sample_with_vllm(model: PreTrainedModel, prompts: Sequence[Sequence[int]], c
         use_tqdm=False,
         # As it is at this moment. `load_tensors=True` is how Unsloth's trainer samples: the tensors of the model themselves,
         # nothing goes over the disk but the adapter's configuration.
-        lora_request=model.load_lora(_adapter_folder(), load_tensors=True) if is_adapter_on(model) else None,
+        lora_request=model.load_lora(_adapter_folder().name, load_tensors=True) if is_adapter_on(model) else None,
     )
     # vLLM answers in the order of the prompts (vllm/entrypoints/llm.py sorts by request).
     completions = [output.outputs[0] for output in outputs]
@@ -143,10 +134,8 @@ def sample_with_vllm(model: PreTrainedModel, prompts: Sequence[Sequence[int]], c
 
 
 @functools.cache
-def _adapter_folder() -> str:
-    folder = tempfile.mkdtemp(prefix="grpo_nb-adapter-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+def _adapter_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="grpo_nb-adapter-", ignore_cleanup_errors=True)
 
 
 def drop_leftovers(model: Any) -> None:
@@ -170,8 +159,7 @@ def engine_as_before(model: Any) -> Iterator[None]:
     In standby Unsloth wakes it at each call of `generate` (unsloth_zoo/vllm_utils.py, patch_vllm_enable_sleep_mode).
     """
     engine = model.vllm_engine
-    is_sleeping: Callable[[], bool] | None = getattr(engine.llm_engine, "is_sleeping", None)
-    slept = is_sleeping is not None and bool(is_sleeping())
+    slept = engine.llm_engine.is_sleeping()
     try:
         yield
     finally:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 LARGEST = 1e30
@@ -14,13 +16,7 @@ _SPREAD_FLOOR = 1e-6
 """Below this, the spread of equal float32 rewards is rounding."""
 
 Facts = dict[str, float]
-"""One row under one set of names: finite numbers only, and no key for what was not measured.
-
-`rewards/name` is the mean score of a reward, `spreads/name` its spread. `no_spread` is the share of the step's groups whose
-completions all have the same reward; a lower bound where TRL did not log it. `duplicates` is the share of completions that
-repeat another of their group (0 if all differ, 1 if all are the same), `same_answer` that of the step's most common text,
-which is not known with fewer than two prompts.
-"""
+"""One row under one set of names, as `facts_of` gives it."""
 
 # Fact -> the metric's names, of either generation of TRL and of Unsloth, the preferred one last.
 _NAMES: Mapping[str, tuple[str, ...]] = {
@@ -39,12 +35,8 @@ _SHARES = ("no_spread", "clipped", "ratio_clipped")
 
 def number(value: Any) -> float | None:
     """The value as a float if it is a number at all; NaN and infinity are numbers here."""
-    # numpy's and torch's scalars have item(); they come from users' own metrics.
-    if (
-        not isinstance(value, (bool, int, float))
-        and getattr(value, "size", None) == 1
-        and callable(getattr(value, "item", None))
-    ):
+    # numpy's and torch's scalars have item(); they come from users' own metrics. Of several numbers it raises.
+    with contextlib.suppress(AttributeError, TypeError, ValueError, RuntimeError):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
@@ -52,11 +44,6 @@ def number(value: Any) -> float | None:
         return float(value)
     except OverflowError:
         return math.inf
-
-
-def mean(values: Sequence[float]) -> float:
-    """Mean of at least one number."""
-    return math.fsum(values) / len(values)
 
 
 def ranks(values: Sequence[float]) -> list[float]:
@@ -109,7 +96,7 @@ def duplicate_shares(completions: Iterable[Any], group_size: int | None) -> tupl
     shares = [(len(group) - len(set(group))) / (len(group) - 1) for group in groups if len(group) > 1]
     texts = [text for group in groups for text in group]
     commonest = max(Counter(texts).values(), default=0)
-    return (mean(shares) if shares else None), (commonest / len(texts) if len(groups) > 1 and texts else None)
+    return (fmean(shares) if shares else None), (commonest / len(texts) if len(groups) > 1 and texts else None)
 
 
 def _plain(completion: Any) -> str:
@@ -124,7 +111,13 @@ def values_of(rows: Iterable[Facts], fact: str) -> list[float]:
 
 
 def facts_of(finite: Mapping[str, float]) -> Facts:
-    """The facts of a row, whatever generation its names are of."""
+    """The facts of a row, whatever generation its names are of: finite numbers only, and no key for what was not measured.
+
+    `rewards/name` is the mean score of a reward, `spreads/name` its spread. `no_spread` is the share of the step's groups whose
+    completions all have the same reward; a lower bound where TRL did not log it. Where texts are known, two are added:
+    `duplicates` is the share of completions that repeat another of their group (0 if all differ, 1 if all are the same),
+    `same_answer` that of the step's most common text, which is not known with fewer than two prompts.
+    """
     facts = {fact: finite[name] for fact, names in _NAMES.items() for name in names if name in finite}
     spreads: Facts = {}
     for key, value in finite.items():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+import dataclasses
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from statistics import fmean
+from typing import Any, NamedTuple
 
-from grpo_nb.health.facts import LARGEST, Facts, duplicate_shares, facts_of, mean, number, rank_shift, values_of
+from grpo_nb.health.facts import LARGEST, Facts, duplicate_shares, facts_of, number, rank_shift, values_of
 from grpo_nb.runs import Alert, Severity
 from grpo_nb.settings import Settings
 
@@ -50,7 +51,7 @@ class History:
     """
 
     def __init__(self, *, weights: Mapping[str, float] | None = None, settings: Settings | None = None) -> None:
-        self.weights = dict(weights) if weights else None
+        self.weights = dict(weights or {})
         self.settings = settings
         self.count = 0
         self.last_step = 0
@@ -68,7 +69,7 @@ class History:
         """Whether the reward was ever clearly above its start."""
         self.bad_now: list[str] = []
         self.bad_counts: Counter[str] = Counter()
-        self.holdout: dict[str, list[tuple[int, float, float]]] = {}
+        self.holdout: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
         """Metric -> step, value, and the mean reward of that time."""
         self.names: list[str] = []
         """The rewards' names."""
@@ -78,7 +79,6 @@ class History:
         """Take in one row of a log. Returns whether it was one of training; an evaluation's or a summary's is not."""
         numbers = {key: n for key, value in row.items() if isinstance(key, str) and (n := number(value)) is not None}
         finite = {key: n for key, n in numbers.items() if abs(n) <= LARGEST}
-        self._cache.clear()
         self.bad_now = [key for key in numbers if key not in finite and not key.endswith(_MEANINGFUL_NAN)]
         self.bad_counts.update(self.bad_now)
         step = finite.get("step")
@@ -86,11 +86,16 @@ class History:
         self.last_step = int(step) if step is not None else self.last_step + ("reward" in numbers)
         for key in _HOLDOUT:
             if key in finite:
-                self._note_holdout(key, finite[key])
+                points = self.holdout[key]
+                points.append((self.last_step, finite[key], self.mean("reward", RECENT) or 0.0))
+                if len(points) > WINDOW:  # thin the middle: start, end and course stay
+                    del points[1:-1:2]
         if "reward" not in numbers:
             return False
         facts = facts_of(finite)
-        if self._is_unmeasured_kl(facts.get("kl")):
+        # With beta = 0 Unsloth logs exact zeros for ever. Before the first update the true KL is 0 too, and says nothing.
+        is_off = self.settings is not None and self.settings.beta == 0
+        if is_off or (facts.get("kl") == 0 and "kl" not in self.tallies):
             facts.pop("kl", None)
         if completions is not None:
             shares = duplicate_shares(completions, self.settings.num_generations if self.settings else None)
@@ -104,33 +109,18 @@ class History:
         self._tally(facts)
         return True
 
-    def _is_unmeasured_kl(self, kl: float | None) -> bool:
-        # With beta = 0 Unsloth logs exact zeros for ever. Before the first update the true KL is 0 too, and says nothing.
-        if self.settings is not None and self.settings.beta == 0:
-            return True
-        return kl == 0 and "kl" not in self.tallies
-
-    def _note_holdout(self, key: str, value: float) -> None:
-        points = self.holdout.setdefault(key, [])
-        points.append((self.last_step, value, self.mean("reward", RECENT) or 0.0))
-        if len(points) > WINDOW:  # thin the middle: start, end and course stay
-            del points[1:-1:2]
-
     def _tally(self, facts: Facts) -> None:
         for fact, value in facts.items():
             if fact in _TALLIED or fact.startswith("rewards/"):
                 count, total, low, high = self.tallies.get(fact, (0, 0.0, value, value))
                 self.tallies[fact] = [count + 1, total + value, min(low, value), max(high, value)]
         self.names = [fact.removeprefix("rewards/") for fact in self.tallies if fact.startswith("rewards/")]
-        if self.count >= LEAST:
-            now = self.mean("reward", RECENT)
-            is_known = now is not None and len(self.values("reward", RECENT)) >= LEAST
-            low, high = self.extent("reward") or (0.0, 0.0)
+        if len(self.values("reward", RECENT)) >= LEAST:
+            now, (low, high) = self.mean("reward", RECENT), self.extent("reward")
             # A new best by accident, which noise brings for ever, is none: it must be 2 % of the range above the last.
-            if is_known and (self.best_mark is None or now > self.best_mark + 0.02 * (high - low)):
+            if self.best_mark is None or now > self.best_mark + 0.02 * (high - low):
                 self.best_mark, self.best_at = now, self.count
-            if is_known and (self.best is None or now > self.best):
-                self.best = now
+            self.best = now if self.best is None else max(self.best, now)
         if not self.has_risen and self.count >= RECENT:
             self.has_risen = self.risen("reward") >= CLEAR
 
@@ -148,12 +138,7 @@ class History:
     def mean(self, fact: str, last: int = WINDOW) -> float | None:
         """Mean of a fact over the last rows; None if it was not measured."""
         values = self.values(fact, last)
-        return mean(values) if values else None
-
-    def median(self, fact: str, last: int = WINDOW) -> float | None:
-        """Median of a fact over the last rows; None if it was not measured."""
-        values = self.values(fact, last)
-        return statistics.median(values) if values else None
+        return fmean(values) if values else None
 
     def share(self, fact: str) -> float:
         """Mean of a fact over the whole run; 0 if it was not measured."""
@@ -171,10 +156,7 @@ class History:
     @property
     def main(self) -> str | None:
         """The reward the run is about: the one with the largest weight, else the only one named like it, else None."""
-        return self._cached(self._find_main, "main")
-
-    def _find_main(self) -> str | None:
-        ranked = sorted(((w, n) for n, w in (self.weights or {}).items() if n in self.names), reverse=True)
+        ranked = sorted(((w, n) for n, w in self.weights.items() if n in self.names), reverse=True)
         if ranked and (len(ranked) == 1 or ranked[0][0] > ranked[1][0]):
             return ranked[0][1]
         matching = [self.names, *([n for n in self.names if word in n.lower()] for word in _MAIN_WORDS)]
@@ -182,7 +164,7 @@ class History:
 
     def weight(self, name: str) -> float:
         """The weight of a reward; 1, TRL's default, where it is not known."""
-        return self.weights.get(name, 1.0) if self.weights else 1.0
+        return self.weights.get(name, 1.0)
 
     def risen(self, fact: str) -> float:
         """How far the last rows lie above the first, as a z."""
@@ -223,7 +205,7 @@ class History:
         start, now = self.start_values("reward"), self.mean("reward", RECENT)
         if self.count < 2 * RECENT or not start or now is None or self.best is None:
             return False
-        began = mean(start)
+        began = fmean(start)
         if self.has_risen and self.best > began:
             return now <= (self.best + began) / 2 and self.rising("reward") <= -CLEAR
         return self.risen("reward") <= -CLEAR
@@ -243,19 +225,26 @@ class History:
         new = changed(old)
         return words if new == old else f"{words} (settings.replace({setting}={new!r}); it is {old!r} now)"
 
-    def alert(
-        self,
-        rule: str,
-        severity: Severity,
-        message: str,
-        *,
-        why: str,
-        advice: str,
-        evidence: Mapping[str, Any],
-        subject: str = "",
-    ) -> Alert:
-        """An alert of the last row."""
-        return Alert(
-            rule=rule, severity=severity, step=self.last_step, subject=subject, message=message, why=why,
-            advice=advice[0].upper() + advice[1:], evidence=evidence,
-        )  # fmt: skip
+    def alert(self, severity: Severity, message: str, *, advice: str, **more: Any) -> Alert:
+        """An alert of the last row, to which its `Rule` gives the name."""
+        advice = advice[0].upper() + advice[1:]
+        return Alert(rule="", severity=severity, step=self.last_step, message=message, advice=advice, **more)
+
+
+class Rule(NamedTuple):
+    """A function that yields the alerts of one name, or nothing.
+
+    Where it needs a fact, it is given the values of the last rows, and is not asked before `LEAST` of them were measured.
+    """
+
+    name: str
+    find: Callable[..., Iterator[Alert]]
+    needs: str | None = None
+    last: int = WINDOW
+
+    def alerts(self, history: History) -> Iterator[Alert]:
+        """What there is to say after the last row."""
+        needed = [history.values(self.needs, self.last)] if self.needs else []
+        if all(len(values) >= LEAST for values in needed):
+            for alert in self.find(history, *needed):
+                yield dataclasses.replace(alert, rule=self.name)

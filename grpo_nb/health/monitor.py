@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from grpo_nb.core import write_text
 from grpo_nb.health.history import LEAST, WINDOW, History
 from grpo_nb.health.report import HealthReport
 from grpo_nb.health.rules_rewards import RULES as REWARD_RULES
+from grpo_nb.health.rules_signal import NOT_FINITE
 from grpo_nb.health.rules_signal import RULES as SIGNAL_RULES
-from grpo_nb.health.rules_signal import find_not_finite
 from grpo_nb.health.sources import completions_of, read_log
-from grpo_nb.runs import SEVERITIES, Alert, Run, read_alerts, read_rows
+from grpo_nb.runs import SEVERITIES, Alert, Run, read_alerts
 from grpo_nb.settings import Settings, memory_advice
 
 _FILE = "alerts.jsonl"
@@ -69,16 +70,13 @@ class HealthMonitor:
         """Whether a critical alert has come and `stop_on` asks to stop. Save first."""
         self._history = History(weights=weights, settings=settings)
         self._told: dict[tuple[str, str], int] = {}
-        self._folder = None if folder is None else Path(folder)
-        if self._folder is not None:
-            self._replay(self._folder)
-
-    def _replay(self, folder: Path) -> None:
-        for alert in read_alerts(folder / _FILE):
-            self._note(alert)
-        rows = read_rows(folder / "metrics.jsonl")
-        texts = completions_of(Run(folder), last=WINDOW) if rows else {}
-        append_alert(folder, *(a for row in rows for a in self._look(row, _completions_at(texts, 0, row))))
+        self._folder = folder
+        if folder is not None:
+            for alert in read_alerts(Path(folder) / _FILE):
+                self._note(alert)
+            run = Run(folder)
+            texts = completions_of(run, last=WINDOW)
+            append_alert(folder, *(alert for row in run.rows for alert in self._look(row, _at_step(texts, row))))
 
     def update(self, row: Mapping[str, Any], completions: Iterable[Any] | None = None) -> list[Alert]:
         """Take in a logged row and return the new alerts, which are on disk by then. Rows may lack any key, and hold anything.
@@ -96,10 +94,10 @@ class HealthMonitor:
     def _look(self, row: Mapping[str, Any], completions: Iterable[Any] | None) -> list[Alert]:
         history = self._history
         is_training = history.add(row, completions)
-        rules = [find_not_finite]
+        rules = [NOT_FINITE]
         if history.count >= LEAST and (is_training or history.holdout):
             rules += [*SIGNAL_RULES, *REWARD_RULES]
-        return [alert for rule in rules for alert in rule(history) if self._note(alert)]
+        return [alert for rule in rules for alert in rule.alerts(history) if self._note(alert)]
 
     def _note(self, alert: Alert) -> bool:
         """Note that it is said, and return whether it is news: a rule and subject never said, or with less severity."""
@@ -151,39 +149,32 @@ def check_health(
     >>> check_health(rows).ok
     True
     """
-    log = read_log(rows)
-    weights = weights if weights is not None else log.weights
-    settings = settings if settings is not None else log.settings
-    if completions is None and log.run is not None:
-        completions = completions_of(log.run)
+    log, run = read_log(rows)
+    if run is not None:
+        weights = run.weights if weights is None else weights
+        settings = run.settings if settings is None else settings
+        completions = completions_of(run) if completions is None else completions
     monitor = HealthMonitor(weights=weights, settings=settings)
     alerts: list[Alert] = []
-    for number, row in enumerate(log.rows):
-        alerts += monitor.update(row, _completions_at(completions, number, row))
+    in_order = iter(() if completions is None or isinstance(completions, Mapping) else completions)
+    for row in log:
+        texts = _at_step(completions, row) if isinstance(completions, Mapping) else next(in_order, None)
+        alerts += monitor.update(row, texts)
     return HealthReport(alerts=tuple(alerts), checked=monitor.checked, not_measured=monitor.not_measured)
 
 
-def _completions_at(completions: Any, number: int, row: Mapping[str, Any]) -> Any:
-    if completions is None:
-        return None
-    if isinstance(completions, Mapping):
-        step = row.get("step")
-        return completions.get(step) if isinstance(step, (int, float)) else None
-    return completions[number] if number < len(completions) else None
+def _at_step(completions: Mapping[int, Any], row: Mapping[str, Any]) -> Any:
+    step = row.get("step")
+    return completions.get(step) if isinstance(step, (int, float)) else None
 
 
 def append_alert(folder: str | Path, *alerts: Alert) -> None:
     """Write down alerts of a run; also one that did not come from a row, such as `explain_out_of_memory`'s."""
     file = Path(folder) / _FILE
-    # Half a line that a crash in mid-write left must not be continued.
-    if file.is_file() and file.stat().st_size and not file.read_bytes().endswith(b"\n"):
-        alerts, mode = (*read_alerts(file), *alerts), "w"
-    else:
-        mode = "a"
-    lines = [json.dumps(alert.to_dict()) + "\n" for alert in alerts]
-    if lines or mode == "w":
-        with file.open(mode) as opened:
-            opened.writelines(lines)
+    known = read_alerts(file)
+    # All of them, for they are few: half a line that a crash in mid-write left must not be continued.
+    if known or alerts:
+        write_text(file, "".join(json.dumps(alert.to_dict()) + "\n" for alert in (*known, *alerts)))
 
 
 def explain_out_of_memory(
@@ -203,15 +194,12 @@ def explain_out_of_memory(
     True
     """
     found = memory_advice(error, settings, place=place)
-    if found is None:
-        return None
-    raised = f"{type(error).__name__}: {error}"[:500]
-    return Alert(
+    return found and Alert(
         rule="out_of_memory",
         severity="critical",
         step=step,
         message=found.message,
         why=found.why,
         advice=found.advice,
-        evidence={"change": found.change, "place": found.place, "error": raised},
+        evidence={"change": found.change, "place": found.place, "error": f"{type(error).__name__}: {error}"[:500]},
     )

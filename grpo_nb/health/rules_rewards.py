@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 from collections.abc import Iterator
+from statistics import correlation, fmean, median, pvariance
 
-from grpo_nb.health.facts import mean, ranks
-from grpo_nb.health.history import CLEAR, LEAST, RECENT, WINDOW, History
-from grpo_nb.health.rules_signal import NO_SPREAD, TRUNCATED, Rule
+from grpo_nb.health.facts import ranks
+from grpo_nb.health.history import CLEAR, LEAST, RECENT, WINDOW, History, Rule
+from grpo_nb.health.rules_signal import NO_SPREAD, TRUNCATED
 from grpo_nb.runs import Alert, Severity
 
 FLAT, FLAT_WARNING = 100, 300
@@ -27,24 +27,19 @@ LONGER, SHORTER = 1.5, 1 / 3
 
 def find_reward_flat(history: History) -> Iterator[Alert]:
     """A reward that does not rise, or no longer does."""
-    half = history.max_steps is not None and history.count >= max(2 * LEAST, history.max_steps / 2)
-    if history.count < FLAT and not half:
-        return
-    if history.has_lost or _is_saturated(history):
-        return
+    enough = FLAT if history.max_steps is None else min(FLAT, max(2 * LEAST, history.max_steps / 2))
     start, now = history.start_values("reward"), history.mean("reward", RECENT)
-    if now is None or not start:
+    if history.count < enough or history.has_lost or _is_saturated(history) or now is None or not start:
         return
-    evidence = {"reward": now, "reward_start": mean(start), "best": history.best}
+    evidence = {"reward": now, "reward_start": fmean(start), "best": history.best}
     since_best = history.count - history.best_at
     if history.has_risen:
         facts = ["reward", *(f"rewards/{name}" for name in history.names)]
         if since_best >= 2 * WINDOW and max(map(history.rising, facts)) < 1:
             yield history.alert(
-                "reward_flat",
                 "info",
                 f"The reward has not risen for {since_best} logged steps: {history.best:.3g} at its best, {now:.3g} now "
-                f"({mean(start):.3g} at the start).",
+                f"({fmean(start):.3g} at the start).",
                 why="More steps with the same prompts and settings will hardly add anything.",
                 advice="Stop here and compare on held-out prompts, or take harder prompts.",
                 subject="plateau",
@@ -54,9 +49,8 @@ def find_reward_flat(history: History) -> Iterator[Alert]:
         causes = _causes(history)
         found = f" At the same time {', '.join(causes)}: mend that first." if causes else ""
         yield history.alert(
-            "reward_flat",
             "warning" if history.count >= FLAT_WARNING else "info",
-            f"No reward has risen in {history.count} logged steps: {mean(start):.3g} at the start, {now:.3g} now.{found}",
+            f"No reward has risen in {history.count} logged steps: {fmean(start):.3g} at the start, {now:.3g} now.{found}",
             why="Guides say to wait for 300 steps. After that, what did not start will hardly start by itself.",
             advice="Run check_rewards, then baseline: can the model earn the reward at all? If so, "
             f"{history.advice('faster')}, take more prompts per step, or add a reward with partial credit.",
@@ -77,10 +71,10 @@ def _causes(history: History) -> list[str]:
 
 def find_reward_falling(history: History) -> Iterator[Alert]:
     """A reward below where it was: half of what was gained is lost, or the model is worse than at the start."""
-    start, now, best = history.start_values("reward"), history.mean("reward", RECENT), history.best
-    if not history.has_lost or now is None or best is None:
+    if not history.has_lost:
         return
-    began, z = mean(start), history.risen("reward")
+    now, best = history.mean("reward", RECENT), history.best
+    began, z = fmean(history.start_values("reward")), history.risen("reward")
     why = "GRPO does not find its way back by itself once the completions it would learn from are gone."
     if history.has_risen and best > began:
         is_gone = now <= began + 0.1 * (best - began)
@@ -90,7 +84,6 @@ def find_reward_falling(history: History) -> Iterator[Alert]:
         message = f"The reward is lower than at the start: {now:.3g} now, {began:.3g} then."
         why = f"The training makes the model worse at what is measured. {why}"
     yield history.alert(
-        "reward_falling",
         "critical" if is_gone else "warning",
         message,
         why=why,
@@ -104,9 +97,9 @@ def _is_saturated(history: History) -> bool:
     values, extent = history.values("reward", RECENT), history.extent("reward")
     if len(values) < RECENT or extent is None or extent[1] - extent[0] < 1e-6:
         return False
-    (low, high), middle = extent, statistics.median(values)
+    (low, high), middle = extent, median(values)
     is_steady = max(values) - middle <= (1 - SATURATED) * (high - low)
-    return is_steady and min(middle, mean(values)) >= low + SATURATED * (high - low)
+    return is_steady and min(middle, fmean(values)) >= low + SATURATED * (high - low)
 
 
 def find_reward_saturated(history: History) -> Iterator[Alert]:
@@ -115,7 +108,6 @@ def find_reward_saturated(history: History) -> Iterator[Alert]:
         return
     now = history.mean("reward", RECENT)
     yield history.alert(
-        "reward_saturated",
         "info",
         f"The reward is at its top: {now:.3g} over {RECENT} steps, of {history.extent('reward')[1]:.3g} at most.",
         why="What is always earned teaches nothing more; from here only KL grows.",
@@ -140,7 +132,6 @@ def find_constant_rewards(history: History) -> Iterator[Alert]:
     said = ", ".join(f"{name} is {value:.3g} for every completion" for name, value in still.items())
     never = f" Nobody has ever earned {', '.join(unpaid)}." if unpaid else ""
     yield history.alert(
-        "constant_reward",
         "warning" if rows >= CONSTANT_WARNING and unpaid else "info",
         f"{said}, in all {rows} steps.{never}",
         why="A reward that is the same for every completion has no effect on the advantages, whatever its weight.",
@@ -165,8 +156,8 @@ def find_dominating_reward(history: History) -> Iterator[Alert]:
     parts: dict[str, float] = {}
     for name in names:
         values = history.values(f"rewards/{name}")
-        course = statistics.pvariance(values) if len(values) >= LEAST else 0.0
-        square = mean([spread * spread for spread in spreads[name]]) if has_spreads else course
+        course = pvariance(values) if len(values) >= LEAST else 0.0
+        square = fmean([spread * spread for spread in spreads[name]]) if has_spreads else course
         parts[name] = square * history.weight(name) * history.weight(name)
     total = sum(parts.values())
     top = max(parts, key=parts.__getitem__)
@@ -176,7 +167,6 @@ def find_dominating_reward(history: History) -> Iterator[Alert]:
     about = f", while {main}, the main reward, has {parts[main] / total:.0%}" if main else ""
     more = f", or give {main} more weight or partial credit." if main else "."
     yield history.alert(
-        "dominating_reward",
         # A few large penalties make such a share by accident in a short window.
         history.softened("warning") if main and history.count >= WINDOW else "info",
         f"{top} makes {share:.0%} of the differences between completions{about}.",
@@ -198,12 +188,11 @@ def find_fighting_rewards(history: History) -> Iterator[Alert]:
     paired = {name: ranks(v) for name, v in columns.items() if len(v) == longest >= 30 and len(set(v)) > 1}
     for first, second in itertools.combinations(paired, 2):
         sign = 1 if history.weight(first) * history.weight(second) > 0 else -1
-        r = sign * statistics.correlation(paired[first], paired[second])  # Pearson's, of ranks: Spearman's
+        r = sign * correlation(paired[first], paired[second])  # Pearson's, of ranks: Spearman's
         if r > FIGHTS or abs(r) * math.sqrt(longest - 2) < FIGHTS_T * math.sqrt(max(0.0, 1 - r * r)):
             continue
         losers = [n for n in (first, second) if n == history.main and history.rising(f"rewards/{n}") <= -CLEAR]
         yield history.alert(
-            "fighting_rewards",
             "warning" if losers else "info",
             f"Where {first} is high, {second} is low (rank correlation {r:.2f} over {longest} steps)"
             + (f", and {losers[0]} is losing." if losers else "."),
@@ -224,7 +213,7 @@ def find_form_only(history: History) -> Iterator[Alert]:
     if gain >= 1.0 or history.rising(fact) >= 2.3:
         return
     start, now, (low, high) = history.start_values(fact), history.mean(fact, RECENT), history.extent(fact)
-    if not start or now is None or now - mean(start) > 0.1 * (high - low) > 0:
+    if not start or now is None or now - fmean(start) > 0.1 * (high - low) > 0:
         return
     others = [name for name in history.names if name != main]
     risen = [n for n in others if history.weight(n) > 0 and history.risen(f"rewards/{n}") >= CLEAR]
@@ -232,9 +221,8 @@ def find_form_only(history: History) -> Iterator[Alert]:
         return
     is_done = history.count >= FORM_ONLY_ROWS and all(_is_learnt(history, name) for name in others)
     yield history.alert(
-        "form_only",
         "warning" if gain <= -CLEAR or is_done else "info",
-        f"The reward rises through {', '.join(risen)} alone: {main} was {mean(start):.3g} and is {now:.3g}.",
+        f"The reward rises through {', '.join(risen)} alone: {main} was {fmean(start):.3g} and is {now:.3g}.",
         why="Form comes first in most runs. Where nothing else follows, the model learns to look right instead of being right.",
         advice=f"Wait while {risen[0]} still rises. Then give {main} more weight or partial credit, or the others less; "
         "and look at the completions that are paid most.",
@@ -253,12 +241,11 @@ def find_holdout_flat(history: History) -> Iterator[Alert]:
     for key, points in history.holdout.items():
         if not history.has_risen or len(points) < 3:
             continue
-        (began, first, reward), last = points[0], mean([value for _, value, _ in points[-2:]])
+        (began, first, reward), last = points[0], fmean([value for _, value, _ in points[-2:]])
         needed = HOLDOUT_GAIN if key == "holdout/accuracy" else HOLDOUT_SHARE * max(0.0, points[-1][2] - reward)
         if last - first >= needed and last > first:
             continue
         yield history.alert(
-            "holdout_flat",
             "warning",
             f"The training reward rises, {key} does not: {first:.3g} at step {began}, {last:.3g} over the last two of "
             f"{len(points)} measurements.",
@@ -274,7 +261,7 @@ def find_length_change(history: History) -> Iterator[Alert]:
     start, now = history.start_values("length"), history.mean("length", RECENT)
     if history.count < 2 * RECENT or not start or now is None or history.is_learning:
         return
-    before, z = mean(start), history.risen("length")
+    before, z = fmean(start), history.risen("length")
     if before <= 0:
         return
     severity: Severity = "info"
@@ -292,7 +279,6 @@ def find_length_change(history: History) -> Iterator[Alert]:
     else:
         return
     yield history.alert(
-        "length_growth",
         severity,
         f"Completions have {grown} from {before:.0f} to {now:.0f} tokens, and no reward has risen with {them}.",
         why=why,
@@ -302,14 +288,14 @@ def find_length_change(history: History) -> Iterator[Alert]:
     )
 
 
-RULES: tuple[Rule, ...] = (
-    find_reward_flat,
-    find_reward_falling,
-    find_reward_saturated,
-    find_constant_rewards,
-    find_dominating_reward,
-    find_fighting_rewards,
-    find_form_only,
-    find_holdout_flat,
-    find_length_change,
+RULES = (
+    Rule("reward_flat", find_reward_flat),
+    Rule("reward_falling", find_reward_falling),
+    Rule("reward_saturated", find_reward_saturated),
+    Rule("constant_reward", find_constant_rewards),
+    Rule("dominating_reward", find_dominating_reward),
+    Rule("fighting_rewards", find_fighting_rewards),
+    Rule("form_only", find_form_only),
+    Rule("holdout_flat", find_holdout_flat),
+    Rule("length_growth", find_length_change),
 )

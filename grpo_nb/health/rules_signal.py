@@ -7,14 +7,12 @@ thresholds are constants here; docs/evidence/health.md has the reason and the so
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from statistics import fmean, median
 
-from grpo_nb.health.facts import mean, rank_shift, values_of
-from grpo_nb.health.history import CLEAR, LEAST, RECENT, START, History
+from grpo_nb.health.facts import rank_shift, values_of
+from grpo_nb.health.history import CLEAR, LEAST, RECENT, START, History, Rule
 from grpo_nb.runs import Alert, Severity
-
-Rule = Callable[[History], Iterator[Alert]]
 
 NO_SPREAD, NO_SPREAD_CRITICAL = 0.5, 0.9
 TRUNCATED, TRUNCATED_WARNING, TRUNCATED_CRITICAL = 0.25, 0.5, 0.9
@@ -42,29 +40,21 @@ def find_not_finite(history: History) -> Iterator[Alert]:
             passing.append(key)
     why = "A NaN or infinity in the loss or the gradient ends in the weights, and every later step is lost."
     lower = history.advice("back and slower")
-    if grave:
-        yield history.alert(
-            "not_finite",
-            "critical",
-            f"{', '.join(grave)} is NaN or infinite.",
-            why=why,
-            advice=f"Stop; {lower}. If the reward itself is NaN, run check_rewards: one of them returns it.",
-            subject=", ".join(grave),
-            evidence={key: history.bad_counts[key] for key in grave},
-        )
-    if passing:
-        yield history.alert(
-            "not_finite",
-            "warning",
-            f"{', '.join(passing)} is NaN or infinite.",
-            why=f"In float16 a step is skipped now and then, which does no harm. {why}",
-            advice=f"If it comes again, {lower}.",
-            subject=", ".join(passing),
-            evidence={key: history.bad_counts[key] for key in passing},
-        )
+    stop = f"Stop; {lower}. If the reward itself is NaN, run check_rewards: one of them returns it."
+    harmless = f"In float16 a step is skipped now and then, which does no harm. {why}"
+    found = (grave, "critical", why, stop), (passing, "warning", harmless, f"If it comes again, {lower}.")
+    for keys, severity, reason, advice in found:
+        if keys:
+            yield history.alert(
+                severity,
+                f"{', '.join(keys)} is NaN or infinite.",
+                why=reason,
+                advice=advice,
+                subject=", ".join(keys),
+                evidence={key: history.bad_counts[key] for key in keys},
+            )
     for key, count in silent:
         yield history.alert(
-            "not_finite",
             "warning" if count >= LEAST else "info",
             f"{key} is NaN: this reward scored no completion in {count} step{'s' * (count > 1)}.",
             why="TRL leaves out a reward that returns None or NaN, without a word.",
@@ -79,23 +69,19 @@ def _is_sure(share: float, count: int) -> bool:
     return share >= NO_SPREAD and share - 1.64 * math.sqrt(share * (1 - share) / count) >= 0.38
 
 
-def find_no_spread(history: History) -> Iterator[Alert]:
+def find_no_spread(history: History, values: Sequence[float]) -> Iterator[Alert]:
     """Groups whose completions all get the same reward: their advantages are zero, and they teach nothing."""
-    values = history.values("no_spread")
-    if len(values) < LEAST:
-        return
-    now, whole, count = mean(values), history.share("no_spread"), history.times_measured("no_spread")
+    now, whole, count = fmean(values), history.share("no_spread"), history.times_measured("no_spread")
     if max(now, whole) < NO_SPREAD:
         return
     kind, level = _kind_of_sameness(history)
     recent = history.values("no_spread", RECENT)
     severity: Severity = "warning" if _is_sure(now, len(values)) or _is_sure(whole, count) else "info"
-    is_lost = len(recent) >= RECENT and mean(recent) >= NO_SPREAD_CRITICAL
+    is_lost = len(recent) >= RECENT and fmean(recent) >= NO_SPREAD_CRITICAL
     if is_lost and kind != "too easy" and not history.is_learning:
         severity = "critical"
     why, advice = _SAMENESS[kind]
     yield history.alert(
-        "no_spread",
         severity,
         f"{kind}: {now:.0%} of the groups of the last {len(values)} steps ({whole:.0%} of the run) got the same reward "
         f"for every completion{level}.",
@@ -131,7 +117,7 @@ def _kind_of_sameness(history: History) -> tuple[str, str]:
     same, extent = values_of(alike, fact) or values_of(alike, "reward"), history.extent(fact)
     if not same or extent is None:
         return "all alike", ""
-    level, (low, high) = statistics.median(same), extent
+    level, (low, high) = median(same), extent
     said = f" ({what} {level:.3g}; between {low:.3g} and {high:.3g} so far)"
     if high - low < 1e-6:  # it never varied: 0 is what rewards pay for nothing
         return ("too hard" if level <= 0 else "too easy"), said
@@ -139,7 +125,7 @@ def _kind_of_sameness(history: History) -> tuple[str, str]:
     if place >= 2 / 3:
         return "too easy", said
     # One lucky step stretches the range: a low place is "too hard" only at the very bottom, or where the run began.
-    began = statistics.median(history.start_values(fact)) + 0.01 * (high - low)
+    began = median(history.start_values(fact)) + 0.01 * (high - low)
     return ("too hard" if place <= 0.2 or (place <= 1 / 3 and level <= began) else "all alike"), said
 
 
@@ -147,49 +133,43 @@ def find_collapse(history: History) -> Iterator[Alert]:
     """The same text again and again: within groups, or for different prompts; and entropy that is gone, where logged."""
     warmer, slower = history.advice("warmer"), history.advice("slower")
     same, twice = history.values("same_answer", LEAST), history.values("duplicates", LEAST)
-    if len(same) >= LEAST and mean(same) >= SAME_ANSWER:
+    if len(same) >= LEAST and fmean(same) >= SAME_ANSWER:
         yield history.alert(
-            "collapse",
             history.softened("critical"),
-            f"{mean(same):.0%} of the completions of a step are the same text, whatever the prompt (last {LEAST} steps).",
+            f"{fmean(same):.0%} of the completions of a step are the same text, whatever the prompt (last {LEAST} steps).",
             why="The model no longer reads the prompt. It has found one text that is paid, or nothing is.",
             advice=f"Stop, look at that text, and find the reward that pays for it. Then {slower} and raise beta.",
             subject="one answer",
-            evidence={"same_answer": mean(same)},
+            evidence={"same_answer": fmean(same)},
         )
-    elif len(twice) >= LEAST and mean(twice) >= DUPLICATES:
+    elif len(twice) >= LEAST and fmean(twice) >= DUPLICATES:
         yield history.alert(
-            "collapse",
             history.softened("warning"),
-            f"{mean(twice):.0%} of the completions repeat another one of their group, word for word (last {LEAST} steps).",
+            f"{fmean(twice):.0%} of the completions repeat another one of their group, word for word (last {LEAST} steps).",
             why="GRPO learns from the differences within a group; equal texts have none.",
             advice=f"If the answers are right, the task is learnt. Otherwise {warmer} with top_p=1.0 and top_k=0, or {slower}.",
             subject="within groups",
-            evidence={"duplicates": mean(twice)},
+            evidence={"duplicates": fmean(twice)},
         )
     entropy, first = history.mean("entropy", LEAST), history.start_values("entropy")
     if entropy is None or history.count < 2 * LEAST or len(first) < LEAST:
         return
-    if mean(first) > 0 and entropy <= ENTROPY_LEFT * mean(first):
+    if fmean(first) > 0 and entropy <= ENTROPY_LEFT * fmean(first):
         yield history.alert(
-            "collapse",
             history.softened("warning"),
-            f"Entropy is down to {entropy:.3g}, from {mean(first):.3g} at the start.",
+            f"Entropy is down to {entropy:.3g}, from {fmean(first):.3g} at the start.",
             why="The policy has become certain. What it does not try it cannot learn.",
             advice=f"If the reward has stopped rising: {slower}, {warmer}, or raise epsilon_high through extra.",
             subject="entropy",
-            evidence={"entropy": entropy, "entropy_start": mean(first)},
+            evidence={"entropy": entropy, "entropy_start": fmean(first)},
         )
 
 
-def find_truncation(history: History) -> Iterator[Alert]:
+def find_truncation(history: History, recent: Sequence[float]) -> Iterator[Alert]:
     """Completions cut at the length limit: the end with the answer is missing, and the reward measures the limit."""
-    recent = history.values("clipped", RECENT)
-    if len(recent) < LEAST:
-        return
-    if mean(recent[-LEAST:]) >= TRUNCATED > mean(recent):
+    if fmean(recent[-LEAST:]) >= TRUNCATED > fmean(recent):
         recent = recent[-LEAST:]  # it has just begun
-    now, whole = mean(recent), history.share("clipped")
+    now, whole = fmean(recent), history.share("clipped")
     if max(now, whole) < TRUNCATED:
         return
     severity: Severity = "info"
@@ -199,7 +179,6 @@ def find_truncation(history: History) -> Iterator[Alert]:
         severity = history.softened("warning")
     length = history.mean("length", RECENT)
     yield history.alert(
-        "truncation",
         severity,
         f"{now:.0%} of the completions of the last {len(recent)} steps ({whole:.0%} of the run) were cut at the limit"
         + (f"; they have {length:.0f} tokens on average." if length is not None else "."),
@@ -209,16 +188,12 @@ def find_truncation(history: History) -> Iterator[Alert]:
     )
 
 
-def find_gradient_trouble(history: History) -> Iterator[Alert]:
+def find_gradient_trouble(history: History, norms: Sequence[float]) -> Iterator[Alert]:
     """A gradient of zero though rewards differ, or one that jumps."""
-    norms = history.values("grad_norm")
-    if len(norms) < LEAST:
-        return
     spread = history.mean("no_spread", LEAST)
     if max(map(abs, norms[-LEAST:])) <= GRADIENT_ZERO and not (spread is not None and spread >= NO_SPREAD):
         known = "though the rewards differ" if spread is not None else "and the spread of the rewards was not logged"
         yield history.alert(
-            "gradient",
             "critical",
             f"The gradient norm has been 0 for {LEAST} steps, {known}.",
             why="No weight moves. The run will end where it began.",
@@ -230,11 +205,10 @@ def find_gradient_trouble(history: History) -> Iterator[Alert]:
     before = [norm for norm in norms[:-1] if norm > GRADIENT_ZERO]
     if len(before) < LEAST:
         return
-    usual = statistics.median(before)
+    usual = median(before)
     spikes = [norm for norm in norms[-RECENT:] if norm > GRADIENT_SPIKE_RATIO * usual]
     if norms[-1] > GRADIENT_SPIKE_RATIO * usual:
         yield history.alert(
-            "gradient",
             history.softened("warning") if len(spikes) >= GRADIENT_SPIKES else "info",
             f"The gradient norm jumped to {norms[-1]:.3g}, {norms[-1] / usual:.0f} times its usual {usual:.3g}"
             + (f", {len(spikes)} such jumps in {min(RECENT, len(norms))} steps." if len(spikes) > 1 else "."),
@@ -246,18 +220,14 @@ def find_gradient_trouble(history: History) -> Iterator[Alert]:
         )
 
 
-def find_kl_spike(history: History) -> Iterator[Alert]:
+def find_kl_spike(history: History, values: Sequence[float]) -> Iterator[Alert]:
     """One step far above the KL before it."""
-    values = history.values("kl")
-    if len(values) < LEAST:
-        return
-    usual, last = statistics.median(values[:-1]), values[-1]
+    usual, last = median(values[:-1]), values[-1]
     if last < KL_SPIKE_LEAST or last < KL_SPIKE_RATIO * usual:
         return
     broken = sum(value >= KL_BROKEN for value in values[-RECENT:])
     ratio = f", {last / usual:,.0f} times its usual {usual:.3g}" if usual > 0 else ""
     yield history.alert(
-        "kl_spike",
         history.softened("warning") if broken >= 2 else "info",
         f"KL to the starting model jumped to {last:.3g}{ratio}.",
         why="Some completions of this step are nearly impossible under the starting model: often a garbled or endless text.",
@@ -269,16 +239,14 @@ def find_kl_spike(history: History) -> Iterator[Alert]:
     )
 
 
-def find_kl_step(history: History) -> Iterator[Alert]:
+def find_kl_step(history: History, values: Sequence[float]) -> Iterator[Alert]:
     """KL that changed its level at once, and stayed."""
-    values, rewards = history.values("kl"), history.values("reward")
-    now, before = values[-5:], values[-5 - RECENT : -5]
-    if len(before) < LEAST or min(now) < 2 * max(before) or statistics.median(now) < KL_SPIKE_LEAST:
+    rewards, now, before = history.values("reward"), values[-5:], values[-5 - RECENT : -5]
+    if len(before) < LEAST or min(now) < 2 * max(before) or median(now) < KL_SPIKE_LEAST:
         return
-    old, new = statistics.median(before), statistics.median(now)
+    old, new = median(before), median(now)
     fallen = -rank_shift(rewards[-RECENT - 5 : -5], rewards[-5:])
     yield history.alert(
-        "kl_step",
         "warning" if fallen >= CLEAR else "info",
         f"KL to the starting model changed its level from {old:.3g} to {new:.3g} within five steps, and stayed there"
         + (" while the reward fell." if fallen >= CLEAR else "."),
@@ -289,21 +257,15 @@ def find_kl_step(history: History) -> Iterator[Alert]:
     )
 
 
-def find_kl_drift(history: History) -> Iterator[Alert]:
+def find_kl_drift(history: History, values: Sequence[float]) -> Iterator[Alert]:
     """KL that has grown large for good. By itself the price of learning; with a falling reward, the way to garbage."""
-    values = history.values("kl", RECENT)
-    if len(values) < LEAST:
-        return
-    level = statistics.median(values)
+    level = median(values)
     if level < KL_HIGH:
         return
-    severity: Severity = "info"
-    if history.has_lost:
-        severity = "critical" if level >= KL_BROKEN else "warning"
+    severity: Severity = "critical" if level >= KL_BROKEN else "warning"
     rewards = "falls" if history.has_lost else "rises" if history.is_learning else "does not rise"
     yield history.alert(
-        "kl_drift",
-        severity,
+        severity if history.has_lost else "info",
         f"KL to the starting model has reached {level:.3g} (median of {len(values)} steps) while the reward {rewards}.",
         why="Published healthy runs stay below 0.5. Some distance is the price of learning, and DAPO does without the KL term; "
         "distance without reward is loss of ability.",
@@ -313,35 +275,33 @@ def find_kl_drift(history: History) -> Iterator[Alert]:
     )
 
 
-def find_ratio_clipping(history: History) -> Iterator[Alert]:
+def find_ratio_clipping(history: History, values: Sequence[float]) -> Iterator[Alert]:
     """Too many tokens outside the trust region, where a batch is used more than once."""
-    values = history.values("ratio_clipped", LEAST)
-    if len(values) < LEAST or mean(values) < RATIO_CLIPPED:
+    if fmean(values) < RATIO_CLIPPED:
         return
     yield history.alert(
-        "ratio_clipping",
         history.softened("warning"),
-        f"{mean(values):.0%} of the tokens are clipped by the probability ratio (last {LEAST} steps).",
+        f"{fmean(values):.0%} of the tokens are clipped by the probability ratio (last {LEAST} steps).",
         why="The model has moved so far from the one that sampled the batch that much of the batch no longer counts.",
         advice=f"{history.advice('slower')}, or set num_iterations or steps_per_generation lower through extra.",
-        evidence={"share": mean(values)},
+        evidence={"share": fmean(values)},
     )
 
 
-def find_slow_steps(history: History) -> Iterator[Alert]:
+def find_slow_steps(history: History, now: Sequence[float]) -> Iterator[Alert]:
     """Steps that take longer and longer."""
     started = history.start[2:]  # the first steps compile and warm up
-    first, now = values_of(started, "step_time")[:LEAST], history.values("step_time", LEAST)
-    if history.count < START + LEAST or len(first) < 5 or len(now) < LEAST:
+    first = values_of(started, "step_time")[:LEAST]
+    if history.count < START + LEAST or len(first) < 5:
         return
-    before, after = statistics.median(first), statistics.median(now)
+    before, after = median(first), median(now)
     if before <= 0 or after < SLOWER * before:
         return
-    short, longer = values_of(started, "length")[:LEAST], history.median("length", LEAST)
-    growth = longer / statistics.median(short) if longer and short and statistics.median(short) > 0 else None
+    short, longer = values_of(started, "length")[:LEAST], history.values("length", LEAST)
+    is_measured = short and longer and median(short) > 0 and median(longer) > 0
+    growth = median(longer) / median(short) if is_measured else None
     by_length = growth is not None and after / before <= 1.3 * growth
     yield history.alert(
-        "slow_steps",
         "info" if by_length else "warning",
         f"A step takes {after:.3g} s, {after / before:.1f} times the {before:.3g} s of the start"
         + (f"; completions are {growth:.1f} times as long." if growth is not None else "."),
@@ -354,15 +314,16 @@ def find_slow_steps(history: History) -> Iterator[Alert]:
     )
 
 
-RULES: tuple[Rule, ...] = (
-    find_no_spread,
-    find_collapse,
-    find_truncation,
-    find_gradient_trouble,
-    find_kl_spike,
-    find_kl_step,
-    find_kl_drift,
-    find_ratio_clipping,
-    find_slow_steps,
+NOT_FINITE = Rule("not_finite", find_not_finite)
+"""Speaks from the first row, the others from `LEAST` on."""
+RULES = (
+    Rule("no_spread", find_no_spread, "no_spread"),
+    Rule("collapse", find_collapse),
+    Rule("truncation", find_truncation, "clipped", RECENT),
+    Rule("gradient", find_gradient_trouble, "grad_norm"),
+    Rule("kl_spike", find_kl_spike, "kl"),
+    Rule("kl_step", find_kl_step, "kl"),
+    Rule("kl_drift", find_kl_drift, "kl", RECENT),
+    Rule("ratio_clipping", find_ratio_clipping, "ratio_clipped", LEAST),
+    Rule("slow_steps", find_slow_steps, "step_time", LEAST),
 )
-"""Those that need `LEAST` rows; `find_not_finite` speaks from the first."""

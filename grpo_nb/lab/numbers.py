@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grpo_nb.checks import PLAIN, ProbeTable, check_rewards, read_cases, wrong_answers
+from grpo_nb.checks import PLAIN, ProbeTable, check_rewards, wrong_answers
 from grpo_nb.checks import completion as make_completion
 from grpo_nb.core import shorten
 from grpo_nb.rewards import WHOLE_TEXT, RewardFunction, spans
-from grpo_nb.tasks import AnswerFormat, Task, xml
+from grpo_nb.tasks import AnswerFormat
 
 
 def where(reward: RewardFunction, text: str) -> str:
@@ -63,15 +63,14 @@ def gold_of(row: Mapping[str, Any], column: str = "answer") -> str:
     return str(value).strip().split("\n", 1)[0]
 
 
-def example_completions(
-    row: Mapping[str, Any], format: AnswerFormat | None = None, answer: str = "answer"
-) -> list[str]:
+def example_completions(row: Mapping[str, Any], format: AnswerFormat, answer: str = "answer") -> list[str]:
     """Return a right and a wrong completion of a row, in the same words and in the format: something to begin with.
 
-    >>> example_completions({"answer": "7"})[0].count("7")
+    >>> from grpo_nb.tasks import xml
+    >>> example_completions({"answer": "7"}, xml())[0].count("7")
     1
     """
-    gold, format = gold_of(row, answer), format or xml()
+    gold = gold_of(row, answer)
     return [make_completion(format, PLAIN, given) for given in (gold, wrong_answers(gold, [gold], 1)[0])]
 
 
@@ -129,23 +128,3 @@ def probe_row(
     gold_of(row, answer)
     options = {"weights": weights, "tokenizer": tokenizer, "seconds_per_call": seconds_per_call}
     return check_rewards(rewards, [row], format=format, answer=answer, **options).on_row()
-
-
-def case_lines(path: Any) -> list[dict[str, Any]]:
-    """Return the cases kept in a file, none where it is not there yet."""
-    try:
-        return read_cases(path)
-    except FileNotFoundError:
-        return []
-
-
-def rows_of(task: Task | Sequence[Mapping[str, Any]]) -> Any:
-    """Return the training rows of a task, or the rows given.
-
-    Raises:
-        ValueError: There are none.
-    """
-    rows = task.train if isinstance(task, Task) else task
-    if not len(rows):
-        raise ValueError("the task has no rows: the lab scores completions of a row, so it needs at least one.")
-    return rows

@@ -7,15 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from grpo_nb.checks import ProbeTable, RewardReport
-from grpo_nb.core import Cell, Listing, Table, code, escaped, excerpt, html_of, last_lines, render, shorten
+from grpo_nb.core import Cell, Listing, Table, as_score, code, escaped, excerpt, html_of, last_lines, render, shorten
 from grpo_nb.core import errors_view as any_errors_view
 from grpo_nb.lab.numbers import where
 from grpo_nb.rewards import WHOLE_TEXT, RewardError, Scores, Span, spans
-
-
-def number(value: float) -> str:
-    """Return a score as the tables show it; `none` where there is no score."""
-    return "none" if math.isnan(value) else f"{value:.4g}"
 
 
 def push(advantage: float) -> str:
@@ -46,7 +41,7 @@ def scores_view(scores: Scores, advantages: Sequence[float]) -> str:
         _line(scores, advantages, i, text=" ".join(text.split()) or "(empty)")
         for i, text in enumerate(scores.completions)
     ]
-    values = {"scores": scores, "lines": lines, "note": _group_note(scores), "number": number, "shorten": shorten}
+    values = {"scores": scores, "lines": lines, "note": _group_note(scores), "number": as_score, "shorten": shorten}
     return render("lab/templates/scores.jinja", **values)
 
 
@@ -105,7 +100,7 @@ def cards_view(
         shown = [mark for mark in marks if chosen is not None or mark[0].what != WHOLE_TEXT]
         places = {name: where(reward, text) for name, reward in rewards.items()}
         lines.append(_line(scores, advantages, i, text=text, marks=marked(text, shown), places=places))
-    return render("lab/templates/cards.jinja", scores=scores, lines=lines, number=number)
+    return render("lab/templates/cards.jinja", scores=scores, lines=lines, number=as_score)
 
 
 def marked(text: str, marks: Sequence[tuple[Span, float, str]]) -> list[Mark]:

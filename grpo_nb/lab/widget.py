@@ -8,6 +8,7 @@ cell runs, a training for example.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,11 +16,12 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from grpo_nb.checks import ProbeTable, RewardReport, add_case, check_rewards
+from grpo_nb.checks import ProbeTable, RewardReport, add_case, check_rewards, read_cases
 from grpo_nb.core import (
     Panel,
     WeightBoxes,
     above,
+    as_score,
     button,
     code_line,
     displayable,
@@ -31,18 +33,9 @@ from grpo_nb.core import (
 )
 from grpo_nb.lab import views
 from grpo_nb.lab.controls import CasesForm, Entry, ProbesForm
-from grpo_nb.lab.numbers import case_lines, example_completions, gold_of, prompt_text, rows_of, sample_group
-from grpo_nb.lab.snippets import CodeLines, notebook_lines
-from grpo_nb.rewards import (
-    RewardFunction,
-    Scores,
-    gold_answers,
-    reward_list,
-    reward_name,
-    reweight,
-    score,
-    weights_by_name,
-)
+from grpo_nb.lab.numbers import example_completions, gold_of, prompt_text, sample_group
+from grpo_nb.lab.snippets import CodeLines
+from grpo_nb.rewards import RewardFunction, Scores, gold_answers, reward_list, reweight, score, weights_by_name
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import AnswerFormat, Task, xml
 
@@ -97,7 +90,9 @@ class RewardLab(Panel):
     ) -> None:
         if model is not None and tokenizer is None:
             raise ValueError("a model needs its tokenizer to be sampled: RewardLab(rewards, task, model, tokenizer).")
-        self._rows = rows_of(task)
+        self._rows = task.train if isinstance(task, Task) else task
+        if not len(self._rows):
+            raise ValueError("the task has no rows: the lab scores completions of a row, so it needs at least one.")
         self._given_rewards, self._rewards = rewards, reward_list(rewards)
         super().__init__()
         self.task, self.model, self.tokenizer, self.answer = task, model, tokenizer, answer
@@ -201,7 +196,7 @@ class RewardLab(Panel):
         return {name: weight for name, weight in self.weights.items() if weight != carried[name]}
 
     def __repr__(self) -> str:
-        totals = "not scored" if self.scores is None else ", ".join(views.number(total) for total in self.scores.totals)
+        totals = "not scored" if self.scores is None else ", ".join(as_score(total) for total in self.scores.totals)
         return (
             f"RewardLab of {', '.join(self.weights)}: row {self.row_number} of {len(self._rows)}, "
             f"{len(self._entries.children)} completion(s), totals {totals}"
@@ -353,7 +348,7 @@ class RewardLab(Panel):
     @in_panel
     def _show_row(self) -> None:
         row = self.row
-        self._row_code.value = code_line(self.code_lines().prompt)
+        self._row_code.value = code_line(self.code_lines().prompt())
         gold = f"(no column {self.answer!r})" if row.get(self.answer) is None else str(row[self.answer])
         shown = functools.partial(views.row_view, str(row.get("question", "")), gold, self.tokenizer is not None)
         self._row_view.value = shown("")  # a chat template may raise
@@ -385,7 +380,7 @@ class RewardLab(Panel):
         if self.scores is None or self._is_quiet:
             return
         self._cards.value = ""  # a user's own format object may raise; the scores are right all the same
-        rewards = {reward_name(reward): reward for reward in self._rewards}
+        rewards = dict(zip(self.weights, self._rewards, strict=True))
         self._cards.value = views.cards_view(self.scores, self.advantages, rewards, self._chosen)
         self._show_code()
 
@@ -420,24 +415,29 @@ class RewardLab(Panel):
             raise ValueError(
                 "there is no model to sample from: make the lab with RewardLab(rewards, task, model, tokenizer)."
             )
-        size, sampling = self._size.value, {"temperature": self._temperature.value}
-        sampling["max_completion_length"] = self._length.value
+        size = self._size.value
         with self._working(self._sample_button, "Sampling..."):
             self._status.value = f"Sampling {size} completions from the model. The kernel is busy until they are there."
-            group = sample_group(self.model, self.tokenizer, self.row, num_generations=size, **sampling)
+            group = sample_group(self.model, self.tokenizer, self.row, **self._sampling_options)
         self._set_completions([displayable(text) for text in group])
         self._status.value = f"Sampled {size} completions for row {self.row_number}."
 
+    @property
+    def _sampling_options(self) -> dict[str, Any]:
+        names = ("num_generations", "temperature", "max_completion_length")
+        return {name: control.value for name, control in zip(names, self._sampling, strict=True)}
+
     # Probes, and cases to keep.
 
-    @property
-    def _cases_path(self) -> str:
-        """The file of the cases where there is one with cases in it; else empty."""
-        return self._cases.file.value if case_lines(self._cases.file.value) else ""
+    def _kept_cases(self) -> list[dict[str, Any]]:
+        """The cases in the file, none where it is not there yet."""
+        with contextlib.suppress(FileNotFoundError):
+            return read_cases(self._cases.file.value)
+        return []
 
     def _check(self, **options: Any) -> RewardReport:
         own = {"format": self.format, "answer": self.answer, "tokenizer": self.tokenizer}
-        return check_rewards(self._rewards, [self.row], cases=self._cases_path or (), **own, **options)
+        return check_rewards(self._rewards, [self.row], cases=self._kept_cases(), **own, **options)
 
     @in_panel
     def _run_probes(self) -> None:
@@ -447,11 +447,9 @@ class RewardLab(Panel):
         self.probes = self.report.on_row()
         self._probes.table.value = views.probes_view(self.probes)
         self._probes.report_view.value = views.report_view(self.report)
-        lines, moved = self.code_lines(), self.moved_weights
-        check = lines.check(self._cases_path, moved)
-        self._probes.code.value = code_line(lines.probe(moved), "the probes in code") + code_line(
-            check, "the check in code"
-        )
+        lines = self.code_lines()
+        check = code_line(lines.check(self._cases.file.value if self._kept_cases() else ""), "the check in code")
+        self._probes.code.value = code_line(lines.probe(), "the probes in code") + check
 
     def _suggest(self, _: Any = None) -> None:
         """Offer the present score of the chosen completion as the one that it must get."""
@@ -461,7 +459,7 @@ class RewardLab(Panel):
         now = scores.values[form.reward.value][form.completion.value]
         if now == now:
             form.expected.value = now
-        said = f"It scores {views.number(now)} now. Correct the number if that is not what it must score."
+        said = f"It scores {as_score(now)} now. Correct the number if that is not what it must score."
         form.result.value = f'<span class="gn-soft">{said}</span>'
 
     @in_panel
@@ -472,36 +470,32 @@ class RewardLab(Panel):
         add_case(path, name, self.completions[number], expected, columns=self.row, label=label)
         self._show_cases()
         self._run_cases()
-        kept = lines.keep(path, name, self.completions, number, expected, label)
+        kept = lines.keep(path, name, number, expected, label)
         run = f"gn.check_rewards({lines.rewards}, {lines.task}, cases={path!r})"
         form.code.value = code_line(kept) + code_line(run, "run them with")
 
     @in_panel
     def _run_cases(self) -> None:
-        if not self._cases_path:
+        if kept := self._kept_cases():
+            self._cases.result.value = views.case_results_view(self._check(), len(kept))
+        else:
             self._cases.result.value = '<p class="gn-soft">There is no case to run yet.</p>'
-            return
-        kept = case_lines(self._cases_path)
-        self._cases.result.value = views.case_results_view(self._check(), len(kept))
 
     @in_panel
     def _show_cases(self) -> None:
-        path = self._cases.file.value
-        self._cases.table.value = views.cases_view(path, case_lines(path))
+        self._cases.table.value = views.cases_view(self._cases.file.value, self._kept_cases())
 
     # The code under the views.
 
     def code_lines(self) -> CodeLines:
         """Return the lines of code for what is shown."""
-        return notebook_lines(self, self._given_rewards)
+        return CodeLines(self, self._given_rewards)
 
     def _show_code(self, _: Any = None) -> None:
-        lines, texts = self.code_lines(), self.completions
-        has_failed = self.scores is not None and bool(self.scores.errors)
-        self._table_code.value = code_line(lines.score(texts, has_failed))
-        self._weights_code.value = code_line(lines.reweight(texts, self.weights, has_failed), "with these weights")
+        lines = self.code_lines()
+        self._table_code.value = code_line(lines.score())
+        self._weights_code.value = code_line(lines.reweight(), "with these weights")
         chosen = 0 if self._chosen is None else list(self.weights).index(self._chosen)
-        self._cards_code.value = code_line(lines.spans(chosen, texts, 0), "the marks in code")
+        self._cards_code.value = code_line(lines.spans(chosen), "the marks in code")
         if self.model is not None:
-            sampling = (self._size.value, self._temperature.value, self._length.value)
-            self._sample_code.value = code_line(lines.sample(*sampling))
+            self._sample_code.value = code_line(lines.sample(self._sampling_options))

@@ -14,26 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from grpo_nb.core import Cell, EnvironmentProblem, Shown, Table, bold, escaped
+from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import Driver, GpuProcess, GpuState, nvidia_smi, read_driver
 from grpo_nb.machine.host import find_host, find_hub_token, free_disk_bytes, how_to_restart, usable_memory_gib
-from grpo_nb.machine.packages import (
-    NEEDED,
-    PYTHONS,
-    CompiledCache,
-    TorchBuild,
-    early_imports,
-    import_order_problem,
-    installed_version,
-    installed_versions,
-    is_same_release,
-    is_torchao_recent,
-    is_torchvision_for,
-    loaded_versions,
-    read_compiled_cache,
-    read_torch_build,
-    torch_for_vllm,
-    vllm_problem,
-)
 
 _DISK_GB = 2
 _CPU_MEMORY_GIB = 5
@@ -100,7 +83,7 @@ class Machine:
     installed: Mapping[str, str] = field(default_factory=dict)
     loaded: Mapping[str, str] = field(default_factory=dict)
     early: tuple[str, ...] = ()
-    torch_build: TorchBuild | None = None
+    torch_build: packages.TorchBuild | None = None
     driver: Driver | None = None
     """None where there is no `nvidia-smi`."""
     unseen: str = ""
@@ -111,7 +94,7 @@ class Machine:
     """The torch that the installed vLLM asks for."""
     vllm_problem: str | None = None
     """Why vLLM does not load; None if it does, or was not tried."""
-    compiled_cache: CompiledCache | None = None
+    compiled_cache: packages.CompiledCache | None = None
     cores: int = 1
     memory_gib: float = 0.0
     """That may be used: of a container with a limit, the limit."""
@@ -120,30 +103,34 @@ class Machine:
     hub_token: str = ""
     """Where a Hugging Face token was found (never the token), with a remark if it cannot be one; empty if none."""
 
+    @property
+    def gpus(self) -> tuple[GpuState, ...]:
+        """Those that torch would see; none without a driver that answers."""
+        return self.driver.gpus if self.driver is not None else ()
+
 
 def read_machine(run_root: Path) -> Machine:
     """Take the picture of this machine. vLLM is tried only where there is a GPU, and only once."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     driver = read_driver(visible=visible) if nvidia_smi() else None
-    installed = installed_versions()
-    wanted = torch_for_vllm()
-    fits = wanted is None or is_same_release(wanted, installed.get("torch", ""))
-    tried = driver is not None and driver.gpus and "vllm" in installed and fits
-    build = read_torch_build()
+    installed = packages.installed_versions()
+    wanted = packages.torch_for_vllm()
+    fits = wanted is None or packages.is_same_release(wanted, installed.get("torch", ""))
+    build = packages.read_torch_build()
     return Machine(
         python=sys.version_info[:3],
         system=sys.platform,
         host=find_host(),
         installed=installed,
-        loaded=loaded_versions(),
-        early=early_imports(),
+        loaded=packages.loaded_versions(),
+        early=packages.early_imports(),
         torch_build=build,
         driver=driver,
         unseen=_unseen_gpu(build) if driver is None and visible not in ("", "-1") else "",
         visible=visible,
         vllm_torch=wanted,
-        vllm_problem=vllm_problem() if tried else None,
-        compiled_cache=read_compiled_cache(installed),
+        vllm_problem=packages.vllm_problem() if driver and driver.gpus and "vllm" in installed and fits else None,
+        compiled_cache=packages.read_compiled_cache(installed),
         cores=os.cpu_count() or 1,
         memory_gib=usable_memory_gib(),
         run_root=str(run_root.absolute()),
@@ -152,7 +139,7 @@ def read_machine(run_root: Path) -> Machine:
     )
 
 
-def _unseen_gpu(build: TorchBuild | None) -> str:
+def _unseen_gpu(build: packages.TorchBuild | None) -> str:
     """Say what torch would find without `nvidia-smi`. The files are there only where a container was given the GPU."""
     if build is not None and build.is_rocm and Path("/dev/kfd").exists():
         return "a torch built for ROCm (AMD)"
@@ -182,14 +169,14 @@ def install_again(machine: Machine) -> str:
 def python_row(machine: Machine) -> Finding:
     """Python: whether the kit supports it."""
     found = ".".join(map(str, machine.python))
-    if not PYTHONS[0] <= machine.python[:2] < PYTHONS[1]:
+    if not packages.PYTHONS[0] <= machine.python[:2] < packages.PYTHONS[1]:
         return "problem", found, "Use Python 3.11 to 3.14."
     return "ok", found
 
 
 def packages_row(machine: Machine) -> Finding:
     """Whether all that a training needs is installed."""
-    missing = [name for name in NEEDED if name not in machine.installed]
+    missing = [name for name in packages.NEEDED if name not in machine.installed]
     if missing:
         return "problem", f"missing: {', '.join(missing)}", install_again(machine)
     shown = ("unsloth", "trl", "transformers", "torch")
@@ -201,7 +188,7 @@ def torchvision_row(machine: Machine) -> Finding:
     torch, vision = machine.installed.get("torch"), machine.installed.get("torchvision")
     if vision is None or torch is None:
         return "ok", "not installed, and not needed"
-    if is_torchvision_for(torch, vision):
+    if packages.is_torchvision_for(torch, vision):
         return "ok", f"{vision} fits torch {torch}"
     found = f"{vision} was not built for torch {torch}, and transformers fails on it (operator torchvision::nms)"
     return "problem", found, "pip uninstall -y torchvision, then restart the kernel."
@@ -212,18 +199,17 @@ def torchao_row(machine: Machine) -> Finding | None:
     version = machine.installed.get("torchao")
     if version is None:
         return None
-    if is_torchao_recent(version):
+    if packages.is_torchao_recent(version):
         return "ok", version
     # unsloth 2026.10.9 talks peft out of it on its GPU path (_gpu_init.py), and not on its CPU path.
-    has_gpu = machine.driver is not None and bool(machine.driver.gpus)
     why = f"{version}, and peft refuses any before 0.16 (incompatible version of torchao)"
     fix = "pip uninstall -y torchao, then restart the kernel."
-    return "warning" if has_gpu else "problem", why, fix
+    return "warning" if machine.gpus else "problem", why, fix
 
 
 def import_order_row(machine: Machine) -> Finding:
     """unsloth patches trl, transformers and peft while they load."""
-    problem = import_order_problem(machine.early)
+    problem = packages.import_order_problem(machine.early)
     if problem is not None:
         return "problem", problem, f"Import grpo_nb first. {restart(machine)}"
     return "ok", "nothing that unsloth patches was imported before it"
@@ -235,7 +221,7 @@ def loaded_row(machine: Machine) -> Finding:
         f"{name} {version} is loaded, {machine.installed[name]} installed"
         for name, version in machine.loaded.items()
         # torch says 2.13.0+cpu of itself where its metadata says 2.13.0, and the other way round.
-        if name in machine.installed and not is_same_release(version, machine.installed[name])
+        if name in machine.installed and not packages.is_same_release(version, machine.installed[name])
     ]
     if changed:
         return "problem", "; ".join(changed), restart(machine)
@@ -245,8 +231,8 @@ def loaded_row(machine: Machine) -> Finding:
 def device_row(machine: Machine) -> Finding:
     """The GPU that torch will use and its precision, or the CPU and its memory."""
     driver = machine.driver
-    if driver is not None and driver.gpus:
-        return _gpu_row(machine, driver.gpus[0])
+    if machine.gpus:
+        return _gpu_row(machine, machine.gpus[0])
     cpu = f"CPU, {machine.cores} cores, {machine.memory_gib:.0f} GiB memory"
     if machine.unseen:
         fix = (
@@ -292,15 +278,15 @@ def _gpu_row(machine: Machine, state: GpuState) -> Finding:
         found += "; the cards are of several kinds, and CUDA numbers them by its own idea of their speed"
         fix = 'os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID" in a fresh kernel, first of all: then as nvidia-smi does.'
         return "warning", found, fix
-    if len(machine.driver.gpus) > 1:
-        found += f"; {len(machine.driver.gpus)} GPUs are there, the notebooks use the first"
+    if len(machine.gpus) > 1:
+        found += f"; {len(machine.gpus)} GPUs are there, the notebooks use the first"
     return "ok", found
 
 
 def cuda_row(machine: Machine) -> Finding | None:
     """The CUDA that torch was built for against the newest that the driver runs; no row without a GPU."""
     driver, build = machine.driver, machine.torch_build
-    if driver is None or not driver.gpus or build is None:
+    if not machine.gpus or build is None:
         return None
     here = f"driver {driver.version or 'unknown'}"
     if driver.cuda is not None:
@@ -309,26 +295,23 @@ def cuda_row(machine: Machine) -> Finding | None:
         fix = "Install a torch with CUDA: " + install_again(machine)
         return "problem", f"torch {build.version} is built for the CPU, so the GPU is not used", fix
     needs = f"torch {build.version} is built for CUDA {build.cuda[0]}.{build.cuda[1]}"
-    if driver.cuda is None:
-        return "ok", f"{needs}; {here}"
-    if driver.cuda[0] < build.cuda[0]:
+    if driver.cuda is not None and driver.cuda[0] < build.cuda[0]:
         least = "580" if build.cuda[0] == 13 else "525"
         fix = (
             f"Update the NVIDIA driver to {least} or newer; or install a torch for CUDA {driver.cuda[0]} (the selector on "
             "PyTorch's web site), then run the Install cell."
         )
         return "problem", f"{needs}, and {here}: CUDA does not start", fix
-    if driver.cuda < build.cuda:
-        # NVIDIA's "minor version compatibility": any driver of a CUDA major runs what was built for a later minor.
-        return "ok", f"{needs}; {here}, which is enough within CUDA {build.cuda[0]}"
-    return "ok", f"{needs}; {here}"
+    # NVIDIA's "minor version compatibility": any driver of a CUDA major runs what was built for a later minor.
+    is_older = driver.cuda is not None and driver.cuda < build.cuda
+    return "ok", f"{needs}; {here}" + (f", which is enough within CUDA {build.cuda[0]}" if is_older else "")
 
 
 def memory_row(machine: Machine) -> Finding | None:
     """The GPU memory that is free, and who holds the rest; no row without a GPU."""
-    if machine.driver is None or not machine.driver.gpus:
+    if not machine.gpus:
         return None
-    state = machine.driver.gpus[0]
+    state = machine.gpus[0]
     if state.free_gib is None:
         return "ok", "the driver does not say how much is free"
     total = state.gpu.memory_gib
@@ -336,7 +319,7 @@ def memory_row(machine: Machine) -> Finding | None:
     others = [process for process in state.processes if process.pid != os.getpid()]
     if state.free_gib >= 0.85 * total:
         return "ok", found
-    if any(process.pid == os.getpid() for process in state.processes) and not others:
+    if state.processes and not others:
         return "ok", f"{found}; this kernel holds the rest", f"To free it: {restart(machine)}"
     if not others:
         fix = f"Probably an earlier kernel that has not ended. {restart(machine)}"
@@ -356,7 +339,7 @@ def _holder(process: GpuProcess) -> str:
 
 def vllm_row(machine: Machine) -> Finding:
     """Whether generation can go through vLLM; without it training works, with slower generation."""
-    if machine.driver is None or not machine.driver.gpus:
+    if not machine.gpus:
         return "ok", "needs a GPU; the kit's own CPU rollout is used"
     version, torch = machine.installed.get("vllm"), machine.installed.get("torch", "none")
     instead = "until then Unsloth's own generation is used, which is slower."
@@ -365,7 +348,7 @@ def vllm_row(machine: Machine) -> Finding:
     if version is None:
         fix = f"Run the Install cell: it adds vLLM where one fits, and says why where none does; {instead}"
         return "warning", "not installed", fix
-    if machine.vllm_torch is not None and not is_same_release(machine.vllm_torch, torch):
+    if machine.vllm_torch is not None and not packages.is_same_release(machine.vllm_torch, torch):
         found = f"{version} was built for torch {machine.vllm_torch}, and {torch} is installed"
         return "warning", found, f"Run the Install cell in a fresh kernel; {instead}"
     if machine.vllm_problem is not None:
@@ -460,5 +443,5 @@ def check_machine(machine: Machine) -> EnvironmentReport:
 
 def check_torchvision() -> Check:
     """The row about torchvision, which must be absent or built for the torch beside it."""
-    found = {name: version for name in ("torch", "torchvision") if (version := installed_version(name)) is not None}
-    return Check("torchvision", *torchvision_row(Machine(python=sys.version_info[:3], installed=found)))
+    machine = Machine(python=sys.version_info[:3], installed=packages.installed_versions())
+    return Check("torchvision", *torchvision_row(machine))

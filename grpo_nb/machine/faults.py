@@ -156,16 +156,9 @@ def find_fault(error: BaseException) -> GpuFault | None:
 
 def place_of(error: BaseException) -> str | None:
     """What was going on when it was raised: `loading`, `generation`, `the loss`, or None, by the functions it went through."""
-    names = [
-        frame.name
-        for cause in error_chain(error)
-        for frame in reversed(traceback.extract_tb(cause.__traceback__))
-    ]  # fmt: skip
-    for name in names:  # innermost first: generating inside a training step is generation
-        for place, functions in _PLACES.items():
-            if name in functions:
-                return place
-    return None
+    # Innermost first: generating inside a training step is generation.
+    frames = (frame for cause in error_chain(error) for frame in reversed(traceback.extract_tb(cause.__traceback__)))
+    return next((place for frame in frames for place, names in _PLACES.items() if frame.name in names), None)
 
 
 def gpu_problem(error: BaseException) -> EnvironmentProblem | None:
@@ -173,9 +166,7 @@ def gpu_problem(error: BaseException) -> EnvironmentProblem | None:
     fault = find_fault(error)
     if fault is None:
         return None
-    first = str(error).strip().splitlines()
-    problem = EnvironmentProblem(
-        f"{fault.why} {fault.fix}. ({type(error).__name__}: {first[0][:300] if first else 'no message'})"
-    )
+    first = (str(error).strip().splitlines() or ["no message"])[0][:300]
+    problem = EnvironmentProblem(f"{fault.why} {fault.fix}. ({type(error).__name__}: {first})")
     problem.__cause__ = error if isinstance(error, Exception) else None
     return problem

@@ -150,20 +150,18 @@ def read_driver(ask: Ask = ask_nvidia_smi, visible: str | None = None) -> Driver
     version = re.search(r"(?:Driver|KMD) Version\s*:\s*([\d.]+)", header)
     cuda = re.search(r"CUDA (?:UMD )?Version\s*:\s*(\d+)\.(\d+)", header)
     text = version[1] if version else ""
-    runs = (int(cuda[1]), int(cuda[2])) if cuda else _cuda_of(text)
+    branch = int(text.partition(".")[0] or 0)
+    runs = (int(cuda[1]), int(cuda[2])) if cuda else next((v for n, v in _CUDA_OF_DRIVER.items() if branch >= n), None)
     return Driver(version=text, cuda=runs, gpus=states, is_mixed=is_mixed)
-
-
-def _cuda_of(version: str) -> tuple[int, int] | None:
-    branch = version.partition(".")[0]
-    if not branch.isdecimal():
-        return None
-    return next((cuda for least, cuda in _CUDA_OF_DRIVER.items() if int(branch) >= least), None)
 
 
 def _read_gpus(ask: Ask, visible: str | None, *, with_processes: bool = True) -> tuple[tuple[GpuState, ...], bool]:
     """The GPUs that CUDA would show, and whether their numbers depend on CUDA's idea of their speed."""
     rows = _query_gpus(ask)
+    is_by_slot = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    if not is_by_slot:
+        # CUDA's own order: the fastest first. It does not say how it judges; the capability is right for common pairs.
+        rows.sort(key=lambda row: _numbers(row[2]), reverse=True)
     holders = _read_processes(ask) if rows and with_processes else {}
     # A divided card, or one that withholds its memory as divided cards do in containers.
     is_divided = any(mode == "Enabled" or _gib(total) is None for _, total, _, _, _, _, mode in rows)
@@ -171,11 +169,11 @@ def _read_gpus(ask: Ask, visible: str | None, *, with_processes: bool = True) ->
     # By the names that CUDA_VISIBLE_DEVICES takes: a whole card, or the slices of a divided one.
     cards: list[dict[str, GpuState]] = []
     for name, total, capability, free, uuid, reserved, _ in rows:
-        major, minor = map(int, capability.split("."))
         if uuid in slices:
-            parts = [
-                (one, Gpu(f"{name} MIG {kind}", gib, (major, minor)), left) for one, kind, gib, left in slices[uuid]
-            ]
+            parts = (
+                (one, Gpu(f"{name} MIG {kind}", gib, _numbers(capability)), left)
+                for one, kind, gib, left in slices[uuid]
+            )
             cards.append({one: GpuState(gpu=gpu, free_gib=left) for one, gpu, left in parts})
             continue
         memory_gib = _gib(total)
@@ -183,14 +181,14 @@ def _read_gpus(ask: Ask, visible: str | None, *, with_processes: bool = True) ->
         if memory_gib is None and "N/A" not in total:
             raise ValueError(f"nvidia-smi answers {total} for the memory of {name}")
         usable = usable_memory_gib() if memory_gib is None else memory_gib - (_gib(reserved) or 0.0)
-        gpu = Gpu(name, usable, (major, minor))
+        gpu = Gpu(name, usable, _numbers(capability))
         cards.append({uuid: GpuState(gpu=gpu, free_gib=_gib(free), processes=tuple(holders.get(uuid, ())), uuid=uuid)})
-    firsts = [next(iter(card.values())).gpu for card in cards]
-    if os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
-        return _visible(cards, visible), False
-    # CUDA's own order: the fastest first. It does not say how it judges; the capability is right for common pairs.
-    cards.sort(key=lambda card: next(iter(card.values())).gpu.compute_capability, reverse=True)
-    return _visible(cards, visible), len({gpu.name for gpu in firsts}) > 1
+    return _visible(cards, visible), not is_by_slot and len({name for name, *_ in rows}) > 1
+
+
+def _numbers(capability: str) -> tuple[int, int]:
+    major, minor = capability.split(".")
+    return int(major), int(minor)
 
 
 def _query_gpus(ask: Ask) -> list[list[str]]:
@@ -215,13 +213,12 @@ def _read_slices(ask: Ask) -> dict[str, list[tuple[str, str, float, float | None
         ValueError: The two answers do not name the same slices.
     """
     named: dict[str, list[tuple[str, str]]] = {}
-    card = ""
     for line in ask(["-L"]).splitlines():
         if found := _CARD.match(line):
-            card = found[1]
+            slices = named.setdefault(found[1], [])
         elif found := _SLICE.match(line):
-            named.setdefault(card, []).append((found[2], found[1]))
-    if not named:
+            slices.append((found[2], found[1]))
+    if not any(named.values()):
         return {}
     try:
         report = ElementTree.fromstring(ask(["-q", "-x"]))
@@ -234,14 +231,14 @@ def _read_slices(ask: Ask) -> dict[str, list[tuple[str, str, float, float | None
     return {
         uuid: [(*names, *gib) for names, gib in zip(slices, memory.get(uuid, []), strict=True)]
         for uuid, slices in named.items()
+        if slices
     }
 
 
 def _slice_memory(element: ElementTree.Element) -> tuple[float, float | None]:
     """GiB that CUDA can use, and GiB of it that are free."""
-    total, reserved, free = (
-        _gib(element.findtext(f"fb_memory_usage/{name}", "")) for name in ("total", "reserved", "free")
-    )
+    parts = (element.findtext(f"fb_memory_usage/{name}", "") for name in ("total", "reserved", "free"))
+    total, reserved, free = map(_gib, parts)
     if total is None:
         raise ValueError("nvidia-smi does not say how much memory a MIG device has")
     return total - (reserved or 0.0), free
@@ -252,19 +249,18 @@ def _visible(cards: Sequence[dict[str, GpuState]], visible: str | None) -> tuple
 
     Of a divided card it shows the first slice, unless another one is named.
     """
+    firsts = [next(iter(card.values())) for card in cards]
     if visible is None:
-        return tuple(next(iter(card.values())) for card in cards)
+        return tuple(firsts)
+    numbers = {str(i): state for i, state in enumerate(firsts)}
+    names = [named for card in cards for named in card.items()]
     chosen = []
     for entry in (part.strip() for part in visible.split(",")):
-        found = [
-            state
-            for i, card in enumerate(cards)
-            for k, (uuid, state) in enumerate(card.items())
-            if entry and ((entry == str(i) and k == 0) or uuid.startswith(entry))
-        ]
-        if not found:
+        by_name = (state for uuid, state in names if entry and uuid.startswith(entry))
+        found = numbers.get(entry) or next(by_name, None)
+        if found is None:
             break
-        chosen.append(found[0])
+        chosen.append(found)
     return tuple(chosen)
 
 

@@ -69,14 +69,9 @@ def find_hub_token() -> str:
     token = get_token()
     if not token:
         return ""
-    name = next((name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if os.environ.get(name, "").strip()), None)
-    place = (
-        f"in {name}"
-        if name
-        else "in Colab's secrets, or saved by a login"
-        if find_host() == "colab"
-        else "saved by a login"
-    )
+    place = "in Colab's secrets, or saved by a login" if find_host() == "colab" else "saved by a login"
+    for name in ("HUGGING_FACE_HUB_TOKEN", "HF_TOKEN"):
+        place = f"in {name}" if os.environ.get(name, "").strip() else place
     return place if re.fullmatch(r"hf_\w{20,}", token) else f"{place}, but it does not look like a token"
 
 

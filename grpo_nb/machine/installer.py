@@ -8,7 +8,6 @@ so that nothing is loaded that is about to be replaced.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -25,18 +24,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from grpo_nb.core import Cell, ChildError, EnvironmentProblem, Shown, bold, run_command
+from grpo_nb.machine import packages
 from grpo_nb.machine.combinations import BY_NAME, Choice, Found, choose
 from grpo_nb.machine.gpu import nvidia_smi, read_driver
 from grpo_nb.machine.host import find_host, free_disk_bytes, how_to_restart
-from grpo_nb.machine.packages import (
-    PYTHONS,
-    installed_version,
-    is_same_release,
-    is_torchao_recent,
-    is_torchvision_for,
-    loaded_versions,
-    read_torch_build,
-)
 
 Say = Callable[[str], object]
 
@@ -103,7 +94,6 @@ class Installation(Shown):
     changed: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
     """What this call installed, replaced or removed: name to (before, after)."""
     combination: str = ""
-    host: str = "jupyter"
 
     @property
     def verdict(self) -> str:
@@ -112,7 +102,7 @@ class Installation(Shown):
             return f"Ready ({self.combination}). Go on with the next cell."
         names = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in sorted(self.loaded.items()))
         return (
-            f"Restart needed: this kernel still has the old version of {names}. {how_to_restart(self.host)}, then run this "
+            f"Restart needed: this kernel still has the old version of {names}. {how_to_restart(find_host())}, then run this "
             "cell again: it ends with Ready at once."
         )
 
@@ -163,9 +153,7 @@ def install(*, vllm: bool = True, report: Say | None = None, root: str | Path | 
     names = sorted({*before, *after})
     changed = {name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)}
     loaded = _outdated_in_memory(before, after, owners)
-    return Installation(
-        is_ready=not loaded, loaded=loaded, changed=changed, combination=choice.combination, host=find_host()
-    )
+    return Installation(is_ready=not loaded, loaded=loaded, changed=changed, combination=choice.combination)
 
 
 def requirements(folder: Path, choice: Choice, installed: Mapping[str, str]) -> list[str]:
@@ -203,14 +191,14 @@ def is_met(line: str, installed: Mapping[str, str]) -> bool:
     if version is None:
         return False
     pin = re.search(r"==\s*([\w.!+]+)", line.partition(";")[0])
-    return pin is None or is_same_release(pin[1], version)
+    return pin is None or packages.is_same_release(pin[1], version)
 
 
 def _look() -> Found:
-    build = read_torch_build()
+    build = packages.read_torch_build()
     driver = read_driver(visible=os.environ.get("CUDA_VISIBLE_DEVICES")) if nvidia_smi() else None
     return Found(
-        torch=build.version if build else installed_version("torch"),
+        torch=build.version if build else packages.installed_version("torch"),
         torch_cuda=build.cuda[0] if build and build.cuda else None,
         is_torch_loaded="torch" in sys.modules,
         has_gpu=driver is not None and bool(driver.gpus),
@@ -220,7 +208,7 @@ def _look() -> Found:
 
 
 def _check_place(folder: Path) -> None:
-    if not PYTHONS[0] <= sys.version_info[:2] < PYTHONS[1]:
+    if not packages.PYTHONS[0] <= sys.version_info[:2] < packages.PYTHONS[1]:
         version = ".".join(map(str, sys.version_info[:3]))
         raise EnvironmentProblem(f"Python {version} is not supported: use a kernel with Python 3.11 to 3.14.")
     if not (folder / "requirements.txt").is_file():
@@ -316,9 +304,9 @@ def install_alone(folder: Path, say: Say, log: Say | None = None) -> None:
 
 def _misfits() -> list[str]:
     """What breaks the others though nothing here needs it: a torchvision for another torch, an old torchao."""
-    torch, vision, torchao = (installed_version(name) for name in ("torch", "torchvision", "torchao"))
-    found = ["torchvision"] if torch and vision and not is_torchvision_for(torch, vision) else []
-    return found + (["torchao"] if torchao and not is_torchao_recent(torchao) else [])
+    torch, vision, torchao = (packages.installed_version(name) for name in ("torch", "torchvision", "torchao"))
+    found = ["torchvision"] if torch and vision and not packages.is_torchvision_for(torch, vision) else []
+    return found + (["torchao"] if torchao and not packages.is_torchao_recent(torchao) else [])
 
 
 def remove_misfits(say: Say, log: Say | None = None) -> None:
@@ -336,9 +324,8 @@ def link(folder: Path) -> None:
     """
     site = Path(sysconfig.get_path("purelib"))
     file = site / "grpo_nb.pth"
-    with contextlib.suppress(FileNotFoundError):
-        if file.read_text(encoding="utf-8").strip() == str(folder):
-            return
+    if file.is_file() and file.read_text(encoding="utf-8").strip() == str(folder):
+        return
     try:
         file.write_text(f"{folder}\n", encoding="utf-8")
     except OSError as error:
@@ -362,12 +349,9 @@ def forget_half_installed() -> None:
 def _versions() -> dict[str, str]:
     """Name to version of everything installed, read afresh from disk; names as the registry normalises them."""
     importlib.invalidate_caches()
-    found: dict[str, str] = {}
-    for record in importlib.metadata.distributions():
-        name = record.metadata["Name"]
-        if name:
-            found.setdefault(_normal(name), record.version)
-    return found
+    # The first on the path is the one that is imported.
+    records = [(record.metadata["Name"], record) for record in importlib.metadata.distributions()]
+    return {_normal(name): record.version for name, record in reversed(records) if name}
 
 
 def _outdated_in_memory(
@@ -377,11 +361,11 @@ def _outdated_in_memory(
 
     A package replaced by this call is known from `before`; one replaced earlier tells its version itself.
     """
-    told = {_normal(name): version for name, version in loaded_versions().items()}
+    told = {_normal(name): version for name, version in packages.loaded_versions().items()}
     outdated = {
         name: (version, after[name])
         for name, version in told.items()
-        if name in after and not is_same_release(version, after[name])
+        if name in after and not packages.is_same_release(version, after[name])
     }
     for module, names in owners.items():
         for name in map(_normal, names):

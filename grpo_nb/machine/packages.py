@@ -98,10 +98,8 @@ class TorchBuild:
 def read_torch_build() -> TorchBuild | None:
     """Read the version and the CUDA of the installed torch without importing it; None if there is none to read."""
     spec = importlib.util.find_spec("torch")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    file = Path(next(iter(spec.submodule_search_locations))) / "version.py"
-    return parse_torch_build(file.read_text("utf-8", errors="replace")) if file.is_file() else None
+    file = Path(spec.origin).with_name("version.py") if spec is not None and spec.origin else None
+    return parse_torch_build(file.read_text("utf-8", errors="replace")) if file and file.is_file() else None
 
 
 def parse_torch_build(source: str) -> TorchBuild | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import importlib.metadata
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -99,12 +98,9 @@ def _convert_gguf(gguf: Path, target: Path) -> None:
     tokenizer.clean_up_tokenization_spaces = False
     for config in (model.config, model.generation_config):
         config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    vars(model.config).pop("_model_name_or_path", None)  # the GGUF's inner name, not one that can be loaded
     with without_loading_bars():
         model.save_pretrained(target)
     tokenizer.save_pretrained(target)
-    config_file = target / "config.json"
-    config = json.loads(config_file.read_text())
-    config.pop("_model_name_or_path", None)  # the GGUF's inner name, not one that can be loaded
-    config_file.write_text(json.dumps(config, indent=2) + "\n")
     del model
     gc.collect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib.metadata
 import io
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 _SKIP_VLLM = "fast_inference=False skips the attempt"
 _KEPT_ON = "grpo_nb_generation"
-_said: set[str] = set()
 _engine: weakref.ref[Any] | None = None
 
 
@@ -82,11 +82,10 @@ def resolve_model(name: str, report: Callable[[str], None] | None = None) -> str
             raise FileNotFoundError(f"{name!r} is no model folder: it has no config.json.")
         return str(path)
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
         hf_hub_download(name, "config.json")
-    except (LocalEntryNotFoundError, RepositoryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:  # all of the Hub's errors are of these kinds
         raise EnvironmentProblem(
             f"the model {name!r} is neither cached here nor reachable on the Hub "
             f"({type(error).__name__}). Check its name and the network (and HF_TOKEN for a gated model), or start "
@@ -137,7 +136,10 @@ def load_model(
             if problem is not None:
                 raise problem from error
             obstacle = _start_obstacle(error)
-        _free_gpu_memory()  # after the except block: the error's frames hold the engine that failed
+        import torch
+
+        gc.collect()  # after the except block: the error's frames hold the engine that failed
+        torch.cuda.empty_cache()
     if gpu is not None and settings.fast_inference:
         _say_once(obstacle)
     report(stage)
@@ -245,14 +247,13 @@ def _warn_if_shortened(engine: Any, settings: Settings) -> None:
         )
 
 
+@functools.cache
 def _say_once(obstacle: VllmObstacle) -> None:
     """Warn, the first time in this process, that vLLM was asked for and is not used."""
-    if obstacle.reason not in _said:
-        _said.add(obstacle.reason)
-        warnings.warn(
-            f"Completions are generated without vLLM, which is slower: {obstacle.reason}. What to do: {obstacle.fix}.",
-            stacklevel=3,
-        )
+    warnings.warn(
+        f"Completions are generated without vLLM, which is slower: {obstacle.reason}. What to do: {obstacle.fix}.",
+        stacklevel=3,
+    )
 
 
 def engine_obstacle() -> VllmObstacle | None:
@@ -310,14 +311,6 @@ def _refuse_unseen_gpu() -> None:
             "as a CPU. gn.check_environment() says what is missing. For the CPU, before the kernel starts: "
             "CUDA_VISIBLE_DEVICES=-1 (AMD: HIP_VISIBLE_DEVICES=-1)."
         )
-
-
-def _free_gpu_memory() -> None:
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def load_adapter(model: PreTrainedModel, folder: str | Path, adapter: str = "default") -> None:

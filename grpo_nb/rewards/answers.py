@@ -9,10 +9,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
+from grpo_nb.rewards.base import checked
 from grpo_nb.rewards.numbers import parse_number, split_variable, unwrap
 from grpo_nb.rewards.slot import SlotReward, Verdicts, is_copied
 
 Units = tuple[tuple[str, Fraction], ...]
+
+
+def _tolerance() -> Any:
+    return checked("zero or a positive finite number", lambda value: 0 <= value < math.inf, 0.0)
 
 
 def is_same_answer(given: str, gold: str) -> bool:
@@ -25,7 +30,7 @@ def is_same_answer(given: str, gold: str) -> bool:
     """
     if read_number(gold) is not None:
         return is_same_number(given, gold)
-    return _folded(unwrap(given)) == _folded(unwrap(gold))
+    return folded(unwrap(given)) == folded(unwrap(gold))
 
 
 def read_number(text: str, units: Units = ()) -> tuple[str, Fraction] | None:
@@ -58,7 +63,8 @@ def _composed(text: str) -> str:
     return unicodedata.normalize("NFC", " ".join(text.split()))
 
 
-def _folded(text: str) -> str:
+def folded(text: str) -> str:
+    """The text in one case, with single spaces and composed letters."""
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
@@ -106,7 +112,7 @@ class exact_text(SlotReward):
     source: ClassVar[str] = "exact match, as in SQuAD (arXiv:1606.05250), without its removal of articles"
 
     def is_same(self, given: str, gold: str, row: dict[str, Any], verdicts: Verdicts) -> bool:
-        form = _composed if self.is_case_sensitive else _folded
+        form = _composed if self.is_case_sensitive else folded
         return form(given) == form(gold)
 
 
@@ -134,8 +140,8 @@ class number(SlotReward):
     """
 
     units: Sequence[str] | Mapping[str, float | str] | Units = ()
-    tolerance: float = 0.0
-    relative_tolerance: float = 0.0
+    tolerance: float = _tolerance()
+    relative_tolerance: float = _tolerance()
     source: ClassVar[str] = "the kit's own"
 
     def __post_init__(self) -> None:
@@ -148,10 +154,6 @@ class number(SlotReward):
             self._set(units=tuple((str(unit), Fraction(str(factor))) for unit, factor in pairs))
         except ValueError as error:
             raise ValueError(f"units = {self.units!r}: each factor must be a number ({error}).") from error
-        for name in ("tolerance", "relative_tolerance"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} = {value!r} must be zero or a positive finite number.")
 
     def golds(self, row: dict[str, Any]) -> list[str]:
         return [gold for gold in super().golds(row) if read_number(gold, self.units) is not None]

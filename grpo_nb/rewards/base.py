@@ -29,21 +29,36 @@ def completion_text(completion: Completion) -> str:
     if isinstance(completion, str):
         return completion
     last = completion[-1] if completion else None
-    content = last.get("content") if isinstance(last, Mapping) else ""
+    content = last.get("content") if isinstance(last, Mapping) else None
     if isinstance(content, (list, tuple)):
         texts = [part.get("text") for part in content if isinstance(part, Mapping)]
         return "".join(text for text in texts if isinstance(text, str))
     return content if isinstance(content, str) else ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Span:
-    """A part of a completion that a reward looked at."""
+    """A part of a completion that a reward looked at. Sorted, they stand in the order of the text."""
 
     start: int
     end: int
     what: str
     """`tag`, `answer slot` or `whole text`."""
+
+
+def checked(says: str, fits: Callable[[Any], bool], default: Any = dataclasses.MISSING) -> Any:
+    """A field of a reward with what its value must be, which the error says too: `minimum = 0 must be at least 1.`"""
+    return field(default=default, metadata={"says": says, "fits": fits})
+
+
+def at_least_one(default: Any = dataclasses.MISSING) -> Any:
+    """A field that holds 1 or more."""
+    return checked("at least 1", lambda value: value >= 1, default)
+
+
+def one_of(*choices: str) -> Any:
+    """A field that holds one of these words, the first if it is not given."""
+    return checked(f"one of {', '.join(choices)}", choices.__contains__, choices[0])
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -62,10 +77,16 @@ class Reward(abc.ABC):
 
     source: ClassVar[str] = ""
     """Where the definition comes from: paper and equation, or the upstream code of the same meaning."""
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    """The lowest and the highest score there can be, before the weight."""
 
     def __post_init__(self) -> None:
         if isinstance(self.weight, bool) or not isinstance(self.weight, (int, float)) or not math.isfinite(self.weight):
             raise ValueError(f"weight = {self.weight!r} of {type(self).__name__} must be a finite number.")
+        for entry in dataclasses.fields(self):
+            value, must_be = getattr(self, entry.name), entry.metadata
+            if "fits" in must_be and not must_be["fits"](value):
+                raise ValueError(f"{entry.name} = {value!r} must be {must_be['says']}.")
         self._set(name=self.name or type(self).__name__, format=self.format or xml())
 
     def _set(self, **values: Any) -> None:
@@ -82,11 +103,6 @@ class Reward(abc.ABC):
         return f"{self.__name__}(weight={self.weight:g}, format={self.format.name!r})"
 
     @property
-    def range(self) -> tuple[float, float]:
-        """The lowest and the highest score there can be, before the weight."""
-        return (0.0, 1.0)
-
-    @property
     def cases(self) -> CaseTable:
         """Completions with the score each must get, from the easy to the hostile; a table that shows itself.
 
@@ -99,16 +115,14 @@ class Reward(abc.ABC):
         >>> len(xml_tags().cases) >= 8
         True
         """
-        makers = [case_makers[kind] for kind in type(self).__mro__ if kind in case_makers]
-        if not makers:
-            raise ValueError(
-                f"there are no cases for {type(self).__name__}: the kit has them for its own rewards only."
-            )
-        return makers[0](self)
+        for kind in type(self).__mro__:
+            if kind in case_makers:
+                return case_makers[kind](self)
+        raise ValueError(f"there are no cases for {type(self).__name__}: the kit has them for its own rewards only.")
 
     def looks_at(self, text: str) -> tuple[Span, ...]:
         """Return the parts of a completion that decide its score, in order; of a kind that does not say so, the whole text."""
-        return (whole(text),)
+        return (Span(0, len(text), WHOLE_TEXT),)
 
     @abc.abstractmethod
     def score_text(self, text: str, row: dict[str, Any]) -> float | None:
@@ -155,14 +169,10 @@ def kinds() -> dict[str, type[Reward]]:
     >>> kinds()["xml_tags"](weight=0.5)
     xml_tags(weight=0.5, format='xml')
     """
-    found: dict[str, type[Reward]] = {}
-    open_kinds: list[type[Reward]] = [Reward]
-    while open_kinds:
-        kind = open_kinds.pop()
-        open_kinds += kind.__subclasses__()
-        if kind.__module__.startswith(f"{__package__}."):
-            found[kind.__name__] = kind
-    return found
+    found: list[type[Reward]] = [Reward]
+    for kind in found:  # which grows
+        found += kind.__subclasses__()
+    return {kind.__name__: kind for kind in found if kind.__module__.startswith(f"{__package__}.")}
 
 
 def weight_of(reward: RewardFunction) -> float:
@@ -249,13 +259,8 @@ def spans(reward: RewardFunction, text: str) -> tuple[Span, ...]:
         return reward.looks_at(text)
     format = getattr(reward, "format", None)
     if isinstance(format, AnswerFormat):
-        return in_order([*tag_spans(format, text), *slot_span(format, format.extract(text), text)])
-    return (whole(text),)
-
-
-def whole(text: str) -> Span:
-    """The whole text."""
-    return Span(0, len(text), WHOLE_TEXT)
+        return tuple(sorted([*tag_spans(format, text), *slot_span(format, format.extract(text), text)]))
+    return (Span(0, len(text), WHOLE_TEXT),)
 
 
 def slot_span(format: AnswerFormat, given: str | None, text: str) -> tuple[Span, ...]:
@@ -270,11 +275,6 @@ def tag_spans(format: AnswerFormat, text: str) -> tuple[Span, ...]:
     """The tags of a format that stand in a text once, in order."""
     found = sorted(span for span in format.tag_spans(text) if span is not None)
     return tuple(Span(start, end, "tag") for start, end in found)
-
-
-def in_order(found: Iterable[Span]) -> tuple[Span, ...]:
-    """Spans in the order of the text."""
-    return tuple(sorted(found, key=lambda span: (span.start, span.end)))
 
 
 Expected = float | None | tuple[float, float]

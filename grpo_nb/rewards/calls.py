@@ -85,50 +85,18 @@ class Batch:
     def __len__(self) -> int:
         return len(self.completions)
 
-    def keywords(
-        self,
-        reward: RewardFunction,
-        log_extra: Callable[[str, list[Any]], None],
-        log_metric: Callable[[str, float], None],
-    ) -> dict[str, Any]:
-        """Return what the reward is called with. The lists are the batch's own, as they are the trainer's own there."""
-        state = self.trainer_state
-        if state is None and not isinstance(reward, Reward):
-            state = TrainerState()
-        return {
-            "prompts": self.prompts,
-            "completions": self.completions,
-            "completion_ids": self.completion_ids,
-            **self.columns,
-            "trainer_state": state,
-            "log_extra": log_extra,
-            "log_metric": log_metric,
-        }
-
     def select(self, indexes: Sequence[int]) -> Batch:
         """Return the batch with only these completions, in this order."""
 
-        def pick(values: Any) -> Any:
-            return values if isinstance(values, NotGiven) else [values[i] for i in indexes]
-
-        return dataclasses.replace(
-            self,
-            prompts=pick(self.prompts),
-            completions=pick(self.completions),
-            completion_ids=pick(self.completion_ids),
-            columns={key: pick(values) for key, values in self.columns.items()},
-        )
+        return self._changed(lambda held: held if isinstance(held, NotGiven) else [held[i] for i in indexes])
 
     def copy(self) -> Batch:
         """Return the batch with lists and messages of its own, so that a reward that changes them changes nothing of yours."""
-        ids = self.completion_ids
-        return dataclasses.replace(
-            self,
-            prompts=copy.deepcopy(self.prompts),
-            completions=copy.deepcopy(self.completions),
-            completion_ids=ids if isinstance(ids, NotGiven) else [list(row) for row in ids],
-            columns=copy.deepcopy(dict(self.columns)),
-        )
+        return self._changed(copy.deepcopy)
+
+    def _changed(self, change: Callable[[Any], Any]) -> Batch:
+        lists = {name: change(getattr(self, name)) for name in ("prompts", "completions", "completion_ids")}
+        return dataclasses.replace(self, **lists, columns={key: change(held) for key, held in self.columns.items()})
 
 
 def make_batch(
@@ -208,8 +176,14 @@ def call_reward(
 
     An async reward gets an event loop of its own in a thread, because a notebook's thread has one running.
     """
-    keywords = batch.keywords(reward, log_extra, log_metric)
-    output = reward(**keywords)
+    state = batch.trainer_state
+    if state is None and not isinstance(reward, Reward):
+        state = TrainerState()
+    # The lists are the batch's own, as they are the trainer's own there.
+    output = reward(
+        prompts=batch.prompts, completions=batch.completions, completion_ids=batch.completion_ids, **batch.columns,
+        trainer_state=state, log_extra=log_extra, log_metric=log_metric,
+    )  # fmt: skip
     if is_async(reward):
         output = run_in_thread(lambda: asyncio.run(output), None)
     if not isinstance(output, Iterable):

@@ -6,7 +6,7 @@ Each row is (label, completion, expected) and, where they differ from the table'
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo_nb.rewards.answers import correctness, exact_text, number
@@ -49,9 +49,8 @@ _HOSTILE = (
 
 def _enter(
     what: type[Reward] | Reward,
-    rows: Sequence[Row],
+    *rows: Row,
     columns: Mapping[str, Any] | None = None,
-    *,
     made: Callable[[Reward], Reward] | None = None,
     hostile: Any = 0.0,
     but: Mapping[str, Any] | None = None,
@@ -68,20 +67,18 @@ def _enter(
         but: Label -> score.
         opened: The score of a good completion whose first tag the template has written, if that is a case.
     """
-    rows = [*rows, *((label, text, (but or {}).get(label, hostile)) for label, text in _HOSTILE)]
+    rows += tuple((label, text, (but or {}).get(label, hostile)) for label, text in _HOSTILE)
     if opened is not None:
         template = dataclasses.replace(xml(), is_opened_by_template=True)
-        rows.append(("prefilled tag", GOOD.removeprefix("<reasoning>"), opened, columns, template))
+        rows += (("prefilled tag", GOOD.removeprefix("<reasoning>"), opened, columns, template),)
+
+    def case(reward: Reward, label: str, text: str, expected: Any, own: Any = None, format: Any = None) -> Case:
+        score = reward.range if expected is IN_RANGE else expected
+        return Case(label=label, completion=text, expected=score, columns=own or columns or {}, format=format)
 
     def table(asked: Reward) -> CaseTable:
         reward = made(asked) if made else what if isinstance(what, Reward) else what()
-        cases = []
-        for label, text, expected, *more in rows:
-            score = reward.range if expected is IN_RANGE else expected
-            own, format = [*more, None, None][:2]
-            case = Case(label=label, completion=text, expected=score, columns=own or columns or {}, format=format)
-            cases.append(case)
-        return CaseTable(reward, tuple(cases))
+        return CaseTable(reward, tuple(case(reward, *row) for row in rows))
 
     case_makers[what if isinstance(what, type) else type(what)] = table
 
@@ -124,93 +121,85 @@ _NUMBER_HEDGES = [
 
 _enter(
     correctness,
-    [
-        ("valid", GOOD, 1.0),
-        ("valid: decimal", slot("42.0"), 1.0),
-        ("valid: LaTeX", slot(r"$\boxed{42}$."), 1.0),
-        ("valid: variable", slot("x = 42"), 1.0),
-        ("valid: separators", slot("1,250"), 1.0, gold("1250")),
-        ("valid: fraction", slot(r"\frac{1}{2}"), 1.0, gold("0.5")),
-        ("valid: text", slot("paris."), 1.0, gold("Paris")),
-        ("valid: one of several", slot("2"), 1.0, gold(["1", "2"])),
-        ("valid: mark after it", slot("42") + ".", 1.0),
-        ("sum left undone", slot("40 + 2"), 0.0),
-        ("quotient copied", slot("84/2"), 0.0, {**gold("42"), "prompts": "What is 84 / 2?"}),
-        ("text hedge", slot("Paris or Rome"), 0.0, gold("Paris")),
-        *_NUMBER_HEDGES,
-    ],
-    gold("42"),
+    ("valid", GOOD, 1.0),
+    ("valid: decimal", slot("42.0"), 1.0),
+    ("valid: LaTeX", slot(r"$\boxed{42}$."), 1.0),
+    ("valid: variable", slot("x = 42"), 1.0),
+    ("valid: separators", slot("1,250"), 1.0, gold("1250")),
+    ("valid: fraction", slot(r"\frac{1}{2}"), 1.0, gold("0.5")),
+    ("valid: text", slot("paris."), 1.0, gold("Paris")),
+    ("valid: one of several", slot("2"), 1.0, gold(["1", "2"])),
+    ("valid: mark after it", slot("42") + ".", 1.0),
+    ("sum left undone", slot("40 + 2"), 0.0),
+    ("quotient copied", slot("84/2"), 0.0, {**gold("42"), "prompts": "What is 84 / 2?"}),
+    ("text hedge", slot("Paris or Rome"), 0.0, gold("Paris")),
+    *_NUMBER_HEDGES,
+    columns=gold("42"),
     opened=1.0,
 )
 
 _enter(
     exact_text,
-    [
-        ("valid", slot("New York"), 1.0),
-        ("valid: white space", slot(" New \n York "), 1.0),
-        ("other case", slot("new york"), 0.0),
-        ("valid: composed letters", slot("Cafe\u0301"), 1.0, gold("Caf\u00e9")),
-        ("a mark more", slot("New York."), 0.0),
-        ("not as a number", slot("7.0"), 0.0, gold("7")),
-        ("hedge", slot("New York or Rome"), 0.0),
-        ("no slot", "New York", 0.0),
-        ("retracted", slot("New York") + " or rather Rome", 0.0),
-        ("no gold answer", slot("x"), None, gold("")),
-    ],
-    gold("New York"),
+    ("valid", slot("New York"), 1.0),
+    ("valid: white space", slot(" New \n York "), 1.0),
+    ("other case", slot("new york"), 0.0),
+    ("valid: composed letters", slot("Cafe\u0301"), 1.0, gold("Caf\u00e9")),
+    ("a mark more", slot("New York."), 0.0),
+    ("not as a number", slot("7.0"), 0.0, gold("7")),
+    ("hedge", slot("New York or Rome"), 0.0),
+    ("no slot", "New York", 0.0),
+    ("retracted", slot("New York") + " or rather Rome", 0.0),
+    ("no gold answer", slot("x"), None, gold("")),
+    columns=gold("New York"),
 )
 
 _enter(
     number(units={"km": 1000, "m": 1}),
-    [
-        ("valid", GOOD, 1.0),
-        ("valid: unit", slot("1.5 km"), 1.0, gold("1500 m")),
-        ("valid: no unit", slot("1500"), 1.0, gold("1500 m")),
-        ("other unit", slot("42 miles"), 0.0),
-        ("wrong unit", slot("42 km"), 0.0),
-        ("valid: sign", slot("\u22127"), 1.0, gold("-7")),
-        ("valid: scientific", slot(r"4.2 \times 10^{1}"), 1.0),
-        ("valid: mixed", slot("1 3/4"), 1.0, gold("1.75")),
-        ("valid: percent", slot("50%"), 1.0, gold("0.5")),
-        ("percent is a hundredth", slot("42%"), 0.0),
-        ("gold is no number", slot("Paris"), None, gold("Paris")),
-        ("other digits", slot("\u0664\u0662"), 0.0),
-        ("hostile: exponent", slot("1e999999999"), 0.0),
-        ("division by zero", slot("42/0"), 0.0),
-        *_NUMBER_HEDGES,
-    ],
-    gold("42"),
+    ("valid", GOOD, 1.0),
+    ("valid: unit", slot("1.5 km"), 1.0, gold("1500 m")),
+    ("valid: no unit", slot("1500"), 1.0, gold("1500 m")),
+    ("other unit", slot("42 miles"), 0.0),
+    ("wrong unit", slot("42 km"), 0.0),
+    ("valid: sign", slot("\u22127"), 1.0, gold("-7")),
+    ("valid: scientific", slot(r"4.2 \times 10^{1}"), 1.0),
+    ("valid: mixed", slot("1 3/4"), 1.0, gold("1.75")),
+    ("valid: percent", slot("50%"), 1.0, gold("0.5")),
+    ("percent is a hundredth", slot("42%"), 0.0),
+    ("gold is no number", slot("Paris"), None, gold("Paris")),
+    ("other digits", slot("\u0664\u0662"), 0.0),
+    ("hostile: exponent", slot("1e999999999"), 0.0),
+    ("division by zero", slot("42/0"), 0.0),
+    *_NUMBER_HEDGES,
+    columns=gold("42"),
     opened=1.0,
 )
 
 _enter(
     maths,
-    [
-        ("valid", GOOD, 1.0),
-        ("valid: order", slot("1 + x"), 1.0, gold("x+1")),
-        ("valid: root", slot(r"\sqrt{12}"), 1.0, gold(r"2\sqrt{3}")),
-        ("valid: as Python", slot("2*sqrt(3)"), 1.0, gold(r"2\sqrt{3}")),
-        ("valid: set", slot(r"\{2, 1\}"), 1.0, gold(r"\{1, 2\}")),
-        ("valid: half", slot("0.5"), 1.0, gold(r"\frac{1}{2}")),
-        ("valid: six decimals", slot("0.333333"), 1.0, gold("1/3")),
-        ("valid: unit", slot("5 cm"), 1.0, gold(r"5 \text{ cm}")),
-        ("valid: words", slot(r"\text{Even}"), 1.0, gold("even")),
-        ("valid: gold in a solution", slot("x+1"), 1.0, gold(r"We add, so $\boxed{1+x}$.")),
-        ("too few decimals", slot("0.33"), 0.0, gold("1/3")),
-        ("sum left undone", slot("23 + 19"), 0.0),
-        ("numbers in a row", slot("10 20 12"), 0.0),
-        ("hedge: set", slot(r"\{41, 42\}"), 0.0),
-        ("hedge: plus-minus", slot(r"\pm 42"), 0.0),
-        ("hedge: text command", slot(r"42 \text{ is wrong}"), 0.0),
-        ("hedge: last of an equation", slot("x + 2 = x + 1"), 0.0, gold("x+1")),
-        ("hedge: expressions", slot("x+1 or x+2"), 0.0, gold("x+1")),
-        ("copied", slot("x + x"), 0.0, {**gold("2x"), "prompts": "Simplify x + x."}),
-        ("hostile: tower", slot("9^{9^{9^9}}"), 0.0, gold("x+1")),
-        ("hostile: power", slot("((x+1)(x-1))^{512}"), 0.0, gold("x+1")),
-        ("hostile: braces", slot("}{\\frac"), 0.0, gold("x+1")),
-        *_NUMBER_HEDGES,
-    ],
-    gold("42"),
+    ("valid", GOOD, 1.0),
+    ("valid: order", slot("1 + x"), 1.0, gold("x+1")),
+    ("valid: root", slot(r"\sqrt{12}"), 1.0, gold(r"2\sqrt{3}")),
+    ("valid: as Python", slot("2*sqrt(3)"), 1.0, gold(r"2\sqrt{3}")),
+    ("valid: set", slot(r"\{2, 1\}"), 1.0, gold(r"\{1, 2\}")),
+    ("valid: half", slot("0.5"), 1.0, gold(r"\frac{1}{2}")),
+    ("valid: six decimals", slot("0.333333"), 1.0, gold("1/3")),
+    ("valid: unit", slot("5 cm"), 1.0, gold(r"5 \text{ cm}")),
+    ("valid: words", slot(r"\text{Even}"), 1.0, gold("even")),
+    ("valid: gold in a solution", slot("x+1"), 1.0, gold(r"We add, so $\boxed{1+x}$.")),
+    ("too few decimals", slot("0.33"), 0.0, gold("1/3")),
+    ("sum left undone", slot("23 + 19"), 0.0),
+    ("numbers in a row", slot("10 20 12"), 0.0),
+    ("hedge: set", slot(r"\{41, 42\}"), 0.0),
+    ("hedge: plus-minus", slot(r"\pm 42"), 0.0),
+    ("hedge: text command", slot(r"42 \text{ is wrong}"), 0.0),
+    ("hedge: last of an equation", slot("x + 2 = x + 1"), 0.0, gold("x+1")),
+    ("hedge: expressions", slot("x+1 or x+2"), 0.0, gold("x+1")),
+    ("copied", slot("x + x"), 0.0, {**gold("2x"), "prompts": "Simplify x + x."}),
+    ("hostile: tower", slot("9^{9^{9^9}}"), 0.0, gold("x+1")),
+    ("hostile: power", slot("((x+1)(x-1))^{512}"), 0.0, gold("x+1")),
+    ("hostile: braces", slot("}{\\frac"), 0.0, gold("x+1")),
+    *_NUMBER_HEDGES,
+    columns=gold("42"),
     opened=1.0,
 )
 
@@ -218,78 +207,70 @@ _WITH_OPTIONS = {"answer": "B", "options": ["Paris", "London", "A dog"]}
 
 _enter(
     multiple_choice,
-    [
-        ("valid", slot("B"), 1.0),
-        ("valid: small", slot("b"), 1.0),
-        ("valid: brackets", slot("(B)"), 1.0),
-        ("valid: full stop", slot("B."), 1.0),
-        ("valid: with text", slot("B) London"), 1.0, _WITH_OPTIONS),
-        ("valid: text alone", slot("london"), 1.0, _WITH_OPTIONS),
-        ("valid: text in the question", slot("B) No"), 1.0, {"answer": "B", "prompts": "Is it?\nA) Yes\nB) No"}),
-        ("valid: gold is the text", slot("B"), 1.0, {**_WITH_OPTIONS, "answer": "London"}),
-        ("wrong", slot("A"), 0.0),
-        ("hedge: two", slot("A or B"), 0.0),
-        ("hedge: list", slot("A, B"), 0.0),
-        ("hedge: all", slot("ABCD"), 0.0),
-        ("not B", slot("not B"), 0.0),
-        ("another's text", slot("B) Paris"), 0.0, _WITH_OPTIONS),
-        ("begins with a letter", slot("A dog"), 0.0, _WITH_OPTIONS),
-        ("retracted", slot("B") + " no, A", 0.0),
-        ("no gold answer", slot("B"), None, gold("maybe")),
-    ],
-    gold("B"),
+    ("valid", slot("B"), 1.0),
+    ("valid: small", slot("b"), 1.0),
+    ("valid: brackets", slot("(B)"), 1.0),
+    ("valid: full stop", slot("B."), 1.0),
+    ("valid: with text", slot("B) London"), 1.0, _WITH_OPTIONS),
+    ("valid: text alone", slot("london"), 1.0, _WITH_OPTIONS),
+    ("valid: text in the question", slot("B) No"), 1.0, {"answer": "B", "prompts": "Is it?\nA) Yes\nB) No"}),
+    ("valid: gold is the text", slot("B"), 1.0, {**_WITH_OPTIONS, "answer": "London"}),
+    ("wrong", slot("A"), 0.0),
+    ("hedge: two", slot("A or B"), 0.0),
+    ("hedge: list", slot("A, B"), 0.0),
+    ("hedge: all", slot("ABCD"), 0.0),
+    ("not B", slot("not B"), 0.0),
+    ("another's text", slot("B) Paris"), 0.0, _WITH_OPTIONS),
+    ("begins with a letter", slot("A dog"), 0.0, _WITH_OPTIONS),
+    ("retracted", slot("B") + " no, A", 0.0),
+    ("no gold answer", slot("B"), None, gold("maybe")),
+    columns=gold("B"),
 )
 
 _enter(
     json_answer,
-    [
-        ("valid", slot('{"a": 1, "b": [true]}'), 1.0),
-        ("valid: order", slot('{"b": [true], "a": 1.0}'), 1.0),
-        ("valid: fence", slot('```json\n{"a": 1, "b": [true]}\n```'), 1.0),
-        ("Python", slot("{'a': 1, 'b': [True]}"), 0.0),
-        ("true is not 1", slot('{"a": true, "b": [true]}'), 0.0),
-        ("hedge: key twice", slot('{"a": 2, "a": 1, "b": [true]}'), 0.0),
-        ("hedge: two values", slot('{"a": 1, "b": [true]} {"a": 2}'), 0.0),
-        ("one key more", slot('{"a": 1, "b": [true], "c": 0}'), 0.0),
-        ("not a number", slot("NaN"), 0.0),
-        ("hostile: deep", slot("[" * 50_000), 0.0),
-        ("hostile: long number", slot("9" * 15_000), 0.0),
-        ("no gold answer", slot("{}"), None, gold(None)),
-        ("gold is no JSON", slot("{}"), None, gold("{")),
-    ],
-    gold('{"a": 1, "b": [true]}'),
+    ("valid", slot('{"a": 1, "b": [true]}'), 1.0),
+    ("valid: order", slot('{"b": [true], "a": 1.0}'), 1.0),
+    ("valid: fence", slot('```json\n{"a": 1, "b": [true]}\n```'), 1.0),
+    ("Python", slot("{'a': 1, 'b': [True]}"), 0.0),
+    ("true is not 1", slot('{"a": true, "b": [true]}'), 0.0),
+    ("hedge: key twice", slot('{"a": 2, "a": 1, "b": [true]}'), 0.0),
+    ("hedge: two values", slot('{"a": 1, "b": [true]} {"a": 2}'), 0.0),
+    ("one key more", slot('{"a": 1, "b": [true], "c": 0}'), 0.0),
+    ("not a number", slot("NaN"), 0.0),
+    ("hostile: deep", slot("[" * 50_000), 0.0),
+    ("hostile: long number", slot("9" * 15_000), 0.0),
+    ("no gold answer", slot("{}"), None, gold(None)),
+    ("gold is no JSON", slot("{}"), None, gold("{")),
+    columns=gold('{"a": 1, "b": [true]}'),
 )
 
 _enter(
     regex_answer,
-    [
-        ("valid", slot("2026-11"), 1.0),
-        ("valid: white space around", slot(" 2026-11\n"), 1.0),
-        ("valid: other branch", slot("abc"), 1.0),
-        ("more before", slot("x2026-11"), 0.0),
-        ("more after", slot("2026-11-21"), 0.0),
-        ("hedge: two", slot("2026-11 2026-12"), 0.0),
-        ("no slot", "2026-11", 0.0),
-        ("retracted", slot("2026-11") + " no", 0.0),
-        ("hostile: backtracking", slot("ab" * 1000 + "cd"), 0.0),
-    ],
+    ("valid", slot("2026-11"), 1.0),
+    ("valid: white space around", slot(" 2026-11\n"), 1.0),
+    ("valid: other branch", slot("abc"), 1.0),
+    ("more before", slot("x2026-11"), 0.0),
+    ("more after", slot("2026-11-21"), 0.0),
+    ("hedge: two", slot("2026-11 2026-12"), 0.0),
+    ("no slot", "2026-11", 0.0),
+    ("retracted", slot("2026-11") + " no", 0.0),
+    ("hostile: backtracking", slot("ab" * 1000 + "cd"), 0.0),
     made=lambda _: regex_answer(r"(?:(?:a|b|ab)*)*c|\d{4}-\d{2}"),
 )
 
 _enter(
     xml_format,
-    [
-        ("valid", GOOD, 1.0),
-        ("valid: one line", "<reasoning>r</reasoning><answer>7</answer>", 1.0),
-        ("text before", "Sure! " + GOOD, 0.0),
-        ("text after", GOOD + " Bye.", 0.0),
-        ("text between", GOOD.replace("<answer>", "so <answer>"), 0.0),
-        ("twice", GOOD + GOOD, 0.0),
-        ("no answer in it", "<reasoning>r</reasoning><answer> </answer>", 0.0),
-        ("other order", slot("7") + "<reasoning>r</reasoning>", 0.0),
-        ("named in prose", "I write <reasoning> and </reasoning>, then <answer> and </answer>.", 0.0),
-        ("unclosed", GOOD.removesuffix("</answer>"), 0.0),
-    ],
+    ("valid", GOOD, 1.0),
+    ("valid: one line", "<reasoning>r</reasoning><answer>7</answer>", 1.0),
+    ("text before", "Sure! " + GOOD, 0.0),
+    ("text after", GOOD + " Bye.", 0.0),
+    ("text between", GOOD.replace("<answer>", "so <answer>"), 0.0),
+    ("twice", GOOD + GOOD, 0.0),
+    ("no answer in it", "<reasoning>r</reasoning><answer> </answer>", 0.0),
+    ("other order", slot("7") + "<reasoning>r</reasoning>", 0.0),
+    ("named in prose", "I write <reasoning> and </reasoning>, then <answer> and </answer>.", 0.0),
+    ("unclosed", GOOD.removesuffix("</answer>"), 0.0),
     opened=1.0,
 )
 
@@ -302,22 +283,20 @@ _TAGS = [
     ("named in prose", "first <answer>, then </answer>", 0.5),
     ("one too many", GOOD + "<answer>", 0.75),
 ]
-_enter(xml_tags, _TAGS, opened=1.0, but={"hostile: speaks to the judge": 0.25})
-_enter(adaptive(xml_tags()), _TAGS, but={"hostile: speaks to the judge": 0.25})
+_enter(xml_tags, *_TAGS, opened=1.0, but={"hostile: speaks to the judge": 0.25})
+_enter(adaptive(xml_tags()), *_TAGS, but={"hostile: speaks to the judge": 0.25})
 
 _enter(
     incremental_format,
-    [
-        ("valid", GOOD, 1.0),
-        ("half", slot("7"), 0.5),
-        ("wrong order", "</answer>7<answer>", 0.25),
-        ("twice", GOOD + GOOD, 0.0),
-        ("all, reversed", "</answer><answer></reasoning><reasoning>", 0.25),
-        ("ten characters after", GOOD + " 0123456789", 0.99),
-        ("trailing without end", GOOD + "x" * 200_000, 0.8),
-        ("left open instead", GOOD.removesuffix("</answer>") + "x" * 200_000, 0.75),
-        ("white space after", GOOD + "\n" * 500, 1.0),
-    ],
+    ("valid", GOOD, 1.0),
+    ("half", slot("7"), 0.5),
+    ("wrong order", "</answer>7<answer>", 0.25),
+    ("twice", GOOD + GOOD, 0.0),
+    ("all, reversed", "</answer><answer></reasoning><reasoning>", 0.25),
+    ("ten characters after", GOOD + " 0123456789", 0.99),
+    ("trailing without end", GOOD + "x" * 200_000, 0.8),
+    ("left open instead", GOOD.removesuffix("</answer>") + "x" * 200_000, 0.75),
+    ("white space after", GOOD + "\n" * 500, 1.0),
     opened=1.0,
     but={"hostile: speaks to the judge": 0.25},
 )
@@ -325,245 +304,207 @@ _enter(
 _OPENED = dataclasses.replace(think_answer(), is_opened_by_template=True)
 _enter(
     think_format,
-    [
-        ("valid", "<think>\nThis is my reasoning.\n</think>\nThis is my answer.", 1.0),
-        ("not closed", "<think>\nThis is my reasoning.\nThis is my answer.", 0.0),
-        ("valid: one line", "<think>r</think>7", 1.0),
-        ("nothing after", "<think>r</think>", 0.0),
-        ("nothing inside", "<think> </think>7", 0.0),
-        ("text before", "Well, <think>r</think>7", 0.0),
-        ("opened twice", "<think>a<think>b</think>7", 0.0),
-        ("closed twice", "<think>a</think>b</think>7", 0.0),
-        ("named in prose", "Use <think> and </think> for it.", 0.0),
-        ("tag the template should have opened", "r</think>7", 0.0),
-        ("prefilled tag", "\nr</think>\n7", 1.0, None, _OPENED),
-        ("prefilled tag, opened again", "<think>r</think>7", 0.0, None, _OPENED),
-    ],
+    ("valid", "<think>\nThis is my reasoning.\n</think>\nThis is my answer.", 1.0),
+    ("not closed", "<think>\nThis is my reasoning.\nThis is my answer.", 0.0),
+    ("valid: one line", "<think>r</think>7", 1.0),
+    ("nothing after", "<think>r</think>", 0.0),
+    ("nothing inside", "<think> </think>7", 0.0),
+    ("text before", "Well, <think>r</think>7", 0.0),
+    ("opened twice", "<think>a<think>b</think>7", 0.0),
+    ("closed twice", "<think>a</think>b</think>7", 0.0),
+    ("named in prose", "Use <think> and </think> for it.", 0.0),
+    ("tag the template should have opened", "r</think>7", 0.0),
+    ("prefilled tag", "\nr</think>\n7", 1.0, None, _OPENED),
+    ("prefilled tag, opened again", "<think>r</think>7", 0.0, None, _OPENED),
 )
 
 _enter(
     json_format,
-    [
-        ("valid", '{"city": "Oslo"}', 1.0),
-        ("valid: lines", '\n{\n  "city": "Oslo"\n}\n', 1.0),
-        ("valid: fence", '```json\n{"city": 1}\n```', 1.0),
-        ("against the schema", "{}", 0.0),
-        ("no object", '["city"]', 0.0),
-        ("a number", "7", 0.0),
-        ("text before", 'Sure! {"city": 1}', 0.0),
-        ("two values", '{"city": 1}{"city": 2}', 0.0),
-        ("key twice", '{"city": 1, "city": 2}', 0.0),
-        ("not closed", '{"city": 1', 0.0),
-        ("hostile: deep", '{"city": ' + "[" * 9000, 0.0),
-    ],
+    ("valid", '{"city": "Oslo"}', 1.0),
+    ("valid: lines", '\n{\n  "city": "Oslo"\n}\n', 1.0),
+    ("valid: fence", '```json\n{"city": 1}\n```', 1.0),
+    ("against the schema", "{}", 0.0),
+    ("no object", '["city"]', 0.0),
+    ("a number", "7", 0.0),
+    ("text before", 'Sure! {"city": 1}', 0.0),
+    ("two values", '{"city": 1}{"city": 2}', 0.0),
+    ("key twice", '{"city": 1, "city": 2}', 0.0),
+    ("not closed", '{"city": 1', 0.0),
+    ("hostile: deep", '{"city": ' + "[" * 9000, 0.0),
     made=lambda _: json_format(schema={"type": "object", "required": ["city"]}),
 )
 
+# Of ten words as many as these have.
+_SHORT = {"unicode": 0.5, "hostile: NUL and lone surrogates": 0.4, "very long: one word": 0.1}
 _enter(
     ideal_length(10, 20),
-    [
-        ("valid: shortest", "x", 1.0, ids(10)),
-        ("valid: longest", "x", 1.0, ids(20)),
-        ("half", "x", 0.5, ids(5)),
-        ("half too long", "x", 0.5, ids(30)),
-        ("twice", "x", 0.0, ids(40)),
-        ("no token", "x", 0.0, ids(0)),
-        ("far beyond", "x", 0.0, ids(100_000)),
-        ("words without ids", "one two.", 0.3),
-    ],
-    but={
-        "unicode": 0.5,
-        "hostile: NUL and lone surrogates": 0.4,
-        "hostile: speaks to the judge": 1.0,
-        "very long: one word": 0.1,
-    },
+    ("valid: shortest", "x", 1.0, ids(10)),
+    ("valid: longest", "x", 1.0, ids(20)),
+    ("half", "x", 0.5, ids(5)),
+    ("half too long", "x", 0.5, ids(30)),
+    ("twice", "x", 0.0, ids(40)),
+    ("no token", "x", 0.0, ids(0)),
+    ("far beyond", "x", 0.0, ids(100_000)),
+    ("words without ids", "one two.", 0.3),
+    but={**_SHORT, "hostile: speaks to the judge": 1.0},
 )
 
 _enter(
     minimum_length(10),
-    [
-        ("valid", "x", 1.0, ids(10)),
-        ("valid: more", "x", 1.0, ids(1000)),
-        ("half", "x", 0.5, ids(5)),
-        ("no token", "x", 0.0, ids(0)),
-        ("words without ids", "one two.", 0.3),
-    ],
+    ("valid", "x", 1.0, ids(10)),
+    ("valid: more", "x", 1.0, ids(1000)),
+    ("half", "x", 0.5, ids(5)),
+    ("no token", "x", 0.0, ids(0)),
+    ("words without ids", "one two.", 0.3),
     hostile=1.0,
-    but={
-        "empty": 0.0,
-        "only white space": 0.0,
-        "unicode": 0.5,
-        "hostile: NUL and lone surrogates": 0.4,
-        "very long: one word": 0.1,
-    },
+    but={**_SHORT, "empty": 0.0, "only white space": 0.0},
 )
 
 _enter(
     soft_overlong(100, 20),
-    [
-        ("valid: short", "x", 0.0, ids(5)),
-        ("valid: free part's end", "x", 0.0, ids(80)),
-        ("TRL's example", "x", -0.5, ids(90)),
-        ("at the end", "x", -1.0, ids(100)),
-        ("beyond", "x", -1.0, ids(101)),
-        ("far beyond", "x", -1.0, ids(100_000)),
-        ("one over", "x", -0.05, ids(81)),
-        ("no token", "", 0.0, ids(0)),
-    ],
+    ("valid: short", "x", 0.0, ids(5)),
+    ("valid: free part's end", "x", 0.0, ids(80)),
+    ("TRL's example", "x", -0.5, ids(90)),
+    ("at the end", "x", -1.0, ids(100)),
+    ("beyond", "x", -1.0, ids(101)),
+    ("far beyond", "x", -1.0, ids(100_000)),
+    ("one over", "x", -0.05, ids(81)),
+    ("no token", "", 0.0, ids(0)),
     but={"very long: 200 kB": -1.0, "hostile: tags without end": -0.55},
 )
 
 _enter(
     cosine_length(100),
-    [
-        ("right, TRL's example", GOOD, 0.75, at(50)),
-        ("wrong, TRL's example", slot("41"), -0.75, at(50)),
-        ("right, short", GOOD, 1.0, at(0)),
-        ("right, long", GOOD, 0.5, at(100)),
-        ("right, beyond", GOOD, 0.5, at(250)),
-        ("wrong, short", slot("41"), -1.0, at(0)),
-        ("wrong, long", slot("41"), -0.5, at(100)),
-        ("hedge", slot("41 or 42"), -0.75, at(50)),
-        ("no gold answer", GOOD, None, at(50, None)),
-    ],
-    gold("42"),
+    ("right, TRL's example", GOOD, 0.75, at(50)),
+    ("wrong, TRL's example", slot("41"), -0.75, at(50)),
+    ("right, short", GOOD, 1.0, at(0)),
+    ("right, long", GOOD, 0.5, at(100)),
+    ("right, beyond", GOOD, 0.5, at(250)),
+    ("wrong, short", slot("41"), -1.0, at(0)),
+    ("wrong, long", slot("41"), -0.5, at(100)),
+    ("hedge", slot("41 or 42"), -0.75, at(50)),
+    ("no gold answer", GOOD, None, at(50, None)),
+    columns=gold("42"),
     hostile=(-1.0, -0.5),
     but={"empty": -1.0, "very long: 200 kB": -0.5},
 )
 
 _enter(
     repetition(ngram_size=2),
-    [
-        ("TRL's example, none", "x", 0.0, {"completion_ids": [1, 2, 3, 4]}),
-        ("TRL's example, all", "x", -0.75, {"completion_ids": [5, 5, 5, 5, 5]}),
-        ("shorter than a run", "x", 0.0, {"completion_ids": [1]}),
-        ("no token", "x", 0.0, {"completion_ids": []}),
-        ("half", "x", -0.4, {"completion_ids": [1, 2, 1, 2, 1, 3]}),
-        ("words without ids", "so so so", -0.5),
-        ("valid: all different", "one two three", 0.0),
-        ("a pair once more", "one two three one two", -0.25),
-    ],
+    ("TRL's example, none", "x", 0.0, {"completion_ids": [1, 2, 3, 4]}),
+    ("TRL's example, all", "x", -0.75, {"completion_ids": [5, 5, 5, 5, 5]}),
+    ("shorter than a run", "x", 0.0, {"completion_ids": [1]}),
+    ("no token", "x", 0.0, {"completion_ids": []}),
+    ("half", "x", -0.4, {"completion_ids": [1, 2, 1, 2, 1, 3]}),
+    ("words without ids", "so so so", -0.5),
+    ("valid: all different", "one two three", 0.0),
+    ("a pair once more", "one two three one two", -0.25),
     but={"hostile: tags without end": (-1.0, -0.9), "very long: 200 kB": (-1.0, -0.99)},
 )
 
 _STEPS = "1. add 3 and 4\n2. that makes seven here\n3. check it by counting"
 _enter(
     reasoning_steps,
-    [
-        ("valid", f"<reasoning>{_STEPS}</reasoning>" + slot("7"), 1.0),
-        ("valid: without tags", _STEPS, 1.0),
-        ("two of three", _STEPS.rsplit("\n", 1)[0], 2 / 3),
-        ("valid: dashes", "- add 3 and 4\n- that makes seven here\n* check it by counting", 1.0),
-        ("valid: words", "First, add three and four\nThen check the sum again\nFinally we write seven down", 1.0),
-        ("markers alone", "1. \n2. \n3. ", 0.0),
-        ("the same step", "1. add 3 and 4\n2. add 3 and 4\n3. add 3 and 4", 1 / 3),
-        ("one word repeated", "1. so so so so\n2. no no no no", 0.0),
-        ("all in one line", "First, second, third, then next, finally.", 1 / 3),
-        ("after the answer", slot("7") + _STEPS, 0.0),
-    ],
+    ("valid", f"<reasoning>{_STEPS}</reasoning>" + slot("7"), 1.0),
+    ("valid: without tags", _STEPS, 1.0),
+    ("two of three", _STEPS.rsplit("\n", 1)[0], 2 / 3),
+    ("valid: dashes", "- add 3 and 4\n- that makes seven here\n* check it by counting", 1.0),
+    ("valid: words", "First, add three and four\nThen check the sum again\nFinally we write seven down", 1.0),
+    ("markers alone", "1. \n2. \n3. ", 0.0),
+    ("the same step", "1. add 3 and 4\n2. add 3 and 4\n3. add 3 and 4", 1 / 3),
+    ("one word repeated", "1. so so so so\n2. no no no no", 0.0),
+    ("all in one line", "First, second, third, then next, finally.", 1 / 3),
+    ("after the answer", slot("7") + _STEPS, 0.0),
 )
 
 _enter(
     banned_phrases(["as an AI", "sorry"]),
-    [
-        ("valid", "It is seven.", 0.0),
-        ("once", "As an AI, I say seven.", -0.5),
-        ("twice", "Sorry, as an AI I can't.", -1.0),
-        ("often", "sorry " * 50, -1.0),
-        ("other case and spaces", "AS  AN\nai", -0.5),
-        ("part of a word", "as an aide, not sorrying", 0.0),
-        ("invisible characters", "so\u200brry", -0.5),
-        ("wide letters", "\uff53\uff4f\uff52\uff52\uff59", -0.5),
-    ],
+    ("valid", "It is seven.", 0.0),
+    ("once", "As an AI, I say seven.", -0.5),
+    ("twice", "Sorry, as an AI I can't.", -1.0),
+    ("often", "sorry " * 50, -1.0),
+    ("other case and spaces", "AS  AN\nai", -0.5),
+    ("part of a word", "as an aide, not sorrying", 0.0),
+    ("invisible characters", "so\u200brry", -0.5),
+    ("wide letters", "\uff53\uff4f\uff52\uff52\uff59", -0.5),
 )
 
 _enter(
     ScriptReward,
-    [
-        ("valid", "The sum of both is seven.", 1.0),
-        ("valid: accents", "La somme vaut \u00e0 peu pr\u00e8s z\u00e9ro.", 1.0),
-        ("half", "abcdefgh \u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03", 0.5),
-        ("other script", "\u0421\u0443\u043c\u043c\u0430 \u0440\u0430\u0432\u043d\u0430 \u0441\u0435\u043c\u0438", 0.0),
-        ("too few letters", "Seven.", 0.0),
-        ("only tags", "<reasoning></reasoning><answer>7</answer>", 0.0),
-        (
-            "LaTeX is no language",
-            "\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03" + r"\frac{1}{2}\sqrt\alpha",
-            0.0,
-        ),
-        ("look-alike letters", "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0430\u0435\u043e", 0.0),
-    ],
+    ("valid", "The sum of both is seven.", 1.0),
+    ("valid: accents", "La somme vaut \u00e0 peu pr\u00e8s z\u00e9ro.", 1.0),
+    ("half", "abcdefgh \u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03", 0.5),
+    ("other script", "\u0421\u0443\u043c\u043c\u0430 \u0440\u0430\u0432\u043d\u0430 \u0441\u0435\u043c\u0438", 0.0),
+    ("too few letters", "Seven.", 0.0),
+    ("only tags", "<reasoning></reasoning><answer>7</answer>", 0.0),
+    ("LaTeX is no language", "\u4e03" * 10 + r"\frac{1}{2}\sqrt\alpha", 0.0),
+    ("look-alike letters", "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0430\u0435\u043e", 0.0),
     but={"hostile: speaks to the judge": 1.0, "very long: 200 kB": 1.0, "very long: one word": 1.0},
 )
 
 _enter(
     classifier,
-    [("valid", GOOD, IN_RANGE), ("question", "Why?", IN_RANGE)],
+    ("valid", GOOD, IN_RANGE),
+    ("question", "Why?", IN_RANGE),
     made=lambda reward: reward,
     hostile=IN_RANGE,
 )
 
 _enter(
     clipped(soft_overlong(100, 20), -0.25, 1.0),
-    [
-        ("within", "x", 0.0, ids(5)),
-        ("above the floor", "x", -0.2, ids(84)),
-        ("below the floor", "x", -0.25, ids(90)),
-        ("far below", "x", -0.25, ids(1000)),
-    ],
+    ("within", "x", 0.0, ids(5)),
+    ("above the floor", "x", -0.2, ids(84)),
+    ("below the floor", "x", -0.25, ids(90)),
+    ("far below", "x", -0.25, ids(1000)),
     but={"very long: 200 kB": -0.25, "hostile: tags without end": -0.25},
 )
 
 _enter(
     combined([correctness(), xml_tags(weight=0.5)]),
-    [
-        ("valid", GOOD, 2.5),
-        ("right, half the tags", slot("42"), 2.25),
-        ("wrong in perfect format", GOOD.replace("\n42\n", "\n41\n"), 0.5),
-        ("no gold answer", GOOD, 0.5, gold(None)),
-    ],
-    gold("42"),
+    ("valid", GOOD, 2.5),
+    ("right, half the tags", slot("42"), 2.25),
+    ("wrong in perfect format", GOOD.replace("\n42\n", "\n41\n"), 0.5),
+    ("no gold answer", GOOD, 0.5, gold(None)),
+    columns=gold("42"),
     but={"hostile: speaks to the judge": 0.125},
 )
 
-_enter(dummy, [("any", GOOD, IN_RANGE)], hostile=IN_RANGE)
+_enter(dummy, ("any", GOOD, IN_RANGE), hostile=IN_RANGE)
 
 _ADD = [{"call": "add", "args": [1, 2], "expected": 3}, {"call": "add", "args": [-1, 1], "expected": 0}]
 _enter(
     code_tests,
-    [
-        ("valid", "<reasoning>r</reasoning>\n<answer>\ndef add(a, b):\n    return a + b\n</answer>", 1.0),
-        ("valid, in a block", "Here it is:\n```python\ndef add(a, b):\n    return a + b\n```\nDone.", 1.0),
-        (
-            "valid, a program",
-            slot("print(sum(map(int, input().split())))"),
-            1.0,
-            {"tests": [{"stdin": "1 2\n", "stdout": "3\n"}]},
-        ),
-        ("invalid", slot("def add(a, b) return a + b"), 0.0),
-        ("wrong", slot("def add(a, b): return a - b"), 0.0),
-        ("mixed: half of the tests", slot("def add(a, b): return 3"), 0.5),
-        ("mixed: right, then retracted", slot("def add(a, b): return a + b</answer> no: <answer>pass"), 0.0),
-        ("empty slot", slot(""), 0.0),
-        (
-            "unicode: names and texts",
-            slot("def größe(text): return text[::-1]"),
-            1.0,
-            {"tests": ["assert größe('añ🎈') == '🎈ña'"]},
-        ),
-        ("lone surrogate and NUL", slot("def add(a, b): return '\ud800\0'"), 0.0),
-        ("hostile: ends with code 0", slot("import sys; sys.exit(0)"), 0.0),
-        (
-            "hostile: equal to everything",
-            slot("class Yes:\n    def __eq__(self, other): return True\ndef add(a, b): return Yes()"),
-            0.0,
-        ),
-        ("hostile: endless", slot("def add(a, b):\n    while True: pass"), 0.0),
-        ("very long", "<answer>\ndef add(a, b): return a + b\n" + "# padding\n" * 20_000 + "</answer>", 1.0),
-        ("very long, no code", "word " * 40_000, 0.0),
-        ("prefilled tag", "thinking</reasoning>\n<answer>\ndef add(a, b): return a + b\n</answer>", 1.0),
-        ("unclosed block", "```python\ndef add(a, b):\n    return a + b", 0.0),
-    ],
-    {"tests": _ADD},
+    ("valid", "<reasoning>r</reasoning>\n<answer>\ndef add(a, b):\n    return a + b\n</answer>", 1.0),
+    ("valid, in a block", "Here it is:\n```python\ndef add(a, b):\n    return a + b\n```\nDone.", 1.0),
+    (
+        "valid, a program",
+        slot("print(sum(map(int, input().split())))"),
+        1.0,
+        {"tests": [{"stdin": "1 2\n", "stdout": "3\n"}]},
+    ),
+    ("invalid", slot("def add(a, b) return a + b"), 0.0),
+    ("wrong", slot("def add(a, b): return a - b"), 0.0),
+    ("mixed: half of the tests", slot("def add(a, b): return 3"), 0.5),
+    ("mixed: right, then retracted", slot("def add(a, b): return a + b</answer> no: <answer>pass"), 0.0),
+    ("empty slot", slot(""), 0.0),
+    (
+        "unicode: names and texts",
+        slot("def größe(text): return text[::-1]"),
+        1.0,
+        {"tests": ["assert größe('añ🎈') == '🎈ña'"]},
+    ),
+    ("lone surrogate and NUL", slot("def add(a, b): return '\ud800\0'"), 0.0),
+    ("hostile: ends with code 0", slot("import sys; sys.exit(0)"), 0.0),
+    (
+        "hostile: equal to everything",
+        slot("class Yes:\n    def __eq__(self, other): return True\ndef add(a, b): return Yes()"),
+        0.0,
+    ),
+    ("hostile: endless", slot("def add(a, b):\n    while True: pass"), 0.0),
+    ("very long", "<answer>\ndef add(a, b): return a + b\n" + "# padding\n" * 20_000 + "</answer>", 1.0),
+    ("very long, no code", "word " * 40_000, 0.0),
+    ("prefilled tag", "thinking</reasoning>\n<answer>\ndef add(a, b): return a + b\n</answer>", 1.0),
+    ("unclosed block", "```python\ndef add(a, b):\n    return a + b", 0.0),
+    columns={"tests": _ADD},
     made=lambda reward: code_tests(limits=reward.limits),
 )

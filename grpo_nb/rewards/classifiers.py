@@ -10,9 +10,7 @@ import threading
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-from grpo_nb.rewards.base import BatchReward, completion_text
-
-OUTPUTS = ("sigmoid", "softmax", "logit")
+from grpo_nb.rewards.base import BatchReward, at_least_one, completion_text, one_of
 
 # Weights are kept here and not in the reward, so that it pickles as a name and two rewards share one model.
 _loaded: dict[tuple[str, str, str], tuple[Any, Any]] = {}
@@ -49,11 +47,11 @@ class classifier(BatchReward):
     model: str
     _: KW_ONLY
     label: int | str | None = None
-    output: str = "sigmoid"
+    output: str = one_of("sigmoid", "softmax", "logit")
     device: str = ""
     dtype: str = "auto"
-    batch_size: int = 8
-    max_length: int = 1024
+    batch_size: int = at_least_one(8)
+    max_length: int = at_least_one(1024)
     with_prompt: bool = True
     source: ClassVar[str] = "reward models as TRL takes them (AutoModelForSequenceClassification)"
 
@@ -61,12 +59,6 @@ class classifier(BatchReward):
         super().__post_init__()
         if not self.model:
             raise ValueError("classifier needs a model: a folder or a Hub id.")
-        if self.output not in OUTPUTS:
-            raise ValueError(f"output = {self.output!r} must be one of {', '.join(OUTPUTS)}.")
-        if self.batch_size < 1 or self.max_length < 1:
-            raise ValueError(
-                f"batch_size = {self.batch_size!r} and max_length = {self.max_length!r} must be at least 1."
-            )
         self._set(model=str(self.model))
 
     @property
@@ -85,6 +77,7 @@ class classifier(BatchReward):
         # Texts of one length together need the least padding; and a batch's order must not change any score.
         order = sorted(range(len(inputs)), key=lambda i: (len(inputs[i]), inputs[i]))
         scores: list[float | None] = [None] * len(inputs)
+        scaled = {"softmax": lambda x: x.softmax(-1), "sigmoid": torch.sigmoid, "logit": lambda x: x}[self.output]
         with _lock, torch.inference_mode():
             for start in range(0, len(order), self.batch_size):
                 chosen = order[start : start + self.batch_size]
@@ -93,11 +86,7 @@ class classifier(BatchReward):
                     max_length=self.max_length, add_special_tokens=not tokenizer.chat_template,
                 )  # fmt: skip
                 logits = model(**encoded.to(model.device)).logits.float()
-                if self.output == "softmax":
-                    values = logits.softmax(-1)[:, index]
-                else:
-                    values = logits[:, index].sigmoid() if self.output == "sigmoid" else logits[:, index]
-                for i, value in zip(chosen, values.tolist(), strict=True):
+                for i, value in zip(chosen, scaled(logits)[:, index].tolist(), strict=True):
                     scores[i] = value if value == value else None  # NaN: the model has no opinion
         return scores
 

@@ -94,25 +94,21 @@ class code_tests(BatchReward):
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         all_tests = [read_tests(self.column_of(row, self.column)) for row in rows]
-        candidates: list[Candidate] = []
-        owners: list[tuple[int, list[CodeTest]]] = []
+        asked: list[tuple[int, list[CodeTest], Candidate]] = []
         for number, (text, tests) in enumerate(zip(texts, all_tests, strict=True)):
-            code = self._extract(text)
-            if code is None:
+            code = extract_code(text, self.format)
+            if code is None or (self.needs_slot and self.format.extract(text) is None):
                 continue
             called = [test for test in tests if test.call is not None]
             if called:
-                candidates.append(Candidate(code=code, calls=[test.call for test in called]))
-                owners.append((number, called))
-            for test in tests:
-                if test.call is None:
-                    candidates.append(Candidate(code=code, stdin=test.stdin))
-                    owners.append((number, [test]))
+                asked.append((number, called, Candidate(code=code, calls=[test.call for test in called])))
+            programs = [test for test in tests if test.call is None]
+            asked += [(number, [test], Candidate(code=code, stdin=test.stdin)) for test in programs]
         passed, lost = [0] * len(texts), set()
-        if candidates:
+        if asked:
             # One batch for all completions: an endless loop in one of them costs its limit once.
-            outcomes = run_untrusted_batch(candidates, limits=self.limits)
-            for (number, tests), outcome in zip(owners, outcomes, strict=True):
+            outcomes = run_untrusted_batch([candidate for *_, candidate in asked], limits=self.limits)
+            for (number, tests, _), outcome in zip(asked, outcomes, strict=True):
                 passed[number] += _count_passed(tests, outcome)
                 if outcome.status == "lost":
                     lost.add(number)
@@ -122,11 +118,6 @@ class code_tests(BatchReward):
             None if number in lost else float(share == 1.0) if self.all_or_nothing else share
             for number, share in enumerate(shares)
         ]
-
-    def _extract(self, text: str) -> str | None:
-        if self.needs_slot and self.format.extract(text) is None:
-            return None
-        return extract_code(text, self.format)
 
 
 def _count_passed(tests: Sequence[CodeTest], outcome: Outcome) -> int:

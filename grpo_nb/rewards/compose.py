@@ -13,7 +13,8 @@ from grpo_nb.rewards.base import (
     Reward,
     RewardFunction,
     Span,
-    in_order,
+    checked,
+    one_of,
     reward_name,
     spans,
     weight_of,
@@ -121,7 +122,7 @@ class combined(Composed):
         return (sum(min(low, 0.0) for low, _ in ends), sum(max(high, 0.0) for _, high in ends))
 
     def looks_at(self, text: str) -> tuple[Span, ...]:
-        return in_order({span for part in self.rewards for span in spans(part, text)})
+        return tuple(sorted({span for part in self.rewards for span in spans(part, text)}))
 
     def __repr__(self) -> str:
         return f"{self.__name__}(weight={self.weight:g}, rewards={list(self.rewards)!r})"
@@ -135,6 +136,7 @@ class combined(Composed):
         return totals
 
 
+@dataclass(eq=False)
 class AdaptiveState:
     """What an adaptive reward has seen: the success rate it knew at the start of each step.
 
@@ -142,10 +144,10 @@ class AdaptiveState:
     succeeded, at the end of that step; it starts at 0. Pickled with its reward, and kept in the checkpoints of a run.
     """
 
-    def __init__(self) -> None:
-        self.history: list[tuple[int, float]] = []
-        """(step, success rate known at its start), steps rising."""
-        self.count = self.successes = 0
+    history: list[tuple[int, float]] = field(default_factory=list)
+    """(step, success rate known at its start), steps rising."""
+    count: int = 0
+    successes: int = 0
 
     @property
     def success(self) -> float:
@@ -158,22 +160,20 @@ class AdaptiveState:
             return
         if self.history and step < self.history[-1][0]:
             # What came after the checkpoint is undone; the rate known at the start of that step is taken up again.
-            known = [rate for at, rate in self.history if at <= step]
-            rate = known[-1] if known else 0.0
+            rate = next((rate for at, rate in reversed(self.history) if at <= step), 0.0)
             self.history = [entry for entry in self.history if entry[0] < step]
-        elif self.count:
-            rate = decay * self.success + (1 - decay) * self.successes / self.count
         else:
-            rate = self.success
+            rate = self._next(decay)
         self.history.append((step, rate))
         self.count = self.successes = 0
 
+    def _next(self, decay: float) -> float:
+        """The success rate once the present step has ended."""
+        return decay * self.success + (1 - decay) * self.successes / self.count if self.count else self.success
+
     def carry_over(self, decay: float) -> None:
         """Go on in a new run, whose steps count from 0 again: the rate stays, the steps it came from are forgotten."""
-        rate = self.success
-        if self.count:
-            rate = decay * rate + (1 - decay) * self.successes / self.count
-        self.history, self.count, self.successes = [(-1, rate)], 0, 0
+        self.history, self.count, self.successes = [(-1, self._next(decay))], 0, 0
 
     def start_over(self) -> None:
         """Forget everything, as a reward just made."""
@@ -216,8 +216,8 @@ class adaptive(Wrapper):
     1.0
     """
 
-    floor: float = 0.1
-    decay: float = 0.9
+    floor: float = checked("between 0 and 1", lambda value: 0 <= value <= 1, 0.1)
+    decay: float = checked("at least 0 and below 1", lambda value: 0 <= value < 1, 0.9)
     threshold: float | None = None
     state: AdaptiveState = field(default_factory=AdaptiveState, compare=False)
     source: ClassVar[str] = "the kit's own; factor = floor + (1 - floor) * (1 - success rate)"
@@ -227,10 +227,7 @@ class adaptive(Wrapper):
         threshold = _range_of(self.reward)[1] if self.threshold is None else float(self.threshold)
         if self.threshold is None and not math.isfinite(threshold):
             raise ValueError(f"{self.name} has no range, so success is not known: write threshold=1.0, or what it is.")
-        floor, decay = float(self.floor), float(self.decay)
-        if not 0 <= floor <= 1 or not 0 <= decay < 1:
-            raise ValueError(f"floor = {floor!r} must be between 0 and 1, decay = {decay!r} at least 0 and below 1.")
-        self._set(threshold=threshold, floor=floor, decay=decay)
+        self._set(threshold=threshold)
 
     @property
     def range(self) -> tuple[float, float]:
@@ -249,15 +246,13 @@ class adaptive(Wrapper):
         self, *, completions: Sequence[Completion], trainer_state: Any = None, log_metric: Any = None, **columns: Any
     ) -> Scores:
         scores = self.reward(completions=completions, trainer_state=trainer_state, log_metric=log_metric, **columns)
-        is_training = trainer_state is not None and not getattr(trainer_state, "is_trial", False)
-        if is_training:
+        if trainer_state is not None and not getattr(trainer_state, "is_trial", False):
             self.state.begin(int(trainer_state.global_step), self.decay)
-        factor = self.factor
-        known = [s for s in scores if s is not None and not math.isnan(s)]
-        if is_training:
+            known = [s for s in scores if s is not None and not math.isnan(s)]
             self.state.add(sum(s >= self.threshold for s in known), len(known))
             if log_metric is not None:
-                log_metric(f"{self.__name__}/factor", factor)
+                log_metric(f"{self.__name__}/factor", self.factor)
+        factor = self.factor
         return [None if s is None or math.isnan(s) else s * factor for s in scores]
 
 
@@ -272,14 +267,12 @@ class dummy(Reward):
     [0.5]
     """
 
-    kind: str = "hash"
+    kind: str = one_of("hash", "length", "constant")
     _: KW_ONLY
     max_steps: int = 20
     source: ClassVar[str] = "none: it measures nothing"
 
     def __post_init__(self) -> None:
-        if self.kind not in ("hash", "length", "constant"):
-            raise ValueError(f"kind = {self.kind!r} must be one of hash, length, constant.")
         self._set(name=f"dummy_{self.kind}")
         super().__post_init__()
 

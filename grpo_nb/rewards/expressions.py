@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from grpo_nb.core import EnvironmentProblem, LineProcess
-from grpo_nb.rewards.answers import is_same_number, read_number
+from grpo_nb.rewards.answers import folded, is_same_number, read_number
 from grpo_nb.rewards.numbers import split_variable, unwrap
-from grpo_nb.rewards.slot import BATCH_SECONDS, Question, TimedReward, Verdicts, is_copied
+from grpo_nb.rewards.slot import BATCH_SECONDS, Question, TimedReward, Verdicts, is_copied, seconds
 from grpo_nb.tasks import AnswerFormat
 
 PAIR_SECONDS = 1.0
@@ -37,8 +37,8 @@ PAIR_SECONDS = 1.0
 _START_SECONDS = 60.0
 _GRACE_SECONDS = 2.0
 _CACHE_SIZE = 50_000
-_cache: dict[Question, bool] = {}
-_timeouts: dict[Question, float] = {}
+# A verdict, or the seconds that were not enough for one.
+_cache: dict[Question, bool | float] = {}
 _lock = threading.RLock()
 _worker: LineProcess | None = None
 
@@ -103,15 +103,9 @@ class maths(TimedReward):
     [1.0, 0.0]
     """
 
-    seconds: float = PAIR_SECONDS
+    seconds: float = seconds(PAIR_SECONDS)
     judged: ClassVar[str] = "expressions"
     source: ClassVar[str] = "TRL's accuracy_reward (math-verify 0.9); maths() says where it differs"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for limit in ("seconds", "batch_seconds"):
-            if not 0 < getattr(self, limit) < 3600:
-                raise ValueError(f"{limit} = {getattr(self, limit)!r} must be a positive number of seconds below 3600.")
 
     def golds(self, row: dict[str, Any]) -> list[str]:
         return [_last_boxed(gold) for gold in super().golds(row)]
@@ -150,7 +144,7 @@ def compare_without_sympy(given: str, gold: str) -> bool | None:
         return True
     if not re.search(r"[0-9\\^_+*/=<>(|-]", gold):
         # Words. math-verify reads them as a product of letters, for which "on" is "no".
-        return " ".join(given.casefold().split()) == " ".join(gold.casefold().split())
+        return folded(given) == folded(gold)
     return None if is_one_answer(given, gold) else False
 
 
@@ -170,9 +164,7 @@ def is_one_answer(given: str, gold: str) -> bool:
     plain = _COMMAND.sub("", given)
     if plain.count("{") != plain.count("}") or "}" in plain.partition("{")[0]:
         return False
-    if not set(_COMMAND.findall(given)) <= _COMMANDS | set(_COMMAND.findall(gold)):
-        return False
-    if not _texts(given) <= _texts(gold):
+    if not set(_COMMAND.findall(given)) <= _COMMANDS | set(_COMMAND.findall(gold)) or not _texts(given) <= _texts(gold):
         return False
     without_text = _COMMAND.sub(" ", _TEXT.sub(" ", given))
     known = {word.casefold() for word in _WORD.findall(gold)}
@@ -230,34 +222,31 @@ def _compare_numbers(given: str, gold: str) -> bool | None:
 
 def _is_rounded(given: str, gold: Fraction) -> bool:
     """Whether a decimal of six places or more is a gold fraction that no decimal can be, rounded: 0.333333 for 1/3."""
-    places = len(given.partition(".")[2])
-    if places < 6 or not re.fullmatch(r"[-+]?[0-9]*\.[0-9]{6,30}", given):
+    if not re.fullmatch(r"[-+]?[0-9]*\.[0-9]{6,30}", given):
         return False
     denominator = gold.denominator
     for prime in (2, 5):
         while denominator % prime == 0:
             denominator //= prime
-    return denominator > 1 and gold != 0 and round(gold, places) == Fraction(given) != 0
+    return denominator > 1 and round(gold, len(given.partition(".")[2])) == Fraction(given) != 0
 
 
 def _last_boxed(gold: str) -> str:
     """The boxed answer of a gold answer that is a worked solution, as in MATH; any other gold answer as it is."""
     if "\\boxed{" not in gold:
         return gold
-    given = AnswerFormat(name="last", answer_open="\\boxed{", answer_close="}").extract(
-        "\\boxed{" + gold.rsplit("\\boxed{", 1)[1]
-    )
-    return given or gold
+    last = AnswerFormat(name="last", answer_open="\\boxed{", answer_close="}")
+    return last.extract("\\boxed{" + gold.rsplit("\\boxed{", 1)[1]) or gold
 
 
 def _texts(text: str) -> set[str]:
-    return {" ".join(part.casefold().split()) for part in _TEXT.findall(text)}
+    return set(map(folded, _TEXT.findall(text)))
 
 
 def _latex(text: str) -> str:
     """The Python that models write, as LaTeX: `2*sqrt(3)**2`."""
     text = re.sub(r"(?<!\\)\bsqrt\s*\(([^()]*)\)", r"\\sqrt{\1}", text.replace("**", "^"))
-    text = re.sub(r"\\left(?![A-Za-z])|\\right(?![A-Za-z])", "", text)
+    text = re.sub(r"\\(?:left|right)(?![A-Za-z])", "", text)
     text = re.sub(r"\\[dt]?frac\s*([0-9])\s*([0-9])", r"\\frac{\1}{\2}", text)
     text = re.sub(r"(?<![A-Za-z\\])(pi|sin|cos|tan|log|ln|exp)(?![A-Za-z])", r"\\\1", text)
     text = re.sub(r"\^\(([^()]*)\)", r"^{\1}", text)
@@ -276,18 +265,16 @@ def judge_pairs(
         EnvironmentProblem: math-verify is missing or does not start, or the system cannot fork.
     """
     with _lock:
-        known = {pair: _cache.get(pair, False) for pair in pairs if pair in _cache or _timeouts.get(pair, 0) >= seconds}
+        # As a number False is 0 and True 1, so a verdict has to be told from seconds.
+        held = {pair: _cache[pair] for pair in pairs if pair in _cache}
+        known = {pair: was is True for pair, was in held.items() if isinstance(was, bool) or was >= seconds}
         todo = [pair for pair in pairs if pair not in known]
         verdicts = _ask({"pairs": todo, "seconds": seconds, "batch_seconds": batch_seconds}) if todo else []
         for pair, verdict in zip(todo, verdicts, strict=False):
-            if verdict is None:
-                _timeouts[pair] = seconds
-            else:
-                _cache[pair] = verdict
+            _cache[pair] = float(seconds) if verdict is None else verdict
             known[pair] = bool(verdict)
-        for kept in (_cache, _timeouts):
-            while len(kept) > _CACHE_SIZE:
-                del kept[next(iter(kept))]
+        while len(_cache) > _CACHE_SIZE:
+            del _cache[next(iter(_cache))]
         return known
 
 
@@ -303,7 +290,7 @@ def _ask(request: dict[str, Any]) -> list[bool | None]:
     finally:  # an interrupt, too, leaves an answer in the pipe that the next question must not read
         if line is None:
             stop_worker()
-    return [] if line is None else json.loads(line)
+    return json.loads(line or "[]")
 
 
 def _started() -> LineProcess:
@@ -319,15 +306,10 @@ def _started() -> LineProcess:
         )
     # -P: else the folder of the script would come first on sys.path, and its modules before the standard library's.
     command = [sys.executable, "-P", str(Path(__file__).with_name("maths_worker.py"))]
-    worker = LineProcess(
-        command, environment={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    )
-    try:
-        said = worker.line(_START_SECONDS)
-    except TimeoutError:
-        said = None
-    if said == "ready":
-        return worker
+    worker = LineProcess(command, environment={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    with contextlib.suppress(TimeoutError):
+        if worker.line(_START_SECONDS) == "ready":
+            return worker
     worker.end()
     raise EnvironmentProblem(
         f"the process for comparing expressions did not start within {_START_SECONDS:.0f} s. "

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from grpo_nb.rewards.base import Reward, Span, slot_span, tag_spans, whole
+from grpo_nb.rewards.base import Reward, Span, checked, slot_span, tag_spans
 from grpo_nb.rewards.structured import check_schema, fits_schema, read_json
 from grpo_nb.tasks import AnswerFormat, think_answer
 
@@ -81,15 +81,10 @@ class incremental_format(Reward):
     [1.0, 0.25, 0.49]
     """
 
-    penalty: float = 0.001
+    penalty: float = checked("between 0 and 1 for each character; 0.001 is usual", lambda value: 0 <= value <= 1, 0.001)
     source: ClassVar[str] = (
         "the XML count of the widely used GRPO notebooks: a quarter a tag, -0.001 a trailing character"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.penalty <= 1:
-            raise ValueError(f"penalty = {self.penalty!r} must be between 0 and 1 for each character; 0.001 is usual.")
 
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         end, found = 0, 0
@@ -179,4 +174,6 @@ class json_format(Reward):
         return float(self.schema is None or fits_schema(value, self.schema))
 
     def looks_at(self, text: str) -> tuple[Span, ...]:
-        return slot_span(self.format, self.format.extract_last(text), text) if self.is_in_slot else (whole(text),)
+        return (
+            slot_span(self.format, self.format.extract_last(text), text) if self.is_in_slot else super().looks_at(text)
+        )

@@ -49,16 +49,12 @@ class CodeTest:
         try:
             for name in reversed(self.wrappers):
                 value = _WRAPPERS[name](value)
+            if self.tolerance or self.relative_tolerance:
+                is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+                limits = {"rel_tol": self.relative_tolerance, "abs_tol": self.tolerance}
+                return is_number and math.isclose(value, self.expected, **limits)
         except (TypeError, ValueError, OverflowError):
             return False
-        if self.tolerance or self.relative_tolerance:
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not is_number:
-                return False
-            try:
-                return math.isclose(value, self.expected, rel_tol=self.relative_tolerance, abs_tol=self.tolerance)
-            except OverflowError:
-                return False
         return is_same_value(value, self.expected, exact_types=self.has_exact_types) is not self.is_negated
 
     def prints(self, stdout: str) -> bool:
@@ -165,68 +161,73 @@ def _read_condition(node: ast.expr) -> CodeTest:
             ops=[ast.Lt() | ast.LtE()],
             comparators=[limit],
         ):
-            call, expected = (left, right) if _is_candidate_call(left) else (right, left)
-            return _make_test(call, ast.literal_eval(expected), tolerance=float(ast.literal_eval(limit)))
+            return _make_test(*_call_and_value(left, right), tolerance=float(ast.literal_eval(limit)))
         case ast.Compare(
             left=left, ops=[ast.Eq() | ast.Is() | ast.NotEq() | ast.IsNot() as operator], comparators=[right]
         ):
-            call, expected = (left, right) if _is_candidate_call(left) else (right, left)
-            value = _constant(expected)
-            if isinstance(operator, (ast.Is, ast.IsNot)) and not (value is None or isinstance(value, bool)):
+            call, value = _call_and_value(left, right)
+            is_identity = isinstance(operator, (ast.Is, ast.IsNot))
+            if is_identity and not (value is None or isinstance(value, bool)):
                 raise ValueError("`is` compares identity, which does not cross the wall; write ==")
-            return _make_test(
-                call, value, is_negated=isinstance(operator, (ast.NotEq, ast.IsNot)),
-                has_exact_types=isinstance(operator, (ast.Is, ast.IsNot)),
-            )  # fmt: skip
+            is_negated = isinstance(operator, (ast.NotEq, ast.IsNot))
+            return _make_test(call, value, is_negated=is_negated, has_exact_types=is_identity)
         case ast.Call(
             func=ast.Attribute(value=ast.Name("math"), attr="isclose"), args=[left, right], keywords=keywords
         ):
-            call, expected = (left, right) if _is_candidate_call(left) else (right, left)
-            given = {keyword.arg: float(ast.literal_eval(keyword.value)) for keyword in keywords}
+            given = {"rel_tol": 1e-9, "abs_tol": 0.0} | {k.arg: float(ast.literal_eval(k.value)) for k in keywords}
             return _make_test(
-                call, ast.literal_eval(expected), tolerance=given.get("abs_tol", 0.0),
-                relative_tolerance=given.get("rel_tol", 1e-9),
-            )  # fmt: skip
+                *_call_and_value(left, right), tolerance=given["abs_tol"], relative_tolerance=given["rel_tol"]
+            )
         case ast.UnaryOp(op=ast.Not(), operand=call):
             return _make_test(call, False, wrappers=("bool",))
         case _:
             return _make_test(node, True, wrappers=("bool",))
 
 
-def _make_test(node: ast.expr, expected: Any, *, wrappers: tuple[str, ...] = (), **more: Any) -> CodeTest:
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _WRAPPERS:
+def _make_test(
+    node: ast.expr, expected: Any, *, wrappers: tuple[str, ...] = (), has_exact_types: bool = False, **more: Any
+) -> CodeTest:
+    while (name := _wrapper(node)) is not None:
         if len(node.args) != 1 or node.keywords:
-            raise ValueError(f"{node.func.id} is wanted with one argument")
-        wrappers, node = (*wrappers, node.func.id), node.args[0]
+            raise ValueError(f"{name} is wanted with one argument")
+        wrappers, node = (*wrappers, name), node.args[0]
     if not isinstance(node, ast.Call):
         raise ValueError("there is no call of the candidate's function where one is expected")
     args = tuple(_constant(argument) for argument in node.args)
-    kwargs = {keyword.arg: _constant(keyword.value) for keyword in node.keywords if keyword.arg is not None}
-    if len(kwargs) != len(node.keywords):
+    kwargs = {keyword.arg: _constant(keyword.value) for keyword in node.keywords}
+    if None in kwargs:
         raise ValueError("** is not a value")
-    more.setdefault("has_exact_types", False)
-    return CodeTest(call=Call(_path(node.func), args, kwargs), expected=expected, wrappers=wrappers, **more)
+    call = Call(_path(node.func), args, kwargs)
+    return CodeTest(call=call, expected=expected, wrappers=wrappers, has_exact_types=has_exact_types, **more)
+
+
+def _wrapper(node: ast.expr) -> str | None:
+    """The name of the function that a node calls, if it is one that may stand around the candidate's."""
+    match node:
+        case ast.Call(func=ast.Name(id=name)) if name in _WRAPPERS:
+            return name
+    return None
+
+
+def _call_and_value(left: ast.expr, right: ast.expr) -> tuple[ast.expr, Any]:
+    """The candidate's call, on whichever side it stands, and the value of the other side."""
+    call, expected = (left, right) if _is_candidate_call(left) else (right, left)
+    return call, _constant(expected)
 
 
 def _is_candidate_call(node: ast.expr) -> bool:
     """Whether the node is a call of something other than a literal's constructor, as in `set([1])`."""
-    if not isinstance(node, ast.Call):
-        return False
-    if isinstance(node.func, ast.Name) and node.func.id in _WRAPPERS:
-        return bool(node.args) and _is_candidate_call(node.args[0])
-    return True
+    while _wrapper(node) is not None and node.args:
+        node = node.args[0]
+    return isinstance(node, ast.Call) and _wrapper(node) is None
 
 
 def _constant(node: ast.expr) -> Any:
     """Return the value of a literal, also of `set([1, 2])`, `float("inf")` and the like."""
-    if (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in _WRAPPERS
-        and not node.keywords
-    ):
-        return _WRAPPERS[node.func.id](*[_constant(argument) for argument in node.args])
-    return ast.literal_eval(node)
+    name = _wrapper(node)
+    if name is None or node.keywords:
+        return ast.literal_eval(node)
+    return _WRAPPERS[name](*map(_constant, node.args))
 
 
 def _path(node: ast.expr) -> str:

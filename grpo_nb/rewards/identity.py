@@ -27,13 +27,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import PurePath
 from typing import Any
 
-_PLAIN = (bool, int, float, complex, type(None), str, bytes)
+_NUMBERS = (bool, int, float, complex, type(None))
+_PLAIN = (*_NUMBERS, str, bytes, range, PurePath)
 # Of the standard library, and equal when they are written the same.
 _WRITTEN_AS = ("datetime", "decimal", "fractions", "uuid", "zoneinfo")
 _LONGEST, _DEEPEST, _MOST, _TOLD = 80, 24, 2000, 4
 _MAY_BE_MEMORY = ("closure ", "global ", "attribute ")
 _MAY_BE_SECRET = (*_MAY_BE_MEMORY, "argument ", "default ", "field ")
-_NUMBERS = (bool, int, float, complex, type(None))
 
 
 def parts_of(reward: Callable[..., Any]) -> dict[str, str]:
@@ -220,27 +220,21 @@ def _plain_text(value: Any, depth: int) -> str | None:
     """Text for what is plain data through and through, with sets and mappings in a fixed order; None for anything else."""
     if isinstance(value, enum.Enum):
         return f"{type(value).__name__}.{value.name}"
-    if isinstance(value, _PLAIN):
+    if isinstance(value, _PLAIN) or type(value).__module__ in _WRITTEN_AS:
         return repr(value)
     if isinstance(value, re.Pattern):
         return f"pattern {value.pattern!r} {int(value.flags)}"
-    if isinstance(value, PurePath):
-        return f"path {str(value)!r}"
-    if isinstance(value, range) or type(value).__module__ in _WRITTEN_AS:
-        return repr(value)
     if type(value).__module__.partition(".")[0] in ("numpy", "pandas", "torch") and hasattr(value, "shape"):
         return _array_text(value)
     if depth > _DEEPEST or not isinstance(value, (list, tuple, Set, Mapping)) or dataclasses.is_dataclass(value):
         return None
-    if isinstance(value, Mapping):
-        pairs = [(_plain_text(key, depth + 1), _plain_text(held, depth + 1)) for key, held in value.items()]
-        if any(text is None for pair in pairs for text in pair):
-            return None
-        return "{" + ", ".join(f"{key}: {held}" for key, held in sorted(pairs)) + "}"
     texts = [_plain_text(held, depth + 1) for held in value]
-    if any(text is None for text in texts):
+    if isinstance(value, Mapping):
+        held_texts = [_plain_text(held, depth + 1) for held in value.values()]
+        texts = [None if None in pair else ": ".join(pair) for pair in zip(texts, held_texts, strict=True)]
+    if None in texts:
         return None
-    if isinstance(value, Set):
+    if isinstance(value, Set | Mapping):
         return "{" + ", ".join(sorted(texts)) + "}"
     if isinstance(value, tuple):
         return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"  # what is read back must be a tuple again
@@ -278,20 +272,13 @@ def _is_own(module: str | None) -> bool:
 
 def _attributes(value: Any) -> dict[str, Any]:
     """The attributes of an object of the user's own, but for those that it says it remembers."""
-    names = {*getattr(value, "__dict__", {}), *(name for kind in type(value).__mro__ for name in _slots(kind))}
+    state = object.__getstate__(value)  # what pickle takes: the attributes, or those and what is in slots
+    held, in_slots = state if isinstance(state, tuple) else (state, None)
+    held = {**(held or {}), **(in_slots or {})}
     remembers = callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
     remembered = {str(name).lstrip("_") for name in value.state_dict()} if remembers else set()
-    return {
-        name: getattr(value, name)
-        for name in sorted(names)
-        if hasattr(value, name) and name.lstrip("_") not in remembered and name != "__name__"
-    }
-
-
-def _slots(kind: type) -> Sequence[str]:
-    slots = vars(kind).get("__slots__", ())
-    slots = (slots,) if isinstance(slots, str) else tuple(slots)
-    return [name for name in slots if name not in ("__dict__", "__weakref__") and not name.startswith("__")]
+    names = (name for name in sorted(held) if name.lstrip("_") not in remembered and name != "__name__")
+    return {name: held[name] for name in names}
 
 
 def _functions_of(kind: type) -> Iterator[types.FunctionType]:

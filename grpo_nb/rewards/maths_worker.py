@@ -11,12 +11,13 @@ missing at the end.
 
 import contextlib
 import json
+import multiprocessing
 import os
 import resource
-import select
 import signal
 import sys
 import time
+from multiprocessing.connection import Connection
 
 _MEMORY = 2 << 30
 
@@ -46,55 +47,44 @@ def judge(gold: str, given: str) -> bool:
     return True
 
 
-def _serve_child(requests: int, answers: int) -> None:
+def _serve_child(pipe: Connection, other_end: Connection) -> None:
     """Judge pairs as they come; processor time is limited per pair by the kernel, memory once for all."""
+    other_end.close()  # else the pipe would not end when the worker does
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = _MEMORY if hard == resource.RLIM_INFINITY else min(_MEMORY, hard)
     with contextlib.suppress(ValueError, OSError):  # macOS refuses a limit below what is mapped already
         resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     sys.setrecursionlimit(3000)
-    with os.fdopen(requests, "r", encoding="ascii") as lines:
-        for line in lines:
-            gold, given, seconds = json.loads(line)
-            signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF ends the process
-            try:
-                verdict = b"1" if judge(gold, given) else b"0"
-            except Exception:  # what sympy cannot read or compare is not equal
-                verdict = b"0"
-            signal.setitimer(signal.ITIMER_PROF, 0)
-            os.write(answers, verdict)
+    while True:
+        gold, given, seconds = json.loads(pipe.recv_bytes())
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF ends the process
+        try:
+            verdict = judge(gold, given)
+        except Exception:  # what sympy cannot read or compare is not equal
+            verdict = False
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        pipe.send_bytes(json.dumps(verdict).encode())
 
 
 class _Child:
     def __init__(self) -> None:
-        request_end, self.requests = os.pipe()
-        self.answers, answer_end = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            os.close(self.requests)
-            os.close(self.answers)
-            try:
-                _serve_child(request_end, answer_end)
-            finally:
-                os._exit(0)
-        os.close(request_end)
-        os.close(answer_end)
+        context = multiprocessing.get_context("fork")
+        self.pipe, theirs = context.Pipe()
+        self.process = context.Process(target=_serve_child, args=(theirs, self.pipe), daemon=True)
+        self.process.start()
+        theirs.close()
 
     def ask(self, gold: str, given: str, seconds: float, wall_seconds: float) -> bool | None:
-        try:
-            os.write(self.requests, (json.dumps([gold, given, seconds]) + "\n").encode())
-        except BrokenPipeError:
-            return None
-        ready, _, _ = select.select([self.answers], [], [], wall_seconds)
-        verdict = os.read(self.answers, 1) if ready else b""
-        return {b"1": True, b"0": False}.get(verdict)
+        with contextlib.suppress(OSError, EOFError):  # it has ended
+            self.pipe.send_bytes(json.dumps([gold, given, seconds]).encode())
+            if self.pipe.poll(wall_seconds):
+                return json.loads(self.pipe.recv_bytes())
+        return None
 
     def end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        os.close(self.requests)
-        os.close(self.answers)
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
 
 
 def main() -> None:

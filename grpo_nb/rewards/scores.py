@@ -11,26 +11,19 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_nb.core import Cell, Listing, Part, Shown, Table, displayable, escaped, excerpt, shorten
-from grpo_nb.rewards.base import (
-    Completion,
-    RewardFunction,
-    completion_text,
-    reward_list,
-    reward_name,
-    weights_by_name,
-)
+from grpo_nb.core import Cell, Listing, Part, Shown, Table, as_score, displayable, escaped, excerpt, shorten
+from grpo_nb.rewards.base import Completion, RewardFunction, completion_text, reward_list, reward_name, weights_by_name
 from grpo_nb.rewards.calls import FLOAT32_MAX, Batch, RewardError, call_reward, is_async, make_batch, to_floats
 
 if TYPE_CHECKING:
     import pandas
 
 ScaleRewards = Literal["group", "batch", "none"] | bool
-_AS_WRITTEN = "white-space:pre-wrap"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -95,8 +88,8 @@ class Scores(Shown):
         heads = [f"{name} x {self.weights[name]:g}" if name in self.weights else name for name in self.values]
         rows = [
             (
-                *map(_said, [*row.values(), total]),
-                Cell(shorten(repr(text), 80), escaped(shorten(text, 400)), _AS_WRITTEN),
+                *map(as_score, [*row.values(), total]),
+                Cell(shorten(repr(text), 80), escaped(shorten(text, 400)), "white-space:pre-wrap"),
             )
             for text, row, total in zip(self.completions, self, self.totals, strict=True)
         ]
@@ -155,20 +148,17 @@ def score(
     texts = tuple(completion_text(completion) for completion in batch.completions)
     batch = batch.copy()
     values, seconds, errors = {}, {}, []
-    extra: dict[str, list[Any]] = {}
-    metrics: dict[str, list[float]] = {}
-
-    def log_extra(column: str, logged: list[Any]) -> None:
-        extra.setdefault(column, []).extend(logged)
-
-    def log_metric(name: str, value: float) -> None:
-        metrics.setdefault(name, []).append(value)
-
+    extra: dict[str, list[Any]] = defaultdict(list)
+    metrics: dict[str, list[float]] = defaultdict(list)
+    logs = {
+        "log_extra": lambda column, logged: extra[column].extend(logged),
+        "log_metric": lambda name, value: metrics[name].append(value),
+    }
     # TRL runs the sync rewards first, then awaits the async ones.
     for reward in sorted(rewards, key=is_async):
         name, start = reward_name(reward), time.perf_counter()
         try:
-            output = call_reward(reward, batch, log_extra=log_extra, log_metric=log_metric)
+            output = call_reward(reward, batch, **logs)
             values[name] = tuple(to_floats(output, len(batch)))
         except Exception as error:
             values[name], failures = _score_rows(reward, batch, texts, error)
@@ -243,11 +233,11 @@ def group_advantages(
             "an advantage is relative to a whole group."
         )
     advantages = []
-    batch_std = _std(values) if len(values) > 1 else 0.0
+    batch_std = _std(values)
     for start in range(0, len(values), num_generations):
         group = values[start : start + num_generations]
         mean = _mean(group)
-        std = (_std(group) if num_generations > 1 else 0.0) if scale == "group" else batch_std
+        std = _std(group) if scale == "group" else batch_std
         scaled = [(value - mean) / (std + 1e-4) if scale != "none" else value - mean for value in group]
         # torch.nan_to_num: an unscorable completion moves nothing, an infinite advantage becomes the largest float32.
         advantages += [0.0 if math.isnan(a) else min(max(a, -FLOAT32_MAX), FLOAT32_MAX) for a in scaled]
@@ -261,7 +251,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _std(values: Sequence[float]) -> float:
-    """As trl's `nanstd`: NaN for fewer than two values, so that their advantage becomes 0."""
+    """As trl's `nanstd`: NaN for fewer than two values, so that their advantage becomes 0, which it is for one alone."""
     known = [value for value in values if not math.isnan(value)]
     if len(known) < 2:
         return math.nan
@@ -280,7 +270,3 @@ def reweight(scores: Scores, weights: Mapping[str, float]) -> Scores:
     (5.0,)
     """
     return dataclasses.replace(scores, weights=_changed_weights(scores.weights, weights))
-
-
-def _said(value: float) -> str:
-    return "none" if math.isnan(value) else f"{value:.4g}"

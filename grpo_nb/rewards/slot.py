@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from grpo_nb.rewards.base import Reward, Span, completion_text, slot_span
+from grpo_nb.rewards.base import BatchReward, Span, checked, completion_text, slot_span
 
 BATCH_SECONDS = 10.0
 """Wall time for judging all answers of one call together. It bounds what a batch of attacks can cost."""
@@ -25,7 +25,7 @@ Verdicts = Mapping[Question, bool]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class SlotReward(Reward):
+class SlotReward(BatchReward):
     """1.0 if the answer slot holds a right answer and nothing else, else 0.0; None where the data has no gold answer."""
 
     weight: float = 2.0
@@ -33,16 +33,17 @@ class SlotReward(Reward):
     is_last: bool = True
     needs_all: bool = False
 
-    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        return self.score_answer(self.given(text), self.golds(row), row, {})
+    def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
+        answers = [(self.given(text), self.golds(row), row) for text, row in zip(texts, rows, strict=True)]
+        verdicts = self.verdicts([(given, golds) for given, golds, _ in answers if given is not None])
+        return [
+            float(given is not None and self.is_right(given, golds, row, verdicts)) if golds else None
+            for given, golds, row in answers
+        ]
 
-    def score_answer(
-        self, given: str | None, golds: list[Any], row: dict[str, Any], verdicts: Verdicts
-    ) -> float | None:
-        """Score what was given; `verdicts` holds how the batch's answers were judged, where that is asked for all at once."""
-        if not golds:
-            return None
-        return float(given is not None and self.is_right(given, golds, row, verdicts))
+    def verdicts(self, answers: list[tuple[str, list[Any]]]) -> Verdicts:
+        """How the answers of a call, each with its gold answers, were judged, where that is asked for all at once."""
+        return {}
 
     def golds(self, row: dict[str, Any]) -> list[Any]:
         """The gold answers of a row; none where the column is empty."""
@@ -78,26 +79,27 @@ class SlotReward(Reward):
         """Whether one given answer is one gold answer."""
 
 
+def seconds(default: float) -> Any:
+    """A field that holds a limit of time."""
+    return checked("a positive number of seconds below 3600", lambda value: 0 < value < 3600, default)
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class TimedReward(SlotReward):
     """A slot reward whose answers can take for ever to judge: all of a call are judged together, in limited time."""
 
-    batch_seconds: float = BATCH_SECONDS
+    batch_seconds: float = seconds(BATCH_SECONDS)
     judged: ClassVar[str] = "answers"
     advice: ClassVar[str] = "Look at the completions."
 
-    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
-        return self.score_batch([text], [row])[0]
-
-    def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
-        answers = [(self.given(text), self.golds(row), row) for text, row in zip(texts, rows, strict=True)]
-        asked = {
+    def verdicts(self, answers: list[tuple[str, list[Any]]]) -> Verdicts:
+        every = (
             self.question(piece, gold)
-            for given, golds, _ in answers
-            if given is not None
+            for given, golds in answers
             for piece in self.pieces(given, golds)
             for gold in golds
-        } - {None}
+        )
+        asked = {*every} - {None}
         # Short answers first: only the longest are left when slow ones have used up the time.
         verdicts = self.judge(sorted(asked, key=lambda question: (len(question[1]), question))) if asked else {}
         if len(verdicts) < len(asked):
@@ -105,9 +107,9 @@ class TimedReward(SlotReward):
                 f"{self.__name__}: {len(asked) - len(verdicts)} of {len(asked)} {self.judged} of this batch were left unjudged "
                 f"and score 0.0, because the others used up the batch's {self.batch_seconds:g} s. {self.advice}",
                 RuntimeWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
-        return [self.score_answer(*answer, verdicts) for answer in answers]
+        return verdicts
 
     @abc.abstractmethod
     def question(self, given: str, gold: str) -> Question | None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, ClassVar
 
+from grpo_nb.rewards.answers import folded
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.rewards.numbers import unwrap
-from grpo_nb.rewards.slot import Question, SlotReward, TimedReward, Verdicts, gold_answers
+from grpo_nb.rewards.slot import Question, SlotReward, TimedReward, Verdicts, gold_answers, seconds
 
 _LONGEST = 20_000  # characters of a slot; what is longer is no answer, and not worth the time
 _DEEPEST = 64
@@ -64,10 +67,10 @@ class multiple_choice(SlotReward):
         match = re.fullmatch(r"\(?\s*([^\W_])\s*(?:\)|\.|:|\)\.)?(?:(?<=[).:])\s*(\S.*))?", text, re.DOTALL)
         if match and match[1].upper() in known:
             label = match[1].upper()
-            if match[2] is None or _folded(match[2]) == _folded(options.get(label, "")):
+            if match[2] is None or folded(unwrap(match[2])) == folded(unwrap(options.get(label, ""))):
                 return label
             return None
-        found = [label for label, option in options.items() if _folded(option) == _folded(text)]
+        found = [label for label, option in options.items() if folded(unwrap(option)) == folded(text)]
         return found[0] if len(found) == 1 else None
 
 
@@ -83,10 +86,6 @@ def _options(row: Mapping[str, Any], column: str, labels: str) -> dict[str, str]
     question = completion_text(row["prompts"]) if "prompts" in row else ""
     found = re.findall(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", question[:_LONGEST], re.MULTILINE)
     return dict(found) if len(found) > 1 and [label for label, _ in found] == list(labels[: len(found)]) else {}
-
-
-def _folded(text: str) -> str:
-    return " ".join(unwrap(text).casefold().split())
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -133,9 +132,8 @@ class json_answer(SlotReward):
 
     def is_same(self, given: str, gold: Any, row: dict[str, Any], verdicts: Verdicts) -> bool:
         value, is_json = read_json(given)
-        if not is_json or not (self.column is None or _is_same_value(value, gold)):
-            return False
-        return self.schema is None or fits_schema(value, self.schema)
+        is_right = is_json and (self.column is None or _is_same_value(value, gold))
+        return is_right and (self.schema is None or fits_schema(value, self.schema))
 
 
 def read_json(text: str) -> tuple[Any, bool]:
@@ -158,14 +156,8 @@ def read_json(text: str) -> tuple[Any, bool]:
 
 
 def _depth(text: str) -> int:
-    depth = deepest = 0
-    for match in re.finditer(r'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', text, re.DOTALL):
-        if match.group() in "[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif match.group() in "]}":
-            depth -= 1
-    return deepest
+    brackets = re.sub(r'"(?:[^"\\]|\\.)*+"|[^][{}]', "", text, flags=re.DOTALL)
+    return max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0)
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -180,7 +172,7 @@ def _refuse(constant: str) -> None:
 
 def _finite(text: str) -> float:
     number = float(text)
-    if number in (float("inf"), float("-inf")):
+    if math.isinf(number):
         raise ValueError(f"{text} is no number that JSON readers agree on")
     return number
 
@@ -263,7 +255,7 @@ class regex_answer(TimedReward):
 
     pattern: str | None = None
     _: KW_ONLY
-    seconds: float = 0.1
+    seconds: float = seconds(0.1)
     source: ClassVar[str] = "the kit's own; patterns as the package regex reads them"
     advice: ClassVar[str] = (
         "A pattern with nested repeats, such as (a+)+, takes for ever on some answers: write it without."

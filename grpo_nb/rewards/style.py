@@ -16,10 +16,8 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from grpo_nb.rewards.answers import correctness
-from grpo_nb.rewards.base import BatchReward, Reward
+from grpo_nb.rewards.base import BatchReward, Reward, at_least_one, checked, one_of
 from grpo_nb.tasks import AnswerFormat
-
-UNITS = ("tokens", "words", "characters")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -27,13 +25,8 @@ class LengthReward(Reward):
     """A reward of the length alone."""
 
     weight: float = 0.2
-    unit: str = "tokens"
+    unit: str = one_of("tokens", "words", "characters")
     source: ClassVar[str] = "the kit's own"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.unit not in UNITS:
-            raise ValueError(f"unit = {self.unit!r} must be one of {', '.join(UNITS)}.")
 
     def __repr__(self) -> str:
         return f"{self.__name__}(weight={self.weight:g}, unit={self.unit!r})"
@@ -43,9 +36,7 @@ class LengthReward(Reward):
         ids = row.get("completion_ids")
         if self.unit == "tokens" and ids is not None and hasattr(ids, "__len__"):
             return len(ids)
-        if self.unit == "characters":
-            return len(text)
-        return len(split_words(text))
+        return len(text if self.unit == "characters" else split_words(text))
 
 
 def split_words(text: str) -> list[str]:
@@ -87,9 +78,7 @@ class ideal_length(LengthReward):
 
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         length = self.length(text, row)
-        if length < self.low:
-            return length / self.low
-        return max(0.0, 1.0 - max(length - self.high, 0) / self.high)
+        return length / self.low if length < self.low else max(0.0, 1.0 - max(length - self.high, 0) / self.high)
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,12 +89,7 @@ class minimum_length(LengthReward):
     [0.25, 1.0]
     """
 
-    minimum: int
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.minimum < 1:
-            raise ValueError(f"minimum = {self.minimum!r} must be at least 1.")
+    minimum: int = at_least_one()
 
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         return min(1.0, self.length(text, row) / self.minimum)
@@ -127,16 +111,13 @@ class soft_overlong(LengthReward):
     _: KW_ONLY
     weight: float = 1.0
     source: ClassVar[str] = "DAPO, arXiv:2503.14476, equation 13; TRL's get_soft_overlong_punishment"
+    range: ClassVar[tuple[float, float]] = (-1.0, 0.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         longest, cache = self.max_length, self.cache
         if not 0 <= cache <= longest or longest < 1:
             raise ValueError(f"max_length = {longest!r}, cache = {cache!r}: cache must be between 0 and max_length.")
-
-    @property
-    def range(self) -> tuple[float, float]:
-        return (-1.0, 0.0)
 
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         length, free = self.length(text, row), self.max_length - self.cache
@@ -166,7 +147,7 @@ class cosine_length(LengthReward, BatchReward):
     [0.75, -0.75]
     """
 
-    max_length: int
+    max_length: int = at_least_one()
     _: KW_ONLY
     judge: Reward | None = None
     weight: float = 1.0
@@ -178,8 +159,6 @@ class cosine_length(LengthReward, BatchReward):
         judge = self.judge or correctness()
         self._set(judge=judge, format=judge.format, wrong=tuple(self.wrong), right=tuple(self.right))
         super().__post_init__()
-        if self.max_length < 1:
-            raise ValueError(f"max_length = {self.max_length!r} must be at least 1.")
         if not self.wrong[0] <= self.wrong[1] <= self.right[0] <= self.right[1]:
             raise ValueError(
                 f"wrong = {self.wrong!r} and right = {self.right!r} must rise: else being wrong pays better than being right."
@@ -218,17 +197,9 @@ class repetition(Reward):
     [0.0, -0.75]
     """
 
-    ngram_size: int = 3
-    max_penalty: float = -1.0
+    ngram_size: int = at_least_one(3)
+    max_penalty: float = checked("0 or negative: it is a penalty", lambda value: -1e6 <= value <= 0, -1.0)
     source: ClassVar[str] = "arXiv:2502.03373, appendix C.2; TRL's get_repetition_penalty_reward"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.ngram_size < 1:
-            raise ValueError(f"ngram_size = {self.ngram_size!r} must be at least 1.")
-        if not -1e6 <= self.max_penalty <= 0:
-            raise ValueError(f"max_penalty = {self.max_penalty!r} must be 0 or negative: it is a penalty.")
-        self._set(max_penalty=float(self.max_penalty))
 
     @property
     def range(self) -> tuple[float, float]:
@@ -263,16 +234,11 @@ class reasoning_steps(Reward):
     [1.0, 0.0]
     """
 
-    count: int = 3
+    count: int = at_least_one(3)
     _: KW_ONLY
-    words: int = 3
+    words: int = at_least_one(3)
     weight: float = 0.2
     source: ClassVar[str] = "the reasoning-steps reward of open-r1, counted so that markers alone earn nothing"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.count < 1 or self.words < 1:
-            raise ValueError(f"count = {self.count!r} and words = {self.words!r} must be at least 1.")
 
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         bodies = (split_words(match[1].casefold()) for match in _STEP.finditer(self.format.reasoning(text)))
@@ -293,22 +259,17 @@ class banned_phrases(Reward):
 
     phrases: Sequence[str]
     _: KW_ONLY
-    penalty: float = -0.5
+    penalty: float = checked("between -1 and 0", lambda value: -1 <= value <= 0, -0.5)
     weight: float = 0.5
     source: ClassVar[str] = "the kit's own"
+    range: ClassVar[tuple[float, float]] = (-1.0, 0.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         phrases = (self.phrases,) if isinstance(self.phrases, str) else tuple(self.phrases)
         if not phrases or not all(isinstance(p, str) and _canonical(p).strip() for p in phrases):
             raise ValueError(f"phrases = {list(phrases)!r} must hold at least one phrase, and no empty one.")
-        if not -1 <= self.penalty <= 0:
-            raise ValueError(f"penalty = {self.penalty!r} must be between -1 and 0.")
         self._set(phrases=phrases)
-
-    @property
-    def range(self) -> tuple[float, float]:
-        return (-1.0, 0.0)
 
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         found = _banned(self.phrases).findall(_canonical(text))
@@ -339,7 +300,7 @@ class ScriptReward(Reward):
     name: str = "language"
     weight: float = 0.2
     scripts: tuple[str, ...] = ("Latin",)
-    letters: int = 10
+    letters: int = at_least_one(10)
     source: ClassVar[str] = (
         "the language consistency reward of DeepSeek-R1 (arXiv:2501.12948, section 2.3.2), by script"
     )
@@ -347,8 +308,6 @@ class ScriptReward(Reward):
     def __post_init__(self) -> None:
         super().__post_init__()
         _letters(self.scripts)
-        if self.letters < 1:
-            raise ValueError(f"letters = {self.letters!r} must be at least 1.")
 
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         for tag in (*self.format.tags, self.format.reasoning_open):
@@ -357,9 +316,7 @@ class ScriptReward(Reward):
         text = re.sub(r"```.*?(?:```|\Z)|\\[A-Za-z]+", " ", text, flags=re.DOTALL)
         every, own = _letters(self.scripts)
         count = len(every.findall(text))
-        if count < self.letters:
-            return 0.0
-        return len(own.findall(text)) / count
+        return 0.0 if count < self.letters else len(own.findall(text)) / count
 
 
 @lru_cache(maxsize=64)

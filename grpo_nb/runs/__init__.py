@@ -12,13 +12,14 @@ from grpo_nb.runs.alert import SEVERITIES, Alert, Severity, alert_table, read_al
 from grpo_nb.runs.card import name_of_base, published_name, write_export_card, write_model_card
 from grpo_nb.runs.checkpoints import (
     NewestCheckpoint,
+    checkpoint_folders,
     clear_away,
     is_disk_full,
     keep_newest,
     newest_checkpoint,
     write_checkpoint,
 )
-from grpo_nb.runs.records import RecordedComparison, RecordedExport
+from grpo_nb.runs.records import RecordedExport
 from grpo_nb.runs.rows import describe, read_rows, tidy_row
 from grpo_nb.runs.run import (
     Run,
@@ -40,12 +41,12 @@ __all__ = [
     "Alert",
     "LivePlot",
     "NewestCheckpoint",
-    "RecordedComparison",
     "RecordedExport",
     "Run",
     "RunViewer",
     "Severity",
     "alert_table",
+    "checkpoint_folders",
     "clear_away",
     "compare",
     "describe",

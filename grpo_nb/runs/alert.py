@@ -20,7 +20,7 @@ class Alert(Shown):
     """One thing that a run shows, with its numbers, why it matters, and what to change.
 
     >>> alert = Alert(rule="kl_spike", severity="info", step=20, message="KL 3.", why="Odd text.", advice="Look at it.")
-    >>> Alert.from_dict(alert.to_dict()) == alert
+    >>> Alert(**alert.to_dict()) == alert
     True
     """
 
@@ -45,14 +45,8 @@ class Alert(Shown):
             raise ValueError(f"severity {self.severity!r} is none of {', '.join(SEVERITIES)}.")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON, which `Alert.from_dict` takes back."""
-        return {**{f.name: getattr(self, f.name) for f in dataclasses.fields(self)}, "evidence": dict(self.evidence)}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Alert:
-        """The inverse of `to_dict`. What a later version may have added is left out."""
-        known = {f.name for f in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
+        """Return plain values for JSON, from which `Alert(**values)` is the same again."""
+        return dataclasses.asdict(self)
 
     def _parts(self) -> Iterator[Drawn]:
         yield alert_table([self])
@@ -80,4 +74,4 @@ def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
 
 def read_alerts(file: Path) -> list[Alert]:
     """Read alerts.jsonl; no file means no alerts."""
-    return [Alert.from_dict(values) for values in read_rows(file)]
+    return [Alert(**values) for values in read_rows(file)]

@@ -82,7 +82,7 @@ def model_card(
         ValueError: Another kind.
     """
     info, settings = run.info, run.settings
-    machine = info["machine"]
+    gpu = info["machine"]["gpu"]
     shown = {**settings.to_dict(), **settings.extra}
     card = render(
         "runs/templates/card.md.jinja",
@@ -95,12 +95,10 @@ def model_card(
         verification=verification,
         said=said,
         figure=_FIGURE.as_posix() if (run.path / _FIGURE).is_file() else None,
-        task=info["task"],
+        info=info,
         form=AnswerFormat(**info["task"]["format"]),
-        rewards=info["rewards"],
         settings={name: value for name, value in shown.items() if name not in (*_PRIVATE_SETTINGS, "extra")},
-        device=machine["gpu"]["name"] if machine["gpu"] else f"a CPU, {machine['cores']} cores",
-        versions=info["versions"],
+        device=gpu["name"] if gpu else f"a CPU, {info['machine']['cores']} cores",
         code=_settings_code(settings),
     )
     return f"{card}\n"
@@ -156,10 +154,9 @@ def license_of(model: str) -> str | None:
 
     if model in _LICENSES:
         return _LICENSES[model]
-    local = Path(model) / "README.md"
-    card: Any = local if local.is_file() else None
-    if card is None and _is_hub_id(model):
-        card = try_to_load_from_cache(model, "README.md")
+    card: Any = Path(model) / "README.md"
+    if not card.is_file():
+        card = try_to_load_from_cache(model, "README.md") if _is_hub_id(model) else None
     if not isinstance(card, (str, Path)):
         return None
     try:

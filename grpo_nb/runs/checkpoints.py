@@ -18,7 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_nb.machine import EnvironmentProblem, free_disk_bytes
+from grpo_nb.core import set_aside
+from grpo_nb.machine import EnvironmentProblem, error_chain, free_disk_bytes
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
@@ -83,13 +84,14 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
 
 def newest_checkpoint(root: Path) -> NewestCheckpoint:
     """Return the newest checkpoint whose every file is what its manifest says, and what was passed over for it."""
-    passed_over = []
-    for step, folder in reversed(_folders(root)):
+    unfinished = sorted(path.name[1:].removesuffix(".partial") for path in root.glob(".checkpoint-*.partial"))
+    passed_over = [f"{name}: it was not finished" for name in unfinished]
+    for step, folder in reversed(checkpoint_folders(root)):
         damage = find_damage(folder)
         if damage is None:
-            return NewestCheckpoint(path=folder, step=step, passed_over=(*_unfinished(root), *passed_over))
+            return NewestCheckpoint(path=folder, step=step, passed_over=tuple(passed_over))
         passed_over.append(f"{folder.name}: {damage}")
-    return NewestCheckpoint(path=None, step=0, passed_over=(*_unfinished(root), *passed_over))
+    return NewestCheckpoint(path=None, step=0, passed_over=tuple(passed_over))
 
 
 def find_damage(folder: Path) -> str | None:
@@ -113,7 +115,7 @@ def find_damage(folder: Path) -> str | None:
 
 def keep_newest(root: Path, count: int) -> None:
     """Delete all but the newest `count` checkpoints."""
-    for _, folder in _folders(root)[:-count]:
+    for _, folder in checkpoint_folders(root)[:-count]:
         # First what makes it complete: a deletion cut short leaves nothing that looks whole.
         (folder / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(folder)
@@ -123,12 +125,9 @@ def clear_away(root: Path, newest: NewestCheckpoint) -> None:
     """Take what was passed over out of the way: unfinished folders are deleted, damaged ones renamed to `damaged-N`."""
     for folder in root.glob(".checkpoint-*.partial"):
         shutil.rmtree(folder)
-    for step, folder in _folders(root):
+    for step, folder in checkpoint_folders(root):
         if newest.path is None or step > newest.step:
-            aside = root / f"damaged-{step}"
-            if aside.exists():
-                shutil.rmtree(aside)
-            folder.rename(aside)
+            set_aside(folder, f"damaged-{step}")
 
 
 def sync(path: Path) -> None:
@@ -146,36 +145,27 @@ def sync(path: Path) -> None:
 
 def is_disk_full(error: BaseException | None) -> bool:
     """Say whether an error, or what caused it, is a full disk or a used-up quota."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        if isinstance(error, Exception) and any(word in str(error).lower() for word in _FULL_DISK_WORDS):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return error is not None and any(
+        (isinstance(each, OSError) and each.errno in (errno.ENOSPC, errno.EDQUOT))
+        or (isinstance(each, Exception) and any(word in str(each).lower() for word in _FULL_DISK_WORDS))
+        for each in error_chain(error)
+    )
 
 
 def _what_is_kept(root: Path) -> str:
-    run = root.parent
     newest = newest_checkpoint(root)
     if newest.path is None:
         return "Free some space, or choose another disk with run_root=..., and start again."
     return (
         f"The checkpoint of step {newest.step} is complete and kept. Free some space, then go on from there: "
-        f"gn.train(..., resume={str(run)!r})."
+        f"gn.train(..., resume={str(root.parent)!r})."
     )
 
 
-def _folders(root: Path) -> list[tuple[int, Path]]:
+def checkpoint_folders(root: Path) -> list[tuple[int, Path]]:
+    """The steps and folders of checkpoints by name, in order; whether one is complete, `newest_checkpoint` says."""
     found = ((_NAME.fullmatch(path.name), path) for path in root.glob("checkpoint-*"))
     return sorted((int(match[1]), path) for match, path in found if match)
-
-
-def _unfinished(root: Path) -> list[str]:
-    return sorted(
-        f"{path.name.removeprefix('.').removesuffix('.partial')}: it was not finished"
-        for path in root.glob(".checkpoint-*.partial")
-    )
 
 
 def _sha256(file: Path) -> str:

@@ -89,8 +89,6 @@ class Curves:
         self._head: list[Row] = []
         self._tail: deque[Row] = deque(maxlen=_TAIL)
         self._offset, self._stage = 0.0, None
-        self.rewards: list[str] = []
-        """Names of the rewards, in the order in which they came."""
         self.stages: list[tuple[float, Any]] = []
         """Where each stage begins, and its name; empty for a run without stages."""
         self.count = 0
@@ -103,9 +101,11 @@ class Curves:
         """The curve of a metric; one without values where it was not measured."""
         return self._curves.get(key, Curve())
 
-    def reward(self, name: str) -> Curve:
-        """The mean score of one reward, unweighted."""
-        return self[f"rewards/{name}"]
+    @property
+    def rewards(self) -> dict[str, Curve]:
+        """The mean score of each reward by name, unweighted, in the order in which they came."""
+        own = (key for key in self._curves if key.startswith("rewards/"))
+        return {key.removeprefix("rewards/"): self._curves[key] for key in own}
 
     def add(self, row: Row) -> None:
         """Take in one logged row."""
@@ -123,8 +123,6 @@ class Curves:
         if "reward" in row:
             (self._head if len(self._head) < _HEAD else self._tail).append(row)
         for key, value in _drawn(row).items():
-            if key.startswith("rewards/") and (name := key.removeprefix("rewards/")) not in self.rewards:
-                self.rewards.append(name)
             self._curves.setdefault(key, Curve()).add(step, value)
 
     @property

@@ -205,8 +205,8 @@ class TrainingFigure:
 
     def _draw_each(self, curves: Curves) -> None:
         axis = self._axes[EACH]
-        known = {name: curve for name in curves.rewards if len(curve := curves.reward(name))}
-        broken = next((c for c in map(curves.reward, curves.rewards) if c.broken_count), Curve())
+        known = {name: curve for name, curve in curves.rewards.items() if len(curve)}
+        broken = next((curve for curve in curves.rewards.values() if curve.broken_count), Curve())
         if self._is_missing(EACH, next(iter(known.values()), broken)):
             return
         if broken.broken_count:

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import render, shorten, style
-from grpo_nb.lab import number, prompt_text, push
+from grpo_nb.checks import in_groups
+from grpo_nb.core import as_score, render, shorten, style
+from grpo_nb.lab import prompt_text, push
 from grpo_nb.rewards import ScaleRewards, Scores, group_advantages, reweight
 from grpo_nb.runs.rows import mean
 
@@ -45,9 +46,7 @@ class GroupScores:
     @property
     def order(self) -> list[int]:
         """The numbers of the completions, from the highest advantage to the lowest."""
-        return sorted(
-            range(len(self.advantages)), key=lambda i: (math.isnan(self.advantages[i]), -self.advantages[i], i)
-        )
+        return sorted(range(len(self.advantages)), key=lambda i: (math.isnan(self.advantages[i]), -self.advantages[i]))
 
     @property
     def has_spread(self) -> bool:
@@ -115,10 +114,8 @@ class StepGroups:
         size = len(changed[0])
         advantages = group_advantages(totals, size, scale_rewards=self.scale_rewards)
         groups = tuple(
-            dataclasses.replace(
-                group, scores=scores, advantages=tuple(advantages[i * size : (i + 1) * size]), was=group
-            )
-            for i, (group, scores) in enumerate(zip(logged, changed, strict=True))
+            dataclasses.replace(group, scores=scores, advantages=own, was=group)
+            for group, scores, own in zip(logged, changed, in_groups(tuple(advantages), size), strict=True)
         )
         return dataclasses.replace(self, groups=groups, weights=dict(changed[0].weights), is_rescored=True)
 
@@ -174,7 +171,7 @@ def groups_of(
     weights |= {name: 0.0 for name in table.columns if name not in weights and name not in _OWN_COLUMNS}
     groups = []
     for at, part in table.groupby("group", sort=True):
-        raw = part["prompt"].iloc[0]
+        asked = _messages(part["prompt"].iloc[0])
         scores = Scores(
             completions=tuple(part["completion"]),
             values={name: tuple(float(value) for value in part[name]) for name in weights},
@@ -182,7 +179,7 @@ def groups_of(
         )
         groups.append(
             GroupScores(
-                number=int(at), prompt=_turns(raw), question=_question(raw), scores=scores,
+                number=int(at), prompt=prompt_text({"prompt": asked}), question=_question(asked), scores=scores,
                 advantages=tuple(float(value) for value in part["advantage"]),
             )
         )  # fmt: skip
@@ -212,7 +209,7 @@ def _find_scale(groups: Sequence[GroupScores], settings: Mapping[str, Any]) -> t
 
 def view(name: str, **values: Any) -> str:
     """Return a view of a run or of its parts as HTML, from `templates`."""
-    return render(f"runs/templates/{name}.jinja", number=number, push=push, shown=_shown, **values)
+    return render(f"runs/templates/{name}.jinja", number=as_score, push=push, shown=_shown, **values)
 
 
 def standalone(name: str, **values: Any) -> str:
@@ -233,12 +230,7 @@ def _messages(raw: str) -> list[dict[str, Any]] | str:
         return raw
 
 
-def _turns(raw: str) -> str:
-    return prompt_text({"prompt": _messages(raw)})
-
-
-def _question(raw: str) -> str:
-    messages = _messages(raw)
+def _question(messages: list[dict[str, Any]] | str) -> str:
     if isinstance(messages, str):
         return messages
     asked = [turn for turn in messages if turn.get("role") == "user"] or messages

@@ -7,35 +7,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 from grpo_nb.core import Part, Shown, Table
 from grpo_nb.tasks import Contamination
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordedScore:
-    """How a model did on the held-out questions. Shares are from 0 to 1."""
-
-    label: str
-    accuracy: float
-    interval: tuple[float, float]
-    """95 %."""
-    format_share: float
-    mean_length: float
-    """Tokens."""
-    cut_share: float
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RecordedComparison(Shown):
     """The last held-out comparison of a run, as its `comparison/comparison.json` has it."""
 
-    before: RecordedScore
-    after: RecordedScore
+    before: SimpleNamespace
+    """The fields of an `Evaluation` but its rows; shares are from 0 to 1, intervals 95 %, lengths in tokens."""
+    after: SimpleNamespace
     difference: float
     interval: tuple[float, float]
     p_value: float
@@ -52,16 +39,19 @@ class RecordedComparison(Shown):
         file = folder / "comparison" / "comparison.json"
         if not file.is_file():
             return None
-        values = json.loads(file.read_text("utf-8"))
-        found = values.get("contamination")
-        scores = {side: _made(RecordedScore, values[side]) for side in ("before", "after")}
-        return _made(cls, {**values, **scores, "contamination": Contamination(**found) if found else None})
+        saved = json.loads(file.read_text("utf-8"))
+        values = {f.name: saved[f.name] for f in dataclasses.fields(cls) if f.name in saved}
+        values |= {side: SimpleNamespace(**saved[side]) for side in ("before", "after")}
+        found = saved.get("contamination")
+        return cls(
+            **{**values, "interval": tuple(saved["interval"]), "contamination": found and Contamination(**found)}
+        )
 
     @property
     def rows(self) -> list[tuple[str, str, str]]:
         """Each measure with both values, as tables show them."""
 
-        def said(score: RecordedScore) -> tuple[str, ...]:
+        def said(score: SimpleNamespace) -> tuple[str, ...]:
             accuracy = f"{score.accuracy:.1%} ({score.interval[0]:.1%} to {score.interval[1]:.1%})"
             return accuracy, f"{score.format_share:.1%}", f"{score.mean_length:.1f}", f"{score.cut_share:.1%}"
 
@@ -87,9 +77,4 @@ class RecordedExport:
     def read(cls, folder: Path) -> list[RecordedExport]:
         """Read the exports of a run's folder, oldest first."""
         file = folder / "exports.json"
-        return [_made(cls, entry) for entry in json.loads(file.read_text())] if file.is_file() else []
-
-
-def _made(kind: type[Any], values: Mapping[str, Any]) -> Any:
-    known = {f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values}
-    return kind(**{name: tuple(value) if name == "interval" else value for name, value in known.items()})
+        return [cls(**entry) for entry in json.loads(file.read_text())] if file.is_file() else []

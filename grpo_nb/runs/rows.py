@@ -29,12 +29,10 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
 
 def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) -> dict[str, float]:
     """Turn one of the trainer's log entries into a row: numbers only, and nothing that was not measured."""
-    row: dict[str, float] = {"step": step, "max_steps": max_steps}
-    for key, value in logs.items():
-        # With beta = 0 Unsloth logs a KL of exact zeros, which was never computed.
-        if isinstance(value, (int, float)) and not (key == "kl" and beta == 0):
-            row[key] = value
-    return row
+    numbers = {key: value for key, value in logs.items() if isinstance(value, (int, float))}
+    if beta == 0:  # then Unsloth logs a KL of exact zeros, which was never computed
+        numbers.pop("kl", None)
+    return {"step": step, "max_steps": max_steps, **numbers}
 
 
 def series(rows: Sequence[Row], key: str) -> list[float]:

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import Drawn, Part, Shown, bold, displayable, escaped, free_path, liveness, shown_path, write_json
 from grpo_nb.runs.alert import Alert, read_alerts
+from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.records import RecordedComparison, RecordedExport
 from grpo_nb.runs.rise import Rise, reward_rise
 from grpo_nb.runs.rows import describe, read_rows
@@ -124,8 +125,7 @@ class Run(Shown):
     @property
     def checkpoint_step(self) -> int | None:
         """Step of its newest checkpoint by name, or None if there is none. Whether it is complete is seen when resuming."""
-        steps = [int(p.name.rpartition("-")[2]) for p in (self.path / "checkpoints").glob("checkpoint-[0-9]*")]
-        return max(steps, default=None)
+        return max((step for step, _ in checkpoint_folders(self.path / "checkpoints")), default=None)
 
     @property
     def rows(self) -> list[dict[str, float]]:
@@ -142,7 +142,7 @@ class Run(Shown):
     @property
     def weights(self) -> dict[str, float]:
         """The weight of each reward."""
-        return {reward["name"]: reward["weight"] for reward in self.info["rewards"]}
+        return {reward["name"]: reward["weight"] for reward in self.info.get("rewards") or ()}
 
     @property
     def adapter_path(self) -> Path:
@@ -221,6 +221,8 @@ class Run(Shown):
             search: How many steps, from the first on, are searched for the prompt. If it is not among them, the run's first
                 group stands in, and `is_same_prompt` is False.
         """
+        import pandas
+
         from grpo_nb.runs.groups import Change
 
         now, table = self.step(step).groups[group], self.completions(step)
@@ -228,24 +230,23 @@ class Run(Shown):
         if not earlier:
             return None
         prompt = table.loc[table["group"] == now.number, "prompt"].iloc[0]
-        places = ((other, self._group_with(prompt, other)) for other in earlier[:search])
-        found = next(((other, number) for other, number in places if number is not None), None)
-        early_step, early = found or (earlier[0], 0)
+        found: list[int] = []
+        for early_step in earlier[:search]:
+            prompts = pandas.read_parquet(self._completions_file(early_step), columns=["group", "prompt"])
+            found = list(prompts.loc[prompts["prompt"] == prompt, "group"])
+            if found:
+                break
+        else:
+            early_step = earlier[0]
+        early = found[0] if found else 0
         return Change(
             step=step,
             now=now,
             early_step=early_step,
             early=next(one for one in self.step(early_step).groups if one.number == early),
-            is_same_prompt=found is not None,
+            is_same_prompt=bool(found),
             searched=len(earlier[:search]),
         )
-
-    def _group_with(self, prompt: str, step: int) -> int | None:
-        """The number of the group of a step with this prompt, read from two columns of its file."""
-        import pandas
-
-        table = pandas.read_parquet(self._completions_file(step), columns=["group", "prompt"])
-        return next((int(number) for number in table.loc[table["prompt"] == prompt, "group"]), None)
 
     def rise(self, metric: str = "reward") -> Rise:
         """Whether a metric rose over the steps by more than luck: a test over all of them, with its p-value and a sentence."""

@@ -73,7 +73,6 @@ class RunViewer(Panel):
         self.change: Change | None = None
         """The group shown beside its start."""
         self._lay_out()
-        self._connect()
         self.refresh()
 
     # What a cell can read and set.
@@ -106,7 +105,25 @@ class RunViewer(Panel):
     @in_panel
     def refresh(self) -> None:
         """Read what a running training has written since."""
-        self._read()
+        beta = self.run.info["settings"]["beta"]
+        self._figure = self._figure or TrainingFigure(self.run.weights, beta)
+        # All of it, each time: a run that went back to a checkpoint has other rows than before, and may have more of them.
+        self._curves, self.alerts = Curves(self.run.rows, beta=beta), self.run.alerts
+        was_last = not self._steps or self._slider.value == self._steps[-1]
+        self._steps = self.run.steps
+        self._title.value = title(f"Run {self.run.name}: {self.run.status}")
+        self._no_completions.value = "" if self._steps else _NO_COMPLETIONS
+        for control in (self._slider, self._previous, self._next, self._group, self._alert):
+            control.disabled = not self._steps
+        with self._quietly():
+            if self._steps:
+                # Upper bound first, or a slider of 0 to 100 refuses steps beyond.
+                self._slider.max, self._slider.min = max(self._steps[-1], self._slider.min), self._steps[0]
+                self._slider.max = self._steps[-1]
+                if was_last:
+                    self._slider.value = self._steps[-1]
+            said = [label(f"step {alert.step}, {alert.severity}: {alert.rule}") for alert in self.alerts]
+            self._alert.options = [_NO_ALERT, *((text, i) for i, text in enumerate(said))]
         self._pick_step()
 
     def snapshot(self, path: str | Path | None = None) -> Path:
@@ -162,8 +179,6 @@ class RunViewer(Panel):
             section("What if", "move a weight: this step's totals, advantages and order follow", self._whatif_note,
                     line([self._weights, self._reset_button]), self._whatif_view, self._whatif_code),
         ]  # fmt: skip
-
-    def _connect(self) -> None:
         self._refresh_button.on_click(self.refresh)
         self._previous.on_click(lambda _: self._go(-1))
         self._next.on_click(lambda _: self._go(1))
@@ -173,27 +188,6 @@ class RunViewer(Panel):
         self._alert.observe(self._go_to_alert, "value")
 
     # What happens.
-
-    def _read(self) -> None:
-        beta = self.run.info["settings"]["beta"]
-        self._figure = self._figure or TrainingFigure(self.run.weights, beta)
-        # All of it, each time: a run that went back to a checkpoint has other rows than before, and may have more of them.
-        self._curves, self.alerts = Curves(self.run.rows, beta=beta), self.run.alerts
-        was_last = not self._steps or self._slider.value == self._steps[-1]
-        self._steps = self.run.steps
-        self._title.value = title(f"Run {self.run.name}: {self.run.status}")
-        self._no_completions.value = "" if self._steps else _NO_COMPLETIONS
-        for control in (self._slider, self._previous, self._next, self._group, self._alert):
-            control.disabled = not self._steps
-        with self._quietly():
-            if self._steps:
-                # Upper bound first, or a slider of 0 to 100 refuses steps beyond.
-                self._slider.max, self._slider.min = max(self._steps[-1], self._slider.min), self._steps[0]
-                self._slider.max = self._steps[-1]
-                if was_last:
-                    self._slider.value = self._steps[-1]
-            said = [label(f"step {alert.step}, {alert.severity}: {alert.rule}") for alert in self.alerts]
-            self._alert.options = [_NO_ALERT, *((text, i) for i, text in enumerate(said))]
 
     def _nearest(self, step: int) -> int:
         return min(self._steps, key=lambda known: abs(known - step))
@@ -221,10 +215,11 @@ class RunViewer(Panel):
         if self.logged is None or self.logged.step != nearest:
             self.logged = self.run.step(nearest)
             chosen = self._group.value
-            options = [(_group_name(group), group.number) for group in self.logged.groups]
+            questions = {group.number: shorten(" ".join(group.question.split()), 60) for group in self.logged.groups}
+            options = [(label(f"{number}: {question}"), number) for number, question in questions.items()]
             with self._quietly():
                 self._group.options = options
-                if chosen in dict(options).values():
+                if chosen in questions:
                     self._group.value = chosen
                 if list(self.weights) != list(self.logged.weights):
                     self._weights.show(self.logged.weights)
@@ -282,11 +277,6 @@ class RunViewer(Panel):
     def _name(self) -> str:
         """What the user's notebook calls the run."""
         shell = get_ipython()
-        names: Mapping[str, Any] = shell.user_ns if shell is not None else {}
         if shell is None:
             return "run"
-        return name_in(names, self.run, f"{name_in(names, self, 'viewer')}.run")
-
-
-def _group_name(group: GroupScores) -> str:
-    return label(f"{group.number}: {shorten(' '.join(group.question.split()), 60)}")
+        return name_in(shell.user_ns, self.run, f"{name_in(shell.user_ns, self, 'viewer')}.run")

@@ -10,7 +10,8 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, replace
 
 from grpo_nb.core import Cell, EnvironmentProblem, Part, Shown, Table, bold
 from grpo_nb.machine import Check
@@ -21,11 +22,23 @@ from grpo_nb.sandbox.self_test import run_self_test
 
 @dataclass(frozen=True)
 class Level:
-    """A way to isolate: what it is made of, and what to do where it cannot be used."""
+    """A way to isolate: what it is made of, what to do where it cannot be used, and what its self-test found here."""
 
     name: str
     summary: str
     fix: str
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """Why the level cannot be used; empty if it can."""
+        bad = [check for check in self.checks if check.status == "problem"]
+        return "; ".join(check.found if check.what == "start" else f"{check.what}: {check.found}" for check in bad[:3])
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it was tried, everything forbidden was refused, and honest code ran."""
+        return bool(self.checks) and not self.reason
 
 
 LEVELS = (
@@ -45,67 +58,40 @@ LEVELS = (
 """Strongest first. Each stands on the inner wall (no capabilities, seccomp, limits) and on Landlock where there is one."""
 
 
-@dataclass(frozen=True)
-class LevelReport:
-    """What the self-test of one level found."""
-
-    level: Level
-    checks: tuple[Check, ...]
-
-    @property
-    def reason(self) -> str:
-        """Why the level cannot be used; empty if it can."""
-        bad = [check for check in self.checks if check.status == "problem"]
-        return "; ".join(check.found if check.what == "start" else f"{check.what}: {check.found}" for check in bad[:3])
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether everything forbidden was refused, and honest code ran."""
-        return not self.reason
-
-
 @dataclass(frozen=True, repr=False)
 class SandboxReport(Shown):
     """The self-test as a table: every level, every try. Shows itself in a notebook."""
 
-    levels: tuple[LevelReport, ...]
+    levels: tuple[Level, ...]
 
     @property
     def level(self) -> str | None:
         """The strongest level that holds here, None if none does."""
-        return next((report.level.name for report in self.levels if report.is_usable), None)
+        return next((level.name for level in self.levels if level.is_usable), None)
 
     def _parts(self) -> Iterator[Part]:
         head = ("", "level", "made of", "self-test", "what to do")
-        yield Table([self._row(report) for report in self.levels], head, narrow=(0, 1))
+        yield Table([self._row(level) for level in self.levels], head, narrow=(0, 1))
         yield f"Level: {self.level}." if self.level else bold("No level holds: code is not run on this machine.")
 
-    def _row(self, report: LevelReport) -> tuple[str | Cell, ...]:
-        level, passed = report.level, sum(check.status != "problem" for check in report.checks)
-        if not report.is_usable:
-            return "\u2717 not usable", level.name, level.summary, report.reason, level.fix
+    def _row(self, level: Level) -> tuple[str | Cell, ...]:
+        if not level.is_usable:
+            return "\u2717 not usable", level.name, level.summary, level.reason, level.fix
         mark = bold("\u2713 used") if level.name == self.level else "\u2713 ok"
-        return mark, level.name, level.summary, f"{passed} of {len(report.checks)} tries as they must be", ""
+        return mark, level.name, level.summary, f"{len(level.checks)} of {len(level.checks)} tries as they must be", ""
 
 
-def try_level(level: Level, workers: int) -> tuple[LevelReport, Pool | None]:
-    """Start a pool at this level and run its self-test; return what was found, and the pool if the level holds."""
-
-    if not sys.platform.startswith("linux"):
-        reason = f"needs Linux, this is {sys.platform} (on Windows, WSL 2 is Linux)"
-        return LevelReport(level, (Check("start", "problem", reason, level.fix),)), None
-    pool = Pool(level.name, workers=workers)
+def try_level(level: Level, pool: Pool) -> Level:
+    """Return the level with what its self-test found in this pool of it."""
     try:
-        report = LevelReport(level, tuple(run_self_test(pool)))
+        if not sys.platform.startswith("linux"):
+            raise EnvironmentProblem(f"needs Linux, this is {sys.platform} (on Windows, WSL 2 is Linux)")
+        return replace(level, checks=tuple(run_self_test(pool)))
     except (EnvironmentProblem, OSError) as error:
-        report = LevelReport(level, (Check("start", "problem", str(error), level.fix),))
-    if report.is_usable:
-        return report, pool
-    pool.close()
-    return report, None
+        return replace(level, checks=(Check("start", "problem", str(error), level.fix),))
 
 
-class Sandbox:
+class Sandbox(AbstractContextManager):
     """A warm pool at one isolation level. Most users need only `run_untrusted`, which keeps one for the process.
 
     Args:
@@ -131,13 +117,14 @@ class Sandbox:
         reports = []
         for one in LEVELS:
             if level in (None, one.name):
-                report, pool = try_level(one, workers)
-                reports.append(report)
-                if pool is not None:
+                pool = Pool(one.name, workers=workers)
+                reports.append(try_level(one, pool))
+                if reports[-1].is_usable:
                     self._pool, self.level, self.workers = pool, one.name, workers
                     self.report = SandboxReport(tuple(reports))
                     return
-        reasons = "\n".join(f"- {r.level.name}: {r.reason}. {r.level.fix}" for r in reports)
+                pool.close()
+        reasons = "\n".join(f"- {tried.name}: {tried.reason}. {tried.fix}" for tried in reports)
         raise EnvironmentProblem(
             "model-written code is not run on this machine, because no isolation holds here, and without it the code could "
             f"read your files and fool its reward:\n{reasons}"
@@ -145,9 +132,6 @@ class Sandbox:
 
     def __repr__(self) -> str:
         return f"Sandbox(level={self.level!r}, workers={self.workers})"
-
-    def __enter__(self) -> Sandbox:
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -162,9 +146,7 @@ class Sandbox:
         An endless loop costs its own processor time and a worker, nothing else: with `n` of them the batch takes about
         `n * cpu_seconds / cores`, and the others still get their full time.
         """
-        limits = limits or Limits()
-        jobs = [job_of(candidate, limits) for candidate in candidates]
-        finished = self._pool.run(jobs)
+        finished = self._pool.run([job_of(candidate, limits or Limits()) for candidate in candidates])
         return [outcome_of(candidate, one) for candidate, one in zip(candidates, finished, strict=True)]
 
 
@@ -207,10 +189,8 @@ def check_sandbox() -> SandboxReport:
     """Run the self-test of every level, in about a second each, and show what was tried and what came of it."""
     reports = []
     for level in LEVELS:
-        report, pool = try_level(level, workers=2)
-        if pool is not None:
-            pool.close()
-        reports.append(report)
+        with closing(Pool(level.name, workers=2)) as pool:
+            reports.append(try_level(level, pool))
     return SandboxReport(tuple(reports))
 
 

@@ -153,9 +153,7 @@ def _parse(lines: list[bytes], count: int, *, is_program: bool) -> tuple[str | N
     for number, line in enumerate(lines):
         words = values.loads(line)
         match words:
-            case {"end": None} if is_program and len(lines) == 1 and len(words) == 1:
-                return None, []
-            case {"end": str(error)} if is_program and len(lines) == 1 and len(words) == 1:
+            case {"end": None | str() as error} if is_program and len(lines) == 1 and len(words) == 1:
                 return error, []
             case {"load": str(error)} if not is_program and len(lines) == 1 and len(words) == 1:
                 return error, []

@@ -22,7 +22,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 0x20, 0x1000, 0x4000, 0x40000
 _MNT_DETACH = 2
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
+_PRCTL = {"PR_SET_PDEATHSIG": 1, "PR_SET_DUMPABLE": 4, "PR_SET_SECCOMP": 22, "PR_SET_NO_NEW_PRIVS": 38}
 _SECCOMP_MODE_FILTER = 2
 
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column of the tables below, AUDIT_ARCH_*
@@ -70,9 +70,9 @@ def system_call(name: str, *arguments: object) -> int:
     return _checked(name, _libc.syscall(ctypes.c_long(number), *converted))
 
 
-def _prctl(name: str, option: int, *arguments: object) -> None:
-    padded = [*arguments, *[ctypes.c_ulong(0)] * (4 - len(arguments))]
-    _checked(name, _libc.prctl(ctypes.c_int(option), *padded))
+def _prctl(name: str, *arguments: int) -> None:
+    padded = [*arguments, 0, 0, 0, 0][:4]
+    _checked(name, _libc.prctl(ctypes.c_int(_PRCTL[name]), *map(ctypes.c_ulong, padded)))
 
 
 def _checked(name: str, result: int) -> int:
@@ -87,14 +87,14 @@ def die_with_parent(parent: int) -> None:
 
     Only for children of single-threaded processes: the kernel watches the thread, not the process.
     """
-    _prctl("PR_SET_PDEATHSIG", _PR_SET_PDEATHSIG, ctypes.c_ulong(9))
+    _prctl("PR_SET_PDEATHSIG", 9)
     if os.getppid() != parent:
         os._exit(1)  # it ended between fork and prctl
 
 
 def set_dumpable(is_dumpable: bool) -> None:
     """Say whether processes of the same user may trace this one and write its /proc files."""
-    _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, ctypes.c_ulong(int(is_dumpable)))
+    _prctl("PR_SET_DUMPABLE", int(is_dumpable))
 
 
 def unshare(flags: int) -> None:
@@ -104,8 +104,8 @@ def unshare(flags: int) -> None:
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
     """Mount, bind or remount, as mount(2)."""
-    text = [ctypes.c_char_p(os.fsencode(part) or None) for part in (source, target, kind, data)]
-    system_call("mount", text[0], text[1], text[2], flags, text[3])
+    *texts, data_text = (ctypes.c_char_p(os.fsencode(part) or None) for part in (source, target, kind, data))
+    system_call("mount", *texts, flags, data_text)
 
 
 def change_root(folder: str) -> None:
@@ -121,7 +121,7 @@ def drop_capabilities() -> None:
     """Give up every capability and the way back to one through a set-user-id file."""
     header = struct.pack("<Ii", 0x20080522, 0)
     system_call("capset", ctypes.c_char_p(header), ctypes.c_char_p(bytes(24)))
-    _prctl("PR_SET_NO_NEW_PRIVS", _PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1))
+    _prctl("PR_SET_NO_NEW_PRIVS", 1)
 
 
 _READ_FILE, _READ_DIR, _WRITE_FILE = 1 << 2, 1 << 3, 1 << 1
@@ -233,9 +233,4 @@ def enter_seccomp(program: bytes) -> None:
     """Apply a filter to this process for ever. Needs `drop_capabilities` first."""
     code = ctypes.create_string_buffer(program, len(program))
     header = ctypes.create_string_buffer(struct.pack("<H6xQ", len(program) // 8, ctypes.addressof(code)), 16)
-    _prctl(
-        "PR_SET_SECCOMP",
-        _PR_SET_SECCOMP,
-        ctypes.c_ulong(_SECCOMP_MODE_FILTER),
-        ctypes.c_void_p(ctypes.addressof(header)),
-    )
+    _prctl("PR_SET_SECCOMP", _SECCOMP_MODE_FILTER, ctypes.addressof(header))

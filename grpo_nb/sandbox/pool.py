@@ -6,6 +6,7 @@ user's process, safe to use from several threads.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import secrets
@@ -18,7 +19,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,14 @@ class Finished:
 class _Running:
     number: int
     deadline: float
-    generation: int
     limit: int
-    pipes: dict[str, int] = field(default_factory=dict)
-    data: dict[str, bytearray] = field(default_factory=dict)
-    is_over_limit: bool = False
+    control: socket.socket
+    pipes: dict[str, io.FileIO]
+    data: dict[str, bytes]
+
+    @property
+    def is_over_limit(self) -> bool:
+        return any(len(held) > self.limit for held in self.data.values())
 
 
 class Pool:
@@ -62,7 +66,6 @@ class Pool:
         self.workers = workers
         self._slots = threading.BoundedSemaphore(workers)
         self._lock = threading.RLock()
-        self._generation = 0
         self._control: socket.socket | None = None
         self._stop: weakref.finalize | None = None
 
@@ -81,7 +84,7 @@ class Pool:
 
     def run(self, jobs: Sequence[Mapping[str, Any]]) -> list[Finished]:
         """Run every job and return what came back, in order."""
-        results: list[Finished | None] = [None] * len(jobs)
+        results = [Finished() for _ in jobs]
         waiting = deque(range(len(jobs)))
         retried: set[int] = set()
         running: set[_Running] = set()
@@ -99,28 +102,30 @@ class Pool:
                     running.add(job)
                 for key, _ in selector.select(timeout=0.25):
                     job, name = key.data
-                    if job in running and name in job.pipes and _read(job, name, selector):
-                        _read_rest(job, selector)
+                    if job in running and name in job.pipes and _is_over(job, name, selector):
+                        # What the candidate, which has ended, left in its pipes.
+                        for rest in {"report", "output"} & {*job.pipes}:
+                            while not job.is_over_limit and (chunk := _read(job, rest)):
+                                job.data[rest] += chunk
                         self._release(job, running, selector)
                         finished = _finish(job)
                         if finished.reason in ("lost", "no_wall") and job.number not in retried:
                             retried.add(job.number)
                             if finished.reason == "lost":
-                                self._restart(job.generation)
+                                self._restart(job.control)
                             waiting.appendleft(job.number)
                         else:
                             results[job.number] = finished
                 for job in [job for job in running if time.monotonic() > job.deadline]:
                     # The supervisor should have ended it long ago: the zygote itself must be stuck.
                     self._release(job, running, selector)
-                    self._restart(job.generation)
-                    results[job.number] = Finished()
+                    self._restart(job.control)
         finally:
             # Also on KeyboardInterrupt: closing the pipes makes the supervisors end their candidates.
             for job in list(running):
                 self._release(job, running, selector)
             selector.close()
-        return [result for result in results if result is not None]
+        return results
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -131,12 +136,11 @@ class Pool:
         # The interpreter behind the virtual environment, without site-packages (-S, -s) or the script's folder (-P);
         # a fixed hash seed, so that the order of a set, and with it a reward, is the same each time.
         interpreter = getattr(sys, "_base_executable", None) or sys.executable
-        environment = {"PYTHONHASHSEED": "0"}
-        if "LD_LIBRARY_PATH" in os.environ:
-            environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]  # some interpreters do not start without
+        # LD_LIBRARY_PATH: some interpreters do not start without.
+        kept = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
         process = subprocess.Popen(
             [interpreter, "-S", "-s", "-P", "-B", "-X", "utf8", str(_SCRIPT), json.dumps(config)],
-            env=environment, cwd="/", pass_fds=[theirs.fileno()], start_new_session=True,
+            env={"PYTHONHASHSEED": "0", **kept}, cwd="/", pass_fds=[theirs.fileno()], start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         theirs.close()
@@ -150,11 +154,10 @@ class Pool:
             stop()
             raise EnvironmentProblem(f"the sandbox level {self.level!r} cannot start: {words['failed']}")
         self._control, self._stop = ours, stop
-        self._generation += 1
 
-    def _restart(self, generation: int) -> None:
+    def _restart(self, control: socket.socket) -> None:
         with self._lock:
-            if self._generation == generation:
+            if self._control is control:
                 self.close()
 
     def _submit(self, number: int, job: Mapping[str, Any], selector: selectors.BaseSelector) -> _Running:
@@ -163,88 +166,67 @@ class Pool:
             with open(ends[0], "wb", closefd=False) as payload:
                 payload.write(json.dumps(job).encode())
             for name in ("report", "output", "status"):
-                mine[name], theirs = os.pipe()
+                ours, theirs = os.pipe()
+                mine[name] = io.FileIO(ours)  # closes itself where what follows fails
                 ends.append(theirs)
-                os.set_blocking(mine[name], False)
-            generation = self._send(ends)
-        except BaseException:
-            for end in mine.values():
-                os.close(end)
-            raise
+                os.set_blocking(ours, False)
+            control = self._send(ends)
         finally:
             for end in ends:
                 os.close(end)
         deadline = time.monotonic() + job["wall_seconds"] + _GRACE_SECONDS
-        limit = int(job["output_kib"]) << 10
-        running = _Running(number, deadline, generation, limit, mine, {name: bytearray() for name in mine})
+        running = _Running(number, deadline, int(job["output_kib"]) << 10, control, mine, dict.fromkeys(mine, b""))
         for name, end in mine.items():
             selector.register(end, selectors.EVENT_READ, (running, name))
         return running
 
-    def _send(self, descriptors: list[int]) -> int:
+    def _send(self, descriptors: list[int]) -> socket.socket:
         with self._lock:
-            for is_last in (False, True):
+            for _ in range(2):
                 self.start()
-                assert self._control is not None
                 try:
                     socket.send_fds(self._control, [b"job"], descriptors)
-                    return self._generation
+                    return self._control
                 except OSError as error:
                     self.close()
-                    if is_last:
-                        raise EnvironmentProblem(
-                            f"the sandbox broke down twice in a row ({error}). Restart the kernel; if it happens again, "
-                            "run grpo_nb.sandbox.check_sandbox() and look for a row that is not ok."
-                        ) from error
-        raise AssertionError("unreachable")
+                    problem = error
+        raise EnvironmentProblem(
+            f"the sandbox broke down twice in a row ({problem}). Restart the kernel; if it happens again, "
+            "run grpo_nb.sandbox.check_sandbox() and look for a row that is not ok."
+        ) from problem
 
     def _release(self, job: _Running, running: set[_Running], selector: selectors.BaseSelector) -> None:
         for name in list(job.pipes):
-            _close_pipe(job, name, selector)
+            _close(job, name, selector)
         running.discard(job)
         self._slots.release()
 
 
-def _read(job: _Running, name: str, selector: selectors.BaseSelector) -> bool:
+def _read(job: _Running, name: str) -> bytes | None:
+    """What has arrived in one pipe: None if nothing has, b"" at its end."""
+    return job.pipes[name].read(min(job.limit + 1 - len(job.data[name]), _CHUNK))
+
+
+def _is_over(job: _Running, name: str, selector: selectors.BaseSelector) -> bool:
     """Take what has arrived in one pipe; return whether the job is over."""
-    held = job.data[name]
-    try:
-        chunk = os.read(job.pipes[name], min(job.limit + 1 - len(held), _CHUNK))
-    except BlockingIOError:
-        return False
-    held += chunk
-    if not chunk:
-        _close_pipe(job, name, selector)
-    job.is_over_limit = job.is_over_limit or len(held) > job.limit
+    chunk = _read(job, name)
+    job.data[name] += chunk or b""
+    if chunk == b"":
+        _close(job, name, selector)
     # A whole line from the supervisor is the end, and not only the end of the pipe: a worker that the user's process
     # forks at the wrong moment may hold the pipe open for long.
-    return job.is_over_limit or (name == "status" and (not chunk or held.endswith(b"\n")))
+    return job.is_over_limit or (name == "status" and (chunk == b"" or job.data[name].endswith(b"\n")))
 
 
-def _read_rest(job: _Running, selector: selectors.BaseSelector) -> None:
-    """Take what the candidate, which has ended, left in its pipes."""
-    for name in ("report", "output"):
-        size = -1
-        while name in job.pipes and not job.is_over_limit and size != len(job.data[name]):
-            size = len(job.data[name])
-            _read(job, name, selector)
-
-
-def _close_pipe(job: _Running, name: str, selector: selectors.BaseSelector) -> None:
-    end = job.pipes.pop(name)
-    selector.unregister(end)
-    os.close(end)
+def _close(job: _Running, name: str, selector: selectors.BaseSelector) -> None:
+    selector.unregister(job.pipes[name])
+    job.pipes.pop(name).close()
 
 
 def _finish(job: _Running) -> Finished:
-    words = json.loads(bytes(job.data["status"]) or b"{}")
-    finished = Finished(
-        reason=words.get("reason", "lost"), exit_code=words.get("exit", 0), seconds=words.get("seconds", 0.0),
-        report=bytes(job.data["report"]), output=bytes(job.data["output"]),
-    )  # fmt: skip
-    if job.is_over_limit:
-        finished.reason = "output"
-    return finished
+    words = json.loads(job.data["status"] or b"{}")
+    reason = "output" if job.is_over_limit else words.get("reason", "lost")
+    return Finished(reason, words.get("exit", 0), words.get("seconds", 0.0), job.data["report"], job.data["output"])
 
 
 def _stop(process: subprocess.Popen[bytes], control: socket.socket) -> None:

@@ -14,6 +14,7 @@ MAX_DEPTH = 50
 _SMALL = 10**15
 # Python's dict and set slow down to quadratic time on keys of equal hash, and a candidate can choose its integers so.
 _MAX_EQUAL_HASHES = 64
+_CONTAINERS = {kind.__name__: kind for kind in (list, tuple, set, frozenset)}
 
 
 class NotPlainData(ValueError):
@@ -46,9 +47,9 @@ def encode(value: Any, depth: int = 0) -> Any:
         return ["complex", [float.hex(value.real), float.hex(value.imag)]]
     if isinstance(value, dict):
         return ["dict", [[encode(k, depth + 1), encode(v, depth + 1)] for k, v in dict.items(value)]]
-    for kind in (list, tuple, set, frozenset):
+    for name, kind in _CONTAINERS.items():
         if isinstance(value, kind):
-            return [kind.__name__, [encode(item, depth + 1) for item in kind.__iter__(value)]]
+            return [name, [encode(item, depth + 1) for item in kind.__iter__(value)]]
     raise NotPlainData(f"a value of type {type(value).__name__}, which is not plain data")
 
 
@@ -56,33 +57,30 @@ def decode(data: Any, depth: int = 0) -> Any:
     """Return the value that `encode` described. Raises `NotPlainData` on anything that `encode` cannot have written."""
     if depth > MAX_DEPTH:
         raise NotPlainData(f"nested more than {MAX_DEPTH} deep")
-    if data is None or isinstance(data, (bool, int, str)):
-        return data
-    if not (isinstance(data, list) and len(data) == 2 and isinstance(data[0], str)):
-        raise NotPlainData("not an encoded value")
-    kind, content = data
     try:
-        if kind == "int":
-            return int(_text(content), 16)
-        if kind == "float":
-            return float.fromhex(_text(content))
-        if kind == "bytes":
-            return bytes.fromhex(_text(content))
-        if kind == "complex":
-            real, imaginary = content
-            return complex(float.fromhex(_text(real)), float.fromhex(_text(imaginary)))
-        if kind == "dict":
-            pairs = [(decode(k, depth + 1), decode(v, depth + 1)) for k, v in _items(content)]
-            refuse_equal_hashes([k for k, _ in pairs])
-            return dict(pairs)
-        if kind in ("list", "tuple", "set", "frozenset"):
-            items = [decode(item, depth + 1) for item in _items(content)]
-            if kind in ("set", "frozenset"):
-                refuse_equal_hashes(items)
-            return {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}[kind](items)
+        match data:
+            case None | bool() | int() | str():
+                return data
+            case ["int", str(digits)]:
+                return int(digits, 16)
+            case ["float", str(digits)]:
+                return float.fromhex(digits)
+            case ["bytes", str(digits)]:
+                return bytes.fromhex(digits)
+            case ["complex", [str(real), str(imaginary)]]:
+                return complex(float.fromhex(real), float.fromhex(imaginary))
+            case ["dict", list(content)]:
+                pairs = [(decode(k, depth + 1), decode(v, depth + 1)) for k, v in content]
+                refuse_equal_hashes([k for k, _ in pairs])
+                return dict(pairs)
+            case ["list" | "tuple" | "set" | "frozenset" as kind, list(content)]:
+                items = [decode(item, depth + 1) for item in content]
+                if kind in ("set", "frozenset"):
+                    refuse_equal_hashes(items)
+                return _CONTAINERS[kind](items)
     except (TypeError, ValueError, OverflowError) as error:
-        raise NotPlainData(f"not an encoded {kind:.20}") from error
-    raise NotPlainData("of no known type")
+        raise NotPlainData(f"not an encoded {data[0]}") from error
+    raise NotPlainData("not an encoded value")
 
 
 def dumps(value: Any) -> str:
@@ -109,10 +107,8 @@ def canonical(value: Any) -> Any:
         return ("float", "nan")
     if kind in (list, tuple):
         return (kind.__name__, tuple(canonical(item) for item in value))
-    if kind in (set, frozenset):
-        return (kind.__name__, frozenset(canonical(item) for item in value))
-    if kind is dict:
-        return ("dict", frozenset((canonical(k), canonical(v)) for k, v in value.items()))
+    if kind in (set, frozenset, dict):
+        return (kind.__name__, frozenset(map(canonical, value.items() if kind is dict else value)))
     return (kind.__name__, value)
 
 
@@ -124,9 +120,7 @@ def is_same_value(given: Any, expected: Any, *, exact_types: bool = True) -> boo
     >>> is_same_value([1, 2], [1, True]), is_same_value(1, True, exact_types=False)
     (False, True)
     """
-    if exact_types:
-        return bool(canonical(given) == canonical(expected))
-    return bool(given == expected)
+    return bool(canonical(given) == canonical(expected) if exact_types else given == expected)
 
 
 def refuse_equal_hashes(keys: list[Any]) -> None:
@@ -134,18 +128,6 @@ def refuse_equal_hashes(keys: list[Any]) -> None:
     # Equal hashes fold into one element here, so this check itself is linear whatever the keys.
     if len(keys) - len(set(map(hash, keys))) > _MAX_EQUAL_HASHES:
         raise ValueError("too many keys of equal hash")
-
-
-def _text(content: Any) -> str:
-    if not isinstance(content, str):
-        raise TypeError("not text")
-    return content
-
-
-def _items(content: Any) -> list[Any]:
-    if not isinstance(content, list):
-        raise TypeError("not a list")
-    return content
 
 
 def _short_integer(digits: str) -> int:

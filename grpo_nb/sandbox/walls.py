@@ -39,31 +39,22 @@ def enter_namespaces(stdlib: str, user_id: int) -> None:
         | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS | linux.CLONE_NEWCGROUP
     )  # fmt: skip
     own_proc = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    if os.geteuid() == 0:
+    is_root = os.geteuid() == 0
+    if is_root:
         # Root first builds the new root, since the interpreter may be in a folder that only root can enter.
         linux.unshare(linux.CLONE_NEWNS)
         _build_root(stdlib)
         drop_user(user_id)
         linux.set_dumpable(True)  # else /proc/self belongs to root after the change of user
-        user, group = os.getuid(), os.getgid()
-        linux.unshare(everything)
-        _map_ids(own_proc, user, group)
-    else:
-        user, group = os.getuid(), os.getgid()
-        linux.unshare(everything)
-        _map_ids(own_proc, user, group)
-        _build_root(stdlib)
+    user, group = os.getuid(), os.getgid()
+    linux.unshare(everything)
+    ids = {"setgroups": "deny", "uid_map": f"{_INSIDE_ID} {user} 1", "gid_map": f"{_INSIDE_ID} {group} 1"}
+    for name, content in ids.items():
+        with open(name, "w", opener=lambda path, flags: os.open(path, os.O_WRONLY, dir_fd=own_proc)) as file:
+            file.write(content)
     os.close(own_proc)
-
-
-def _map_ids(own_proc: int, user: int, group: int) -> None:
-    contents = {"setgroups": "deny", "uid_map": f"{_INSIDE_ID} {user} 1", "gid_map": f"{_INSIDE_ID} {group} 1"}
-    for name, content in contents.items():
-        file = os.open(name, os.O_WRONLY, dir_fd=own_proc)
-        try:
-            os.write(file, content.encode())
-        finally:
-            os.close(file)
+    if not is_root:
+        _build_root(stdlib)
 
 
 def _build_root(stdlib: str) -> None:

@@ -199,11 +199,12 @@ def _fill(staged: Path, run: Run, info: Mapping[str, Any], task: Task | None, ro
 
 def _shared_settings(settings: Settings) -> Settings:
     """The settings without what is of this machine only: paths and tokens."""
-    extra = {name: value for name, value in settings.extra.items() if name not in _PRIVATE_EXTRA}
+    record = settings.to_dict()
+    extra = {name: value for name, value in record["extra"].items() if name not in _PRIVATE_EXTRA}
     is_local = settings.model != EMBEDDED_MODEL and published_name(settings.model) is None
     model = Path(settings.model).name if is_local else settings.model
     # Without a check of names: the settings of an old run are packed as they were.
-    return Settings.from_dict({**settings.to_dict(), "extra": extra, "model": model, "run_root": "runs"})
+    return Settings.from_dict({**record, "extra": extra, "model": model, "run_root": "runs"})
 
 
 def _write_rows(staged: Path, parts: Mapping[str, list[dict[str, Any]]], rows: bool | None) -> list[str]:

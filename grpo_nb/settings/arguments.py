@@ -18,13 +18,11 @@ from typing import Any
 
 # Fields that Unsloth adds to GRPOConfig on a GPU (unsloth 2026.10.9, unsloth/models/rl.py, the class template). Its CPU
 # backend leaves TRL's class as it is, so there they do not exist.
-UNSLOTH_ARGUMENTS = frozenset(
-    {
-        "vllm_sampling_params", "unsloth_num_chunks", "unsloth_logit_chunk_multiplier", "unsloth_grpo_mini_batch",
-        "max_seq_length", "context_parallel_size", "context_parallel_backend",
-    }
+UNSLOTH_ARGUMENTS = (
+    "vllm_sampling_params", "unsloth_num_chunks", "unsloth_logit_chunk_multiplier", "unsloth_grpo_mini_batch",
+    "max_seq_length", "context_parallel_size", "context_parallel_backend",
 )  # fmt: skip
-_UNSLOTH_CHOICES: Mapping[str, frozenset[str]] = {"optim": frozenset({"adamw_flash"})}
+_UNSLOTH_CHOICES = {"optim": ("adamw_flash",)}
 
 # Arguments that the kit sets from something else: what to change instead.
 _OWNED = {
@@ -37,7 +35,7 @@ _OWNED = {
 }
 
 # Names of guides and older releases. Used only for names that the installed class does not take.
-_REPLACED = {
+REPLACED = {
     "warmup_ratio": "gone since transformers 5: set warmup_steps, a share of max_steps in whole steps",
     "max_length": "set max_prompt_length and max_completion_length",
     "max_new_tokens": "the setting is max_completion_length",
@@ -75,11 +73,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; known: {', '.join(known)}" if len(known) <= 60 else f"; none of the {len(known)} known names is near"
 
 
-def replacement_of(name: str) -> str | None:
-    """What to write instead of a name of an older release or a guide, or None if nothing is known about it."""
-    return _REPLACED.get(name)
-
-
 def check_extra(extra: Mapping[str, Any], fields: Collection[str], known: Collection[str], *, has_gpu: bool) -> None:
     """Refuse names in `extra` that would be dropped, do nothing, or contradict a setting.
 
@@ -105,8 +98,8 @@ def check_extra(extra: Mapping[str, Any], fields: Collection[str], known: Collec
             raise ValueError(
                 f"extra holds {name!r}, which only Unsloth's trainer on a GPU takes, and there is none here: leave it out."
             )
-        if name in _REPLACED:
-            raise ValueError(f"extra holds {name!r}, which the installed GRPOConfig lacks: {_REPLACED[name]}.")
+        if name in REPLACED:
+            raise ValueError(f"extra holds {name!r}, which the installed GRPOConfig lacks: {REPLACED[name]}.")
         near = did_you_mean(name, {*known, *fields, *UNSLOTH_ARGUMENTS})
         raise ValueError(f"extra holds {name!r}, which the installed GRPOConfig lacks{near}")
 
@@ -128,17 +121,12 @@ def check_choice(name: str, value: Any, known: Iterable[Any]) -> None:
 def installed_arguments() -> frozenset[str] | None:
     """The names that the installed `GRPOConfig` takes, without importing it; None where trl or transformers is missing."""
     classes = (
-        ("trl", "trainer/grpo_config.py", "GRPOConfig"),
-        ("trl", "trainer/base_config.py", "_BaseConfig"),
-        ("transformers", "training_args.py", "TrainingArguments"),
+        _class_body("trl", "trainer/grpo_config.py", "GRPOConfig"),
+        _class_body("trl", "trainer/base_config.py", "_BaseConfig"),
+        _class_body("transformers", "training_args.py", "TrainingArguments"),
     )
-    names: set[str] = set()
-    for package, file, class_name in classes:
-        tree = _source(package, file)
-        if tree is None:
-            return None
-        names |= _dataclass_fields(tree, class_name)
-    return frozenset(names)
+    fields = (node.target.id for body in classes for node in body if isinstance(node, ast.AnnAssign))
+    return frozenset(fields) if all(classes) else None
 
 
 @functools.cache
@@ -150,7 +138,7 @@ def installed_choices() -> Mapping[str, frozenset[str]]:
         "optim": _enum_values("training_args.py", "OptimizerNames"),
         "lr_scheduler_type": _enum_values("trainer_utils.py", "SchedulerType"),
     }
-    return {name: values | _UNSLOTH_CHOICES.get(name, frozenset()) for name, values in found.items() if values}
+    return {name: values.union(_UNSLOTH_CHOICES.get(name, ())) for name, values in found.items() if values}
 
 
 def loss_types() -> tuple[str, ...]:
@@ -174,43 +162,28 @@ def importance_sampling_levels() -> tuple[str, ...]:
 
 
 def _choices_of_trl(name: str) -> tuple[str, ...]:
-    choices = installed_choices().get(name)
-    if choices is None:
+    if name not in installed_choices():
         raise ModuleNotFoundError("trl is not installed: run `pip install -r requirements.txt`.")
-    return tuple(sorted(choices))
+    return tuple(sorted(installed_choices()[name]))
 
 
-def _source(package: str, file: str) -> ast.Module | None:
+def _source(package: str, file: str) -> list[ast.stmt]:
+    """The statements of a file of an installed package; none where it is missing."""
     # Of a top-level package only: the specification of a submodule would import its parents.
     spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    path = Path(spec.submodule_search_locations[0]) / file
-    return ast.parse(path.read_text(encoding="utf-8")) if path.is_file() else None
+    path = Path(spec.origin).parent / file if spec is not None and spec.origin else None
+    return ast.parse(path.read_text(encoding="utf-8")).body if path is not None and path.is_file() else []
 
 
-def _class(tree: ast.Module, name: str) -> ast.ClassDef:
-    return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
-
-
-def _dataclass_fields(tree: ast.Module, class_name: str) -> set[str]:
-    """Annotated names of the class body that its `__init__` takes."""
-    names = set()
-    for node in _class(tree, class_name).body:
-        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
-            continue
-        call = node.value
-        keywords = call.keywords if isinstance(call, ast.Call) else []
-        is_hidden = any(k.arg == "init" and isinstance(k.value, ast.Constant) and not k.value.value for k in keywords)
-        if not is_hidden and "ClassVar" not in ast.unparse(node.annotation):
-            names.add(node.target.id)
-    return names
+def _class_body(package: str, file: str, name: str) -> list[ast.stmt]:
+    statements = _source(package, file)
+    classes = (node.body for node in statements if isinstance(node, ast.ClassDef) and node.name == name)
+    return next(classes) if statements else []
 
 
 def _enum_values(file: str, class_name: str) -> frozenset[str]:
-    tree = _source("transformers", file)
-    values = [node.value for node in _class(tree, class_name).body if isinstance(node, ast.Assign)] if tree else []
-    return _strings(values)
+    body = _class_body("transformers", file, class_name)
+    return _strings(node.value for node in body if isinstance(node, ast.Assign))
 
 
 def _strings(nodes: Iterable[ast.expr]) -> frozenset[str]:
@@ -223,14 +196,12 @@ def _compared_in_trainer(attribute: str) -> frozenset[str]:
     Raises:
         RuntimeError: It compares that with nothing any more.
     """
-    tree = _source("trl", "trainer/grpo_trainer.py")
-    if tree is None:
-        return frozenset()
+    statements = _source("trl", "trainer/grpo_trainer.py")
     compared = [
-        node for node in ast.walk(tree)
+        node for statement in statements for node in ast.walk(statement)
         if isinstance(node, ast.Compare) and ast.unparse(node.left) == f"self.{attribute}"
     ]  # fmt: skip
     found = _strings(part for node in compared for with_ in node.comparators for part in ast.walk(with_))
-    if not found:
+    if statements and not found:
         raise RuntimeError(f"trl's GRPO trainer no longer compares self.{attribute} with names; look into its source.")
     return found

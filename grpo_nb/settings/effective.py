@@ -57,10 +57,9 @@ class EffectiveSettings(Shown):
         self._same = same
 
     def __getitem__(self, name: str) -> Effect:
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise KeyError(f"{name!r} has no row: it runs as asked")
+        if name not in self:
+            raise KeyError(f"{name!r} has no row: it runs as asked")
+        return next(row for row in self.rows if row.name == name)
 
     def __contains__(self, name: str) -> bool:
         return any(row.name == name for row in self.rows)

@@ -44,7 +44,7 @@ def is_standby() -> bool:
 
 
 def memory_parts(
-    settings: Settings, shape: ModelShape, gpu: Gpu | None, *, size: int, prompt: int, has_vllm: bool = True
+    settings: Settings, shape: ModelShape, gpu: Gpu | None, size: int, prompt: int, has_vllm: bool = True
 ) -> Iterator[Part]:
     """Estimate each part, every completion at its longest.
 

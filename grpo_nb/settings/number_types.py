@@ -91,5 +91,5 @@ def _fits(settings: Settings, size: int) -> bool:
     shape = shape_of(settings.model)
     if shape is None:
         return True
-    parts = memory_parts(settings, shape, None, size=size, prompt=settings.max_prompt_length)
+    parts = memory_parts(settings, shape, None, size, settings.max_prompt_length)
     return peak_gb(parts) <= usable_memory_gib() * 2**30 / 1e9

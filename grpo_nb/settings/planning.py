@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from grpo_nb.core import Cell, Listing, Shown, Table, bold, code, escaped, prompt_lengths
 from grpo_nb.machine import EnvironmentProblem, Gpu, usable_memory_gib
 from grpo_nb.settings.arguments import did_you_mean
 from grpo_nb.settings.memory import Part, fitting_changes, memory_parts, peak_gb, vllm_cache_gb
-from grpo_nb.settings.number_types import number_type, number_type_of
+from grpo_nb.settings.number_types import NumberType, number_type, number_type_of
 from grpo_nb.settings.presets import PRESETS, find_machine, preset
 from grpo_nb.settings.settings import Settings
 from grpo_nb.settings.shapes import PUBLISHED, ModelShape, shape_of
@@ -53,30 +54,22 @@ _COLUMNS = {
 }
 
 
-class HasPrompts(Protocol):
-    """What a plan looks at of a `Task`: the column `prompt` of its training part."""
-
-    @property
-    def train(self) -> Any: ...
-
-
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Plan(Shown):
     """What a run will need. Shows itself; `require_fit` raises where it cannot fit."""
 
     settings: Settings
-    machine: str
+    gpu: Gpu | None
+    """That trains, or None for a CPU."""
     available_gb: float
+    has_vllm: bool
     prompt_tokens: int
+    """Of the longest prompt."""
     prompt_source: str
-    parts: tuple[Part, ...] = ()
-    """Memory by part in GB; empty where the sizes of the model are not known."""
-    obstacle: str | None = None
-    """Why it cannot fit, or None."""
-    nearest: tuple[Mapping[str, Any], ...] = ()
-    """Changes to the settings that fit, the least first."""
-    disk_gb: Mapping[str, float] | None = None
-    """By what will lie there; None if unknown."""
+    shape: ModelShape | None
+    """None where the sizes of the model are not known."""
+    loaded: NumberType | None = None
+    """What a model that is loaded already computes in."""
     seconds_per_step: float | None = None
     """Median of the steps measured so far; None before."""
     seconds_left: float | None = None
@@ -85,20 +78,89 @@ class Plan(Shown):
     steps_measured: int = 0
 
     @property
+    def machine(self) -> str:
+        """The card or computer, with its memory."""
+        name, memory = (self.gpu.name, "") if self.gpu else ("this computer", " memory")
+        return f"{name} ({self.available_gb:.1f} GB{memory})"
+
+    @functools.cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """Memory by part in GB; empty where the sizes of the model are not known."""
+        if self.shape is None:
+            return ()
+        size = (self.loaded or number_type(self.settings, self.gpu)).size
+        return tuple(memory_parts(self.settings, self.shape, self.gpu, size, self.prompt_tokens, self.has_vllm))
+
+    @property
     def memory_gb(self) -> float | None:
         """The peak, every completion at its longest; None if unknown."""
         return peak_gb(self.parts) if self.parts else None
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why it cannot fit, or None."""
+        if self.shape is None:
+            return None
+        if self.memory_gb > self.available_gb:
+            return f"This run needs about {self.memory_gb:.1f} GB at its peak, but {self.machine} is all there is."
+        if self.gpu is not None and self.settings.fast_inference and self.has_vllm:
+            left, one = vllm_cache_gb(self.settings, self.shape, self.gpu, self.prompt_tokens)
+            if left < one:
+                return (
+                    f"vLLM's share of {self.machine} leaves {max(left, 0):.2f} GB for keys and values, and one sequence "
+                    f"needs {one:.2f} GB."
+                )
+        return None
 
     @property
     def fits(self) -> bool | None:
         """Whether the memory suffices; None if unknown."""
         return self.obstacle is None if self.parts else None
 
+    @functools.cached_property
+    def nearest(self) -> list[Mapping[str, Any]]:
+        """Changes to the settings that fit, the least first; none where it fits."""
+        if self.obstacle is None:
+            return []
+        return fitting_changes(self.settings, lambda one: self.at(one).fits, is_gpu=self.gpu is not None)
+
+    @property
+    def disk_gb(self) -> Mapping[str, float] | None:
+        """By what will lie there; None if unknown."""
+        if self.shape is None:
+            return None
+        lora = self.shape.lora_parameters(self.settings.lora_rank, self.settings.lora_target_modules) * 4 / 1e9
+        return dict(zip(_DISK, (lora, 3 * lora, self.shape.parameters * 2 / 1e9), strict=True))
+
     @property
     def tokens_per_step(self) -> tuple[int, int]:
         """Tokens of prompts and of completions of an optimizer step, both at their longest."""
         settings = self.settings
         return settings.batch_size * self.prompt_tokens, settings.batch_size * settings.max_completion_length
+
+    def at(self, settings: Settings) -> Plan:
+        """The plan of other settings for the same machine and prompts."""
+        if settings.model == self.settings.model:
+            return dataclasses.replace(self, settings=settings)
+        return dataclasses.replace(self, settings=settings, shape=shape_of(settings.model), loaded=None)
+
+    @functools.cached_property
+    def longest_completion(self) -> tuple[int, str]:
+        """Tokens of the longest completion that fits beside the prompt, 0 if none does, and what is in the way of more.
+
+        That is `memory`, or `positions`: the model was trained for no more.
+        """
+        if not self.parts:
+            return 0, "memory"
+        positions = PUBLISHED.get(self.settings.model, {}).get("max_position_embeddings")
+        most = ((positions or 131_072) - self.settings.max_prompt_length) // _STEP
+
+        def is_too_long(steps: int) -> bool:
+            return not self.at(self.settings.replace(max_completion_length=steps * _STEP)).fits
+
+        # Memory only grows with the length.
+        steps = bisect.bisect_left(range(1, most + 1), True, key=is_too_long)
+        return steps * _STEP, "positions" if positions and steps == most else "memory"
 
     def require_fit(self) -> None:
         """Raise where the run cannot fit.
@@ -183,7 +245,7 @@ def _bar(share: float) -> Cell:
 
 def plan(
     settings: Settings,
-    task: HasPrompts | None = None,
+    task: Any = None,
     *,
     model: Any = None,
     tokenizer: Any = None,
@@ -194,7 +256,7 @@ def plan(
 
     Args:
         settings: Of the run.
-        task: Its training prompts.
+        task: A `Task`, for its training prompts.
         model: The loaded model, whose weights are then counted; without it, its configuration is read.
         tokenizer: With `task`, to measure the longest prompt instead of taking `max_prompt_length`.
         machine: `cpu`, `t4`, `l4`, `a100`, `h100` or a `Gpu`; by default what is here.
@@ -212,71 +274,17 @@ def plan(
         machine = Gpu(f"a GPU of {gpu_memory_gb:g} GB", gpu_memory_gb * 1e9 / 2**30, (8, 0))
     lengths = [] if tokenizer is None or task is None else prompt_lengths(task.train["prompt"], tokenizer)
     kept = [length for length in lengths if length <= settings.max_prompt_length]
-    place = _Place.of(settings, machine, model, max(kept, default=settings.max_prompt_length))
-    source = f"the longest of {len(kept)} prompts measured" if kept else "prompts taken at max_prompt_length"
-    made = Plan(settings, place.name, place.available_gb, place.prompt, source)
-    if place.shape is None:
-        return made
-    problem = place.obstacle(settings)
-    nearest = [] if problem is None else fitting_changes(settings, place.fits, is_gpu=place.gpu is not None)
-    lora = place.shape.lora_parameters(settings.lora_rank, settings.lora_target_modules) * 4 / 1e9
-    return dataclasses.replace(
-        made,
-        parts=tuple(place.parts(settings)),
-        obstacle=problem,
-        nearest=tuple(nearest),
-        disk_gb=dict(zip(_DISK, (lora, 3 * lora, place.shape.parameters * 2 / 1e9), strict=True)),
+    gpu, is_here = find_machine(machine)
+    return Plan(
+        settings=settings,
+        gpu=gpu,
+        available_gb=(gpu.memory_gib if gpu else usable_memory_gib()) * 2**30 / 1e9,
+        has_vllm=not is_here or vllm_obstacle(settings, gpu, settings.model, try_import=False) is None,
+        prompt_tokens=max(kept, default=settings.max_prompt_length),
+        prompt_source=f"the longest of {len(kept)} prompts measured" if kept else "prompts taken at max_prompt_length",
+        shape=shape_of(settings.model, model),
+        loaded=None if model is None else number_type_of(model, settings, gpu),
     )
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A card or computer, a loaded model and prompts, against which settings are held."""
-
-    gpu: Gpu | None
-    name: str
-    available_gb: float
-    has_vllm: bool
-    prompt: int
-    """Tokens of the longest."""
-    model_name: str
-    model: Any
-    shape: ModelShape | None
-
-    @classmethod
-    def of(cls, settings: Settings, machine: str | Gpu | None, model: Any, prompt: int) -> _Place:
-        gpu, is_here = find_machine(machine)
-        available = (gpu.memory_gib if gpu else usable_memory_gib()) * 2**30 / 1e9
-        name = f"{gpu.name} ({available:.1f} GB)" if gpu else f"this computer ({available:.1f} GB memory)"
-        has_vllm = not is_here or vllm_obstacle(settings, gpu, settings.model, try_import=False) is None
-        shape = shape_of(settings.model, model)
-        return cls(gpu, name, available, has_vllm, prompt, settings.model, model, shape)
-
-    def _shape(self, settings: Settings) -> ModelShape:
-        return self.shape if settings.model == self.model_name else shape_of(settings.model)
-
-    def parts(self, settings: Settings) -> Iterator[Part]:
-        is_loaded = self.model is not None and settings.model == self.model_name
-        chosen = number_type_of(self.model, settings, self.gpu) if is_loaded else number_type(settings, self.gpu)
-        return memory_parts(
-            settings, self._shape(settings), self.gpu, size=chosen.size, prompt=self.prompt, has_vllm=self.has_vllm
-        )
-
-    def obstacle(self, settings: Settings) -> str | None:
-        peak = peak_gb(self.parts(settings))
-        if peak > self.available_gb:
-            return f"This run needs about {peak:.1f} GB at its peak, but {self.name} is all there is."
-        if self.gpu is not None and settings.fast_inference and self.has_vllm:
-            left, one = vllm_cache_gb(settings, self._shape(settings), self.gpu, self.prompt)
-            if left < one:
-                return (
-                    f"vLLM's share of {self.name} leaves {max(left, 0):.2f} GB for keys and values, and one sequence "
-                    f"needs {one:.2f} GB."
-                )
-        return None
-
-    def fits(self, settings: Settings) -> bool:
-        return self.obstacle(settings) is None
 
 
 def _duration(seconds: float) -> str:
@@ -287,45 +295,27 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
-@dataclass(frozen=True)
-class ModelFit:
-    """One model on one kind of machine."""
-
-    model: str
-    settings: Settings
-    plan: Plan
-    longest_completion: int
-    """Tokens of the longest completion that fits beside the prompt, with these settings otherwise; 0 if none does."""
-    limited_by: str
-    """`memory`, or `positions`: the model was trained for no more."""
-
-    @property
-    def context(self) -> int:
-        """Tokens of prompt and completion together that can be reached."""
-        return self.settings.max_prompt_length + self.longest_completion if self.longest_completion else 0
-
-
 @dataclass(frozen=True, repr=False)
 class ModelTable(Shown):
-    """Models for a machine, one a row. Shows itself; `rows` has the plans."""
+    """Models for a machine, one a row. Shows itself; `rows` are their plans."""
 
     machine: str
-    rows: tuple[ModelFit, ...]
+    rows: tuple[Plan, ...]
 
     def _parts(self) -> Iterable[str | Cell | Table]:
         yield Cell(f"Models for {self.machine}", f"Models for <b>{escaped(self.machine)}</b>")
         cells = []
         for row in self.rows:
-            settings, found = row.settings, row.plan
-            sums = (sum(part.gb for part in found.parts if part.name in names) for names in _COLUMNS.values())
+            settings, (longest, limit) = row.settings, row.longest_completion
+            sums = (sum(part.gb for part in row.parts if part.name in names) for names in _COLUMNS.values())
             cells.append(
                 (
-                    row.model,
+                    settings.model,
                     "4" if settings.load_in_4bit else "16",
                     *(f"{gb:.2f}" for gb in sums),
-                    f"{found.memory_gb:.1f} of {found.available_gb:.1f}" if found.parts else _UNKNOWN,
+                    f"{row.memory_gb:.1f} of {row.available_gb:.1f}" if row.parts else _UNKNOWN,
                     f"{settings.per_device_train_batch_size} x {settings.gradient_accumulation_steps}",
-                    f"{row.context:,} ({row.limited_by})" if row.context else "does not fit",
+                    f"{settings.max_prompt_length + longest:,} ({limit})" if longest else "does not fit",
                 )
             )
         yield Table(cells, head=("model", "bits", *_COLUMNS, "peak of", "batch", "context"))
@@ -346,28 +336,11 @@ def models_for(machine: str, models: Sequence[str] | None = None, **changes: obj
     Raises:
         ValueError: An unknown machine.
 
-    >>> models_for("t4").rows[0].plan.fits
+    >>> models_for("t4").rows[0].fits
     True
     """
     if machine not in PRESETS:
         raise ValueError(f"unknown machine {machine!r}{did_you_mean(machine, PRESETS)}")
     names = SUGGESTED[machine] if models is None else models
-    return ModelTable(machine, tuple(_fit(preset(machine, **{**changes, "model": name}), machine) for name in names))
-
-
-def _fit(settings: Settings, machine: str) -> ModelFit:
-    found = plan(settings, machine=machine)
-    if not found.parts:
-        return ModelFit(settings.model, settings, found, 0, "memory")
-    place = _Place.of(settings, machine, None, settings.max_prompt_length)
-    positions = PUBLISHED.get(settings.model, {}).get("max_position_embeddings")
-    most = ((positions or 131_072) - settings.max_prompt_length) // _STEP
-
-    def is_too_long(steps: int) -> bool:
-        return not place.fits(settings.replace(max_completion_length=steps * _STEP))
-
-    # Memory only grows with the length.
-    steps = bisect.bisect_left(range(1, most + 1), True, key=is_too_long)
-    return ModelFit(
-        settings.model, settings, found, steps * _STEP, "positions" if positions and steps == most else "memory"
-    )
+    plans = (plan(preset(machine, **{**changes, "model": name}), machine=machine) for name in names)
+    return ModelTable(machine, tuple(plans))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,30 +39,28 @@ _LARGE_GPU = {
     "per_device_train_batch_size": 16,
     "learning_rate": 1e-5,
 }
-PRESETS: Mapping[str, Mapping[str, Any]] = types.MappingProxyType(
-    {
-        "cpu": {},
-        "t4": {
-            **_GPU,
-            "gpu_memory_utilization": 0.76,
-            "max_completion_length": 256,
-            "lora_rank": 16,
-            "lora_alpha": 32,
-            "per_device_train_batch_size": 4,
-            "gradient_accumulation_steps": 4,
-        },
-        "l4": {**_GPU, "model": "unsloth/Qwen2.5-3B-Instruct", "gpu_memory_utilization": 0.784},
-        "a100": _LARGE_GPU,
-        "h100": {
-            **_LARGE_GPU,
-            "load_in_4bit": False,
-            "gpu_memory_utilization": 0.879,
-            "per_device_train_batch_size": 32,
-            "gradient_accumulation_steps": 1,
-            "optim": "adamw_torch_fused",
-        },
-    }
-)
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "cpu": {},
+    "t4": {
+        **_GPU,
+        "gpu_memory_utilization": 0.76,
+        "max_completion_length": 256,
+        "lora_rank": 16,
+        "lora_alpha": 32,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 4,
+    },
+    "l4": {**_GPU, "model": "unsloth/Qwen2.5-3B-Instruct", "gpu_memory_utilization": 0.784},
+    "a100": _LARGE_GPU,
+    "h100": {
+        **_LARGE_GPU,
+        "load_in_4bit": False,
+        "gpu_memory_utilization": 0.879,
+        "per_device_train_batch_size": 32,
+        "gradient_accumulation_steps": 1,
+        "optim": "adamw_torch_fused",
+    },
+}
 
 # With the memory that CUDA can use: less than is printed on the box, and a little more or less by driver (an A100 of 40 GB:
 # 39.39 to 39.59 GiB in reports of out-of-memory errors).

@@ -17,14 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core import Shown, Table
-from grpo_nb.settings.arguments import (
-    check_choice,
-    check_extra,
-    did_you_mean,
-    installed_arguments,
-    installed_choices,
-    replacement_of,
-)
+from grpo_nb.settings import arguments
 from grpo_nb.settings.batches import check_batch, generation_batch_size
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
@@ -148,9 +141,9 @@ class Settings(Shown):
         self._freeze_and_check()
         check_loss(self)
         if self.extra:  # else there is nothing to look up in the installed packages, which takes a moment
-            known = installed_arguments()
+            known = arguments.installed_arguments()
             # As for a GPU: settings for one are also made and planned elsewhere. Training asks again, for its own machine.
-            check_extra(self.extra, _defaults(), self.extra if known is None else known, has_gpu=True)
+            arguments.check_extra(self.extra, _DEFAULTS, self.extra if known is None else known, has_gpu=True)
 
     def _freeze_and_check(self) -> None:
         """Check all that needs no look into the installed packages."""
@@ -192,10 +185,10 @@ class Settings(Shown):
 
         An object in `extra` that JSON has no form for is left as it is: the record of a run then has its text.
         """
-        return self._encoded(lambda value, where: value)
+        return self._encoded(allow_objects=True)
 
-    def _encoded(self, otherwise: Callable[[Any, str], Any]) -> dict[str, Any]:
-        values = {f.name: _encode(getattr(self, f.name), f.name, otherwise) for f in dataclasses.fields(self)}
+    def _encoded(self, *, allow_objects: bool) -> dict[str, Any]:
+        values = {name: _encode(value, name, allow_objects) for name, value in vars(self).items()}
         return {**values, "lora_target_modules": list(self.lora_target_modules)}
 
     @classmethod
@@ -207,7 +200,7 @@ class Settings(Shown):
         """
         _refuse_unknown(values)
         settings = object.__new__(cls)
-        vars(settings).update(_defaults() | {name: _decode(value) for name, value in values.items()})
+        vars(settings).update(_DEFAULTS | json.loads(json.dumps(values, default=str), object_hook=_decoded))
         settings._freeze_and_check()
         return settings
 
@@ -224,7 +217,7 @@ class Settings(Shown):
         """
         from grpo_nb import __version__
 
-        values = {"grpo_nb": __version__, "settings": self._encoded(_refuse_object)}
+        values = {"grpo_nb": __version__, "settings": self._encoded(allow_objects=False)}
         path = Path(path)
         path.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n")
         return path
@@ -238,13 +231,13 @@ class Settings(Shown):
         """
         text = Path(path).read_text()
         try:
-            found = json.loads(text)
+            found = json.loads(text, object_hook=_decoded)
         except json.JSONDecodeError as error:
             raise ValueError(f"{str(path)!r} is not JSON ({error}): write it with settings.save(path).") from error
         if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
             raise ValueError(f"{str(path)!r} holds no settings of this kit: write it with settings.save(path).")
         try:
-            return cls(**{name: _decode(value) for name, value in found["settings"].items()})
+            return cls(**found["settings"])
         except ValueError as error:
             version = found.get("grpo_nb", "of unknown version")
             error.add_note(f"Read from {str(path)!r}, which grpo_nb {version} wrote.")
@@ -280,29 +273,24 @@ Settings.__init__ = _known_names_only(Settings.__init__)
 Settings.__setattr__ = Settings.__delattr__ = _refuse_change
 
 
-@functools.cache
-def _defaults() -> dict[str, Any]:
-    return {f.name: f.default for f in dataclasses.fields(Settings)} | {"extra": FrozenDict()}
+_DEFAULTS = {f.name: f.default for f in dataclasses.fields(Settings)} | {"extra": FrozenDict()}
 
 
 def _refuse_unknown(names: Iterable[str]) -> None:
-    for name in names:
-        problem = _unknown(name)
-        if problem is not None:
-            raise ValueError(problem)
+    for problem in filter(None, map(_unknown, names)):
+        raise ValueError(problem)
 
 
 def _unknown(name: str) -> str | None:
     """Why a name is no setting, with what to write instead, or None if it is one."""
-    if name in _defaults():
+    if name in _DEFAULTS:
         return None
-    instead = replacement_of(name)
-    if instead is not None:
-        return f"unknown setting {name!r}: {instead}."
-    if name in (installed_arguments() or ()):
+    if name in arguments.REPLACED:
+        return f"unknown setting {name!r}: {arguments.REPLACED[name]}."
+    if name in (arguments.installed_arguments() or ()):
         return f"{name!r} is an argument of TRL without a field here: write extra={{{name!r}: ...}}."
     return (
-        f"unknown setting {name!r}{did_you_mean(name, _defaults())} "
+        f"unknown setting {name!r}{arguments.did_you_mean(name, _DEFAULTS)} "
         f"(arguments of TRL that have no field here go into extra={{{name!r}: ...}})"
     )
 
@@ -316,7 +304,7 @@ def _check_field(f: dataclasses.Field, value: Any) -> None:
         wanted = " and ".join(f"{_BOUNDS[name][0]} {bound}" for name, bound in bounds.items())
         raise ValueError(f"{f.name} = {value!r} must be {wanted}{f.metadata['why']}.")
     if "choices" in f.metadata:
-        check_choice(f.name, value, f.metadata["choices"])
+        arguments.check_choice(f.name, value, f.metadata["choices"])
 
 
 def check_loss(settings: Settings) -> None:
@@ -329,46 +317,42 @@ def check_loss(settings: Settings) -> None:
 
     >>> check_loss(Settings(loss_type="dr_grpo"))
     """
-    standard = _defaults() | {"importance_sampling_level": "token"}
+    standard = _DEFAULTS | {"importance_sampling_level": "token"}
     for name in ("loss_type", "importance_sampling_level", "optim", "lr_scheduler_type"):
         value = settings.extra.get(name, vars(settings).get(name, standard[name]))
         if value != standard[name]:  # the defaults need no look into the installed packages
-            choices = installed_choices().get(name)
-            check_choice(name, value, [value] if choices is None else choices)
+            arguments.check_choice(name, value, arguments.installed_choices().get(name, [value]))
 
 
-def _encode(value: Any, where: str, otherwise: Callable[[Any, str], Any]) -> Any:
+def _encode(value: Any, where: str, allow_objects: bool) -> Any:
     """JSON values for `value`: tuples, keys that are no strings and infinities become objects with one marked key."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"__float__": repr(value)}
     if value is None or type(value) in (bool, int, float, str):
         return value
     if type(value) in (tuple, list):
-        items = [_encode(item, where, otherwise) for item in value]
+        items = [_encode(item, where, allow_objects) for item in value]
         return items if type(value) is list else {"__tuple__": items}
     if isinstance(value, Mapping):
-        pairs = [[_encode(k, where, otherwise), _encode(v, f"{where}[{k!r}]", otherwise)] for k, v in value.items()]
+        pairs = [
+            [_encode(k, where, allow_objects), _encode(v, f"{where}[{k!r}]", allow_objects)] for k, v in value.items()
+        ]
         is_plain = all(type(key) is str and not key.startswith("__") for key in value)
         return dict(pairs) if is_plain else {"__mapping__": pairs}
-    return otherwise(value, where)
-
-
-def _decode(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_decode(item) for item in value]
-    if not isinstance(value, dict):
+    if allow_objects:
         return value
+    raise ValueError(
+        f"{where} holds a {type(value).__name__}, which a file of settings has no form for. Write the values it is made of."
+    )
+
+
+def _decoded(value: dict[str, Any]) -> Any:
+    """What a JSON object stands for, in which everything is decoded already."""
     match value:
         case {"__float__": text, **rest} if not rest:
             return float(text)
         case {"__tuple__": items, **rest} if not rest:
-            return tuple(map(_decode, items))
+            return tuple(items)
         case {"__mapping__": pairs, **rest} if not rest:
-            return {_decode(key): _decode(item) for key, item in pairs}
-    return {key: _decode(item) for key, item in value.items()}
-
-
-def _refuse_object(value: Any, where: str) -> Any:
-    raise ValueError(
-        f"{where} holds a {type(value).__name__}, which a file of settings has no form for. Write the values it is made of."
-    )
+            return dict(pairs)
+    return value

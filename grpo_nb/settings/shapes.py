@@ -68,13 +68,9 @@ class ModelShape:
 
     def lora_parameters(self, rank: int, targets: tuple[str, ...]) -> int:
         """`rank x (in + out)` for each adapted projection of each layer (arXiv:2106.09685)."""
-        beside_hidden = {
-            "q_proj": self.query,
-            "o_proj": self.query,
-            "k_proj": self.key_value,
-            "v_proj": self.key_value,
-            **dict.fromkeys(("gate_proj", "up_proj", "down_proj"), self.inner),
-        }
+        beside_hidden = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), self.inner)
+        beside_hidden |= dict.fromkeys(("q_proj", "o_proj"), self.query)
+        beside_hidden |= dict.fromkeys(("k_proj", "v_proj"), self.key_value)
         return self.layers * rank * sum(self.hidden + beside_hidden[name] for name in targets if name in beside_hidden)
 
 
@@ -111,27 +107,24 @@ def read_config(name: str, *, may_fetch: bool = False) -> tuple[Mapping[str, Any
     if name.count("/") != 1:
         return None
     from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
 
     try:
-        cached = try_to_load_from_cache(name, "config.json")
-    except HFValidationError:  # a path, and none that exists: whether it can be loaded is for load_model to say
+        found, source = try_to_load_from_cache(name, "config.json"), "config.json in the Hub's cache"
+    except ValueError:  # a path, and none that exists: whether it can be loaded is for load_model to say
         return None
-    if isinstance(cached, str):
-        return json.loads(Path(cached).read_text()), "config.json in the Hub's cache"
-    fetched = _fetched_config(name) if may_fetch else None
-    return None if fetched is None else (json.loads(Path(fetched).read_text()), "its config.json on the Hub")
+    if may_fetch and not isinstance(found, str):
+        found, source = _fetched_config(name), "its config.json on the Hub"
+    return (json.loads(Path(found).read_text()), source) if isinstance(found, str) else None
 
 
 @functools.cache
 def _fetched_config(name: str) -> str | None:
     """The path of a config.json fetched from the Hub, or None where that is not possible; asked once per process."""
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
         return hf_hub_download(name, "config.json", etag_timeout=5)
-    except (LocalEntryNotFoundError, RepositoryNotFoundError, HfHubHTTPError, OSError, ValueError):
+    except (OSError, ValueError):  # all of the Hub's errors are of these kinds
         return None  # the plan then says that the sizes are not known; loading says what is in the way
 
 

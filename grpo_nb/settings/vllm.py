@@ -6,9 +6,12 @@ Whether it loads at all is tried in a process of its own (`grpo_nb.machine.vllm_
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from packaging.version import Version
 
 from grpo_nb.machine import Gpu, asked_of, installed_version, vllm_problem
 from grpo_nb.settings.settings import Settings
@@ -28,7 +31,7 @@ SUPPORTED_IMAGE_TYPES = (
 _STANDBY_CRASHES = ("0.10", "0.14")
 _HOTTEST = 2.0  # vllm/sampling_params.py, _verify_args
 # vLLM 0.28 moved bitsandbytes into a package of its own (unsloth_zoo/vllm_utils.py, load_vllm).
-_BNB_LEFT_IN, _BNB_PLUGIN = "0.28", "vllm-bnb-plugin"
+_BNB_LEFT_IN, _BNB_PLUGIN = Version("0.28"), "vllm-bnb-plugin"
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,7 @@ def vllm_obstacle(
     >>> vllm_obstacle(Settings(), None).reason
     'fast_inference is off'
     """
-    found = _obstacles(settings, gpu, source, try_import)
-    return next((VllmObstacle(reason, fix) for reason, fix in found), None)
+    return next(itertools.starmap(VllmObstacle, _obstacles(settings, gpu, source, try_import)), None)
 
 
 def _obstacles(settings: Settings, gpu: Gpu | None, source: str | None, try_import: bool) -> Iterator[tuple[str, str]]:
@@ -78,7 +80,8 @@ def _obstacles(settings: Settings, gpu: Gpu | None, source: str | None, try_impo
     if version is None:
         yield "vLLM is not installed", _INSTALL
     yield from _of_versions(version)
-    if settings.load_in_4bit and _is_at_least(version, _BNB_LEFT_IN) and installed_version(_BNB_PLUGIN) is None:
+    needs_plugin = settings.load_in_4bit and Version(version) >= _BNB_LEFT_IN
+    if needs_plugin and installed_version(_BNB_PLUGIN) is None:
         fix = f"pip install --no-deps {_BNB_PLUGIN}, then restart the kernel; or load_in_4bit=False"
         yield f"vLLM {version} reads 4-bit weights only with the package {_BNB_PLUGIN}", fix
     config = None if source is None else read_config(source)
@@ -97,10 +100,8 @@ def _of_versions(version: str) -> Iterator[tuple[str, str]]:
             yield f"vLLM {version} was made for {asked.name} {asked.specifier}, and {found} is installed", _INSTALL
     for asked in asked_of("trl", ("vllm",), extra="vllm"):
         if not asked.specifier.contains(version, prereleases=True):
-            yield (
-                f"trl {installed_version('trl')} works with vLLM {asked.specifier}, and {version} is installed",
-                _INSTALL,
-            )
+            trl = installed_version("trl")
+            yield f"trl {trl} works with vLLM {asked.specifier}, and {version} is installed", _INSTALL
     if ".".join(version.split(".")[:2]) in _STANDBY_CRASHES:
         yield f"vLLM {version} crashes when it gives its memory back between steps (standby)", _INSTALL
 
@@ -122,16 +123,6 @@ def _of_the_model(settings: Settings, gpu: Gpu, config: Mapping[str, Any]) -> It
     length, most = settings.max_prompt_length + settings.max_completion_length, text.get("max_position_embeddings")
     if isinstance(most, int) and length > most:
         # unsloth/models/llama.py raises "Fast inference does not yet work with automatic RoPE Scaling".
-        why = (
-            f"prompt and completion of {length} tokens are longer than the model's {most}, and stretching its positions"
-        )
-        yield (
-            f"{why} works only without vLLM",
-            f"max_completion_length={max(most - settings.max_prompt_length, 1)} or less",
-        )
-
-
-def _is_at_least(version: str, least: str) -> bool:
-    from packaging.version import Version
-
-    return Version(version) >= Version(least)
+        why = f"prompt and completion of {length} tokens are longer than the model's {most}, and stretching its"
+        fix = f"max_completion_length={max(most - settings.max_prompt_length, 1)} or less"
+        yield f"{why} positions works only without vLLM", fix

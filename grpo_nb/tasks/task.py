@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -80,10 +81,8 @@ class Task(Shown):
                 most = max(range(len(rows)), key=lengths.__getitem__)
                 long = f"{lengths[most]} tokens: {' '.join(rows[most]['question'].split())[:160]}"
             kept[part] = rows.select(short) if len(short) < len(rows) else rows
-        if not lost:
-            return self
-        dropped = {**self.dropped, "too long": self.dropped.get("too long", 0) + lost}
-        return dataclasses.replace(self, **kept, dropped=dropped, examples={"too long": long, **self.examples})
+        task = dataclasses.replace(self, **kept, dropped=self._dropped_and({"too long": lost}))
+        return dataclasses.replace(task, examples={"too long": long, **self.examples}) if lost else task
 
     def propose_lengths(self, tokenizer: Any, baseline: Any = None, *, quantile: float = 0.95) -> LengthProposal:
         """Propose `max_prompt_length` and `max_completion_length` from this data, and say where each comes from.
@@ -207,11 +206,11 @@ class Task(Shown):
         if not kept:
             why = ", ".join(f"{len(rows)} {reason}" for reason, rows in reasons.items() if rows)
             raise ValueError(f"no training question would be left of {len(self.train)}: {why}. {advice}")
-        dropped = dict(self.dropped)
-        for reason, rows in reasons.items():
-            if rows:
-                dropped[reason] = dropped.get(reason, 0) + len(rows)
+        dropped = self._dropped_and({reason: len(rows) for reason, rows in reasons.items()})
         return dataclasses.replace(self, train=self.train.select(kept), dropped=dropped)
+
+    def _dropped_and(self, more: Mapping[str, int]) -> dict[str, int]:
+        return dict(Counter(self.dropped) + Counter(more))  # of reasons without rows nothing is kept
 
     def _parts(self) -> Iterable[Cell | Table]:
         shown = {
@@ -224,11 +223,10 @@ class Task(Shown):
         if "pass_rate" in self.train.column_names:
             rates = list(self.train["pass_rate"])
             known = [rate for rate in rates if rate is not None]
-            shown["pass rate"] = f"measured for {len(known)} of {len(rates)} questions" + (
-                f", mean {sum(known) / len(known):.2f}; {known.count(0)} never right, {known.count(1)} always"
-                if known
-                else ""
-            )
+            shown["pass rate"] = f"measured for {len(known)} of {len(rates)} questions"
+            if known:
+                mean = f"mean {sum(known) / len(known):.2f}"
+                shown["pass rate"] += f", {mean}; {known.count(0)} never right, {known.count(1)} always"
         if self.is_ordered:
             shown["order"] = "as given, not shuffled"
         yield bold(f"Task {self.name}")
@@ -241,10 +239,8 @@ class Task(Shown):
             )  # fmt: skip
         first = self.train[0]
         seen = ", as the model sees it" if self.tokenizer is not None else ""
-        yield Cell(
-            f"The first training prompt{seen}, whose answer is {first['answer']!r}:",
-            f"The first training prompt{seen}, whose answer is <code>{escaped(first['answer'])}</code>:",
-        )
+        said, answer = f"The first training prompt{seen}, whose answer is", first["answer"]
+        yield Cell(f"{said} {answer!r}:", f"{said} <code>{escaped(answer)}</code>:")
         if self.tokenizer is not None:
             rendered = self.tokenizer.apply_chat_template(first["prompt"], tokenize=False, add_generation_prompt=True)
             yield Cell(rendered, f"<pre style='white-space:pre-wrap'>{escaped(rendered)}</pre>")

@@ -137,9 +137,12 @@ def dry_run(
     # What makes a run visible elsewhere, or saves it, has no place in a dry one.
     quiet = settings.replace(extra={**settings.extra, "report_to": "none", "save_strategy": "no"})
     with (
-        tempfile.TemporaryDirectory() as folder, kept_random_state(), _kept_rewards(rewards), kept_modes(model),
+        tempfile.TemporaryDirectory() as folder, kept_random_state(), contextlib.ExitStack() as afterwards, kept_modes(model),
         reference_adapter(model),
     ):  # fmt: skip
+        # Put back, and not worked on in copies: a reward may hold a lock or a model. Its state is copied, for a state_dict
+        # may hand out the very lists that the reward adds to.
+        afterwards.callback(load_reward_states, rewards, copy.deepcopy(reward_states(rewards)))
         prepared = Prepared.checked(model, tokenizer, task, rewards, settings)
         collected = _Collected(prepared, steps)
         trainer = build_trainer(dataclasses.replace(prepared, settings=quiet), Path(folder), collected, _Dry)
@@ -160,21 +163,12 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-class _Nothing(torch.optim.Optimizer):
-    """An optimizer that changes nothing, whatever gradient it might find."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, {"lr": 0.0})
-
-    def step(self, closure: Any = None) -> None:
-        return None
-
-
 class _Dry:
     """Goes in front of a trainer: generation, scoring and logging as they are, and a training step that ends there."""
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        self.optimizer = _Nothing([p for p in self.model.parameters() if p.requires_grad])
+        # Of a tensor that is not the model's, so that nothing changes whatever gradient there might be.
+        self.optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.0)
         return self.optimizer
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
@@ -205,17 +199,3 @@ class _Collected(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         control.should_training_stop = control.should_training_stop or state.global_step >= self.steps
-
-
-@contextlib.contextmanager
-def _kept_rewards(rewards: Sequence[Callable[..., Any]]) -> Iterator[None]:
-    """Within the block rewards may learn; after it they remember what they did before.
-
-    Not copies of them: a reward may hold a lock or a model.
-    """
-    # A state_dict may hand out the very lists that the reward adds to.
-    remembered = copy.deepcopy(reward_states(rewards))
-    try:
-        yield
-    finally:
-        load_reward_states(rewards, remembered)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from grpo_nb.core import free_path
 from grpo_nb.machine import EnvironmentProblem, gpu_problem, is_out_of_memory
-from grpo_nb.rewards import RewardError, is_async, reward_name, score, to_floats
+from grpo_nb.rewards import RewardError, RewardFunction, is_async, reward_name, score, to_floats
 from grpo_nb.runs import Alert, is_disk_full
 from grpo_nb.training.resume import MAY_CHANGE
 
-RewardFunction = Callable[..., Sequence[float | None]]
 # What TRL hands to a reward beside the columns of the data.
 _NOT_COLUMNS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
 
@@ -26,35 +25,33 @@ def guarded(reward: RewardFunction) -> RewardFunction:
     name = reward_name(reward)
 
     @contextlib.contextmanager
-    def located(keywords: dict[str, Any]) -> Iterator[None]:
+    def located(keywords: dict[str, Any]) -> Iterator[list[Any]]:
+        scores: list[Any] = []
         try:
-            yield
+            yield scores
         except Exception as error:
+            raise _named(reward, name, keywords, error) from error
+        count = len(keywords["completions"])
+        try:
+            to_floats(scores, count)
+        except (ValueError, TypeError, OverflowError) as error:
+            if len(scores) != count:  # no row has done it
+                raise RewardError(name, None, "", error) from error
             raise _named(reward, name, keywords, error) from error
 
     def guard(**keywords: Any) -> list[Any]:
-        with located(keywords):
-            output = list(reward(**keywords))
-        return _checked(output, reward, name, keywords)
+        with located(keywords) as scores:
+            scores += reward(**keywords)
+        return scores
 
     async def async_guard(**keywords: Any) -> list[Any]:
-        with located(keywords):
-            output = list(await reward(**keywords))
-        return _checked(output, reward, name, keywords)
+        with located(keywords) as scores:
+            scores += await reward(**keywords)
+        return scores
 
     guarding = async_guard if is_async(reward) else guard
     guarding.__name__ = name
     return guarding
-
-
-def _checked(output: list[Any], reward: RewardFunction, name: str, keywords: dict[str, Any]) -> list[Any]:
-    try:
-        to_floats(output, len(keywords["completions"]))
-    except (ValueError, TypeError, OverflowError) as error:
-        if len(output) != len(keywords["completions"]):  # no row has done it
-            raise RewardError(name, None, "", error) from error
-        raise _named(reward, name, keywords, error) from error
-    return output
 
 
 def _named(reward: RewardFunction, name: str, keywords: dict[str, Any], error: Exception) -> Exception:

@@ -82,14 +82,10 @@ class HoldoutScore(Observer):
         from grpo_nb.generation import generate
 
         prompts = [row["prompt"] for row in self._questions]
-        model, tokenizer, limit = (
-            self._prepared.model,
-            self._prepared.tokenizer,
-            self._prepared.settings.max_completion_length,
-        )
+        training, limit = self._prepared, self._prepared.settings.max_completion_length
         with kept_random_state():
-            completions = generate(model, tokenizer, prompts, max_completion_length=limit)
-            answers = read_answers(self._questions, completions, self._prepared.task.format)
+            completions = generate(training.model, training.tokenizer, prompts, max_completion_length=limit)
+            answers = read_answers(self._questions, completions, training.task.format)
         measured = {"accuracy": "is_correct", "in_format": "is_formatted", "mean_length": "tokens"}
         return {
             f"holdout/{name}": sum(row[column] for row in answers) / len(answers) for name, column in measured.items()
@@ -100,21 +96,13 @@ class HealthAlerts(Observer):
     """Runs the health rules on each row; what they say is in alerts.jsonl at once.
 
     Args:
-        folder: The run's. What it holds already is taken up, so that a resumed run neither repeats nor forgets an alert.
-        weights: Weight by reward name.
-        settings: The run's; with `stop_on_alert` the training ends after the first critical alert.
+        monitor: With the run's folder. What that holds already is taken up, so that a resumed run neither repeats nor forgets
+            an alert; with `stop_on` the training ends after the first critical alert.
         show: Called with new alerts.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        weights: Mapping[str, float],
-        settings: Settings,
-        show: Callable[[Sequence[Alert]], None] | None = None,
-    ) -> None:
-        self._monitor = HealthMonitor(weights=weights, settings=settings, folder=folder, stop_on=settings.stop_on_alert)
-        self._show = show
+    def __init__(self, monitor: HealthMonitor, show: Callable[[Sequence[Alert]], None] | None = None) -> None:
+        self._monitor, self._show = monitor, show
 
     def on_row(self, row: dict[str, float], completions: pandas.DataFrame | None) -> bool:
         """Look at the step, and say whether to stop."""

@@ -7,13 +7,11 @@ an evaluation of its own and takes away from the variety of answers that GRPO ch
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks import completion
@@ -87,10 +85,6 @@ class Priming(Shown):
             "its difference holds what priming did too."
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """The numbers and words, fit for JSON."""
-        return {**dataclasses.asdict(self), "losses": list(self.losses), "sentence": self.sentence}
-
     def _parts(self) -> Iterable[Part]:
         yield bold(self.sentence)
         yield self.reference
@@ -155,93 +149,12 @@ def prime(
 
     started = time.perf_counter()
     before = _answers(model, tokenizer, asked, settings)
-    loss_before, losses, loss_after = _supervise(
-        model, tokenizer, turns, measured, settings, steps=steps, batch_size=batch_size, learning_rate=learning_rate
-    )
-    after = _answers(model, tokenizer, asked, settings)
-    return Priming(
-        steps=steps,
-        examples=len(shown),
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        losses=losses,
-        held_out=len(asked),
-        loss_before=loss_before,
-        loss_after=loss_after,
-        format_before=sum(map(task.format.is_exact, before)),
-        format_after=sum(map(task.format.is_exact, after)),
-        sample_before=before[0],
-        sample_after=after[0],
-        seconds=time.perf_counter() - started,
-    )
-
-
-def _writer(task: Task, reasoning: Reasoning | None) -> Callable[[Row], str]:
-    """The function that writes the reasoning part of a row's example turn."""
-    if callable(reasoning):
-        return reasoning
-    columns = task.train.column_names
-    if reasoning is None and "reasoning" not in columns and task.name == "arithmetic":
-        return lambda row: f"{row['question'].removeprefix('What is ').removesuffix('?')} = {row['answer']}"
-    column = reasoning or "reasoning"
-    if column not in columns:
-        raise ValueError(
-            f"the data has no column {column!r} for the reasoning of the example turns; it has {columns}. Write "
-            "reasoning='<one of them>', reasoning=lambda row: ..., or reasoning=lambda row: '' for answers without any: "
-            "the model learns what it is shown, so nothing is made up here."
-        )
-    return lambda row: str(row[column])
-
-
-def _tokens(tokenizer: Any, task: Task, row: Row, reasoning: str, settings: Settings) -> dict[str, list[int]]:
-    """Prompt and completion as GRPO samples them, labels on the completion and its end token only."""
-    prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=True, return_dict=True)[
-        "input_ids"
-    ]
-    text = completion(task.format, reasoning, row["answer"])
-    answer = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    if len(answer) > settings.max_completion_length:
-        raise ValueError(
-            f"the example turn of {row['question']!r:.80} has {len(answer)} tokens, more than max_completion_length = "
-            f"{settings.max_completion_length}: GRPO would cut every answer of that length. Write "
-            f"max_completion_length={len(answer)} or more, or a shorter reasoning."
-        )
-    return {"input_ids": [*prompt, *answer], "labels": [_IGNORED] * len(prompt) + answer}
-
-
-def _answers(model: Any, tokenizer: Any, rows: list[Row], settings: Settings) -> list[str]:
-    """One completion of each row, sampled as in training; the same random numbers at each call."""
-    with kept_random_state():
-        torch.manual_seed(settings.seed)
-        sampled = generate(
-            model,
-            tokenizer,
-            [row["prompt"] for row in rows],
-            max_completion_length=settings.max_completion_length,
-            temperature=settings.temperature,
-            sampling=settings.sampling,
-        )
-    return [c.text for c in sampled]
-
-
-def _supervise(
-    model: Any,
-    tokenizer: Any,
-    turns: list[dict[str, list[int]]],
-    measured: list[dict[str, list[int]]],
-    settings: Settings,
-    *,
-    steps: int,
-    batch_size: int,
-    learning_rate: float,
-) -> tuple[float, tuple[float, ...], float]:
-    """Train on the turns; return the loss of the measured ones before, that of each step, and that after."""
     gpu = find_gpu()
     chosen = number_type_of(model, settings, gpu).name
     tell_unsloth(chosen)
     with tempfile.TemporaryDirectory() as folder, kept_random_state(), kept_modes(model):
         arguments = SFTConfig(
-            output_dir=str(Path(folder)),
+            output_dir=folder,
             max_steps=steps,
             per_device_train_batch_size=batch_size,
             per_device_eval_batch_size=batch_size,
@@ -269,8 +182,68 @@ def _supervise(
                 eval_dataset=Dataset.from_list(measured),
             )
         silence(trainer)
-        before = trainer.evaluate()["eval_loss"]
+        loss_before = trainer.evaluate()["eval_loss"]
         trainer.train()
-        after = trainer.evaluate()["eval_loss"]
-    losses = tuple(float(row["loss"]) for row in trainer.state.log_history if "loss" in row)
-    return float(before), losses, float(after)
+        loss_after = trainer.evaluate()["eval_loss"]
+    after = _answers(model, tokenizer, asked, settings)
+    return Priming(
+        steps=steps,
+        examples=len(shown),
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        losses=tuple(float(row["loss"]) for row in trainer.state.log_history if "loss" in row),
+        held_out=len(asked),
+        loss_before=float(loss_before),
+        loss_after=float(loss_after),
+        format_before=sum(map(task.format.is_exact, before)),
+        format_after=sum(map(task.format.is_exact, after)),
+        sample_before=before[0],
+        sample_after=after[0],
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _writer(task: Task, reasoning: Reasoning | None) -> Callable[[Row], str]:
+    """The function that writes the reasoning part of a row's example turn."""
+    if callable(reasoning):
+        return reasoning
+    columns = task.train.column_names
+    if reasoning is None and "reasoning" not in columns and task.name == "arithmetic":
+        return lambda row: f"{row['question'].removeprefix('What is ').removesuffix('?')} = {row['answer']}"
+    column = reasoning or "reasoning"
+    if column not in columns:
+        raise ValueError(
+            f"the data has no column {column!r} for the reasoning of the example turns; it has {columns}. Write "
+            "reasoning='<one of them>', reasoning=lambda row: ..., or reasoning=lambda row: '' for answers without any: "
+            "the model learns what it is shown, so nothing is made up here."
+        )
+    return lambda row: str(row[column])
+
+
+def _tokens(tokenizer: Any, task: Task, row: Row, reasoning: str, settings: Settings) -> dict[str, list[int]]:
+    """Prompt and completion as GRPO samples them, labels on the completion and its end token only."""
+    prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=True)["input_ids"]
+    text = completion(task.format, reasoning, row["answer"])
+    answer = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    if len(answer) > settings.max_completion_length:
+        raise ValueError(
+            f"the example turn of {row['question']!r:.80} has {len(answer)} tokens, more than max_completion_length = "
+            f"{settings.max_completion_length}: GRPO would cut every answer of that length. Write "
+            f"max_completion_length={len(answer)} or more, or a shorter reasoning."
+        )
+    return {"input_ids": [*prompt, *answer], "labels": [_IGNORED] * len(prompt) + answer}
+
+
+def _answers(model: Any, tokenizer: Any, rows: list[Row], settings: Settings) -> list[str]:
+    """One completion of each row, sampled as in training; the same random numbers at each call."""
+    with kept_random_state():
+        torch.manual_seed(settings.seed)
+        sampled = generate(
+            model,
+            tokenizer,
+            [row["prompt"] for row in rows],
+            max_completion_length=settings.max_completion_length,
+            temperature=settings.temperature,
+            sampling=settings.sampling,
+        )
+    return [c.text for c in sampled]

@@ -8,11 +8,11 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import is_notebook, kept_random_state, staged_file, write_bytes
 from grpo_nb.models import import_unsloth
-from grpo_nb.runs import Alert, LivePlot, Run, png, read_rows, tidy_row, training_figure
+from grpo_nb.runs import LivePlot, Run, png, read_rows, tidy_row, training_figure
 from grpo_nb.settings import Settings
 from grpo_nb.training.interrupts import Interrupts
 from grpo_nb.training.observers import Observer
@@ -24,17 +24,7 @@ from transformers import TrainerCallback
 
 if TYPE_CHECKING:
     import pandas
-
-
-class RecordedTrainer(Protocol):
-    """What a recorder needs of the trainer whose steps it records."""
-
-    _logs: Mapping[str, Any]
-    """TRL's: the texts, rewards and advantages of the last generation batch."""
-
-    def begin(self) -> None:
-        """Take up where the run stands, when everything is built and loaded."""
-        ...
+    from matplotlib.figure import Figure
 
 
 class ProgressLine:
@@ -72,14 +62,15 @@ class Recorder(TrainerCallback):
         self.run, self.settings, self.weights = run, settings, dict(weights)
         self.observers = list(observers)
         self.rows: list[dict[str, float]] = read_rows(run.path / "metrics.jsonl")
-        self.trainer: RecordedTrainer | None = None
+        self.trainer: Any = None
+        """Told to `begin` when everything is built and loaded; keeps the last generation batch in `_logs`, as TRL does."""
         self.interrupts = Interrupts()
         self.stopped_by: str | None = None
         """The observer that asked to stop."""
         self.pending: BaseException | None = None
         """What went wrong while a step was recorded. Raised when the step is complete: its weights are already changed."""
         self._warned: set[str] = set()
-        self._started = time.perf_counter()
+        self.started = time.perf_counter()
         self.live: LivePlot | ProgressLine | None = LivePlot(weights, settings.beta) if is_notebook() else None
         (run.path / "completions").mkdir(exist_ok=True)
 
@@ -99,24 +90,19 @@ class Recorder(TrainerCallback):
         table: pandas.DataFrame | None = None
         try:
             table = self._completions(state.global_step) if "reward" in row else None
-            self._ask_observers(row, table)
+            for observer in self.observers:
+                if self._ask(observer, row, table):
+                    self.stopped_by = type(observer).__name__
         except BaseException as error:
             self._keep(error)
         if self.stopped_by is not None:
             control.should_training_stop = True
         try:
-            plain = self._plain(row, state.global_step)
-            row.clear()
-            row.update(plain)
+            self.rows[-1] = row = self._plain(row, state.global_step)
             self._write(row, table)
         except Exception as error:
             self._keep(error)
         self._show()
-
-    def _ask_observers(self, row: dict[str, float], table: pandas.DataFrame | None) -> None:
-        for observer in self.observers:
-            if self._ask(observer, row, table):
-                self.stopped_by = type(observer).__name__
 
     def _ask(self, observer: Observer, row: dict[str, float], table: pandas.DataFrame | None) -> bool:
         if not observer.is_interruptible:
@@ -160,9 +146,7 @@ class Recorder(TrainerCallback):
             self._warned.add(subject)
             try:
                 warnings.warn(text, stacklevel=2)
-            except (
-                Warning
-            ) as error:  # where warnings are errors, they end the training, but not in the middle of a step
+            except Warning as error:  # where they are errors, they end the training, but not in the middle of a step
                 self._keep(error)
 
     def _show(self, *, is_last: bool = False) -> None:
@@ -170,7 +154,7 @@ class Recorder(TrainerCallback):
         if self.live is None:
             return
         try:
-            self.live.update(self.rows, alerts=self._alerts(), is_last=is_last)
+            self.live.update(self.rows, alerts=self.run.alerts, is_last=is_last)
         except Exception as error:
             what = "figure" if isinstance(self.live, LivePlot) else "progress bar"
             self.live = None
@@ -187,8 +171,8 @@ class Recorder(TrainerCallback):
 
     @property
     def seconds(self) -> float:
-        """Time since this process began with the run."""
-        return time.perf_counter() - self._started
+        """Time that the run took, with its parts in earlier processes: `started` is set back by them."""
+        return time.perf_counter() - self.started
 
     def copy_records(self, folder: Path) -> None:
         """Write the rows and alerts so far into a checkpoint, which they belong to: the run's own go back to them."""
@@ -218,39 +202,32 @@ class Recorder(TrainerCallback):
     def _completions(self, step: int) -> pandas.DataFrame:
         return completions_table(self.trainer._logs, step, self.settings.num_generations, self.weights)
 
-    def _alerts(self) -> list[Alert]:
-        return self.run.alerts
-
     def state_dict(self) -> dict[str, Any]:
         """What the observers have to remember, by name."""
-        return {name: observer.state_dict() for name, observer in self._named_observers()}
+        return {name: observer.state_dict() for name, observer in self._named_observers().items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Hand each observer what it had to remember; one that was not there before starts anew."""
-        for name, observer in self._named_observers():
+        for name, observer in self._named_observers().items():
             if name in state:
                 observer.load_state_dict(state[name])
 
-    def _named_observers(self) -> list[tuple[str, Observer]]:
-        named: dict[str, Observer] = {}
-        for observer in self.observers:
-            kind = type(observer).__name__
-            same = sum(name.split("#")[0] == kind for name in named)
-            named[f"{kind}#{same}"] = observer
-        return list(named.items())
+    def _named_observers(self) -> dict[str, Observer]:
+        kinds = [type(observer).__name__ for observer in self.observers]
+        return {f"{kind}#{kinds[:i].count(kind)}": self.observers[i] for i, kind in enumerate(kinds)}
 
     def close(self) -> None:
-        """End the bar or the live figure."""
+        """End the bar or the live figure, and write the curves as an image, if there is a row."""
         self._show(is_last=True)
+        if self.rows:
+            figure = training_figure(self.rows, self.weights, self.settings.beta, alerts=self.run.alerts)
+            save_figure(self.run.path, figure)
 
-    def save_figure(self) -> None:
-        """Write the curves as an image, if there is a row."""
-        if not self.rows:
-            return
-        folder = self.run.path / "figures"
-        folder.mkdir(exist_ok=True)
-        figure = training_figure(self.rows, self.weights, self.settings.beta, alerts=self._alerts())
-        write_bytes(folder / "training.png", png(figure, dpi=150))
+
+def save_figure(folder: Path, figure: Figure) -> None:
+    """Write the curves into the folder of a run, or of several."""
+    (folder / "figures").mkdir(exist_ok=True)
+    write_bytes(folder / "figures" / "training.png", png(figure, dpi=150))
 
 
 def completions_table(logs: Mapping[str, Any], step: int, size: int, weights: Mapping[str, float]) -> pandas.DataFrame:

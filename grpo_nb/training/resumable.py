@@ -16,15 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from grpo_nb.core import random_state, restore_random_state
-from grpo_nb.models import import_unsloth, load_adapter
+from grpo_nb.models import load_adapter
 from grpo_nb.rewards import AdaptiveState, inner_rewards, reward_name
 from grpo_nb.runs import keep_newest, write_checkpoint
 from grpo_nb.training.recorder import Recorder
-
-import_unsloth()
-
-import torch
 
 _KEEP = 2
 # Without `save_steps`: at most this much work is lost, and at most a fiftieth of the time goes into saving.
@@ -45,19 +43,14 @@ class ResumableTrainer:
     """
 
     recorder: Recorder
-    folder: Path
-    """Where checkpoints go."""
+    note: dict[str, Any] | None = None
+    """Of the last complete step, once there is one: without it there is nothing to save."""
     resumed_from: Path | None = None
-    """The checkpoint to go on from."""
+    """The checkpoint to go on from, of `go_on_from`."""
     reference: Path | None = None
     """Folder of the frozen adapter that KL is measured to; None if that is the base model."""
     rewards: Sequence[Callable[..., Any]] = ()
-    save_steps: int = 0
-    seconds_before: float = 0.0
-    """Time that earlier parts of this run took."""
 
-    _note: dict[str, Any] | None = None
-    _noted_step = -1
     _saved_step = -1
     _is_save_asked = False
     _saved_at = _saving_took = 0.0
@@ -68,23 +61,24 @@ class ResumableTrainer:
         """Load the adapter, and the frozen one that KL is measured to, in place of transformers' loader."""
         model = self.accelerator.unwrap_model(self.model)
         load_adapter(model, resume_from_checkpoint)
-        if "ref" in model.peft_config:
-            if self.reference is None:
-                raise ValueError(
-                    f"the run of {resume_from_checkpoint!r} measured its KL to an adapter that is not there any more."
-                )
+        if "ref" in model.peft_config:  # there only if KL is measured to it
             load_adapter(model, self.reference, "ref")
 
-    def noted_seconds(self) -> float:
-        """Time that the run had taken at the checkpoint."""
-        return float(torch.load(self.resumed_from / "loop.pt", map_location="cpu", weights_only=True)["seconds"])
+    def go_on_from(self, checkpoint: Path) -> None:
+        """Have the next `train` go on from this checkpoint, which is also to be named to it."""
+        self.resumed_from = checkpoint
+        self._found = torch.load(checkpoint / "loop.pt", map_location=self.args.device, weights_only=True)
+        self.recorder.started -= self._found["seconds"]
 
     def restore_only(self) -> None:
         """Load the checkpoint of a training that has no step left."""
         self._load_from_checkpoint(str(self.resumed_from))
+        self._take_up_note()
+
+    def _take_up_note(self) -> None:
         require_same_adapter(self.accelerator.unwrap_model(self.model), self.resumed_from)
-        self._note = torch.load(self.resumed_from / "loop.pt", map_location="cpu", weights_only=True)
-        self._noted_step = self._saved_step = self._note["step"]
+        self.note, self._found = self._found, None
+        self._saved_step = self.note["step"]
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         # Generators live on the CPU, those of a GPU too.
@@ -105,11 +99,9 @@ class ResumableTrainer:
             self._take_note()
             self.save()
             return
-        # After all that transformers and accelerate did since it was loaded, and before the note: without one nothing is saved.
-        require_same_adapter(self.accelerator.unwrap_model(self.model), self.resumed_from)
-        note = torch.load(self.resumed_from / "loop.pt", map_location=self.args.device, weights_only=True)
-        self._note = note
-        self._noted_step = self._saved_step = note["step"]
+        # The adapter is looked at after all that transformers and accelerate did since it was loaded.
+        self._take_up_note()
+        note = self.note
         vars(self).update(note["numbers"])
         self._metrics["train"].clear()
         for key, values in note["metrics"].items():
@@ -130,7 +122,7 @@ class ResumableTrainer:
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         super()._maybe_log_save_evaluate(*args, **kwargs)
-        if self.state.global_step == self._noted_step:  # the call at the end of a pass through the data
+        if self.state.global_step == self.note["step"]:  # the call at the end of a pass through the data
             return
         self._take_note()
         try:
@@ -144,18 +136,18 @@ class ResumableTrainer:
         if self._is_save_asked:
             self._is_save_asked = False
             return True
-        if self.save_steps:
-            return self.state.global_step % self.save_steps == 0
+        if steps := self.recorder.settings.save_steps:
+            return self.state.global_step % steps == 0
         waited = time.monotonic() - self._saved_at
         return waited >= max(_SECONDS_BETWEEN, _TIMES_SAVING * self._saving_took)
 
     def _take_note(self) -> None:
         is_within = self._step % (self.args.steps_per_generation * self.num_iterations) != 0
-        self._note = {
+        self.note = {
             "step": self.state.global_step,
             "numbers": {name: vars(self)[name] for name in _NUMBERS if name in vars(self)},
             "tokens": self.state.num_input_tokens_seen,
-            "seconds": self.recorder.seconds + self.seconds_before,
+            "seconds": self.recorder.seconds,
             # As floats: numpy's, which rewards may log, are not read back from a file of weights only.
             "metrics": {
                 key: [None if value is None else float(value) for value in values]
@@ -166,19 +158,8 @@ class ResumableTrainer:
             "random": random_state(),
             "reward_states": reward_states(self.rewards),
         }
-        self._noted_step = self.state.global_step
 
     # -- saving -----------------------------------------------------------------------------------------------------
-
-    @property
-    def has_note(self) -> bool:
-        """Whether there is anything to save."""
-        return self._note is not None
-
-    @property
-    def is_between_steps(self) -> bool:
-        """Whether weights and note belong together: always, but for the moment of an update."""
-        return not self.recorder.interrupts.is_holding
 
     def save(self) -> None:
         """Save the checkpoint of the last complete step, if it is not there yet, and delete old ones.
@@ -186,17 +167,18 @@ class ResumableTrainer:
         Raises:
             EnvironmentProblem: The disk is full.
         """
-        if self._saved_step == self._noted_step:
+        step, folder = self.note["step"], Path(self.args.output_dir)
+        if self._saved_step == step:
             return
         start = time.monotonic()
-        write_checkpoint(self.folder, self._noted_step, self._write_files)
-        self._saved_step = self._noted_step
-        keep_newest(self.folder, self.args.save_total_limit or _KEEP)
+        write_checkpoint(folder, step, self._write_files)
+        self._saved_step = step
+        keep_newest(folder, self.args.save_total_limit or _KEEP)
         self._saved_at = time.monotonic()
         self._saving_took = self._saved_at - start
 
     def _write_files(self, folder: Path) -> None:
-        note = dict(self._note)
+        note = dict(self.note)
         model = self.accelerator.unwrap_model(self.model)
         model.save_pretrained(folder, selected_adapters=["default"])
         self._save_optimizer_and_scheduler(str(folder))

@@ -143,11 +143,10 @@ def continued_info(resumption: Resumption, settings: Settings, info: Mapping[str
     changed = _compare_settings(resumption, settings)
     _require_same_task(resumption.run, before["task"], info["task"])
     _require_same_rewards(resumption.run, before["rewards"], info["rewards"])
-    now = {reward["name"]: reward for reward in info["rewards"]}
-    for reward in before["rewards"]:
-        if reward["identity"] != now[reward["name"]]["identity"]:
-            difference = describe_difference(reward["parts"], now[reward["name"]]["parts"])
-            changed.append(f"the reward {reward['name']!r} has changed: {difference}")
+    for old, new in zip(before["rewards"], info["rewards"], strict=True):
+        if old["identity"] != new["identity"]:
+            difference = describe_difference(old["parts"], new["parts"])
+            changed.append(f"the reward {old['name']!r} has changed: {difference}")
     for package, version in before["versions"].items():
         if version != info["versions"].get(package):
             changed.append(f"{package} {version} is now {info['versions'].get(package)}")
@@ -226,7 +225,7 @@ def _require_same_task(run: Run, old: Mapping[str, Any], new: Mapping[str, Any])
 
 def _require_same_rewards(run: Run, old: list[Mapping[str, Any]], new: list[Mapping[str, Any]]) -> None:
     was, is_now = ({reward["name"]: reward["weight"] for reward in rewards} for rewards in (old, new))
-    if was != is_now or list(was) != list(is_now):
+    if list(was.items()) != list(is_now.items()):
         raise ValueError(
             f"the run {run.name!r} was started with other rewards: it had {was}, by name and weight, now they are {is_now}. "
             "Pass the same ones in the same order, or begin a new run with resume=None."
@@ -237,16 +236,9 @@ def _damaged_completions(resumption: Resumption) -> list[Path]:
     """The files that a crash cut off, as a power cut or a network drive leaves them; their steps are not trained again."""
     files = sorted((resumption.run.path / "completions").glob("step_*.parquet"))
     kept = [file for file in files if int(file.stem.split("_")[1]) <= resumption.step]
-    return [file for file in kept[-_NEWEST:] if not _is_whole(file)]
-
-
-def _is_whole(file: Path) -> bool:
-    """Whether a parquet file has its beginning and its end, which is written last."""
-    with file.open("rb") as opened:
-        if opened.read(4) != _PARQUET or file.stat().st_size < 2 * len(_PARQUET):
-            return False
-        opened.seek(-4, 2)
-        return opened.read() == _PARQUET
+    contents = ((file, file.read_bytes()) for file in kept[-_NEWEST:])
+    # The beginning and the end of a parquet file, which is written last.
+    return [file for file, held in contents if len(held) < 8 or {held[:4], held[-4:]} != {_PARQUET}]
 
 
 def go_back(resumption: Resumption) -> None:

@@ -9,12 +9,12 @@ import os
 import platform
 import time
 import warnings
-from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 from grpo_nb.core import process_identity
 from grpo_nb.machine import find_gpu, package_versions, usable_memory_gib
 from grpo_nb.rewards import (
+    RewardFunction,
     adaptive_states,
     call_reward,
     hash_of_parts,
@@ -26,7 +26,6 @@ from grpo_nb.rewards import (
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import Task
 
-RewardFunction = Callable[..., Sequence[float | None]]
 Reference = Literal["start", "base"]
 # What the KL of a run is measured to, as run.json has it.
 BASE_MODEL, START_ADAPTER = "the base model", "the adapter it started from"
@@ -75,27 +74,19 @@ def source_of(reward: RewardFunction) -> str:
         return "source not available (defined interactively without a file)"
 
 
-def run_info(
-    settings: Settings,
-    task: Task,
-    rewards: list[RewardFunction],
-    weights: dict[str, float],
-    obstacle: str | None,
-    number_type: str,
-) -> dict[str, Any]:
+def run_info(prepared: Any, number_type: str) -> dict[str, Any]:
     """Return what `run.json` says of a run that starts now.
 
     Args:
-        settings, task, rewards, weights: Of the run.
-        obstacle: Why prompts are not shared, if they are not.
+        prepared: The run's `grpo_nb.training.trainer.Prepared`.
         number_type: What the loaded model computes in.
     """
-    gpu = find_gpu()
+    gpu, task = find_gpu(), prepared.task
     return {
         "status": "running",
         **process_identity(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "settings": settings.to_dict(),
+        "settings": prepared.settings.to_dict(),
         "task": {
             "name": task.name,
             "format": dataclasses.asdict(task.format),
@@ -106,7 +97,7 @@ def run_info(
         },
         "rewards": [
             {"name": name, "weight": weight, **_described(reward)}
-            for (name, weight), reward in zip(weights.items(), rewards, strict=True)
+            for (name, weight), reward in zip(prepared.weights.items(), prepared.rewards, strict=True)
         ],
         "machine": {
             "platform": platform.platform(),
@@ -116,7 +107,7 @@ def run_info(
         },
         "number_type": number_type,
         "versions": package_versions(),
-        "rollout": f"stock ({obstacle})" if obstacle else "shared prompts",
+        "rollout": f"stock ({prepared.obstacle})" if prepared.obstacle else "shared prompts",
     }
 
 

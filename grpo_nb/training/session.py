@@ -9,9 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tqdm import tqdm
+
 from grpo_nb.core import is_notebook, put_in_place, staged_folder, write_json, writing_here
+from grpo_nb.health import HealthMonitor
 from grpo_nb.machine import find_gpu, require_disk
-from grpo_nb.models import base_identity, generation_of, import_unsloth, keep_template
+from grpo_nb.models import base_identity, generation_of, keep_template
+from grpo_nb.rewards import RewardFunction
 from grpo_nb.runs import (
     Run,
     keep_newest,
@@ -23,16 +27,11 @@ from grpo_nb.settings import Settings, number_type_of, plan
 from grpo_nb.tasks import Task
 from grpo_nb.training.errors import explained
 from grpo_nb.training.observers import AlertDisplay, HealthAlerts, HoldoutScore, Observer, note_out_of_memory
-from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
-from grpo_nb.training.run_info import BASE_MODEL, START_ADAPTER, Reference, check_reference, reference_of, run_info
-
-import_unsloth()
-
-from tqdm import tqdm
-
 from grpo_nb.training.recorder import Recorder
 from grpo_nb.training.resumable import ResumableTrainer
-from grpo_nb.training.trainer import Prepared, RewardFunction, build_trainer, reference_adapter
+from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
+from grpo_nb.training.run_info import BASE_MODEL, START_ADAPTER, Reference, check_reference, reference_of, run_info
+from grpo_nb.training.trainer import Prepared, build_trainer, reference_adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -93,10 +92,7 @@ def train(
     prepared = Prepared.checked(model, tokenizer, task, rewards, settings)
     _check_memory(prepared, is_refused=check_fit)
     resumption = find_run(settings, name, resume)
-    info = run_info(
-        settings, prepared.task, prepared.rewards, prepared.weights, prepared.obstacle,
-        number_type_of(model, settings, find_gpu()).name,
-    )  # fmt: skip
+    info = run_info(prepared, number_type_of(model, settings, find_gpu()).name)
     info["generation"] = str(generation_of(model))
     info["base"] = base_identity(model, settings.model)
     if resumption is None:
@@ -110,7 +106,13 @@ def train(
         go_back(resumption)
     with writing_here(run.path):
         write_json(run.path / "run.json", info)
-        recorder = Recorder(run, settings, prepared.weights, _all_observers(run, prepared, observers))
+        # The health rules come last: they read what all others add to the row.
+        health = HealthMonitor(
+            weights=prepared.weights, settings=settings, folder=run.path, stop_on=settings.stop_on_alert
+        )
+        alerts = HealthAlerts(health, AlertDisplay(run.path, None if is_notebook() else tqdm.write))
+        scores = [HoldoutScore(prepared)] if settings.holdout_every else []
+        recorder = Recorder(run, settings, prepared.weights, [*scores, *observers, alerts])
         _run_training(prepared, recorder, info, resumption)
     return run
 
@@ -138,10 +140,15 @@ def _run_training(prepared: Prepared, recorder: Recorder, info: dict[str, Any], 
         with reference_adapter(prepared.model):
             try:
                 trainer = build_trainer(prepared, run.path, recorder, ResumableTrainer)
-                recorder.trainer, trainer.recorder = trainer, recorder
-                trainer.rewards, trainer.save_steps = prepared.rewards, settings.save_steps
-                _prepare_resuming(trainer, info, resumption)
-                _go(trainer, settings)
+                recorder.trainer, trainer.recorder, trainer.rewards = trainer, recorder, prepared.rewards
+                _settle_reference(trainer, info)
+                if resumption is not None:
+                    trainer.go_on_from(resumption.checkpoint.path)
+                if resumption is not None and resumption.step >= settings.max_steps:
+                    # It ended after its last step, before the adapter was saved. transformers would do one step more.
+                    trainer.restore_only()
+                else:
+                    trainer.train(resume_from_checkpoint=resumption and str(resumption.checkpoint.path))
                 info["status"] = "stopped" if recorder.stopped_by else "finished"
                 info["stopped_by"] = recorder.stopped_by
             except KeyboardInterrupt:
@@ -158,7 +165,7 @@ def _run_training(prepared: Prepared, recorder: Recorder, info: dict[str, Any], 
         recorder.interrupts.close()
         if getattr(trainer, "stock_reason", None):
             info["rollout"] = f"shared prompts, but for some batches stock ({trainer.stock_reason})"
-        info["seconds"] = recorder.seconds + getattr(trainer, "seconds_before", 0.0)
+        info["seconds"] = recorder.seconds
         with _noting("run.json", info.setdefault("not_saved", [])):
             write_json(run.path / "run.json", info)
     if failure is not None:
@@ -169,9 +176,8 @@ def _run_training(prepared: Prepared, recorder: Recorder, info: dict[str, Any], 
         warnings.warn(f"Not saved: {'; '.join(info['not_saved'])}.", stacklevel=3)
 
 
-def _prepare_resuming(trainer: ResumableTrainer, info: Mapping[str, Any], resumption: Resumption | None) -> None:
+def _settle_reference(trainer: ResumableTrainer, info: Mapping[str, Any]) -> None:
     run = trainer.recorder.run
-    trainer.folder = run.path / "checkpoints"
     trainer.reference = None if info["reference"] == BASE_MODEL else run.path / "reference"
     model = trainer.accelerator.unwrap_model(trainer.model)
     if "ref" in model.peft_config and trainer.reference is None:
@@ -183,38 +189,26 @@ def _prepare_resuming(trainer: ResumableTrainer, info: Mapping[str, Any], resump
             f"the run {run.name!r} measures its KL to the adapter that it started from, and Unsloth on a GPU only to the base "
             "model. Go on with it on a CPU, as it began, or begin a new run."
         )
-    if resumption is not None:
-        trainer.resumed_from = resumption.checkpoint.path
-        trainer.seconds_before = trainer.noted_seconds()
-
-
-def _go(trainer: Any, settings: Settings) -> None:
-    if trainer.resumed_from is None:
-        trainer.train()
-    elif int(trainer.resumed_from.name.rpartition("-")[2]) >= settings.max_steps:
-        # It ended after its last step, before the adapter was saved. transformers would do one step more.
-        trainer.restore_only()
-    else:
-        trainer.train(resume_from_checkpoint=str(trainer.resumed_from))
 
 
 def _save_all(trainer: ResumableTrainer | None, recorder: Recorder, info: Mapping[str, Any]) -> list[str]:
     """Save checkpoint, adapter, figure and card, each as far as possible; return what could not be, with the reason."""
     lost: list[str] = []
     run = recorder.run
-    if trainer is not None and trainer.has_note:
-        if trainer.is_between_steps:
+    if trainer is not None and trainer.note is not None:
+        if recorder.interrupts.is_holding:
+            lost.append("the adapter: an error came while its weights were changed; the last checkpoint is whole")
+        else:
             with _noting("the checkpoint", lost):
                 trainer.save()
-            with _noting("the adapter", lost):
-                _save_adapter(trainer, run)
-        else:
-            lost.append("the adapter: an error came while its weights were changed; the last checkpoint is whole")
+            with _noting("the adapter", lost), staged_folder(run.adapter_path) as staged:
+                model = trainer.accelerator.unwrap_model(trainer.model)
+                model.save_pretrained(staged, selected_adapters=["default"])
+                put_in_place(staged, run.adapter_path)
         if info["status"] == "finished" and not lost:
-            keep_newest(trainer.folder, 1)
+            keep_newest(run.path / "checkpoints", 1)
     with _noting("the figure", lost):
         recorder.close()
-        recorder.save_figure()
     if trainer is not None and run.adapter_path.is_dir():
         with _noting("the model card", lost):
             # Its status is that of run.json, which says running until here.
@@ -230,13 +224,6 @@ def _noting(what: str, lost: list[str]) -> Iterator[None]:
         yield
     except Exception as error:
         lost.append(f"{what}: {error}")
-
-
-def _all_observers(run: Run, prepared: Prepared, users: Sequence[Observer]) -> list[Observer]:
-    """The held-out score, the user's observers, and last the health rules: they read what all others add to the row."""
-    show = AlertDisplay(run.path, None if is_notebook() else tqdm.write)
-    health = HealthAlerts(run.path, prepared.weights, prepared.settings, show)
-    return [*([HoldoutScore(prepared)] if prepared.settings.holdout_every else ()), *users, health]
 
 
 def _check_memory(prepared: Prepared, *, is_refused: bool) -> None:
@@ -255,10 +242,3 @@ def _bytes_needed(model: Any) -> int:
     adapter = sum(p.numel() * p.element_size() for p in trained)
     moments = sum(8 * p.numel() for p in trained)
     return _RUN_BYTES + 3 * (adapter + moments) + 2 * adapter
-
-
-def _save_adapter(trainer: ResumableTrainer, run: Run) -> None:
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    with staged_folder(run.adapter_path) as staged:
-        model.save_pretrained(staged, selected_adapters=["default"])
-        put_in_place(staged, run.adapter_path)

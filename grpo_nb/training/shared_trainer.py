@@ -113,7 +113,9 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
         if kwargs.get("compute_aux_loss"):
             reason = "the mixture-of-experts loss needs whole rows"
         if reason is not None:
-            self._note_stock_path(reason)
+            if self.stock_reason is None:
+                self.stock_reason = reason
+                warnings.warn(f"TRL's own, slower path is taken for some batches: {reason}.", stacklevel=2)
             log_probs, entropies, aux_loss = super()._get_per_token_logps_and_entropies(
                 model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
             )
@@ -170,11 +172,6 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
             metrics = self._metrics["train" if self.model.training else "eval"]
             metrics["sampling/sampling_logp_difference/mean"].append(delta.mean().item())
             metrics["sampling/sampling_logp_difference/max"].append(delta.max().item())
-
-    def _note_stock_path(self, reason: str) -> None:
-        if self.stock_reason is None:
-            self.stock_reason = reason
-            warnings.warn(f"TRL's own, slower path is taken for some batches: {reason}.", stacklevel=2)
 
 
 def _regroup(micro_batches: list[Batch], loss_type: str) -> list[Batch]:

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Part, Shown, bold, free_path, shown_path, write_bytes, write_json
+from grpo_nb.core import Part, Shown, bold, free_path, shown_path, write_json
 from grpo_nb.models import load_adapter
 from grpo_nb.rewards import (
     adaptive_states,
@@ -28,7 +29,6 @@ from grpo_nb.rewards import (
     differing_parts,
     may_be_memory,
     parts_of,
-    weights_by_name,
 )
 from grpo_nb.runs import Run, describe, new_run_folder, newest_checkpoint
 from grpo_nb.settings import Settings
@@ -156,23 +156,18 @@ class StagedRun(Shown):
         beta = max((run.settings.beta for run in self.runs), default=None)
         return training_figure(self.rows, weights, beta, alerts=self.alerts)
 
-    def summary(self) -> str:
+    def _parts(self) -> Iterable[Part]:
         """A line for each stage, and what the KL is measured against."""
+        yield bold(f"Stages {self.name}: {self.status}.")
         plan, begun = self.plan, {run.name: run for run in self.runs}
-        lines = [f"Stages {self.name}: {self.status}."]
         for number, stage in enumerate(plan["stages"], 1):
             run = begun.get(stage["folder"])
             said = f"{run.status}. {describe(run.rows)}" if run else "not begun."
-            lines.append(f"{number}. {stage['name']} ({', '.join(stage['rewards'])}; {stage['steps']} steps): {said}")
-        lines.append(f"KL of each stage: to {_REFERENCES[plan['reference']]}.")
+            yield f"{number}. {stage['name']} ({', '.join(stage['rewards'])}; {stage['steps']} steps): {said}"
+        yield f"KL of each stage: to {_REFERENCES[plan['reference']]}."
         if self.status not in ("finished", "running", "planned"):
-            lines.append(f"To go on: gn.training.train_stages(..., name={self.name!r}, resume='auto')")
-        lines.append(f"Folder: {shown_path(self.path)}")
-        return "\n".join(lines)
-
-    def _parts(self) -> Iterable[Part]:
-        first, *rest = self.summary().splitlines()
-        return [bold(first), *rest]
+            yield f"To go on: gn.training.train_stages(..., name={self.name!r}, resume='auto')"
+        yield f"Folder: {shown_path(self.path)}"
 
 
 _REFERENCES = {
@@ -244,19 +239,15 @@ def train_stages(
         )
     """  # fmt: skip
     check_reference(reference)
-    of_stages = _settings_of(stages, settings)
-    plan = _plan_of(stages, of_stages, task, reference)
+    of_stages, plan = _plan_of(stages, settings, task, reference)
+    from grpo_nb.training.recorder import save_figure
     from grpo_nb.training.session import train
 
-    # A mistake in the third stage's rewards is found before the first is trained.
-    for stage, its_settings in zip(stages, of_stages, strict=True):
-        _try_rewards(stage, task, its_settings)
     root = Path(of_stages[0].run_root)
-    staged = _find_stages(root, name, resume)
-    is_resumed = staged is not None
-    if staged is not None:
-        folder = staged.path
-        _require_same_plan(staged.plan, plan, folder)
+    folder = _find_stages(root, name, resume)
+    is_resumed = folder is not None
+    if is_resumed:
+        _require_same_plan(StagedRun(folder).plan, plan, folder)
     else:
         folder = new_run_folder(root, name)
         model.save_pretrained(folder / "start", selected_adapters=["default"])
@@ -271,8 +262,11 @@ def train_stages(
         run = finished.get(planned["folder"])
         if run is None:
             goes_on = is_resumed and _can_go_on(folder / planned["folder"])
-            if not goes_on:
-                _prepare_adaptive(stage, known)
+            if (
+                not goes_on
+            ):  # adaptive rewards go on from the stages before, and those that are new here begin from nothing
+                for state, decay in adaptive_states(stage.rewards):
+                    state.carry_over(decay) if id(state) in known else state.start_over()
             before = StagedRun(folder, model=model, tokenizer=tokenizer, count=number)
             its_task = stage.task(task, before) if callable(stage.task) else stage.task or task
             run = train(
@@ -284,22 +278,22 @@ def train_stages(
         if is_resumed:
             _take_up_memory(stage, run)
         known |= {id(state) for state, _ in adaptive_states(stage.rewards)}
-    _save_figure(staged)
+    if staged.rows:
+        save_figure(folder, staged.plot())
     return staged
 
 
-def _find_stages(root: Path, name: str | None, resume: str | Path | None) -> StagedRun | None:
-    """Return the staged run that `train_stages(..., name=name, resume=resume)` goes on with, or None if it begins anew."""
+def _find_stages(root: Path, name: str | None, resume: str | Path | None) -> Path | None:
+    """The folder of the staged run that `train_stages(..., name=name, resume=resume)` goes on with; None if it begins anew."""
     if resume is None:
         return None
     if resume != "auto":
-        return open_stages(named_folder(root, name, resume, "stages.json"))
+        return open_stages(named_folder(root, name, resume, "stages.json")).path
     if name is None:
         newest = max(root.glob("*/stages.json"), key=lambda file: file.stat().st_mtime, default=None)
-        found = None if newest is None else open_stages(newest.parent)
-        return None if found is None or found.status == "finished" else found
+        return newest and (None if StagedRun(newest.parent).status == "finished" else newest.parent)
     if (root / name / "stages.json").is_file():
-        return open_stages(root / name)
+        return root / name
     remove_unbegun(root / name, "stages.json", "start")
     return None
 
@@ -347,92 +341,56 @@ def _is_finished(run: Run) -> bool:
     return run.status == "finished"
 
 
-def _prepare_adaptive(stage: Stage, known: set[int]) -> None:
-    """Let adaptive rewards go on from the stages before, and those that are new here begin from nothing."""
-    for state, decay in adaptive_states(stage.rewards):
-        if id(state) in known:
-            state.carry_over(decay)
-        else:
-            state.start_over()
+def _plan_of(
+    stages: Sequence[Stage], settings: Settings | None, task: Task, reference: str
+) -> tuple[list[Settings], dict[str, Any]]:
+    """Return the settings of each stage, with its steps, and what stages.json says of these stages.
 
-
-def _save_figure(staged: StagedRun) -> None:
-    from grpo_nb.runs import png
-
-    if staged.rows:
-        folder = staged.path / "figures"
-        folder.mkdir(exist_ok=True)
-        write_bytes(folder / "training.png", png(staged.plot(), dpi=150))
-
-
-def _settings_of(stages: Sequence[Stage], settings: Settings | None) -> list[Settings]:
-    """Return the settings of each stage, with its steps.
+    Each reward is called once: a mistake in the third stage's is found before the first is trained.
 
     Raises:
-        ValueError: Stages that cannot be trained one after the other on one model.
+        ValueError: Stages that cannot be trained one after the other on one model, or with these rewards.
     """
     if not stages:
         raise ValueError("stages is empty: give at least one gn.training.Stage(name=..., rewards=[...], steps=...).")
-    made: list[Settings] = []
-    for stage in stages:
+    names, made, entries = [stage.name for stage in stages], [], []
+    for number, stage in enumerate(stages, 1):
+        if names.count(stage.name) > 1:
+            raise ValueError(f"two stages are named {stage.name!r}: give each a name of its own.")
+        if not re.fullmatch(r"[A-Za-z0-9._-]+", stage.name):
+            raise ValueError(f"stage name {stage.name!r} may hold letters, digits, '.', '_' and '-' only.")
         own = stage.settings or settings
         if own is None:
             raise ValueError(f"the stage {stage.name!r} has no settings: give them to it, or to train_stages for all.")
         made.append(own.replace(max_steps=stage.steps) if stage.steps is not None else own)
         for field in _OF_THE_MODEL:
-            if getattr(made[-1], field) != getattr(made[0], field):
+            if getattr(own, field) != getattr(made[0], field):
                 raise ValueError(
-                    f"the stage {stage.name!r} has {field} = {getattr(made[-1], field)!r}, the first one "
+                    f"the stage {stage.name!r} has {field} = {getattr(own, field)!r}, the first one "
                     f"{getattr(made[0], field)!r}: the stages train one adapter on one model, which is loaded already."
                 )
-    names = [stage.name for stage in stages]
-    for stage_name in names:
-        if names.count(stage_name) > 1:
-            raise ValueError(f"two stages are named {stage_name!r}: give each a name of its own.")
-        if not stage_name or not all(c.isascii() and (c.isalnum() or c in "._-") for c in stage_name):
-            raise ValueError(f"stage name {stage_name!r} may hold letters, digits, '.', '_' and '-' only.")
-    return made
-
-
-def _plan_of(stages: Sequence[Stage], settings: Sequence[Settings], task: Task, reference: str) -> dict[str, Any]:
-    """Return what stages.json says of these stages.
-
-    Raises:
-        ValueError: A stage has no rewards, or two of the same name.
-    """
-    entries = []
-    for number, (stage, own) in enumerate(zip(stages, settings, strict=True), 1):
-        weights = weights_by_name(stage.rewards)
-        if not weights:
+        if not stage.rewards:
             raise ValueError(f"the stage {stage.name!r} has no rewards.")
+        is_task = isinstance(stage.task, Task)
+        try:
+            weights = checked_rewards(list(stage.rewards), stage.task if is_task else task, made[-1])
+        except Exception as error:
+            error.add_note(f"This was a reward of the stage {stage.name!r}; no stage was begun.")
+            raise
         entries.append(
             {
                 "name": stage.name,
                 "folder": f"{number:02d}-{stage.name}",
-                "steps": own.max_steps,
+                "steps": made[-1].max_steps,
                 "rewards": weights,
                 "parts": [parts_of(reward) for reward in stage.rewards],
-                "settings": own.to_dict(),
-                "task": _task_mark(stage.task),
+                "settings": made[-1].to_dict(),
+                "task": stage.task.fingerprint if is_task else stage.task and source_of(stage.task),
             }
         )
     # Through JSON, so that a plan just made equals the same one read back.
-    return json.loads(json.dumps({"reference": reference, "task": task.fingerprint, "stages": entries}, default=str))
-
-
-def _task_mark(task: Task | Callable[..., Task] | None) -> str | None:
-    if task is None:
-        return None
-    return task.fingerprint if isinstance(task, Task) else source_of(task)
-
-
-def _try_rewards(stage: Stage, task: Task, settings: Settings) -> None:
-    """Call each reward of a stage once: a mistake in the third stage's is found before the first is trained."""
-    try:
-        checked_rewards(list(stage.rewards), stage.task if isinstance(stage.task, Task) else task, settings)
-    except Exception as error:
-        error.add_note(f"This was a reward of the stage {stage.name!r}; no stage was begun.")
-        raise
+    plan = {"reference": reference, "task": task.fingerprint, "stages": entries}
+    return made, json.loads(json.dumps(plan, default=str))
 
 
 def _require_same_plan(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:

@@ -10,13 +10,14 @@ import contextlib
 import dataclasses
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from grpo_nb.generation import drop_leftovers
 from grpo_nb.machine import find_gpu
 from grpo_nb.models import has_engine, import_unsloth, tell_unsloth
+from grpo_nb.rewards import RewardFunction
 from grpo_nb.settings import (
     Settings,
     check_extra,
@@ -36,8 +37,6 @@ from trl import GRPOConfig, GRPOTrainer
 
 from grpo_nb.generation import shared_prompt_obstacle
 from grpo_nb.training.shared_trainer import SharedPromptGRPOTrainer
-
-RewardFunction = Callable[..., Sequence[float | None]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,19 +66,15 @@ class Prepared:
         rewards = list(rewards)
         task = task.fit(tokenizer, settings.max_prompt_length)
         weights = checked_rewards(rewards, task, settings)
-        _check_arguments(settings)
+        # The installed GRPOConfig decides: TRL raises on unknown names, Unsloth's only warns.
+        known, own = set(inspect.signature(GRPOConfig).parameters), {f.name for f in dataclasses.fields(Settings)}
+        check_extra(settings.extra, own, known, has_gpu=find_gpu() is not None)
         check_loss(settings)
         check_reporting(settings)
         return cls(
             model=model, tokenizer=tokenizer, task=task, rewards=rewards, settings=settings, weights=weights,
             obstacle=_stock_reason(model, settings),
         )  # fmt: skip
-
-
-def _check_arguments(settings: Settings) -> None:
-    """The installed GRPOConfig decides: TRL raises on unknown names, Unsloth's only warns."""
-    known = set(inspect.signature(GRPOConfig).parameters)
-    check_extra(settings.extra, {f.name for f in dataclasses.fields(Settings)}, known, has_gpu=find_gpu() is not None)
 
 
 def _stock_reason(model: Any, settings: Settings) -> str | None:
@@ -145,15 +140,8 @@ def kept_precision(model: Any) -> Iterator[None]:
 def grpo_arguments(settings: Settings, weights: dict[str, float], folder: Path, model: Any) -> dict[str, Any]:
     """Return what GRPOConfig is made of for a run in a folder."""
     gpu = find_gpu()
-    chosen = number_type_of(model, settings, gpu)
-    tell_unsloth(chosen.name)
-    requested = requested_arguments(
-        settings,
-        gpu=gpu,
-        number_type=chosen.name,
-        # Installed is not enough: told to use vLLM with a model that was loaded without, TRL starts an engine of its own.
-        has_vllm=has_engine(model),
-    )
+    chosen = number_type_of(model, settings, gpu).name
+    tell_unsloth(chosen)
     return {
         "logging_steps": 1,
         # A NaN in the loss is shown, not replaced by the last good value.
@@ -161,7 +149,8 @@ def grpo_arguments(settings: Settings, weights: dict[str, float], folder: Path, 
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
-        **requested,
+        # Installed is not enough: told to use vLLM with a model that was loaded without, TRL starts an engine of its own.
+        **requested_arguments(settings, gpu=gpu, number_type=chosen, has_vllm=has_engine(model)),
         "output_dir": str(folder / "checkpoints"),
         "reward_weights": list(weights.values()),
     }

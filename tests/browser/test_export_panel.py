@@ -14,13 +14,10 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from tests.support.lab_page import CHROMIUM, DRIVER, Jupyter, LabPage, write_notebook
+from tests.support.lab_page import Jupyter, LabPage, needs_browser, write_notebook
 from tests.support.written_run import compare_by_hand
 
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER),
-    reason="no chromium with chromedriver here; on Debian and Ubuntu: apt-get install chromium chromium-driver",
-)
+pytestmark = needs_browser
 EVIL = "<img src=x onerror=\"window.taken='img'\">"
 
 
@@ -76,11 +73,11 @@ def test_a_run_is_picked_exported_and_read(page: LabPage, folder: Path, tmp_path
 
     # A broken run says so in words and offers nothing.
     page.choose("Pick a run", "broken: cannot be read")
-    page.wait(lambda: page.find(".gn-lab p.gn-fail"), "the words")
+    page.wait(lambda: page.find(".gn-lab .gn-errors"), "the words")
     assert not page.button("Export").is_enabled() and planned(page) == []
     page.choose("Pick a run", "tiny: finished, 14 steps")
     page.wait(lambda: planned(page), "the plan of the other run")
-    assert not page.find(".gn-lab p.gn-fail")
+    assert not page.find(".gn-lab .gn-errors")
 
     # The adapter alone, with a double click as people do it.
     tick(page, "Merged model: transformers, vLLM")
@@ -102,11 +99,6 @@ def test_a_run_is_picked_exported_and_read(page: LabPage, folder: Path, tmp_path
     page.screenshot(pictures / "export_panel.png")
 
     # How it looks, in both themes, wide and narrow; and nothing that somebody wrote was run.
-    for theme in ("JupyterLab Dark", "JupyterLab Light"):
-        page.set_theme(theme)
-        assert page.faint_texts() == [], theme
-        for width in (1200, 700):
-            page.driver.set_window_size(width, 1000)
-            page.wait(lambda width=width: page.driver.execute_script("return window.innerWidth") == width, "the width")
-            assert page.overflowing() == [], (theme, width)
+    for look in page.looks():
+        assert page.faint_texts() == page.overflowing() == [], look
     assert not page.find_all(".gn-lab img") and page.driver.execute_script("return window.taken") is None

@@ -15,15 +15,9 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.checks import read_cases
 from grpo_nb.rewards.scores import Scores
-from tests.support.lab_page import CHROMIUM, DRIVER, ROOT, Jupyter, LabPage, write_notebook
+from tests.support.lab_page import ROOT, Jupyter, LabPage, needs_browser, write_notebook
 
-pytestmark = [
-    pytest.mark.begins(70),
-    pytest.mark.skipif(
-        not (CHROMIUM and DRIVER),
-        reason="no chromium with chromedriver here; on Debian and Ubuntu: apt-get install chromium chromium-driver",
-    ),
-]
+pytestmark = [pytest.mark.begins(70), needs_browser]
 
 
 @pytest.fixture(scope="module")
@@ -232,18 +226,14 @@ def test_it_fits_wide_and_narrow_pages_in_both_themes(
     page.wait(lambda: len(page.scores()) == 3, "the scores")
     page.click("Run the probes on this row")
     page.wait(lambda: page.find(".gn-report table"), "the report")
-    for theme in ("JupyterLab Dark", "JupyterLab Light"):
-        page.set_theme(theme)
-        for width in (1200, 700):
-            page.driver.set_window_size(width, 1000)
-            page.wait(lambda width=width: page.driver.execute_script("return window.innerWidth") == width, "the width")
-            page.screenshot(pictures / f"long_{theme.split()[-1].lower()}_{width}.png")
-            assert page.overflowing() == []
-            tall = page.driver.execute_script(
-                "return [...document.querySelectorAll('.gn-lab textarea, .gn-lab pre')].map(e => e.clientHeight)"
-                ".filter(height => height > 310)"
-            )
-            assert tall == [], "long completions scroll inside their boxes"
+    for theme, width in page.looks():
+        page.screenshot(pictures / f"long_{theme.split()[-1].lower()}_{width}.png")
+        assert page.overflowing() == []
+        tall = page.driver.execute_script(
+            "return [...document.querySelectorAll('.gn-lab textarea, .gn-lab pre')].map(e => e.clientHeight)"
+            ".filter(height => height > 310)"
+        )
+        assert tall == [], "long completions scroll inside their boxes"
         assert page.faint_texts() == [], f"text must stand out from its ground: {theme}"
 
 

@@ -142,41 +142,36 @@ class TestAdvice:
         assert "example turn" not in kinds(shown) and "other format" in kinds(shown)
         begun = made([["<reasoning>" + BARE] * 4] * 4, example=True)
         assert "partial credit" in kinds(begun)
-        assert not {"example turn", "partial credit", "other format"} & set(
-            kinds(made([[WRONG] * 4] * 4, example=False))
-        )
+        formed = kinds(made([[WRONG] * 4] * 4, example=False))
+        assert not {"example turn", "partial credit", "other format"} & set(formed)
 
     def test_easier_data(self) -> None:
         gate = made([[WRONG] * 4] * 8, [gn.rewards.correctness()])
-        assert "easier data" in kinds(gate) and "in all 8 groups no completion earned more than an empty one" in repr(
-            gate
-        )
+        assert "easier data" in kinds(gate)
+        assert "in all 8 groups no completion earned more than an empty one" in repr(gate)
 
     def test_longer_completions(self) -> None:
         gate = made([[RIGHT, "<reasoning>on and on", WRONG, BARE]] * 4, cut=lambda text: text.endswith("on and on"))
         (advice,) = [a for a in gate.advice if a.kind == "longer completions"]
         assert "4 of 16 completions were cut at 48 tokens, 4 of them with the format begun" in advice.what
         assert advice.line == "settings = settings.replace(max_completion_length=96)"
-        assert "longer completions" not in kinds(made([[BARE] * 4] * 4, cut=lambda text: True)), (
-            "room is not what it lacks"
-        )
+        bare = made([[BARE] * 4] * 4, cut=lambda text: True)
+        assert "longer completions" not in kinds(bare), "room is not what it lacks"
         assert "longer completions" not in kinds(made([[RIGHT, WRONG, BARE, RIGHT]] * 4))
 
     def test_a_larger_group_by_the_sample_itself(self) -> None:
         groups = [[RIGHT] + [f"{WRONG} {i}" for i in range(7)]] * 4 + [[f"{i} (none)" for i in range(8)]] * 4
-        gate = made(groups, [gn.rewards.correctness()])
+        gate = made(groups, correct := [gn.rewards.correctness()])
         assert gate.useful_share_of(8) == 0.5 and gate.useful_share_of(4) == pytest.approx(0.25)
         (advice,) = [a for a in gate.advice if a.kind == "larger group"]
         assert "of groups of 4 taken from these, 25% would differ, of groups of 8 50% do" in advice.what
-        settings = gate.settings
-        exec(advice.line, scope := {"settings": settings})
-        assert scope["settings"].num_generations == 16
-
-    def test_a_larger_group_gets_a_batch_that_it_divides(self) -> None:
-        groups = [[RIGHT] + [f"{WRONG} {i}" for i in range(7)]] * 4 + [[f"{i} (none)" for i in range(8)]] * 4
-        gate = made(groups, [gn.rewards.correctness()], per_device_train_batch_size=24)
-        (advice,) = [a for a in gate.advice if a.kind == "larger group"]
         exec(advice.line, scope := {"settings": gate.settings})
+        assert scope["settings"].num_generations == 16
+        # With a batch that it divides.
+        (advice,) = [
+            a for a in made(groups, correct, per_device_train_batch_size=24).advice if a.kind == "larger group"
+        ]
+        exec(advice.line, scope := {"settings": gate.settings.replace(per_device_train_batch_size=24)})
         assert scope["settings"].num_generations == 16 and scope["settings"].batch_size == 32
 
     @pytest.mark.parametrize(("temperature", "line"), [(0.2, "temperature=1.0"), (1.0, "temperature=1.2")])
@@ -187,17 +182,15 @@ class TestAdvice:
 
     def test_a_temperature_that_breaks_the_format(self) -> None:
         gate = made([[f"{BARE} {i}", RIGHT, f"{i} {i}", f"{i}"] for i in range(8)], temperature=1.5)
-        assert "settings = settings.replace(temperature=1.0)" in [
-            a.line for a in gate.advice if a.kind == "temperature"
-        ]
+        (advice,) = [a for a in gate.advice if a.kind == "temperature"]
+        assert advice.line == "settings = settings.replace(temperature=1.0)"
 
     def test_more_prompts_where_the_sample_is_too_small(self) -> None:
         gate = made([[WRONG, WRONG]] * 7 + [[RIGHT, WRONG]])
         assert gate.advice[-1].kind == "more prompts" and "prompts=32" in gate.advice[-1].line
         assert "more prompts" not in kinds(made([[WRONG, WRONG]] * 60))
-        assert "more prompts" in kinds(
-            made([[RIGHT, WRONG]] + [[WRONG, RIGHT + str(i)] for i in range(2)] + [[WRONG] * 2] * 9)
-        )
+        few = [[RIGHT, WRONG]] + [[WRONG, RIGHT + str(i)] for i in range(2)]
+        assert "more prompts" in kinds(made(few + [[WRONG] * 2] * 9))
 
     def test_every_line_of_advice_is_code(self) -> None:
         samples = [
@@ -331,17 +324,10 @@ class TestSampling:
             return plain(model, prompts, config, folded)
 
         monkeypatch.setattr(sampling, "sample", watched)
-        settings = gn.preset(
-            "cpu",
-            max_completion_length=7,
-            temperature=0.7,
-            top_p=0.8,
-            top_k=30,
-            num_generations=4,
-            extra={"min_p": 0.01},
-        )
+        wanted = {"temperature": 0.7, "top_p": 0.8, "top_k": 30}
+        settings = gn.preset("cpu", max_completion_length=7, num_generations=4, extra={"min_p": 0.01}, **wanted)
         gate = gn.baseline(model, tokenizer, task, counting, settings, prompts=2)
-        wanted = {"max_new_tokens": 7, "temperature": 0.7, "top_p": 0.8, "top_k": 30, "min_p": 0.01, "do_sample": True}
+        wanted |= {"max_new_tokens": 7, "min_p": 0.01, "do_sample": True}
         assert {name: seen[name] for name in wanted} == wanted
         assert len(seen["prompts"]) == 8 and len({tuple(prompt) for prompt in seen["prompts"]}) == 2
         assert set(gate.questions) <= set(task.train["question"]) and max(gate.tokens) <= 7
@@ -360,9 +346,7 @@ class TestSampling:
 
     def test_a_reward_that_cannot_be_called_fails_before_sampling(self, tiny, monkeypatch) -> None:
         model, tokenizer, task, settings = tiny
-        monkeypatch.setattr(
-            "grpo_nb.generation.sampling.generate", lambda *args, **more: pytest.fail("it sampled first")
-        )
+        monkeypatch.setattr("grpo_nb.generation.sampling.generate", lambda *_, **more: pytest.fail("it sampled first"))
 
         def broken(completions, solution, **columns):
             return [0.0] * len(completions)

@@ -1,10 +1,12 @@
 """The checks find what is broken in a reward and leave its sound twin alone."""
 
+import dataclasses
 import functools
 import itertools
 import math
 import random
 import re
+import threading
 import time
 from pathlib import Path
 
@@ -13,17 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import grpo_nb as gn
-from grpo_nb.checks import (
-    WHOLE_SET,
-    RewardProblem,
-    RewardReport,
-    add_case,
-    check_rewards,
-    judge,
-    read_cases,
-    wrong_answers,
-)
+from grpo_nb.checks import WHOLE_SET, RewardProblem, RewardReport, add_case, check_rewards, judge, read_cases
 from grpo_nb.checks.catalogue import CATALOGUE
+from grpo_nb.checks.probes import wrong_answers
 from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.rewards import completion_text, correctness, xml_format, xml_tags
 from grpo_nb.rewards.answers import is_same_answer
@@ -52,6 +46,16 @@ def right(completions, answer, **_):
     return [float(slot(c) == gold) for c, gold in zip(completions, answer, strict=True)]
 
 
+def by_text(score):
+    """Make a reward of a function of one completion's text and its gold answer."""
+
+    def reward(completions, answer, **_):
+        return [float(score(completion_text(c), gold)) for c, gold in zip(completions, answer, strict=True)]
+
+    reward.__name__, reward.__doc__ = score.__name__, score.__doc__
+    return reward
+
+
 def kinds(report: RewardReport, severity: str | None = None) -> set[str]:
     return {f.kind for f in report.findings if severity in (None, f.severity)}
 
@@ -63,30 +67,25 @@ def check(*rewards, rows=ROWS, **options) -> RewardReport:
 # ---- Sound rewards: nothing but notes, alone beside a correctness reward -------------------------------------------
 
 
-def exact_number(completions, answer, **_):
+@by_text
+def exact_number(text, gold):
     """Reads numbers as numbers."""
-    scores = []
-    for completion, gold in zip(completions, answer, strict=True):
-        try:
-            scores.append(2.0 * (float((slot(completion) or "").replace(",", "")) == float(gold)))
-        except (ValueError, OverflowError):
-            scores.append(0.0)
-    return scores
+    try:
+        return 2.0 * (float((slot(text) or "").replace(",", "")) == float(gold))
+    except (ValueError, OverflowError):
+        return 0.0
 
 
-def graded(completions, answer, **_):
-    """Partial credit for near numbers, far below that of the right one; negative where there is no answer."""
-    scores = []
-    for completion, gold in zip(completions, answer, strict=True):
-        given_answer = slot(completion)
-        if given_answer is None:
-            scores.append(-0.5)
-        elif re.fullmatch(r"-?[0-9]{1,9}", given_answer):
-            distance = abs(int(given_answer) - int(gold))
-            scores.append(1.0 if distance == 0 else 0.3 / (1 + distance))
-        else:
-            scores.append(0.0)
-    return scores
+@by_text
+def graded(text, gold):
+    """Partial credit for answers that are near numbers, far below that of the right one; negative where there is none."""
+    given_answer = slot(text)
+    if given_answer is None:
+        return -0.5
+    if not re.fullmatch(r"-?[0-9]{1,9}", given_answer):
+        return 0.0
+    distance = abs(int(given_answer) - int(gold))
+    return 1.0 if distance == 0 else 0.3 / (1 + distance)
 
 
 async def awaited(completions, answer, **_):
@@ -137,20 +136,14 @@ def no_opinion(completions, answer, **_):
 
 def shaped(completions, answer, completion_ids, **_):
     """Right or wrong, shaped by length on a cosine: longer wrong answers are punished less."""
-    return [
-        (0.75 + 0.25 * math.cos(p)) if is_right else (-0.75 - 0.25 * math.cos(p))
-        for is_right, p in zip(
-            right(completions, answer), (math.pi * min(len(ids) / 300, 1) for ids in completion_ids), strict=True
-        )
-    ]
+    shares = [0.75 + 0.25 * math.cos(math.pi * min(len(ids) / 300, 1)) for ids in completion_ids]
+    return [share if is_right else -share for is_right, share in zip(right(completions, answer), shares, strict=True)]
 
 
-def seeded(completions, answer, **_):
+@by_text
+def seeded(text, gold):
     """A tie broken by a draw that the text alone decides."""
-    return [
-        score + 0.01 * random.Random(completion_text(c)).random()
-        for c, score in zip(completions, right(completions, answer), strict=True)
-    ]
+    return (slot(text) == gold) + 0.01 * random.Random(text).random()
 
 
 SOUND = [
@@ -180,8 +173,6 @@ def test_the_kits_own_rewards_in_every_format(format, rows) -> None:
 
 
 def test_a_task_and_a_format_that_the_template_opens() -> None:
-    import dataclasses
-
     task = gn.load_task("arithmetic")
     assert check_rewards([correctness(), xml_format(), xml_tags()], task).ok
     opened = dataclasses.replace(formats.think_answer(), is_opened_by_template=True)
@@ -210,16 +201,6 @@ def finds(*expected: str, severity: str | None = None, rows=ROWS, beside=(), **o
 
 
 BROKEN: list = []
-
-
-def by_text(score):
-    """Make a reward of a function of one completion's text and its gold answer."""
-
-    def reward(completions, answer, **_):
-        return [float(score(completion_text(c), gold)) for c, gold in zip(completions, answer, strict=True)]
-
-    reward.__name__ = score.__name__
-    return reward
 
 
 def is_right(text, gold) -> bool:
@@ -390,14 +371,12 @@ def remembers(completions, answer, **_):
 
 
 @finds("runs the answer as code", severity="critical")
-def evaluates(completions, answer, **_):
-    scores = []
-    for completion, gold in zip(completions, answer, strict=True):
-        try:
-            scores.append(float(eval(slot(completion) or "None", {"__builtins__": {}}) == int(gold)))
-        except Exception:
-            scores.append(0.0)
-    return scores
+@by_text
+def evaluates(text, gold):
+    try:
+        return eval(slot(text) or "None", {"__builtins__": {}}) == int(gold)
+    except Exception:
+        return 0.0
 
 
 @finds("prints", severity="note")
@@ -558,45 +537,30 @@ def test_the_catalogue_has_what_can_be_found_and_no_more() -> None:
 # ---- The set ---------------------------------------------------------------------------------------------------------
 
 
-def weighted(reward, weight: float):
-    def copy(**keywords):
-        return reward(**keywords)
+def longer(weight: float):
+    def longer_is_better_weighted(**keywords):
+        return longer_is_better(**keywords)
 
-    copy.__name__, copy.weight = reward.__name__, weight
-    return copy
-
-
-def test_form_alone_is_critical() -> None:
-    report = check(xml_format(), xml_tags())
-    assert "nothing tells right from wrong" in kinds(report, "critical")
-    assert "nothing tells right from wrong" not in kinds(check(xml_format(), right))
+    longer_is_better_weighted.weight = weight
+    return longer_is_better_weighted
 
 
-def test_two_rewards_of_one_name() -> None:
-    assert "same name twice" in kinds(check(right, correctness(name="right")), "critical")
-    assert "same name twice" not in kinds(check(right, correctness()))
-
-
-def test_form_that_outweighs_being_right() -> None:
-    assert "form outweighs being right" in kinds(check(right, xml_format(weight=3.0)), "warning")
-    assert "form outweighs being right" not in kinds(check(right, xml_format(weight=0.5)))
-    assert "form outweighs being right" in kinds(check(right, xml_format(), weights={"right": 0.5}), "warning")
-
-
-def test_length_that_dominates() -> None:
-    assert "beats the right answer" in kinds(check(right, weighted(longer_is_better, 20.0)), "critical")
-    assert "beats the right answer" not in kinds(check(right, weighted(longer_is_better, 0.2)))
-    assert "dwarfs the answer" in kinds(check(right, weighted(longer_is_better, 100.0)), "warning")
-    assert "dwarfs the answer" not in kinds(check(right, longer_is_better))
-
-
-def test_a_negative_weight() -> None:
-    assert "wrong pays as much as right" in kinds(check(right, weights={"right": -1.0}), "critical")
-
-
-def test_a_column_with_a_name_of_trls() -> None:
-    report = check(right, rows=[{**row, "completions": 1} for row in ROWS])
-    assert "column name taken" in kinds(report, "critical")
+@pytest.mark.parametrize(
+    ("finding", "severity", "broken", "options", "sound"),
+    [
+        ("nothing tells right from wrong", "critical", [xml_format(), xml_tags()], {}, [xml_format(), right]),
+        ("same name twice", "critical", [right, correctness(name="right")], {}, [right, correctness()]),
+        ("form outweighs being right", "warning", [right, xml_format(weight=3.0)], {}, [right, xml_format(weight=0.5)]),
+        ("form outweighs being right", "warning", [right, xml_format()], {"weights": {"right": 0.5}}, [right]),
+        ("beats the right answer", "critical", [right, longer(20.0)], {}, [right, longer(0.2)]),
+        ("dwarfs the answer", "warning", [right, longer(100.0)], {}, [right, longer_is_better]),
+        ("wrong pays as much as right", "critical", [right], {"weights": {"right": -1.0}}, [right]),
+        ("column name taken", "critical", [right], {"rows": [{**row, "completions": 1} for row in ROWS]}, [right]),
+    ],
+)  # fmt: skip
+def test_what_shows_only_in_the_set(finding: str, severity: str, broken: list, options: dict, sound: list) -> None:
+    assert finding in kinds(check(*broken, **options), severity)
+    assert finding not in kinds(check(*sound))
 
 
 def test_signal() -> None:
@@ -632,11 +596,8 @@ def test_rows_without_an_answer_column_say_so() -> None:
         check(right, rows=[])
     with pytest.raises(ValueError, match="no reward function"):
         check_rewards(["right"], ROWS)
-    found = check_rewards(
-        lambda completions, solution, **_: right(completions, solution),
-        [{"question": row["question"], "solution": row["answer"]} for row in ROWS],
-        answer="solution",
-    )  # fmt: skip
+    rows = [{"question": row["question"], "solution": row["answer"]} for row in ROWS]
+    found = check(lambda completions, solution, **_: right(completions, solution), rows=rows, answer="solution")
     assert "tells" in found.roles["<lambda>"]
 
 
@@ -673,8 +634,6 @@ def test_the_rows_are_untouched() -> None:
 
 
 def test_off_the_main_thread() -> None:
-    import threading
-
     found = []
     thread = threading.Thread(target=lambda: found.append(check(right, substring_of_slot)))
     thread.start()

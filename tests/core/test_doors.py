@@ -8,41 +8,13 @@ import sys
 import pytest
 
 from grpo_nb.core.doors import lazy_names
+from tests import test_door
+from tests.test_house import ROOMS
 
-ROOMS = (
-    "core",
-    "machine",
-    "settings",
-    "tasks",
-    "models",
-    "generation",
-    "sandbox",
-    "rewards",
-    "checks",
-    "lab",
-    "runs",
-    "health",
-    "evaluation",
-    "training",
-    "export",
-    "scaleout",
-)
-HEAVY = {
-    "torch",
-    "transformers",
-    "trl",
-    "unsloth",
-    "peft",
-    "datasets",
-    "pandas",
-    "numpy",
-    "matplotlib",
-    "scipy",
-    "IPython",
-}
+HEAVY = {*test_door.HEAVY, "peft", "IPython"}
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", sorted(ROOMS))
 def test_every_name_of_a_door_is_there_and_no_file_hides_it(room: str) -> None:
     door = importlib.import_module(f"grpo_nb.{room}")
     assert door.__doc__ and door.__all__ == sorted(set(door.__all__), key=door.__all__.index)
@@ -52,7 +24,7 @@ def test_every_name_of_a_door_is_there_and_no_file_hides_it(room: str) -> None:
     assert not files & set(door.__all__)
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", sorted(ROOMS))
 def test_opening_a_door_loads_nothing_heavy(room: str) -> None:
     code = f"import grpo_nb.{room}, sys; print(*{{m.split('.')[0] for m in sys.modules}})"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()

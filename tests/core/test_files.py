@@ -1,11 +1,12 @@
 """Whatever ends an export, nothing looks finished that is not, nothing is lost, and what is left behind is cleared."""
 
+import contextlib
 import os
-import signal
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,19 +57,20 @@ MAKER = """
 """
 
 
-def make_and_kill(folder: Path, moment: str) -> int:
-    """Run the maker up to a moment, kill it there, and return the pid that it had."""
+@contextlib.contextmanager
+def standing_still(folder: Path, moment: str) -> Iterator[None]:
+    """Run the maker up to a moment; it is killed when the block ends."""
     maker = subprocess.Popen([sys.executable, "-c", textwrap.dedent(MAKER), str(folder), moment])
     try:
         end = time.monotonic() + 60
         while not (folder / "moment").is_file():
             assert maker.poll() is None and time.monotonic() < end
             time.sleep(0.01)
+        (folder / "moment").unlink()
+        yield
     finally:
-        maker.send_signal(signal.SIGKILL)
+        maker.kill()
         maker.wait()
-    (folder / "moment").unlink()
-    return maker.pid
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -97,7 +99,8 @@ def test_a_kill_leaves_the_old_or_the_new_and_nothing_between(
     if old_is_there:
         out.mkdir()
         (out / "mine").write_text("old")
-    make_and_kill(tmp_path, moment)
+    with standing_still(tmp_path, moment):
+        pass
     assert (content(out) if out.exists() else None) == found
     with staged_folder(out) as staged:
         # What the killed one left is gone; the only other thing here is the new one's own.
@@ -110,7 +113,8 @@ def test_killed_between_the_two_renames_neither_is_lost(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "mine").write_text("old")
-    make_and_kill(tmp_path, "before putting in place")
+    with standing_still(tmp_path, "before putting in place"):
+        pass
     assert not out.exists()
     assert {p.name.split("-")[0] for p in tmp_path.iterdir()} == {".out.partial", ".out.replaced"}
     cleared = clear_leftovers(out)
@@ -118,19 +122,11 @@ def test_killed_between_the_two_renames_neither_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_living_process_keeps_its_folder(tmp_path: Path) -> None:
-    maker = subprocess.Popen([sys.executable, "-c", textwrap.dedent(MAKER), str(tmp_path), "after b"])
-    try:
-        end = time.monotonic() + 60
-        while not (tmp_path / "moment").is_file():
-            assert maker.poll() is None and time.monotonic() < end
-            time.sleep(0.01)
+    with standing_still(tmp_path, "after b"):
         (theirs,) = tmp_path.glob(".out.partial-*")
         with staged_folder(tmp_path / "out") as mine, staged_folder(tmp_path / "out") as another:
             assert len({mine, another, theirs}) == 3 and clear_leftovers(tmp_path / "out") == []
         assert theirs.is_dir() and not mine.exists() and not another.exists()
-    finally:
-        maker.kill()
-        maker.wait()
     assert clear_leftovers(tmp_path / "out") == [theirs]
 
 
@@ -182,10 +178,9 @@ def test_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileExistsError, match="overwrite=True"):
-        check_target(tmp_path / "full", overwrite=False)
-    with pytest.raises(FileExistsError, match="overwrite=True"):
-        check_target(tmp_path / "full" / "file", overwrite=False)
+    for taken in (tmp_path / "full", tmp_path / "full" / "file"):
+        with pytest.raises(FileExistsError, match="overwrite=True"):
+            check_target(taken, overwrite=False)
     with pytest.raises(NotADirectoryError, match="is a file"):
         check_target(tmp_path / "full" / "file" / "below", overwrite=True)
     check_target(tmp_path / "full", overwrite=True)

@@ -101,10 +101,8 @@ def test_a_script_answers_and_is_ended_when_it_says_nothing(tmp_path: Path) -> N
     )
     heard: list[str] = []
     assert run_script(script, {"seconds": 0, "fails": False}, on_line=heard.append) == [0, False] and heard == ["line"]
-    assert (
-        "ended with 1" in (said := failing(run_script, script, {"seconds": 0, "fails": True}))
-        and "in the child" in said
-    )
+    said = failing(run_script, script, {"seconds": 0, "fails": True})
+    assert "ended with 1" in said and "in the child" in said
     with pytest.raises(ChildError, match="gave no sign of life for 1 s and was ended"):
         run_script(script, {"seconds": 600, "fails": False}, patience=1)
     with pytest.raises(TimeoutError, match="the caller's own"):

@@ -2,7 +2,6 @@
 
 import html
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,8 +61,7 @@ def test_changed_answers_come_first_and_everything_is_escaped() -> None:
     assert "<script" not in page and page.count("<details") == 3 and 'type="search"' in page
 
 
-def test_compare_a_run_from_memory_and_from_disk(tiny_run: gn.runs.Run) -> None:
-    task = gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout_size=10)
+def test_compare_a_run_from_memory_and_from_disk(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     here = gn.compare(tiny_run, task)
     assert [row["question"] for row in here.before.rows] == task.holdout["question"]
     assert here.before.rows[0]["completion"] != here.after.rows[0]["completion"], "the adapter was not switched"
@@ -76,7 +74,7 @@ def test_compare_a_run_from_memory_and_from_disk(tiny_run: gn.runs.Run) -> None:
     assert not here.contamination.count and "training questions of the run tiny" in here.contamination.source
 
 
-def test_what_is_saved_is_what_was_found(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+def test_what_is_saved_is_what_was_found(tmp_path: Path) -> None:
     import pandas
 
     result = paired([False] * 30, [True] * 20 + [False] * 10).save(tmp_path / "saved")
@@ -123,8 +121,7 @@ def test_several_samples_of_a_question_are_no_further_questions() -> None:
     assert len(result.transcripts(None)) == 12 and "0 → 8 of 8" in result.transcripts(1)._repr_html_()
 
 
-def test_greedy_and_sampled_on_a_model(tiny_run: gn.runs.Run) -> None:
-    task = gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout_size=10)
+def test_greedy_and_sampled_on_a_model(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     rewards = [brevity, gn.rewards.xml_tags()]
     greedy = gn.evaluate((tiny_run.model, tiny_run.tokenizer), task, max_completion_length=12, rewards=rewards)
     again = gn.evaluate(tiny_run, task, rewards=rewards)
@@ -145,33 +142,27 @@ def test_greedy_and_sampled_on_a_model(tiny_run: gn.runs.Run) -> None:
         gn.evaluate(tiny_run, task, samples=2, temperature=0)
 
 
-def test_questions_that_were_trained_on_are_refused(tiny_run: gn.runs.Run) -> None:
-    task = gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout_size=10)
+def test_questions_that_were_trained_on_are_refused(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     spoilt = replace(task, holdout=task.train.select(range(10)))
     for ask in (gn.compare, gn.evaluate):
         with pytest.raises(ValueError, match="10 held-out questions are also in the training part"):
             ask(tiny_run, spoilt)
     # From the folder alone, written otherwise: nothing but the run's own record can know.
-    asked = [{"question": f"what is  {q[8:-1]} ?", "answer": "1"} for q in tiny_run_questions(tiny_run)[:2]]
-    fresh = [{"question": f"What is {i} + {i}?", "answer": "1"} for i in range(30, 40)]
+    asked = [{"question": f"what is  {q[8:-1]} ?", "answer": "1"} for q in task.train["question"][:2]]
     opened = gn.open_run(tiny_run.path)
     with pytest.raises(ValueError, match=r"2 held-out questions.*training questions of the run tiny"):
-        gn.evaluate(opened, gn.evaluation.load_holdout(asked + fresh))
-    told = gn.evaluate(tiny_run, gn.evaluation.load_holdout(asked + fresh), allow_contaminated=True)
+        gn.evaluate(opened, gn.evaluation.load_holdout(asked + fresh(10)))
+    told = gn.evaluate(tiny_run, gn.evaluation.load_holdout(asked + fresh(10)), allow_contaminated=True)
     assert told.contamination.similar == 2 and "2 of 12 held-out questions are also in the training part" in repr(told)
-
-
-def tiny_run_questions(run: gn.runs.Run) -> list[str]:
-    task = gn.load_task("arithmetic", run.settings, train_size=20, holdout_size=10)
-    return task.train["question"]
 
 
 def fresh(count: int = 12) -> list[dict[str, str]]:
     return [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(30, 30 + count)]
 
 
-def test_a_result_on_other_questions_is_not_said_to_be_on_the_runs_own(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
-    run = gn.open_run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+def test_a_result_on_other_questions_is_not_said_to_be_on_the_runs_own(
+    run: gn.runs.Run, task: gn.tasks.Task, tmp_path: Path
+) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in fresh()))
     own = gn.compare(run)
@@ -182,7 +173,7 @@ def test_a_result_on_other_questions_is_not_said_to_be_on_the_runs_own(tiny_run:
     assert "of mine" in (run.path / "README.md").read_text()
     assert card_result(run) == ("mine", None), "the Hub's table names the questions that were asked"
     # A score on what was trained on says itself what it is; a table of numbers cannot.
-    trained = [{"question": q, "answer": "1"} for q in tiny_run_questions(tiny_run)]
+    trained = [{"question": q, "answer": "1"} for q in task.train["question"]]
     gn.compare(run, gn.evaluation.load_holdout(trained), allow_contaminated=True)
     assert card_data(run).eval_results is None
 
@@ -192,7 +183,9 @@ def card_result(run: gn.runs.Run) -> tuple[str, dict | None]:
     return result.dataset_name, result.dataset_args
 
 
-def test_rows_and_files_of_ones_own_are_asked_in_the_format_of_the_run(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+def test_rows_and_files_of_ones_own_are_asked_in_the_format_of_the_run(
+    tiny_run: gn.runs.Run, run: gn.runs.Run, tmp_path: Path
+) -> None:
     file = tmp_path / "mine.csv"
     file.write_text("question,answer\n" + "".join(f"{row['question']},{row['answer']}\n" for row in fresh()))
     wanted = gn.evaluation.load_holdout(fresh(), format=gn.tasks.AnswerFormat(**tiny_run.info["task"]["format"]))
@@ -202,12 +195,10 @@ def test_rows_and_files_of_ones_own_are_asked_in_the_format_of_the_run(tiny_run:
     assert gn.evaluate(tiny_run.model, file, tokenizer=tiny_run.tokenizer, run=tiny_run).questions == 12
     with pytest.raises(ValueError, match="no column 'answer'"):
         gn.evaluate(tiny_run, [{"question": "Say hello."}])
-    run = gn.open_run(shutil.copytree(tiny_run.path, tmp_path / "run"))
     assert gn.compare(run, fresh()).other_set == "rows" and gn.compare(run, str(file)).other_set == "mine"
 
 
-def test_what_one_must_know_stands_beside_the_numbers(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
-    run = gn.open_run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+def test_what_one_must_know_stands_beside_the_numbers(tiny_run: gn.runs.Run, run: gn.runs.Run) -> None:
     comparison = gn.compare(run)
     assert comparison.after.cut_share > 0.5
     for side in (comparison.before, comparison.after):
@@ -239,8 +230,7 @@ def test_a_model_that_was_trained_on_is_not_the_run_any_more(tiny_run: gn.runs.R
     assert gn.evaluate(run).questions == 10
 
 
-def test_a_saved_comparison_is_opened_again(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
-    run = gn.open_run(shutil.copytree(tiny_run.path, tmp_path / "run"))
+def test_a_saved_comparison_is_opened_again(run: gn.runs.Run, tmp_path: Path) -> None:
 
     def some(completions: list, **_: object) -> list[float | None]:
         return [None] * (len(completions) - 1) + [0.25]
@@ -260,12 +250,14 @@ def test_a_saved_comparison_is_opened_again(tiny_run: gn.runs.Run, tmp_path: Pat
 
 
 def test_what_was_asked_is_kept_where_it_cannot_be_saved(
-    tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = gn.open_run(shutil.copytree(tiny_run.path, tmp_path / "run"))
     gn.compare(run)
-    before = {file.name: file.read_bytes() for file in (run.path / "comparison").iterdir() if file.is_file()}
-    write = Path.write_bytes
+
+    def files() -> dict[str, bytes]:
+        return {file.name: file.read_bytes() for file in (run.path / "comparison").iterdir() if file.is_file()}
+
+    before, write = files(), Path.write_bytes
 
     def full(path: Path, data: bytes) -> int:
         if path.suffix == ".png":
@@ -277,6 +269,5 @@ def test_what_was_asked_is_kept_where_it_cannot_be_saved(
         found = gn.compare(run, fresh())
     assert found.path is None and found.questions == 12
     assert any("could not be saved in the run's folder ([Errno 28] No space left" in note for note in found.notes)
-    kept = {file.name: file.read_bytes() for file in (run.path / "comparison").iterdir() if file.is_file()}
-    assert kept == before, "the earlier one is whole"
+    assert files() == before, "the earlier one is whole"
     assert found.save(tmp_path / "elsewhere").path == tmp_path / "elsewhere"

@@ -55,8 +55,7 @@ def test_math_500_is_judged_as_expressions(tmp_path: Path) -> None:
     write_rows(tmp_path / "math" / "test.jsonl", rows)
     held = gn.evaluation.load_holdout("math-500", path=tmp_path / "math")
     assert "\\boxed{}" in held.holdout[0]["prompt"][-1]["content"] and held.holdout[0]["level"] == 1
-    judged = held.judge(["1 + x", "0.5", "(C)"], list(held.holdout))
-    assert judged == [True, True, True]
+    assert held.judge(["1 + x", "0.5", "(C)"], list(held.holdout)) == [True, True, True]
     assert held.judge(["x + 2", None, "(D)"], list(held.holdout)) == [False, False, False]
     assert same_expression([r"\sqrt{12}"], [{"answer": r"2\sqrt{3}"}]) == [True]
     with pytest.raises(ValueError, match="no training part"):
@@ -64,21 +63,21 @@ def test_math_500_is_judged_as_expressions(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_loaded_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("gsm8k", "math-500"):
-        with pytest.raises(ValueError, match=r"It is on the Hub: check the network, or say where you have it: .*path="):
-            gn.evaluation.load_holdout(name)
     write_rows(tmp_path / "other" / "test.jsonl", [{"q": "?"}])
-    with pytest.raises(ValueError, match=r"has no column 'question'; it has \['q'\]"):
-        gn.evaluation.load_holdout("gsm8k", path=tmp_path / "other")
-    with pytest.raises(ValueError, match="runs the answer as code"):
-        gn.evaluation.load_holdout("reasoning-gym:n_queens")
+    offline = r"It is on the Hub: check the network, or say where you have it: .*path="
+    for name, options, said in (
+        ("gsm8k", {}, offline),
+        ("math-500", {}, offline),
+        ("gsm8k", {"path": tmp_path / "other"}, r"has no column 'question'; it has \['q'\]"),
+        ("reasoning-gym:n_queens", {}, "runs the answer as code"),
+        ("gsm8k", {"max_value": 3}, "are options of a reasoning-gym family"),
+        ("gsm8k", {"limit": 0}, "limit = 0"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            gn.evaluation.load_holdout(name, **options)
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with pytest.raises(gn.machine.EnvironmentProblem, match="pip install reasoning-gym"):
         gn.evaluation.load_holdout("reasoning-gym:chain_sum")
-    with pytest.raises(ValueError, match="are options of a reasoning-gym family"):
-        gn.evaluation.load_holdout("gsm8k", max_value=3)
-    with pytest.raises(ValueError, match="limit = 0"):
-        gn.evaluation.load_holdout("gsm8k", limit=0)
 
 
 def test_a_reasoning_gym_family_is_judged_by_full_marks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +98,7 @@ def test_a_reasoning_gym_family_is_judged_by_full_marks(monkeypatch: pytest.Monk
     factory.DATASETS = {"more": Data, "coin_flip": Data}
     monkeypatch.setitem(sys.modules, "reasoning_gym", package)
     monkeypatch.setitem(sys.modules, "reasoning_gym.factory", factory)
-    monkeypatch.setattr("grpo_nb.evaluation.heldout._gym_version", lambda: "0")
+    monkeypatch.setattr("grpo_nb.evaluation.heldout.version", lambda package: "0")
     held = gn.evaluation.load_holdout("reasoning-gym:more", limit=4, seed=5, start=10)
     assert held.holdout["answer"] == ["16", "17", "18", "19"] and held.name == "reasoning-gym:more"
     rows = list(held.holdout)
@@ -157,25 +156,22 @@ def test_contamination_is_counted_both_ways() -> None:
     find_contamination(["What is 4+4?"], trained).require_none()
 
 
-def test_a_run_remembers_what_it_was_trained_on(tiny_run: gn.runs.Run) -> None:
-    task = gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout_size=10)
+def test_a_run_remembers_what_it_was_trained_on(tiny_run: gn.runs.Run, task: gn.tasks.Task) -> None:
     kept = gn.open_run(tiny_run.path).trained_questions
     assert find_contamination(task.train["question"], kept).exact == 20
     assert find_contamination(task.holdout["question"], kept).count == 0
     assert "What is" not in (tiny_run.path / "train_questions.txt").read_text()
 
 
-def test_a_task_for_the_harness(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+def test_a_task_for_the_harness(tiny_run: gn.runs.Run, task: gn.tasks.Task, tmp_path: Path) -> None:
     """What lm-evaluation-harness is given (docs/guide/evaluate.md)."""
     import yaml
 
     tokenizer = tiny_run.tokenizer
-    task = gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout_size=10)
     written = gn.evaluation.write_harness_task(task, tmp_path / "my tasks", tokenizer, max_completion_length=12)
     settings = yaml.safe_load((tmp_path / "my tasks" / f"{written.name}.yaml").read_text())
-    rows = [
-        json.loads(line) for line in Path(settings["dataset_kwargs"]["data_files"]["test"]).read_text().splitlines()
-    ]
+    data = Path(settings["dataset_kwargs"]["data_files"]["test"])
+    rows = [json.loads(line) for line in data.read_text().splitlines()]
     assert [row["answer"] for row in rows] == task.holdout["answer"]
     rendered = tokenizer.apply_chat_template(task.holdout[0]["prompt"], add_generation_prompt=True, tokenize=False)
     assert rows[0]["prompt"] == rendered and rendered.endswith("assistant\n")

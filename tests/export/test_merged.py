@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM
 
 import grpo_nb as gn
 from grpo_nb.export import merged as export
-from grpo_nb.export.children import verify_merged
+from grpo_nb.export.children import verify
 
 pytestmark = pytest.mark.begins(40)
 
@@ -24,7 +24,7 @@ def test_it_is_verified_and_loads_anywhere(merged: export.Export, tiny_run: gn.r
     assert verification == merged.verification and verification["merged"] == "tensor by tensor"
     assert "held-out score within the 95 % interval of the adapter's" in verification["checks"]
     assert merged.file == merged.path and list(merged.table["passed"]) == [True] * len(verification["checks"])
-    assert "&#10003; passed" in merged._repr_html_() and "10 answers right" in merged.sentence
+    assert "✓ passed" in merged._repr_html_() and "10 answers right" in merged.sentence
     assert verification["passed"] and all(verification["checks"].values())
     assert verification["imported_unsloth_or_kit"] == []
     assert verification["retained_change"] >= 0.95
@@ -58,51 +58,49 @@ def test_a_run_trained_in_4_bit(tiny_folder: Path, checked_here: None, tmp_path:
     assert all(t.dtype in (torch.bfloat16, torch.float16, torch.float32) for t in tensors.values())
 
 
+def rewrite(file: Path, **values: object) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
+# What happens to each tensor of the merged model; `base` is that of the base model.
+TENSORS = {
+    "adapter never applied": lambda merged, base: base,
+    "adapter applied twice": lambda merged, base: 2 * merged - base,
+    "half the scaling": lambda merged, base: (merged + base) / 2,
+    "wrong base": lambda merged, base: merged + 0.05 * torch.randn(merged.shape),
+}
+# What happens to one of them, as it is.
+ONE_TENSOR = {
+    "a tensor missing": ("model.layers.1.mlp.up_proj.weight", lambda tensor: None),
+    "not finite": ("model.norm.weight", lambda tensor: tensor * float("nan")),
+    "embedding broken": ("model.embed_tokens.weight", lambda tensor: tensor.roll(1, 0)),
+    "embeddings untied": ("lm_head.weight", lambda tensor: torch.randn(tensor.shape)),
+}
+
+
 def spoil(merged: Path, run: gn.runs.Run, how: str) -> None:
-    file = merged / "model.safetensors"
+    file, template = merged / "model.safetensors", merged / "chat_template.jinja"
     if how == "chat template lost":
-        (merged / "chat_template.jinja").unlink()
-        return
-    if how == "truncated file":
+        template.unlink()
+    elif how == "truncated file":
         file.write_bytes(file.read_bytes()[:-1000])
-        return
-    if how == "generation's end lost":
-        config = json.loads((merged / "generation_config.json").read_text())
-        (merged / "generation_config.json").write_text(json.dumps({**config, "eos_token_id": 0}))
-        return
-    if how == "a pickle beside it":
+    elif how == "generation's end lost":
+        rewrite(merged / "generation_config.json", eos_token_id=0)
+    elif how == "a pickle beside it":
         torch.save({}, merged / "pytorch_model.bin")
-        return
-    if how == "chat template changed":
-        template = (merged / "chat_template.jinja").read_text()
-        (merged / "chat_template.jinja").write_text(template.replace("assistant", "Assistant"))
-        return
-    if how == "end token lost":
-        config = json.loads((merged / "tokenizer_config.json").read_text())
-        (merged / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": "<|endoftext|>"}))
-        return
-    tensors = load_file(file)
-    base = load_file(Path(run.settings.model) / "model.safetensors")
-    if how == "adapter never applied":
-        tensors = {name: base[name].to(t.dtype) for name, t in tensors.items()}
-    elif how == "adapter applied twice":
-        tensors = {name: (2 * t.float() - base[name].float()).to(t.dtype) for name, t in tensors.items()}
-    elif how == "half the scaling":
-        tensors = {name: ((t.float() + base[name].float()) / 2).to(t.dtype) for name, t in tensors.items()}
-    elif how == "wrong base":
-        generator = torch.Generator().manual_seed(9)
-        tensors = {n: t + 0.05 * torch.randn(t.shape, generator=generator).to(t.dtype) for n, t in tensors.items()}
-    elif how == "embeddings untied":
-        tensors["lm_head.weight"] = torch.randn(tensors["model.embed_tokens.weight"].shape)
-        config = json.loads((merged / "config.json").read_text())
-        (merged / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
-    elif how == "a tensor missing":
-        tensors.pop("model.layers.1.mlp.up_proj.weight")
-    elif how == "not finite":
-        tensors["model.norm.weight"][0] = float("nan")
-    elif how == "embedding broken":
-        tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"].roll(1, 0)
-    save_file({name: t.contiguous() for name, t in tensors.items()}, file, metadata={"format": "pt"})
+    elif how == "chat template changed":
+        template.write_text(template.read_text().replace("assistant", "Assistant"))
+    elif how == "end token lost":
+        rewrite(merged / "tokenizer_config.json", eos_token="<|endoftext|>")
+    elif how in TENSORS:
+        base, change = load_file(Path(run.settings.model) / "model.safetensors"), TENSORS[how]
+        tensors = {name: change(t.float(), base[name].float()).to(t.dtype) for name, t in load_file(file).items()}
+        save_file(tensors, file, metadata={"format": "pt"})
+    else:
+        tensors, (name, change) = load_file(file), ONE_TENSOR[how]
+        tensors[name] = change(tensors.get(name, tensors["model.embed_tokens.weight"]))
+        save_file({n: t.contiguous() for n, t in tensors.items() if t is not None}, file, metadata={"format": "pt"})
+        rewrite(merged / "config.json", tie_word_embeddings="lm_head.weight" not in tensors)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +130,7 @@ def test_classic_failures_are_caught(
     spoil(copy, tiny_run, how)
     request = export.verification_request(Path(tiny_run.settings.model), tiny_run, copy)
     try:
-        verification = verify_merged.verify(request)
+        verification = verify.verify_merged(request)
     except Exception as error:  # it cannot even be loaded: the process ends with this, and the export is refused
         assert re.search(found, str(error), re.IGNORECASE), error
         return
@@ -163,8 +161,8 @@ def test_a_model_that_answers_worse_is_refused(
     """Stands for a difference that no other check sees: the merged model's answers are all wrong, the adapter's right."""
     real, rows = export.run_check, tiny_run.holdout
 
-    def answers_wrong(script: str, request: dict, what: str) -> dict:
-        found = real(script, request, what)
+    def answers_wrong(request: dict, what: str) -> dict:
+        found = real(request, what)
         right = [f"<reasoning>\nit is\n</reasoning>\n<answer>\n{row['answer']}\n</answer>" for row in rows]
         return {**found, "texts_of_adapter": right, "texts": ["" for _ in rows]}
 

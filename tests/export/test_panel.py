@@ -39,16 +39,10 @@ class Machine:
         self.seen: list[str] = []
         self.panel: gn.export.ExportPanel | None = None
 
-    def plan(self, run: gn.runs.Run, formats: Any, path: Path, dtype: str, overwrite: bool) -> ExportPlan:
-        width = 4 if dtype == "float32" else 2
-        return ExportPlan(
-            tuple(
-                PlannedExport(name, path / name, width * 10**8, 3 * 10**8, 2 * 10**9, self.problems.get(name, ()))
-                for name in formats
-            ),
-            5 * 10**10,
-            8 * 10**9,
-        )
+    def plan(self, run: gn.runs.Run, targets: dict[str, Path], *, dtype: str, overwrite: bool) -> ExportPlan:
+        size = (4 if dtype == "float32" else 2) * 10**8
+        rows = (PlannedExport(n, p, size, 3 * 10**8, 2 * 10**9, self.problems.get(n, ())) for n, p in targets.items())
+        return ExportPlan(tuple(rows), 5 * 10**10, 8 * 10**9)
 
     def make(
         self, run: gn.runs.Run, name: str, path: Path, *, merged: Any, dtype: str, overwrite: bool, report: Any
@@ -75,7 +69,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    monkeypatch.setattr(export_panel, "plan_formats", made.plan)
+    monkeypatch.setattr(export_panel, "plan_targets", made.plan)
     monkeypatch.setattr(export_panel, "export_format", made.make)
     return made
 
@@ -111,7 +105,7 @@ def test_it_offers_every_run_and_says_what_is_known_of_it(panel: gn.export.Expor
 def test_size_and_checks_stand_there_before(panel: gn.export.ExportPanel, machine: Machine) -> None:
     assert panel.formats == ("merged",) and not panel._export_button.disabled
     assert "0.20 GB" in read(panel._plan_view) and "ready" in read(panel._plan_view)
-    assert "Free here: 50.00 GB of disk, 8.00 GB of memory" in read(panel._plan_view)
+    assert "0.30 GB of 50.00 GB" in read(panel._plan_view) and "2.00 GB of 8.00 GB" in read(panel._plan_view)
     panel._dtype.value = "float32"
     assert "0.40 GB" in read(panel._plan_view)
     machine.problems["q8_0"] = ("'exports/<x>' exists. Choose another folder, or say overwrite=True.",)
@@ -162,7 +156,7 @@ def test_stages_and_verified_results(panel: gn.export.ExportPanel, machine: Mach
     panel.formats = ("merged", "adapter")
     assert "made just now" in read(panel._plan_view) and read(panel._plan_view).count("it exists") == 1
     panel._runs.value = next(run for _, run in panel._runs.options if run is not panel.run)
-    assert panel.outcomes == [] and "Nothing has been exported" in read(panel._results)
+    assert panel.outcomes == {} and "Nothing has been exported" in read(panel._results)
 
 
 def test_errors_are_words_and_the_others_go_on(panel: gn.export.ExportPanel, machine: Machine) -> None:
@@ -183,15 +177,15 @@ def test_errors_are_words_and_the_others_go_on(panel: gn.export.ExportPanel, mac
 def test_a_plan_that_fails_is_said(
     panel: gn.export.ExportPanel, machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any) -> None:
+    def broken(*_: Any, **__: Any) -> None:
         raise OSError("the base model <x> is not there")
 
-    monkeypatch.setattr(export_panel, "plan_formats", broken)
+    monkeypatch.setattr(export_panel, "plan_targets", broken)
     panel._dtype.value = "float16"
-    assert "the base model <x> is not there" in read(panel._status) and panel._export_button.disabled
-    monkeypatch.setattr(export_panel, "plan_formats", machine.plan)
+    assert "the base model <x> is not there" in read(panel._errors) and panel._export_button.disabled
+    monkeypatch.setattr(export_panel, "plan_targets", machine.plan)
     panel._refresh_button.click()
-    assert panel._status.value == "" and not panel._export_button.disabled
+    assert panel._errors.value == "" and not panel._export_button.disabled
 
 
 def test_without_runs_and_with_damaged_ones(machine: Machine, tmp_path: Path) -> None:
@@ -208,13 +202,13 @@ def test_without_runs_and_with_damaged_ones(machine: Machine, tmp_path: Path) ->
     assert "odd: cannot be read" in [text for text, _ in panel._runs.options]
     assert "bad: cannot be read" in [text for text, _ in panel._runs.options]
     panel._runs.value = next(run for text, run in panel._runs.options if text.startswith("bad"))
-    assert "gn-fail" in panel._status.value
+    assert "gn-errors" in panel._errors.value
     assert panel._export_button.disabled and panel.plan is None
     assert panel._plan_view.value == panel._code_view.value == panel._run_view.value == "", (
         "not those of the run before"
     )
     panel._runs.value = next(run for text, run in panel._runs.options if text.startswith("good"))
-    assert panel._status.value == "" and "ready" in read(panel._plan_view)
+    assert panel._errors.value == "" and "ready" in read(panel._plan_view)
     with pytest.raises(FileNotFoundError, match="is no run"):
         gn.export.ExportPanel(tmp_path / "nothing")
 

@@ -83,14 +83,19 @@ def test_without_the_package(gguf: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         llama_cpp.answer(gguf, CHATS, max_completion_length=1)
 
 
-def test_a_child_that_says_nothing_is_ended(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that never returns stands for a llama.cpp that hangs."""
-    (tmp_path / "xllamacpp").mkdir()
-    note = tmp_path / "pid"
-    (tmp_path / "xllamacpp" / "__init__.py").write_text(
-        f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+def hanging_package(folder: Path) -> Path:
+    """A package that never returns, and stands for a llama.cpp that hangs; returns the file in which it notes its pid."""
+    (folder / "xllamacpp").mkdir()
+    note = folder / "pid"
+    (folder / "xllamacpp" / "__init__.py").write_text(
+        f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()) + chr(10))\ntime.sleep(600)\n"
     )
-    monkeypatch.setattr(llama_cpp, "_package_folder", lambda: tmp_path)
+    return note
+
+
+def test_a_child_that_says_nothing_is_ended(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = hanging_package(tmp_path)
+    monkeypatch.setattr(llama_cpp, "require_llama_cpp", lambda: tmp_path)
     monkeypatch.setattr(llama_cpp, "_PATIENCE", 8.0)
     with pytest.raises(llama_cpp.LlamaCppError, match="no sign of life for 8 s"):
         llama_cpp.answer(gguf, CHATS, max_completion_length=1)
@@ -98,15 +103,11 @@ def test_a_child_that_says_nothing_is_ended(gguf: Path, tmp_path: Path, monkeypa
 
 
 def test_it_ends_with_its_parent(gguf: Path, tmp_path: Path) -> None:
-    (tmp_path / "xllamacpp").mkdir()
-    note = tmp_path / "pid"
-    (tmp_path / "xllamacpp" / "__init__.py").write_text(
-        f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()) + chr(10))\ntime.sleep(600)\n"
-    )
+    note = hanging_package(tmp_path)
     code = f"""
         from pathlib import Path
         from grpo_nb.generation import llama_cpp
-        llama_cpp._package_folder = lambda: Path({str(tmp_path)!r})
+        llama_cpp.require_llama_cpp = lambda: Path({str(tmp_path)!r})
         llama_cpp.answer({str(gguf)!r}, [[dict(role="user", content="hi")]], max_completion_length=1)
     """
     parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])

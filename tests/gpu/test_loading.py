@@ -21,7 +21,7 @@ from grpo_nb.settings import vllm
 from grpo_nb.settings.presets import GPUS
 from grpo_nb.settings.vllm import VllmObstacle, vllm_obstacle
 from grpo_nb.training import run_info
-from tests.support.signatures import FACTS, constant_of, parameters_of, source_of
+from tests.support.signatures import FACTS, constant_of, parameters_of, text_of
 from tests.support.small_models import lora_model
 
 LOADER = "unsloth/models/loader.py"
@@ -59,7 +59,7 @@ def test_the_engine_gets_what_the_settings_say() -> None:
 def test_precision_is_left_to_the_function_that_the_trainer_asks() -> None:
     """dtype=None: Unsloth then loads by `is_bfloat16_supported`, which is what `bf16` and `fp16` of the trainer come from."""
     assert "dtype" not in loader_arguments(gn.preset("t4"), "folder", GPUS["t4"], use_vllm=True)
-    source = installed_source(LLAMA)
+    source = text_of(LLAMA)
     assert "SUPPORTS_BFLOAT16 = is_bfloat16_supported()" in source
     assert "dtype = torch.float16 if not SUPPORTS_BFLOAT16 else torch.bfloat16" in source
     for name, gpu in GPUS.items():
@@ -70,10 +70,6 @@ def test_precision_is_left_to_the_function_that_the_trainer_asks() -> None:
         assert str(loader_arguments(wanted, "folder", gpu, use_vllm=False)["dtype"]) == "torch.float32"
         arguments = gn.effective_settings(wanted, name).arguments
         assert arguments["fp16"] is arguments["bf16"] is False
-
-
-def installed_source(file: str) -> str:
-    return source_of(file).read_text()
 
 
 def test_what_unsloth_says_of_models_is_what_the_kit_says() -> None:
@@ -216,7 +212,7 @@ class FakeLoader:
 def on_a_gpu(machine, monkeypatch, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     monkeypatch.setattr(models, "find_gpu", lambda: GPUS["t4"])
-    monkeypatch.setattr(models, "_said", set())
+    models._say_once.cache_clear()
     monkeypatch.setattr(models, "_engine", None)
 
     def load(loader: FakeLoader, **changes):
@@ -257,11 +253,11 @@ def test_a_second_model_does_not_start_a_second_engine(on_a_gpu, monkeypatch) ->
 def test_an_engine_with_less_room_than_asked_for_is_noticed(on_a_gpu) -> None:
     with pytest.warns(UserWarning, match=r"sequences of 384 tokens, and .* may be 512.*max_completion_length=128"):
         on_a_gpu(FakeLoader(engine=FakeVllm(longest=384)))
-    source = installed_source("unsloth_zoo/vllm_utils.py")
+    source = text_of("unsloth_zoo/vllm_utils.py")
     assert "max_seq_length = _fit_max_seq_length_to_kv_cache(" in source
     assert re.search(r"max_model_len\s*= max_seq_length", source)
     # Where the engine's own configuration is read by Unsloth, too.
-    assert "self.llm.llm_engine.vllm_config.model_config" in installed_source("unsloth/models/rl_replacements.py")
+    assert "self.llm.llm_engine.vllm_config.model_config" in text_of("unsloth/models/rl_replacements.py")
 
 
 def test_a_gpu_that_only_torch_sees_is_refused(on_a_gpu, monkeypatch) -> None:
@@ -339,8 +335,8 @@ def test_standby_is_asked_for_before_the_import_and_only_with_vllm(is_installed:
     assert os.environ.get("UNSLOTH_VLLM_STANDBY") == ("1" if is_installed else None)
     assert os.environ["UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE"] == "1", "the share is that of the settings"
     # Unsloth reads it in these two places, the first while it is imported.
-    assert "UNSLOTH_VLLM_STANDBY" in installed_source("unsloth_zoo/__init__.py")
-    assert 'os.getenv("UNSLOTH_VLLM_STANDBY", "0")' in installed_source("unsloth_zoo/vllm_utils.py")
+    assert "UNSLOTH_VLLM_STANDBY" in text_of("unsloth_zoo/__init__.py")
+    assert 'os.getenv("UNSLOTH_VLLM_STANDBY", "0")' in text_of("unsloth_zoo/vllm_utils.py")
 
 
 def test_the_trainer_uses_an_engine_only_if_the_model_has_one(tmp_path) -> None:
@@ -358,16 +354,10 @@ def test_the_trainer_uses_an_engine_only_if_the_model_has_one(tmp_path) -> None:
 
 def test_unsloth_takes_the_frozen_adapter_out_of_trls_trainer() -> None:
     """Its own pattern on TRL's own source; what the kit says of the KL on a GPU rests on it."""
-    patterns = set()
-    for node in ast.walk(ast.parse(installed_source("unsloth/models/rl.py"))):
-        if (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and r"elif is_peft_model\(model\)" in node.value
-        ):
-            patterns.add(node.value)
-    (pattern,) = patterns
-    trl = installed_source("trl/trainer/grpo_trainer.py")
+    nodes = ast.walk(ast.parse(text_of("unsloth/models/rl.py")))
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    (pattern,) = (text for text in texts if r"elif is_peft_model\(model\)" in text)
+    trl = text_of("trl/trainer/grpo_trainer.py")
     assert 'model.add_adapter("ref"' in trl
     assert 'model.add_adapter("ref"' not in re.sub(pattern, "", trl, flags=re.DOTALL)
 

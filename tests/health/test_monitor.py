@@ -17,8 +17,8 @@ from grpo_nb.health.monitor import HealthMonitor, check_health, explain_out_of_m
 from grpo_nb.health.report import HealthReport
 from grpo_nb.runs.alert import Alert
 from grpo_nb.settings.settings import Settings
-from tests.support.health_logs import Rows, healthy_log
-from tests.support.run_folders import write_run_folder
+from tests.support.health_logs import Rows, healthy_log, with_old_names
+from tests.support.run_folders import append_rows, info_of, write_run_folder
 
 WEIGHTS = {"right": 2.0, "form": 1.0}
 NAN, INFINITE = math.nan, math.inf
@@ -187,16 +187,8 @@ def test_the_share_that_trl_logs_comes_before_the_spread_of_the_batch() -> None:
 
 
 def test_old_names_are_read() -> None:
-    new = DESERVED["never paid"][2]
-    old = []
-    for row in new:
-        kept = {k.removesuffix("/mean"): v for k, v in row.items() if not k.endswith("/std")}
-        kept["completion_length"] = kept.pop("completions/mean_length")
-        old.append(kept)
-    assert severest(check_health(old), "constant_reward") == "warning"
-    longer = DESERVED["longer for nothing"][2]
-    old = [{"completion_length" if k == "completions/mean_length" else k: v for k, v in row.items()} for row in longer]
-    assert severest(check_health(old), "length_growth") == "warning"
+    for case, rule in (("never paid", "constant_reward"), ("longer for nothing", "length_growth")):
+        assert severest(check_health(with_old_names(DESERVED[case][2])), rule) == "warning"
 
 
 def test_a_kl_of_zeros_is_not_measured() -> None:
@@ -296,8 +288,7 @@ def test_a_resumed_monitor_neither_repeats_nor_forgets(tmp_path: Path, case: str
     for part in (rows[:cut], rows[cut:]):
         monitor = HealthMonitor(weights=WEIGHTS, folder=run.path)
         for row in part:
-            with (run.path / "metrics.jsonl").open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            append_rows(run.path, [row])
             told += monitor.update(row)
     assert tuple(told) == whole == tuple(run.alerts) and whole
 
@@ -399,9 +390,7 @@ def test_what_is_no_log_is_an_error_that_says_so(tmp_path: Path) -> None:
 
 
 def make_run(folder: Path, rows: Rows, **changes: object) -> gn.runs.Run:
-    settings = gn.preset("cpu", **changes)
-    info = {"settings": settings.to_dict(), "rewards": [{"name": name, "weight": w} for name, w in WEIGHTS.items()]}
-    return write_run_folder(folder, info, rows)
+    return write_run_folder(folder, info_of(WEIGHTS, **changes), rows)
 
 
 def test_a_run_brings_its_weights_settings_and_texts(tmp_path: Path) -> None:
@@ -435,8 +424,7 @@ def test_alerts_are_on_disk_at_once_and_once(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", [])
     log = HealthMonitor(folder=run.path, weights=WEIGHTS, stop_on="critical")
     for row in rows[:10]:
-        with (run.path / "metrics.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        append_rows(run.path, [row])
         log.update(row)
     assert [a.severity for a in run.alerts if a.rule == "no_spread"] == ["warning"] and not log.should_stop
     resumed = HealthMonitor(folder=run.path, weights=WEIGHTS, stop_on="critical")
@@ -463,10 +451,6 @@ def test_training_goes_on_unless_asked_to_stop(tmp_path: Path) -> None:
     assert not log.should_stop
     with pytest.raises(ValueError, match="stop_on = 'warning'"):
         HealthMonitor(folder=tmp_path / "run", stop_on="warning")
-
-
-def test_a_run_without_alerts_has_none(tmp_path: Path) -> None:
-    assert make_run(tmp_path / "run", []).alerts == []
 
 
 # Memory

@@ -12,7 +12,7 @@ from scipy.stats import kendalltau
 
 from grpo_nb.health.monitor import check_health
 from grpo_nb.health.report import HealthReport
-from tests.support.health_logs import Rows, real_logs, with_zero_std
+from tests.support.health_logs import Rows, real_logs, with_old_names, with_zero_std
 
 LOGS = real_logs()
 LEAST = 10
@@ -100,16 +100,6 @@ def test_a_run_that_learns_is_left_in_peace(name: str, has_share: bool) -> None:
 def test_a_run_that_cannot_learn_is_critical_by_step_20(name: str) -> None:
     critical = [alert for alert in check_health(LOGS[name]).alerts if alert.severity == "critical"]
     assert critical and min(alert.step for alert in critical) <= 20
-
-
-def with_old_names(rows: Rows) -> Rows:
-    old = []
-    for row in rows:
-        kept = {key.removesuffix("/mean"): value for key, value in row.items() if not key.endswith("/std")}
-        if "completions/mean_length" in kept:
-            kept["completion_length"] = kept.pop("completions/mean_length")
-        old.append(kept)
-    return old
 
 
 @pytest.mark.parametrize("name", LOGS)

@@ -8,15 +8,10 @@ import pytest
 
 from grpo_nb.health.facts import rank_shift, ranks
 from grpo_nb.health.monitor import check_health
-from grpo_nb.health.report import HealthReport
 from tests.health.test_monitor import WEIGHTS, changed, flat, severest
 from tests.support.health_logs import Rows, healthy_log
 
 ORDER = [None, "info", "warning", "critical"]
-
-
-def told(report: HealthReport, rule: str) -> str | None:
-    return severest(report, rule)
 
 
 def without_reward(rows: Rows) -> Rows:
@@ -115,7 +110,7 @@ SIDES: dict[str, tuple[str, str, float, float, Callable[[float], Rows]]] = {
 @pytest.mark.parametrize("case", SIDES)
 def test_a_threshold_is_where_the_page_says(case: str) -> None:
     rule, severity, silent, speaks, make = SIDES[case]
-    reached = [told(check_health(make(value), weights=WEIGHTS), rule) for value in (silent, speaks)]
+    reached = [severest(check_health(make(value), weights=WEIGHTS), rule) for value in (silent, speaks)]
     assert ORDER.index(reached[0]) < ORDER.index(severity) and reached[1] == severity, reached
 
 
@@ -150,19 +145,18 @@ def test_where_the_reward_lies_says_what_kind_of_sameness(level: float, kind: st
     )  # fmt: skip
     alerts = check_health(rows, weights=WEIGHTS).of("no_spread")
     assert {alert.evidence["kind"] for alert in alerts} == {kind}
-    assert told(check_health(rows, weights=WEIGHTS), "no_spread") == ("warning" if kind == "too easy" else "critical")
+    assert severest(check_health(rows, weights=WEIGHTS), "no_spread") == (
+        "warning" if kind == "too easy" else "critical"
+    )
 
 
 def test_a_run_that_rises_is_spared() -> None:
     """Of each of these the page says that it is softened, or not said, while a reward rises."""
+    unpaid = changed(
+        60, frac_reward_zero_std=lambda i, r: 0.95 if i >= 30 else 0.1, rewards__right__mean=lambda i, r: 0.0
+    )
     quiet: dict[str, tuple[str, str | None, Rows]] = {
-        "no spread": (
-            "no_spread",
-            "warning",
-            changed(
-                60, frac_reward_zero_std=lambda i, r: 0.95 if i >= 30 else 0.1, rewards__right__mean=lambda i, r: 0.0
-            ),
-        ),
+        "no spread": ("no_spread", "warning", unpaid),
         "cut": ("truncation", "info", changed(60, completions__clipped_ratio=lambda i, r: 0.95 if i >= 30 else 0)),
         "gradients": ("gradient", "info", changed(60, grad_norm=lambda i, r: 20.0 if i in (45, 50, 55) else 1.0)),
         "KL": ("kl_drift", "info", changed(60, kl=lambda i, r: 20.0)),
@@ -214,7 +208,7 @@ def test_two_rewards_fight_only_for_sure_and_only_over_what_they_pay_for() -> No
     # A penalty that falls where the other rises agrees with it.
     assert fights(against, 30, short=-1.0) == [] and fights(first, 30, short=-1.0) == ["info"]
     losing = flat(60, rewards__right__mean=lambda i, r: 0.9 - 0.01 * i, rewards__short__mean=lambda i, r: 0.01 * i)
-    assert told(check_health(losing, weights={**WEIGHTS, "short": 1.0}), "fighting_rewards") == "warning"
+    assert severest(check_health(losing, weights={**WEIGHTS, "short": 1.0}), "fighting_rewards") == "warning"
 
 
 @pytest.mark.parametrize(("steps", "form", "expected"), [(99, 1.0, "info"), (105, 1.0, "warning"), (105, 0.9, "info")])
@@ -224,7 +218,7 @@ def test_form_alone_is_a_warning_once_the_form_is_learnt(steps: int, form: float
         rewards__form__mean=lambda i, r: 1.0 if i == 40 else form * min(1.0, i / 40),
     )  # fmt: skip
     rows = [{**row, "reward": row["rewards/form/mean"] + 2 * row["rewards/right/mean"]} for row in rows]
-    assert told(check_health(rows, weights=WEIGHTS), "form_only") == expected
+    assert severest(check_health(rows, weights=WEIGHTS), "form_only") == expected
 
 
 def test_a_held_out_score_is_compared_only_with_a_reward_that_rose() -> None:
@@ -238,4 +232,4 @@ def test_how_far_below_its_start_a_reward_has_to_be(below: float, expected: str 
     z = rank_shift(cycle, [value - below for value in cycle])
     assert {None: z > -3, "warning": -4.5 < z <= -3, "critical": z <= -4.5}[expected], z
     rows = flat(60, reward=lambda i, r: cycle[i % 20] - (below if i >= 40 else 0))
-    assert told(check_health(rows, weights=WEIGHTS), "reward_falling") == expected
+    assert severest(check_health(rows, weights=WEIGHTS), "reward_falling") == expected

@@ -50,9 +50,8 @@ def test_the_line_of_code_samples_too(lab: gn.RewardLab, loaded: tuple[Any, Any]
 
 def test_the_prompt_is_that_of_the_template(lab: gn.RewardLab) -> None:
     shown = html.unescape(lab._row_view.value)
-    assert "<|im_start|>user\n" in shown and shown.count("<|im_start|>assistant") == 2, (
-        "an example turn, and the model's"
-    )
+    assert "<|im_start|>user\n" in shown
+    assert shown.count("<|im_start|>assistant") == 2, "an example turn, and the model's"
 
 
 def test_a_failure_of_the_model_is_shown(lab: gn.RewardLab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,17 +19,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.checks import check_rewards, read_cases
 from grpo_nb.lab.numbers import prompt_text, where
-from grpo_nb.rewards import (
-    clipped,
-    combined,
-    correctness,
-    incremental_format,
-    json_format,
-    minimum_length,
-    think_format,
-    xml_format,
-    xml_tags,
-)
+from grpo_nb.rewards import clipped, combined, correctness, json_format, minimum_length, xml_format, xml_tags
 from grpo_nb.rewards.base import spans
 from grpo_nb.rewards.scores import group_advantages, score
 from grpo_nb.tasks.formats import boxed, hashes, xml
@@ -81,9 +71,8 @@ def html_views(widget: Any) -> list[str]:
 
 
 def said_code(view: Any) -> list[str]:
-    return [
-        html.unescape(line) for line in re.findall(r"<div class=\"gn-code\">.*?<pre>(.*?)</pre>", view.value, re.DOTALL)
-    ]
+    lines = re.findall(r"<div class=\"gn-code\">.*?<pre>(.*?)</pre>", view.value, re.DOTALL)
+    return [html.unescape(line) for line in lines]
 
 
 def execute(line: str, **names: Any) -> Any:
@@ -115,6 +104,8 @@ def test_the_table_holds_the_numbers_of_scoring(lab: gn.RewardLab, task: Task) -
         for values, total, advantage in zip(scores, scores.totals, advantages, strict=True)
     ]
     assert lab.advantages == advantages and lab.scores.totals == scores.totals
+    lab.completions = [RIGHT, RIGHT]
+    assert "GRPO learns nothing from this group" in lab._table.value and lab.advantages == [0.0, 0.0]
 
 
 def test_writing_adding_and_removing(lab: gn.RewardLab) -> None:
@@ -129,12 +120,8 @@ def test_writing_adding_and_removing(lab: gn.RewardLab) -> None:
     assert len(shown_scores(lab)) == 2 and lab.completions[1] == RIGHT
     lab._entries.children[0].remove.click()
     assert lab.completions == [RIGHT] and "nothing to be compared with" in lab._table.value
+    assert repr(lab).startswith("RewardLab of correctness, xml_format, brevity: row 0 of 5, 1 completion(s), totals 3.")
     assert lab._entries.children[0].remove.disabled, "the last completion must stay"
-
-
-def test_a_group_without_spread_is_named(lab: gn.RewardLab) -> None:
-    lab.completions = [RIGHT, RIGHT]
-    assert "GRPO learns nothing from this group" in lab._table.value and lab.advantages == [0.0, 0.0]
 
 
 def test_another_row(lab: gn.RewardLab, task: Task) -> None:
@@ -240,12 +227,13 @@ def test_an_edited_reward_scores_the_same_completions(lab: gn.RewardLab) -> None
 
 
 def test_what_cannot_work_is_refused(task: Task) -> None:
-    with pytest.raises(ValueError, match="no rows"):
-        gn.RewardLab(correctness(), [])
-    with pytest.raises(ValueError, match="empty"):
-        gn.RewardLab([], task)
-    with pytest.raises(ValueError, match="tokenizer"):
-        gn.RewardLab(correctness(), task, object())
+    for said, *given in (
+        ("no rows", correctness(), []),
+        ("empty", [], task),
+        ("tokenizer", correctness(), task, object()),
+    ):
+        with pytest.raises(ValueError, match=said):
+            gn.RewardLab(*given)
     lab = gn.RewardLab(correctness(), task)
     for wrong in ([], "text", ["\ud800"]):
         with pytest.raises(ValueError):
@@ -297,9 +285,8 @@ def test_probes_find_a_hole(lab: gn.RewardLab) -> None:
 
     lab.rewards = [contains]
     lab._probes.run_button.click()
-    failed = {
-        line.probe.kind for line in lab.probes.lines if line.verdict == "fail: paid like the right answer by contains"
-    }
+    verdict = "fail: paid like the right answer by contains"
+    failed = {line.probe.kind for line in lab.probes.lines if line.verdict == verdict}
     assert {"hedge", "gold in reasoning only", "every candidate"} <= failed
     assert [line.verdict[:4] for line in lab.probes.lines][: len(failed)] == ["fail"] * len(failed), "failures first"
     assert {f.kind for f in lab.report.of("contains")} >= {"several answers", "answer outside the slot"}
@@ -412,8 +399,8 @@ BOTH = "<reasoning>a</reasoning><answer> 7 </answer>"
         (xml_tags(), BOTH, ["<reasoning>", "</reasoning>", "<answer>", "</answer>"]),
         (xml_tags(), "<answer><answer>7</answer>", ["</answer>"]),
         (xml_format(), "7", []),
-        (incremental_format(), "</answer>7<answer>", ["</answer>", "<answer>"]),
-        (think_format(), "<think>a</think><answer>7</answer>", ["<think>", "</think>"]),
+        (gn.rewards.incremental_format(), "</answer>7<answer>", ["</answer>", "<answer>"]),
+        (gn.rewards.think_format(), "<think>a</think><answer>7</answer>", ["<think>", "</think>"]),
         (json_format(is_in_slot=True), '<answer>{"a": 1}</answer>', ['{"a": 1}']),
         (json_format(), '{"a": 1}', ['{"a": 1}']),
         (minimum_length(3), "so it is", ["so it is"]),
@@ -467,19 +454,13 @@ def test_the_prompt_is_shown_as_the_model_sees_it(task: Task) -> None:
     assert prompt_text({"prompt": "plain"}, tokenizer) == "plain"
 
 
-def test_it_shows_itself_in_one_line(lab: gn.RewardLab) -> None:
-    lab.completions = [RIGHT]
-    assert repr(lab).startswith("RewardLab of correctness, xml_format, brevity: row 0 of 5, 1 completion(s), totals 3.")
-
-
 def test_pages_that_show_no_widgets_get_a_picture_of_it(lab: gn.RewardLab) -> None:
     from IPython.core.formatters import DisplayFormatter
 
     lab.completions = [RIGHT, "", WRONG]
     shown, _ = DisplayFormatter().format(lab)
-    assert shown["application/vnd.jupyter.widget-view+json"]["model_id"] == lab.model_id, (
-        "where there are widgets, this"
-    )
+    widget = shown["application/vnd.jupyter.widget-view+json"]
+    assert widget["model_id"] == lab.model_id, "where there are widgets, this"
     assert shown["text/plain"] == repr(lab)
     page = shown["text/html"]
     for view in (lab._row_view, lab._errors, lab._table, lab._cards):

@@ -17,28 +17,16 @@ import pytest
 
 from grpo_nb.core import ChildError, EnvironmentProblem
 from grpo_nb.machine import checks, gpu, host, packages
-from grpo_nb.machine.checks import (
-    Check,
-    EnvironmentReport,
-    Machine,
-    check_environment,
-    check_machine,
-    check_torchvision,
-)
-from grpo_nb.machine.gpu import find_gpu, read_driver
-from grpo_nb.machine.packages import (
-    CompiledCache,
-    import_order_problem,
-    parse_torch_build,
-    read_compiled_cache,
-    read_torch_build,
-)
+from tests.support.signatures import text_of
 
 MACHINES = sorted((Path(__file__).parent.parent / "data" / "machines").glob("*.json"))
 # A machine on which nothing is wrong; each file says what is different on its own.
 HEALTHY = {
     "torch": "2.13.0", "transformers": "5.17.0", "trl": "1.15.0", "peft": "0.21.2", "accelerate": "1.15.0",
     "datasets": "4.8.5", "bitsandbytes": "0.50.2", "unsloth": "2026.10.9", "unsloth_zoo": "2026.10.9", "vllm": "0.31.0",
+}  # fmt: skip
+AN_L4 = {
+    "header": "Driver Version: 580.95.05  CUDA Version: 13.0", "gpus": "NVIDIA L4, 23034, 8.9, 22500, GPU-1", "processes": "",
 }  # fmt: skip
 TORCH_VERSION_PY = "__version__ = '2.13.0+cu130'\ndebug = False\ncuda: 'Optional[str]' = '13.0'\ngit_version = 'ab'\n"
 
@@ -63,7 +51,7 @@ def answer(smi: dict[str, str]) -> Callable[[Sequence[str]], str]:
     return ask
 
 
-def described(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Machine:
+def described(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> checks.Machine:
     data = dict(data)
     commands = data.pop("commands", {})
     monkeypatch.setattr("grpo_nb.machine.gpu._command_of", lambda pid: commands.get(str(pid), ""))
@@ -71,19 +59,19 @@ def described(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Machine:
     cache = data.pop("compiled_cache", None)
     installed = {k: v for k, v in {**HEALTHY, **data.pop("installed", {})}.items() if v is not None}
     defaults: dict[str, Any] = {"memory_gib": 24.0, "cores": 8, "free_disk_gb": 60.0, "run_root": "/home/me/runs"}
-    return Machine(
+    return checks.Machine(
         **{**defaults, **data, "python": tuple(data.get("python", (3, 12, 4))), "early": tuple(data.get("early", ()))},
         installed=installed,
-        driver=read_driver(answer(smi), data.get("visible")) if smi else None,
-        torch_build=parse_torch_build(build),
-        compiled_cache=CompiledCache(**cache) if cache else None,
+        driver=gpu.read_driver(answer(smi), data.get("visible")) if smi else None,
+        torch_build=packages.parse_torch_build(build),
+        compiled_cache=packages.CompiledCache(**cache) if cache else None,
     )
 
 
 @pytest.mark.parametrize("path", MACHINES, ids=lambda p: p.stem)
 def test_described_machines(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = json.loads(path.read_text())
-    report = check_machine(described(case["machine"], monkeypatch))
+    report = checks.check_machine(described(case["machine"], monkeypatch))
     rows = {check.what: check for check in report.checks}
     for what, (status, found, fix) in case["expect"].items():
         row = rows.pop(what)
@@ -100,18 +88,17 @@ def test_described_machines(path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_healthy_machine_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    card = {"header": "Driver Version: 580.95.05  CUDA Version: 13.0", "gpus": "NVIDIA L4, 23034, 8.9, 22500, GPU-1"}
-    machine = described({"nvidia_smi": card | {"processes": ""}, "vllm_torch": "2.13.0"}, monkeypatch)
-    report = check_machine(machine)
+    machine = described({"nvidia_smi": AN_L4, "vllm_torch": "2.13.0"}, monkeypatch)
+    report = checks.check_machine(machine)
     assert report.verdict == "Ready.", repr(report)
 
 
-def check(name: str) -> Check:
-    return next(c for c in check_environment().checks if c.what == name)
+def check(name: str, report: checks.EnvironmentReport | None = None) -> checks.Check:
+    return next(c for c in (report or checks.check_environment()).checks if c.what == name)
 
 
 def test_this_machine_is_ready() -> None:
-    report = check_environment()
+    report = checks.check_environment()
     assert report.is_ready, repr(report)
     report.raise_problems()
     assert "Ready" in repr(report) and "<table>" in report._repr_html_()
@@ -127,13 +114,13 @@ def test_it_imports_nothing_heavy() -> None:
 
 
 def test_the_table_escapes_and_says_what_is_wrong() -> None:
-    report = EnvironmentReport(
-        [Check("a", "problem", "<script>", "do & so"), Check("b", "warning", "x", "y"), Check("c", "ok", "z")]
-    )
+    rows = (("a", "problem", "<script>", "do & so"), ("b", "warning", "x", "y"), ("c", "ok", "z"))
+    report = checks.EnvironmentReport([checks.Check(*row) for row in rows])
     page = report._repr_html_()
     assert "<script>" not in page and "&lt;script&gt;" in page and "do &amp; so" in page
     assert report.verdict == "Not ready: 1 problem and 1 warning. Mend the problems first."
-    assert EnvironmentReport([Check("b", "warning", "x", "y")]).verdict == "Ready, with 1 warning to read."
+    warned = checks.EnvironmentReport(report.checks[1:2])
+    assert warned.verdict == "Ready, with 1 warning to read."
     with pytest.raises(EnvironmentProblem, match=r"^a: <script>. do & so$"):
         report.raise_problems()
 
@@ -150,10 +137,10 @@ def test_the_table_escapes_and_says_what_is_wrong() -> None:
 )
 def test_a_wrong_torchvision_is_a_problem(torch: str, vision: str | None, status: str, monkeypatch) -> None:
     fake = {"torch": torch, "torchvision": vision}
-    monkeypatch.setattr(checks, "installed_version", fake.get)
-    assert check_torchvision().status == status
-    report = check_machine(Machine(python=(3, 12, 0), installed={k: v for k, v in fake.items() if v}))
-    row = next(c for c in report.checks if c.what == "torchvision")
+    monkeypatch.setattr(packages, "installed_version", fake.get)
+    assert checks.check_torchvision().status == status
+    report = checks.check_machine(checks.Machine(python=(3, 12, 0), installed={k: v for k, v in fake.items() if v}))
+    row = check("torchvision", report)
     assert row.status == status
     if status == "problem":
         with pytest.raises(EnvironmentProblem, match="pip uninstall -y torchvision"):
@@ -161,10 +148,13 @@ def test_a_wrong_torchvision_is_a_problem(torch: str, vision: str | None, status
 
 
 def test_import_order() -> None:
-    assert import_order_problem(["os", "trl", "transformers"]) == "trl and transformers were imported before unsloth"
-    assert import_order_problem(["peft"]) == "peft was imported before unsloth"
-    assert import_order_problem(["unsloth", "trl"]) is None
-    assert import_order_problem(["os"]) is None
+    assert (
+        packages.import_order_problem(["os", "trl", "transformers"])
+        == "trl and transformers were imported before unsloth"
+    )
+    assert packages.import_order_problem(["peft"]) == "peft was imported before unsloth"
+    assert packages.import_order_problem(["unsloth", "trl"]) is None
+    assert packages.import_order_problem(["os"]) is None
 
 
 def test_too_little_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -185,7 +175,7 @@ def test_versions_in_memory_are_read_from_the_modules(monkeypatch: pytest.Monkey
 def test_the_build_of_torch_is_read_without_importing_it() -> None:
     import torch
 
-    build = read_torch_build()
+    build = packages.read_torch_build()
     assert build.version == torch.__version__
     assert build.cuda == (tuple(map(int, torch.version.cuda.split("."))) if torch.version.cuda else None)
 
@@ -193,25 +183,23 @@ def test_the_build_of_torch_is_read_without_importing_it() -> None:
 def test_the_generated_trainers_name_their_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("UNSLOTH_COMPILE_LOCATION", raising=False)
-    assert read_compiled_cache(HEALTHY) is None
+    assert packages.read_compiled_cache(HEALTHY) is None
     folder = tmp_path / "unsloth_compiled_cache"
     folder.mkdir()
     (folder / "notes.py").write_text("# nothing of unsloth\n")
     fresh = '"""\n2026.10.9\n2026.10.9\n5.17.0\n1.15.0\n__UNSLOTH_VERSIONING__\n"""\n'
     (folder / "UnslothGRPOTrainer.py").write_text(fresh)
-    assert read_compiled_cache(HEALTHY).versions == {}
+    assert packages.read_compiled_cache(HEALTHY).versions == {}
     (folder / "UnslothGRPOTrainer.py").write_text(fresh.replace("1.15.0", "1.14.0"))
-    assert read_compiled_cache(HEALTHY).versions["trl"] == "1.14.0"
-    assert not read_compiled_cache(HEALTHY).is_pinned
+    assert packages.read_compiled_cache(HEALTHY).versions["trl"] == "1.14.0"
+    assert not packages.read_compiled_cache(HEALTHY).is_pinned
     monkeypatch.setenv("UNSLOTH_COMPILE_OVERWRITE", "0")
-    assert read_compiled_cache(HEALTHY).is_pinned
+    assert packages.read_compiled_cache(HEALTHY).is_pinned
 
 
 def test_unsloth_still_marks_its_files_so() -> None:
     """The order of the four lines is unsloth_zoo's; read from its source, since writing one needs a model."""
-    import importlib.util
-
-    source = (Path(importlib.util.find_spec("unsloth_zoo").origin).parent / "compiler.py").read_text()
+    source = text_of("unsloth_zoo/compiler.py")
     marked = re.search(r'versioning = \(\n\s*\'"""\\n\' \+ (.+?)\n    \)', source, re.DOTALL)[1]
     assert re.findall(r"\{(\w+)_version\}", marked) == list(packages._CACHE_LINES)
     assert packages._CACHE_MARK in marked
@@ -227,8 +215,8 @@ def test_unsloth_still_marks_its_files_so() -> None:
 )
 def test_a_token_is_never_shown(token: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", token)
-    report = check_environment()
-    row = next(c for c in report.checks if c.what == "Hub token")
+    report = checks.check_environment()
+    row = check("Hub token", report)
     assert row.found == said
     assert token.strip() not in repr(report) + report._repr_html_()
 
@@ -252,16 +240,16 @@ esac"""
 
 def test_the_gpu_is_read_from_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_nvidia_smi(tmp_path, A_T4, monkeypatch)
-    monkeypatch.setattr(gpu, "read_torch_build", lambda: parse_torch_build("__version__ = '2.13.0+cpu'"))
-    assert find_gpu() is None, "torch for a CPU uses none, and neither does Unsloth with it"
-    monkeypatch.setattr(gpu, "read_torch_build", lambda: parse_torch_build(TORCH_VERSION_PY))
-    found = find_gpu()
+    monkeypatch.setattr(gpu, "read_torch_build", lambda: packages.parse_torch_build("__version__ = '2.13.0+cpu'"))
+    assert gpu.find_gpu() is None, "torch for a CPU uses none, and neither does Unsloth with it"
+    monkeypatch.setattr(gpu, "read_torch_build", lambda: packages.parse_torch_build(TORCH_VERSION_PY))
+    found = gpu.find_gpu()
     assert (found.name, found.memory_gib, found.compute_capability) == ("Tesla T4", 15.0, (7, 5))
     assert "fp16 (no bf16" in check("device").found
     assert check("GPU memory").found == "14.7 of 15.0 GiB free"
     for hidden in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
-        assert find_gpu() is None
+        assert gpu.find_gpu() is None
 
 
 def test_the_driver_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,42 +294,38 @@ def test_the_drivers_tool_is_found_beside_the_path(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(gpu, "read_torch_build", lambda: None)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setattr(gpu, "_PLACES", ("/nowhere", str(tmp_path)))
-    assert find_gpu().name == "Tesla T4"
+    assert gpu.find_gpu().name == "Tesla T4"
     monkeypatch.setattr(gpu, "_PLACES", ("/nowhere",))
-    assert find_gpu() is None
+    assert gpu.find_gpu() is None
 
 
 def test_the_order_of_the_slots_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     case = json.loads((MACHINES[0].parent / "two_gpus.json").read_text())["machine"]
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    row = next(c for c in check_machine(described(case, monkeypatch)).checks if c.what == "device")
+    row = check("device", checks.check_machine(described(case, monkeypatch)))
     assert row.status == "ok" and "NVIDIA L4" in row.found
 
 
 def test_a_memory_that_is_withheld_is_not_the_computers() -> None:
     gpus = "NVIDIA A100-SXM4-40GB, [Insufficient Permissions], 8.0, [Insufficient Permissions], GPU-1"
-    driver = read_driver(answer({"header": "", "gpus": gpus, "processes": "", "list": "GPU 0: A100 (UUID: GPU-1)"}))
+    driver = gpu.read_driver(answer({"header": "", "gpus": gpus, "processes": "", "list": "GPU 0: A100 (UUID: GPU-1)"}))
     assert driver.gpus == () and "Insufficient Permissions" in driver.failure
 
 
 def test_a_dead_driver_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_nvidia_smi(tmp_path, "echo 'NVIDIA-SMI has failed'; exit 9", monkeypatch)
-    assert find_gpu() is None
+    assert gpu.find_gpu() is None
     assert check("device").status == "warning" and "NVIDIA-SMI has failed" in check("device").found
 
 
-def fake_vllm(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch, **compiled: str) -> None:
-    """An installed vLLM 9.9.9 for torch 2.13.0 in a folder on the path, its compiled parts written in Python."""
+def fake_vllm(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed vLLM 9.9.9 for torch 2.13.0 in a folder on the path."""
     package, record = folder / "vllm", folder / "vllm-9.9.9.dist-info"
     package.mkdir(parents=True)
     record.mkdir()
     (package / "__init__.py").write_text(f"class LLM: ...\nclass SamplingParams: ...\n{body}")
-    for name, text in compiled.items():
-        (package / f"{name}.py").write_text(text)
-        (package / f"{name}.abi3.so.txt").write_text("")
-    (record / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: vllm\nVersion: 9.9.9\nRequires-Dist: torch==2.13.0\n"
-    )
+    metadata = "Metadata-Version: 2.1\nName: vllm\nVersion: 9.9.9\nRequires-Dist: torch==2.13.0\n"
+    (record / "METADATA").write_text(metadata)
     monkeypatch.setenv("PYTHONPATH", str(folder))
     monkeypatch.syspath_prepend(str(folder))
     packages._try_vllm.cache_clear()
@@ -372,11 +356,7 @@ def test_the_compiled_part_of_vllm_is_loaded_too(tmp_path: Path, monkeypatch: py
     fake_vllm(tmp_path / "site", "", monkeypatch)
     (tmp_path / "site" / "vllm" / "_C_stable_libtorch.abi3.so").write_bytes(b"no library")
     assert "_C_stable_libtorch" in packages.vllm_problem()
-
-
-def test_an_installed_vllm_names_its_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_vllm(tmp_path / "site", "", monkeypatch)
-    assert packages.torch_for_vllm() == "2.13.0"
+    assert packages.torch_for_vllm() == "2.13.0", "as its metadata asks"
 
 
 @pytest.mark.parametrize(
@@ -390,11 +370,7 @@ def test_the_host_is_recognised(variable: str, expected: str | None, monkeypatch
 
 
 def test_own_process_is_not_called_somebody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    smi = {
-        "header": "Driver Version: 580.95.05  CUDA Version: 13.0",
-        "gpus": "NVIDIA L4, 23034, 8.9, 3000, GPU-1",
-        "processes": f"GPU-1, {os.getpid()}, python, 19000",
-    }
-    report = check_machine(described({"nvidia_smi": smi}, monkeypatch))
-    row = next(c for c in report.checks if c.what == "GPU memory")
+    held = {"gpus": AN_L4["gpus"].replace("22500", "3000"), "processes": f"GPU-1, {os.getpid()}, python, 19000"}
+    report = checks.check_machine(described({"nvidia_smi": AN_L4 | held}, monkeypatch))
+    row = check("GPU memory", report)
     assert row.status == "ok" and "this kernel holds the rest" in row.found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,10 +23,6 @@ from scripts import bootstrap, check_resolution
 
 ROOT = Path(__file__).resolve().parents[2]
 COLAB_T4 = Found(torch="2.11.0+cu128", torch_cuda=12, has_gpu=True, driver_cuda=13)
-
-
-def changed(found: Found, **changes: object) -> Found:
-    return Found(**{**vars(found), **changes})
 
 
 def test_the_first_rows_are_the_pins_of_the_repository() -> None:
@@ -49,9 +47,9 @@ def test_the_first_rows_are_the_pins_of_the_repository() -> None:
         (Found(torch="2.13.0", torch_cuda=13, has_gpu=True, driver_cuda=13), "cuda13", None, "0.31.0"),
         (Found(torch="2.11.0", torch_cuda=13, has_gpu=True, driver_cuda=13), "cuda13-torch2.11", None, "0.26.0"),
         (COLAB_T4, "cuda13", "2.13.0", "0.31.0"),
-        (changed(COLAB_T4, driver_cuda=12), "cuda12-torch2.11", None, None),
-        (changed(COLAB_T4, is_torch_loaded=True), "cuda12-torch2.11", None, None),
-        (changed(COLAB_T4, system="win32"), "cuda12-torch2.11", None, None),
+        (replace(COLAB_T4, driver_cuda=12), "cuda12-torch2.11", None, None),
+        (replace(COLAB_T4, is_torch_loaded=True), "cuda12-torch2.11", None, None),
+        (replace(COLAB_T4, system="win32"), "cuda12-torch2.11", None, None),
         (Found(torch="2.13.0+cu126", torch_cuda=12, has_gpu=True, driver_cuda=12), "cuda12", None, None),
         (Found(torch="2.9.0+cu126", torch_cuda=12, has_gpu=True, driver_cuda=12), "untried", None, None),
         (Found(torch="2.9.0+cu126", torch_cuda=12, has_gpu=True, driver_cuda=13), "cuda13", "2.13.0", "0.31.0"),
@@ -71,10 +69,7 @@ def test_the_choice(found: Found, combination: str, torch: str | None, vllm: str
     ("found", "reason"),
     [
         (Found(torch="2.9.0", is_torch_loaded=True), "torch 2.9.0 is loaded .* Restart the session"),
-        (
-            Found(torch="2.9.0", torch_cuda=12, is_torch_loaded=True, has_gpu=True, driver_cuda=13),
-            "torch 2.9.0 is loaded .* Restart",
-        ),
+        (replace(COLAB_T4, torch="2.9.0", is_torch_loaded=True), "torch 2.9.0 is loaded .* Restart"),
         (Found(has_gpu=True, driver_cuda=12), "CUDA 12 at most.*driver to 580"),
         (Found(torch="2.13.0", torch_cuda=13, has_gpu=True, driver_cuda=12), "CUDA 12 at most"),
     ],
@@ -85,17 +80,15 @@ def test_where_nothing_may_be_installed(found: Found, reason: str) -> None:
 
 
 def test_a_loaded_torch_is_never_replaced() -> None:
-    for torch, torch_cuda in ((f"2.{minor}.0", cuda) for minor in range(4, 15) for cuda in (None, 12, 13)):
-        for has_gpu in (False, True):
-            for driver in (None, 12, 13):
-                found = Found(
-                    torch=torch, torch_cuda=torch_cuda, is_torch_loaded=True, has_gpu=has_gpu, driver_cuda=driver
-                )
-                choice = choose(found)
-                assert choice.torch is None, found
-                if choice.vllm is not None:
-                    row = BY_NAME[choice.combination]
-                    assert (row.torch, row.cuda, row.vllm) == (torch, torch_cuda, choice.vllm), found
+    every = itertools.product(range(4, 15), (None, 12, 13), (False, True), (None, 12, 13))
+    for minor, cuda, has_gpu, driver in every:
+        torch = f"2.{minor}.0"
+        found = Found(torch=torch, torch_cuda=cuda, is_torch_loaded=True, has_gpu=has_gpu, driver_cuda=driver)
+        choice = choose(found)
+        assert choice.torch is None, found
+        if choice.vllm is not None:
+            row = BY_NAME[choice.combination]
+            assert (row.torch, row.cuda, row.vllm) == (torch, cuda, choice.vllm), found
 
 
 def test_what_pip_is_asked_for() -> None:
@@ -149,10 +142,8 @@ def test_a_failed_pip_is_explained(said: str, advice: str) -> None:
 
 
 def test_only_large_downloads_are_told() -> None:
-    assert (
-        worth_saying("  Downloading torch-2.13.0-cp313-cp313-manylinux_2_28_x86_64.whl (899.8 MB)")
-        == "downloading torch, 899.8 MB"
-    )
+    large = "  Downloading torch-2.13.0-cp313-cp313-manylinux_2_28_x86_64.whl (899.8 MB)"
+    assert worth_saying(large) == "downloading torch, 899.8 MB"
     assert worth_saying("Downloading tyro-1.0-py3-none-any.whl (1.2 MB)") is None
     assert worth_saying("Requirement already satisfied: numpy") is None
 
@@ -160,10 +151,7 @@ def test_only_large_downloads_are_told() -> None:
 def test_every_combination_was_resolved() -> None:
     """The committed proof belongs to this table and these pins, and covers every row, host and Python."""
     result = json.loads(check_resolution.RESULT.read_text())
-    stale = (
-        "the table or the pins changed: run scripts/check_resolution.py, and put what it prints into "
-        "docs/evidence/install.md"
-    )
+    stale = "the table or the pins changed: run scripts/check_resolution.py, and put its words into docs/evidence/install.md"
     assert result["fingerprint"] == check_resolution.fingerprint(), stale
     seen = {(r["combination"], r["host"], r["python"]) for r in result["results"]}
     hosts, pythons = check_resolution.HOSTS, ("3.11", "3.12", "3.13")
@@ -189,14 +177,7 @@ def make_wheel(folder: Path, name: str, version: str, needs: tuple[str, ...] = (
         asked = "".join(f"Requires-Dist: {need}\n" for need in needs)
         wheel.writestr(f"{record}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{asked}")
         wheel.writestr(f"{record}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        names = (
-            f"{name}/__init__.py",
-            f"{name}/__main__.py",
-            f"{record}/METADATA",
-            f"{record}/WHEEL",
-            f"{record}/RECORD",
-        )
-        wheel.writestr(f"{record}/RECORD", "".join(f"{n},,\n" for n in names))
+        wheel.writestr(f"{record}/RECORD", "".join(f"{n},,\n" for n in (*wheel.namelist(), f"{record}/RECORD")))
 
 
 def clean_environment(wheels: Path) -> dict[str, str]:
@@ -265,7 +246,7 @@ class Sandbox:
 
     def versions(self) -> dict[str, str]:
         code = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
-        return json.loads(subprocess.run([self.python, "-c", code], capture_output=True, text=True, check=True).stdout)
+        return json.loads(subprocess.check_output([self.python, "-c", code], text=True))
 
 
 @pytest.fixture
@@ -287,9 +268,7 @@ def test_a_new_colab_session(sandbox: Sandbox) -> None:
     again, said = sandbox.cell()
     assert again["is_ready"] and again["changed"] == [] and said == "", "a second run has nothing to do"
     imported = [sandbox.python, "-c", "import grpo_nb; print(grpo_nb.__file__)"]
-    shown = subprocess.run(
-        imported, capture_output=True, text=True, cwd="/", env=sandbox.environment, check=True
-    ).stdout
+    shown = subprocess.check_output(imported, text=True, cwd="/", env=sandbox.environment)
     assert shown.startswith(str(sandbox.clone)), "after a restart the kit is found in every process"
 
 

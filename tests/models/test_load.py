@@ -79,10 +79,10 @@ def test_unsloth_too_late_is_said_before_anything_slow() -> None:
 
 
 def test_a_wrong_torchvision_is_said_before_anything_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    from grpo_nb.machine import checks
+    from grpo_nb.machine import packages
 
-    real = checks.installed_version
-    monkeypatch.setattr(checks, "installed_version", lambda name: "0.1.0" if name == "torchvision" else real(name))
+    real = packages.installed_version
+    monkeypatch.setattr(packages, "installed_version", lambda name: "0.1.0" if name == "torchvision" else real(name))
     with pytest.raises(gn.machine.EnvironmentProblem, match="pip uninstall -y torchvision"):
         gn.load_model(gn.preset("cpu"))
 

@@ -70,9 +70,7 @@ def test_a_missing_column_says_what_to_write() -> None:
 
 
 @pytest.mark.parametrize("reward", REWARDS, ids=lambda r: r.__name__)
-def test_picklable_named_and_weighted(reward) -> None:
-    copy = pickle.loads(pickle.dumps(reward))
-    assert copy == reward and copy.__name__ == reward.__name__
+def test_named_and_weighted(reward) -> None:
     assert type(reward)(weight=3.0, name="other").__name__ == "other"
     with pytest.raises(ValueError, match="finite"):
         type(reward)(weight=math.nan)
@@ -132,35 +130,10 @@ def test_a_reward_from_elsewhere_has_no_cases_here() -> None:
 
 
 ODD = [
-    "\x00",
-    "\ud800",
-    "\u202e",
-    "<answer>",
-    "</answer>",
-    "<reasoning>",
-    "</reasoning>",
-    "<think>",
-    "</think>",
-    "\\boxed{",
-    "}",
-    "{",
-    '"',
-    "[",
-    "42",
-    "x",
-    "=",
-    " or ",
-    "\\frac",
-    "^",
-    "9",
-    ",",
-    "\n",
-    "1. ",
-    "```",
-    "\u0664",
-    "B",
-    "a|a",
-]
+    "\x00", "\ud800", "\u202e", "<answer>", "</answer>", "<reasoning>", "</reasoning>", "<think>", "</think>",
+    "\\boxed{", "}", "{", '"', "[", "42", "x", "=", " or ", "\\frac", "^", "9", ",", "\n", "1. ", "```",
+    "\u0664", "B", "a|a",
+]  # fmt: skip
 TEXT = st.one_of(
     st.text(max_size=200),
     st.text(alphabet=st.characters(categories=["Cs", "Cc", "L", "N", "S"]), max_size=50),
@@ -253,20 +226,10 @@ def test_importing_rewards_is_light() -> None:
         "import sys, grpo_nb as gn; gn.rewards.maths(); gn.rewards.classifier('x'); gn.rewards.correctness().cases; "
         "print(*{m.split('.')[0] for m in sys.modules})"
     )
-    loaded = set(
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    )
-    assert not loaded & {
-        "torch",
-        "transformers",
-        "trl",
-        "unsloth",
-        "numpy",
-        "pandas",
-        "sympy",
-        "math_verify",
-        "jsonschema",
-    }
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    heavy = {"torch", "transformers", "trl", "unsloth", "numpy", "pandas", "sympy", "math_verify", "jsonschema"}
+    assert not loaded & heavy
 
 
 @pytest.mark.parametrize(
@@ -277,15 +240,7 @@ def test_importing_rewards_is_light() -> None:
         ([{"role": "assistant", "content": None}], ""),
         ([{"role": "assistant"}], ""),
         ([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "b"),
-        (
-            [
-                {
-                    "role": "assistant",
-                    "content": [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}],
-                }
-            ],
-            "ab",
-        ),
+        ([{"content": [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}]}], "ab"),
     ],
 )
 def test_completion_text(completion, text: str) -> None:

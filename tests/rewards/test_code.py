@@ -4,8 +4,8 @@ import math
 import pickle
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -208,11 +208,10 @@ def test_picklable_named_and_weighted_also_after_use() -> None:
 
 
 def test_works_off_the_main_thread_and_leaves_the_inputs_alone() -> None:
-    completions, tests, got = [slot("def add(a, b): return a + b")], [[dict(ADD[0])]], []
-    thread = threading.Thread(target=lambda: got.extend(code_tests()(completions=completions, tests=tests)))
-    thread.start()
-    thread.join(60)
-    assert got == [1.0] and tests == [ADD] and completions == [slot("def add(a, b): return a + b")]
+    completions, tests = [slot("def add(a, b): return a + b")], [[dict(ADD[0])]]
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(code_tests(), completions=completions, tests=tests).result(60) == [1.0]
+    assert tests == [ADD] and completions == [slot("def add(a, b): return a + b")]
 
 
 def test_the_same_code_gets_the_same_score_in_another_process() -> None:
@@ -237,8 +236,4 @@ def test_no_text_makes_it_raise_or_pay(text: str, frame: str) -> None:
 
 
 def test_the_table_of_cases_shows_what_they_give() -> None:
-    assert "FAIL" not in repr(CASES)
-
-
-def test_it_names_its_source_as_every_reward_does() -> None:
-    assert "2105.09938" in code_tests().source
+    assert "FAIL" not in repr(CASES) and "2105.09938" in repr(CASES)

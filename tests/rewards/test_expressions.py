@@ -5,9 +5,9 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -174,47 +174,13 @@ def test_gold_answers_of_all_kinds() -> None:
 
 
 LATEX = st.lists(
-    st.sampled_from(
-        [
-            "x",
-            "y",
-            "1",
-            "9",
-            "+",
-            "-",
-            "^",
-            "{",
-            "}",
-            "(",
-            ")",
-            "\\frac",
-            "\\sqrt",
-            "=",
-            ",",
-            "\\text{or}",
-            " ",
-            "/",
-            "!",
-            "\\sum",
-            "_",
-            "\\left(",
-            "\\right)",
-            "\\int",
-            "\\cdot",
-            "%",
-            "\\\\",
-            "&",
-            "\x00",
-            "\ud800",
-            "\u4e03",
-            "sin",
-            "\\pi",
-            "i",
-            "e",
-        ]
-    ),
+    st.sampled_from([
+        "x", "y", "1", "9", "+", "-", "^", "{", "}", "(", ")", "\\frac", "\\sqrt", "=", ",", "\\text{or}",
+        " ", "/", "!", "\\sum", "_", "\\left(", "\\right)", "\\int", "\\cdot", "%", "\\\\", "&", "\x00",
+        "\ud800", "\u4e03", "sin", "\\pi", "i", "e",
+    ]),
     max_size=14,
-).map("".join)
+).map("".join)  # fmt: skip
 
 
 @settings(deadline=None, max_examples=60)
@@ -230,24 +196,9 @@ def test_no_latex_makes_it_raise(texts: list[str], gold: str) -> None:
 
 
 JOINTS = [
-    " or ",
-    ", ",
-    ",",
-    " = ",
-    r" \text{ or } ",
-    "; ",
-    r" \lor ",
-    r" \quad ",
-    "\n",
-    " ",
-    "/",
-    ":",
-    r"\,",
-    "~",
-    " & ",
-    ")(",
-    r"\\",
-]
+    " or ", ", ", ",", " = ", r" \text{ or } ", "; ", r" \lor ", r" \quad ", "\n", " ", "/", ":", r"\,", "~",
+    " & ", ")(", r"\\",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("joint", JOINTS)
@@ -278,22 +229,13 @@ def test_a_batch_that_runs_out_of_time_says_so() -> None:
 
 
 def test_limits_hold_off_the_main_thread_and_threads_do_not_mix_answers() -> None:
-    found: dict[int, list[float | None]] = {}
+    def work(number: int) -> list[float | None]:
+        answers = (f"{number}+x", f"{HARD[0]}+{number + 50}", f"x+{number + 1}")
+        texts = [f"<answer>{answer}</answer>" for answer in answers]
+        return maths(seconds=0.3)(completions=texts, answer=[f"x+{number}"] * 3)
 
-    def work(number: int) -> None:
-        texts = [
-            f"<answer>{number}+x</answer>",
-            f"<answer>{HARD[0]}+{number + 50}</answer>",
-            f"<answer>x+{number + 1}</answer>",
-        ]
-        found[number] = maths(seconds=0.3)(completions=texts, answer=[f"x+{number}"] * 3)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert found == {number: [1.0, 0.0, 0.0] for number in range(4)}
+    with ThreadPoolExecutor(4) as threads:
+        assert [*threads.map(work, range(4), timeout=60)] == [[1.0, 0.0, 0.0]] * 4
 
 
 def test_a_killed_worker_is_replaced() -> None:

@@ -94,11 +94,6 @@ def test_cosine_gives_trls_numbers(rows: list[tuple[bool, int]]) -> None:
     assert ours(completions=chats, solution=gold, completion_ids=ids) == pytest.approx(theirs)
 
 
-def test_trls_documented_examples_of_length_and_repetition() -> None:
-    assert one(soft_overlong(100, 20), "", completion_ids=[1] * 90) == -0.5
-    assert repetition(ngram_size=2)(completions=["", ""], completion_ids=[[1, 2, 3, 4], [5] * 5]) == [0.0, -0.75]
-
-
 def test_no_order_of_wrong_and_right_pays_the_wrong_more() -> None:
     reward = cosine_length(50)
     right = [one(reward, "<answer>7</answer>", answer="7", completion_ids=[1] * n) for n in range(0, 120, 5)]
@@ -135,9 +130,8 @@ def test_any_format(format: formats.AnswerFormat) -> None:
     text = format.render("many\nlines", r"\frac{1}{2}")
     for reward in (answer_format(format), xml_format(format=format), incremental_format(format=format)):
         assert one(reward, text) == 1.0, reward
-        assert one(reward, text + "\nand more") < 1.0 or (
-            reward.__name__ == "incremental_format" and not format.answer_close
-        )
+        has_no_end = reward.__name__ == "incremental_format" and not format.answer_close
+        assert has_no_end or one(reward, text + "\nand more") < 1.0
         assert one(reward, "7") == 0.0
 
 
@@ -213,20 +207,9 @@ def test_banned_phrases_are_found_as_they_read() -> None:
 
 
 def test_language_by_script() -> None:
-    assert (
-        one(
-            language("Cyrillic"),
-            "\u0421\u0443\u043c\u043c\u0430 \u0440\u0430\u0432\u043d\u0430 \u0441\u0435\u043c\u0438.",
-        )
-        == 1.0
-    )
-    assert (
-        one(
-            language("Han", "Hiragana", "Katakana"),
-            "\u7b54\u3048\u306f\u4e03\u3067\u3059\u3002\u30ab\u30bf\u30ab\u30ca\u3067",
-        )
-        == 1.0
-    )
+    russian = "\u0421\u0443\u043c\u043c\u0430 \u0440\u0430\u0432\u043d\u0430 \u0441\u0435\u043c\u0438."
+    japanese = "\u7b54\u3048\u306f\u4e03\u3067\u3059\u3002\u30ab\u30bf\u30ab\u30ca\u3067"
+    assert one(language("Cyrillic"), russian) == one(language("Han", "Hiragana", "Katakana"), japanese) == 1.0
     half = "abcdefghij \u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03"
     assert one(language(), half) == one(language("Han"), half) == 0.5
     assert one(language("Han"), half[11:] + " ```print('hello world')```") == 1.0

@@ -103,11 +103,7 @@ SAME_AND_OTHER = {
         lambda: rewards.clipped(rewards.maths(name="number"), 0, 1),
         "reward was number, is maths",
     ),
-    "deep inside": (
-        lambda: combined(0.1),
-        lambda: combined(0.2),
-        "rewards[0].reward.tolerance was 0.1, is 0.2",
-    ),
+    "deep inside": (lambda: combined(0.1), lambda: combined(0.2), "rewards[0].reward.tolerance was 0.1, is 0.2"),
     "a closure": (lambda: make(0.1), lambda: make(0.2), "closure tolerance was 0.1, is 0.2"),
     "a set": (lambda: make(1, {"a", "b", "c"}), lambda: make(1, {"a", "b", "d"}), "closure words was set"),
     "an array": (lambda: make(1, numpy.arange(3)), lambda: make(1, numpy.arange(1, 4)), "closure words was ndarray"),
@@ -118,9 +114,7 @@ SAME_AND_OTHER = {
     ),
     "a pattern": (lambda: make(1, re.compile("a")), lambda: make(1, re.compile("a", re.I)), "closure words was Pattern"),
     "an inner closure": (
-        lambda: make(1, inner=make(1)),
-        lambda: make(1, inner=make(2)),
-        "closure inner.closure tolerance was 1",
+        lambda: make(1, inner=make(1)), lambda: make(1, inner=make(2)), "closure inner.closure tolerance was 1",
     ),
     "a default": (lambda: with_default(1), lambda: with_default(2), "default low was 1, is 2"),
     "a partial": (
@@ -156,10 +150,7 @@ def test_what_a_reward_computes_with_is_part_of_it(case: str) -> None:
 def test_a_global_and_the_code_of_a_helper_are_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {reward: parts_of(reward) for reward in (graded, Own(), Stateful(1.0))}
     monkeypatch.setitem(globals(), "LIMIT", 4)
-    found = {
-        name: describe_difference(parts, parts_of(reward)) for reward, parts in before.items() for name in [reward]
-    }
-    assert list(found.values()) == [
+    assert [describe_difference(parts, parts_of(reward)) for reward, parts in before.items()] == [
         "global helper.global again.global LIMIT was 3, is 4", "global LIMIT was 3, is 4", "global LIMIT was 3, is 4",
     ]  # fmt: skip
     monkeypatch.undo()
@@ -190,9 +181,8 @@ def test_a_cache_can_be_told_from_a_parameter() -> None:
     (changed,) = differing_parts(before, parts_of(reward))
     assert changed == "closure words" and may_be_memory(changed)
     assert not any(map(may_be_memory, differing_parts(parts_of(combined(0.1)), parts_of(combined(0.2)))))
-    assert not any(
-        map(may_be_memory, ["code", "global helper code", "closure inner.tolerance", "argument low", "kind"])
-    )
+    others = ("code", "global helper code", "closure inner.tolerance", "argument low", "kind")
+    assert not any(map(may_be_memory, others))
 
 
 def test_texts_of_the_users_own_code_are_not_written_down() -> None:
@@ -203,25 +193,16 @@ def test_texts_of_the_users_own_code_are_not_written_down() -> None:
         def __call__(self, completions: list, **columns: object) -> list[float]:
             return [float(len(self.key))] * len(completions)
 
-    for reward in (
-        make(1, "sk-secret"),
-        functools.partial(graded, key="sk-secret"),
-        Judge("sk-secret"),
-        make(1, {"k": "sk-secret"}),
-    ):
+    closed = make(1, "sk-secret"), make(1, {"k": "sk-secret"})
+    for reward in (*closed, functools.partial(graded, key="sk-secret"), Judge("sk-secret")):
         assert "secret" not in json.dumps(parts_of(reward))
     assert parts_of(rewards.number(column="gold"))["column"] == "'gold'"
     assert parts_of(rewards.language())["scripts"] == "('Latin',)", "what is read back must be a tuple again"
 
 
 def test_what_refers_to_itself_and_to_much_is_read_in_the_end() -> None:
-    for odd in (
-        torch.ones(2, 2).to_sparse(),
-        torch.ones(2, device="meta"),
-        torch.ones(0),
-        numpy.array(["a", None]),
-        iter([]),
-    ):
+    tensors = torch.ones(2, 2).to_sparse(), torch.ones(2, device="meta"), torch.ones(0)
+    for odd in (*tensors, numpy.array(["a", None]), iter([])):
         assert identity_of(make(1, odd)) == identity_of(make(1, odd))
     nodes = [Stateful(number) for number in range(12)]
     for node in nodes:

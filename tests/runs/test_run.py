@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from pathlib import Path
 
 import pytest
@@ -11,27 +10,13 @@ import grpo_nb as gn
 from grpo_nb.runs import live, run
 from grpo_nb.runs import rows as run_rows
 from grpo_nb.runs.records import RecordedExport
-from tests.support.run_folders import write_run_folder
+from tests.runs.test_figure import made_rows
+from tests.support.run_folders import info_of, write_run_folder
 from tests.support.written_run import COMPARISON, compare_by_hand
 
 
-def made_rows(count: int = 20, **changes: float) -> list[dict]:
-    return [
-        {
-            "step": i + 1, "max_steps": count, "reward": 1 + 0.1 * i, "reward_std": 0.5, "kl": 0.01 * i,
-            "rewards/right/mean": 0.05 * i, "rewards/form/mean": 1.0, "completions/mean_length": 30.0,
-            "completions/clipped_ratio": 0.25, **changes,
-        }
-        for i in range(count)
-    ]  # fmt: skip
-
-
 def make_run(folder: Path, status: str = "finished", pid: int | None = None, tail: str = "") -> gn.runs.Run:
-    info = {
-        "status": status, "pid": pid or os.getpid(), "host": os.uname().nodename,
-        "settings": gn.preset("cpu").to_dict(), "rewards": [{"name": "right", "weight": 2.0}],
-    }  # fmt: skip
-    run = write_run_folder(folder, info, made_rows(5))
+    run = write_run_folder(folder, info_of({"right": 2.0}, status, pid), made_rows(5))
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(tail)
     return run
@@ -80,8 +65,8 @@ def test_what_was_not_measured_has_no_key() -> None:
     ("rows", "said"),
     [
         ([], "No step has been logged yet"),
-        (made_rows(2), "Step 2: reward 1.10, 1.00 at the start"),
-        (made_rows(20), "Reward rose from 1.10 (first 3 steps) to 2.45 (last 10); KL to the starting model 0.145; 25%"),
+        (made_rows(2), "Step 2: reward 2.00, 1.00 at the start"),
+        (made_rows(20), "Reward rose from 1.10 (first 3 steps) to 2.45 (last 10); KL to the starting model 0.082; 25%"),
         (made_rows(20, kl=math.nan), "KL not measured; 25%"),
         (made_rows(20, reward=1.0), "Reward stayed from 1.00"),
     ],

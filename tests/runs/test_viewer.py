@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.rewards.scores import Scores, group_advantages, reweight
-from tests.support.run_folders import write_run_folder
+from tests.support.run_folders import append_rows, info_of, write_run_folder
 
 WEIGHTS = {"right": 2.0, "form": 1.0}
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>&amp;\x00\ud800"
@@ -52,16 +51,13 @@ def write_step(
 
 
 def add_rows(folder: Path, steps: Sequence[int]) -> None:
-    with (folder / "metrics.jsonl").open("a") as file:
-        for step in steps:
-            row = {"step": step, "reward": 0.1 * step, "kl": 0.01, "rewards/right/mean": 0.5, "rewards/form/mean": 1.0}
-            file.write(json.dumps(row) + "\n")
+    more = {"kl": 0.01, "rewards/right/mean": 0.5, "rewards/form/mean": 1.0}
+    append_rows(folder, [{"step": step, "reward": 0.1 * step, **more} for step in steps])
 
 
 def add_alert(folder: Path, **values: Any) -> None:
     alert = {"step": 1, "rule": "no_spread", "severity": "warning", "message": "", "why": "", "advice": ""} | values
-    with (folder / "alerts.jsonl").open("a") as file:
-        file.write(json.dumps(alert) + "\n")
+    append_rows(folder, [alert], "alerts.jsonl")
 
 
 SPREAD = [[(1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (1.0, 1.0)], [(0.0, 1.0), (0.0, 0.5), (0.0, 0.25), (0.0, 0.0)]]
@@ -69,12 +65,7 @@ FLAT = [[(1.0, 1.0)] * 4, [(0.0, 1.0), (0.0, 0.5), (1.0, 0.25), (0.0, 0.0)]]
 
 
 def make_run(folder: Path, status: str = "finished", **settings: Any) -> gn.runs.Run:
-    info = {
-        "status": status, "pid": os.getpid(), "host": os.uname().nodename,
-        "settings": gn.preset("cpu").to_dict() | settings,
-        "rewards": [{"name": name, "weight": weight} for name, weight in WEIGHTS.items()],
-    }  # fmt: skip
-    run = write_run_folder(folder, info)
+    run = write_run_folder(folder, info_of(WEIGHTS, status, **settings))
     (folder / "completions").mkdir()
     return run
 
@@ -284,9 +275,10 @@ def test_a_run_that_went_back_to_a_checkpoint_shows_no_step_twice(run: gn.runs.R
     shows = gn.RunViewer(run)
     rows = run.rows
     # Back to step 20, and on beyond where it was: the file is longer than when it was read.
-    (run.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:20]))
+    for name in ("metrics.jsonl", "alerts.jsonl"):
+        (run.path / name).unlink()
+    append_rows(run.path, rows[:20])
     add_rows(run.path, range(21, 36))
-    (run.path / "alerts.jsonl").unlink()
     for step in (22, 33):
         add_alert(run.path, step=step)
     shows.refresh()
@@ -314,9 +306,7 @@ def test_everything_is_escaped(tmp_path: Path) -> None:
     write_step(bad.path, 1, SPREAD, [hostile, hostile], text=hostile)
     write_step(bad.path, 2, SPREAD, [hostile, "other"], text=hostile)
     add_rows(bad.path, [1, 2])
-    row = {"step": 3, "reward": 1.0, f"rewards/{hostile}/mean": 1.0, "stage": hostile}
-    with (bad.path / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(row) + "\n")
+    append_rows(bad.path, [{"step": 3, "reward": 1.0, f"rewards/{hostile}/mean": 1.0, "stage": hostile}])
     add_alert(bad.path, rule=hostile, message=hostile, advice=hostile)
     shows = gn.RunViewer(bad)
     assert shows._errors.value == ""

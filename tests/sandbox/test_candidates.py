@@ -14,6 +14,7 @@ import os
 import pickle
 import re
 import secrets
+import select
 import shutil
 import signal
 import socket
@@ -24,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -481,21 +482,12 @@ class World:
 
     def damage(self) -> str:
         """What reached the outside, empty if nothing did."""
-        if self.canary.read_text() != self.secret or sorted(os.listdir(self.canary.parent)) != [
-            "canary",
-            "datagram",
-            "socket",
-        ]:
+        files = sorted(os.listdir(self.canary.parent))
+        if self.canary.read_text() != self.secret or files != ["canary", "datagram", "socket"]:
             return "the files outside have changed"
         streams, datagrams = (self.tcp, self.abstract_stream, self.unix), (self.abstract_datagram, self.unix_datagram)
-        for listener in (*streams, self.udp, *datagrams):
-            listener.setblocking(False)
-            try:
-                listener.accept() if listener.type == socket.SOCK_STREAM else listener.recv(1)
-            except BlockingIOError:
-                continue
-            return "something arrived at a socket outside"
-        return ""
+        arrived = select.select([*streams, self.udp, *datagrams], [], [], 0)[0]
+        return "something arrived at a socket outside" if arrived else ""
 
 
 HONEST = Candidate(code="def f(x): return x + 1", calls=[Call("f", (41,))])
@@ -508,9 +500,7 @@ def judge(sandbox: Sandbox, attack: Attack, world: World) -> str:
     outcome = sandbox.run([Candidate(code=names + attack.code, calls=[Call("f")])], attack.limits)[0]
     seconds = time.monotonic() - started
     answer = outcome.answers[0]
-    if answer.is_value and (
-        is_same_value(answer.value, EXPECTED) or is_same_value(answer.value, EXPECTED, exact_types=False)
-    ):
+    if answer.is_value and any(is_same_value(answer.value, EXPECTED, exact_types=exact) for exact in (True, False)):
         return "it was paid for the expected value"
     shown = f"{outcome.status} {answer.value!r} {outcome.error} {answer.error} {outcome.stdout}"
     if world.secret in shown or "GAINED" in shown:
@@ -545,11 +535,8 @@ def verdicts(level: str) -> dict[str, str]:
     """What each attack gained at a level, four at a time: most of the time is waiting for limits."""
 
     def run(name: str) -> str:
-        world = World()
-        try:
+        with closing(World()) as world:
             return judge(sandbox_of(level), ATTACKS[name], world)
-        finally:
-            world.close()
 
     sandbox_of(level)  # before the threads ask for it, each for one of its own
     with ThreadPoolExecutor(4) as threads:
@@ -623,10 +610,8 @@ class AtRest:
     def __call__(self) -> bool:
         inside = in_pool(launcher(self.sandbox))
         self.marks.add(self._mark())
-        escaped = {
-            pid for pid, (_, command) in processes().items() if any(mark in command for mark in self.marks)
-        } - inside
-        return len(inside) == self.count and not escaped
+        ours = {pid for pid, (_, command) in processes().items() if any(mark in command for mark in self.marks)}
+        return len(inside) == self.count and not ours - inside
 
 
 def test_nothing_is_left_running(sandbox: Sandbox) -> None:
@@ -652,9 +637,8 @@ def f():
             sys.getrecursionlimit() == 77, os.path.exists("/tmp/left")]
 def g(): return [random.random(), list({"a", "b", "c", "d"})]"""
     calls = [Call("f"), Call("g")]
-    first, _, last = sandbox.run(
-        [Candidate(code=code, calls=calls) for code in (clean, dirty, clean)], Limits(cpu_seconds=5)
-    )
+    candidates = [Candidate(code=code, calls=calls) for code in (clean, dirty, clean)]
+    first, _, last = sandbox.run(candidates, Limits(cpu_seconds=5))
     assert first.answers[0].value == [False] * 7
     assert first.answers == last.answers  # random numbers and the order of sets included: rewards must repeat
 
@@ -684,9 +668,7 @@ def f(): return [Counter("aab"), OrderedDict(a=1), defaultdict(int, x=1), namedt
 
 def test_arguments_of_the_caller_stay_as_they_were() -> None:
     argument = [3, 1, 2]
-    outcome = run_untrusted(
-        "def f(x): x.sort(); x.append(9); return x", [Call("f", (argument,)), Call("f", (argument,))]
-    )
+    outcome = run_untrusted("def f(x): x.sort(); x.append(9); return x", [Call("f", (argument,))] * 2)
     assert argument == [3, 1, 2]
     assert [a.value for a in outcome.answers] == [[1, 2, 3, 9]] * 2
 
@@ -741,17 +723,9 @@ def f3():
     print("debugging")
     return [Point().x, hashlib.sha256(b"").hexdigest()[:4], json.loads("[1]"), str(decimal.Decimal("0.1"))]
 """
-    calls = [
-        Call("f1"),
-        Call("f2"),
-        Call("f3"),
-        Call("Solution().add", (1,), {"b": 2}),
-        Call("missing"),
-        Call("f1.x()"),
-    ]
+    calls = [*map(Call, ("f1", "f2", "f3")), Call("Solution().add", (1,), {"b": 2}), Call("missing"), Call("f1.x()")]
     outcome = sandbox.run([Candidate(code=code, calls=calls)])[0]
-    values_ = [answer.value for answer in outcome.answers]
-    assert values_ == [7, [50_000], [1, "e3b0", [1], "0.1"], 3, None, None], outcome
+    assert [a.value for a in outcome.answers] == [7, [50_000], [1, "e3b0", [1], "0.1"], 3, None, None], outcome
     assert "NameError" in str(outcome.answers[4].error)
 
 
@@ -766,9 +740,8 @@ def test_a_late_failure_keeps_earlier_answers() -> None:
 
 def test_a_loop_costs_its_limit_once_and_its_neighbours_nothing(sandbox: Sandbox) -> None:
     codes = ["def f(x):\n    while True: pass" if n == 3 else f"def f(x): return x + {n}" for n in range(16)]
-    outcomes = sandbox.run(
-        [Candidate(code=code, calls=[Call("f", (1,))]) for code in codes], Limits(cpu_seconds=1.0, wall_seconds=100)
-    )
+    candidates = [Candidate(code=code, calls=[Call("f", (1,))]) for code in codes]
+    outcomes = sandbox.run(candidates, Limits(cpu_seconds=1.0, wall_seconds=100))
     assert [o.status for o in outcomes] == ["cpu" if n == 3 else "ok" for n in range(16)]
     assert [o.answers[0].value for o in outcomes] == [None if n == 3 else 1 + n for n in range(16)]  # in order
     assert 1.0 <= sum(o.cpu_seconds for o in outcomes) < 2.0  # the limit once, and next to nothing for the others
@@ -777,25 +750,18 @@ def test_a_loop_costs_its_limit_once_and_its_neighbours_nothing(sandbox: Sandbox
 def test_many_loops_leave_the_innocent_their_time() -> None:
     codes = ["while True: pass"] * 4 + ["def f(): return sum(range(10**6))"] * 4
     with Sandbox(workers=8) as sandbox:  # all at once
-        outcomes = sandbox.run(
-            [Candidate(code=code, calls=[Call("f")]) for code in codes], Limits(cpu_seconds=0.5, wall_seconds=20)
-        )
+        candidates = [Candidate(code=code, calls=[Call("f")]) for code in codes]
+        outcomes = sandbox.run(candidates, Limits(cpu_seconds=0.5, wall_seconds=20))
     assert [o.status for o in outcomes] == ["cpu"] * 4 + ["ok"] * 4
 
 
 def test_threads_share_the_pool(sandbox: Sandbox) -> None:
-    answers: dict[int, list[Any]] = {}
-
-    def work(number: int) -> None:
+    def work(number: int) -> list[Any]:
         candidates = [Candidate(code=f"def f(): return {number * 100 + n}", calls=[Call("f")]) for n in range(5)]
-        answers[number] = [o.answers[0].value for o in sandbox.run(candidates)]
+        return [o.answers[0].value for o in sandbox.run(candidates)]
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert answers == {n: [n * 100 + i for i in range(5)] for n in range(6)}
+    with ThreadPoolExecutor(6) as threads:
+        assert [*threads.map(work, range(6), timeout=60)] == [[n * 100 + i for i in range(5)] for n in range(6)]
 
 
 def test_the_pool_comes_back_after_its_death(sandbox: Sandbox) -> None:
@@ -893,7 +859,7 @@ def test_a_forked_worker_gets_a_pool_of_its_own() -> None:
 def test_the_strongest_level_that_holds_is_used_and_shown() -> None:
     report = check_sandbox()
     assert report.level == sandbox_level() == Sandbox(workers=1).level
-    assert report.level == next(r.level.name for r in report.levels if r.is_usable)
+    assert report.level == next(level.name for level in report.levels if level.is_usable)
     assert f"Level: {report.level}." in repr(report) and f"Level: {report.level}." in report._repr_html_()
     for level in report.levels:
         assert level.is_usable or level.reason
@@ -964,31 +930,17 @@ def test_signals_are_held_back_where_landlock_does_not_do_it(tmp_path: Path, mon
     version = 'system_call("landlock_create_ruleset", 0, 0, _VERSION_FLAG)'
     edited_zygote((f"return {version}", f"return min(5, {version})"), tmp_path, monkeypatch, "linux.py")
     with Sandbox(level="landlock", workers=2) as sandbox:
-        for name in (
-            "kill_supervisor",
-            "kill_by_thread",
-            "kill_group",
-            "kill_parent",
-            "signal_by_pipe",
-            "abstract_socket",
-        ):
-            world = World()
-            try:
+        kills = ("kill_supervisor", "kill_by_thread", "kill_group", "kill_parent")
+        for name in (*kills, "signal_by_pipe", "abstract_socket"):
+            with closing(World()) as world:
                 assert judge(sandbox, ATTACKS[name], world) == "", name
-            finally:
-                world.close()
 
 
 def test_settings_are_checked() -> None:
-    for bad in (
-        {"cpu_seconds": 0},
-        {"memory_mib": 1},
-        {"threads": -1},
-        {"cpu_seconds": math.inf},
-        {"output_kib": True},
-    ):
-        with pytest.raises(ValueError, match=next(iter(bad))):
-            Limits(**bad)
+    bad = (("cpu_seconds", 0), ("memory_mib", 1), ("threads", -1), ("cpu_seconds", math.inf), ("output_kib", True))
+    for name, value in bad:
+        with pytest.raises(ValueError, match=name):
+            Limits(**{name: value})
     with pytest.raises(ValueError, match="levels are"):
         Sandbox(level="docker")
     with pytest.raises(ValueError, match="workers"):
@@ -1010,17 +962,8 @@ def test_an_outcome_shows_itself_escaped() -> None:
 
 
 def test_decoding_believes_nothing() -> None:
-    for bad in (
-        ["list"],
-        ["int", 5],
-        ["int", "zz"],
-        ["set", [["list", []]]],
-        ["dict", [[1]]],
-        ["eval", "1"],
-        {},
-        1.5,
-        ["complex", ["1"]],
-    ):
+    unfit = (["int", 5], ["int", "zz"], ["set", [["list", []]]], ["dict", [[1]]], ["complex", ["1"]])
+    for bad in (["list"], *unfit, ["eval", "1"], {}, 1.5):
         with pytest.raises(values.NotPlainData):
             values.decode(bad)
     for bad in (b"NaN", b"1.5", b"[" * 100_000, b"9" * 50, b"\xff", b""):

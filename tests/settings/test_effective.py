@@ -2,7 +2,6 @@
 
 import ast
 import enum
-import importlib.util
 import os
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from grpo_nb.settings import effective
 from grpo_nb.settings.presets import GPUS
 from grpo_nb.training.trainer import GRPOConfig, GRPOTrainer, grpo_arguments
 from tests.conftest import brevity
+from tests.support.signatures import text_of
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +59,8 @@ def test_the_trainer_on_a_cpu_has_what_was_predicted(case, tiny, tmp_path) -> No
     settings = gn.preset("cpu", **changes)
     table = gn.effective_settings(settings, "cpu")
     args = GRPOConfig(**grpo_arguments(settings, {"brevity": 1.0}, tmp_path, model))
-    trainer = GRPOTrainer(
-        model=model, processing_class=tokenizer, reward_funcs=[brevity], args=args, train_dataset=task.train
-    )
+    parts = {"model": model, "processing_class": tokenizer, "reward_funcs": [brevity], "train_dataset": task.train}
+    trainer = GRPOTrainer(**parts, args=args)
     if "ref" in model.peft_config:
         model.delete_adapter("ref")
     for name, predicted in table.arguments.items():
@@ -88,21 +87,13 @@ def test_what_is_loaded_on_a_cpu_is_what_was_predicted(tiny) -> None:
     assert dtype == str(getattr(torch, table["dtype"].runs))
 
 
-def source_of(package: str, file: str) -> str:
-    return (Path(importlib.util.find_spec(package).origin).parent / file).read_text()
-
-
 def unsloth_rules(*marks: str, file: str = "models/rl.py") -> str:
     """Unsloth's lines for its configuration on a GPU: the strings it executes, found by what is in them."""
-    tree = ast.parse(source_of("unsloth", file))
-    found = []
+    tree = ast.parse(text_of(f"unsloth/{file}"))
+    strings = {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    rules, found = [text for text in strings if text.lstrip().startswith("if ")], []
     for mark in marks:
-        texts = {
-            n.value
-            for n in ast.walk(tree)
-            if isinstance(n, ast.Constant) and isinstance(n.value, str) and mark in n.value
-        }
-        code = [text for text in texts if text.lstrip().startswith("if ")]
+        code = [text for text in rules if mark in text]
         assert len(code) == 1, f"{mark!r} is in {len(code)} rules of this Unsloth: look at its source again"
         found.append(code[0])
     return "\n".join(found)
@@ -149,7 +140,7 @@ def test_unsloths_own_lines_for_a_gpu_give_what_was_predicted(case) -> None:
 
 def test_with_the_kits_switch_unsloth_keeps_the_share_of_the_settings() -> None:
     """Its own lines are run: in standby it would take another share, but for the switch, which is set before the import."""
-    tree = ast.parse(source_of("unsloth_zoo", "vllm_utils.py"))
+    tree = ast.parse(text_of("unsloth_zoo/vllm_utils.py"))
     load = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "load_vllm")
     (read,) = [
         n for n in load.body
@@ -167,7 +158,7 @@ def test_with_the_kits_switch_unsloth_keeps_the_share_of_the_settings() -> None:
 @pytest.mark.parametrize("name", GPUS)
 def test_the_presets_take_unsloths_share_of_their_card(name: str) -> None:
     """The table of shares is run from the installed source."""
-    tree = ast.parse(source_of("unsloth_zoo", "vllm_utils.py"))
+    tree = ast.parse(text_of("unsloth_zoo/vllm_utils.py"))
     (chain,) = [
         node for node in ast.walk(tree)
         if isinstance(node, ast.If) and "Version(vllm_version) < Version('0.11.0')" in ast.unparse(node.test)
@@ -179,9 +170,9 @@ def test_the_presets_take_unsloths_share_of_their_card(name: str) -> None:
 
 
 def test_the_constants_are_those_of_the_installed_unsloth() -> None:
-    source = source_of("unsloth", "models/rl.py")
+    source = text_of("unsloth/models/rl.py")
     assert '"vllm_importance_sampling_correction": False' in source
-    cpu = source_of("unsloth_zoo", "cpu/trainer.py")
+    cpu = text_of("unsloth_zoo/cpu/trainer.py")
     assert all(f'"{tag}"' in cpu for tag in ("8bit", "paged", "bnb", "npu", "xla", "adamw_apex_fused"))
 
 

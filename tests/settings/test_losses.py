@@ -11,6 +11,7 @@ import torch
 
 import grpo_nb as gn
 from grpo_nb.settings import check_loss, importance_sampling_levels, loss_types
+from tests.support.adapters import way_back
 
 ROOT = Path(__file__).resolve().parents[2]
 COMBINATIONS = list(itertools.product(loss_types(), importance_sampling_levels()))
@@ -30,11 +31,11 @@ def trained(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
     task = gn.load_task("arithmetic", settings, train_size=4, holdout_size=1, tokenizer=tokenizer)
     start = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
 
+    back = way_back(model)
+
     @functools.cache
     def train(loss_type: str, level: str, **extra: object) -> tuple[gn.runs.Run, dict[str, torch.Tensor]]:
-        for name, parameter in model.named_parameters():
-            if name in start:
-                parameter.data.copy_(start[name])
+        back()
         extra = {
             "num_iterations": 2, "importance_sampling_level": level, "generation_kwargs": {"eos_token_id": ENDS}, **extra,
         }  # fmt: skip
@@ -88,9 +89,8 @@ def test_the_list_is_that_of_trl_and_of_the_page() -> None:
     levels = page.split("## Levels")[1].split("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", levels, re.MULTILINE)) == set(importance_sampling_levels())
     table = page.split("## Settings that belong to a loss")[1]
-    named = re.findall(
-        r"`(\w+)`", " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
-    )
+    cells = " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
+    named = re.findall(r"`(\w+)`", cells)
     assert len(named) > 8 and set(named) <= set(GRPOConfig.__dataclass_fields__)
 
 

@@ -6,11 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_nb.export.children import verify_gguf, verify_merged
-
-_CHECKS = {"verify_merged.py": verify_merged.verify, "verify_gguf.py": verify_gguf.verify}
+from grpo_nb.export.children.verify import CHECKS
 
 
-def run_check_here(script: str, request: Mapping[str, Any], what: str) -> dict[str, Any]:
+def run_check_here(request: Mapping[str, Any], what: str) -> dict[str, Any]:
     """Stand in for `grpo_nb.export.merged.run_check`; request and answer go through JSON as there."""
-    return json.loads(json.dumps(_CHECKS[script](json.loads(json.dumps(request)))))
+    return json.loads(json.dumps(CHECKS[request["check"]](json.loads(json.dumps(request)))))

@@ -69,17 +69,8 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
 
-    def do_GET(self) -> None:
-        self.dispatch("GET")
-
-    def do_POST(self) -> None:
-        self.dispatch("POST")
-
-    def do_PUT(self) -> None:
-        self.dispatch("PUT")
-
-    def dispatch(self, method: str) -> None:
-        hub = self.hub
+    def dispatch(self) -> None:
+        hub, method = self.hub, self.command
         length = int(self.headers.get("content-length") or 0)
         with hub.lock:
             fault = next(
@@ -99,6 +90,8 @@ class Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.what == "lost":
             return self.reset()
         return self.answer(status, value, headers)
+
+    do_GET = do_POST = do_PUT = dispatch
 
     def read_body(self, length: int) -> bytes:
         if self.headers.get("transfer-encoding", "").lower() == "chunked":
@@ -122,11 +115,8 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, status: int, value: Any, headers: dict[str, str] | None = None) -> None:
         content = json.dumps(value).encode()
         self.send_response(status)
-        for name, text in {
-            "Content-Type": "application/json",
-            "Content-Length": str(len(content)),
-            **(headers or {}),
-        }.items():
+        own = {"Content-Type": "application/json", "Content-Length": str(len(content))}
+        for name, text in (own | (headers or {})).items():
             self.send_header(name, text)
         self.end_headers()
         with contextlib.suppress(OSError):
@@ -141,6 +131,7 @@ class Handler(BaseHTTPRequestHandler):
             return 401, {"error": "Invalid credentials in Authorization header"}, message
         routes: list[tuple[str, str, Callable[..., tuple[int, Any, dict[str, str]]], bool]] = [
             ("GET", rf"/api/models/({REPO})", self.info, False),
+            ("GET", rf"/api/models/({REPO})/tree/[0-9a-f]{{40}}", self.tree, False),
             ("POST", r"/api/repos/create", self.create, True),
             ("POST", r"/api/validate-yaml", self.validate, False),
             ("POST", rf"/api/models/({REPO})/preupload/main", self.preupload, True),
@@ -151,11 +142,7 @@ class Handler(BaseHTTPRequestHandler):
             match = re.fullmatch(pattern, path)
             if wanted == method and match:
                 if needs_write and role != "write":
-                    return (
-                        403,
-                        {"error": "Forbidden"},
-                        {"X-Error-Message": "you need to provide a token with write access"},
-                    )
+                    return refused("you need to provide a token with write access")
                 return handle(body, *match.groups())
         return 404, {"error": f"no such path {path}"}, {}
 
@@ -163,23 +150,22 @@ class Handler(BaseHTTPRequestHandler):
         repo = self.hub.repos.get(name)
         if repo is None or name in self.hub.hidden:
             return 404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"}
-        siblings = []
+        return 200, {"_id": "1", "id": name, "private": repo.private, "sha": repo.commits[-1]}, {}
+
+    def tree(self, body: bytes, name: str) -> tuple[int, Any, dict[str, str]]:
+        repo, entries = self.hub.repos[name], []
         for path, content in sorted(repo.files.items()):
-            entry: dict[str, Any] = {"rfilename": path, "size": len(content), "blobId": git_hash(content)}
+            entry: dict[str, Any] = {"type": "file", "path": path, "size": len(content), "oid": git_hash(content)}
             if path in repo.lfs:
-                entry["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 135}
-            siblings.append(entry)
-        return 200, {"_id": "1", "id": name, "private": repo.private, "sha": repo.commits[-1], "siblings": siblings}, {}
+                entry["lfs"] = {"oid": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 135}
+            entries.append(entry)
+        return 200, entries, {}
 
     def create(self, body: bytes) -> tuple[int, Any, dict[str, str]]:
         asked = json.loads(body)
         name = f"{asked['organization']}/{asked['name']}"
         if asked["organization"] != "me":
-            return (
-                403,
-                {"error": "Forbidden"},
-                {"X-Error-Message": "You don't have the rights to create under this namespace"},
-            )
+            return refused("You don't have the rights to create under this namespace")
         if name in self.hub.repos:
             return 409, {"error": "You already created this model repo", "url": f"{self.hub.url}/{name}"}, {}
         self.hub.repos[name] = Repo(asked.get("visibility") == "private", {".gitattributes": b"* text\n"})
@@ -203,9 +189,9 @@ class Handler(BaseHTTPRequestHandler):
             path = asked["path"]
             is_lfs = path.endswith((".safetensors", ".gguf", ".png")) or asked["size"] > 10_000_000
             there = repo.files.get(path)
-            oid = (
-                None if there is None else (hashlib.sha256(there).hexdigest() if path in repo.lfs else git_hash(there))
-            )
+            oid = None
+            if there is not None:
+                oid = hashlib.sha256(there).hexdigest() if path in repo.lfs else git_hash(there)
             mode = "lfs" if is_lfs else "regular"
             files.append({"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": oid})
         return 200, {"files": files}, {}
@@ -248,6 +234,10 @@ class Handler(BaseHTTPRequestHandler):
         repo.commits.append(hashlib.sha1(body).hexdigest())
         repo.messages.append(header["summary"])
         return 200, {"commitUrl": f"{self.hub.url}/{name}/commit/{repo.commits[-1]}", "commitOid": repo.commits[-1]}, {}
+
+
+def refused(why: str) -> tuple[int, Any, dict[str, str]]:
+    return 403, {"error": "Forbidden"}, {"X-Error-Message": why}
 
 
 def git_hash(content: bytes) -> str:

@@ -5,6 +5,22 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable
+from typing import Any
+
+import grpo_nb as gn
+
+
+def loaded_alone(settings: gn.Settings, train_size: int) -> tuple[Any, Any, gn.tasks.Task]:
+    """Model, tokenizer and task of a process that will be forked: a fork has no other threads."""
+    import torch
+
+    torch.set_num_threads(1)
+    model, tokenizer = gn.load_model(settings)
+    return (
+        model,
+        tokenizer,
+        gn.load_task("arithmetic", settings, train_size=train_size, holdout_size=4, tokenizer=tokenizer),
+    )
 
 
 def in_child(work: Callable[[], object], meanwhile: Callable[[int], object] | None = None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 FOLDER = Path(__file__).parent.parent / "data" / "logs"
@@ -41,20 +42,17 @@ def healthy_log(steps: int = 200, seed: int = 0, *, groups: int = 4, size: int =
         right: list[float] = []
         for _ in range(groups):
             hardness = choose.uniform(-0.15, 0.15)
-            scored = [
-                (float(choose.random() < form_rate), float(choose.random() < right_rate + hardness))
-                for _ in range(size)
-            ]
-            form += [f for f, _ in scored]
-            right += [r for _, r in scored]
-            totals.append([f + 2 * r for f, r in scored])
+            for _ in range(size):
+                form.append(float(choose.random() < form_rate))
+                right.append(float(choose.random() < right_rate + hardness))
+            totals.append([f + 2 * r for f, r in zip(form[-size:], right[-size:], strict=True)])
         everything = [total for group in totals for total in group]
         rows.append(
             {
-                "step": i + 1, "reward": _mean(everything), "reward_std": _std(everything),
-                "frac_reward_zero_std": _mean([float(len(set(group)) == 1) for group in totals]),
-                "rewards/form/mean": _mean(form), "rewards/form/std": _std(form),
-                "rewards/right/mean": _mean(right), "rewards/right/std": _std(right),
+                "step": i + 1, "reward": fmean(everything), "reward_std": stdev(everything),
+                "frac_reward_zero_std": fmean([float(len(set(group)) == 1) for group in totals]),
+                "rewards/form/mean": fmean(form), "rewards/form/std": stdev(form),
+                "rewards/right/mean": fmean(right), "rewards/right/std": stdev(right),
                 "kl": 0.12 * progress * choose.lognormvariate(0, 0.3), "grad_norm": choose.lognormvariate(-1, 0.4),
                 "completions/mean_length": 120 + 20 * progress + choose.gauss(0, 8),
                 "completions/clipped_ratio": choose.choice([0, 0, 0.03]),
@@ -64,10 +62,12 @@ def healthy_log(steps: int = 200, seed: int = 0, *, groups: int = 4, size: int =
     return rows
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
-def _std(values: list[float]) -> float:
-    centre = _mean(values)
-    return (sum((v - centre) ** 2 for v in values) / (len(values) - 1)) ** 0.5
+def with_old_names(rows: Rows) -> Rows:
+    """The same log as the generation of TRL before wrote it, without spreads."""
+    old = []
+    for row in rows:
+        kept = {key.removesuffix("/mean"): value for key, value in row.items() if not key.endswith("/std")}
+        if "completions/mean_length" in kept:
+            kept["completion_length"] = kept.pop("completions/mean_length")
+        old.append(kept)
+    return old

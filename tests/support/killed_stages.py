@@ -15,19 +15,18 @@ from collections.abc import Callable
 import grpo_nb as gn
 from tests.conftest import brevity
 from tests.support.forks import in_child
+from tests.support.tiny import load_tiny
 
 
 def loaded(model: str, root: str):
     import torch
 
     torch.set_num_threads(1)  # a fork has no other threads
-    settings = gn.preset(
-        "cpu", model=model, max_completion_length=8, warmup_steps=0, learning_rate=2e-2, max_grad_norm=10.0,
+    *parts, settings = load_tiny(
+        model, 12, 4, max_completion_length=8, warmup_steps=0, learning_rate=2e-2, max_grad_norm=10.0,
         num_generations=4, per_device_train_batch_size=8, run_root=root, save_steps=2,
     )  # fmt: skip
-    model, tokenizer = gn.load_model(settings)
-    task = gn.load_task("arithmetic", settings, train_size=12, holdout_size=4, tokenizer=tokenizer)
-    return (model, tokenizer, task), settings
+    return parts, settings
 
 
 def asked_before(task: gn.tasks.Task, run: gn.training.StagedRun) -> gn.tasks.Task:

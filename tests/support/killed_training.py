@@ -17,26 +17,18 @@ from pathlib import Path
 import grpo_nb as gn
 from grpo_nb.runs.rows import read_rows
 from tests.conftest import brevity
-from tests.support.forks import has_ended, in_child
+from tests.support.forks import has_ended, in_child, loaded_alone
 
 _OPERATIONS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "open")
 
 
-def settings_for(model: str, root: str) -> gn.Settings:
-    return gn.preset(
+def loaded(model: str, root: str):
+    settings = gn.preset(
         "cpu", model=model, max_steps=12, max_completion_length=12, learning_rate=2e-2, max_grad_norm=10.0, run_root=root,
         num_generations=4, per_device_train_batch_size=8, save_steps=1,
     )  # fmt: skip
 
-
-def loaded(model: str, root: str):
-    import torch
-
-    torch.set_num_threads(1)  # a fork has no other threads
-    settings = settings_for(model, root)
-    model, tokenizer = gn.load_model(settings)
-    task = gn.load_task("arithmetic", settings, train_size=6, holdout_size=4, tokenizer=tokenizer)
-    return (model, tokenizer, task), settings
+    return loaded_alone(settings, 6), settings
 
 
 def train(parts, settings: gn.Settings, name: str) -> gn.runs.Run:

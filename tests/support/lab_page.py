@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import os
 import shutil
 import socket
@@ -10,15 +11,20 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 DRIVER = shutil.which("chromedriver")
+needs_browser = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER),
+    reason="no chromium with chromedriver here; on Debian and Ubuntu: apt-get install chromium chromium-driver",
+)
 # How long anything may take before the test gives up: far more than on a quiet machine, where it is seconds.
 PATIENCE = 240.0
 _FLAGS = (
@@ -98,15 +104,10 @@ class LabPage:
 
     def choose_menu(self, *labels: str) -> None:
         """Choose an item of a menu."""
-        self.act(
-            lambda: self.with_text(".lm-MenuBar-itemLabel", labels[0]), lambda e: e.click(), f"the menu {labels[0]}"
-        )
-        for label in labels[1:]:
-            self.act(
-                lambda label=label: self.with_text(".lm-Menu-itemLabel", label),
-                lambda e: e.click(),
-                f"the item {label}",
-            )
+        css = ".lm-MenuBar-itemLabel"
+        for label in labels:
+            self.press(functools.partial(self.with_text, css, label), f"{label} in the menu")
+            css = ".lm-Menu-itemLabel"
 
     def run_all(self) -> None:
         """Run all cells by the menu; again, as a person would, if nothing runs because the kernel was not ready."""
@@ -129,7 +130,7 @@ class LabPage:
         from selenium.webdriver.common.keys import Keys
 
         before = self._prompt(source)
-        self.act(lambda: self._cell(source, " .jp-InputPrompt"), lambda e: e.click(), f"the cell {source!r}")
+        self.press(lambda: self._cell(source, " .jp-InputPrompt"), f"the cell {source!r}")
         ActionChains(self.driver).key_down(Keys.SHIFT).send_keys(Keys.ENTER).key_up(Keys.SHIFT).perform()
         self.wait(lambda: self._prompt(source) not in (before, "[*]:"), f"the end of the cell {source!r}")
 
@@ -176,13 +177,16 @@ class LabPage:
             time.sleep(0.1)
         raise AssertionError(f"{what} did not appear in {seconds:g} s; the page says:\n{self.text()[-3000:]}")
 
+    def press(self, find: Callable[[], Any], what: str) -> None:
+        """Click on an element as soon as it is there."""
+        self.act(find, lambda element: element.click(), what)
+
     def act(self, find: Callable[[], Any], action: Callable[[Any], object], what: str) -> None:
         """Do something with an element as soon as it is there and can be reached; the lab may replace it at any moment."""
-        from selenium.common.exceptions import (
-            ElementClickInterceptedException,
-            ElementNotInteractableException,
-            StaleElementReferenceException,
-        )
+        from selenium.common import exceptions
+
+        moved = exceptions.StaleElementReferenceException
+        covered = exceptions.ElementNotInteractableException, exceptions.ElementClickInterceptedException
 
         def try_it() -> bool:
             element = find()
@@ -191,7 +195,7 @@ class LabPage:
             self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
             try:
                 action(element)
-            except (ElementNotInteractableException, ElementClickInterceptedException, StaleElementReferenceException):
+            except (moved, *covered):
                 return False
             return True
 
@@ -210,7 +214,7 @@ class LabPage:
 
     def click(self, text: str) -> None:
         """Click the button of the lab with this text."""
-        self.act(lambda: self.button(text), lambda e: e.click(), f"the button {text!r}")
+        self.press(lambda: self.button(text), f"the button {text!r}")
 
     def button(self, text: str) -> Any:
         """Return the button of the lab with this text, or None."""
@@ -243,16 +247,15 @@ class LabPage:
         """Choose from a list."""
         from selenium.webdriver.support.ui import Select
 
-        self.act(
-            lambda: self.control(label),
-            lambda box: Select(box).select_by_visible_text(option),
-            f"the control {label!r}",
-        )
+        def pick(box: Any) -> None:
+            Select(box).select_by_visible_text(option)
+
+        self.act(lambda: self.control(label), pick, f"the control {label!r}")
 
     def tab(self, title: str) -> None:
         """Bring a tab of the lab to the front."""
         css = ".gn-lab .lm-TabBar-tabLabel, .gn-lab .p-TabBar-tabLabel"
-        self.act(lambda: self.with_text(css, title), lambda e: e.click(), f"the tab {title!r}")
+        self.press(lambda: self.with_text(css, title), f"the tab {title!r}")
 
     def scores(self) -> list[dict[str, str]]:
         """Return the table of scores as it stands on the page, a dict for each line."""
@@ -329,6 +332,17 @@ class LabPage:
         self.choose_menu("Settings", "Theme", name)
         is_light = "true" if "Light" in name else "false"
         self.wait(lambda: self.find(f"body[data-jp-theme-light={is_light}]"), f"the theme {name}")
+
+    def looks(self) -> Iterator[tuple[str, int]]:
+        """Show the page in both themes, wide and narrow: (theme, width), each as it is shown."""
+        for theme in ("JupyterLab Dark", "JupyterLab Light"):
+            self.set_theme(theme)
+            for width in (1200, 700):
+                self.driver.set_window_size(width, 1000)
+                self.wait(
+                    lambda width=width: self.driver.execute_script("return window.innerWidth") == width, "the width"
+                )
+                yield theme, width
 
     def close(self) -> None:
         """Close the browser."""

@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import grpo_nb as gn
+
+
+def append_rows(folder: Path, rows: Iterable[dict[str, Any]], name: str = "metrics.jsonl") -> None:
+    """Append rows to a file of a run, as a training does."""
+    with (folder / name).open("a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def info_of(
+    weights: dict[str, float], status: str = "finished", pid: int | None = None, **settings: Any
+) -> dict[str, Any]:
+    """What `run.json` says of a run of this process with these rewards, by the preset `cpu` and with these settings."""
+    return {
+        "status": status, "pid": pid or os.getpid(), "host": os.uname().nodename,
+        "settings": gn.preset("cpu").to_dict() | settings,
+        "rewards": [{"name": name, "weight": weight} for name, weight in weights.items()],
+    }  # fmt: skip
 
 
 def write_run_folder(folder: Path, info: dict[str, Any], rows: Iterable[dict[str, Any]] | None = None) -> gn.runs.Run:
@@ -17,3 +35,8 @@ def write_run_folder(folder: Path, info: dict[str, Any], rows: Iterable[dict[str
     if rows is not None:
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return gn.open_run(folder)
+
+
+def untimed(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a run without the time that a step took, which no two runs have in common."""
+    return [{key: value for key, value in row.items() if key != "step_time"} for row in rows]

@@ -10,14 +10,19 @@ from pathlib import Path
 FACTS = json.loads((Path(__file__).parent.parent / "data" / "vllm_facts.json").read_text())
 
 
-def source_of(file: str, root: Path | None = None) -> Path:
+def source_of(file: str) -> Path:
     """A file of an installed package, as `unsloth/models/loader.py`."""
     package, _, rest = file.partition("/")
-    return (root or Path(importlib.util.find_spec(package).origin).parent) / rest
+    return Path(importlib.util.find_spec(package).origin).parent / rest
+
+
+def text_of(file: str) -> str:
+    """The source of a file of an installed package."""
+    return source_of(file).read_text()
 
 
 def _definition(file: str, dotted: str) -> ast.AST:
-    node: ast.AST = ast.parse(source_of(file).read_text())
+    node: ast.AST = ast.parse(text_of(file))
     for name in dotted.split("."):
         kinds = (ast.ClassDef, ast.FunctionDef)
         node = next(n for n in ast.walk(node) if isinstance(n, kinds) and n.name == name)
@@ -38,7 +43,7 @@ def fields_of(file: str, name: str) -> list[str]:
 
 def constant_of(file: str, name: str) -> object:
     """The value of a literal assigned at the top of a file."""
-    for node in ast.parse(source_of(file).read_text()).body:
+    for node in ast.parse(text_of(file)).body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", None) == name:
             return ast.literal_eval(node.value)
     raise AssertionError(f"{file} has no {name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpo_nb as gn
@@ -44,7 +45,8 @@ def write_run(
     task = task or gn.load_task("arithmetic", settings, train_size=6, holdout_size=4)
     rewards = rewards if rewards is not None else [gn.rewards.correctness(weight=1.5), gn.rewards.xml_tags()]
     weights = gn.rewards.weights_by_name(rewards)
-    info = {**run_info(settings, task, rewards, weights, None, number_type(settings, None).name), "status": "finished"}
+    prepared = SimpleNamespace(settings=settings, task=task, rewards=rewards, weights=weights, obstacle=None)
+    info = {**run_info(prepared, number_type(settings, None).name), "status": "finished"}
     rows = [
         {"step": i, "max_steps": 20, "reward": i / 10, "kl": 0.01, "completions/clipped_ratio": 0.0}
         for i in range(1, 21)

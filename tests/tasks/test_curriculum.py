@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas
 import pytest
+from datasets import Dataset
 
 import grpo_nb as gn
 from grpo_nb.runs.run import Run
@@ -21,17 +22,8 @@ def task() -> gn.tasks.Task:
     """Ten questions in their order; the held-out ones are two more."""
     rows = [{"question": q, "answer": str(i + 1)} for i, q in enumerate(QUESTIONS)]
     rows += [{"question": f"held out {i}", "answer": "1"} for i in range(2)]
-    from datasets import Dataset
-
-    made = gn.load_task(rows, holdout=2)
-    parts = [r for part in (made.train, made.holdout) for r in part]
-    by_question = {row["question"]: row for row in parts}
-    return gn.tasks.Task(
-        "sums",
-        made.format,
-        Dataset.from_list([by_question[q] for q in QUESTIONS]),
-        Dataset.from_list([by_question[f"held out {i}"] for i in range(2)]),
-    )
+    made = gn.tasks.rows_with_prompts(rows, {}, gn.tasks.xml(), None)
+    return gn.tasks.Task("sums", gn.tasks.xml(), Dataset.from_list(made[:10]), Dataset.from_list(made[10:]))
 
 
 def make_run(folder: Path, task: gn.tasks.Task, steps: list[dict[int, list[float]]], fades: bool = False) -> Run:

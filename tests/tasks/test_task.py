@@ -1,6 +1,6 @@
 """Tasks from every source, split without leakage, filtered by token count, refused when they cannot work."""
 
-import json
+import functools
 from pathlib import Path
 
 import pytest
@@ -59,23 +59,16 @@ def test_arithmetic_refuses(options: dict, told: str) -> None:
 
 
 def write(path: Path, kind: str) -> Path:
-    file = path / f"rows.{kind}"
-    if kind == "jsonl":
-        file.write_text("\n".join(json.dumps(row) for row in ROWS))
-    elif kind == "json":
-        file.write_text(json.dumps(ROWS))
-    elif kind == "csv":
-        Dataset.from_list(ROWS).to_csv(str(file))
-    else:
-        Dataset.from_list(ROWS).to_parquet(str(file))
+    file, rows = path / f"rows.{kind}", Dataset.from_list(ROWS)
+    as_list = functools.partial(rows.to_json, lines=False)
+    {"jsonl": rows.to_json, "json": as_list, "csv": rows.to_csv, "parquet": rows.to_parquet}[kind](str(file))
     return file
 
 
 @pytest.mark.parametrize("kind", ["rows", "dataset", "csv", "json", "jsonl", "parquet"])
 def test_every_source_gives_the_same_task(kind: str, tmp_path: Path) -> None:
-    source = {"rows": lambda: ROWS, "dataset": lambda: Dataset.from_list(ROWS)}.get(
-        kind, lambda: write(tmp_path, kind)
-    )()
+    made = {"rows": ROWS, "dataset": Dataset.from_list(ROWS)}
+    source = made[kind] if kind in made else write(tmp_path, kind)
     task = gn.load_task(source, holdout=0.25, seed=3)
     assert (len(task.train), len(task.holdout)) == (15, 5)
     assert questions(task.train) | questions(task.holdout) == {row["question"] for row in ROWS}
@@ -109,7 +102,7 @@ def test_repeated_questions_cannot_leak() -> None:
     assert task.dropped == {"repeated": 20}
     assert "20  repeated" in repr(task)
     apart = gn.load_task([{"question": q, "answer": "4"} for q in ("2+2?", "2 + 2?", "3 - 2", "3 + 2")], holdout=1)
-    assert apart.dropped == {"repeated": 1}, "another way to write it is the same question, another sign is not"
+    assert apart.dropped == {"repeated": 1}, "other writing is the same question, another sign is not"
 
 
 @pytest.mark.parametrize(
@@ -149,11 +142,7 @@ def test_an_unreachable_hub_id_is_explained() -> None:
 
 
 def test_the_length_filter_counts_what_it_drops(tokenizer) -> None:
-    rows = [
-        *ROWS,
-        {"question": "word " * 300, "answer": "1", "level": 0},
-        {"question": "more " * 300, "answer": "1", "level": 0},
-    ]
+    rows = [*ROWS, *({"question": f"{word} " * 300, "answer": "1", "level": 0} for word in ("word", "more"))]
     task = gn.load_task(rows, holdout=0.3, seed=0)
     short = task.fit(tokenizer, 256)
     assert short.dropped["too long"] == 2
@@ -166,9 +155,8 @@ def test_the_length_filter_counts_what_it_drops(tokenizer) -> None:
 
 def test_all_prompts_too_long_is_an_error_with_the_right_length(tokenizer) -> None:
     settings = gn.preset("cpu", max_prompt_length=8)
-    with pytest.raises(
-        ValueError, match=r"all 224 train prompts are longer than max_prompt_length = 8 .*max_prompt_length="
-    ):
+    told = r"all 224 train prompts are longer than max_prompt_length = 8 .*max_prompt_length="
+    with pytest.raises(ValueError, match=told):
         gn.load_task("arithmetic", settings, tokenizer=tokenizer)
 
 

@@ -10,21 +10,20 @@ import torch
 
 import grpo_nb as gn
 from tests.conftest import brevity
+from tests.support.tiny import load_tiny
 
 
 @pytest.fixture(scope="module")
 def tiny(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
-    settings = gn.preset(
-        "cpu", model=str(tiny_folder), max_completion_length=10, max_steps=12, warmup_steps=0, learning_rate=2e-2,
+    model, *others = load_tiny(
+        tiny_folder, 16, 6, max_completion_length=10, max_steps=12, warmup_steps=0, learning_rate=2e-2,
         num_generations=4, per_device_train_batch_size=8, run_root=str(tmp_path_factory.mktemp("root") / "runs"),
     )  # fmt: skip
-    model, tokenizer = gn.load_model(settings)
-    task = gn.load_task("arithmetic", settings, train_size=16, holdout_size=6, tokenizer=tokenizer)
     torch.manual_seed(5)
     for name, parameter in model.named_parameters():  # an adapter that has an effect, as in the middle of a training
         if "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.05)
-    return model, tokenizer, task, settings
+    return model, *others
 
 
 def test_nothing_is_updated_and_the_training_after_it_begins_the_same(tiny, tmp_path: Path) -> None:

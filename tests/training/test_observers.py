@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.health import HealthMonitor
 from grpo_nb.machine import EnvironmentProblem
 from grpo_nb.runs.run import read_alerts
 from grpo_nb.training.observers import AlertDisplay, HealthAlerts, note_out_of_memory
+from tests.support.tiny import load_tiny
 
 
 def nothing(completions: list, **columns: object) -> list[float]:
@@ -19,13 +21,11 @@ def nothing(completions: list, **columns: object) -> list[float]:
 @pytest.fixture
 def training(tiny_folder: Path, tmp_path: Path):
     """What `gn.train` takes: the tiny model, and a reward that pays nobody."""
-    settings = gn.preset(
-        "cpu", model=str(tiny_folder), max_steps=30, max_completion_length=6, num_generations=2,
+    *first, settings = load_tiny(
+        tiny_folder, 20, 6, max_steps=30, max_completion_length=6, num_generations=2,
         per_device_train_batch_size=4, run_root=str(tmp_path / "runs"),
     )  # fmt: skip
-    model, tokenizer = gn.load_model(settings)
-    task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=6, tokenizer=tokenizer)
-    return model, tokenizer, task, [nothing], settings
+    return *first, [nothing], settings
 
 
 def test_a_run_that_learns_nothing_says_so_and_ends_if_asked_to(training, capsys: pytest.CaptureFixture) -> None:
@@ -109,7 +109,7 @@ def test_alerts_that_cannot_be_shown_are_kept_and_end_nothing(tmp_path: Path) ->
     def show(fresh: object) -> None:
         raise RuntimeError("no front end")
 
-    alerts = HealthAlerts(tmp_path, {}, gn.preset("cpu"), show)
+    alerts = HealthAlerts(HealthMonitor(folder=tmp_path), show)
     with pytest.warns(UserWarning, match="no front end.*run.alerts has them") as said:
         for step in (1, 2):
             assert alerts.on_row({"step": step, f"value {step}": math.inf}, None) is False

@@ -1,5 +1,6 @@
 """Priming trains on the completion only, measures on what it never saw, and GRPO goes on from there."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -8,17 +9,15 @@ import torch
 import grpo_nb as gn
 from grpo_nb.training import priming
 from tests.conftest import brevity
+from tests.support.tiny import load_tiny
 
 
 @pytest.fixture(scope="module")
 def tiny(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
-    settings = gn.preset(
-        "cpu", model=str(tiny_folder), max_completion_length=32, max_steps=2, warmup_steps=0, learning_rate=5e-3,
+    return load_tiny(
+        tiny_folder, 16, 6, max_completion_length=32, max_steps=2, warmup_steps=0, learning_rate=5e-3,
         num_generations=4, per_device_train_batch_size=8, run_root=str(tmp_path_factory.mktemp("runs")),
     )  # fmt: skip
-    model, tokenizer = gn.load_model(settings)
-    task = gn.load_task("arithmetic", settings, train_size=16, holdout_size=6, tokenizer=tokenizer)
-    return model, tokenizer, task, settings
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +52,9 @@ def test_what_it_says(primed) -> None:
     assert "40 supervised steps on 8 example turns" in result.sentence
     assert f"of 5 held-out questions {result.format_before} were answered" in result.sentence
     assert 'reference="base"' in repr(result) and "primed model" in repr(result)
-    bad = priming.dataclasses.replace(result, sample_after="<script>x</script>", format_before=0, format_after=0)
+    bad = dataclasses.replace(result, sample_after="<script>x</script>", format_before=0, format_after=0)
     assert "<script>" not in bad._repr_html_() and "still hardly ever" in bad.sentence
-    assert "knew the format before" in priming.dataclasses.replace(result, format_before=5).sentence
-    assert result.to_dict()["loss_after"] == result.loss_after
+    assert "knew the format before" in dataclasses.replace(result, format_before=5).sentence
 
 
 def test_the_kl_of_the_training_after_it_starts_at_zero(primed) -> None:
@@ -99,8 +97,6 @@ def test_the_reasoning_is_never_made_up(tiny) -> None:
 
 def test_a_tag_that_the_template_opens_is_not_taught_again(tiny) -> None:
     _, tokenizer, task, settings = tiny
-    opened = priming.dataclasses.replace(task.format, is_opened_by_template=True)
-    turn = priming._tokens(
-        tokenizer, priming.dataclasses.replace(task, format=opened), task.train[0], "short", settings
-    )
+    opened = dataclasses.replace(task.format, is_opened_by_template=True)
+    turn = priming._tokens(tokenizer, dataclasses.replace(task, format=opened), task.train[0], "short", settings)
     assert tokenizer.decode([t for t in turn["labels"] if t != -100]).startswith("short\n</reasoning>")

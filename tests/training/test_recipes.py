@@ -13,6 +13,7 @@ from grpo_nb.settings import trackers
 from grpo_nb.training.trainer import grpo_arguments
 from tests.conftest import ROOT, brevity
 from tests.rewards.test_classifiers import make_folder
+from tests.support.tiny import load_tiny
 
 pytestmark = pytest.mark.begins(160)
 
@@ -21,13 +22,10 @@ BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guide/train.md").read_
 
 @pytest.fixture(scope="module")
 def tiny(tiny_folder: Path):
-    settings = gn.preset(
-        "cpu", model=str(tiny_folder), max_completion_length=12, max_steps=6, warmup_steps=0, learning_rate=2e-2,
+    return load_tiny(
+        tiny_folder, 12, 4, max_completion_length=12, max_steps=6, warmup_steps=0, learning_rate=2e-2,
         max_grad_norm=10.0, num_generations=4, per_device_train_batch_size=8,
     )  # fmt: skip
-    model, tokenizer = gn.load_model(settings)
-    task = gn.load_task("arithmetic", settings, train_size=12, holdout_size=4, tokenizer=tokenizer)
-    return model, tokenizer, task, settings
 
 
 def test_the_page_runs(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:

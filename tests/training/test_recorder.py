@@ -10,13 +10,12 @@ import torch
 import grpo_nb as gn
 from grpo_nb.training.recorder import Recorder
 from tests.conftest import brevity
+from tests.support.tiny import load_tiny
 
 
 @pytest.fixture(scope="module")
 def tiny(tiny_folder: Path):
-    settings = gn.preset("cpu", model=str(tiny_folder))
-    model, tokenizer = gn.load_model(settings)
-    return model, tokenizer, gn.load_task("arithmetic", settings, train_size=8, holdout_size=2, tokenizer=tokenizer)
+    return load_tiny(tiny_folder, 8, 2)[:3]
 
 
 @pytest.fixture

@@ -17,15 +17,13 @@ from grpo_nb.training import session, trainer
 from grpo_nb.training.run_info import checked_rewards
 from tests.conftest import brevity
 from tests.support.adapters import way_back
+from tests.support.tiny import load_tiny
 
 
 @pytest.fixture(scope="module")
 def tiny(tiny_folder: Path):
     """Model, tokenizer and task; tests that train take the adapter back to zero first."""
-    settings = gn.preset("cpu", model=str(tiny_folder))
-    model, tokenizer = gn.load_model(settings)
-    task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=6, tokenizer=tokenizer)
-    return model, tokenizer, task
+    return load_tiny(tiny_folder, 20, 6)[:3]
 
 
 @pytest.fixture
@@ -128,9 +126,8 @@ def needs_level(completions: list, level: list, **columns: object) -> list[float
     ],
 )
 def test_bad_rewards_are_refused_and_nothing_is_written(tiny, tiny_settings, rewards, error, told) -> None:
-    model, tokenizer, task = tiny
     with pytest.raises(error, match=told):
-        gn.train(model, tokenizer, task, rewards, tiny_settings)
+        gn.train(*tiny, rewards, tiny_settings)
     assert not Path(tiny_settings.run_root).exists()
 
 
@@ -143,27 +140,24 @@ def test_bad_rewards_are_refused_and_nothing_is_written(tiny, tiny_settings, rew
     ],
 )
 def test_bad_settings_are_refused_and_nothing_is_written(tiny, tiny_settings, changes, told) -> None:
-    model, tokenizer, task = tiny
     with pytest.raises(ValueError, match=told):
-        gn.train(model, tokenizer, task, [plain], tiny_settings.replace(**changes))
+        gn.train(*tiny, [plain], tiny_settings.replace(**changes))
     assert not Path(tiny_settings.run_root).exists()
 
 
 def test_a_full_disk_is_said_before(tiny, tiny_settings, monkeypatch) -> None:
-    model, tokenizer, task = tiny
     monkeypatch.setattr("grpo_nb.machine.host.free_disk_bytes", lambda path: 10**6)
     with pytest.raises(gn.machine.EnvironmentProblem, match="A run needs"):
-        gn.train(model, tokenizer, task, [plain], tiny_settings)
+        gn.train(*tiny, [plain], tiny_settings)
     assert not Path(tiny_settings.run_root).exists()
 
 
 def test_a_run_is_never_overwritten(tiny, tiny_settings: gn.Settings) -> None:
-    model, tokenizer, task = tiny
     (Path(tiny_settings.run_root) / "mine").mkdir(parents=True)
     with pytest.raises(FileExistsError, match="never overwritten"):
-        gn.train(model, tokenizer, task, [plain], tiny_settings, name="mine")
+        gn.train(*tiny, [plain], tiny_settings, name="mine")
     with pytest.raises(ValueError, match="may hold letters"):
-        gn.train(model, tokenizer, task, [plain], tiny_settings, name="../mine")
+        gn.train(*tiny, [plain], tiny_settings, name="../mine")
 
 
 def test_an_interrupt_keeps_the_adapter(fresh, tiny_settings: gn.Settings) -> None:
@@ -205,8 +199,7 @@ def test_an_error_in_a_reward_keeps_what_was_logged(fresh, tiny_settings: gn.Set
 
 
 def test_beta_zero_is_not_measured(fresh, tiny_settings: gn.Settings) -> None:
-    model, tokenizer, task = fresh
-    run = gn.train(model, tokenizer, task, [brevity], tiny_settings.replace(beta=0.0, max_steps=2), name="no-kl")
+    run = gn.train(*fresh, [brevity], tiny_settings.replace(beta=0.0, max_steps=2), name="no-kl")
     assert all("kl" not in row for row in run.rows)
     card = (run.path / "README.md").read_text()
     assert "KL not measured" in card and "Not measured (`gn.compare(run, task)` does)." in card
@@ -221,12 +214,11 @@ def test_a_model_the_fast_path_does_not_fit_trains_all_the_same(fresh, tiny_sett
 
 
 def test_batches_that_share_nothing_are_named_in_the_run(fresh, tiny_settings) -> None:
-    model, tokenizer, task = fresh
     settings = tiny_settings.replace(
         per_device_train_batch_size=1, gradient_accumulation_steps=4, num_generations=4, max_steps=1
     )
     with pytest.warns(UserWarning, match="slower path"):
-        run = gn.train(model, tokenizer, task, [brevity], settings, name="apart")
+        run = gn.train(*fresh, [brevity], settings, name="apart")
     assert "stock (no prompt occurs twice in a micro-batch" in run.info["rollout"]
 
 
@@ -273,25 +265,22 @@ def test_the_trial_passes_what_trl_passes(tiny, tiny_settings) -> None:
 
 
 def test_an_adaptive_reward_learns_in_training(fresh, tiny_settings) -> None:
-    model, tokenizer, task = fresh
     adaptive = gn.rewards.adaptive(gn.rewards.dummy(), threshold=0.0, decay=0.5)
-    gn.train(model, tokenizer, task, [adaptive], tiny_settings.replace(max_steps=2), name="adaptive")
+    gn.train(*fresh, [adaptive], tiny_settings.replace(max_steps=2), name="adaptive")
     assert adaptive.state.history == [(0, 0.0), (1, 0.5)]
 
 
 def test_a_run_that_cannot_fit_is_refused_and_can_be_forced(fresh, tiny_settings: gn.Settings, monkeypatch) -> None:
-    model, tokenizer, task = fresh
     monkeypatch.setattr("grpo_nb.settings.planning.usable_memory_gib", lambda: 0.5)
     with pytest.raises(gn.machine.EnvironmentProblem, match=r"needs about .*\n.*gn.train\(\.\.\., check_fit=False\)"):
-        gn.train(model, tokenizer, task, [brevity], tiny_settings)
+        gn.train(*fresh, [brevity], tiny_settings)
     assert not Path(tiny_settings.run_root).exists()
     with pytest.warns(UserWarning, match="Training all the same .* needs about"):
-        run = gn.train(model, tokenizer, task, [brevity], tiny_settings.replace(max_steps=1), check_fit=False)
+        run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1), check_fit=False)
     assert run.status == "finished"
 
 
 def test_the_plan_is_that_of_the_path_which_is_taken(tiny, tiny_settings: gn.Settings, monkeypatch) -> None:
-    model, tokenizer, task = tiny
     asked = []
 
     def plan(settings: gn.Settings, *args: object, **more: object) -> None:
@@ -303,7 +292,7 @@ def test_the_plan_is_that_of_the_path_which_is_taken(tiny, tiny_settings: gn.Set
         monkeypatch.setattr(trainer, "shared_prompt_obstacle", lambda *args, found=obstacle: found)
         with warnings.catch_warnings(), pytest.raises(gn.machine.EnvironmentProblem, match="enough seen"):
             warnings.simplefilter("ignore")  # of the slower path, which is tested above
-            gn.train(model, tokenizer, task, [brevity], tiny_settings)
+            gn.train(*tiny, [brevity], tiny_settings)
     assert asked == [True, False]
 
 

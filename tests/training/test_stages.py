@@ -17,19 +17,19 @@ from grpo_nb.training.stages import _find_stages
 from tests.conftest import ROOT, brevity
 from tests.support import killed_stages
 from tests.support.adapters import way_back
+from tests.support.run_folders import untimed
+from tests.support.tiny import load_tiny
 
 pytestmark = pytest.mark.begins(140)
 
 
 @pytest.fixture(scope="module")
 def tiny(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
-    settings = gn.preset(
-        "cpu", model=str(tiny_folder), max_completion_length=8, max_steps=3, warmup_steps=0, learning_rate=2e-2,
+    loaded = load_tiny(
+        tiny_folder, 12, 4, max_completion_length=8, max_steps=3, warmup_steps=0, learning_rate=2e-2,
         max_grad_norm=10.0, num_generations=4, per_device_train_batch_size=8, run_root=str(tmp_path_factory.mktemp("runs")),
     )  # fmt: skip
-    model, tokenizer = gn.load_model(settings)
-    task = gn.load_task("arithmetic", settings, train_size=12, holdout_size=4, tokenizer=tokenizer)
-    return model, tokenizer, task, settings, way_back(model)
+    return *loaded, way_back(loaded[0])
 
 
 def stages(steps: int = 3) -> list[gn.training.Stage]:
@@ -37,10 +37,6 @@ def stages(steps: int = 3) -> list[gn.training.Stage]:
         gn.training.Stage(name="short", rewards=[brevity], steps=steps),
         gn.training.Stage(name="tags", rewards=[gn.rewards.dummy(weight=2.0), gn.rewards.xml_tags()], steps=2),
     ]
-
-
-def adapter(model) -> dict[str, torch.Tensor]:
-    return {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +66,6 @@ def test_it_is_one_adapter_and_only_the_last_run_holds_the_model(staged: gn.trai
     model = tiny[0]
     first, last = staged.runs
     assert first.model is None and last.model is model and staged.last.name == "02-tags"
-    from safetensors.torch import load_file
-
     tensors = [
         load_file(run_path / "adapter_model.safetensors")
         for run_path in (staged.path / "start", first.adapter_path, last.adapter_path)
@@ -94,7 +88,7 @@ def test_each_stage_is_held_to_where_it_began_or_all_to_the_base_model(staged: g
 
 def test_finished_stages_are_not_trained_again(staged: gn.training.StagedRun, tiny, monkeypatch) -> None:
     model, tokenizer, task, settings, again = tiny
-    expected = adapter_of(staged)
+    expected = staged.last.adapter_path
     again()
     monkeypatch.setattr(
         "grpo_nb.training.session.train", lambda *a, **k: pytest.fail("a finished stage was trained again")
@@ -106,13 +100,8 @@ def test_finished_stages_are_not_trained_again(staged: gn.training.StagedRun, ti
     assert_adapter(model, expected)
 
 
-def adapter_of(staged: gn.training.StagedRun) -> Path:
-    return staged.last.adapter_path
-
-
 def assert_adapter(model, folder: Path) -> None:
     from peft import get_peft_model_state_dict
-    from safetensors.torch import load_file
 
     saved, now = load_file(folder / "adapter_model.safetensors"), get_peft_model_state_dict(model)
     assert saved.keys() == now.keys() and all(torch.equal(saved[name], now[name]) for name in saved)
@@ -141,7 +130,7 @@ def test_a_stage_that_was_interrupted_goes_on_and_ends_the_same(staged: gn.train
         whole = gn.training.train_stages(model, tokenizer, task, stopping, settings, name="stopped", resume="auto")
     assert whole.runs[1].info["resumed"][0]["step"] == 1
     assert_same(whole, staged)
-    assert_adapter(model, adapter_of(staged))
+    assert_adapter(model, staged.last.adapter_path)
     # Without a checkpoint to go on from, the stage begins again, and what it left is kept.
     for manifest in (kept / "02-tags").glob("checkpoints/*/manifest.json"):
         manifest.unlink()
@@ -154,10 +143,7 @@ def test_a_stage_that_was_interrupted_goes_on_and_ends_the_same(staged: gn.train
 
 def assert_same(whole: gn.training.StagedRun, staged: gn.training.StagedRun) -> None:
     assert whole.status == staged.status == "finished" and "To go on" not in repr(whole)
-    drop = {"step_time"}
-    assert [{k: v for k, v in row.items() if k not in drop} for row in whole.rows] == [
-        {k: v for k, v in row.items() if k not in drop} for row in staged.rows
-    ]
+    assert untimed(whole.rows) == untimed(staged.rows)
 
 
 def test_stages_killed_at_any_place_end_as_if_nothing_had_happened(tiny_folder: Path, tmp_path: Path) -> None:
@@ -245,7 +231,7 @@ def test_only_the_same_stages_go_on(staged: gn.training.StagedRun, tiny) -> None
 def test_auto_without_a_name_goes_on_with_the_newest_that_is_not_finished(
     staged: gn.training.StagedRun, tmp_path: Path
 ) -> None:
-    assert _find_stages(staged.path.parent, "two", "auto").path == staged.path, "finished, and named"
+    assert _find_stages(staged.path.parent, "two", "auto") == staged.path, "finished, and named"
     finished = shutil.copytree(staged.path, tmp_path / "finished")
     assert _find_stages(tmp_path, None, "auto") is None and _find_stages(tmp_path, "other", "auto") is None
     for name, time in (("early", 1), ("late", 2)):
@@ -253,7 +239,7 @@ def test_auto_without_a_name_goes_on_with_the_newest_that_is_not_finished(
         shutil.copy(staged.path / "stages.json", tmp_path / name)
         os.utime(tmp_path / name / "stages.json", (time, time))
     os.utime(finished / "stages.json", (0, 0))
-    assert _find_stages(tmp_path, None, "auto").path == tmp_path / "late"
+    assert _find_stages(tmp_path, None, "auto") == tmp_path / "late"
 
 
 def broken(completions: list, **columns: object) -> list[float]:

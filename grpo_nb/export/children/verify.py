@@ -1,12 +1,19 @@
-"""Check a merged model against base and adapter. Runs as a process of its own that imports neither the kit nor unsloth.
+"""Check an export against the trained model. Runs as a process of its own that imports neither the kit nor unsloth.
 
-    python -I verify_merged.py request.json
+    python -I verify.py request.json
 
-The request names `base`, `tokenizer`, `chat_template` (or None for the tokenizer's), `adapter`, `merged`, `prompts` (chat
-messages), `max_new_tokens` and `result`, the file to write. What a user will do with the folder is done here: plain
-`transformers.pipeline`. Base, base with adapter, and the merged model answer the same prompts greedily, and the reference's
-answers are scored by each of them. One model is in memory at a time, in the number type of its files; everything is computed in
-float32 (`widen_while_computing`).
+The request says what of (`check`): `merged` or `gguf`; and names `prompts` (chat messages), `max_new_tokens` and `result`, the
+file to write. One model is in memory at a time, in the number type of its files; everything is computed in float32
+(`widen_while_computing`).
+
+`merged`, with `base`, `tokenizer`, `chat_template` (or None for the tokenizer's), `adapter` and `merged`: what a user will do
+with the folder is done here, plain `transformers.pipeline`. Base, base with adapter, and the merged model answer the same
+prompts greedily, and the reference's answers are scored by each of them.
+
+`gguf`, with `merged`, `base`, `answers`, `tolerance` and `least_equal`: llama.cpp has answered before, in another process
+(`llama_cpp_child.py`); its answers are in the request. Here the merged folder is loaded by plain transformers and answers the
+same prompts greedily. It also says how likely llama.cpp's words are to it, and to the base, which shows a wrong file where
+equal texts could be chance.
 """
 
 from __future__ import annotations
@@ -28,10 +35,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 from transformers.core_model_loading import revert_weight_conversion
 
 # Largest relative error of rounding once to the nearest value, doubled for the noise of the float32 product behind it.
-ROUNDING = {"BF16": 2.0**-8, "F16": 2.0**-10, "F32": 2.0**-20}
+ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-10, torch.float32: 2.0**-20}
 # The change of log-probability from base to merged, regressed on that from base to adapter: 1 when the adapter was applied
 # once, 0 when it was lost, 2 when it was applied twice. A short training rounded to bfloat16 has shown 0.53 here.
 SLOPE_RANGE = (0.85, 1.15)
+# As `SLOPE_RANGE` above, over the words of llama.cpp's own answers. What rounding adds makes the slope uncertain:
+# a file is refused when it is outside by more than its uncertainty, so that a training too weak to be heard through a coarse
+# format is not held against it; the table then says that it could not be told.
+EFFECT_RANGE = (0.5, 1.5)
+_STANDARD_ERRORS = 3
 MEAN_LOGP_TOLERANCE = 0.05
 # Greedy texts may part where the reference's best two words lie closer than this; anywhere else is a different model.
 NEAR_TIE = 0.25
@@ -49,8 +61,8 @@ _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 def stored_dtype(folder: Path) -> torch.dtype:
     """The number type of all tensors of a folder, if it is one of 16 bits; else float32."""
-    kinds = {kind for _, kind, _ in each_tensor(folder)}
-    return {("BF16",): torch.bfloat16, ("F16",): torch.float16}.get(tuple(kinds), torch.float32)
+    kinds = {tensor.dtype for _, tensor in each_tensor(folder)}
+    return kinds.pop() if kinds in ({torch.bfloat16}, {torch.float16}) else torch.float32
 
 
 def reference_dtype(base: Path, adapter: Path) -> torch.dtype:
@@ -94,21 +106,21 @@ def _embedding(layer: torch.nn.Embedding, ids: torch.Tensor) -> torch.Tensor:
     return torch.nn.Embedding.forward(layer, ids).float()
 
 
-def each_tensor(folder: Path) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Name, number type and tensor, of all in a folder of safetensors."""
+def each_tensor(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and tensor, of all in a folder of safetensors."""
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
-            kinds = {name: tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118
-        for name, kind in kinds.items():
+            names = list(tensors.keys())
+        for name in names:
             # Opened anew each time: the pages of an open file that were read count as this process's memory.
             with safe_open(file, framework="pt") as tensors:
-                yield name, kind, tensors.get_tensor(name)
+                yield name, tensors.get_tensor(name)
 
 
 def tensor_problems(merged: Path, expected: set[str]) -> list[str]:
     """Names of missing, unexpected or non-finite tensors in a folder of safetensors, and files of another kind."""
     problems, found = [], set()
-    for name, _, tensor in each_tensor(merged):
+    for name, tensor in each_tensor(merged):
         found.add(name)
         if not torch.isfinite(tensor).all():
             problems.append(f"{name} has values that are not finite")
@@ -146,11 +158,11 @@ def expected_weights(reference: PeftModel) -> dict[str, Callable[[], tuple[torch
                 getattr(layer.get_base_layer(), changed).detach(),
                 layer.get_delta_weight("default").detach(),
             )
-            for leaf, parameter in module.get_base_layer().named_parameters(recurse=False):
-                expected.setdefault(f"{name}.{leaf}", lambda value=parameter: (value.detach(),))
-        elif not name.endswith((".base_layer", ".default")):
-            for leaf, parameter in module.named_parameters(recurse=False):
-                expected.setdefault(f"{name}.{leaf}", lambda value=parameter: (value.detach(),))
+            module = module.get_base_layer()
+        elif name.endswith((".base_layer", ".default")):
+            continue
+        for leaf, parameter in module.named_parameters(recurse=False):
+            expected.setdefault(f"{name}.{leaf}", lambda value=parameter: (value.detach(),))
     return expected
 
 
@@ -158,7 +170,7 @@ def as_saved(
     model: Any, expected: dict[str, Callable[[], tuple[torch.Tensor, ...]]], merged: Path
 ) -> dict[str, Callable[[], tuple[torch.Tensor, ...]]]:
     """The same under the names of the files, where these differ from the model's: experts that are joined while they load."""
-    if {name for name, _, _ in each_tensor(merged)} <= expected.keys():
+    if {name for name, _ in each_tensor(merged)} <= expected.keys():
         return expected
     sums = {name: sum(term.float() for term in terms()) for name, terms in expected.items()}
     return {name: lambda value=value: (value,) for name, value in revert_weight_conversion(model, sums).items()}
@@ -168,7 +180,7 @@ def weight_problems(merged: Path, reference: PeftModel) -> list[str]:
     """Tensors that differ from base plus adapter, computed here in float32, by more than one rounding step."""
     expected = as_saved(reference.get_base_model(), expected_weights(reference), merged)
     problems = []
-    for name, kind, found in each_tensor(merged):
+    for name, found in each_tensor(merged):
         if name not in expected:
             problems.append(f"{name} has no counterpart in base plus adapter")
             continue
@@ -176,7 +188,7 @@ def weight_problems(merged: Path, reference: PeftModel) -> list[str]:
         if found.shape != terms[0].shape:
             problems.append(f"{name} has shape {tuple(found.shape)}, not {tuple(terms[0].shape)}")
             continue
-        far = _count_far(found, terms, ROUNDING[kind])
+        far = _count_far(found, terms, ROUNDING[found.dtype])
         if far:
             problems.append(f"{name} differs from base plus adapter in {far / found.numel():.1%} of its values")
     return problems
@@ -238,13 +250,8 @@ def greedy(model: Any, tokenizer: Any, prompts: list[list[int]], limit: int) -> 
     out = model.generate(
         input_ids=ids, attention_mask=mask, max_new_tokens=limit, do_sample=False, pad_token_id=tokenizer.pad_token_id
     )
-    return [up_to_end(row, tokenizer) for row in out[:, widest:].tolist()]
-
-
-def up_to_end(tokens: list[int], tokenizer: Any) -> list[int]:
-    """The tokens up to and with the first end token."""
-    end = tokenizer.eos_token_id
-    return tokens[: tokens.index(end) + 1] if end in tokens else tokens
+    end, rows = tokenizer.eos_token_id, out[:, widest:].tolist()
+    return [row[: row.index(end) + 1] if end in row else row for row in rows]
 
 
 @torch.no_grad()
@@ -259,20 +266,25 @@ def logps(model: Any, ids: list[int], completion: list[int]) -> torch.Tensor:
     return distribution(model, ids, completion).gather(-1, torch.tensor(completion)[:, None])[:, 0]
 
 
-def parts_at_a_near_tie(best: list[dict[int, float]], answer: list[int], other: list[int], end: int) -> bool:
-    """Whether two greedy continuations are equal, or first part where the first one's model was nearly undecided.
+def agreement(
+    texts: tuple[str, str], best: list[dict[int, float]], answer: list[int], other: list[int], end: int
+) -> tuple[bool, bool]:
+    """Whether two greedy texts are equal, and whether they are, or first part where the first one's model was nearly undecided.
 
     Args:
+        texts: Both.
         best: Log-probabilities of the likeliest words at each position of `answer`.
         answer: Tokens of the first.
         other: Tokens of the second, with or without the end token.
         end: The end token.
     """
+    if texts[0].strip() == texts[1].strip():
+        return True, True
     other = other if end in other else [*other, end]
     for words, mine, theirs in zip(best, answer, other, strict=False):
         if mine != theirs:
-            return max(words.values()) - words.get(theirs, -torch.inf) < NEAR_TIE
-    return True  # equal up to where the shorter one was cut or ended
+            return False, max(words.values()) - words.get(theirs, -torch.inf) < NEAR_TIE
+    return False, True  # equal up to where the shorter one was cut or ended
 
 
 def likeliest(log_probabilities: torch.Tensor) -> list[dict[int, float]]:
@@ -302,8 +314,8 @@ def score_reference(request: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
     return {**found, "tensors": tensors, "weights": weight_problems(merged_folder, reference)}
 
 
-def verify(request: dict[str, Any]) -> dict[str, Any]:
-    """Do all checks and return them with a verdict."""
+def verify_merged(request: dict[str, Any]) -> dict[str, Any]:
+    """Do all checks of a merged model and return them with a verdict."""
     chats, limit = request["prompts"], request["max_new_tokens"]
     original = AutoTokenizer.from_pretrained(request["tokenizer"])
     original.chat_template = request.get("chat_template") or original.chat_template
@@ -319,16 +331,15 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
     shown = user(chats, max_new_tokens=limit, do_sample=False, batch_size=len(chats))
     texts = [output[0]["generated_text"][-1]["content"] for output in shown]
     expected = [original.decode(answer, skip_special_tokens=True) for answer in reference["answers"]]
-    equal = near = 0
-    for best, answer, text, wanted in zip(reference["best"], reference["answers"], texts, expected, strict=True):
-        is_equal = text.strip() == wanted.strip()
-        equal += is_equal
-        near += is_equal or parts_at_a_near_tie(
-            best, answer, original(text, add_special_tokens=False)["input_ids"], original.eos_token_id
+    agreed = [
+        agreement(pair, best, answer, original(pair[1], add_special_tokens=False)["input_ids"], original.eos_token_id)
+        for pair, best, answer in zip(
+            zip(expected, texts, strict=True), reference["best"], reference["answers"], strict=True
         )
+    ]
     scored = [logps(merged, *pair) for pair in zip(reference["prompts"], reference["answers"], strict=True)]
     trained, start = torch.cat(reference["trained"]), torch.cat(reference["start"])
-    x, y, count = trained - start, torch.cat(scored) - start, len(chats)
+    x, y = trained - start, torch.cat(scored) - start
     gap, reach = (y - x).abs().mean().item(), x.abs().mean().item()
     slope = ((x * y).sum() / (x * x).sum().clamp(min=1e-12)).item()
     low, high = SLOPE_RANGE
@@ -343,11 +354,97 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
             gap <= MEAN_LOGP_TOLERANCE,
             f"{gap:.4f} nats",
         ),
-        f"greedy text equal, near ties aside, on {LEAST_EQUAL_TEXT:.0%} of the prompts": (
-            near / count >= LEAST_EQUAL_TEXT,
-            f"{near} of {count}, {equal} without setting near ties aside",
+    }
+    return verdict(checked, agreed, LEAST_EQUAL_TEXT) | {
+        "adapter_effect_in_merged": slope,
+        "mean_logp_difference_to_adapter": gap,
+        "mean_logp_difference_of_base_to_adapter": reach,
+        "problems": (tensors + weights + words + ends)[:10],
+        "texts": texts,
+        "texts_of_adapter": expected,
+    }
+
+
+def verify_gguf(request: dict[str, Any]) -> dict[str, Any]:
+    """Do all checks of a GGUF file and return them with a verdict."""
+    tokenizer = AutoTokenizer.from_pretrained(request["merged"])
+
+    def load(folder: str) -> Any:
+        kind = stored_dtype(Path(folder))
+        return widen_while_computing(AutoModelForCausalLM.from_pretrained(folder, dtype=kind).eval())
+
+    model = load(request["merged"])
+    chats, answers, end = request["prompts"], request["answers"], tokenizer.eos_token_id
+    rendered = [tokenizer.apply_chat_template(c, add_generation_prompt=True, tokenize=False) for c in chats]
+    prompts = [read(tokenizer, chat) for chat in chats]
+    expected = greedy(model, tokenizer, prompts, request["max_new_tokens"])
+    other_text = other_ids = not_ended = 0
+    wanted = [tokenizer.decode(words, skip_special_tokens=True) for words in expected]
+    agreed, bos = [], tokenizer.bos_token or ""
+    for text, ids, words, said, answer in zip(rendered, prompts, expected, wanted, answers, strict=True):
+        # llama.cpp leaves the beginning token, which it adds while it reads, out of the text.
+        other_text += text.removeprefix(bos) != answer["prompt"].removeprefix(bos)
+        other_ids += ids != answer["prompt_ids"]
+        best = likeliest(distribution(model, ids, words))
+        agreed.append(agreement((said, answer["text"]), best, words, answer["ids"], end))
+        # A text that merged ends and the file does not, word for word the same until there, has lost its end token.
+        not_ended += words[-1] == end and answer["is_cut"] and answer["ids"][: len(words) - 1] == words[:-1]
+
+    def of_the_words(model: Any) -> torch.Tensor:
+        said = [logps(model, ids, row["ids"]) for ids, row in zip(prompts, answers, strict=True) if row["ids"]]
+        return torch.cat([torch.empty(0), *said])
+
+    heard = torch.tensor([value for row in answers for value in row["log_probs"]])
+    trained = of_the_words(model)
+    del model
+    gc.collect()  # one model in memory at a time
+    start = of_the_words(load(request["base"]))
+    count = len(chats)
+    gap = (heard - trained).abs().mean().item()
+    effect, doubt = strength(start, trained, heard)
+    low, high = EFFECT_RANGE
+    untold = ", too uncertain to tell from none" if effect - doubt <= 0 < low <= effect + doubt else ""
+    checked = {
+        "chat template renders the same text": (not other_text, f"{count - other_text} of {count} prompts"),
+        "prompts are read as the same tokens": (not other_ids, f"{count - other_ids} of {count} prompts"),
+        "answers end where the merged model's do": (not not_ended, f"{not_ended} run on past the end"),
+        f"log-probabilities within {request['tolerance']} nats of the merged model's on average": (
+            gap <= request["tolerance"],
+            f"{gap:.4f} nats",
+        ),
+        f"the training's effect is there once ({low} to {high} times)": (
+            effect + doubt >= low and effect - doubt <= high,
+            f"{effect:.2f} ± {doubt:.2f} times{untold}",
         ),
     }
+    return verdict(checked, agreed, request["least_equal"]) | {
+        "mean_logp_difference_to_merged": gap,
+        "effect_of_training_in_file": [effect, doubt],
+        "texts_of_merged": wanted,
+    }
+
+
+def strength(start: torch.Tensor, trained: torch.Tensor, heard: torch.Tensor) -> tuple[float, float]:
+    """How much of the training's effect on log-probabilities is in the file's, and how uncertain that is.
+
+    The slope of a regression through the origin: 1 is all of the effect, 0 nothing, 2 twice. Few words carry most of it, and
+    rounding moves those most, so the standard error is the one that allows for both (HC3, MacKinnon and White, 1985).
+
+    >>> strength(torch.tensor([-2.0, -1.0]), torch.tensor([-1.0, -1.0]), torch.tensor([-1.5, -1.25]))
+    (0.5, 0.0)
+    """
+    wanted, found = trained - start, heard - start
+    total = (wanted * wanted).sum().clamp(min=1e-12)
+    slope = (wanted * found).sum() / total
+    left = (found - slope * wanted) / (1 - wanted * wanted / total).clamp(min=1e-6)
+    return slope.item(), _STANDARD_ERRORS * ((wanted * left).square().sum().sqrt() / total).item()
+
+
+def verdict(checked: dict[str, tuple[bool, str]], agreed: list[tuple[bool, bool]], least: float) -> dict[str, Any]:
+    """What both verifications answer: checks with what was measured, and that of the greedy texts (`agreement`) after them."""
+    count, equal, near = len(agreed), *map(sum, zip(*agreed, strict=True))
+    said = f"{near} of {count}, {equal} without setting near ties aside"
+    checked[f"greedy text equal, near ties aside, on {least:.0%} of the prompts"] = (near / count >= least, said)
     return {
         "passed": all(ok for ok, _ in checked.values()),
         "checks": {name: ok for name, (ok, _) in checked.items()},
@@ -355,12 +452,6 @@ def verify(request: dict[str, Any]) -> dict[str, Any]:
         "prompts": count,
         "equal_greedy_text": equal / count,
         "equal_greedy_text_near_ties_aside": near / count,
-        "adapter_effect_in_merged": slope,
-        "mean_logp_difference_to_adapter": gap,
-        "mean_logp_difference_of_base_to_adapter": reach,
-        "problems": (tensors + weights + words + ends)[:10],
-        "texts": texts,
-        "texts_of_adapter": expected,
         "imported_unsloth_or_kit": sorted({"unsloth", "grpo_nb"} & set(sys.modules)),
     }
 
@@ -370,8 +461,8 @@ def said(problems: list[str]) -> str:
     return "; ".join(problems[:3]) + (f" and {len(problems) - 3} more" if len(problems) > 3 else "")
 
 
-def end_with_parent() -> None:
-    """End this process when its parent is gone: standard input, which nobody writes to, is then at its end."""
+def main() -> None:
+    """Answer the request. Ends when its parent is gone: standard input, which nobody writes to, is then at its end."""
 
     def watch() -> None:
         # Not sys.stdin, whose lock this thread would hold while the interpreter ends.
@@ -380,9 +471,11 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+    asked = json.loads(Path(sys.argv[1]).read_text())
+    Path(asked["result"]).write_text(json.dumps(CHECKS[asked["check"]](asked), indent=2) + "\n")
 
+
+CHECKS = {"merged": verify_merged, "gguf": verify_gguf}
 
 if __name__ == "__main__":
-    end_with_parent()
-    asked = json.loads(Path(sys.argv[1]).read_text())
-    Path(asked["result"]).write_text(json.dumps(verify(asked), indent=2) + "\n")
+    main()

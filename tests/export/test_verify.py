@@ -10,7 +10,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from grpo_nb.export.children import verify_merged
+from grpo_nb.export.children import verify
 from grpo_nb.export.merge import merge
 
 SMALL = {
@@ -40,6 +40,15 @@ def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "base"
 
 
+def save_adapter(model: torch.nn.Module, folder: Path, **lora: object) -> None:
+    """An adapter that has an effect."""
+    model = get_peft_model(model, LoraConfig(r=4, task_type="CAUSAL_LM", **lora))
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    model.save_pretrained(folder)
+
+
 def logits(model: torch.nn.Module) -> torch.Tensor:
     ids = torch.arange(3, 40).reshape(1, -1)
     with torch.no_grad():
@@ -47,10 +56,10 @@ def logits(model: torch.nn.Module) -> torch.Tensor:
 
 
 def test_a_model_held_in_16_bits_computes_as_in_float32(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify_merged, "_BLOCK", 200)  # several blocks, the last one shorter
-    assert verify_merged.stored_dtype(saved) == torch.bfloat16
+    monkeypatch.setattr(verify, "_BLOCK", 200)  # several blocks, the last one shorter
+    assert verify.stored_dtype(saved) == torch.bfloat16
     exact = logits(AutoModelForCausalLM.from_pretrained(saved, dtype=torch.float32))
-    held = verify_merged.widen_while_computing(AutoModelForCausalLM.from_pretrained(saved, dtype=torch.bfloat16))
+    held = verify.widen_while_computing(AutoModelForCausalLM.from_pretrained(saved, dtype=torch.bfloat16))
     rounded = logits(AutoModelForCausalLM.from_pretrained(saved, dtype=torch.bfloat16)).float()
     found = logits(held)
     assert found.dtype == torch.float32
@@ -63,19 +72,15 @@ def test_the_same_with_an_adapter(saved: Path, tmp_path: Path) -> None:
     """Adapters on linear layers; the sum that is expected of a merged file is that of the float32 base, exactly."""
     model = AutoModelForCausalLM.from_pretrained(saved, dtype=torch.bfloat16)
     names = ["c_attn", "c_proj"] if "gpt2" in model.config.model_type else ["q_proj", "k_proj", "o_proj", "qkv_proj"]
-    model = get_peft_model(model, LoraConfig(r=4, target_modules=names, task_type="CAUSAL_LM"))
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.1)
-    model.save_pretrained(tmp_path / "adapter")
-    assert verify_merged.reference_dtype(saved, tmp_path / "adapter") == torch.bfloat16
+    save_adapter(model, tmp_path / "adapter", target_modules=names)
+    assert verify.reference_dtype(saved, tmp_path / "adapter") == torch.bfloat16
     results, sums = [], []
     for widen in (False, True):
         base = AutoModelForCausalLM.from_pretrained(saved, dtype=torch.bfloat16 if widen else torch.float32)
-        base = verify_merged.widen_while_computing(base) if widen else base
+        base = verify.widen_while_computing(base) if widen else base
         reference = PeftModel.from_pretrained(base, tmp_path / "adapter")
         results.append(logits(reference))
-        expected = verify_merged.expected_weights(reference)
+        expected = verify.expected_weights(reference)
         sums.append({name: sum(term.float() for term in terms()) for name, terms in expected.items()})
     assert (results[0] - results[1]).abs().max() < 1e-4
     assert sums[0].keys() == sums[1].keys() and all(torch.equal(t, sums[1][n]) for n, t in sums[0].items())
@@ -95,12 +100,7 @@ def test_a_mixture_of_experts_is_merged_and_verified(
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(tmp_path / "base")
     experts = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"] if on_experts else None
-    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], target_parameters=experts, task_type="CAUSAL_LM")
-    model = get_peft_model(model, lora)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.1)
-    model.save_pretrained(tmp_path / "adapter")
+    save_adapter(model, tmp_path / "adapter", target_modules=["q_proj", "v_proj"], target_parameters=experts)
     target = tmp_path / "merged"
     target.mkdir()
     kept = merge(
@@ -111,9 +111,9 @@ def test_a_mixture_of_experts_is_merged_and_verified(
 
     def problems() -> list[str]:
         base = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.bfloat16)
-        base = verify_merged.widen_while_computing(base)
-        found = verify_merged.tensor_problems(target, verify_merged.saved_names(base))
-        return found + verify_merged.weight_problems(target, PeftModel.from_pretrained(base, tmp_path / "adapter"))
+        base = verify.widen_while_computing(base)
+        found = verify.tensor_problems(target, verify.saved_names(base))
+        return found + verify.weight_problems(target, PeftModel.from_pretrained(base, tmp_path / "adapter"))
 
     assert problems() == []
     tensors = load_file(target / "model.safetensors")
@@ -136,13 +136,12 @@ def test_what_more_than_matrices_was_trained_is_held_in_float32(tmp_path: Path, 
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(tmp_path / "base")
     model = model.float() if settings.get("init_lora_weights") == "pissa" else model
-    lora = LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM", **settings)
-    get_peft_model(model, lora).save_pretrained(tmp_path / "adapter")
-    assert verify_merged.reference_dtype(tmp_path / "base", tmp_path / "adapter") == torch.float32
+    save_adapter(model, tmp_path / "adapter", target_modules=["q_proj"], **settings)
+    assert verify.reference_dtype(tmp_path / "base", tmp_path / "adapter") == torch.float32
 
 
 def test_files_of_several_number_types_are_held_in_float32(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(2, dtype=torch.bfloat16)}, tmp_path / "a.safetensors")
-    assert verify_merged.stored_dtype(tmp_path) == torch.bfloat16
+    assert verify.stored_dtype(tmp_path) == torch.bfloat16
     save_file({"b": torch.zeros(2)}, tmp_path / "b.safetensors")
-    assert verify_merged.stored_dtype(tmp_path) == torch.float32
+    assert verify.stored_dtype(tmp_path) == torch.float32
