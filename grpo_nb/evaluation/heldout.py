@@ -265,7 +265,7 @@ def _math_500(shots: int | None, limit: int | None, format: AnswerFormat | None,
         for row in rows:
             row["prompt"] = [_user(f"{row['problem']}\nReason step by step, and {instruction}")]
     format = format or boxed()
-    made = rows_with_prompts(rows, {"question": "problem"}, format, None)
+    made = with_prompts([{"question": row.pop("problem"), **row, "answer": str(row["answer"])} for row in rows], format)
     return _held_out("math-500", format, made, asked=how, judge=same_expression, judged=judged)
 
 

@@ -22,7 +22,7 @@ def task() -> gn.tasks.Task:
     """Ten questions in their order; the held-out ones are two more."""
     rows = [{"question": q, "answer": str(i + 1)} for i, q in enumerate(QUESTIONS)]
     rows += [{"question": f"held out {i}", "answer": "1"} for i in range(2)]
-    made = gn.tasks.rows_with_prompts(rows, {}, gn.tasks.xml(), None)
+    made = gn.tasks.with_prompts(rows, gn.tasks.xml())
     return gn.tasks.Task("sums", gn.tasks.xml(), Dataset.from_list(made[:10]), Dataset.from_list(made[10:]))
 
 
