@@ -9,22 +9,6 @@ from grpo_nb.checks.groups import Estimate, estimate, in_groups
 from grpo_nb.checks.probes import PLAIN, completion, wrong_answers
 from grpo_nb.checks.report import ProbeTable, RewardProblem, RewardReport
 from grpo_nb.checks.run import add_case, check_rewards, read_cases
+from grpo_nb.core import open_door
 
-__all__ = [
-    "PLAIN",
-    "WHOLE_SET",
-    "Baseline",
-    "Estimate",
-    "Finding",
-    "ProbeTable",
-    "RewardProblem",
-    "RewardReport",
-    "add_case",
-    "baseline",
-    "check_rewards",
-    "completion",
-    "estimate",
-    "in_groups",
-    "read_cases",
-    "wrong_answers",
-]
+__getattr__, __dir__, __all__ = open_door(globals())

@@ -14,6 +14,7 @@ from grpo_nb.settings import Settings
 
 MANY_CUT = 0.1
 FEW_SLOTS = 0.05
+_FAR_APART = 0.3
 _SAME = 1e-6
 _CHECK = "gn.check_rewards(rewards, task, settings)"
 _PARTIAL_CREDIT = "rewards.append(gn.rewards.incremental_format(format=task.format, weight=0.5))"
@@ -102,14 +103,14 @@ def _of_form(gate: Sampled) -> Iterator[Advice]:
     )
     if not gate.has_example:
         what = f"{seen} The prompts describe the format and show no example; a small model often needs to see one."
-        example = 'example=("a question", "short reasoning", "its answer"), tokenizer=tokenizer'
-        yield Advice("example turn", what, f"task = gn.load_task(rows, settings, {example})")
+        example = 'example=("a question", "short reasoning", "its answer")'
+        yield Advice("example turn", what, f"task = gn.load_task(..., {example})  # the rest as before")
     elif tagged:
         what = "The prompts show an example already; pay for each part of the format, so that the first parts count."
         yield Advice("partial credit", f"{seen} {what}", _PARTIAL_CREDIT)
     else:
         what = "The prompts show an example already, and nothing of it is taken up: try one that the model knows."
-        line = "task = gn.load_task(rows, settings, format=gn.tasks.hashes(), example=..., tokenizer=tokenizer)"
+        line = "task = gn.load_task(..., format=gn.tasks.hashes(), example=...)  # the rest as before"
         yield Advice("other format", f"{seen} {what}", line)
 
 
@@ -118,7 +119,7 @@ def _of_difficulty(gate: Sampled) -> Iterator[Advice]:
 
     def line(arithmetic: str, rows: str) -> str:
         source = f'"arithmetic", settings, {arithmetic}' if gate.task_name == "arithmetic" else f"{rows}, settings"
-        return f"task = gn.load_task({source}, tokenizer=tokenizer)"
+        return f"task = gn.load_task({source}, tokenizer=tokenizer)  # the rest as before"
 
     if counts["all wrong"] * 2 >= count and gate.slot_share >= FEW_SLOTS:
         what = (
@@ -149,6 +150,16 @@ def _of_length(gate: Sampled) -> Iterator[Advice]:
 
 def _of_sampling(gate: Sampled) -> Iterator[Advice]:
     count, size, temperature = len(gate.groups), gate.num_generations, gate.settings.temperature
+    sampled, greedy = gate.right_shares
+    if greedy - sampled >= _FAR_APART:
+        what = (
+            f"{greedy:.0%} of the likeliest answers are right and {sampled:.0%} of those drawn at temperature {temperature:g}: "
+            "the model knows more than it says when it draws. Training will first sharpen what it draws, and the reward rises "
+            "by that alone; what was learnt, the held-out comparison says, which looks at the likeliest answers."
+        )
+        yield Advice(
+            "sampling", what, f"settings = settings.replace(temperature={max(0.2, round(0.7 * temperature, 1))})"
+        )
     differ = gate.counts["differs"]
     distinct = sum(len(set(group)) for group in in_groups(gate.scores.completions, size)) / count
     if 2 * distinct <= size and 4 * differ < 3 * count:

@@ -17,6 +17,7 @@ from grpo_nb.checks.advice import Advice, advise
 from grpo_nb.checks.groups import GROUP_SAID, Sampled, in_groups
 from grpo_nb.checks.probes import PLAIN, completion
 from grpo_nb.core import Cell, Drawn, Shown, Table, bold, escaped, facts, html_of, kept_modes, progress_bar, shorten
+from grpo_nb.models import require_same_settings
 from grpo_nb.rewards import RewardFunction, reward_list, reward_name, score
 from grpo_nb.settings import Settings, preset
 from grpo_nb.tasks import Task
@@ -112,10 +113,21 @@ class Baseline(Shown, Sampled):
             "groups": "; ".join(f"{n} {GROUP_SAID[kind]}" for kind, n in self.counts.items() if n),
             "total, 95 % interval": f"{self.total}{'' if self.total.interval else ', no interval from groups all alike'}",
             "answer can be read": f"{round(self.slot_share * count)} of {count} completions ({self.slot_share:.0%})",
+            **self._right_facts,
             "cut at the limit": f"{sum(self.is_cut)} of {count} completions ({self.cut_share:.0%}), "
             f"limit {settings.max_completion_length} tokens",
             "length in tokens": ", ".join(f"{name} {value:.0f}" for name, value in self.lengths.items()),
         }
+
+    @property
+    def _right_facts(self) -> dict[str, str]:
+        """How often it is right already, sampled and at its likeliest, and what stands for nothing at all."""
+        sampled, greedy = self.right_shares
+        said = f"{sampled:.0%} of the sampled completions"
+        if not math.isnan(greedy):
+            said += f", {greedy:.0%} of the likeliest ones, which held-out comparisons look at"
+        floor = {"floor": f"always answering {self.floor[0]!r} would get {self.floor[1]:.0%}"} if self.floor else {}
+        return {"right": said, **floor}
 
     @property
     def _group_table(self) -> Table:
@@ -185,6 +197,7 @@ def baseline(
     True
     """
     settings = settings or preset("auto")
+    require_same_settings(model, tokenizer, settings)
     size = settings.num_generations if num_generations is None else num_generations
     seed = settings.seed if seed is None else seed
     if prompts < 1 or size < 2:
@@ -200,6 +213,7 @@ def baseline(
     empty = score(rewards, [""] * len(rows), rows, tokenizer=tokenizer)
     repeated = [row for row in rows for _ in range(size)]
     sampled = _sample(model, tokenizer, [row["prompt"] for row in repeated], settings, size, seed)
+    greedy = _sample(model, tokenizer, [row["prompt"] for row in rows], settings, 1, seed, temperature=0.0)
     scores = score(rewards, [c.text for c in sampled], repeated, completion_ids=[list(c.ids) for c in sampled])
     return Baseline(
         scores=scores,
@@ -216,10 +230,14 @@ def baseline(
         has_example=any(turn["role"] == "assistant" for turn in rows[0]["prompt"]),
         ranges={reward_name(r): tuple(r.range) for r in rewards if getattr(r, "range", None) is not None},
         seed=seed,
+        greedy=tuple(c.text for c in greedy),
+        floor=task.answers.floor,
     )
 
 
-def _sample(model: Any, tokenizer: Any, prompts: list[Any], settings: Settings, size: int, seed: int) -> list[Any]:
+def _sample(
+    model: Any, tokenizer: Any, prompts: list[Any], settings: Settings, size: int, seed: int, **changes: Any
+) -> list[Any]:
     import torch
 
     from grpo_nb.generation import generate
@@ -232,8 +250,7 @@ def _sample(model: Any, tokenizer: Any, prompts: list[Any], settings: Settings, 
             tokenizer,
             prompts,
             max_completion_length=settings.max_completion_length,
-            temperature=settings.temperature,
-            sampling=settings.sampling,
+            **{"temperature": settings.temperature, "sampling": settings.sampling, **changes},
             # Whole groups, so that the prompt of each is computed once.
             batch_size=size * max(1, 64 // size),
             progress=lambda done: bar.update(done - bar.n),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from grpo_nb.rewards import Scores
+from grpo_nb.rewards import Scores, is_same_answer
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import AnswerFormat
 
@@ -145,6 +145,10 @@ class Sampled:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Lowest and highest possible score of the rewards that declare them; no interval reaches beyond."""
     seed: int = 0
+    greedy: tuple[str, ...] = ()
+    """The likeliest completion of each prompt, which is what held-out comparisons look at."""
+    floor: tuple[str, float] | None = None
+    """Of labels: the most frequent one of the task, and its share."""
 
     def __post_init__(self) -> None:
         groups = len(self.questions)
@@ -219,6 +223,17 @@ class Sampled:
     def slot_share(self) -> float:
         """Share of completions with one answer slot that can be read: without it no reward for answers pays."""
         return sum(self.format.extract(text) is not None for text in self.scores.completions) / len(self.scores)
+
+    @property
+    def right_shares(self) -> tuple[float, float]:
+        """Share of right answers among the sampled completions, and among the likeliest one of each prompt (NaN: not asked)."""
+        shares = []
+        for texts in (self.scores.completions, self.greedy):
+            golds = [gold for gold in self.answers for _ in range(len(texts) // len(self.answers))]
+            given = [self.format.extract_last(text) for text in texts]
+            right = [g is not None and is_same_answer(g, gold) for g, gold in zip(given, golds, strict=True)]
+            shares.append(sum(right) / len(right) if right else math.nan)
+        return shares[0], shares[1]
 
     @functools.cached_property
     def tagged(self) -> tuple[bool, ...]:

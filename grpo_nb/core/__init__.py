@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from grpo_nb.core.deadlines import run_in_thread, run_with_deadline
-from grpo_nb.core.doors import lazy_names
+from grpo_nb.core.doors import open_door
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.files import (
     check_target,
@@ -52,77 +52,7 @@ from grpo_nb.core.writers import liveness, process_identity, writing_here
 if TYPE_CHECKING:
     from grpo_nb.core.panels import Panel, WeightBoxes, above, button, in_panel, label, line, section, view
 
-__all__ = [
-    "Cell",
-    "ChildError",
-    "Drawn",
-    "EnvironmentProblem",
-    "LineProcess",
-    "Listing",
-    "Panel",
-    "Part",
-    "Shown",
-    "Table",
-    "WeightBoxes",
-    "above",
-    "as_score",
-    "as_written",
-    "bold",
-    "button",
-    "check_target",
-    "code",
-    "code_line",
-    "displayable",
-    "errors_view",
-    "escaped",
-    "excerpt",
-    "facts",
-    "fence",
-    "free_path",
-    "heading",
-    "html_of",
-    "in_panel",
-    "is_notebook",
-    "kept_modes",
-    "kept_random_state",
-    "label",
-    "last_lines",
-    "lazy_names",
-    "line",
-    "liveness",
-    "made_once",
-    "page",
-    "plain",
-    "process_identity",
-    "progress_bar",
-    "prompt_lengths",
-    "put_in_place",
-    "random_state",
-    "render",
-    "restore_random_state",
-    "run_command",
-    "run_in_thread",
-    "run_script",
-    "run_with_deadline",
-    "section",
-    "set_aside",
-    "shorten",
-    "shown_path",
-    "span",
-    "staged_file",
-    "staged_folder",
-    "style",
-    "table",
-    "target_of",
-    "target_problem",
-    "text_of",
-    "title",
-    "view",
-    "write_bytes",
-    "write_json",
-    "write_text",
-    "writing_here",
-]
 
 _OF_PANELS = ("Panel", "WeightBoxes", "above", "button", "in_panel", "label", "line", "section", "view")
-__getattr__ = lazy_names(__name__, {"panels": _OF_PANELS})
+
+__getattr__, __dir__, __all__ = open_door(globals(), {"panels": _OF_PANELS})

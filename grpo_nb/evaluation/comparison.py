@@ -19,7 +19,7 @@ from grpo_nb.core import Table, displayable, shown_path, staged_folder, text_of,
 from grpo_nb.evaluation.harness import harness_command
 from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, LEVEL, PairedResult, pass_at_k, share_interval
 from grpo_nb.evaluation.transcripts import Only, Transcripts, rendered, sorted_pairs
-from grpo_nb.tasks import Contamination
+from grpo_nb.tasks import Contamination, answers_of
 
 if TYPE_CHECKING:
     import pandas
@@ -250,6 +250,21 @@ class Comparison(PairedResult):
         )
 
     @property
+    def floor_sentence(self) -> str:
+        """What the most frequent label alone would get, where the answers are labels; else empty."""
+        answers = answers_of([group[0]["answer"] for group in self.after.groups])
+        if answers.floor is None:
+            return ""
+        label, share = answers.floor
+        stands = (
+            "above" if self.after.interval[0] > share else "below" if self.after.interval[1] < share else "not clear of"
+        )
+        return (
+            f"Always answering {label!r} would get {share:.1%}: {self.after.label!r} with {self.after.accuracy:.1%} "
+            f"is {stands} that floor."
+        )
+
+    @property
     def words(self) -> str:
         """What the figure shows."""
         return f"Held-out comparison. {self.sentence} Questions: {_counted(self.changed)}."
@@ -358,7 +373,17 @@ class Comparison(PairedResult):
         numbers = Table(self.numbers(), head=("", *self.labels), right=(1, 2))
         power = "" if self.verdict == "no difference shown" else self.power_sentence
         elsewhere = f"In lm-evaluation-harness: {self.elsewhere}" if self.elsewhere else ""
-        return text_of([numbers, f"questions: {_counted(self.changed)}", self.sentence, power, *self.notes, elsewhere])
+        return text_of(
+            [
+                numbers,
+                f"questions: {_counted(self.changed)}",
+                self.sentence,
+                self.floor_sentence,
+                power,
+                *self.notes,
+                elsewhere,
+            ]
+        )
 
     def _repr_html_(self) -> str:
         from grpo_nb.evaluation.figure import comparison_figure

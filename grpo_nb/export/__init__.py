@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grpo_nb.core import lazy_names
+from grpo_nb.core import open_door
 from grpo_nb.export.hub import holds_secret, plan_push, push_to_hub
 from grpo_nb.export.merged import export_adapter, export_merged
 from grpo_nb.export.plan import needed_by, plan_export
@@ -17,21 +17,8 @@ if TYPE_CHECKING:
     from grpo_nb.export.gguf import export_gguf
     from grpo_nb.export.panel import ExportPanel
 
-__all__ = [
-    "ExportPanel",
-    "export_adapter",
-    "export_gguf",
-    "export_merged",
-    "holds_secret",
-    "inference_commands",
-    "needed_by",
-    "plan_export",
-    "plan_push",
-    "push_to_hub",
-]
-
-__getattr__ = lazy_names(
-    __name__,
+__getattr__, __dir__, __all__ = open_door(
+    globals(),
     {
         "gguf": ("export_gguf",),
         "panel": ("ExportPanel",),

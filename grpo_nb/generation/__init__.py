@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grpo_nb.core import lazy_names
+from grpo_nb.core import open_door
 from grpo_nb.generation.llama_cpp import LlamaCppError, answer, require_llama_cpp, thread_count
 from grpo_nb.generation.samples import Completion
 from grpo_nb.generation.vllm import drop_leftovers
@@ -17,23 +17,8 @@ if TYPE_CHECKING:
     from grpo_nb.generation.sampling import generate, sample
     from grpo_nb.generation.shared_prompts import batch_obstacle, shared_prompt_logps, shared_prompt_obstacle
 
-__all__ = [
-    "Completion",
-    "FoldedLora",
-    "LlamaCppError",
-    "answer",
-    "batch_obstacle",
-    "drop_leftovers",
-    "generate",
-    "require_llama_cpp",
-    "sample",
-    "shared_prompt_logps",
-    "shared_prompt_obstacle",
-    "thread_count",
-]
-
-__getattr__ = lazy_names(
-    __name__,
+__getattr__, __dir__, __all__ = open_door(
+    globals(),
     {
         "folded_lora": ("FoldedLora",),
         "sampling": ("generate", "sample"),

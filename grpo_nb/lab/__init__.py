@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grpo_nb.core import lazy_names
+from grpo_nb.core import open_door
 from grpo_nb.lab.numbers import probe_row, prompt_text, sample_group
 from grpo_nb.lab.views import push
 
@@ -15,6 +15,4 @@ if TYPE_CHECKING:
     from grpo_nb.lab.snippets import name_in
     from grpo_nb.lab.widget import RewardLab
 
-__all__ = ["RewardLab", "name_in", "probe_row", "prompt_text", "push", "sample_group"]
-
-__getattr__ = lazy_names(__name__, {"snippets": ("name_in",), "widget": ("RewardLab",)})
+__getattr__, __dir__, __all__ = open_door(globals(), {"snippets": ("name_in",), "widget": ("RewardLab",)})

@@ -3,7 +3,7 @@
 Standard library only, so that it works before anything is installed. What is asked of the machine stands in `settings`.
 """
 
-from grpo_nb.core import EnvironmentProblem
+from grpo_nb.core import EnvironmentProblem, open_door
 from grpo_nb.machine.checks import Check, check_environment, check_torchvision
 from grpo_nb.machine.faults import VLLM_ALONE, error_chain, find_fault, gpu_problem, is_out_of_memory, place_of, said_of
 from grpo_nb.machine.gpu import Gpu, find_gpu, is_gpu_listed
@@ -11,29 +11,4 @@ from grpo_nb.machine.host import free_disk_bytes, require_disk, run_folder, usab
 from grpo_nb.machine.installer import install
 from grpo_nb.machine.packages import asked_of, import_order_problem, installed_version, package_versions, vllm_problem
 
-__all__ = [
-    "VLLM_ALONE",
-    "Check",
-    "EnvironmentProblem",
-    "Gpu",
-    "asked_of",
-    "check_environment",
-    "check_torchvision",
-    "error_chain",
-    "find_fault",
-    "find_gpu",
-    "free_disk_bytes",
-    "gpu_problem",
-    "import_order_problem",
-    "install",
-    "installed_version",
-    "is_gpu_listed",
-    "is_out_of_memory",
-    "package_versions",
-    "place_of",
-    "require_disk",
-    "run_folder",
-    "said_of",
-    "usable_memory_gib",
-    "vllm_problem",
-]
+__getattr__, __dir__, __all__ = open_door(globals())

@@ -3,6 +3,7 @@
 Not here: what the model writes (`generation`), and how it changes (`training`).
 """
 
+from grpo_nb.core import open_door
 from grpo_nb.models.embedded import cache_root
 from grpo_nb.models.identity import (
     base_identity,
@@ -16,23 +17,4 @@ from grpo_nb.models.load import generation_of, has_engine, load_adapter, load_mo
 from grpo_nb.models.match import LOADED_WITH, require_same_settings
 from grpo_nb.models.unsloth import import_unsloth, tell_unsloth, without_loading_bars
 
-__all__ = [
-    "LOADED_WITH",
-    "base_identity",
-    "cache_root",
-    "generation_of",
-    "has_engine",
-    "import_unsloth",
-    "keep_template",
-    "load_adapter",
-    "load_model",
-    "longest_of",
-    "require_same_settings",
-    "resolve_model",
-    "tell_unsloth",
-    "template_of",
-    "tokenizer_for",
-    "weight_files",
-    "weights_identity",
-    "without_loading_bars",
-]
+__getattr__, __dir__, __all__ = open_door(globals())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grpo_nb.core import lazy_names
+from grpo_nb.core import open_door
 from grpo_nb.runs.alert import SEVERITIES, Alert, Severity, alert_table, read_alerts, worst_first
 from grpo_nb.runs.card import name_of_base, published_name, write_export_card, write_model_card
 from grpo_nb.runs.checkpoints import (
@@ -36,43 +36,6 @@ if TYPE_CHECKING:
     from grpo_nb.runs.live import LivePlot, png, training_figure
     from grpo_nb.runs.viewer import RunViewer
 
-__all__ = [
-    "SEVERITIES",
-    "Alert",
-    "LivePlot",
-    "NewestCheckpoint",
-    "RecordedExport",
-    "Run",
-    "RunViewer",
-    "Severity",
-    "alert_table",
-    "checkpoint_folders",
-    "clear_away",
-    "compare",
-    "describe",
-    "is_disk_full",
-    "keep_newest",
-    "list",
-    "name_of_base",
-    "new_run_folder",
-    "newest_checkpoint",
-    "open_run",
-    "png",
-    "published_name",
-    "read_alerts",
-    "read_rows",
-    "seconds_since_written",
-    "tidy_row",
-    "trained_questions",
-    "training_figure",
-    "worst_first",
-    "write_checkpoint",
-    "write_export_card",
-    "write_model_card",
-    "write_trained_questions",
-]
-
-__getattr__ = lazy_names(
-    __name__,
-    {"live": ("LivePlot", "png", "training_figure"), "viewer": ("RunViewer",)},
+__getattr__, __dir__, __all__ = open_door(
+    globals(), {"live": ("LivePlot", "png", "training_figure"), "viewer": ("RunViewer",)}
 )

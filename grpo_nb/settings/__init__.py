@@ -3,6 +3,7 @@
 Nothing here loads a model or reads data; what the machine has is asked of `machine`.
 """
 
+from grpo_nb.core import open_door
 from grpo_nb.settings.arguments import check_extra, did_you_mean, importance_sampling_levels, loss_types
 from grpo_nb.settings.effective import effective_settings, requested_arguments
 from grpo_nb.settings.number_types import VARIABLE, cpu_number_type, number_type, number_type_of
@@ -13,25 +14,4 @@ from grpo_nb.settings.settings import EMBEDDED_MODEL, Settings, check_loss
 from grpo_nb.settings.trackers import check_reporting
 from grpo_nb.settings.vllm import VllmObstacle, vllm_obstacle
 
-__all__ = [
-    "EMBEDDED_MODEL",
-    "VARIABLE",
-    "Settings",
-    "VllmObstacle",
-    "check_extra",
-    "check_loss",
-    "check_reporting",
-    "cpu_number_type",
-    "did_you_mean",
-    "effective_settings",
-    "importance_sampling_levels",
-    "loss_types",
-    "memory_advice",
-    "models_for",
-    "number_type",
-    "number_type_of",
-    "plan",
-    "preset",
-    "requested_arguments",
-    "vllm_obstacle",
-]
+__getattr__, __dir__, __all__ = open_door(globals())

@@ -34,6 +34,11 @@ class Answers:
         return {"numbers": "number", "expressions": "expression", "text": "answer"}[self.kind]
 
     @property
+    def floor(self) -> tuple[str, float] | None:
+        """The most frequent label, and the share of rows it alone would be right on; None for other kinds."""
+        return self.labels[0] if self.labels else None
+
+    @property
     def sentence(self) -> str:
         """The kind in words."""
         if self.kind == "labels":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grpo_nb.core import lazy_names
+from grpo_nb.core import open_door
 from grpo_nb.training.observers import Observer
 from grpo_nb.training.stages import Stage, StagedRun, open_stages, train_stages
 
@@ -16,19 +16,6 @@ if TYPE_CHECKING:
     from grpo_nb.training.priming import Priming, prime
     from grpo_nb.training.session import train
 
-__all__ = [
-    "DryRun",
-    "Observer",
-    "Priming",
-    "Stage",
-    "StagedRun",
-    "dry_run",
-    "open_stages",
-    "prime",
-    "train",
-    "train_stages",
-]
-
-__getattr__ = lazy_names(
-    __name__, {"dry_runs": ("DryRun", "dry_run"), "priming": ("Priming", "prime"), "session": ("train",)}
+__getattr__, __dir__, __all__ = open_door(
+    globals(), {"dry_runs": ("DryRun", "dry_run"), "priming": ("Priming", "prime"), "session": ("train",)}
 )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.checks import completion
 from grpo_nb.core import Part, Shown, Table, as_written, bold, kept_modes, kept_random_state
 from grpo_nb.machine import find_gpu
-from grpo_nb.models import import_unsloth, tell_unsloth
+from grpo_nb.models import import_unsloth, require_same_settings, tell_unsloth
 from grpo_nb.settings import Settings, number_type_of
 from grpo_nb.tasks import Task
 
@@ -135,6 +135,7 @@ def prime(
         primed = gn.training.prime(model, tokenizer, task, settings)
         run = gn.train(model, tokenizer, task, rewards, settings)
     """
+    require_same_settings(model, tokenizer, settings)
     for name, value in {"steps": steps, "examples": examples, "batch_size": batch_size, "held_out": held_out}.items():
         if value < 1:
             raise ValueError(f"{name} = {value!r} must be at least 1.")

@@ -16,8 +16,8 @@ from typing import Any
 
 from grpo_nb.generation import drop_leftovers
 from grpo_nb.machine import find_gpu
-from grpo_nb.models import has_engine, import_unsloth, tell_unsloth
-from grpo_nb.rewards import RewardFunction
+from grpo_nb.models import has_engine, import_unsloth, require_same_settings, tell_unsloth
+from grpo_nb.rewards import RewardFunction, reward_list
 from grpo_nb.settings import (
     Settings,
     check_extra,
@@ -63,7 +63,10 @@ class Prepared:
         Raises:
             ValueError: Rewards, data or settings that cannot work.
         """
-        rewards = list(rewards)
+        require_same_settings(model, tokenizer, settings)
+        if not isinstance(task, Task):
+            raise TypeError(f"task = {task!r:.60} is no task: task = gn.load_task(<your file>, settings).")
+        rewards = reward_list(rewards)
         task = task.fit(tokenizer, settings.max_prompt_length)
         weights = checked_rewards(rewards, task, settings)
         # The installed GRPOConfig decides: TRL raises on unknown names, Unsloth's only warns.

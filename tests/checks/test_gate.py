@@ -56,6 +56,23 @@ def silent(completions, **columns):
     return [None] * len(completions)
 
 
+class TestWhatIsRightAlready:
+    """Sampled and likeliest answers side by side, and of labels what the most frequent one would get."""
+
+    def test_far_apart_is_explained(self) -> None:
+        gate = made([[RIGHT, WRONG, WRONG, WRONG]] * 8)
+        assert gate.right_shares[0] == 0.25 and math.isnan(gate.right_shares[1]) and "sampling" not in kinds(gate)
+        apart = dataclasses.replace(gate, greedy=(RIGHT,) * 7 + (WRONG,))
+        assert apart.right_shares == (0.25, 0.875)
+        assert "25% of the sampled completions, 88% of the likeliest ones" in repr(apart)
+        assert "sampling" in kinds(apart) and "sampling" not in kinds(dataclasses.replace(gate, greedy=(WRONG,) * 8))
+
+    def test_the_floor_of_labels_is_said(self) -> None:
+        gate = made([[RIGHT, WRONG]] * 8)
+        assert "always answering" not in repr(gate)
+        assert "always answering 'yes' would get 60%" in repr(dataclasses.replace(gate, floor=("yes", 0.6)))
+
+
 class TestVerdict:
     def test_all_wrong_is_no_signal(self) -> None:
         gate = made([[WRONG.replace("<", "(")] * 4] * 8)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from grpo_nb.core.doors import lazy_names
+from grpo_nb.core.doors import open_door
 from tests import test_door
 from tests.test_house import ROOMS
 
@@ -17,7 +17,7 @@ HEAVY = {*test_door.HEAVY, "peft", "IPython"}
 @pytest.mark.parametrize("room", sorted(ROOMS))
 def test_every_name_of_a_door_is_there_and_no_file_hides_it(room: str) -> None:
     door = importlib.import_module(f"grpo_nb.{room}")
-    assert door.__doc__ and door.__all__ == sorted(set(door.__all__), key=door.__all__.index)
+    assert door.__doc__ and door.__all__ == sorted(set(door.__all__)) == dir(door)
     for name in door.__all__:
         assert getattr(door, name) is not None
     files = {module.name for module in pkgutil.iter_modules(door.__path__)}
@@ -33,4 +33,4 @@ def test_opening_a_door_loads_nothing_heavy(room: str) -> None:
 
 def test_a_name_that_a_file_would_hide_is_refused() -> None:
     with pytest.raises(ValueError, match=r"room: plan is the name of a file"):
-        lazy_names("room", {"plan": ("plan",)})
+        open_door({"__name__": "room"}, {"plan": ("plan",)})
