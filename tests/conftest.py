@@ -135,30 +135,30 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.runs.
 
 @pytest.fixture(scope="session")
 def reward_lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/01_reward_lab`, executed."""
-    return execute_notebook("01_reward_lab", tmp_path_factory.mktemp("reward_lab"))
+    """`notebooks/02_reward_lab`, executed."""
+    return execute_notebook("02_reward_lab", tmp_path_factory.mktemp("reward_lab"))
 
 
 @pytest.fixture(scope="session")
 def train(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/02_train`, executed."""
-    return execute_notebook("02_train", tmp_path_factory.mktemp("train"))
+    """`notebooks/03_train`, executed."""
+    return execute_notebook("03_train", tmp_path_factory.mktemp("train"))
 
 
 @pytest.fixture(scope="session")
 def evaluate(
     quickstart: tuple[Path, gn.runs.Run], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, gn.runs.Run]:
-    """`notebooks/03_evaluate`, executed on a copy of the quickstart's run, with few samples: (executed notebook, its run)."""
+    """`notebooks/04_evaluate`, executed on a copy of the quickstart's run, with few samples: (executed notebook, its run)."""
     folder = tmp_path_factory.mktemp("evaluate")
     shutil.copytree(quickstart[1].path, folder / "runs" / "quickstart")
-    executed = execute_notebook("03_evaluate", folder, RUN="runs/quickstart", SAMPLES=2, QUESTIONS=12)
+    executed = execute_notebook("04_evaluate", folder, RUN="runs/quickstart", SAMPLES=2, QUESTIONS=12)
     return executed, gn.open_run(folder / "runs" / "quickstart")
 
 
 @pytest.fixture(scope="session")
 def export(tiny_run: gn.runs.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/04_export`, executed on a run of the tiny model: what it does is the same, and takes a tenth of the time."""
+    """`notebooks/05_export`, executed on a run of the tiny model: what it does is the same, and takes a tenth of the time."""
     folder = tmp_path_factory.mktemp("export")
     shutil.copytree(tiny_run.path, folder / "runs" / "tiny")
-    return execute_notebook("04_export", folder, RUN="runs/tiny")
+    return execute_notebook("05_export", folder, RUN="runs/tiny")

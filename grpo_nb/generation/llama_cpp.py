@@ -16,7 +16,7 @@ from typing import Any
 
 from grpo_nb.core import ChildError, run_script
 from grpo_nb.generation.samples import Completion
-from grpo_nb.machine import EnvironmentProblem
+from grpo_nb.machine import EnvironmentProblem, usable_cores
 
 _PACKAGE = "xllamacpp"
 _REQUIREMENT = "xllamacpp>=2026.10,<2027"
@@ -132,4 +132,4 @@ def thread_count() -> int:
     asked = os.environ.get("OMP_NUM_THREADS", "")
     if asked.isdigit() and int(asked) > 0:
         return int(asked)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return usable_cores()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from grpo_nb.machine import EnvironmentProblem, check_torchvision, find_gpu, import_order_problem
+from grpo_nb.machine import EnvironmentProblem, check_torchvision, find_gpu, import_order_problem, usable_cores
 from grpo_nb.settings import VARIABLE, cpu_number_type
 
 
@@ -21,6 +21,9 @@ def import_unsloth() -> Any:
     Raises:
         EnvironmentProblem: trl, transformers or peft were imported before it, or it is not installed or does not load.
     """
+    # In a container torch would compute with as many threads as the host has cores, and all of them would wait.
+    if (cores := usable_cores()) < (os.cpu_count() or 1):
+        os.environ.setdefault("OMP_NUM_THREADS", str(cores))
     problem = import_order_problem()
     if problem:
         raise EnvironmentProblem(

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 
 from grpo_nb.core import Cell, EnvironmentProblem, Part, Shown, Table, bold
-from grpo_nb.machine import Check
+from grpo_nb.machine import Check, usable_cores
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome, job_of, outcome_of
 from grpo_nb.sandbox.pool import Pool
 from grpo_nb.sandbox.self_test import run_self_test
@@ -113,7 +113,7 @@ class Sandbox(AbstractContextManager):
         if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
             raise ValueError(f"workers={workers!r}: must be a whole number of at least 1.")
         if workers is None:
-            workers = min(2 * len(os.sched_getaffinity(0)), 32) if hasattr(os, "sched_getaffinity") else 2
+            workers = min(2 * usable_cores(), 32)
         reports = []
         for one in LEVELS:
             if level in (None, one.name):

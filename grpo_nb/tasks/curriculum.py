@@ -73,6 +73,12 @@ def flat_rows(train: Dataset, measured: Any, visits: int) -> list[int]:
     return [row for row, v in seen if len(v) >= visits and not any(visit.has_spread for visit in v[-visits:])]
 
 
+def visit_counts(train: Dataset, runs: Sequence[Any]) -> list[int]:
+    """Return how often each row was sampled in these runs; one without completions has sampled nothing."""
+    visits = [visit for run in runs if run.steps for visit in _visits(run)]
+    return [len(seen) for seen in _by_row(train, visits, must_match=False)]
+
+
 def visits_of(measured: Any) -> list[Visit]:
     """Return every group that a baseline, a run, a staged run or several of these have scored, in order of time.
 
@@ -124,7 +130,7 @@ def _key(prompt: Any) -> str:
     return prompt if isinstance(prompt, str) else json.dumps([[turn["role"], turn["content"]] for turn in prompt])
 
 
-def _by_row(rows: Dataset, visits: Sequence[Visit]) -> list[list[Visit]]:
+def _by_row(rows: Dataset, visits: Sequence[Visit], *, must_match: bool = True) -> list[list[Visit]]:
     """The visits of each row, in order of time."""
     by_prompt = {_key(prompt): row for row, prompt in enumerate(rows["prompt"])}
     by_question = {normalized_question(question): row for row, question in enumerate(rows["question"])}
@@ -133,7 +139,7 @@ def _by_row(rows: Dataset, visits: Sequence[Visit]) -> list[list[Visit]]:
         row = by_prompt.get(visit.key, by_question.get(visit.question))
         if row is not None:
             found[row].append(visit)
-    if not any(found):
+    if must_match and not any(found):
         raise ValueError(
             "none of the measured groups belongs to a training question of this task: it was measured on other questions. "
             "Take the baseline or the run of this task."

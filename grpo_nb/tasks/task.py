@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.core import Cell, Shown, Table, as_written, bold, escaped, facts, prompt_lengths
 from grpo_nb.tasks.answers import Answers
-from grpo_nb.tasks.curriculum import flat_rows, pass_rates
+from grpo_nb.tasks.curriculum import flat_rows, pass_rates, visit_counts
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.lengths import LengthProposal, propose_lengths
 
@@ -179,6 +180,22 @@ class Task(Shown):
         by_rate = sorted(range(len(rates)), key=lambda i: (sign != 0 and rates[i] is None, sign * (rates[i] or 0.0)))
         task = self._without(reasons, by_rate, "Widen low and high, or unmeasured='keep'.")
         return dataclasses.replace(task, is_ordered=True) if order else task
+
+    def after(self, staged: Any) -> Task:
+        """Return the task to go on with after other runs: the questions they sampled least often come first.
+
+        Shuffled among themselves, unless the task has an order; the trainer takes the rows as they then are.
+
+        Args:
+            staged: A staged run, or whatever has `runs`.
+        """
+        if not staged.runs:
+            return self
+        counts, order = visit_counts(self.train, staged.runs), list(range(len(self.train)))
+        if not self.is_ordered:
+            random.Random(len(staged.runs)).shuffle(order)
+        order.sort(key=counts.__getitem__)
+        return dataclasses.replace(self, train=self.train.select(order), is_ordered=True)
 
     def without_flat_groups(self, measured: Any, *, visits: int = 2) -> Task:
         """Return the task without the training questions whose last `visits` groups had no spread in the total.

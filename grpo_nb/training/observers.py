@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from grpo_nb.core import kept_random_state
 from grpo_nb.evaluation import read_answers
 from grpo_nb.health import HealthMonitor, HealthReport, append_alert, explain_out_of_memory
+from grpo_nb.machine import busy_sentence, ran_and_waited
 from grpo_nb.runs import Alert, read_alerts
 from grpo_nb.settings import Settings
 
@@ -50,6 +51,23 @@ class Observer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up what was remembered."""
+
+
+class CoresWatch(Observer):
+    """Says once, after the first step, where other work holds the cores that the training computes with."""
+
+    def __init__(self) -> None:
+        self._before = ran_and_waited()
+
+    def on_row(self, row: dict[str, float], completions: pandas.DataFrame | None) -> bool:
+        """Look, the first time."""
+        if self._before is not None:
+            import torch
+
+            said, self._before = busy_sentence(self._before, ran_and_waited(), torch.get_num_threads()), None
+            if said:
+                print(said)
+        return False
 
 
 class HoldoutScore(Observer):

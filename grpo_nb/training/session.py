@@ -26,7 +26,14 @@ from grpo_nb.runs import (
 from grpo_nb.settings import Settings, number_type_of, plan
 from grpo_nb.tasks import Task
 from grpo_nb.training.errors import explained
-from grpo_nb.training.observers import AlertDisplay, HealthAlerts, HoldoutScore, Observer, note_out_of_memory
+from grpo_nb.training.observers import (
+    AlertDisplay,
+    CoresWatch,
+    HealthAlerts,
+    HoldoutScore,
+    Observer,
+    note_out_of_memory,
+)
 from grpo_nb.training.recorder import Recorder
 from grpo_nb.training.resumable import ResumableTrainer
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
@@ -112,7 +119,7 @@ def train(
         )
         alerts = HealthAlerts(health, AlertDisplay(run.path, None if is_notebook() else tqdm.write))
         scores = [HoldoutScore(prepared)] if settings.holdout_every else []
-        recorder = Recorder(run, settings, prepared.weights, [*scores, *observers, alerts])
+        recorder = Recorder(run, settings, prepared.weights, [CoresWatch(), *scores, *observers, alerts])
         _run_training(prepared, recorder, info, resumption)
     return run
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import Part, Shown, bold, free_path, shown_path, write_json
-from grpo_nb.models import load_adapter
+from grpo_nb.models import LOADED_WITH, load_adapter
 from grpo_nb.rewards import (
     adaptive_states,
     describe_difference,
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from grpo_nb.runs import Alert
-
-# What load_model has made of the model cannot change between stages.
-_OF_THE_MODEL = ("model", "load_in_4bit", "lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,8 +201,10 @@ def train_stages(
 ) -> StagedRun:
     """Train the stages one after the other on the model's LoRA, each as `train` does, and return them as one.
 
-    Each stage has a new optimizer, warm-up and data order, as its own run would. Adaptive rewards that are used in several
-    stages keep what they know. An interrupt ends the stages; what is there stays, and `resume="auto"` goes on with it.
+    Each stage has a new optimizer and warm-up. Data and draws go on: a stage begins with the questions that the stages before
+    have not sampled, unless it brings a task of its own, and its seed is that of the settings plus the number of stages before
+    it. Adaptive rewards that are used in several stages keep what they know. An interrupt ends the stages; what is there stays,
+    and `resume="auto"` goes on with it.
 
     Args:
         model: From `load_model`, with a LoRA, trained in place.
@@ -268,7 +267,7 @@ def train_stages(
                 for state, decay in adaptive_states(stage.rewards):
                     state.carry_over(decay) if id(state) in known else state.start_over()
             before = StagedRun(folder, model=model, tokenizer=tokenizer, count=number)
-            its_task = stage.task(task, before) if callable(stage.task) else stage.task or task
+            its_task = stage.task(task, before) if callable(stage.task) else stage.task or task.after(before)
             run = train(
                 model, tokenizer, its_task, stage.rewards, its_settings.replace(run_root=str(folder)),
                 name=planned["folder"], reference=reference, resume="auto" if goes_on else None, check_fit=check_fit,
@@ -362,8 +361,9 @@ def _plan_of(
         own = stage.settings or settings
         if own is None:
             raise ValueError(f"the stage {stage.name!r} has no settings: give them to it, or to train_stages for all.")
-        made.append(own.replace(max_steps=stage.steps) if stage.steps is not None else own)
-        for field in _OF_THE_MODEL:
+        # With another seed: drawn alike, the same prompts would be answered alike.
+        made.append(own.replace(max_steps=stage.steps or own.max_steps, seed=own.seed + number - 1))
+        for field in LOADED_WITH:
             if getattr(own, field) != getattr(made[0], field):
                 raise ValueError(
                     f"the stage {stage.name!r} has {field} = {getattr(own, field)!r}, the first one "

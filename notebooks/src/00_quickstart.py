@@ -47,12 +47,15 @@ gn.check_environment()
 # the installation, on a GPU a larger one in 4 bit. Anything in the table below can be changed by its name:
 # `CHANGES = {"max_steps": 50}`. A `RUN_NAME` of `None` becomes the time it starts. In Colab, `DRIVE = "grpo_nb/quickstart"` keeps
 # the runs in that folder of your Google Drive: when Colab takes the machine back, run all cells again, and the training goes on.
+#
+# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}` (`01_your_data`).
 
 # %% tags=["parameters"]
 PRESET = "auto"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 CHANGES = {}  # @param {"type": "raw"}
 RUN_NAME = None  # @param {"type": "raw"}
 EXPORT_TO = "exports/quickstart"  # @param {"type": "string"}
+TASK = {"source": "arithmetic"}  # @param {"type": "raw"}
 DRIVE = ""  # @param {"type": "string"}
 
 # %%
@@ -78,7 +81,7 @@ model, tokenizer = gn.load_model(settings, report=print)
 # You should see two sizes, and the first prompt as the model gets it.
 
 # %%
-task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
+task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
 task
 
 # %% [markdown]
@@ -202,7 +205,6 @@ print(f"It worked. {rise.sentence}\nHeld-out: {comparison.sentence}")
 # %% [markdown]
 # ## Next
 #
-# * Your own questions: `gn.load_task("my.csv", settings, columns={"question": "problem", "answer": "solution"})`, or rows,
-#   a `datasets.Dataset`, a Hub id.
+# * Your own data, from a CSV to a run: `01_your_data`.
 # * Your own reward: any function of `completions` and your columns that returns one number per completion.
 # * Look at this run again, without a model: `gn.open_run("runs/...").plot()`.

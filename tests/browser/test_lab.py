@@ -69,7 +69,7 @@ def wait_for_scores(page: LabPage, scores: Scores) -> None:
 
 def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage, folder: Path, pictures: Path) -> None:
     """The notebook that is published, with the real model, up to the cell that asks the lab for its scores."""
-    published = nbformat.read(ROOT / "notebooks/01_reward_lab.ipynb", as_version=4)
+    published = nbformat.read(ROOT / "notebooks/02_reward_lab.ipynb", as_version=4)
     (at,) = [i for i, cell in enumerate(published.cells) if cell.source.startswith("scores = gn.score(")]
     published.cells = published.cells[: at + 1]
     nbformat.write(published, folder / "lab.ipynb")

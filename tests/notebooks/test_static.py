@@ -173,9 +173,9 @@ def test_the_facts_are_marked_as_measured_or_computed(path: Path) -> None:
     ("notebook", "settings"),
     [
         ("00_quickstart", gn.preset("t4")),
-        ("02_train", gn.preset("cpu", per_device_train_batch_size=8, max_completion_length=40)),
-        ("03_evaluate", gn.preset("cpu")),
-        ("04_export", gn.preset("cpu", per_device_train_batch_size=8, max_completion_length=40)),
+        ("03_train", gn.preset("cpu", per_device_train_batch_size=8, max_completion_length=40)),
+        ("04_evaluate", gn.preset("cpu")),
+        ("05_export", gn.preset("cpu", per_device_train_batch_size=8, max_completion_length=40)),
     ],
 )
 def test_the_computed_memory_is_what_the_plan_says(notebook: str, settings: gn.Settings) -> None:

@@ -62,6 +62,14 @@ def test_the_curves_are_one_line_with_the_boundary_marked(staged: gn.training.St
     )
 
 
+def test_data_and_draws_go_on_where_the_stage_before_stopped(staged: gn.training.StagedRun) -> None:
+    """12 questions, 2 of them in each step: the second stage begins with those that the first has not sampled."""
+    first, second = (run.completions() for run in staged.runs)
+    assert first["prompt"].nunique() == 6 and second["prompt"].nunique() == 4
+    assert not set(first["prompt"]) & set(second["prompt"])
+    assert staged.runs[1].settings.seed == staged.runs[0].settings.seed + 1
+
+
 def test_it_is_one_adapter_and_only_the_last_run_holds_the_model(staged: gn.training.StagedRun, tiny) -> None:
     model = tiny[0]
     first, last = staged.runs

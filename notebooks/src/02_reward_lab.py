@@ -16,7 +16,7 @@
 # You write a reward, try it by hand, let a machine look for ways to cheat it, and find out from a minute of sampling whether
 # training would get anywhere: the first time it would not, and one line mends that.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/01_reward_lab.ipynb)
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/02_reward_lab.ipynb)
 
 # %% [markdown]
 # | | |
@@ -46,11 +46,14 @@ gn.check_environment()
 # The only cell to edit. The preset is `cpu` on every machine: it takes the small model that came with the installation. A
 # large model may know the format from the start, and then the last lesson here cannot be seen. `PROMPTS` are sampled for each
 # baseline; a change by name is, for example, `CHANGES = {"num_generations": 16}`.
+#
+# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}` (`01_your_data`).
 
 # %% tags=["parameters"]
 PRESET = "cpu"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 CHANGES = {}  # @param {"type": "raw"}
 PROMPTS = 8  # @param {"type": "integer"}
+TASK = {}  # @param {"type": "raw"}
 
 # %% [markdown]
 # ## The model
@@ -72,7 +75,7 @@ model, tokenizer = gn.load_model(settings, report=print)
 
 # %%
 rows = [{"question": f"What is {a} + {b}?", "answer": str(a + b)} for a in range(1, 21) for b in range(1, a + 1)]
-task = gn.load_task(rows, settings, tokenizer=tokenizer)
+task = gn.load_task(**{"source": rows, **TASK}, settings=settings, tokenizer=tokenizer)
 
 good = task.format.render("2 + 5 = 7", "7")
 for text in (good, "The answer is 7.", good + "\n<answer>8</answer>"):
@@ -117,9 +120,10 @@ report
 # %%
 lab = gn.RewardLab(rewards, task, model, tokenizer, settings)
 gold = lab.row["answer"]
+other = str(int(gold) + 1) if gold.isdigit() else next(row["answer"] for row in task.train if row["answer"] != gold)
 lab.completions = [
     task.format.render(f"The sum is {gold}.", gold),
-    task.format.render(f"It is {gold}, or one more.", str(int(gold) + 1)),
+    task.format.render(f"It is {gold}, or one more.", other),
     f"The answer is {gold}.",
 ]
 lab
@@ -217,7 +221,9 @@ before
 
 # %%
 example = ("What is 3 + 4?", "3 + 4 = 7", "7")
-task_with_example = gn.load_task(rows, settings, tokenizer=tokenizer, example=example)
+task_with_example = gn.load_task(
+    **{"source": rows, "example": example, **TASK}, settings=settings, tokenizer=tokenizer
+)
 after = gn.baseline(model, tokenizer, task_with_example, rewards, settings, prompts=PROMPTS)
 after
 

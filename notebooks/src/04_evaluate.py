@@ -16,7 +16,7 @@
 # You compare a trained model with the one it started from, see how sure you can be, how much a second and a third try help, and
 # which answers changed.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/03_evaluate.ipynb)
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/04_evaluate.ipynb)
 
 # %% [markdown]
 # | | |
@@ -46,12 +46,15 @@ gn.check_environment()
 # The only cell to edit. `RUN` is the folder of a run, such as `"runs/2026-11-21_10-00-00"` from the quickstart; its own held-out
 # questions are asked. Without one, a run of `STEPS` steps is made here. `SAMPLES` is the number of answers to each of `QUESTIONS`
 # questions, for pass@k. In Colab, `DRIVE = "grpo_nb/evaluate"` keeps the run in that folder of your Google Drive.
+#
+# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}` (`01_your_data`).
 
 # %% tags=["parameters"]
 RUN = ""  # @param {"type": "string"}
 STEPS = 14  # @param {"type": "integer"}
 SAMPLES = 4  # @param {"type": "integer"}
 QUESTIONS = 32  # @param {"type": "integer"}
+TASK = {"source": "arithmetic"}  # @param {"type": "raw"}
 DRIVE = ""  # @param {"type": "string"}
 
 # %% [markdown]
@@ -63,7 +66,7 @@ DRIVE = ""  # @param {"type": "string"}
 if not RUN:
     settings = gn.preset("cpu", max_steps=STEPS, run_root=gn.machine.run_folder(DRIVE, report=print))
     model, tokenizer = gn.load_model(settings, report=print)
-    task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
+    task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
     rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=1.0)]
     run = gn.train(model, tokenizer, task, rewards, settings)
 else:

@@ -16,7 +16,7 @@
 # A training that runs through the night should say beforehand what it will take, say aloud when it goes wrong, and go on after
 # a crash as if there had been none. Here all three are seen, in short runs of a real model.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/02_train.ipynb)
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/03_train.ipynb)
 
 # %% [markdown]
 # | | |
@@ -46,18 +46,21 @@ gn.check_environment()
 # The only cell to edit. The preset is `cpu` on every machine, for the lesson about a wrong prompt needs a small model. One group of
 # 8 completions a step keeps the runs short; `save_steps` writes a checkpoint every second step. In Colab,
 # `DRIVE = "grpo_nb/train"` keeps the runs in that folder of your Google Drive.
+#
+# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}` (`01_your_data`).
 
 # %% tags=["parameters"]
 PRESET = "cpu"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
 CHANGES = {"per_device_train_batch_size": 8, "max_completion_length": 40, "save_steps": 2}  # @param {"type": "raw"}
 STEPS = 8  # @param {"type": "integer"}
+TASK = {"source": "arithmetic"}  # @param {"type": "raw"}
 DRIVE = ""  # @param {"type": "string"}
 
 # %%
 changes = {"run_root": gn.machine.run_folder(DRIVE, report=print), "max_steps": STEPS, **CHANGES}
 settings = gn.preset(PRESET, **changes)
 model, tokenizer = gn.load_model(settings, report=print)
-task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
+task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
 rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=1.0)]
 
 # %% [markdown]

@@ -17,7 +17,7 @@
 # Ollama. Each is compared with the model you trained before it is kept, then used here as others will use it. At the end it can
 # go to the Hub, if you say so.
 #
-# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/04_export.ipynb)
+# [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/05_export.ipynb)
 
 # %% [markdown]
 # | | |
@@ -47,12 +47,15 @@ gn.check_environment()
 # The only cell to edit. `RUN` is the folder of a run, one of the earlier notebooks for example; while it is empty, a small one is
 # trained here: too short to be good, long enough to be exported. Nothing is sent anywhere while `PUSH_TO` is empty. In Colab,
 # `DRIVE = "grpo_nb/export"` keeps the run in that folder of your Google Drive.
+#
+# Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}` (`01_your_data`).
 
 # %% tags=["parameters"]
 RUN = ""  # @param {"type": "string"}
 EXPORT_TO = "exports/notebook"  # @param {"type": "string"}
 PUSH_TO = ""  # @param {"type": "string"}
 STEPS = 6  # @param {"type": "integer"}
+TASK = {"source": "arithmetic", "train_size": 100, "holdout_size": 24}  # @param {"type": "raw"}
 DRIVE = ""  # @param {"type": "string"}
 
 # %% [markdown]
@@ -66,7 +69,7 @@ changes = {"learning_rate": 5e-4, "warmup_steps": 0, "max_completion_length": 40
 changes["run_root"] = gn.machine.run_folder(DRIVE, report=print)
 settings = gn.open_run(RUN).settings if RUN else gn.preset("cpu", max_steps=STEPS, **changes)
 model, tokenizer = gn.load_model(settings)
-task = gn.load_task("arithmetic", settings, train_size=100, holdout_size=24, tokenizer=tokenizer)
+task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
 if RUN:
     run = gn.open_run(RUN)
 else:

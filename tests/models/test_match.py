@@ -1,0 +1,70 @@
+"""What was loaded is what is trained: settings that were edited after loading are refused before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.models import require_same_settings
+from tests.support.tiny import load_tiny
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
+    return load_tiny(tiny_folder, 12, 4, max_completion_length=8, run_root=str(tmp_path_factory.mktemp("runs") / "own"))
+
+
+def test_the_same_and_what_training_alone_needs_may_change(loaded: tuple[Any, ...]) -> None:
+    model, tokenizer, _, settings = loaded
+    require_same_settings(model, tokenizer, settings)
+    require_same_settings(
+        model, tokenizer, settings.replace(max_steps=99, beta=0.5, max_completion_length=4, dtype="float32")
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"lora_rank": 4}, "lora_rank is 4 and the model has 16"),
+        ({"lora_target_modules": ("q_proj",)}, r"lora_target_modules is \('q_proj',\)"),
+        ({"model": "other/model"}, "model is 'other/model'"),
+        ({"load_in_4bit": True}, "load_in_4bit is True"),
+        ({"dtype": "bfloat16"}, "dtype is 'bfloat16' and the model has 'float32'"),
+        ({"max_completion_length": 9_000}, "max_prompt_length .* is 9256"),
+    ],
+)
+def test_other_settings_are_refused_by_all_that_use_the_model(
+    loaded: tuple[Any, ...], changes: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("UNSLOTH_CPU_BF16", raising=False)
+    model, tokenizer, task, settings = loaded
+    if "dtype" in changes and next(model.parameters()).dtype.itemsize == 2:
+        pytest.skip("the model was loaded in bfloat16: there is nothing that differs")
+    other, rewards = settings.replace(**changes), [gn.rewards.xml_tags()]
+    for use in (
+        lambda: gn.train(model, tokenizer, task, rewards, other),
+        lambda: gn.dry_run(model, tokenizer, task, rewards, other),
+        lambda: gn.baseline(model, tokenizer, task, rewards, other),
+        lambda: gn.training.prime(model, tokenizer, task, other),
+    ):
+        with pytest.raises(ValueError, match=told) as caught:
+            use()
+        assert "gn.load_model(settings)" in str(caught.value)
+    assert not Path(settings.run_root).exists(), "nothing was written"
+
+
+@pytest.mark.parametrize(
+    ("order", "told"),
+    [
+        ((1, 0, 3), "each other's place"),
+        ((0, 2, 3), "no tokenizer"),
+        ((2, 1, 3), "no LoRA"),
+        ((0, 1, 2), "are no settings"),
+    ],
+)
+def test_what_stands_in_another_s_place_is_named(loaded: tuple[Any, ...], order: tuple[int, ...], told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        require_same_settings(*(loaded[i] for i in order))
