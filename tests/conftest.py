@@ -134,6 +134,12 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.runs.
 
 
 @pytest.fixture(scope="session")
+def your_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/01_your_data`, executed."""
+    return execute_notebook("01_your_data", tmp_path_factory.mktemp("your_data"))
+
+
+@pytest.fixture(scope="session")
 def reward_lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/02_reward_lab`, executed."""
     return execute_notebook("02_reward_lab", tmp_path_factory.mktemp("reward_lab"))

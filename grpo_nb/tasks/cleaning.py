@@ -70,7 +70,7 @@ def clean(read: Rows, columns: Mapping[str, str] | None = None, contradictory: C
         raise ValueError("the data has no rows: a task needs at least two, one to train on and one held out.")
     cleaned = Cleaned([], notes=list(read.notes))
     found = list(dict.fromkeys(name for row in read.rows for name in row))
-    named = _parts(found, columns, cleaned)
+    named = _parts(read.rows, found, columns, cleaned)
     made = []
     for number, row in enumerate(read.rows):
         try:
@@ -103,7 +103,9 @@ class _LeftOut(Exception):
     """Why a row cannot be used."""
 
 
-def _parts(found: Sequence[str], columns: Mapping[str, str] | None, cleaned: Cleaned) -> dict[str, str]:
+def _parts(
+    rows: Sequence[Mapping[str, Any]], found: Sequence[str], columns: Mapping[str, str] | None, cleaned: Cleaned
+) -> dict[str, str]:
     """Part -> column, from what was asked for and what is there."""
     if columns is not None and not isinstance(columns, Mapping):
         raise TypeError(
@@ -136,22 +138,26 @@ def _parts(found: Sequence[str], columns: Mapping[str, str] | None, cleaned: Cle
     for part in [*named, *needed]:
         column = named.get(part, part)
         if column not in found:
-            raise ValueError(_no_column(part, column, found, named))
+            raise ValueError(_no_column(part, column, rows, named))
     return named
 
 
-def _no_column(part: str, column: str, found: Sequence[str], named: Mapping[str, str]) -> str:
-    lowered = {name: name.lower() for name in found if name not in named.values()}
+def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named: Mapping[str, str]) -> str:
+    """What is missing, and a map to copy: by the columns' names, else the longest texts as the question."""
+    found = list(rows[0])
+    free = [name for name in found if name not in named.values()]
+    lengths = {name: sum(len(str(row.get(name) or "")) for row in rows[:100]) for name in free}
     guesses = {}
     for missing in ("question", "answer"):
+        likely = [name for usual in _USUAL[missing] for name in free if usual in name.lower().split()]
+        likely += sorted(free, key=lengths.__getitem__, reverse=missing == "question")
         taken = named.get(missing)
-        likely = [
-            name for usual in _USUAL[missing] for name, low in lowered.items() if usual in low.split() or usual == low
-        ]
-        guesses[missing] = taken if taken in found else next((n for n in likely if n not in guesses.values()), None)
-    line = ", ".join(f'"{name}": "{guess or "<one of them>"}"' for name, guess in guesses.items())
+        guesses[missing] = (
+            taken if taken in found else next((n for n in likely if n not in guesses.values()), "<column>")
+        )
+    line = ", ".join(f'"{name}": "{guess}"' for name, guess in guesses.items())
     return (
-        f"the data has no column {column!r} for the {part}; it has {list(found)}{did_you_mean(column, found)}. "
+        f"the data has no column {column!r} for the {part}; it has {found}{did_you_mean(column, found)}. "
         f"Map it: columns={{{line}}}."
     )
 

@@ -23,7 +23,7 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | @TIME@ on 2 CPU cores; the first time 3 more for the installation; on a T4 not yet measured |
+# | Time | 5 minutes on 2 CPU cores; the first time 3 more for the installation; on a T4 not yet measured |
 # | Memory | under 5 GB on a CPU; on a T4 not yet measured |
 # | Disk | 0.3 GB for the model |
 # | Writes | `reviews.csv`, `runs/`, and the converted model in your cache folder |
@@ -77,7 +77,13 @@ words = {
     "neutral": ["on the first floor", "as described", "open until nine"],
 }
 rows = [(f"The {t} was {w}.", mood) for mood in words for t, w in itertools.product(things, words[mood])]
-dirt = [("The tea was cold.", ""), ("", "positive"), rows[0], ("The bar was loud.", "negative"), ("The bar was loud.", "neutral")]
+dirt = [
+    ("The tea was cold.", ""),
+    ("", "positive"),
+    rows[0],
+    ("The bar was loud.", "negative"),
+    ("The bar was loud.", "neutral"),
+]
 lines = ["Guest's remark;mood (by hand)", *(";".join(row) for row in rows + dirt)]
 if DATA == "reviews.csv":
     pathlib.Path(DATA).write_bytes("\n".join(lines).encode("cp1252"))
@@ -118,7 +124,7 @@ task
 #
 # A reward is a function: the completions and your columns go in, one number per completion comes out. An attribute `weight` says
 # what it counts in the sum. Two of them here. The first pays if the label stands anywhere in the text, as many write it first.
-# The second pays for a short reason, between three and twelve words.
+# The second pays for a short reason, between three and fifteen words.
 
 
 # %%
@@ -129,9 +135,9 @@ def names_the_mood(completions, answer, **columns):
 
 
 def short_reason(completions, **columns):
-    """1 for a reason of three to twelve words."""
+    """1 for a reason of three to fifteen words."""
     reasons = [task.format.reasoning(gn.rewards.completion_text(c)) for c in completions]
-    return [float(3 <= len(reason.split()) <= 12) for reason in reasons]
+    return [float(3 <= len(reason.split()) <= 15) for reason in reasons]
 
 
 names_the_mood.weight, short_reason.weight = 2.0, 0.25
@@ -156,7 +162,11 @@ report
 # ## What can the model do already?
 #
 # Some groups are sampled as training would, and scored. Beside the verdict stands a floor: what one gets for always giving the most
-# frequent label, without reading anything. A model below it has learnt less than that.
+# frequent label, without reading anything.
+#
+# You should see *signal*, and two shares that lie far apart: of the answers that the model draws, few are right; of its likeliest ones,
+# many. It knows these moods already, and cannot say them reliably. That is what training will mend, and the advice says so: the
+# reward can rise because the model gets surer, and not because it has learnt what it did not know.
 
 # %%
 gate = gn.baseline(model, tokenizer, task, rewards, settings)
@@ -165,7 +175,7 @@ gate
 # %% [markdown]
 # ## Train
 #
-# Twelve steps. Expect the format first, then the labels.
+# Twelve steps. Expect the format first, then the labels: the model becomes sure of what it half knew.
 
 # %%
 run = gn.train(model, tokenizer, task, rewards, settings)
@@ -173,10 +183,12 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # %% [markdown]
 # ## Before and after, against the floor
 #
-# The held-out remarks were never trained on. The first line that counts is the verdict; the second is the floor.
+# The held-out remarks were never trained on. Four answers to each are drawn, as in training, because that is what was trained;
+# `gn.compare(run, task)` alone takes the likeliest answer to each, and would show a smaller difference here. Read the verdict, then
+# whether the model is above the floor.
 
 # %%
-comparison = gn.compare(run, task)
+comparison = gn.compare(run, task, samples=4)
 comparison
 
 # %% [markdown]

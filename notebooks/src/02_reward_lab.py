@@ -221,9 +221,7 @@ before
 
 # %%
 example = ("What is 3 + 4?", "3 + 4 = 7", "7")
-task_with_example = gn.load_task(
-    **{"source": rows, "example": example, **TASK}, settings=settings, tokenizer=tokenizer
-)
+task_with_example = gn.load_task(**{"source": rows, "example": example, **TASK}, settings=settings, tokenizer=tokenizer)
 after = gn.baseline(model, tokenizer, task_with_example, rewards, settings, prompts=PROMPTS)
 after
 

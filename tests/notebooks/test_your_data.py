@@ -1,0 +1,42 @@
+"""The notebook of one's own data, executed with the real model: what it shows of a file full of dirt."""
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.support.notebooks import assert_nothing_went_wrong, cell_with, text_of
+
+pytestmark = pytest.mark.begins(20)
+
+
+def printed(cell: nbformat.NotebookNode) -> str:
+    return "".join(output.text for output in cell.outputs if output.output_type == "stream")
+
+
+def test_no_cell_warns_or_shows_an_error(your_data: Path) -> None:
+    assert_nothing_went_wrong(your_data)
+
+
+def test_it_shows_what_its_prose_says(your_data: Path) -> None:
+    notebook = nbformat.read(your_data, as_version=4)
+    told = printed(cell_with(notebook, "for attempt in"))
+    assert """columns={"question": "Guest's remark", "answer": "mood (by hand)"}""" in told, "a map to copy"
+    assert 'contradictory="drop"' in told and "'negative' and 'neutral'" in told
+    task = text_of(cell_with(notebook, "task = gn.load_task("))
+    for shown in ("with an empty answer", "with an empty question", "repeated", "contradictory", "read as cp1252",
+                  "one of: negative, neutral, positive", "<|im_start|>user\nThe bed was lovely."):  # fmt: skip
+        assert shown in task, shown
+    holed = text_of(cell_with(notebook, "def names_the_mood"))
+    assert "critical: names_the_mood: several answers" in holed
+    gate = text_of(cell_with(notebook, "gate = gn.baseline("))
+    assert (
+        gate.startswith("signal") and "always answering 'positive' would get 43%" in gate and "advice: sampling" in gate
+    )
+
+
+def test_the_run_is_better_and_above_the_floor(your_data: Path) -> None:
+    notebook = nbformat.read(your_data, as_version=4)
+    said = printed(cell_with(notebook, "rise = run.rise()"))
+    assert said.startswith("It worked.") and "Held-out: better" in said and "is above that floor" in said
+    assert "12 of 12" in text_of(cell_with(notebook, "gn.runs.list("))
