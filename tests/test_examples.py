@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_examples_hold(
         if not example.examples:
             continue
         example.globs["gn"] = gn
-        if any("tokenizer" in line.source or "run.path" in line.source for line in example.examples):
+        if any(re.search(r"\b(tokenizer|run)\b(?!\()", line.source) for line in example.examples):
             example.globs |= request.getfixturevalue("tiny_names")
         result: list[str] = []
         doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=result.append)

@@ -52,17 +52,17 @@ def describe(rows: Sequence[Row]) -> str:
     if not rows:
         return "No step has been logged yet."
     rewards = series(rows, "reward")
-    if len(rows) < _FIRST + _LAST:
-        text = f"Step {rows[-1]['step']:.0f}: reward {rewards[-1]:.2f}"
-        if len(rows) > 1:
-            text += f", {rewards[0]:.2f} at the start"
+    # One window for all that is said, and none that reaches over both ends of a short run.
+    first, last = (_FIRST, _LAST) if len(rows) >= _FIRST + _LAST else (max(1, len(rows) // 3),) * 2
+    if len(rows) == 1:
+        text = f"Step {rows[0]['step']:.0f}: reward {rewards[0]:.2f}"
     else:
-        before, now = mean(rewards[:_FIRST]), mean(rewards[-_LAST:])
+        before, now = mean(rewards[:first]), mean(rewards[-last:])
         verb = "rose" if now > before else "fell" if now < before else "stayed"
-        text = f"Reward {verb} from {before:.2f} (first {_FIRST} steps) to {now:.2f} (last {_LAST})"
-    kl = mean(series(rows[-_LAST:], "kl"))
+        text = f"Reward {verb} from {before:.2f} (first {first} step{'s' * (first > 1)}) to {now:.2f} (last {last})"
+    kl = mean(series(rows[-last:], "kl"))
     text += f"; KL to the starting model {kl:.3f}" if not math.isnan(kl) else "; KL not measured"
-    clipped = mean(series(rows[-_LAST:], "completions/clipped_ratio"))
+    clipped = mean(series(rows[-last:], "completions/clipped_ratio"))
     if not math.isnan(clipped):
         text += f"; {clipped:.0%} of completions cut at the length limit"
     return text + "."

@@ -24,6 +24,7 @@ import json
 import operator
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,8 +57,8 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
     Raises:
         FileExistsError: A run of that name exists. Nothing is overwritten.
     """
-    if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise ValueError(f"run name {name!r} may hold letters, digits, '.', '_' and '-' only.")
+    if name is not None and not (isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name)):
+        raise ValueError(f"run name {name!r:.60} may hold up to 100 letters, digits, '.', '_' and '-' only.")
     root = Path(root)
     folder = root / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     if name is None:
@@ -262,7 +263,8 @@ class Run(Shown):
     def _parts(self) -> Iterator[Part]:
         lines = [describe(self.rows)]
         if resumed := self.info.get("resumed"):
-            lines.append("Resumed at step " + ", ".join(_said_of_resuming(entry) for entry in resumed) + ".")
+            said = Counter(map(_said_of_resuming, resumed))
+            lines.append("Resumed at step " + ", ".join(s + f", {n} times" * (n > 1) for s, n in said.items()) + ".")
         step = self.checkpoint_step
         if self.status in ("crashed", "failed", "interrupted", "stopped", "unknown") and step is not None:
             lines.append(f"To go on from step {step}: gn.train(..., resume={self.name!r})")

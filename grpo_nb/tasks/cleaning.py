@@ -125,8 +125,6 @@ def _parts(
     for part in PARTS:
         if part not in named and part in found and part not in named.values():
             named[part] = part
-    if "prompt" in named and "question" not in (columns or {}):
-        named.pop("question", None)
     if "messages" in found and "prompt" not in named and "question" not in named:
         named["prompt"] = "messages"
     twice = [column for column, count in Counter(named.values()).items() if count > 1]

@@ -155,6 +155,11 @@ class AnswerFormat:
 
     def for_template(self, tokenizer: Any) -> AnswerFormat:
         """Return this format, marked as opened by the template if this tokenizer's generation prompt ends with the tag."""
+        if getattr(tokenizer, "chat_template", "") is None:
+            raise ValueError(
+                "the tokenizer has no chat template, so nothing says how questions are put to this model: take its instruct "
+                "version, or set tokenizer.chat_template to the template of a model of its family."
+            )
         rendered = tokenizer.apply_chat_template(
             [{"role": "user", "content": "?"}], tokenize=False, add_generation_prompt=True
         )

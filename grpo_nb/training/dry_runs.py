@@ -127,7 +127,7 @@ def dry_run(
         ValueError: What `train` would refuse, or `steps` outside 1 to `settings.max_steps`.
 
     >>> trial = gn.dry_run(model, tokenizer, task, rewards, settings, steps=1)
-    >>> trial.table["total"].notna().all()
+    >>> bool(trial.table["total"].notna().all())
     True
     """
     if not 1 <= steps <= settings.max_steps:

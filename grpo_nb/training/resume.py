@@ -50,6 +50,8 @@ def find_run(settings: Settings, name: str | None, resume: str | Path | None) ->
     """
     if resume is None:
         return None
+    if not isinstance(resume, (str, Path)):
+        raise TypeError(f'resume = {resume!r} must be None, "auto", or the path or name of a run.')
     root, is_named = Path(settings.run_root), resume != "auto"
     run = open_run(named_folder(root, name, resume, "run.json")) if is_named else _newest_run(root, name)
     if run is None:

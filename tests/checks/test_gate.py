@@ -332,17 +332,17 @@ class TestSampling:
     def test_what_is_sampled_is_what_training_would_sample(self, tiny, monkeypatch) -> None:
         from grpo_nb.generation import sampling
 
-        model, tokenizer, task, _ = tiny
+        model, tokenizer, task, settings = tiny
         seen = {}
         plain = sampling.sample
 
         def watched(model, prompts, config, folded=None):
-            seen.update(config.to_dict(), prompts=prompts)
+            seen.update({} if seen else {**config.to_dict(), "prompts": prompts})  # the likeliest answers come after
             return plain(model, prompts, config, folded)
 
         monkeypatch.setattr(sampling, "sample", watched)
         wanted = {"temperature": 0.7, "top_p": 0.8, "top_k": 30}
-        settings = gn.preset("cpu", max_completion_length=7, num_generations=4, extra={"min_p": 0.01}, **wanted)
+        settings = settings.replace(max_completion_length=7, num_generations=4, extra={"min_p": 0.01}, **wanted)
         gate = gn.baseline(model, tokenizer, task, counting, settings, prompts=2)
         wanted |= {"max_new_tokens": 7, "min_p": 0.01, "do_sample": True}
         assert {name: seen[name] for name in wanted} == wanted

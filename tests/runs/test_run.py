@@ -65,7 +65,8 @@ def test_what_was_not_measured_has_no_key() -> None:
     ("rows", "said"),
     [
         ([], "No step has been logged yet"),
-        (made_rows(2), "Step 2: reward 2.00, 1.00 at the start"),
+        (made_rows(1), "Step 1: reward 1.00; KL"),
+        (made_rows(2), "Reward rose from 1.00 (first 1 step) to 2.00 (last 1)"),
         (made_rows(20), "Reward rose from 1.10 (first 3 steps) to 2.45 (last 10); KL to the starting model 0.082; 25%"),
         (made_rows(20, kl=math.nan), "KL not measured; 25%"),
         (made_rows(20, reward=1.0), "Reward stayed from 1.00"),
@@ -88,4 +89,4 @@ def test_what_came_after_training_are_objects(tmp_path: Path) -> None:
     assert export.kind == "gguf q8_0", "what was at the same path before is there no more"
     said = repr(made)
     assert f"Held-out: {COMPARISON['sentence']}" in said and "Exported gguf q8_0: exports/a (verified)" in said
-    assert made._repr_html_().startswith("<p><b>Run run: finished.</b></p>Step 5: reward")
+    assert made._repr_html_().startswith("<p><b>Run run: finished.</b></p>Reward rose")
