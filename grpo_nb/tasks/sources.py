@@ -16,6 +16,7 @@ from grpo_nb.tasks.task import Task
 
 Messages = list[dict[str, str]]
 Example = tuple[str, str, str]
+_WIDEST = 1_000
 _ARITHMETIC = {"train_size": 224, "holdout_size": 96, "low": 1, "high": 20, "operators": "+"}
 
 
@@ -161,6 +162,14 @@ def _arithmetic(
     """Distinct questions `a op b` with low <= a, b <= high; no difference is negative."""
     if not operators or set(operators) - set("+-*"):
         raise ValueError(f"operators = {operators!r} must be made of +, - and *.")
+    sizes = {"train_size": train_size, "holdout_size": holdout_size, "low": low, "high": high}
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"{name} = {value!r} must be a whole number.")
+    if high - low > _WIDEST:
+        raise ValueError(
+            f"numbers from {low} to {high}: all their pairs are listed; write high={low + _WIDEST} at most."
+        )
     if train_size < 1 or holdout_size < 1:
         raise ValueError(f"train_size = {train_size} and holdout_size = {holdout_size} must each be at least 1.")
     results = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}

@@ -50,6 +50,9 @@ def test_arithmetic_options() -> None:
         ({"high": 5}, "25|24 distinct questions"),
         ({"operators": "/"}, "made of"),
         ({"train_size": 0}, "at least 1"),
+        ({"train_size": "5"}, "train_size = '5' must be a whole number"),
+        ({"low": 1.5}, "low = 1.5 must be a whole number"),
+        ({"high": 10_000}, "write high=1001 at most"),
         ({"hihg": 30}, "did you mean 'high'"),
     ],
 )
