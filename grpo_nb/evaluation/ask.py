@@ -221,10 +221,11 @@ class _Asked:
                 require_adapter(subject)
         results, notes, tokenizer = [], [], None
         for what, label in zip(subjects, labels, strict=True):
-            with open_subject(what, run=self.run, tokenizer=tokenizer, report=report) as subject:
+            with open_subject(what, run=self.run, tokenizer=tokenizer, report=report or (lambda line: None)) as subject:
                 results.append(self._answer(subject, label, contamination))
                 tokenizer = tokenizer or subject.tokenizer
                 notes += [subject.note] if subject.note else []
+                del subject  # or its model would stay in memory while the next one is loaded
         return results, notes
 
     def _answer(self, subject: Subject, label: str, contamination: Contamination | None) -> Evaluation:
@@ -235,7 +236,7 @@ class _Asked:
         repeated = [row for row in self.rows for _ in range(samples)]
         started = time.perf_counter()
         with progress_bar(len(repeated), desc=f"held-out, {label}", unit="answer") as bar:
-            prompts = [row["prompt"] for row in self.rows]
+            prompts = [row["prompt"] for row in repeated]
             completions = subject.ask(prompts, self.decoding, lambda done: bar.update(done - bar.n))
         seconds = time.perf_counter() - started
         rows = read_answers(repeated, completions, format, getattr(self.task, "judge", same_as_gold))

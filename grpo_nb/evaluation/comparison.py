@@ -9,6 +9,7 @@ import base64
 import dataclasses
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,9 +94,8 @@ class Evaluation:
     @property
     def pass_at(self) -> dict[int, tuple[float, tuple[float, float]]]:
         """pass@k with its 95 % interval, for k = 1, 2, 4, ... up to `samples`: the unbiased estimator."""
-        ks = sorted({1, self.samples, *(2**i for i in range(1, 20) if 2**i < self.samples)})
         found = {}
-        for k in ks:
+        for k in (*(2**i for i in range(self.samples.bit_length()) if 2**i < self.samples), self.samples):
             each = [pass_at_k(self.samples, sum(r["is_correct"] for r in group), k) for group in self.groups]
             found[k] = (sum(each) / len(each), share_interval(each, self.samples))
         return found
@@ -147,12 +147,9 @@ class Evaluation:
         """`rows` as a table, with a column `reward/<name>` for each reward."""
         import pandas
 
-        flat = []
-        for row in self.rows:
-            # pyarrow cannot hold a lone surrogate, which a model can write.
-            plain = {k: displayable(v) if isinstance(v, str) else v for k, v in row.items() if k != "rewards"}
-            flat.append(plain | {f"{_REWARD_COLUMN}{name}": score for name, score in row.get("rewards", {}).items()})
-        return pandas.DataFrame(flat)
+        # pyarrow cannot hold a lone surrogate, which a model can write.
+        flat = pandas.json_normalize(self.rows, sep="/").map(lambda v: displayable(v) if isinstance(v, str) else v)
+        return flat.rename(columns=lambda name: name.replace("rewards/", _REWARD_COLUMN, 1))
 
     def numbers(self) -> list[tuple[str, str]]:
         """Return each measure with its value as the tables show them."""
@@ -216,12 +213,11 @@ class Comparison(PairedResult):
     @property
     def changed(self) -> dict[str, int]:
         """Questions by what became of them: `gained`, `lost`, `both right`, `both wrong`; with samples also `equal`."""
-        counts = {"gained": 0, "lost": 0, "both right": 0, "both wrong": 0}
+        counts = Counter({"gained": 0, "lost": 0, "both right": 0, "both wrong": 0})
         for a, b in zip(self.before.shares, self.after.shares, strict=True):
             equal = {0.0: "both wrong", 1.0: "both right"}.get(a, "equal")
-            kind = "gained" if b > a else "lost" if b < a else equal
-            counts[kind] = counts.get(kind, 0) + 1
-        return counts
+            counts["gained" if b > a else "lost" if b < a else equal] += 1
+        return dict(counts)
 
     @property
     def verdict(self) -> Verdict:
