@@ -65,7 +65,6 @@ class Evaluation:
     """Of a model on disk that other programs can load too."""
     reward_ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     """Lowest and highest score of the rewards that say so."""
-    tokens_per_second: float | None = dataclasses.field(default=None, compare=False)
 
     @classmethod
     def of(cls, label: str, rows: Sequence[Mapping[str, Any]], samples: int = 1, **more: Any) -> Evaluation:
@@ -369,17 +368,8 @@ class Comparison(PairedResult):
         numbers = Table(self.numbers(), head=("", *self.labels), right=(1, 2))
         power = "" if self.verdict == "no difference shown" else self.power_sentence
         elsewhere = f"In lm-evaluation-harness: {self.elsewhere}" if self.elsewhere else ""
-        return text_of(
-            [
-                numbers,
-                f"questions: {_counted(self.changed)}",
-                self.sentence,
-                self.floor_sentence,
-                power,
-                *self.notes,
-                elsewhere,
-            ]
-        )
+        counted = f"questions: {_counted(self.changed)}"
+        return text_of([numbers, counted, self.sentence, self.floor_sentence, power, *self.notes, elsewhere])
 
     def _repr_html_(self) -> str:
         from grpo_nb.evaluation.figure import comparison_figure

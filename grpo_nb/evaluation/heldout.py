@@ -101,14 +101,8 @@ class HeldOut(Shown):
 
     def _parts(self) -> Iterable[Part]:
         yield bold(f"Held-out set {self.name}")
-        yield facts(
-            {
-                "held-out questions": len(self.holdout),
-                "asked": self.asked,
-                "judged": self.judged,
-                "answer format": self.format.name,
-            }
-        )
+        how = {"asked": self.asked, "judged": self.judged, "answer format": self.format.name}
+        yield facts({"held-out questions": len(self.holdout), **how})
         first = self.holdout[0]
         yield f"First prompt (answer {first['answer']!r}):"
         yield Table([(turn["role"], as_written(turn["content"])) for turn in first["prompt"]])
