@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -221,10 +220,11 @@ class _Asked:
                 require_adapter(subject)
         results, notes, tokenizer = [], [], None
         for what, label in zip(subjects, labels, strict=True):
-            with open_subject(what, run=self.run, tokenizer=tokenizer, report=report) as subject:
+            with open_subject(what, run=self.run, tokenizer=tokenizer, report=report or (lambda line: None)) as subject:
                 results.append(self._answer(subject, label, contamination))
                 tokenizer = tokenizer or subject.tokenizer
                 notes += [subject.note] if subject.note else []
+                del subject  # or its model would stay in memory while the next one is loaded
         return results, notes
 
     def _answer(self, subject: Subject, label: str, contamination: Contamination | None) -> Evaluation:
@@ -233,11 +233,9 @@ class _Asked:
         if isinstance(self.task, HeldOut) and subject.tokenizer is not None:
             format = format.for_template(subject.tokenizer)
         repeated = [row for row in self.rows for _ in range(samples)]
-        started = time.perf_counter()
         with progress_bar(len(repeated), desc=f"held-out, {label}", unit="answer") as bar:
-            prompts = [row["prompt"] for row in self.rows]
+            prompts = [row["prompt"] for row in repeated]
             completions = subject.ask(prompts, self.decoding, lambda done: bar.update(done - bar.n))
-        seconds = time.perf_counter() - started
         rows = read_answers(repeated, completions, format, getattr(self.task, "judge", same_as_gold))
         for number, row in enumerate(rows):
             row["sample"] = number % samples
@@ -257,7 +255,6 @@ class _Asked:
             reward_ranges={
                 reward_name(r): tuple(r.range) for r in self.rewards if getattr(r, "range", None) is not None
             },
-            tokens_per_second=sum(row["tokens"] for row in rows) / seconds if seconds > 0 else None,
         )
 
 

@@ -9,6 +9,7 @@ import base64
 import dataclasses
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,6 @@ class Evaluation:
     """Of a model on disk that other programs can load too."""
     reward_ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     """Lowest and highest score of the rewards that say so."""
-    tokens_per_second: float | None = dataclasses.field(default=None, compare=False)
 
     @classmethod
     def of(cls, label: str, rows: Sequence[Mapping[str, Any]], samples: int = 1, **more: Any) -> Evaluation:
@@ -93,9 +93,8 @@ class Evaluation:
     @property
     def pass_at(self) -> dict[int, tuple[float, tuple[float, float]]]:
         """pass@k with its 95 % interval, for k = 1, 2, 4, ... up to `samples`: the unbiased estimator."""
-        ks = sorted({1, self.samples, *(2**i for i in range(1, 20) if 2**i < self.samples)})
         found = {}
-        for k in ks:
+        for k in (*(2**i for i in range(self.samples.bit_length()) if 2**i < self.samples), self.samples):
             each = [pass_at_k(self.samples, sum(r["is_correct"] for r in group), k) for group in self.groups]
             found[k] = (sum(each) / len(each), share_interval(each, self.samples))
         return found
@@ -147,12 +146,9 @@ class Evaluation:
         """`rows` as a table, with a column `reward/<name>` for each reward."""
         import pandas
 
-        flat = []
-        for row in self.rows:
-            # pyarrow cannot hold a lone surrogate, which a model can write.
-            plain = {k: displayable(v) if isinstance(v, str) else v for k, v in row.items() if k != "rewards"}
-            flat.append(plain | {f"{_REWARD_COLUMN}{name}": score for name, score in row.get("rewards", {}).items()})
-        return pandas.DataFrame(flat)
+        # pyarrow cannot hold a lone surrogate, which a model can write.
+        flat = pandas.json_normalize(self.rows, sep="/").map(lambda v: displayable(v) if isinstance(v, str) else v)
+        return flat.rename(columns=lambda name: name.replace("rewards/", _REWARD_COLUMN, 1))
 
     def numbers(self) -> list[tuple[str, str]]:
         """Return each measure with its value as the tables show them."""
@@ -216,12 +212,11 @@ class Comparison(PairedResult):
     @property
     def changed(self) -> dict[str, int]:
         """Questions by what became of them: `gained`, `lost`, `both right`, `both wrong`; with samples also `equal`."""
-        counts = {"gained": 0, "lost": 0, "both right": 0, "both wrong": 0}
+        counts = Counter({"gained": 0, "lost": 0, "both right": 0, "both wrong": 0})
         for a, b in zip(self.before.shares, self.after.shares, strict=True):
             equal = {0.0: "both wrong", 1.0: "both right"}.get(a, "equal")
-            kind = "gained" if b > a else "lost" if b < a else equal
-            counts[kind] = counts.get(kind, 0) + 1
-        return counts
+            counts["gained" if b > a else "lost" if b < a else equal] += 1
+        return dict(counts)
 
     @property
     def verdict(self) -> Verdict:
@@ -373,17 +368,8 @@ class Comparison(PairedResult):
         numbers = Table(self.numbers(), head=("", *self.labels), right=(1, 2))
         power = "" if self.verdict == "no difference shown" else self.power_sentence
         elsewhere = f"In lm-evaluation-harness: {self.elsewhere}" if self.elsewhere else ""
-        return text_of(
-            [
-                numbers,
-                f"questions: {_counted(self.changed)}",
-                self.sentence,
-                self.floor_sentence,
-                power,
-                *self.notes,
-                elsewhere,
-            ]
-        )
+        counted = f"questions: {_counted(self.changed)}"
+        return text_of([numbers, counted, self.sentence, self.floor_sentence, power, *self.notes, elsewhere])
 
     def _repr_html_(self) -> str:
         from grpo_nb.evaluation.figure import comparison_figure

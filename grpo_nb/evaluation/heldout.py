@@ -44,26 +44,15 @@ _GYM = "reasoning-gym:"
 # Their scorers run the answer as code, sympy's parser among them (docs/evidence/reward_checks.md), pay for garbage, or raise
 # on it.
 _UNSAFE_FAMILIES = {
-    **dict.fromkeys(("string_insertion", "spiral_matrix", "binary_matrix", "n_queens"), "runs the answer as code"),
-    **dict.fromkeys(
-        ("polynomial_equations", "polynomial_multiplication", "simple_integration"),
-        "has sympy run the answer as Python",
-    ),
-    **dict.fromkeys(("game_of_life_halting", "puzzle24"), "gives full marks to wrong answers"),
-    **dict.fromkeys(("prime_factorization", "game_of_life"), "fails on answers that are not in its form"),
+    "runs the answer as code": ("string_insertion", "spiral_matrix", "binary_matrix", "n_queens"),
+    "has sympy run the answer as Python": ("polynomial_equations", "polynomial_multiplication", "simple_integration"),
+    "gives full marks to wrong answers": ("game_of_life_halting", "puzzle24"),
+    "fails on answers that are not in its form": ("prime_factorization", "game_of_life"),
 }
 # Full marks for more than one answer at once, where there is one right answer that a text can be compared with.
-_LENIENT_FAMILIES = frozenset(
-    (
-        "coin_flip",
-        "figlet_font",
-        "fraction_simplification",
-        "gsm_symbolic",
-        "letter_jumble",
-        "spell_backward",
-        "word_sorting",
-    )
-)
+_LENIENT_FAMILIES = (
+    "coin_flip", "figlet_font", "fraction_simplification", "gsm_symbolic", "letter_jumble", "spell_backward", "word_sorting",
+)  # fmt: skip
 _ANNOTATION = re.compile(r"<<[^>]*>>")
 
 
@@ -112,14 +101,8 @@ class HeldOut(Shown):
 
     def _parts(self) -> Iterable[Part]:
         yield bold(f"Held-out set {self.name}")
-        yield facts(
-            {
-                "held-out questions": len(self.holdout),
-                "asked": self.asked,
-                "judged": self.judged,
-                "answer format": self.format.name,
-            }
-        )
+        how = {"asked": self.asked, "judged": self.judged, "answer format": self.format.name}
+        yield facts({"held-out questions": len(self.holdout), **how})
         first = self.holdout[0]
         yield f"First prompt (answer {first['answer']!r}):"
         yield Table([(turn["role"], as_written(turn["content"])) for turn in first["prompt"]])
@@ -293,11 +276,11 @@ def _reasoning_gym(
     seed: int,
     options: Mapping[str, Any],
 ) -> HeldOut:
-    if family in _UNSAFE_FAMILIES:
-        raise ValueError(
-            f"the family {family!r} of reasoning-gym is not taken: its scorer {_UNSAFE_FAMILIES[family]} "
-            "(docs/evidence/reward_checks.md)."
-        )
+    for problem, families in _UNSAFE_FAMILIES.items():
+        if family in families:
+            raise ValueError(
+                f"the family {family!r} of reasoning-gym is not taken: its scorer {problem} (docs/evidence/reward_checks.md)."
+            )
     try:
         import reasoning_gym
         from reasoning_gym.factory import DATASETS

@@ -7,10 +7,12 @@ about one passage, which are taken as independent here.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from statistics import NormalDist, variance
+from typing import Any
 
 LEVEL = 0.95
 POWER = 0.8
@@ -67,7 +69,7 @@ def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, fl
     share = sum(values) / count
     effective = float(count)
     if samples > 1 and count > 1:
-        spread = sum((value - share) ** 2 for value in values) / (count - 1)
+        spread = variance(values, share)
         if spread > 0:
             effective = min(max(share * (1 - share) / (spread / count), count), count * samples)
     middle = (share + _Z * _Z / (2 * effective)) / (1 + _Z * _Z / effective)
@@ -132,11 +134,10 @@ def paired_result(first: Sequence[float], second: Sequence[float], samples: int 
     )  # fmt: skip
 
 
-def _test(change: object, samples: int) -> tuple[str, float]:
+def _test(change: Any, samples: int) -> tuple[str, float]:
     import numpy
     from scipy.stats import binomtest, permutation_test
 
-    change = numpy.asarray(change, float)
     moved = change[numpy.abs(change) > 1e-12]
     if samples == 1:
         gained = int((moved > 0).sum())
@@ -174,19 +175,13 @@ def smallest_difference(change: Sequence[float], samples: int = 1) -> float | No
     if count < FEWEST_QUESTIONS:
         return None
     if samples > 1:
-        mean = sum(change) / count
-        variance = sum((c - mean) ** 2 for c in change) / (count - 1)
         # Nothing or everything changed: the spread of a question that changed each way among two more.
-        variance = variance or 2 / (count + 2)
-        return min((_Z + _NORMAL.inv_cdf(POWER)) * math.sqrt(variance / count), 1.0)
+        spread = variance(change) or 2 / (count + 2)
+        return min((_Z + _NORMAL.inv_cdf(POWER)) * math.sqrt(spread / count), 1.0)
     changed = max(sum(abs(c) > 1e-12 for c in change) / count, 2 / (count + 2))
-    low, high = 0.0, 1.0
-    if _power(count, changed, high) < POWER:
-        return None
-    while high - low > 0.0005:
-        middle = (low + high) / 2
-        low, high = (low, middle) if _power(count, changed, middle) >= POWER else (middle, high)
-    return high
+    steps = 2048
+    found = bisect.bisect_left(range(steps), POWER, key=lambda step: _power(count, changed, (step + 1) / steps))
+    return (found + 1) / steps if found < steps else None
 
 
 def _power(count: int, changed: float, difference: float) -> float:

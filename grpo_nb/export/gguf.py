@@ -6,16 +6,15 @@ import contextlib
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from grpo_nb.core import staged_folder, target_of
 from grpo_nb.export.conversion import convert, find_converter, require_quantizer
-from grpo_nb.export.merged import VERIFIED_PROMPTS, Report, add_score, make_export, make_merged, run_check
+from grpo_nb.export.merged import VERIFIED_PROMPTS, add_score, make_export, make_merged, run_check
 from grpo_nb.export.modelfile import modelfile
 from grpo_nb.export.plan import BITS, weights_folder
-from grpo_nb.export.result import Export, ExportError, require_passed
+from grpo_nb.export.result import Export, ExportError, Report, require_passed
 from grpo_nb.generation import LlamaCppError, require_llama_cpp
 from grpo_nb.generation import answer as llama_cpp_answer
 from grpo_nb.runs import Run
@@ -73,26 +72,29 @@ def export_gguf(
         raise ValueError(
             f"path = {str(path)!r} is the folder to make, with the file in it: write {str(target.stem)!r}."
         )
-    run = _run_of(run_or_export)
+    run = run_or_export if isinstance(run_or_export, Run) else run_or_export.run
+    if run is None or (run is not run_or_export and run_or_export.kind != "merged"):
+        raise ValueError(f"a GGUF file is made from a run or a merged export, not from {run_or_export.kind!r}.")
     require_llama_cpp()
     program = require_quantizer(quantization, quantizer)
 
     def make(staged: Path) -> dict[str, Any]:
         from transformers import AutoTokenizer
 
-        settings = run.settings
+        context = run.settings.max_prompt_length + run.settings.max_completion_length
         script = find_converter(converter, report=report)
         # A folder for each format is often named after it alone, as the panel does: then the run says whose file it is.
         stem = run.name if target.name == quantization else target.name
         file = staged / f"{stem}-{quantization}.gguf"
-        with _merged(run_or_export, target, report) as merged:
+        # A merged model that is made for this only is gone afterwards.
+        made_before = contextlib.nullcontext(run_or_export.path) if isinstance(run_or_export, Export) else None
+        with made_before or staged_folder(target) as merged:
+            if made_before is None:
+                make_merged(run, merged, dtype="auto", low_memory="auto", report=report)
             report(f"converting to {quantization} with {' and '.join(t.source for t in (script, program) if t)}")
             convert(merged, file, quantization, script, program)
             verification = _verify(run, merged, file, quantization, report)
-            chats, context = (
-                [row["prompt"] for row in run.holdout],
-                settings.max_prompt_length + settings.max_completion_length,
-            )
+            chats = [row["prompt"] for row in run.holdout]
             text = modelfile(file.name, AutoTokenizer.from_pretrained(merged), chats, context=context)
         (staged / "Modelfile").write_text(text, encoding="utf-8")
         # Without the folders of this machine: the file goes to the Hub with the rest.
@@ -100,25 +102,6 @@ def export_gguf(
         return verification | {name: tool and Path(tool.source).name for name, tool in tools.items()}
 
     return make_export(run, quantization, target, make, overwrite=overwrite)
-
-
-def _run_of(run_or_export: Run | Export) -> Run:
-    if isinstance(run_or_export, Run):
-        return run_or_export
-    if run_or_export.kind != "merged" or run_or_export.run is None:
-        raise ValueError(f"a GGUF file is made from a run or a merged export, not from {run_or_export.kind!r}.")
-    return run_or_export.run
-
-
-@contextlib.contextmanager
-def _merged(run_or_export: Run | Export, target: Path, report: Report) -> Iterator[Path]:
-    """The merged model's folder; one that is made for this only is gone afterwards."""
-    if isinstance(run_or_export, Export):
-        yield run_or_export.path
-        return
-    with staged_folder(target) as folder:
-        make_merged(run_or_export, folder, dtype="auto", low_memory="auto", report=report)
-        yield folder
 
 
 def _verify(run: Run, merged: Path, file: Path, quantization: str, report: Report) -> dict[str, Any]:
@@ -171,13 +154,10 @@ def _add_file_checks(verification: dict[str, Any], file: Path, merged: Path, qua
     is_same = template is not None and template.strip() == str(tokenizer.chat_template).strip()
     said = "" if is_same else "none" if template is None else "another"
     counted = ", ".join(f"{count} tensors {kind}" for kind, count in stored)
+    right_end = tokenizer.eos_token_id
     for name, passed, measured in (
         ("the file holds the chat template", is_same, said),
-        (
-            "the file names the end token",
-            end == tokenizer.eos_token_id,
-            f"{end}, the tokenizer's {tokenizer.eos_token_id}",
-        ),
+        ("the file names the end token", end == right_end, f"{end}, the tokenizer's {right_end}"),
         ("the file is of this quantization", named == quantization, f"{named}: {counted}"),
     ):
         verification["checks"][name], verification["measured"][name] = passed, measured

@@ -29,8 +29,6 @@ _TEXTS = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".yaml", ".yml", ""
 # Keys in the form that the Hub and other services give them, with enough after the prefix to be no placeholder.
 _SECRET = re.compile(rb"\b(hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{32,}|ghp_[A-Za-z0-9]{30,}|AKIA[A-Z0-9]{16})\b")
 _IMAGE = re.compile(r"!\[[^\]]*\]\(([^)]+)\)")
-
-
 # Seconds between attempts after answers that pass by themselves. huggingface_hub waits too, within an upload.
 _WAITS = (1.0, 2.0, 4.0, 8.0, 16.0)
 # 412: somebody's commit, perhaps our own whose answer was lost, came between.
@@ -236,9 +234,17 @@ def push_to_hub(
 
     >>> push_to_hub(export, "me/my-model")  # doctest: +SKIP
     """
+    from huggingface_hub import get_token
+
     plan = plan_push(export, repo_id, private=private, unverified=unverified)
     plan.require()
-    _require_token(plan)
+    if get_token() is None:
+        raise PushError(
+            "there is no token. Make one with the right to write at https://huggingface.co/settings/tokens, then run "
+            "`hf auth login` in a terminal, once. On Colab: put it into the secrets as HF_TOKEN."
+        )
+    if found := holds_secret(files_of(plan.folder), get_token()):
+        raise PushError(f"nothing was sent: {', '.join(found)} holds your token. Take it out, then push again.")
     try:
         return _push(plan, overwrite, message, endpoint, report or (lambda line: None))
     except PushError:
@@ -249,19 +255,6 @@ def push_to_hub(
         problem = PushError(_said(error, repo_id))
     # Raised here and not above: the frames of huggingface_hub, which hold the token, are not part of it.
     raise problem
-
-
-def _require_token(plan: PushPlan) -> None:
-    from huggingface_hub import get_token
-
-    if get_token() is None:
-        raise PushError(
-            "there is no token. Make one with the right to write at https://huggingface.co/settings/tokens, then run "
-            "`hf auth login` in a terminal, once. On Colab: put it into the secrets as HF_TOKEN."
-        )
-    found = holds_secret(files_of(plan.folder), get_token())
-    if found:
-        raise PushError(f"nothing was sent: {', '.join(found)} holds your token. Take it out, then push again.")
 
 
 def _push(plan: PushPlan, overwrite: bool, message: str, endpoint: str | None, report: Callable[[str], None]) -> Pushed:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import progress_bar
-from grpo_nb.export.result import ExportError
+from grpo_nb.export.result import ExportError, Report
 from grpo_nb.export.tensors import TensorFolder, write_tensors
 from grpo_nb.models import import_unsloth, without_loading_bars
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 LEAST_RETAINED = 0.95
 WIDTHS = {"bfloat16": 2, "float16": 2, "float32": 4}
 SHARD_SIZE = "5GB"
-Report = Callable[[str], None]
 # Values of a weight that are worked on at once: 1 MB of float32.
 _BLOCK = 2**18
 # Fields of a LoraConfig with which base + scaling * B @ A is still the whole truth; every other must be at its default.
@@ -177,10 +176,6 @@ class _ByTensor:
         for name, part in self._matrices.items():
             if set(part) != {"A", "B"} or name not in stored:
                 raise _NotPlainError(f"its part for {name} does not fit the base's files")
-        for name, tensor in self._state.items():
-            if name not in stored or stored[name].shape != tensor.shape:
-                raise _NotPlainError(f"the base's files have no {name} of shape {tuple(tensor.shape)}")
-        for name, part in self._matrices.items():
             if name not in self._state:
                 raise _NotPlainError(f"the adapter changes {name}, which shares its tensor with another")
             shape = (matrices[part["B"]].shape[0], matrices[part["A"]].shape[1])
@@ -188,6 +183,9 @@ class _ByTensor:
                 raise _NotPlainError(f"the adapter's part for {name} has another shape")
             if not stored[name].is_floating_point():
                 raise _NotPlainError(f"{name} is stored as {stored[name].dtype}")
+        for name, tensor in self._state.items():
+            if name not in stored or stored[name].shape != tensor.shape:
+                raise _NotPlainError(f"the base's files have no {name} of shape {tuple(tensor.shape)}")
 
     def _change(self, name: str) -> torch.Tensor:
         """What is added to a weight, float32."""

@@ -19,7 +19,7 @@ from grpo_nb.export.merge import SHARD_SIZE, WIDTHS, merge
 from grpo_nb.export.plan import needed_by, plan_export, require_memory, weights_folder
 from grpo_nb.export.result import Export as Export
 from grpo_nb.export.result import ExportError as ExportError
-from grpo_nb.export.result import require_passed
+from grpo_nb.export.result import Report, require_passed
 from grpo_nb.models import import_unsloth, template_of, tokenizer_for, weights_identity
 from grpo_nb.runs import RecordedExport, Run, name_of_base, write_export_card, write_model_card
 from grpo_nb.tasks import AnswerFormat
@@ -27,7 +27,6 @@ from grpo_nb.tasks import AnswerFormat
 # More prompts make the share of equal texts finer, and the check longer: two models answer them on the CPU.
 VERIFIED_PROMPTS = 16
 _LEVEL = 0.95
-Report = Callable[[str], None]
 
 
 def export_merged(

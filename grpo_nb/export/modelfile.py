@@ -69,12 +69,8 @@ def family_of(tokenizer: Any, chats: Sequence[Chat] = ()) -> Family | None:
     Compared are a made-up turn with a system prompt, and some of `chats`. Without a system prompt a template may put in a
     default one; then it is of a family only if all of `chats` have their own.
     """
-    probes = [
-        *list(chats)[:_PROBES],
-        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 3?"}],
-    ]
-    if not chats:
-        probes.append(probes[0][1:])
+    made_up = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 3?"}]
+    probes = [*chats[:_PROBES], made_up] if chats else [made_up, made_up[1:]]
     return next((family for family in FAMILIES if all(_is_same(family, tokenizer, chat) for chat in probes)), None)
 
 

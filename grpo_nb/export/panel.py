@@ -28,9 +28,9 @@ from grpo_nb.core import (
     target_of,
     view,
 )
-from grpo_nb.export.merged import Report, export_adapter, export_merged
+from grpo_nb.export.merged import export_adapter, export_merged
 from grpo_nb.export.plan import ExportPlan, plan_targets
-from grpo_nb.export.result import Export
+from grpo_nb.export.result import Export, Report
 from grpo_nb.export.use import inference_commands
 from grpo_nb.runs import Run, open_run
 
@@ -316,14 +316,7 @@ def _known_of(run: Run | None, root: Path) -> str:
 
 
 def export_format(
-    run: Run,
-    name: str,
-    path: Path,
-    *,
-    merged: Export | None,
-    dtype: str,
-    overwrite: bool,
-    report: Report,
+    run: Run, name: str, path: Path, *, merged: Export | None, dtype: str, overwrite: bool, report: Report
 ) -> Export:
     """Make one format; a GGUF file from the merged model where that was made just before."""
     if name == "merged":

@@ -24,7 +24,6 @@ BITS = {
 }  # fmt: skip
 # What llama.cpp's converter writes itself; the others are mixtures that people load, made by its quantizer.
 CONVERTED = ("f32", "f16", "bf16", "q8_0")
-QUANTIZED = tuple(name for name in BITS if name not in CONVERTED)
 FORMATS = ("merged", "adapter", *BITS)
 # Python, torch, transformers and peft with nothing loaded.
 _IMPORTS = 0.9e9

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     import pandas
 
     from grpo_nb.runs import Run
+
+
+Report = Callable[[str], None]
 
 
 class ExportError(RuntimeError):

@@ -119,7 +119,7 @@ def test_a_gguf_file_against_the_same_weights(embedded_folder: Path) -> None:
     assert any("is not known" in note for note in found.notes), "nobody knows what these were trained on"
     two = replace(held, holdout=held.holdout.select(range(2)))
     drawn = gn.evaluate(gguf, two, samples=2, temperature=1.5, max_completion_length=10)
-    assert [row["question"] for row in drawn.rows] == [r["question"] for r in rows[:2] for _ in "ab"]
+    assert [row["question"] for row in drawn.rows] == [q for q in two.holdout["question"] for _ in "ab"]
     assert texts(drawn)[0] != texts(drawn)[1], "each sample has a seed of its own"
 
 

@@ -22,11 +22,12 @@ from grpo_nb.export import conversion, modelfile
 from grpo_nb.export import gguf as gguf_export
 from grpo_nb.export.children import verify
 from grpo_nb.export.merged import readable
-from grpo_nb.export.plan import QUANTIZED
+from grpo_nb.export.plan import BITS, CONVERTED
 from grpo_nb.export.result import Export, ExportError
 from grpo_nb.generation import llama_cpp
 
 pytestmark = pytest.mark.begins(50)
+QUANTIZED = [name for name in BITS if name not in CONVERTED]
 
 
 @pytest.fixture(scope="module")

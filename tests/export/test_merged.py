@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,72 +63,66 @@ def rewrite(file: Path, **values: object) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
 
 
-# What happens to each tensor of the merged model; `base` is that of the base model.
-TENSORS = {
-    "adapter never applied": lambda merged, base: base,
-    "adapter applied twice": lambda merged, base: 2 * merged - base,
-    "half the scaling": lambda merged, base: (merged + base) / 2,
-    "wrong base": lambda merged, base: merged + 0.05 * torch.randn(merged.shape),
-}
-# What happens to one of them, as it is.
-ONE_TENSOR = {
-    "a tensor missing": ("model.layers.1.mlp.up_proj.weight", lambda tensor: None),
-    "not finite": ("model.norm.weight", lambda tensor: tensor * float("nan")),
-    "embedding broken": ("model.embed_tokens.weight", lambda tensor: tensor.roll(1, 0)),
-    "embeddings untied": ("lm_head.weight", lambda tensor: torch.randn(tensor.shape)),
-}
+Spoil = Callable[[Path, Path], object]
 
 
-def spoil(merged: Path, run: gn.runs.Run, how: str) -> None:
-    file, template = merged / "model.safetensors", merged / "chat_template.jinja"
-    if how == "chat template lost":
-        template.unlink()
-    elif how == "truncated file":
-        file.write_bytes(file.read_bytes()[:-1000])
-    elif how == "generation's end lost":
-        rewrite(merged / "generation_config.json", eos_token_id=0)
-    elif how == "a pickle beside it":
-        torch.save({}, merged / "pytorch_model.bin")
-    elif how == "chat template changed":
-        template.write_text(template.read_text().replace("assistant", "Assistant"))
-    elif how == "end token lost":
-        rewrite(merged / "tokenizer_config.json", eos_token="<|endoftext|>")
-    elif how in TENSORS:
-        base, change = load_file(Path(run.settings.model) / "model.safetensors"), TENSORS[how]
-        tensors = {name: change(t.float(), base[name].float()).to(t.dtype) for name, t in load_file(file).items()}
+def each_tensor(change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Spoil:
+    """Change every tensor of the merged model, given that of the base."""
+
+    def spoil(merged: Path, base: Path) -> None:
+        mine, theirs = (load_file(folder / "model.safetensors") for folder in (merged, base))
+        tensors = {name: change(t.float(), theirs[name].float()).to(t.dtype) for name, t in mine.items()}
+        save_file(tensors, merged / "model.safetensors", metadata={"format": "pt"})
+
+    return spoil
+
+
+def one_tensor(name: str, change: Callable[[torch.Tensor], torch.Tensor | None]) -> Spoil:
+    """Change one, as it is, or take it out."""
+
+    def spoil(merged: Path, base: Path) -> None:
+        file = merged / "model.safetensors"
+        tensors = load_file(file)
+        changed = change(tensors.pop(name, tensors["model.embed_tokens.weight"]))
+        tensors |= {} if changed is None else {name: changed.contiguous()}
         save_file(tensors, file, metadata={"format": "pt"})
-    else:
-        tensors, (name, change) = load_file(file), ONE_TENSOR[how]
-        tensors[name] = change(tensors.get(name, tensors["model.embed_tokens.weight"]))
-        save_file({n: t.contiguous() for n, t in tensors.items() if t is not None}, file, metadata={"format": "pt"})
         rewrite(merged / "config.json", tie_word_embeddings="lm_head.weight" not in tensors)
 
+    return spoil
 
-@pytest.mark.parametrize(
-    ("how", "found"),
-    [
-        ("adapter never applied", "every weight is base plus adapter"),
-        ("adapter applied twice", "every weight is base plus adapter"),
-        ("half the scaling", "every weight is base plus adapter"),
-        ("wrong base", "every weight is base plus adapter"),
-        ("embedding broken", "every weight is base plus adapter"),
-        ("embeddings untied", "tensors finite and complete"),
-        ("a tensor missing", "tensors finite and complete"),
-        ("not finite", "tensors finite and complete"),
-        ("a pickle beside it", "safetensors only"),
-        ("generation's end lost", "generation ends where the base's does"),
-        ("chat template changed", "tokenizer, chat template and end token"),
-        ("chat template lost", "tokenizer, chat template and end token"),
-        ("end token lost", "tokenizer, chat template and end token"),
-        ("truncated file", "incomplete|invalid|deserializ"),
-    ],
-)
-def test_classic_failures_are_caught(
-    merged: export.Export, tiny_run: gn.runs.Run, how: str, found: str, tmp_path: Path
-) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(merged.path, copy)
-    spoil(copy, tiny_run, how)
+
+def file(name: str, change: Callable[[Path], object]) -> Spoil:
+    return lambda merged, base: change(merged / name)
+
+
+WEIGHTS, TENSORS = "every weight is base plus adapter", "tensors finite and complete"
+WORDS, ENDS = "tokenizer, chat template and end token", "generation ends where the base's does"
+CUT, TEMPLATE = "incomplete|invalid|deserializ", "chat_template.jinja"
+FAILURES: dict[str, tuple[str, Spoil]] = {
+    "adapter never applied": (WEIGHTS, each_tensor(lambda merged, base: base)),
+    "adapter applied twice": (WEIGHTS, each_tensor(lambda merged, base: 2 * merged - base)),
+    "half the scaling": (WEIGHTS, each_tensor(lambda merged, base: (merged + base) / 2)),
+    "wrong base": (WEIGHTS, each_tensor(lambda merged, base: merged + 0.05 * torch.randn(merged.shape))),
+    "embedding broken": (WEIGHTS, one_tensor("model.embed_tokens.weight", lambda tensor: tensor.roll(1, 0))),
+    "embeddings untied": (TENSORS, one_tensor("lm_head.weight", lambda tensor: torch.randn(tensor.shape))),
+    "a tensor missing": (TENSORS, one_tensor("model.layers.1.mlp.up_proj.weight", lambda tensor: None)),
+    "not finite": (TENSORS, one_tensor("model.norm.weight", lambda tensor: tensor * float("nan"))),
+    "a pickle beside it": ("safetensors only", file("pytorch_model.bin", lambda f: torch.save({}, f))),
+    "generation's end lost": (ENDS, file("generation_config.json", lambda f: rewrite(f, eos_token_id=0))),
+    "chat template changed": (
+        WORDS,
+        file(TEMPLATE, lambda f: f.write_text(f.read_text().replace("assistant", "Assistant"))),
+    ),
+    "chat template lost": (WORDS, file(TEMPLATE, Path.unlink)),
+    "end token lost": (WORDS, file("tokenizer_config.json", lambda f: rewrite(f, eos_token="<|endoftext|>"))),
+    "truncated file": (CUT, file("model.safetensors", lambda f: f.write_bytes(f.read_bytes()[:-1000]))),
+}
+
+
+@pytest.mark.parametrize("how", FAILURES)
+def test_classic_failures_are_caught(merged: export.Export, tiny_run: gn.runs.Run, how: str, tmp_path: Path) -> None:
+    copy, (found, spoil) = Path(shutil.copytree(merged.path, tmp_path / "copy")), FAILURES[how]
+    spoil(copy, Path(tiny_run.settings.model))
     request = export.verification_request(Path(tiny_run.settings.model), tiny_run, copy)
     try:
         verification = verify.verify_merged(request)
@@ -146,7 +141,7 @@ def test_a_failed_verification_leaves_nothing(
 
     def loses_the_training(base: Path, adapter: Path, staged: Path, **how: object) -> dict:
         kept = real(base, adapter, staged, **how)
-        spoil(staged, tiny_run, "adapter never applied")
+        FAILURES["adapter never applied"][1](staged, base)
         return kept
 
     monkeypatch.setattr(export, "merge", loses_the_training)

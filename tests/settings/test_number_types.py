@@ -88,7 +88,7 @@ def test_model_trainer_plan_record_and_evaluation_have_the_type_of_the_settings(
     assert json.loads((run.path / "run.json").read_text())["number_type"] == dtype
     assert str(next(p.dtype for p in model.parameters() if not p.requires_grad)) == f"torch.{dtype}"
     with open_subject(gn.open_run(run.path)) as subject:
-        assert subject.label == "typed"
+        assert subject.about == "The adapter of the run typed."
     reopened = gn.open_run(run.path)
     gn.evaluate(reopened, task=task)
     assert str(reopened.model.dtype) == f"torch.{dtype}"

@@ -23,7 +23,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -244,13 +244,9 @@ def read(tokenizer: Any, chat: list[dict[str, str]]) -> list[int]:
 @torch.no_grad()
 def greedy(model: Any, tokenizer: Any, prompts: list[list[int]], limit: int) -> list[list[int]]:
     """Greedy continuations up to and with the end token."""
-    widest = max(map(len, prompts))
-    ids = torch.tensor([[tokenizer.pad_token_id] * (widest - len(p)) + p for p in prompts])
-    mask = torch.tensor([[0] * (widest - len(p)) + [1] * len(p) for p in prompts])
-    out = model.generate(
-        input_ids=ids, attention_mask=mask, max_new_tokens=limit, do_sample=False, pad_token_id=tokenizer.pad_token_id
-    )
-    end, rows = tokenizer.eos_token_id, out[:, widest:].tolist()
+    padded = tokenizer.pad({"input_ids": prompts}, padding_side="left", return_attention_mask=True, return_tensors="pt")
+    out = model.generate(**padded, max_new_tokens=limit, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+    end, rows = tokenizer.eos_token_id, out[:, padded["input_ids"].shape[1] :].tolist()
     return [row[: row.index(end) + 1] if end in row else row for row in rows]
 
 
@@ -267,7 +263,7 @@ def logps(model: Any, ids: list[int], completion: list[int]) -> torch.Tensor:
 
 
 def agreement(
-    texts: tuple[str, str], best: list[dict[int, float]], answer: list[int], other: list[int], end: int
+    texts: Sequence[str], best: list[dict[int, float]], answer: list[int], other: list[int], end: int
 ) -> tuple[bool, bool]:
     """Whether two greedy texts are equal, and whether they are, or first part where the first one's model was nearly undecided.
 
@@ -333,9 +329,7 @@ def verify_merged(request: dict[str, Any]) -> dict[str, Any]:
     expected = [original.decode(answer, skip_special_tokens=True) for answer in reference["answers"]]
     agreed = [
         agreement(pair, best, answer, original(pair[1], add_special_tokens=False)["input_ids"], original.eos_token_id)
-        for pair, best, answer in zip(
-            zip(expected, texts, strict=True), reference["best"], reference["answers"], strict=True
-        )
+        for *pair, best, answer in zip(expected, texts, reference["best"], reference["answers"], strict=True)
     ]
     scored = [logps(merged, *pair) for pair in zip(reference["prompts"], reference["answers"], strict=True)]
     trained, start = torch.cat(reference["trained"]), torch.cat(reference["start"])
@@ -343,6 +337,7 @@ def verify_merged(request: dict[str, Any]) -> dict[str, Any]:
     gap, reach = (y - x).abs().mean().item(), x.abs().mean().item()
     slope = ((x * y).sum() / (x * x).sum().clamp(min=1e-12)).item()
     low, high = SLOPE_RANGE
+    near = f"log-probabilities within {MEAN_LOGP_TOLERANCE} nats of the adapter's on average"
     tensors, weights = reference["tensors"], reference["weights"]
     checked = {
         "tensors finite and complete, safetensors only": (not tensors, said(tensors)),
@@ -350,10 +345,7 @@ def verify_merged(request: dict[str, Any]) -> dict[str, Any]:
         "tokenizer, chat template and end token equal": (not words, said(words)),
         "generation ends where the base's does": (not ends, said(ends)),
         f"the adapter's effect is there once ({low} to {high} times)": (low <= slope <= high, f"{slope:.3f} times"),
-        f"log-probabilities within {MEAN_LOGP_TOLERANCE} nats of the adapter's on average": (
-            gap <= MEAN_LOGP_TOLERANCE,
-            f"{gap:.4f} nats",
-        ),
+        near: (gap <= MEAN_LOGP_TOLERANCE, f"{gap:.4f} nats"),
     }
     return verdict(checked, agreed, LEAST_EQUAL_TEXT) | {
         "adapter_effect_in_merged": slope,
@@ -403,15 +395,13 @@ def verify_gguf(request: dict[str, Any]) -> dict[str, Any]:
     gap = (heard - trained).abs().mean().item()
     effect, doubt = strength(start, trained, heard)
     low, high = EFFECT_RANGE
+    near = f"log-probabilities within {request['tolerance']} nats of the merged model's on average"
     untold = ", too uncertain to tell from none" if effect - doubt <= 0 < low <= effect + doubt else ""
     checked = {
         "chat template renders the same text": (not other_text, f"{count - other_text} of {count} prompts"),
         "prompts are read as the same tokens": (not other_ids, f"{count - other_ids} of {count} prompts"),
         "answers end where the merged model's do": (not not_ended, f"{not_ended} run on past the end"),
-        f"log-probabilities within {request['tolerance']} nats of the merged model's on average": (
-            gap <= request["tolerance"],
-            f"{gap:.4f} nats",
-        ),
+        near: (gap <= request["tolerance"], f"{gap:.4f} nats"),
         f"the training's effect is there once ({low} to {high} times)": (
             effect + doubt >= low and effect - doubt <= high,
             f"{effect:.2f} ± {doubt:.2f} times{untold}",
