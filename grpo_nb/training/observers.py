@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from grpo_nb.core import kept_random_state
+from grpo_nb.core import CellOutput, kept_random_state
 from grpo_nb.evaluation import read_answers
 from grpo_nb.health import HealthMonitor, HealthReport, append_alert, explain_out_of_memory
 from grpo_nb.runs import Alert, read_alerts
@@ -132,22 +132,16 @@ class AlertDisplay:
 
     def __init__(self, folder: Path, write: Callable[[str], None] | None) -> None:
         self._file, self._write = folder / "alerts.jsonl", write
-        self._handle: Any = None
+        self._output = CellOutput()
 
     def __call__(self, fresh: Sequence[Alert]) -> None:
         if self._write is not None:
             for alert in fresh:
                 self._write(repr(alert))
             return
-        from IPython.display import display
-
         told = tuple(read_alerts(self._file))
         report = HealthReport(alerts=told, checked=f"Up to step {fresh[-1].step}.")
-        bundle = {"text/html": report._repr_html_(), "text/plain": repr(report)}
-        if self._handle is None:
-            self._handle = display(bundle, raw=True, display_id=True)
-        else:
-            self._handle.update(bundle, raw=True)
+        self._output.show({"text/html": report._repr_html_(), "text/plain": repr(report)})
 
 
 def note_out_of_memory(error: BaseException, folder: Path, settings: Settings, step: int) -> Alert | None:
