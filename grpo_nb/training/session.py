@@ -26,7 +26,7 @@ from grpo_nb.runs import (
 from grpo_nb.settings import Settings, number_type_of, plan
 from grpo_nb.tasks import Task
 from grpo_nb.training.errors import explained
-from grpo_nb.training.observers import AlertDisplay, HealthAlerts, HoldoutScore, Observer, note_out_of_memory
+from grpo_nb.training.observers import HealthAlerts, HoldoutScore, Observer
 from grpo_nb.training.recorder import Recorder
 from grpo_nb.training.resumable import ResumableTrainer
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
@@ -110,7 +110,7 @@ def train(
         health = HealthMonitor(
             weights=prepared.weights, settings=settings, folder=run.path, stop_on=settings.stop_on_alert
         )
-        alerts = HealthAlerts(health, AlertDisplay(run.path, None if is_notebook() else tqdm.write))
+        alerts = HealthAlerts(health, run.path, None if is_notebook() else tqdm.write)
         scores = [HoldoutScore(prepared)] if settings.holdout_every else []
         recorder = Recorder(run, settings, prepared.weights, [*scores, *observers, alerts])
         _run_training(prepared, recorder, info, resumption)
@@ -154,7 +154,7 @@ def _run_training(prepared: Prepared, recorder: Recorder, info: dict[str, Any], 
             except KeyboardInterrupt:
                 info["status"] = "interrupted"
             except Exception as error:
-                failure = explained(error, run.path, note_out_of_memory(error, run.path, settings, recorder.step))
+                failure = explained(error, run.path, settings, recorder.step)
                 info["error"] = f"{type(failure).__name__}: {failure}"
             recorder.interrupts.close()
             info["not_saved"] = _save_all(trainer, recorder, info)
