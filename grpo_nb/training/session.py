@@ -90,7 +90,13 @@ def train(
     """
     check_reference(reference)
     prepared = Prepared.checked(model, tokenizer, task, rewards, settings)
-    _check_memory(prepared, is_refused=check_fit)
+    # What the run will need against what there is, on the path that it will take.
+    path_taken = settings.replace(shared_prompts=prepared.obstacle is None)
+    planned = plan(path_taken, prepared.task, model=model, tokenizer=tokenizer)
+    if check_fit:
+        planned.require_fit()
+    elif planned.obstacle is not None:
+        warnings.warn(f"Training all the same (check_fit=False), though: {planned.obstacle}", stacklevel=2)
     resumption = find_run(settings, name, resume)
     info = run_info(prepared, number_type_of(model, settings, find_gpu()).name)
     info["generation"] = str(generation_of(model))
@@ -224,16 +230,6 @@ def _noting(what: str, lost: list[str]) -> Iterator[None]:
         yield
     except Exception as error:
         lost.append(f"{what}: {error}")
-
-
-def _check_memory(prepared: Prepared, *, is_refused: bool) -> None:
-    """Hold what the run will need against what there is, on the path that it will take."""
-    settings = prepared.settings.replace(shared_prompts=prepared.obstacle is None)
-    planned = plan(settings, prepared.task, model=prepared.model, tokenizer=prepared.tokenizer)
-    if is_refused:
-        planned.require_fit()
-    elif planned.obstacle is not None:
-        warnings.warn(f"Training all the same (check_fit=False), though: {planned.obstacle}", stacklevel=3)
 
 
 def _bytes_needed(model: Any) -> int:

@@ -242,28 +242,6 @@ class Watched(Sequence):
         raise AssertionError("all rows were read")
 
 
-class FakeHandle:
-    def __init__(self, shown: list) -> None:
-        self.shown = shown
-
-    def update(self, data: dict, *, metadata: dict, raw: bool) -> None:
-        self.shown.append(("update", data, metadata))
-
-
-@pytest.fixture
-def displayed(monkeypatch: pytest.MonkeyPatch) -> list:
-    import IPython.display
-
-    shown: list = []
-
-    def fake_display(data: dict, *, metadata: dict, raw: bool, display_id: bool) -> FakeHandle:
-        shown.append(("display", data, metadata))
-        return FakeHandle(shown)
-
-    monkeypatch.setattr(IPython.display, "display", fake_display)
-    return shown
-
-
 def test_a_redraw_reads_only_new_rows_and_draws_bounded_curves(displayed: list) -> None:
     live, rows, points = plots.LivePlot({}, 0.04), Watched(), {}
     for row in made_rows(10_000):

@@ -65,26 +65,16 @@ def test_out_of_memory_says_what_to_write(training) -> None:
     assert alert.step == 2
 
 
-def test_a_notebook_shows_one_table_that_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[tuple[str, str]] = []
-
-    class FakeHandle:
-        def update(self, bundle: dict, *, raw: bool) -> None:
-            shown.append(("update", bundle["text/html"]))
-
-    def fake_display(bundle: dict, *, raw: bool, display_id: bool) -> FakeHandle:
-        shown.append(("display", bundle["text/html"]))
-        return FakeHandle()
-
-    monkeypatch.setattr("IPython.display.display", fake_display)
+def test_a_notebook_shows_one_table_that_grows(tmp_path: Path, displayed: list) -> None:
     alerts = HealthAlerts(HealthMonitor(), tmp_path)
     for step, message in ((10, "first <b>"), (20, "second")):
         alert = gn.runs.Alert(rule="kl_spike", severity="warning", step=step, message=message, why="w", advice="a")
         with (tmp_path / "alerts.jsonl").open("a") as file:
             file.write(json.dumps(alert.to_dict()) + "\n")
         alerts._show([alert], tmp_path / "alerts.jsonl")
-    assert [how for how, _ in shown] == ["display", "update"]
-    assert "first &lt;b&gt;" in shown[0][1] and "second" in shown[1][1]
+    (how, first, _), (then, second, _) = displayed
+    assert (how, then) == ("display", "update")
+    assert "first &lt;b&gt;" in first["text/html"] and "second" in second["text/html"]
 
 
 def test_a_misspelt_stop_is_refused_at_once() -> None:
