@@ -94,7 +94,7 @@ def main() -> None:
                 file.write(json.dumps(row) + "\n")
             alerts._monitor.update(row)
             (folder / "completions" / f"step_{step:06d}.parquet").touch()
-            recorder.live._take(recorder.rows)
+            recorder.live._curves.add(row)
             continue
         state.global_step = step
         logs = {key: value for key, value in row.items() if key not in ("step", "max_steps")}

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -74,6 +75,24 @@ def tiny_folder(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory)
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture
+def displayed(monkeypatch: pytest.MonkeyPatch) -> list:
+    """What a cell has shown: ("display" or "update", bundle, metadata)."""
+    shown: list = []
+
+    def display(data: dict, *, raw: bool, display_id: bool, metadata: dict | None = None) -> SimpleNamespace:
+        assert raw and display_id
+        shown.append(("display", data, metadata))
+        return SimpleNamespace(update=update)
+
+    def update(data: dict, *, raw: bool, metadata: dict | None = None) -> None:
+        assert raw
+        shown.append(("update", data, metadata))
+
+    monkeypatch.setattr("IPython.display.display", display)
+    return shown
 
 
 @pytest.fixture

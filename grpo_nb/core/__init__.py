@@ -29,7 +29,7 @@ from grpo_nb.core.files import (
 from grpo_nb.core.markdown import fence, plain, span, table
 from grpo_nb.core.pages import code_line, errors_view, heading, last_lines, page, render, style, title
 from grpo_nb.core.processes import ChildError, LineProcess, run_command, run_script
-from grpo_nb.core.progress import is_notebook, progress_bar
+from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar
 from grpo_nb.core.randomness import kept_modes, kept_random_state, random_state, restore_random_state
 from grpo_nb.core.tables import (
     Cell,

@@ -28,20 +28,28 @@ def progress_bar(total: int | None = None, **options: Any) -> Any:
     return tqdm(total=total, leave=False, **place, **options)
 
 
+class CellOutput:
+    """One output of a notebook's cell: shown by the cell that is running, and then updated in place."""
+
+    _handle: Any = None
+
+    def show(self, data: dict[str, Any], **options: Any) -> None:
+        """Show a bundle of MIME types in place of what was shown before."""
+        if self._handle is None:
+            from IPython.display import display
+
+            self._handle = display(data, raw=True, display_id=True, **options)
+        else:
+            self._handle.update(data, raw=True, **options)
+
+
 class _Output(io.TextIOBase):
     """One output of a cell, replaced with each line that is drawn into it; what is cleared becomes an empty line."""
 
     def __init__(self) -> None:
-        self._handle: Any = None
+        self._output = CellOutput()
 
     def write(self, text: str) -> int:
-        from IPython.display import display
-
-        line = text.replace("\r", "").rstrip()
         if text.strip("\n"):
-            content = {"text/plain": line}
-            if self._handle is None:
-                self._handle = display(content, raw=True, display_id=True)
-            else:
-                self._handle.update(content, raw=True)
+            self._output.show({"text/plain": text.replace("\r", "").rstrip()})
         return len(text)

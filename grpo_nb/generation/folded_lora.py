@@ -96,7 +96,9 @@ class FoldedLora:
             is_decoding: Many passes of few rows follow: weights are packed for oneDNN first.
         """
         patches: dict[torch.nn.Module, Forward] = {}
-        can_pack = is_decoding and torch.backends.mkldnn.is_available() and _has_packed_kernel()
+        kernels = ("_reorder_linear_weight", "_linear_pointwise")
+        has_kernels = torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in kernels)
+        can_pack = is_decoding and has_kernels
         layers = list(self._model.modules())
         parts = {part for layer in layers if _is_lora(layer) for part in layer.modules()}
         for layer in layers:
@@ -189,11 +191,6 @@ def _plain_weight(linear: torch.nn.Linear) -> torch.Tensor:
     from bitsandbytes.functional import dequantize_4bit
 
     return dequantize_4bit(linear.weight.data, state)
-
-
-@functools.cache
-def _has_packed_kernel() -> bool:
-    return all(hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None, packed: torch.Tensor | None) -> Forward:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,7 +17,6 @@ from grpo_nb.runs.rows import Row, describe
 
 # Half a panel is some 450 pixels wide: with two points a bin there is about one for each.
 BINS = 256
-_HEAD, _TAIL = 13, 10
 LENGTH, SPREAD_LOW, SPREAD_HIGH = "completions/mean_length", "reward - spread", "reward + spread"
 
 
@@ -35,8 +33,7 @@ class Curve:
     def __init__(self) -> None:
         self._steps, self._values = array("d"), array("d")
         self.broken: list[float] = []
-        """The first steps whose value was NaN or infinite; `broken_count` has how many there were."""
-        self.broken_count = 0
+        """The steps whose value was NaN or infinite."""
 
     def add(self, step: float, value: float) -> None:
         """Take in the value of a step later than all before."""
@@ -44,8 +41,7 @@ class Curve:
             self._steps.append(step)
             self._values.append(value)
         else:
-            self.broken_count += 1
-            self.broken = [*self.broken, step][:3]
+            self.broken.append(step)
 
     def __len__(self) -> int:
         return len(self._values)
@@ -86,13 +82,11 @@ class Curves:
     def __init__(self, rows: Iterable[Row] = (), *, beta: float | None = None) -> None:
         self._curves: dict[str, Curve] = {}
         self._beta = beta
-        self._head: list[Row] = []
-        self._tail: deque[Row] = deque(maxlen=_TAIL)
         self._offset, self._stage = 0.0, None
         self.stages: list[tuple[float, Any]] = []
         """Where each stage begins, and its name; empty for a run without stages."""
-        self.count = 0
-        """Rows taken in."""
+        self.rows: list[Row] = []
+        """Those taken in."""
         self.first = self.last = math.nan
         for row in rows:
             self.add(row)
@@ -111,29 +105,28 @@ class Curves:
         """Take in one logged row."""
         stage = row.get("stage")
         if stage is not None and stage != self._stage:
-            if self.count > 0 and row["step"] + self._offset <= self.last:
+            if self.rows and row["step"] + self._offset <= self.last:
                 self._offset = self.last
             self._stage = stage
             self.stages.append((row["step"] + self._offset, stage))
         step = row["step"] + self._offset
-        self.first, self.last, self.count = (step if self.count == 0 else self.first), step, self.count + 1
-        if self._beta == 0:
+        self.first, self.last = (self.first if self.rows else step), step
+        if self._beta == 0 and "kl" in row:
             # With beta = 0 Unsloth logs a KL of exact zeros, which nobody measured.
             row = {key: value for key, value in row.items() if key != "kl"}
-        if "reward" in row:
-            (self._head if len(self._head) < _HEAD else self._tail).append(row)
+        self.rows.append(row)
         for key, value in _drawn(row).items():
             self._curves.setdefault(key, Curve()).add(step, value)
 
     @property
     def window(self) -> int:
         """Over how many rows the strong lines are a mean: few at the start, which a long mean would hide."""
-        return max(1, min(10, self.count // 4), self.count // 50)
+        return max(1, min(10, len(self.rows) // 4), len(self.rows) // 50)
 
     @property
     def sentence(self) -> str:
-        """`describe` of all rows, from the first and the last ones that it needs."""
-        return describe([*self._head, *self._tail])
+        """`describe` of all rows."""
+        return describe(self.rows)
 
 
 def _drawn(row: Row) -> dict[str, float]:

@@ -6,6 +6,8 @@ score, length), then six small cards with what goes wrong first. A card or panel
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -70,7 +72,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _said_of_broken(curve: Curve) -> str:
-    return f"NaN at {curve.broken_count} step{'s' * (curve.broken_count > 1)}"
+    return f"NaN at {len(curve.broken)} step{'s' * (len(curve.broken) > 1)}"
 
 
 class TrainingFigure:
@@ -85,90 +87,47 @@ class TrainingFigure:
         self._weights, self._beta = dict(weights or {}), beta
         self.figure = Figure(figsize=(_WIDTH, _DRAWN), facecolor="white")
         self._axes: dict[str, Axes] = self.figure.subplot_mosaic(_MOSAIC, height_ratios=_ROWS)
-        self._panels = {title: self._axes[title] for title in _UNITS}
         for title, axis in self._axes.items():
-            if title in self._panels:
-                _make_panel(axis, title)
+            if title in _CARDS:
+                _make_card(axis)
             else:
-                _make_card(axis, _CARDS[title][0])
-        self._drawn: list[Any] = []
-        self._lines: int | None = None
-        self.points = 0
-        """Points handed to matplotlib by the last `draw`."""
+                _make_panel(axis, title)
 
     def draw(self, curves: Curves, alerts: Sequence[Alert] = (), *, chosen: float | None = None) -> Figure:
-        """Draw what is known now in place of what was drawn before; the work is bounded, whatever the run's length.
+        """Draw what is known now in place of what was drawn before; what is drawn is bounded, whatever the run's length.
 
         Args:
             curves: What was logged.
             alerts: Marked where they came; the most severe, and among equals the latest, are written below.
             chosen: A step that a line marks in every panel.
         """
-        for artist in self._drawn:
+        axes = self._axes.values()
+        for artist in [
+            *self.figure.texts,
+            *(a for axis in axes for a in (*axis.lines, *axis.collections, *axis.texts)),
+        ]:
             artist.remove()
-        self._drawn, self.points = [], 0
         marked = sorted(alerts, key=lambda alert: (-SEVERITIES.index(alert.severity), -alert.step))
-        self._make_room(min(len(marked), _LISTED) + (len(marked) > _LISTED))
-        if curves.count:
+        for key, (title, _) in _CARDS.items():
+            _write(self._axes[key], 0, 1.62, title, 8.5, va="center")
+        if curves.rows:
             self._draw_total(curves)
             self._draw_each(curves)
-            self._draw_one(
-                KL, curves["kl"], curves.window, COLOURS[2], f"not measured{' (beta = 0)' * (self._beta == 0)}"
-            )
-            self._draw_holdout(curves)
-            self._draw_one(LENGTHS, curves[LENGTH], curves.window, COLOURS[5])
+            self._draw_one(KL, curves["kl"], curves.window, 2, f"not measured{' (beta = 0)' * (self._beta == 0)}")
+            self._draw_holdout(curves["holdout/accuracy"])
+            self._draw_one(LENGTHS, curves[LENGTH], curves.window, 5)
             for key in _CARDS:
                 self._draw_card(key, curves[key], curves.window)
-            for axis in self._axes.values():
+            for axis in axes:
                 axis.set_xlim(min(1, curves.first), max(curves.last, curves.first + 1))
                 if chosen is not None:
-                    self._keep(axis.axvline(chosen, color=_INK, linewidth=1.1, gid="chosen"))
+                    axis.axvline(chosen, color=_INK, linewidth=1.1, gid="chosen")
             self._mark_stages(curves)
             self._mark_alerts(marked)
         self._write_foot(curves, marked)
         return self.figure
 
-    def _keep(self, *artists: Any) -> None:
-        self._drawn += artists
-
-    def _make_room(self, lines: int) -> None:
-        if lines == self._lines:
-            return
-        self._lines, height = lines, _HEAD + _DRAWN + _FOOT + _LINE * lines
-        self.figure.set_figheight(height)
-        # matplotlib counts what lies between in mean heights and widths.
-        between = {"hspace": len(_ROWS) * _BETWEEN / sum(_ROWS), "wspace": 1.7}
-        self.figure.subplots_adjust(0.062, 1 - (_HEAD + _DRAWN) / height, 0.985, 1 - _HEAD / height, **between)
-
-    # Lines.
-
-    def _line(self, axis: Axes, curve: Curve, window: int, colour: str, style: str = "-", width: float = 2) -> float:
-        """Draw values pale and their trailing mean strong; return the mean's last value."""
-        xs, ys = curve.points()
-        means_at, means = curve.means(window)
-        self.points += len(xs) + len(means)
-        if window > 1:
-            self._keep(*axis.plot(xs, ys, color=colour, alpha=0.4, linewidth=0.7))
-        marker = "o" if len(means) == 1 else None
-        self._keep(*axis.plot(means_at, means, color=colour, linewidth=width, linestyle=style, marker=marker))
-        return means[-1]
-
-    def _write(
-        self, axis: Axes, x: float, y: float, text: str, size: float, colour: str = _SOFT, **options: Any
-    ) -> None:
-        """Write at a place that is given in shares of the panel."""
-        self._keep(axis.text(x, y, text, transform=axis.transAxes, fontsize=size, color=colour, **options))
-
-    def _note(
-        self, axis: Axes, at: tuple[float, float], text: str, offset: tuple[float, float], **options: Any
-    ) -> None:
-        """Write a text of the user's some points beside a place whose one coordinate is a value, the other 0 to 1."""
-        self._keep(axis.annotate(text, at, xytext=offset, textcoords="offset points", parse_math=False, **options))
-
-    def _mark(self, axis: Axes, at: Sequence[float], height: float, shape: str, colour: str, size: float) -> None:
-        edge = axis.get_xaxis_transform()
-        marks = axis.plot(at, [height] * len(at), shape, color=colour, markersize=size, clip_on=False, transform=edge)
-        self._keep(*marks)
+    # Panels.
 
     def _is_missing(self, panel: str, curve: Curve, why: str = "not measured") -> bool:
         """Say in the panel that there is nothing to draw, or which of its values are no numbers."""
@@ -177,14 +136,12 @@ class TrainingFigure:
         axis.xaxis.set_visible(is_drawn)
         axis.spines[["left", "bottom"]].set_visible(is_drawn)
         axis.patch.set_facecolor("white" if is_drawn else _CARD_GROUND)
-        if curve.broken_count:
-            self._mark(axis, curve.broken, 0.0, "x", _ALARM, 6)
-            self._write(axis, 0.01, 0.03, _said_of_broken(curve), 8, _ALARM)
+        if curve.broken:
+            _mark_broken(axis, curve)
+            _write(axis, 0.01, 0.03, _said_of_broken(curve), 8, _ALARM)
         elif not is_drawn:
-            self._write(axis, 0.5, 0.5, why, 10.5, ha="center", va="center")
+            _write(axis, 0.5, 0.5, why, 10.5, ha="center", va="center")
         return not is_drawn
-
-    # Panels.
 
     def _draw_total(self, curves: Curves) -> None:
         axis, reward = self._axes[TOTAL], curves["reward"]
@@ -195,112 +152,88 @@ class TrainingFigure:
         if has_spread:
             xs, lows = curves[SPREAD_LOW].means(1)
             _, highs = curves[SPREAD_HIGH].means(1)
-            self.points += len(xs)
-            self._keep(axis.fill_between(xs, lows, highs, color=COLOURS[0], alpha=0.12, linewidth=0))
+            axis.fill_between(xs, lows, highs, color=COLOURS[0], alpha=0.12, linewidth=0)
             low, high = min(low, *lows), max(high, *highs)
-        self._line(axis, reward, curves.window, COLOURS[0])
+        _line(axis, reward, curves.window, 0)
         said = "band: one standard deviation" if has_spread else "spread not measured"
-        self._write(axis, 0.99, 0.03, said, 8, ha="right")
+        _write(axis, 0.99, 0.03, said, 8, ha="right")
         _set_limits(axis, low, high)
 
     def _draw_each(self, curves: Curves) -> None:
         axis = self._axes[EACH]
         known = {name: curve for name, curve in curves.rewards.items() if len(curve)}
-        broken = next((curve for curve in curves.rewards.values() if curve.broken_count), Curve())
+        broken = next((curve for curve in curves.rewards.values() if curve.broken), Curve())
         if self._is_missing(EACH, next(iter(known.values()), broken)):
             return
-        if broken.broken_count:
-            self._mark(axis, broken.broken, 0.0, "x", _ALARM, 6)
-        limits = [curve.limits for curve in known.values()]
-        _set_limits(axis, min(low for low, _ in limits), max(high for _, high in limits))
+        _mark_broken(axis, broken)
+        lows, highs = zip(*(curve.limits for curve in known.values()), strict=True)
+        _set_limits(axis, min(lows), max(highs))
         ends = []
         for i, (name, curve) in enumerate(known.items()):
-            colour = COLOURS[i % len(COLOURS)]
-            end = self._line(axis, curve, curves.window, colour, _STYLES[i % len(_STYLES)])
             weight = f" x{self._weights[name]:g}" if name in self._weights else ""
-            ends.append((end, f"{_cut(name, 19)}{weight}", colour))
+            end = _line(axis, curve, curves.window, i, linestyle=_STYLES[i % len(_STYLES)])
+            ends.append((end, f"{_cut(name, 19)}{weight}", COLOURS[i % len(COLOURS)]))
         # Direct labels at the right, moved apart where lines end close together, and back up from the lower edge.
         bottom, top = axis.get_ylim()
         ends.sort()
-        places: list[float] = []
-        for end, _, _ in ends:
-            places.append(max(end, places[-1] + 0.085 * (top - bottom)) if places else end)
+        apart = 0.085 * (top - bottom)
+        places = list(itertools.accumulate((end for end, *_ in ends), lambda last, end: max(end, last + apart)))
         over = max(0.0, places[-1] - top)
+        right = {"xycoords": axis.get_yaxis_transform(), "va": "center", "annotation_clip": False}
         for place, (_, label, colour) in zip(places, ends, strict=True):
-            right = {"xycoords": axis.get_yaxis_transform(), "va": "center", "annotation_clip": False}
-            self._note(axis, (1.0, place - over), label, (5, 0), color=colour, fontsize=9, **right)
+            _note(axis, (1.0, place - over), label, (5, 0), color=colour, fontsize=9, **right)
 
-    def _draw_one(self, panel: str, curve: Curve, window: int, colour: str, why: str = "not measured") -> None:
+    def _draw_one(self, panel: str, curve: Curve, window: int, colour: int, why: str = "not measured") -> None:
         if not self._is_missing(panel, curve, why):
-            self._line(self._axes[panel], curve, window, colour)
+            _line(self._axes[panel], curve, window, colour)
             _set_limits(self._axes[panel], *curve.limits, is_from_zero=True)
 
-    def _draw_holdout(self, curves: Curves) -> None:
-        curve, axis = curves["holdout/accuracy"], self._axes[HOLDOUT]
-        if self._is_missing(HOLDOUT, curve, "not measured during training"):
-            return
-        xs, ys = curve.means(1)
-        self.points += len(xs)
-        marker = "o" if len(xs) <= 60 else None
-        self._keep(*axis.plot(xs, 100 * ys, color=COLOURS[3], linewidth=2, marker=marker, markersize=4))
-        self._write(axis, 1, 1.055, _percent(ys[-1]), 10, COLOURS[3], fontweight="bold", ha="right")
-        axis.set_ylim(0, 102)
+    def _draw_holdout(self, curve: Curve) -> None:
+        axis = self._axes[HOLDOUT]
+        if not self._is_missing(HOLDOUT, curve, "not measured during training"):
+            last = _line(axis, curve, 1, 3, scale=100, dots=60, markersize=4)
+            _write(axis, 1, 1.055, _percent(last), 10, COLOURS[3], fontweight="bold", ha="right")
+            axis.set_ylim(0, 102)
 
     def _draw_card(self, key: str, curve: Curve, window: int) -> None:
         axis, (_, shown) = self._axes[key], _CARDS[key]
-        if curve.broken_count:
-            self._mark(axis, curve.broken, 0.0, "x", _ALARM, 6)
+        _mark_broken(axis, curve)
         if not len(curve):
-            said = _said_of_broken(curve) if curve.broken_count else "not measured"
-            self._write(axis, 0, 1.24, said, 9.5, va="center")
+            said = _said_of_broken(curve) if curve.broken else "not measured"
+            _write(axis, 0, 1.24, said, 9.5, va="center")
             return
-        end = self._line(axis, curve, window, COLOURS[0], width=1.4)
+        end = _line(axis, curve, window, 0, linewidth=1.4)
         low, high = (0.0, 1.0) if key in _SHARES else curve.limits
         _set_limits(axis, low, high, is_from_zero=True)
-        self._write(axis, 0, 1.24, shown(end), 11, _INK, fontweight="bold", va="center")
-        if curve.broken_count:
-            self._write(axis, 1, 1.22, _said_of_broken(curve), 7, _ALARM, ha="right", va="center")
+        _write(axis, 0, 1.24, shown(end), 11, _INK, fontweight="bold", va="center")
+        if curve.broken:
+            _write(axis, 1, 1.22, _said_of_broken(curve), 7, _ALARM, ha="right", va="center")
         elif key not in _SHARES and shown(high) != shown(end):
-            self._write(axis, 1, 1.22, f"up to {shown(high)}", 7, ha="right", va="center")
+            _write(axis, 1, 1.22, f"up to {shown(high)}", 7, ha="right", va="center")
 
     # Marks and words.
 
     def _mark_stages(self, curves: Curves) -> None:
         total = self._axes[TOTAL]
+        top = {"xycoords": total.get_xaxis_transform(), "va": "top"}
         for i, (at, name) in enumerate(curves.stages[:40]):
             for axis in self._axes.values() if i else ():
-                self._keep(axis.axvline(at, color="#999999", linewidth=0.9, linestyle=(0, (1, 2))))
+                axis.axvline(at, color="#999999", linewidth=0.9, linestyle=(0, (1, 2)))
             label = f"stage {name}" if isinstance(name, (int, float)) else _cut(str(name), 20)
-            top = {"xycoords": total.get_xaxis_transform(), "va": "top"}
-            self._note(total, (at, 1), label, (3, -13), fontsize=8, color=_SOFT, **top)
+            _note(total, (at, 1), label, (3, -13), fontsize=8, color=_SOFT, **top)
 
     def _mark_alerts(self, marked: Sequence[Alert]) -> None:
-        places: dict[tuple[Axes, str], list[float]] = {}
-        numbered: dict[Axes, list[tuple[float, int]]] = {}
+        places: dict[tuple[str, str], list[float]] = defaultdict(list)
+        numbered: dict[str, list[tuple[float, int]]] = defaultdict(list)
         # A hundred marks on one edge tell no more; the most severe ones come first.
         for number, alert in enumerate(marked[:100], 1):
             about = next((place for start, place in _RULE_PLACES.items() if alert.rule.startswith(start)), TOTAL)
             for title in {TOTAL, about}:
-                axis = self._axes[title]
-                places.setdefault((axis, alert.severity), []).append(alert.step)
-                if number <= _LISTED and title in self._panels:
-                    self._number_alert(axis, number, alert, numbered.setdefault(axis, []))
-        for (axis, severity), marks in places.items():
-            colour, shape = _MARKS[severity]
-            self._mark(axis, marks, 1.0, shape, colour, 6 if axis in self._panels.values() else 4.5)
-
-    def _number_alert(self, axis: Axes, number: int, alert: Alert, others: list[tuple[float, int]]) -> None:
-        at, (colour, _) = alert.step, _MARKS[alert.severity]
-        first, last = axis.get_xlim()
-        is_late = at > first + 0.93 * (last - first)
-        # Side by side, 1 and 2 would read as 12: a number goes below those of its neighbours.
-        near = {row for place, row in others if abs(place - at) < 0.08 * (last - first)}
-        row = next(row for row in range(len(others) + 1) if row not in near)
-        others.append((at, row))
-        self._keep(axis.axvline(at, color=colour, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0.9))
-        edge = {"xycoords": axis.get_xaxis_transform(), "va": "center", "ha": "right" if is_late else "left"}
-        offset = (-5 if is_late else 5, -7 - 11 * row)
-        self._note(axis, (at, 1), str(number), offset, color=colour, fontsize=8.5, fontweight="bold", **edge)
+                places[title, alert.severity].append(alert.step)
+                if number <= _LISTED and title not in _CARDS:
+                    _number_alert(self._axes[title], number, alert, numbered[title])
+        for (title, severity), steps in places.items():
+            _mark(self._axes[title], steps, 1.0, *_MARKS[severity], 4.5 if title in _CARDS else 6)
 
     def _write_foot(self, curves: Curves, marked: Sequence[Alert]) -> None:
         lines = [(curves.sentence, 10, _INK)]
@@ -309,15 +242,74 @@ class TrainingFigure:
             lines.append((said, 9, _MARKS[alert.severity][0]))
         if len(marked) > _LISTED:
             lines.append((f"and {len(marked) - _LISTED} more in alerts.jsonl", 8.5, _SOFT))
+        height, top = _HEAD + _DRAWN + _FOOT + _LINE * (len(lines) - 1), _HEAD + _DRAWN + 0.27
+        self.figure.set_figheight(height)
+        # matplotlib counts what lies between in mean heights and widths.
+        between = {"hspace": len(_ROWS) * _BETWEEN / sum(_ROWS), "wspace": 1.7}
+        self.figure.subplots_adjust(0.062, 1 - (_HEAD + _DRAWN) / height, 0.985, 1 - _HEAD / height, **between)
         if curves.window > 1:
             width = max(curves[key].width for key in ("reward", "kl"))
             pale = "each step" if width == 1 else f"the extremes of every {width} steps"
             said = f"Strong lines and bold numbers are the mean of the last {curves.window} steps, pale lines {pale}."
             lines.append((said, 8.5, _SOFT))
-        height, top = self.figure.get_figheight(), _HEAD + _DRAWN + 0.27
         for i, (text, size, colour) in enumerate(lines):
             place = (0.062, 1 - (top + _LINE * i) / height)
-            self._keep(self.figure.text(*place, text, fontsize=size, color=colour, va="center", parse_math=False))
+            self.figure.text(*place, text, fontsize=size, color=colour, va="center", parse_math=False)
+
+
+def _line(
+    axis: Axes,
+    curve: Curve,
+    window: int,
+    number: int,
+    *,
+    scale: float = 1,
+    pale: float = 0.4,
+    dots: int = 1,
+    **style: Any,
+) -> float:
+    """Draw values pale and their trailing mean strong, with a dot at each where there are few; return the last mean."""
+    colour, (at, means) = COLOURS[number % len(COLOURS)], curve.means(window)
+    if window > 1:
+        steps, values = curve.points()
+        axis.plot(steps, scale * values, color=colour, alpha=pale, linewidth=0.7)
+    marker = "o" if len(at) <= dots else None
+    axis.plot(at, scale * means, color=colour, marker=marker, **{"linewidth": 2, **style})
+    return means[-1]
+
+
+def _write(axis: Axes, x: float, y: float, text: str, size: float, colour: str = _SOFT, **options: Any) -> None:
+    """Write at a place that is given in shares of the panel."""
+    axis.text(x, y, text, transform=axis.transAxes, fontsize=size, color=colour, **options)
+
+
+def _note(axis: Axes, at: tuple[float, float], text: str, offset: tuple[float, float], **options: Any) -> None:
+    """Write a text of the user's some points beside a place whose one coordinate is a value, the other 0 to 1."""
+    axis.annotate(text, at, xytext=offset, textcoords="offset points", parse_math=False, **options)
+
+
+def _mark(axis: Axes, at: Sequence[float], height: float, colour: str, shape: str, size: float) -> None:
+    edge = axis.get_xaxis_transform()
+    axis.plot(at, [height] * len(at), shape, color=colour, markersize=size, clip_on=False, transform=edge)
+
+
+def _mark_broken(axis: Axes, curve: Curve) -> None:
+    if curve.broken:
+        _mark(axis, curve.broken[:3], 0.0, _ALARM, "x", 6)
+
+
+def _number_alert(axis: Axes, number: int, alert: Alert, others: list[tuple[float, int]]) -> None:
+    at, (colour, _) = alert.step, _MARKS[alert.severity]
+    first, last = axis.get_xlim()
+    is_late = at > first + 0.93 * (last - first)
+    # Side by side, 1 and 2 would read as 12: a number goes below those of its neighbours.
+    near = {row for place, row in others if abs(place - at) < 0.08 * (last - first)}
+    row = next(row for row in itertools.count() if row not in near)
+    others.append((at, row))
+    axis.axvline(at, color=colour, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0.9)
+    edge = {"xycoords": axis.get_xaxis_transform(), "va": "center", "ha": "right" if is_late else "left"}
+    offset = (-5 if is_late else 5, -7 - 11 * row)
+    _note(axis, (at, 1), str(number), offset, color=colour, fontsize=8.5, fontweight="bold", **edge)
 
 
 def _make_panel(axis: Axes, title: str) -> None:
@@ -341,8 +333,7 @@ def _make_panel(axis: Axes, title: str) -> None:
         axis.xaxis.set_label_coords(0.5, -0.18)
 
 
-def _make_card(axis: Axes, title: str) -> None:
-    axis.text(0, 1.62, title, transform=axis.transAxes, fontsize=8.5, color=_SOFT, va="center")
+def _make_card(axis: Axes) -> None:
     axis.spines[:].set_visible(False)
     axis.xaxis.set_major_locator(NullLocator())
     axis.yaxis.set_major_locator(NullLocator())
@@ -363,31 +354,20 @@ def overlay(runs: Mapping[str, Curves]) -> Figure:
         runs: Name -> curves.
     """
     figure = Figure(figsize=(_WIDTH, 5.4), facecolor="white")
-    titles = (TOTAL, KL, HOLDOUT, LENGTHS)
-    axes = dict(zip(titles, figure.subplots(2, 2).flat, strict=True))
-    for (title, axis), key in zip(axes.items(), ("reward", "kl", "holdout/accuracy", LENGTH), strict=True):
+    measures = {TOTAL: "reward", KL: "kl", HOLDOUT: "holdout/accuracy", LENGTHS: LENGTH}
+    axes = figure.subplots(2, 2).flat
+    for axis, (title, key) in zip(axes, measures.items(), strict=True):
         _make_panel(axis, title)
-        drawn = False
         for i, (name, curves) in enumerate(runs.items()):
-            curve = curves[key]
-            if not len(curve):
-                continue
-            drawn, scale = True, 100 if title == HOLDOUT else 1
-            window = 1 if title == HOLDOUT else curves.window
-            xs, ys = curve.means(window)
-            colour = COLOURS[i % len(COLOURS)]
-            if window > 1:
-                axis.plot(curve.points()[0], scale * curve.points()[1], color=colour, alpha=0.25, linewidth=0.6)
-            style = _STYLES[i // len(COLOURS) % len(_STYLES)]
-            marker = "o" if len(xs) < 12 else None
-            axis.plot(
-                xs, scale * ys, color=colour, linestyle=style, linewidth=2, marker=marker, markersize=4, label=name
-            )
-        if not drawn:
-            axis.text(0.5, 0.5, "not measured", transform=axis.transAxes, color=_SOFT, ha="center", va="center")
+            style = {"linestyle": _STYLES[i // len(COLOURS) % len(_STYLES)], "markersize": 4, "label": name}
+            if len(curves[key]):
+                window, scale = (1, 100) if title == HOLDOUT else (curves.window, 1)
+                _line(axis, curves[key], window, i, scale=scale, pale=0.25, dots=11, **style)
+        if not axis.lines:
+            _write(axis, 0.5, 0.5, "not measured", 10, ha="center", va="center")
         if title == HOLDOUT:
             axis.set_ylim(0, 102)
-    handles, labels = axes[TOTAL].get_legend_handles_labels()
+    handles, labels = axes[0].get_legend_handles_labels()
     labels = [_cut(label, 40) for label in labels]
     figure.legend(
         handles, labels, loc="upper left", bbox_to_anchor=(0.05, 1), ncols=min(4, len(labels) or 1), frameon=False

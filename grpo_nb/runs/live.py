@@ -10,6 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from grpo_nb.core import CellOutput
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.curves import Curves
 from grpo_nb.runs.figure import TrainingFigure
@@ -73,8 +74,7 @@ class LivePlot:
         self._weights, self._beta, self._share = weights, beta, share
         self._figure: TrainingFigure | None = None
         self._curves = Curves(beta=beta)
-        self._last_row: Row | None = None
-        self._handle: Any = None
+        self._output = CellOutput()
         self._next = 0.0
         self._shown: tuple[int, int] = (0, 0)
         self.seconds = 0.0
@@ -91,14 +91,17 @@ class LivePlot:
             is_last: Draw in any case.
         """
         now = time.perf_counter()
-        self._take(rows)
+        known = self._curves.rows
+        if known and (len(rows) < len(known) or rows[len(known) - 1] is not known[-1]):  # it went back to a checkpoint
+            self._curves = Curves(beta=self._beta)
+        for row in rows[len(self._curves.rows) :]:
+            self._curves.add(row)
         state = (len(rows), len(alerts))
         if not rows or (not is_last and (state == self._shown or now < self._next)):
             return False
-        if self._figure is None:
-            self._figure = TrainingFigure(self._weights, self._beta)
-        text = self._curves.sentence
-        self._show(*figure_bundle(self._figure.draw(self._curves, alerts), text))
+        self._figure = self._figure or TrainingFigure(self._weights, self._beta)
+        data, metadata = figure_bundle(self._figure.draw(self._curves, alerts), self._curves.sentence)
+        self._output.show(data, metadata=metadata)
         took = time.perf_counter() - now
         self.seconds += took
         # The first figure also pays for matplotlib's fonts; waiting two hundred times that would leave the cell bare.
@@ -106,20 +109,3 @@ class LivePlot:
         self.draws += 1
         self._shown = state
         return True
-
-    def _take(self, rows: Sequence[Row]) -> None:
-        known = self._curves.count
-        if known and (len(rows) < known or rows[known - 1] is not self._last_row):  # a run went back to a checkpoint
-            self._curves, known = Curves(beta=self._beta), 0
-        for row in rows[known:]:
-            self._curves.add(row)
-        if rows:
-            self._last_row = rows[-1]
-
-    def _show(self, data: dict[str, str], metadata: dict[str, Any]) -> None:
-        if self._handle is None:
-            from IPython.display import display
-
-            self._handle = display(data, metadata=metadata, raw=True, display_id=True)
-        else:
-            self._handle.update(data, metadata=metadata, raw=True)

@@ -229,7 +229,7 @@ class RunViewer(Panel):
     def _curves_shown(self) -> dict[str, Any]:
         """What the view of the curves is given: the figure of `run.plot()` with a line at the step shown."""
         picture = ""
-        if self._curves.count:
+        if self._curves.rows:
             picture = base64.b64encode(png(self._figure.draw(self._curves, self.alerts, chosen=self.step))).decode()
         chosen = f" The line marks step {self.step}." if self.step is not None else ""
         return {"picture": picture, "alt": f"Training curves. {self._curves.sentence}{chosen}", "alerts": self.alerts}

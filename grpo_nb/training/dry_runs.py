@@ -33,7 +33,7 @@ import torch
 from transformers import TrainerCallback
 
 from grpo_nb.training.recorder import completions_table
-from grpo_nb.training.resumable import load_reward_states, reward_states
+from grpo_nb.training.resumable import load_states, remembering, states_of
 from grpo_nb.training.trainer import Prepared, build_trainer, reference_adapter
 
 if TYPE_CHECKING:
@@ -142,7 +142,8 @@ def dry_run(
     ):  # fmt: skip
         # Put back, and not worked on in copies: a reward may hold a lock or a model. Its state is copied, for a state_dict
         # may hand out the very lists that the reward adds to.
-        afterwards.callback(load_reward_states, rewards, copy.deepcopy(reward_states(rewards)))
+        remembers = remembering(rewards)
+        afterwards.callback(load_states, remembers, copy.deepcopy(states_of(remembers)))
         prepared = Prepared.checked(model, tokenizer, task, rewards, settings)
         collected = _Collected(prepared, steps)
         trainer = build_trainer(dataclasses.replace(prepared, settings=quiet), Path(folder), collected, _Dry)

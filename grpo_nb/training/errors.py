@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core import free_path
+from grpo_nb.health import append_alert, explain_out_of_memory
 from grpo_nb.machine import EnvironmentProblem, gpu_problem, is_out_of_memory
 from grpo_nb.rewards import RewardError, RewardFunction, is_async, reward_name, score, to_floats
 from grpo_nb.runs import Alert, is_disk_full
+from grpo_nb.settings import Settings
 from grpo_nb.training.resume import MAY_CHANGE
 
 # What TRL hands to a reward beside the columns of the data.
@@ -71,14 +73,19 @@ def _named(reward: RewardFunction, name: str, keywords: dict[str, Any], error: E
     return RewardError(name, None, "", error)
 
 
-def explained(error: Exception, run: Path, alert: Alert | None = None) -> Exception:
+def explained(error: Exception, run: Path, settings: Settings, step: int = 0) -> Exception:
     """Return the error to raise: with what to do where the machine is the reason, and as it is otherwise.
 
     Args:
-        error: What ended the training.
+        error: What ended the training. Where it was memory, the run's folder has an alert of it.
         run: The run's folder.
-        alert: Of `explain_out_of_memory`, if memory was the reason.
+        settings: Of the run.
+        step: The last one done.
     """
+    alert = explain_out_of_memory(error, settings, step=step)
+    if alert is not None:
+        with contextlib.suppress(OSError, ValueError):  # what is raised says the same
+            append_alert(run, alert)
     if isinstance(error, EnvironmentProblem):
         return error
     if alert is not None:

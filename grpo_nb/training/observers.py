@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from grpo_nb.core import kept_random_state
+from grpo_nb.core import CellOutput, kept_random_state
 from grpo_nb.evaluation import read_answers
-from grpo_nb.health import HealthMonitor, HealthReport, append_alert, explain_out_of_memory
+from grpo_nb.health import HealthMonitor, HealthReport
 from grpo_nb.machine import busy_sentence, ran_and_waited
 from grpo_nb.runs import Alert, read_alerts
-from grpo_nb.settings import Settings
 
 if TYPE_CHECKING:
     import pandas
@@ -111,16 +109,22 @@ class HoldoutScore(Observer):
 
 
 class HealthAlerts(Observer):
-    """Runs the health rules on each row; what they say is in alerts.jsonl at once.
+    """Runs the health rules on each row; what they say is in alerts.jsonl at once, and shown.
+
+    In a notebook as one table that grows below the figure, in a terminal as lines above the bar.
 
     Args:
         monitor: With the run's folder. What that holds already is taken up, so that a resumed run neither repeats nor forgets
             an alert; with `stop_on` the training ends after the first critical alert.
-        show: Called with new alerts.
+        folder: The run's, whose alerts are all in the table; None shows nothing.
+        write: For a terminal: prints text without tearing the progress bar. None in a notebook.
     """
 
-    def __init__(self, monitor: HealthMonitor, show: Callable[[Sequence[Alert]], None] | None = None) -> None:
-        self._monitor, self._show = monitor, show
+    def __init__(
+        self, monitor: HealthMonitor, folder: Path | None = None, write: Callable[[str], None] | None = None
+    ) -> None:
+        self._monitor, self._folder, self._write = monitor, folder, write
+        self._output = CellOutput()
 
     def on_row(self, row: dict[str, float], completions: pandas.DataFrame | None) -> bool:
         """Look at the step, and say whether to stop."""
@@ -128,50 +132,21 @@ class HealthAlerts(Observer):
             None if completions is None else [list(group) for _, group in completions.groupby("group")["completion"]]
         )
         fresh = self._monitor.update(row, texts)
-        if fresh and self._show is not None:
+        if fresh and self._folder is not None:
             try:
-                self._show(fresh)
+                self._show(fresh, self._folder / "alerts.jsonl")
             except Exception as error:  # what cannot be shown is on disk, and is no reason to end a training
-                self._show = None
+                self._folder = None
                 warnings.warn(
                     f"Alerts of this run are not shown any more ({type(error).__name__}: {error}); run.alerts has them.",
                     stacklevel=2,
                 )
         return self._monitor.should_stop
 
-
-class AlertDisplay:
-    """Shows alerts as they come: in a notebook one table that grows below the figure, in a terminal lines above the bar.
-
-    Args:
-        folder: The run's, whose alerts are all shown.
-        write: For a terminal: prints text without tearing the progress bar. None in a notebook.
-    """
-
-    def __init__(self, folder: Path, write: Callable[[str], None] | None) -> None:
-        self._file, self._write = folder / "alerts.jsonl", write
-        self._handle: Any = None
-
-    def __call__(self, fresh: Sequence[Alert]) -> None:
+    def _show(self, fresh: Sequence[Alert], file: Path) -> None:
         if self._write is not None:
             for alert in fresh:
                 self._write(repr(alert))
             return
-        from IPython.display import display
-
-        told = tuple(read_alerts(self._file))
-        report = HealthReport(alerts=told, checked=f"Up to step {fresh[-1].step}.")
-        bundle = {"text/html": report._repr_html_(), "text/plain": repr(report)}
-        if self._handle is None:
-            self._handle = display(bundle, raw=True, display_id=True)
-        else:
-            self._handle.update(bundle, raw=True)
-
-
-def note_out_of_memory(error: BaseException, folder: Path, settings: Settings, step: int) -> Alert | None:
-    """Keep in the run's folder which setting to lower after an out-of-memory error; None for any other error."""
-    alert = explain_out_of_memory(error, settings, step=step)
-    if alert is not None:
-        with contextlib.suppress(OSError, ValueError):  # what is raised afterwards says the same
-            append_alert(folder, alert)
-    return alert
+        report = HealthReport(alerts=tuple(read_alerts(file)), checked=f"Up to step {fresh[-1].step}.")
+        self._output.show({"text/html": report._repr_html_(), "text/plain": repr(report)})

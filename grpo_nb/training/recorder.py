@@ -202,17 +202,9 @@ class Recorder(TrainerCallback):
     def _completions(self, step: int) -> pandas.DataFrame:
         return completions_table(self.trainer._logs, step, self.settings.num_generations, self.weights)
 
-    def state_dict(self) -> dict[str, Any]:
-        """What the observers have to remember, by name."""
-        return {name: observer.state_dict() for name, observer in self._named_observers().items()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Hand each observer what it had to remember; one that was not there before starts anew."""
-        for name, observer in self._named_observers().items():
-            if name in state:
-                observer.load_state_dict(state[name])
-
-    def _named_observers(self) -> dict[str, Observer]:
+    @property
+    def named_observers(self) -> dict[str, Observer]:
+        """The observers by names that a resumed run finds again."""
         kinds = [type(observer).__name__ for observer in self.observers]
         return {f"{kind}#{kinds[:i].count(kind)}": self.observers[i] for i, kind in enumerate(kinds)}
 

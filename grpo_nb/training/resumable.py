@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -111,8 +111,8 @@ class ResumableTrainer:
             self._buffered_inputs = note["generation"]
         self.state.log_history = [dict(row) for row in self.recorder.rows]
         remembered = json.loads((self.resumed_from / "observers.json").read_text())
-        self.recorder.load_state_dict(remembered["observers"])
-        load_reward_states(self.rewards, remembered["rewards"])
+        load_states(self.recorder.named_observers, remembered["observers"])
+        load_states(remembering(self.rewards), remembered["rewards"])
 
     # -- after each step --------------------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class ResumableTrainer:
             "loss": float(self._tr_loss),
             "generation": self._buffered_inputs if is_within else None,
             "random": random_state(),
-            "reward_states": reward_states(self.rewards),
+            "reward_states": states_of(remembering(self.rewards)),
         }
 
     # -- saving -----------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class ResumableTrainer:
         # The rows are in a file of their own, which this list would repeat.
         state.log_history, state.num_input_tokens_seen = [], note["tokens"]
         state.save_to_json(str(folder / "trainer_state.json"))
-        remembered = {"observers": self.recorder.state_dict(), "rewards": note.pop("reward_states")}
+        remembered = {"observers": states_of(self.recorder.named_observers), "rewards": note.pop("reward_states")}
         (folder / "observers.json").write_text(json.dumps(remembered))
         torch.save(note.pop("random"), folder / "random.pt")
         torch.save(note, folder / "loop.pt")
@@ -228,23 +228,25 @@ def _is_same(held: torch.Tensor | None, saved: torch.Tensor) -> bool:
     return torch.equal(held.detach().cpu().contiguous().view(torch.uint8), saved.contiguous().view(torch.uint8))
 
 
-def reward_states(rewards: Iterable[Callable[..., Any]]) -> dict[str, Any]:
-    """What rewards remember from step to step, by name, fit for JSON: the adaptive ones of the kit, and `state_dict()`."""
-    return {key: holder.state_dict() for key, holder in _remembering(rewards)}
-
-
-def load_reward_states(rewards: Iterable[Callable[..., Any]], states: Mapping[str, Any]) -> None:
-    """Hand rewards what they remembered."""
-    for key, holder in _remembering(rewards):
-        if key in states:
-            holder.load_state_dict(states[key])
-
-
-def _remembering(rewards: Iterable[Callable[..., Any]], path: str = "") -> Iterator[tuple[str, Any]]:
+def remembering(rewards: Iterable[Callable[..., Any]], path: str = "") -> dict[str, Any]:
+    """What remembers something from step to step, by name: rewards with a `state_dict`, and the state of adaptive ones."""
+    found: dict[str, Any] = {}
     for reward in rewards:
         key = f"{path}{reward_name(reward)}"
         if hasattr(reward, "state_dict") and hasattr(reward, "load_state_dict"):
-            yield key, reward
+            found[key] = reward
         elif isinstance(getattr(reward, "state", None), AdaptiveState):
-            yield key, reward.state
-        yield from _remembering(inner_rewards(reward), f"{key}/")
+            found[key] = reward.state
+        found |= remembering(inner_rewards(reward), f"{key}/")
+    return found
+
+
+def states_of(holders: Mapping[str, Any]) -> dict[str, Any]:
+    """What each of these remembers, fit for JSON."""
+    return {name: holder.state_dict() for name, holder in holders.items()}
+
+
+def load_states(holders: Mapping[str, Any], states: Mapping[str, Any]) -> None:
+    """Hand each of these what it remembered; one that was not there before starts anew."""
+    for name in holders.keys() & states.keys():
+        holders[name].load_state_dict(states[name])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import set_aside, staged_file
+from grpo_nb.core import set_aside, write_bytes
 from grpo_nb.rewards import describe_difference
 from grpo_nb.runs import NewestCheckpoint, Run, clear_away, newest_checkpoint, open_run, seconds_since_written
 from grpo_nb.settings import Settings
@@ -249,8 +249,7 @@ def go_back(resumption: Resumption) -> None:
     for name in ("metrics.jsonl", "alerts.jsonl"):
         source = checkpoint.path / name
         if source.is_file():
-            with staged_file(path / name) as staged:
-                shutil.copyfile(source, staged)
+            write_bytes(path / name, source.read_bytes())
         else:
             (path / name).unlink(missing_ok=True)
     for left in path.rglob(".*.partial-*"):  # what was half written when it was killed

@@ -26,14 +26,7 @@ from grpo_nb.runs import (
 from grpo_nb.settings import Settings, number_type_of, plan
 from grpo_nb.tasks import Task
 from grpo_nb.training.errors import explained
-from grpo_nb.training.observers import (
-    AlertDisplay,
-    CoresWatch,
-    HealthAlerts,
-    HoldoutScore,
-    Observer,
-    note_out_of_memory,
-)
+from grpo_nb.training.observers import CoresWatch, HealthAlerts, HoldoutScore, Observer
 from grpo_nb.training.recorder import Recorder
 from grpo_nb.training.resumable import ResumableTrainer
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
@@ -97,7 +90,13 @@ def train(
     """
     check_reference(reference)
     prepared = Prepared.checked(model, tokenizer, task, rewards, settings)
-    _check_memory(prepared, is_refused=check_fit)
+    # What the run will need against what there is, on the path that it will take.
+    path_taken = settings.replace(shared_prompts=prepared.obstacle is None)
+    planned = plan(path_taken, prepared.task, model=model, tokenizer=tokenizer)
+    if check_fit:
+        planned.require_fit()
+    elif planned.obstacle is not None:
+        warnings.warn(f"Training all the same (check_fit=False), though: {planned.obstacle}", stacklevel=2)
     resumption = find_run(settings, name, resume)
     info = run_info(prepared, number_type_of(model, settings, find_gpu()).name)
     info["generation"] = str(generation_of(model))
@@ -117,7 +116,7 @@ def train(
         health = HealthMonitor(
             weights=prepared.weights, settings=settings, folder=run.path, stop_on=settings.stop_on_alert
         )
-        alerts = HealthAlerts(health, AlertDisplay(run.path, None if is_notebook() else tqdm.write))
+        alerts = HealthAlerts(health, run.path, None if is_notebook() else tqdm.write)
         scores = [HoldoutScore(prepared)] if settings.holdout_every else []
         recorder = Recorder(run, settings, prepared.weights, [CoresWatch(), *scores, *observers, alerts])
         _run_training(prepared, recorder, info, resumption)
@@ -161,7 +160,7 @@ def _run_training(prepared: Prepared, recorder: Recorder, info: dict[str, Any], 
             except KeyboardInterrupt:
                 info["status"] = "interrupted"
             except Exception as error:
-                failure = explained(error, run.path, note_out_of_memory(error, run.path, settings, recorder.step))
+                failure = explained(error, run.path, settings, recorder.step)
                 info["error"] = f"{type(failure).__name__}: {failure}"
             recorder.interrupts.close()
             info["not_saved"] = _save_all(trainer, recorder, info)
@@ -231,16 +230,6 @@ def _noting(what: str, lost: list[str]) -> Iterator[None]:
         yield
     except Exception as error:
         lost.append(f"{what}: {error}")
-
-
-def _check_memory(prepared: Prepared, *, is_refused: bool) -> None:
-    """Hold what the run will need against what there is, on the path that it will take."""
-    settings = prepared.settings.replace(shared_prompts=prepared.obstacle is None)
-    planned = plan(settings, prepared.task, model=prepared.model, tokenizer=prepared.tokenizer)
-    if is_refused:
-        planned.require_fit()
-    elif planned.obstacle is not None:
-        warnings.warn(f"Training all the same (check_fit=False), though: {planned.obstacle}", stacklevel=3)
 
 
 def _bytes_needed(model: Any) -> int:

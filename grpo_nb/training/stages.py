@@ -316,9 +316,10 @@ def _can_go_on(folder: Path) -> bool:
 
 def _take_up_memory(stage: Stage, run: Run) -> None:
     """Give the rewards of a finished stage what they knew at its end, which a new process does not know."""
-    from grpo_nb.training.resumable import load_reward_states, reward_states
+    from grpo_nb.training.resumable import load_states, remembering
 
-    if not reward_states(stage.rewards):
+    remembers = remembering(stage.rewards)
+    if not remembers:
         return
     checkpoint = newest_checkpoint(run.path / "checkpoints")
     if checkpoint.path is None:
@@ -328,7 +329,7 @@ def _take_up_memory(stage: Stage, run: Run) -> None:
             stacklevel=3,
         )
         return
-    load_reward_states(stage.rewards, json.loads((checkpoint.path / "observers.json").read_text())["rewards"])
+    load_states(remembers, json.loads((checkpoint.path / "observers.json").read_text())["rewards"])
 
 
 def _is_finished(run: Run) -> bool:

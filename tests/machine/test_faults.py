@@ -55,10 +55,10 @@ def test_a_problem_has_its_reason_its_line_and_its_words(case: dict) -> None:
 
 def test_an_error_of_training_is_explained_where_all_are(tmp_path: Path) -> None:
     case = next(c for c in COLLECTED if c["is"] == "illegal memory access")
-    shown = explained(raised(case), tmp_path)
+    shown = explained(raised(case), tmp_path, gn.preset("cpu"))
     assert isinstance(shown, gn.machine.EnvironmentProblem) and "resume='auto'" in str(shown)
     other = raised(COLLECTED[-1])
-    assert explained(other, tmp_path) is other
+    assert explained(other, tmp_path, gn.preset("cpu")) is other
 
 
 ONE_BY_ONE = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}

@@ -264,7 +264,7 @@ def test_a_running_run_is_read_on(run: gn.runs.Run) -> None:
     add_rows(run.path, [31])
     add_alert(run.path, step=31, rule="kl_drift", severity="critical", message="far")
     shows._refresh_button.click()
-    assert shows.step == 31 and shows._curves.count == 31 and [alert.step for alert in shows.alerts] == [4, 31]
+    assert shows.step == 31 and len(shows._curves.rows) == 31 and [alert.step for alert in shows.alerts] == [4, 31]
     shows.step = 2
     write_step(run.path, 32, SPREAD)
     shows.refresh()
@@ -282,7 +282,7 @@ def test_a_run_that_went_back_to_a_checkpoint_shows_no_step_twice(run: gn.runs.R
     for step in (22, 33):
         add_alert(run.path, step=step)
     shows.refresh()
-    assert shows._curves.count == 35 and list(shows._curves["reward"].points()[0]) == list(range(1, 36))
+    assert len(shows._curves.rows) == 35 and list(shows._curves["reward"].points()[0]) == list(range(1, 36))
     assert [alert.step for alert in shows.alerts] == [22, 33]
 
 

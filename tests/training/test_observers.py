@@ -10,7 +10,8 @@ import grpo_nb as gn
 from grpo_nb.health import HealthMonitor
 from grpo_nb.machine import EnvironmentProblem
 from grpo_nb.runs.run import read_alerts
-from grpo_nb.training.observers import AlertDisplay, HealthAlerts, note_out_of_memory
+from grpo_nb.training.errors import explained
+from grpo_nb.training.observers import HealthAlerts
 from tests.support.tiny import load_tiny
 
 
@@ -64,26 +65,16 @@ def test_out_of_memory_says_what_to_write(training) -> None:
     assert alert.step == 2
 
 
-def test_a_notebook_shows_one_table_that_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[tuple[str, str]] = []
-
-    class FakeHandle:
-        def update(self, bundle: dict, *, raw: bool) -> None:
-            shown.append(("update", bundle["text/html"]))
-
-    def fake_display(bundle: dict, *, raw: bool, display_id: bool) -> FakeHandle:
-        shown.append(("display", bundle["text/html"]))
-        return FakeHandle()
-
-    monkeypatch.setattr("IPython.display.display", fake_display)
-    show = AlertDisplay(tmp_path, None)
+def test_a_notebook_shows_one_table_that_grows(tmp_path: Path, displayed: list) -> None:
+    alerts = HealthAlerts(HealthMonitor(), tmp_path)
     for step, message in ((10, "first <b>"), (20, "second")):
         alert = gn.runs.Alert(rule="kl_spike", severity="warning", step=step, message=message, why="w", advice="a")
         with (tmp_path / "alerts.jsonl").open("a") as file:
             file.write(json.dumps(alert.to_dict()) + "\n")
-        show([alert])
-    assert [how for how, _ in shown] == ["display", "update"]
-    assert "first &lt;b&gt;" in shown[0][1] and "second" in shown[1][1]
+        alerts._show([alert], tmp_path / "alerts.jsonl")
+    (how, first, _), (then, second, _) = displayed
+    assert (how, then) == ("display", "update")
+    assert "first &lt;b&gt;" in first["text/html"] and "second" in second["text/html"]
 
 
 def test_a_misspelt_stop_is_refused_at_once() -> None:
@@ -106,10 +97,10 @@ def test_what_observers_add_reaches_the_health_rules(training) -> None:
 
 
 def test_alerts_that_cannot_be_shown_are_kept_and_end_nothing(tmp_path: Path) -> None:
-    def show(fresh: object) -> None:
+    def write(fresh: object) -> None:
         raise RuntimeError("no front end")
 
-    alerts = HealthAlerts(HealthMonitor(folder=tmp_path), show)
+    alerts = HealthAlerts(HealthMonitor(folder=tmp_path), tmp_path, write)
     with pytest.warns(UserWarning, match="no front end.*run.alerts has them") as said:
         for step in (1, 2):
             assert alerts.on_row({"step": step, f"value {step}": math.inf}, None) is False
@@ -123,6 +114,8 @@ def test_out_of_memory_adds_its_own_alert_and_no_other(tmp_path: Path) -> None:
     told = gn.runs.Alert(rule="kl_spike", severity="info", step=3, message="m", why="w", advice="a")
     half = json.dumps(told.to_dict())[:20]
     (tmp_path / "alerts.jsonl").write_text(json.dumps(told.to_dict()) + "\n" + half)
-    note_out_of_memory(MemoryError(), tmp_path, gn.preset("cpu"), 30)
+    explained(MemoryError(), tmp_path, gn.preset("cpu"), 30)
     assert [a.rule for a in read_alerts(tmp_path / "alerts.jsonl")] == ["kl_spike", "out_of_memory"]
-    assert note_out_of_memory(ValueError("other"), tmp_path, gn.preset("cpu"), 30) is None
+    other = ValueError("other")
+    assert explained(other, tmp_path, gn.preset("cpu"), 30) is other
+    assert [a.rule for a in read_alerts(tmp_path / "alerts.jsonl")] == ["kl_spike", "out_of_memory"]
