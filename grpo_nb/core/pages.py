@@ -1,4 +1,4 @@
-"""What the views with a layout of their own share: templates that escape everything, style sheets, headings, lines of code.
+"""What the views with a layout of their own share, first of all templates that escape everything for HTML.
 
 Needs no ipywidgets: a view is HTML that a saved page holds too. The widgets around such views are in `grpo_nb.core.panels`.
 """

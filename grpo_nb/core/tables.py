@@ -1,4 +1,4 @@
-"""Tables and short reports that show themselves as plain text and as HTML, from one list of rows, everything escaped.
+"""Tables and short reports as plain text and as HTML, and `escaped`, which makes anybody's text safe for HTML.
 
 An object that shows itself inherits `Shown` and gives its parts once: sentences, lists and tables, in order. Views with a
 layout of their own are templates (jinja2) in their room.

@@ -1,4 +1,4 @@
-"""Texts of models, users and data sets, so that they can be shown: escaped where nobody could display them, or shortened."""
+"""Texts shortened, and made such that a notebook can be saved with them: HTML is escaped in `tables` and `pages`."""
 
 from __future__ import annotations
 

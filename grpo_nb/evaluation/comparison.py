@@ -1,4 +1,4 @@
-"""What an evaluation and a comparison know, how they say it, and how they are kept.
+"""What an evaluation and a comparison know, whether a difference is shown, how they say it, and how they are kept.
 
 Numbers come from `rows`; nothing here asks a model. Everything that a model, a user or a data set wrote is escaped.
 """

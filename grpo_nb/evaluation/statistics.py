@@ -1,4 +1,4 @@
-"""What held-out answers show and what they cannot: intervals, paired tests, pass@k, and the smallest difference that shows.
+"""Intervals, paired tests, pass@k and the smallest difference that shows, from held-out answers.
 
 The question is the unit everywhere. Several samples of one question are no further questions, so they are averaged first, and
 the spread between questions is what counts (arXiv:2411.00640). Not covered: questions that come in families, such as several

@@ -1,4 +1,4 @@
-"""What a reward is made of: its code and every value that it computes with, as text on which two processes agree.
+"""The code of one reward and every value that it computes with, as text on which two processes agree.
 
 The source of a reward says nothing of its parameters: `number(tolerance=0.1)` and `number(tolerance=0.5)` have one source, and
 so have two closures of one factory. Read here are fields of dataclasses, arguments of `functools.partial`, defaults, closures,

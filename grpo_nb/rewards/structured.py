@@ -1,4 +1,4 @@
-"""Rewards for answers with a structure: one of several choices, a JSON value, a text that fits a pattern."""
+"""Rewards for multiple choice, for a JSON value and for a text that fits a pattern."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The curves of a run as they are drawn: rows are taken in one at a time, and a curve has at most `BINS` bins.
+"""The numbers of a run's curves, in at most `BINS` bins, for `figure` to draw.
 
 A bin shows the lowest and the highest value with their steps, so that a spike of one step is still there after ten thousand.
 Taking in a row costs the same at any length of the run, and what is handed out to draw is bounded. Nothing here draws.

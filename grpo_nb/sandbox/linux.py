@@ -1,4 +1,4 @@
-"""The parts of Linux that the sandbox is built from, through ctypes: namespaces, mounts, Landlock, seccomp, limits.
+"""The parts of Linux that the sandbox is built from, through ctypes, Landlock's rules and seccomp's filter among them.
 
 Constants and structures are those of the kernel's public headers (linux/sched.h, linux/mount.h, linux/prctl.h,
 linux/landlock.h up to ABI 6, linux/seccomp.h, linux/filter.h); system call numbers those of asm/unistd_64.h for x86_64

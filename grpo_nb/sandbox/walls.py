@@ -1,4 +1,6 @@
-"""The outer walls, raised once for a pool, before any candidate runs. Each returns with the wall around this process.
+"""The outer walls (namespaces, a user that owns nothing), raised once for a pool, before any candidate runs.
+
+Each returns with the wall around this process.
 
 The inner wall (no capabilities, Landlock, limits, seccomp) is raised around every candidate, in `zygote.py`.
 """

@@ -1,4 +1,6 @@
-"""The clean process that candidates are forked from. Started as a script by `pool.py`, never imported.
+"""The clean process that candidates are forked from, each behind the inner wall of Landlock, seccomp and limits.
+
+Started as a script by `pool.py`, never imported.
 
     pool (the user's process)
      └ launcher        watches the user's process; when either ends, the other side is killed

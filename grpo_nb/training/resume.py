@@ -1,4 +1,4 @@
-"""Which run to go on with, whether it is the same training, and taking its folder back to its newest checkpoint."""
+"""Which run to go on with, whether settings, data and rewards are the same, and going back to its newest checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a run before its first step: that its rewards work, and everything that `run.json` says."""
+"""What `run.json` is to say of a new run, with each reward's name, weight and source: and that its rewards work."""
 
 from __future__ import annotations
 

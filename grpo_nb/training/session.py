@@ -1,4 +1,4 @@
-"""Begin a run or go on with one, train, and leave its folder complete whatever ends it."""
+"""Begin a run or go on with one, write its `run.json`, train, and leave its folder complete whatever ends it."""
 
 from __future__ import annotations
 
