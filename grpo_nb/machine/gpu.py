@@ -194,12 +194,11 @@ def _numbers(capability: str) -> tuple[int, int]:
 def _query_gpus(ask: Ask) -> list[list[str]]:
     """For each GPU name, memory, capability, free memory, UUID, the memory that the driver keeps, and whether it is divided."""
     try:
-        return _rows(ask([f"--query-gpu={_GPU_FIELDS},{_NEWER_FIELDS}", "--format=csv,noheader,nounits"]), 7)
+        return _rows(ask, "gpu", f"{_GPU_FIELDS},{_NEWER_FIELDS}")
     except ChildError as error:
         if error.status is None:  # it hangs, and would again
             raise
-        rows = _rows(ask([f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"]), 5)
-        return [[*row, "", ""] for row in rows]
+        return [[*row, "", ""] for row in _rows(ask, "gpu", _GPU_FIELDS)]
 
 
 def _read_slices(ask: Ask) -> dict[str, list[tuple[str, str, float, float | None]]]:
@@ -267,7 +266,7 @@ def _visible(cards: Sequence[dict[str, GpuState]], visible: str | None) -> tuple
 def _read_processes(ask: Ask) -> dict[str, list[GpuProcess]]:
     """For each GPU's UUID the processes that hold its memory."""
     try:
-        rows = _rows(ask([f"--query-compute-apps={_PROCESS_FIELDS}", "--format=csv,noheader,nounits"]), 4)
+        rows = _rows(ask, "compute-apps", _PROCESS_FIELDS)
     except (OSError, ChildError):
         return {}  # who holds the memory is a help; not knowing it is no reason to have no GPU
     found: dict[str, list[GpuProcess]] = {}
@@ -278,10 +277,11 @@ def _read_processes(ask: Ask) -> dict[str, list[GpuProcess]]:
     return found
 
 
-def _rows(answer: str, columns: int) -> list[list[str]]:
-    """The lines of a CSV answer that have all their columns; "No devices were found" has not."""
+def _rows(ask: Ask, what: str, fields: str) -> list[list[str]]:
+    """The lines of a CSV answer that have all the fields; "No devices were found" has not."""
+    answer = ask([f"--query-{what}={fields}", "--format=csv,noheader,nounits"])
     rows = [[cell.strip() for cell in row] for row in csv.reader(answer.splitlines())]
-    return [row for row in rows if len(row) == columns]
+    return [row for row in rows if len(row) == fields.count(",") + 1]
 
 
 def _gib(mebibytes: str) -> float | None:
