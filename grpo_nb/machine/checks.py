@@ -74,7 +74,7 @@ class EnvironmentReport(Shown):
 class Machine:
     """What the preflight looks at. A test describes one in data, `read_machine` takes the picture of this one."""
 
-    python: tuple[int, int, int]
+    python: tuple[int, int, int] = sys.version_info[:3]
     system: str = "linux"
     """`sys.platform`."""
     host: str = "jupyter"
@@ -117,7 +117,6 @@ def read_machine(run_root: Path) -> Machine:
     fits = wanted is None or packages.is_same_release(wanted, installed.get("torch", ""))
     build = packages.read_torch_build()
     return Machine(
-        python=sys.version_info[:3],
         system=sys.platform,
         host=find_host(),
         installed=installed,
@@ -442,5 +441,4 @@ def check_machine(machine: Machine) -> EnvironmentReport:
 
 def check_torchvision() -> Check:
     """The row about torchvision, which must be absent or built for the torch beside it."""
-    machine = Machine(python=sys.version_info[:3], installed=packages.installed_versions())
-    return Check("torchvision", *torchvision_row(machine))
+    return Check("torchvision", *torchvision_row(Machine(installed=packages.installed_versions())))

@@ -102,12 +102,9 @@ def find_gpu() -> Gpu | None:
 @functools.cache
 def _first_gpu(tool: str, visible: str | None, order: str | None) -> Gpu | None:
     """The answer is kept for all that it depends on: the cards do not change while a kernel runs, and asking takes time."""
-    try:
-        states, _ = _read_gpus(ask_nvidia_smi, visible, with_processes=False)
-    except (OSError, ChildError, ValueError):
-        # A driver that does not answer is no GPU for us; check_environment has the row that says so.
-        return None
-    return states[0].gpu if states else None
+    # A driver that does not answer is no GPU for us; check_environment has the row that says so.
+    gpus = read_driver(visible=visible, cards_only=True).gpus
+    return gpus[0].gpu if gpus else None
 
 
 def is_gpu_listed() -> bool:
@@ -132,16 +129,17 @@ def ask_nvidia_smi(arguments: Sequence[str]) -> str:
     return "\n".join(run_command([nvidia_smi() or "nvidia-smi", *arguments], seconds=20))
 
 
-def read_driver(ask: Ask = ask_nvidia_smi, visible: str | None = None) -> Driver:
+def read_driver(ask: Ask = ask_nvidia_smi, visible: str | None = None, *, cards_only: bool = False) -> Driver:
     """Return what the driver says about itself and the GPUs that torch would see.
 
     Args:
         ask: Answers for `nvidia-smi`; the tests hand in recorded answers.
         visible: The value of `CUDA_VISIBLE_DEVICES`, None if it is not set.
+        cards_only: Neither its versions nor who holds memory of the cards: one question instead of three.
     """
     try:
-        header = ask([])
-        states, is_mixed = _read_gpus(ask, visible)
+        header = "" if cards_only else ask([])
+        states, is_mixed = _read_gpus(ask, visible, with_processes=not cards_only)
     except ChildError as error:
         return Driver(failure=" ".join(" ".join(error.lines).split())[:300] or str(error))
     except (OSError, ValueError) as error:
@@ -155,7 +153,7 @@ def read_driver(ask: Ask = ask_nvidia_smi, visible: str | None = None) -> Driver
     return Driver(version=text, cuda=runs, gpus=states, is_mixed=is_mixed)
 
 
-def _read_gpus(ask: Ask, visible: str | None, *, with_processes: bool = True) -> tuple[tuple[GpuState, ...], bool]:
+def _read_gpus(ask: Ask, visible: str | None, *, with_processes: bool) -> tuple[tuple[GpuState, ...], bool]:
     """The GPUs that CUDA would show, and whether their numbers depend on CUDA's idea of their speed."""
     rows = _query_gpus(ask)
     is_by_slot = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
