@@ -22,7 +22,7 @@ _DISK_GB = 2
 _CPU_MEMORY_GIB = 5
 # Status, what was found, and what to do about it.
 Finding = tuple[str, str] | tuple[str, str, str]
-_MARKS = {"ok": "\u2713 ok", "warning": "! warning", "problem": "\u2717 problem"}
+_MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u2717 problem")}
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,8 @@ class EnvironmentReport(Shown):
             raise EnvironmentProblem("\n".join(f"{c.what}: {c.found}. {c.fix}" for c in problems))
 
     def _parts(self) -> Iterator[Table | Cell]:
-        marks = [_MARKS[c.status] if c.status == "ok" else bold(_MARKS[c.status]) for c in self.checks]
         fixes = [Cell(f"->  {c.fix}", escaped(c.fix)) if c.fix else "" for c in self.checks]
-        rows = [(mark, c.what, c.found, fix) for mark, c, fix in zip(marks, self.checks, fixes, strict=True)]
+        rows = [(_MARKS[c.status], c.what, c.found, fix) for c, fix in zip(self.checks, fixes, strict=True)]
         # Long lists of versions break where the page ends, and the first two columns never do.
         yield Table(rows, head=("", "what", "found", "what to do"), narrow=(0, 1), wide=(2, 3))
         yield bold(self.verdict)
@@ -75,14 +74,14 @@ class EnvironmentReport(Shown):
 class Machine:
     """What the preflight looks at. A test describes one in data, `read_machine` takes the picture of this one."""
 
-    python: tuple[int, int, int]
+    python: tuple[int, int, int] = sys.version_info[:3]
     system: str = "linux"
     """`sys.platform`."""
     host: str = "jupyter"
     """`colab`, `kaggle`, `jupyter` or `script`."""
     installed: Mapping[str, str] = field(default_factory=dict)
     loaded: Mapping[str, str] = field(default_factory=dict)
-    early: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
     torch_build: packages.TorchBuild | None = None
     driver: Driver | None = None
     """None where there is no `nvidia-smi`."""
@@ -118,12 +117,11 @@ def read_machine(run_root: Path) -> Machine:
     fits = wanted is None or packages.is_same_release(wanted, installed.get("torch", ""))
     build = packages.read_torch_build()
     return Machine(
-        python=sys.version_info[:3],
         system=sys.platform,
         host=find_host(),
         installed=installed,
         loaded=packages.loaded_versions(),
-        early=packages.early_imports(),
+        modules=tuple(sys.modules),
         torch_build=build,
         driver=driver,
         unseen=_unseen_gpu(build) if driver is None and visible not in ("", "-1") else "",
@@ -209,7 +207,7 @@ def torchao_row(machine: Machine) -> Finding | None:
 
 def import_order_row(machine: Machine) -> Finding:
     """unsloth patches trl, transformers and peft while they load."""
-    problem = packages.import_order_problem(machine.early)
+    problem = packages.import_order_problem(machine.modules)
     if problem is not None:
         return "problem", problem, f"Import grpo_nb first. {restart(machine)}"
     return "ok", "nothing that unsloth patches was imported before it"
@@ -362,7 +360,7 @@ def vllm_row(machine: Machine) -> Finding:
 def cache_row(machine: Machine) -> Finding | None:
     """Trainers that unsloth generated for other versions; no row where there are none."""
     cache = machine.compiled_cache
-    if cache is None or not cache.versions:
+    if cache is None:
         return None
     made = ", ".join(f"{name} {version}" for name, version in cache.versions.items())
     fix = f"Nothing, unless unsloth fails on it: then  rm -r {cache.path}"
@@ -443,5 +441,4 @@ def check_machine(machine: Machine) -> EnvironmentReport:
 
 def check_torchvision() -> Check:
     """The row about torchvision, which must be absent or built for the torch beside it."""
-    machine = Machine(python=sys.version_info[:3], installed=packages.installed_versions())
-    return Check("torchvision", *torchvision_row(machine))
+    return Check("torchvision", *torchvision_row(Machine(installed=packages.installed_versions())))

@@ -97,30 +97,24 @@ def choose(found: Found, *, with_vllm: bool = True) -> Choice:
     """
     new = BY_NAME["cuda13" if found.has_gpu else "cpu"]
     kept = _row_of_installed(found)
-    if kept is None and found.is_torch_loaded and not found.has_gpu:
-        return _stop(found, f"the kit needs {new.torch}")
     if not found.has_gpu:
         if kept is not None:
             return Choice(combination=kept.name)
+        if found.is_torch_loaded:
+            return _stop(found, f"the kit needs {new.torch}")
         why = f"torch {found.torch} is not in the table of combinations." if found.torch else ""
         return Choice(torch=new.torch, combination=new.name, why=why)
-    vllm_possible = with_vllm and found.system == "linux"
+    wants_vllm = with_vllm and found.system == "linux"
     driver_runs_new = found.driver_cuda is None or found.driver_cuda >= 13
-    if kept is not None and (kept.vllm or not vllm_possible or not driver_runs_new):
-        vllm = kept.vllm if vllm_possible else None
-        return Choice(vllm=vllm, combination=kept.name, why=_why_kept(found, vllm_possible, kept))
-    if kept is not None and found.is_torch_loaded:
-        why = (
-            f"torch {found.torch} is loaded in this kernel and stays. No vLLM fits it: for one, restart the session and "
-            "run this cell before anything else."
-        )
-        return Choice(combination=kept.name, why=why)
-    if kept is not None or (driver_runs_new and not found.is_torch_loaded):
-        if not vllm_possible:
-            return Choice(torch=new.torch, combination=new.name)
-        why = f"torch {found.torch} makes room: vLLM {new.vllm} is built for torch {new.torch}." if found.torch else ""
-        return Choice(torch=new.torch, vllm=new.vllm, combination=new.name, why=why)
-    if found.is_torch_loaded and driver_runs_new:
+    if kept is not None and (kept.vllm or found.is_torch_loaded or not wants_vllm or not driver_runs_new):
+        why = f"torch {found.torch} {_why_kept(kept, wants_vllm, driver_runs_new)}"
+        return Choice(vllm=kept.vllm if wants_vllm else None, combination=kept.name, why=why)
+    if driver_runs_new and not found.is_torch_loaded:
+        vllm, why = new.vllm if wants_vllm else None, ""
+        if vllm is not None and found.torch:
+            why = f"torch {found.torch} makes room: vLLM {vllm} is built for torch {new.torch}."
+        return Choice(torch=new.torch, vllm=vllm, combination=new.name, why=why)
+    if driver_runs_new:
         return _stop(found, "is not in the table of combinations")
     # A torch that is in no row, or none, under a driver that is too old for the new one.
     starts = found.torch_cuda is not None and found.torch_cuda <= (found.driver_cuda or 0)
@@ -147,12 +141,17 @@ def _row_of_installed(found: Found) -> Combination | None:
     return next((row for row in COMBINATIONS if row.cuda == cuda and is_same_release(row.torch, found.torch)), None)
 
 
-def _why_kept(found: Found, vllm_possible: bool, kept: Combination) -> str:
-    if kept.vllm and vllm_possible:
-        return f"torch {found.torch} stays, and vLLM {kept.vllm} is built for it."
-    if not vllm_possible:
-        return f"torch {found.torch} stays. Without vLLM, Unsloth's own generation is used, which is slower."
+def _why_kept(kept: Combination, wants_vllm: bool, driver_runs_new: bool) -> str:
+    if not wants_vllm:
+        return "stays. Without vLLM, Unsloth's own generation is used, which is slower."
+    if kept.vllm:
+        return f"stays, and vLLM {kept.vllm} is built for it."
+    if driver_runs_new:
+        return (
+            "is loaded in this kernel and stays. No vLLM fits it: for one, restart the session and run this cell before "
+            "anything else."
+        )
     return (
-        f"torch {found.torch} stays: the driver is too old for CUDA 13, and the registry has no vLLM for CUDA 12. "
-        "Unsloth's own generation is used, which is slower."
+        "stays: the driver is too old for CUDA 13, and the registry has no vLLM for CUDA 12. Unsloth's own generation is used, "
+        "which is slower."
     )

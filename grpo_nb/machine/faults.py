@@ -134,15 +134,20 @@ def is_out_of_memory(error: BaseException) -> bool:
         # What a reward says of a completion is not the machine's word.
         or (
             isinstance(cause, (RuntimeError, OSError, ValueError))
-            and any(sign in said_of(cause) for sign in _MEMORY_SIGNS)
+            and any(sign in _said_of(cause) for sign in _MEMORY_SIGNS)
         )
         for cause in error_chain(error)
     )
 
 
-def said_of(error: BaseException) -> str:
+def _said_of(error: BaseException) -> str:
     """Kind and words of an error, in small letters, by which it is recognised."""
     return f"{type(error).__name__}: {error}".lower()
+
+
+def summary(error: BaseException) -> str:
+    """Kind and first line of an error, to be shown beside what it means."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0][:300]}"
 
 
 def find_fault(error: BaseException) -> GpuFault | None:
@@ -151,7 +156,7 @@ def find_fault(error: BaseException) -> GpuFault | None:
     >>> find_fault(RuntimeError("CUDA error: no kernel image is available for execution on the device")).name
     'card not in the build'
     """
-    said = [said_of(cause) for cause in error_chain(error)]
+    said = [_said_of(cause) for cause in error_chain(error)]
     # torch's own out-of-memory message recommends expandable segments, and so names them.
     return next((fault for fault in _FAULTS if any(re.search(fault.pattern, text, re.DOTALL) for text in said)), None)
 
@@ -168,7 +173,6 @@ def gpu_problem(error: BaseException) -> EnvironmentProblem | None:
     fault = find_fault(error)
     if fault is None:
         return None
-    first = (str(error).strip().splitlines() or ["no message"])[0][:300]
-    problem = EnvironmentProblem(f"{fault.why} {fault.fix}. ({type(error).__name__}: {first})")
+    problem = EnvironmentProblem(f"{fault.why} {fault.fix}. ({summary(error)})")
     problem.__cause__ = error if isinstance(error, Exception) else None
     return problem

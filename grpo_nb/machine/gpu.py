@@ -102,12 +102,9 @@ def find_gpu() -> Gpu | None:
 @functools.cache
 def _first_gpu(tool: str, visible: str | None, order: str | None) -> Gpu | None:
     """The answer is kept for all that it depends on: the cards do not change while a kernel runs, and asking takes time."""
-    try:
-        states, _ = _read_gpus(ask_nvidia_smi, visible, with_processes=False)
-    except (OSError, ChildError, ValueError):
-        # A driver that does not answer is no GPU for us; check_environment has the row that says so.
-        return None
-    return states[0].gpu if states else None
+    # A driver that does not answer is no GPU for us; check_environment has the row that says so.
+    gpus = read_driver(visible=visible, cards_only=True).gpus
+    return gpus[0].gpu if gpus else None
 
 
 def is_gpu_listed() -> bool:
@@ -132,16 +129,17 @@ def ask_nvidia_smi(arguments: Sequence[str]) -> str:
     return "\n".join(run_command([nvidia_smi() or "nvidia-smi", *arguments], seconds=20))
 
 
-def read_driver(ask: Ask = ask_nvidia_smi, visible: str | None = None) -> Driver:
+def read_driver(ask: Ask = ask_nvidia_smi, visible: str | None = None, *, cards_only: bool = False) -> Driver:
     """Return what the driver says about itself and the GPUs that torch would see.
 
     Args:
         ask: Answers for `nvidia-smi`; the tests hand in recorded answers.
         visible: The value of `CUDA_VISIBLE_DEVICES`, None if it is not set.
+        cards_only: Neither its versions nor who holds memory of the cards: one question instead of three.
     """
     try:
-        header = ask([])
-        states, is_mixed = _read_gpus(ask, visible)
+        header = "" if cards_only else ask([])
+        states, is_mixed = _read_gpus(ask, visible, with_processes=not cards_only)
     except ChildError as error:
         return Driver(failure=" ".join(" ".join(error.lines).split())[:300] or str(error))
     except (OSError, ValueError) as error:
@@ -155,7 +153,7 @@ def read_driver(ask: Ask = ask_nvidia_smi, visible: str | None = None) -> Driver
     return Driver(version=text, cuda=runs, gpus=states, is_mixed=is_mixed)
 
 
-def _read_gpus(ask: Ask, visible: str | None, *, with_processes: bool = True) -> tuple[tuple[GpuState, ...], bool]:
+def _read_gpus(ask: Ask, visible: str | None, *, with_processes: bool) -> tuple[tuple[GpuState, ...], bool]:
     """The GPUs that CUDA would show, and whether their numbers depend on CUDA's idea of their speed."""
     rows = _query_gpus(ask)
     is_by_slot = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
@@ -194,12 +192,11 @@ def _numbers(capability: str) -> tuple[int, int]:
 def _query_gpus(ask: Ask) -> list[list[str]]:
     """For each GPU name, memory, capability, free memory, UUID, the memory that the driver keeps, and whether it is divided."""
     try:
-        return _rows(ask([f"--query-gpu={_GPU_FIELDS},{_NEWER_FIELDS}", "--format=csv,noheader,nounits"]), 7)
+        return _rows(ask, "gpu", f"{_GPU_FIELDS},{_NEWER_FIELDS}")
     except ChildError as error:
         if error.status is None:  # it hangs, and would again
             raise
-        rows = _rows(ask([f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits"]), 5)
-        return [[*row, "", ""] for row in rows]
+        return [[*row, "", ""] for row in _rows(ask, "gpu", _GPU_FIELDS)]
 
 
 def _read_slices(ask: Ask) -> dict[str, list[tuple[str, str, float, float | None]]]:
@@ -267,7 +264,7 @@ def _visible(cards: Sequence[dict[str, GpuState]], visible: str | None) -> tuple
 def _read_processes(ask: Ask) -> dict[str, list[GpuProcess]]:
     """For each GPU's UUID the processes that hold its memory."""
     try:
-        rows = _rows(ask([f"--query-compute-apps={_PROCESS_FIELDS}", "--format=csv,noheader,nounits"]), 4)
+        rows = _rows(ask, "compute-apps", _PROCESS_FIELDS)
     except (OSError, ChildError):
         return {}  # who holds the memory is a help; not knowing it is no reason to have no GPU
     found: dict[str, list[GpuProcess]] = {}
@@ -278,10 +275,11 @@ def _read_processes(ask: Ask) -> dict[str, list[GpuProcess]]:
     return found
 
 
-def _rows(answer: str, columns: int) -> list[list[str]]:
-    """The lines of a CSV answer that have all their columns; "No devices were found" has not."""
+def _rows(ask: Ask, what: str, fields: str) -> list[list[str]]:
+    """The lines of a CSV answer that have all the fields; "No devices were found" has not."""
+    answer = ask([f"--query-{what}={fields}", "--format=csv,noheader,nounits"])
     rows = [[cell.strip() for cell in row] for row in csv.reader(answer.splitlines())]
-    return [row for row in rows if len(row) == columns]
+    return [row for row in rows if len(row) == fields.count(",") + 1]
 
 
 def _gib(mebibytes: str) -> float | None:

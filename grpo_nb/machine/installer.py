@@ -26,7 +26,7 @@ from pathlib import Path
 from grpo_nb.core import Cell, ChildError, EnvironmentProblem, Shown, bold, run_command
 from grpo_nb.machine import packages
 from grpo_nb.machine.combinations import BY_NAME, Choice, Found, choose
-from grpo_nb.machine.gpu import nvidia_smi, read_driver
+from grpo_nb.machine.gpu import read_driver
 from grpo_nb.machine.host import find_host, free_disk_bytes, how_to_restart
 
 Say = Callable[[str], object]
@@ -135,6 +135,10 @@ def install(*, vllm: bool = True, report: Say | None = None, root: str | Path | 
     missing = [line for line in (*wanted, *alone) if not is_met(line, before)]
     # Which module belongs to which package has to be asked while what is removed below is still there.
     owners = importlib.metadata.packages_distributions() if missing or _misfits() else {}
+    names = {_normal(name) for module in owners if module in sys.modules for name in owners[module]}
+    # Replaced by this call, a package is known from `before`; replaced earlier, it tells its version itself.
+    told = {_normal(name): version for name, version in packages.loaded_versions().items()}
+    in_memory = {name: before[name] for name in names if name in before} | told
     if missing:
         _check_room(choice)
         if choice.why:
@@ -150,9 +154,12 @@ def install(*, vllm: bool = True, report: Say | None = None, root: str | Path | 
     if folder.name == CLONE and folder == _ROOT:
         link(folder)
     after = _versions()
-    names = sorted({*before, *after})
-    changed = {name: (before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)}
-    loaded = _outdated_in_memory(before, after, owners)
+    changed = {name: (before.get(name), after.get(name)) for name, _ in sorted(before.items() ^ after.items())}
+    loaded = {
+        name: (version, after.get(name, "removed"))
+        for name, version in in_memory.items()
+        if name in changed or not packages.is_same_release(version, after.get(name, version))
+    }
     return Installation(is_ready=not loaded, loaded=loaded, changed=changed, combination=choice.combination)
 
 
@@ -196,13 +203,13 @@ def is_met(line: str, installed: Mapping[str, str]) -> bool:
 
 def _look() -> Found:
     build = packages.read_torch_build()
-    driver = read_driver(visible=os.environ.get("CUDA_VISIBLE_DEVICES")) if nvidia_smi() else None
+    driver = read_driver(visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
     return Found(
         torch=build.version if build else packages.installed_version("torch"),
         torch_cuda=build.cuda[0] if build and build.cuda else None,
         is_torch_loaded="torch" in sys.modules,
-        has_gpu=driver is not None and bool(driver.gpus),
-        driver_cuda=driver.cuda[0] if driver is not None and driver.cuda else None,
+        has_gpu=bool(driver.gpus),
+        driver_cuda=driver.cuda[0] if driver.cuda else None,
         system=sys.platform,
     )
 
@@ -352,26 +359,6 @@ def _versions() -> dict[str, str]:
     # The first on the path is the one that is imported.
     records = [(record.metadata["Name"], record) for record in importlib.metadata.distributions()]
     return {_normal(name): record.version for name, record in reversed(records) if name}
-
-
-def _outdated_in_memory(
-    before: Mapping[str, str], after: Mapping[str, str], owners: Mapping[str, list[str]]
-) -> dict[str, tuple[str, str]]:
-    """What this kernel has loaded in another version than is installed now.
-
-    A package replaced by this call is known from `before`; one replaced earlier tells its version itself.
-    """
-    told = {_normal(name): version for name, version in packages.loaded_versions().items()}
-    outdated = {
-        name: (version, after[name])
-        for name, version in told.items()
-        if name in after and not packages.is_same_release(version, after[name])
-    }
-    for module, names in owners.items():
-        for name in map(_normal, names):
-            if module in sys.modules and name in before and after.get(name) != before[name]:
-                outdated[name] = (before[name], after.get(name, "removed"))
-    return outdated
 
 
 def _read(file: Path) -> list[str]:

@@ -11,7 +11,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # The oldest Python that the kit supports, and the one where unsloth 2026.10.9 stops.
 PYTHONS = ((3, 11), (3, 15))
 # Packages that unsloth patches while they load, so that it must come before them.
-PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
+_PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
 NEEDED = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes", "unsloth", "unsloth_zoo")
 # Looked at besides: they break the others when they do not fit.
 _WATCHED = (*NEEDED, "vllm", "torchvision", "torchaudio", "torchao", "numpy", "pandas", "pyarrow", "triton")
@@ -59,24 +59,15 @@ def installed_versions() -> dict[str, str]:
 
 def loaded_versions() -> dict[str, str]:
     """The versions that this kernel has in memory, which differ from those on disk after an installation."""
-    found = {}
-    for name in _WATCHED:
-        # Read from the module's own dictionary: asking a lazy module for an attribute would import half of it.
-        version = vars(sys.modules[name]).get("__version__") if name in sys.modules else None
-        if version is not None:
-            found[name] = str(version)
-    return found
+    # Read from the module's own dictionary: asking a lazy module for an attribute would import half of it.
+    told = ((name, vars(sys.modules[name]).get("__version__")) for name in _WATCHED if name in sys.modules)
+    return {name: str(version) for name, version in told if version is not None}
 
 
-def early_imports(loaded: Sequence[str] | None = None) -> tuple[str, ...]:
-    """What was imported before unsloth though unsloth patches it; nothing once unsloth is there."""
-    loaded = list(sys.modules) if loaded is None else loaded
-    return () if "unsloth" in loaded else tuple(name for name in PATCHED_BY_UNSLOTH if name in loaded)
-
-
-def import_order_problem(loaded: Sequence[str] | None = None) -> str | None:
-    """Say which packages were imported before unsloth, or None if the order is right."""
-    early = early_imports(loaded)
+def import_order_problem(loaded: Collection[str] | None = None) -> str | None:
+    """Say which packages were imported before unsloth, which patches them, or None if the order is right."""
+    loaded = sys.modules if loaded is None else loaded
+    early = [name for name in _PATCHED_BY_UNSLOTH if name in loaded and "unsloth" not in loaded]
     return f"{' and '.join(early)} {'was' if len(early) == 1 else 'were'} imported before unsloth" if early else None
 
 
@@ -142,10 +133,13 @@ def minor_release(version: str) -> tuple[int, int]:
 
 
 def asked_of(package: str, names: Sequence[str], extra: str = "") -> Iterator[Requirement]:
-    """What an installed package asks of others, here and now, from its metadata; with an extra, only what that adds."""
+    """What a package asks of others, here and now, from its metadata; with an extra, only what that adds.
+
+    Nothing where it is not installed.
+    """
     from packaging.requirements import Requirement
 
-    for text in importlib.metadata.requires(package) or ():
+    for text in (installed_version(package) and importlib.metadata.requires(package)) or ():
         asked = Requirement(text)
         holds = not extra if asked.marker is None else asked.marker.evaluate({"extra": extra})
         if asked.name in names and holds:
@@ -154,8 +148,6 @@ def asked_of(package: str, names: Sequence[str], extra: str = "") -> Iterator[Re
 
 def torch_for_vllm() -> str | None:
     """The one torch that the installed vLLM was built for; None if it is not installed, or asks for no certain one."""
-    if installed_version("vllm") is None:
-        return None
     pins = (pin for asked in asked_of("vllm", ("torch",)) for pin in asked.specifier if pin.operator == "==")
     return next((pin.version for pin in pins), None)
 
@@ -187,37 +179,31 @@ def _try_vllm(vllm: str, torch: str | None) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class CompiledCache:
-    """The folder of trainers that unsloth generated, and the versions that they were generated for."""
+    """A folder of trainers that unsloth generated for other versions than are installed."""
 
     path: str
     versions: Mapping[str, str]
-    """Of the first file that names other versions than are installed; empty if all fit."""
+    """Those that the first such file names."""
     is_pinned: bool = False
     """Whether `UNSLOTH_COMPILE_OVERWRITE=0` keeps unsloth from writing them anew."""
 
 
-# The order of the lines that unsloth_zoo 2026.10.9 (compiler.py, create_new_function) puts on top of each file.
-_CACHE_LINES = ("unsloth_zoo", "unsloth", "transformers", "trl")
-_CACHE_MARK = "__UNSLOTH_VERSIONING__"
+# The lines that unsloth_zoo 2026.10.9 (compiler.py, create_new_function) puts on top of each file.
+_CACHE_HEAD = re.compile(
+    r'"""\n(?P<unsloth_zoo>.*)\n(?P<unsloth>.*)\n(?P<transformers>.*)\n(?P<trl>.*)\n__UNSLOTH_VERSIONING__\n'
+)
 
 
 def read_compiled_cache(installed: Mapping[str, str]) -> CompiledCache | None:
-    """Look into unsloth's folder of generated trainers in the working directory; None if there is none.
+    """Look into unsloth's folder of generated trainers in the working directory; None if there is none, or all fit.
 
     It is on `sys.path` as soon as unsloth is imported, and survives every update of a package. Unsloth compares the
     versions itself and writes a file anew when they differ, unless it is told not to.
     """
     folder = Path(os.environ.get("UNSLOTH_COMPILE_LOCATION") or "unsloth_compiled_cache")
-    if not folder.is_dir():
-        return None
-    pinned = os.environ.get("UNSLOTH_COMPILE_OVERWRITE", "1") == "0"
     for file in sorted(folder.glob("*.py")):
-        with file.open(encoding="utf-8", errors="replace") as lines:
-            head = [line.strip().strip('"') for _, line in zip(range(8), lines, strict=False)]
-        if _CACHE_MARK not in head:
-            continue
-        named = [line for line in head[: head.index(_CACHE_MARK)] if line]
-        versions = dict(zip(_CACHE_LINES, named, strict=False))
-        if any(installed.get(name) != version for name, version in versions.items()):
-            return CompiledCache(path=str(folder), versions=versions, is_pinned=pinned)
-    return CompiledCache(path=str(folder), versions={}, is_pinned=pinned)
+        head = _CACHE_HEAD.match(file.read_text(encoding="utf-8", errors="replace"))
+        if head and any(installed.get(name) != version for name, version in head.groupdict().items()):
+            is_pinned = os.environ.get("UNSLOTH_COMPILE_OVERWRITE", "1") == "0"
+            return CompiledCache(path=str(folder), versions=head.groupdict(), is_pinned=is_pinned)
+    return None

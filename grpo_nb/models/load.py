@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.machine import VLLM_ALONE, EnvironmentProblem, Gpu, find_fault, find_gpu, gpu_problem
+from grpo_nb.machine import VLLM_ALONE, EnvironmentProblem, Gpu, find_fault, find_gpu, gpu_problem, summary
 from grpo_nb.models.embedded import embedded_model_folder
 from grpo_nb.models.match import note_settings
 from grpo_nb.models.unsloth import import_unsloth, tell_unsloth, without_loading_bars
@@ -131,11 +131,12 @@ def load_model(
         report(f"{stage}, with vLLM")
         try:
             return _load(settings, source, gpu, None)
+        except EnvironmentProblem:
+            raise
         except Exception as error:
-            problem = _loading_problem(error, settings, with_vllm=True)
-            if problem is not None:
-                raise problem from error
-            obstacle = _start_obstacle(error)
+            fault = find_fault(error)
+            fix = _SKIP_VLLM if fault is None else fault.fix
+            obstacle = VllmObstacle(f"vLLM did not start ({summary(error)})", fix)
         import torch
 
         gc.collect()  # after the except block: the error's frames hold the engine that failed
@@ -143,13 +144,7 @@ def load_model(
     if gpu is not None and settings.fast_inference:
         _say_once(obstacle)
     report(stage)
-    try:
-        return _load(settings, source, gpu, obstacle)
-    except Exception as error:
-        problem = _loading_problem(error, settings)
-        if problem is not None:
-            raise problem from error
-        raise
+    return _load(settings, source, gpu, obstacle)
 
 
 def loader_arguments(settings: Settings, source: str, gpu: Gpu | None, *, use_vllm: bool) -> dict[str, Any]:
@@ -203,15 +198,30 @@ def _checkpointing(gpu: Gpu | None) -> str | bool:
 
 
 def _load(settings: Settings, source: str, gpu: Gpu | None, obstacle: VllmObstacle | None) -> tuple[Any, Any]:
-    """Load with vLLM if nothing is in its way."""
+    """Load with vLLM if nothing is in its way.
+
+    Raises:
+        EnvironmentProblem: It failed for a reason that is known, with the setting to change. What may be vLLM's fault alone is
+            raised as it is.
+    """
     global _engine
     from unsloth import FastLanguageModel
 
     tell_unsloth(number_type(settings, gpu).name)
-    with contextlib.redirect_stdout(io.StringIO()), without_loading_bars():
-        arguments = loader_arguments(settings, source, gpu, use_vllm=obstacle is None)
-        model, tokenizer = FastLanguageModel.from_pretrained(**arguments)
-        model = FastLanguageModel.get_peft_model(model, **lora_arguments(settings, gpu))
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), without_loading_bars():
+            arguments = loader_arguments(settings, source, gpu, use_vllm=obstacle is None)
+            model, tokenizer = FastLanguageModel.from_pretrained(**arguments)
+            model = FastLanguageModel.get_peft_model(model, **lora_arguments(settings, gpu))
+    except Exception as error:
+        memory = memory_advice(error, settings, place="loading")
+        if memory is not None:
+            what = f"{memory.message} {memory.why} Write {memory.advice} ({type(error).__name__})"
+            raise EnvironmentProblem(what) from error
+        fault = find_fault(error)
+        if fault is None or (obstacle is None and fault.name in VLLM_ALONE):
+            raise
+        raise gpu_problem(error) from error
     tokenizer.padding_side = "left"
     # A tokenizer with the GPT-2 clean-up would change the text that rewards see.
     tokenizer.clean_up_tokenization_spaces = False
@@ -274,27 +284,6 @@ def engine_obstacle() -> VllmObstacle | None:
         "a model with vLLM is loaded in this kernel already, and in standby there is one at a time",
         "go on with that model, or restart the kernel before another one is loaded",
     )
-
-
-def _loading_problem(error: Exception, settings: Settings, *, with_vllm: bool = False) -> Exception | None:
-    """The error to raise when loading failed for a reason that is known, with the setting to change; else None.
-
-    With vLLM, None also for what may be vLLM's fault alone.
-    """
-    memory = memory_advice(error, settings, place="loading")
-    if memory is not None:
-        return EnvironmentProblem(f"{memory.message} {memory.why} Write {memory.advice} ({type(error).__name__})")
-    fault = find_fault(error)
-    if fault is not None and with_vllm and fault.name in VLLM_ALONE:
-        return None
-    return gpu_problem(error)
-
-
-def _start_obstacle(error: Exception) -> VllmObstacle:
-    first = (str(error).strip().splitlines() or ["no message"])[0][:300]
-    fault = find_fault(error)
-    why = f"vLLM did not start ({type(error).__name__}: {first})"
-    return VllmObstacle(why, _SKIP_VLLM if fault is None else fault.fix)
 
 
 def _refuse_unseen_gpu() -> None:

@@ -201,9 +201,17 @@ def fitting_changes(
 
     Combinations of `smaller_settings`, and on a GPU smaller models of the presets.
     """
+    kinds = smaller_settings(settings)
+    for elsewhere in ("path",) if is_gpu else ("bits", "share"):
+        del kinds[elsewhere]
+    if is_gpu and (here := shape_of(settings.model)) is not None:
+        models = [name for name in _SMALLER if shape_of(name).parameters < here.parameters]
+        kinds["model"] = [(20 + 5 * n, {"model": name}) for n, name in enumerate(models)]
+    choices = itertools.product(*([(0, {}), *options] for options in kinds.values()))
     found: list[dict[str, Any]] = []
-    for _, changes in sorted(_combinations(settings, is_gpu), key=lambda item: item[0]):
-        if any(set(small) <= set(changes) for small in found):
+    for choice in sorted(choices, key=lambda choice: sum(cost for cost, _ in choice)):
+        changes = {name: value for _, part in choice for name, value in part.items()}
+        if not changes or any(small.keys() <= changes.keys() for small in found):
             continue
         try:
             changed = settings.replace(**changes)
@@ -214,16 +222,3 @@ def fitting_changes(
             if len(found) == count:
                 break
     return found
-
-
-def _combinations(settings: Settings, is_gpu: bool) -> Iterator[tuple[float, dict[str, Any]]]:
-    here = shape_of(settings.model) if is_gpu else None
-    models = [name for name in _SMALLER if here is not None and shape_of(name).parameters < here.parameters]
-    kinds = smaller_settings(settings)
-    kinds["model"] = [(20 + 5 * n, {"model": name}) for n, name in enumerate(models)]
-    for elsewhere in ("path",) if is_gpu else ("bits", "share"):
-        del kinds[elsewhere]
-    for choice in itertools.product(*([(0, {}), *options] for options in kinds.values())):
-        changes = {name: value for _, part in choice for name, value in part.items()}
-        if changes:
-            yield sum(cost for cost, _ in choice), changes

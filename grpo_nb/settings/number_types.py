@@ -19,6 +19,7 @@ from grpo_nb.settings.shapes import shape_of
 
 VARIABLE = "UNSLOTH_CPU_BF16"
 """Unsloth's own switch (unsloth_zoo/cpu/runtime.py, `cpu_bf16_supported`): 1 for bfloat16, 0 for float32."""
+_WORDS = dict.fromkeys(("1", "true", "yes", "on"), "bfloat16") | dict.fromkeys(("0", "false", "no", "off"), "float32")
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,9 @@ def cpu_number_type(asked: str = "auto", fits: Callable[[int], bool] = lambda si
         return NumberType("float32", "A CPU computes float16 slowly, and its gradients would vanish.")
     if asked != "auto":
         return NumberType(asked, "As set.")
-    users = os.environ.get(VARIABLE, "").strip().lower()
-    if users in ("1", "true", "yes", "on"):
-        return NumberType("bfloat16", f"As set by {VARIABLE}.")
-    if users in ("0", "false", "no", "off"):
-        return NumberType("float32", f"As set by {VARIABLE}.")
+    users = _WORDS.get(os.environ.get(VARIABLE, "").strip().lower())
+    if users is not None:
+        return NumberType(users, f"As set by {VARIABLE}.")
     if not fits(4) and fits(2):
         why = "In float32 this model does not fit into the memory here, in bfloat16 it does. The same run gives other numbers "
         return NumberType("bfloat16", f'{why}there. dtype="float32" insists.', is_for_memory=True)

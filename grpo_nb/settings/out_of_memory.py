@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from grpo_nb.machine import error_chain, is_out_of_memory, place_of, said_of
+from grpo_nb.machine import error_chain, is_out_of_memory, place_of
 from grpo_nb.settings.memory import is_standby, smaller_settings
 from grpo_nb.settings.settings import Settings
 
@@ -44,7 +44,7 @@ def memory_advice(error: BaseException, settings: Settings, *, place: str | None
     """
     if not is_out_of_memory(error):
         return None
-    said = " ".join(map(said_of, error_chain(error)))
+    said = " ".join(str(cause).lower() for cause in error_chain(error))
     place = place or place_of(error)
     is_vllm_short = any(sign in said for sign in _VLLM_IS_SHORT)
     ways = _FOR_VLLM if is_vllm_short else _BY_PLACE.get(place or "", _BY_PLACE["the loss"])

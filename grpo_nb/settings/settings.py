@@ -61,8 +61,8 @@ class Settings(Shown):
     Raises:
         ValueError: A value that cannot work, with the value seen, why, and what to write instead.
 
-    >>> Settings(num_generations=4, per_device_train_batch_size=8).prompts_per_step
-    2
+    >>> Settings(per_device_train_batch_size=8, gradient_accumulation_steps=2).batch_size
+    16
     """
 
     model: str = EMBEDDED_MODEL
@@ -159,11 +159,6 @@ class Settings(Shown):
     def batch_size(self) -> int:
         """Completions per optimizer step."""
         return self.per_device_train_batch_size * self.gradient_accumulation_steps
-
-    @property
-    def prompts_per_step(self) -> int:
-        """Distinct prompts per optimizer step, whole groups only."""
-        return self.batch_size // self.num_generations
 
     @property
     def generation_batch_size(self) -> int:

@@ -60,7 +60,12 @@ def described(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> checks.M
     installed = {k: v for k, v in {**HEALTHY, **data.pop("installed", {})}.items() if v is not None}
     defaults: dict[str, Any] = {"memory_gib": 24.0, "cores": 8, "free_disk_gb": 60.0, "run_root": "/home/me/runs"}
     return checks.Machine(
-        **{**defaults, **data, "python": tuple(data.get("python", (3, 12, 4))), "early": tuple(data.get("early", ()))},
+        **{
+            **defaults,
+            **data,
+            "python": tuple(data.get("python", (3, 12, 4))),
+            "modules": tuple(data.get("modules", ())),
+        },
         installed=installed,
         driver=gpu.read_driver(answer(smi), data.get("visible")) if smi else None,
         torch_build=packages.parse_torch_build(build),
@@ -189,7 +194,7 @@ def test_the_generated_trainers_name_their_versions(tmp_path: Path, monkeypatch:
     (folder / "notes.py").write_text("# nothing of unsloth\n")
     fresh = '"""\n2026.10.9\n2026.10.9\n5.17.0\n1.15.0\n__UNSLOTH_VERSIONING__\n"""\n'
     (folder / "UnslothGRPOTrainer.py").write_text(fresh)
-    assert packages.read_compiled_cache(HEALTHY).versions == {}
+    assert packages.read_compiled_cache(HEALTHY) is None
     (folder / "UnslothGRPOTrainer.py").write_text(fresh.replace("1.15.0", "1.14.0"))
     assert packages.read_compiled_cache(HEALTHY).versions["trl"] == "1.14.0"
     assert not packages.read_compiled_cache(HEALTHY).is_pinned
@@ -201,8 +206,8 @@ def test_unsloth_still_marks_its_files_so() -> None:
     """The order of the four lines is unsloth_zoo's; read from its source, since writing one needs a model."""
     source = text_of("unsloth_zoo/compiler.py")
     marked = re.search(r'versioning = \(\n\s*\'"""\\n\' \+ (.+?)\n    \)', source, re.DOTALL)[1]
-    assert re.findall(r"\{(\w+)_version\}", marked) == list(packages._CACHE_LINES)
-    assert packages._CACHE_MARK in marked
+    assert re.findall(r"\{(\w+)_version\}", marked) == list(packages._CACHE_HEAD.groupindex)
+    assert "__UNSLOTH_VERSIONING__" in marked and "__UNSLOTH_VERSIONING__" in packages._CACHE_HEAD.pattern
 
 
 @pytest.mark.parametrize(
