@@ -2,7 +2,8 @@
 
 On a CPU it is float32, with or without bfloat16 instructions, so that a run gives the same numbers on every machine; bfloat16
 where float32 does not fit into memory and it does. The user's word stands: first `Settings.dtype`, then the variable
-UNSLOTH_CPU_BF16; but float16, whose gradients would vanish there, becomes float32. On a GPU it is bfloat16, or float16 where the card has none, as Unsloth chooses.
+UNSLOTH_CPU_BF16; but float16, whose gradients would vanish there, becomes float32. On a GPU it is bfloat16, or float16 where
+the card has none, as Unsloth chooses.
 """
 
 from __future__ import annotations
