@@ -26,6 +26,7 @@ from grpo_nb.evaluation.subjects import (
     open_subject,
     require_adapter,
 )
+from grpo_nb.models import require_same_settings
 from grpo_nb.rewards import RewardFunction, reward_list, reward_name, score
 from grpo_nb.runs import Run, trained_questions, write_model_card
 from grpo_nb.settings import Settings
@@ -82,7 +83,7 @@ def evaluate(
     True
     """
     (found,), run = located([subject if tokenizer is None else (subject, tokenizer)], run)
-    decoding = _decoding(settings or (run and run.settings), samples, temperature, max_completion_length, seed)
+    decoding = _decoding(_settings_for(settings, run), samples, temperature, max_completion_length, seed)
     asked = _Asked(task, run, decoding, rewards)
     (result,), _ = asked.of_each([found], [label or name_of(found)], allow_contaminated, report)
     return result
@@ -138,7 +139,7 @@ def compare(
                 "gn.compare(before, after, task)."
             )
         found, run = located([BASE, found[0]])
-    decoding = _decoding(settings or (run and run.settings), samples, temperature, max_completion_length, seed)
+    decoding = _decoding(_settings_for(settings, run), samples, temperature, max_completion_length, seed)
     asked = _Asked(task, run, decoding, rewards)
     labels = labels or (("before", "after") if is_of_the_run else _distinct(*map(name_of, found)))
     results, notes = asked.of_each(found, labels, allow_contaminated, report)
@@ -267,6 +268,13 @@ def _is_questions(what: Any) -> bool:
 
 def _distinct(first: str, second: str) -> tuple[str, str]:
     return (first, second) if first != second else (f"{first} (1)", f"{second} (2)")
+
+
+def _settings_for(settings: Settings | None, run: Run | None) -> Settings | None:
+    """Those given, or the run's; where the run's model is in memory, they must be those that it was loaded with."""
+    if settings is not None and run is not None and run.model is not None:
+        require_same_settings(run.model, run.tokenizer, settings)
+    return settings or (run and run.settings)
 
 
 def _decoding(
