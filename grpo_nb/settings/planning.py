@@ -16,9 +16,10 @@ from typing import Any
 
 from grpo_nb.core import Cell, Listing, Shown, Table, bold, code, escaped, prompt_lengths
 from grpo_nb.machine import EnvironmentProblem, Gpu, usable_memory_gib
+from grpo_nb.settings.arguments import did_you_mean
 from grpo_nb.settings.memory import Part, fitting_changes, memory_parts, peak_gb, vllm_cache_gb
 from grpo_nb.settings.number_types import NumberType, number_type, number_type_of
-from grpo_nb.settings.presets import find_machine, preset
+from grpo_nb.settings.presets import PRESETS, find_machine, preset
 from grpo_nb.settings.settings import Settings
 from grpo_nb.settings.shapes import PUBLISHED, ModelShape, shape_of
 from grpo_nb.settings.vllm import vllm_obstacle
@@ -338,7 +339,8 @@ def models_for(machine: str, models: Sequence[str] | None = None, **changes: obj
     >>> models_for("t4").rows[0].fits
     True
     """
-    find_machine(machine)
+    if machine not in PRESETS:
+        raise ValueError(f"unknown machine {machine!r}{did_you_mean(str(machine), PRESETS)}")
     names = SUGGESTED[machine] if models is None else models
     plans = (plan(preset(machine, **{**changes, "model": name}), machine=machine) for name in names)
     return ModelTable(machine, tuple(plans))

@@ -10,11 +10,18 @@ from typing import Literal
 
 Kind = Literal["numbers", "labels", "expressions", "text"]
 # With a currency before it or a unit, a percent sign say, behind it; as a fraction; with grouped digits.
-_NUMBER = re.compile(r"[-+\u2212]?\s*[$€£]?\s*(\d[\d,' \u202f]*)?\.?\d+(e[-+]?\d+)?(\s*/\s*\d+)?\s*%?", re.IGNORECASE)
-_FORMULA = re.compile(r"\\[a-zA-Z]+|[\^=_{}]|\d\s*[a-z]\b|\b[a-z]\s*[-+*/]|[-+*/]\s*[a-z]\b|^[(\[].*,.*[)\]]$")
-_MOST_LABELS, _LONGEST_LABEL = 24, 40
-# Rare forms are no reason to call a column something else, if nearly all answers are of one kind.
-_NEARLY_ALL = 0.95
+_NUMBER = re.compile(
+    r"[-+\u2212]?\s*[$€£]?\s*(\d{1,3}(\.\d{3})+(,\d+)?|(\d[\d,' \u202f]*)?\.?\d+(e[-+]?\d+)?)(\s*/\s*\d+)?\s*%?",
+    re.IGNORECASE,
+)
+_FORMULA = re.compile(
+    r"^\$.+\$$|\\[a-zA-Z]+|^[-+\d.]+(\s*,\s*[-+\d.]+)+$|[\^=_{}]|\d\s*[a-z]\b|\b[a-z]\s*[-+*/]|[-+*/]\s*[a-z]\b|^[(\[].*,.*[)\]]$"
+)
+_MOST_LABELS, _LONGEST_LABEL = 24, 60
+# A few answers of another kind are told, and do not change what all are.
+_NEARLY_ALL = 0.9
+# 1,50 and 1.234,50, and 1.050.000; 1,500 and 1.050 may be either, and are taken as English.
+_COMMA = re.compile(r"[-+]?\d+,(\d{1,2}|\d{4,})|[-+]?\d{1,3}(\.\d{3})+,\d+|[-+]?\d{1,3}(\.\d{3}){2,}")
 _AFTER_HASHES = re.compile(r"(?s)(.*?)\n?\s*####\s*([^\n]+?)\s*")
 
 
@@ -66,9 +73,46 @@ def answers_of(golds: Sequence[str]) -> Answers:
         and not any("\n" in label for label in counts)
     ):
         return Answers("labels", tuple((label, count / len(golds)) for label, count in counts.most_common()))
-    if sum(bool(_NUMBER.fullmatch(gold) or _FORMULA.search(gold)) for gold in golds) >= _NEARLY_ALL * len(golds):
+    formulas = [bool(_FORMULA.search(gold)) for gold in golds if not _NUMBER.fullmatch(gold)]
+    if sum(formulas) >= _NEARLY_ALL * len(formulas) and any("\n" not in gold for gold in golds):
         return Answers("expressions")
     return Answers("text")
+
+
+def doubts_of(answers: Answers, golds: Sequence[str]) -> list[str]:
+    """What in these answers may not be what it seems: words among numbers, numbers written with a decimal comma.
+
+    >>> doubts_of(Answers("numbers"), ["1,50", "9,99", "3"])[0][:60]
+    "2 answers, such as '1,50', may have a decimal comma: decimal"
+    """
+    if answers.kind != "numbers":
+        return []
+    others = list(dict.fromkeys(gold for gold in golds if not _NUMBER.fullmatch(gold)))
+    commas = [gold for gold in golds if _COMMA.fullmatch(gold.strip())]
+    found = []
+    if others:
+        count = sum(gold in others for gold in golds)
+        found.append(
+            f"{count} of {len(golds)} answers are no numbers ({', '.join(map(repr, others[:4]))}): as they are, they are asked "
+            "for and paid as texts; leave those rows out if they mean that there is no answer"
+        )
+    if commas:
+        found.append(
+            f"{len(commas)} answers, such as {commas[0]!r}, may have a decimal comma: decimal=',' reads them so; now they are "
+            "read as English writes numbers"
+        )
+    return found
+
+
+def with_point(gold: str) -> str:
+    """A number written with a decimal comma, as English writes it; any other text as it is.
+
+    >>> with_point("1.234,50"), with_point("-3,5 %"), with_point("n/a")
+    ('1234.50', '-3.5 %', 'n/a')
+    """
+    if not re.fullmatch(r"[-+\u2212]?[$€£]?\s*\d[\d. '\u202f]*(,\d+)?\s*\S{0,3}", gold):
+        return gold
+    return re.sub(r"(?<=\d)[. '\u202f](?=\d{3})", "", gold).replace(",", ".")
 
 
 def _share(golds: Sequence[str], pattern: re.Pattern[str]) -> float:

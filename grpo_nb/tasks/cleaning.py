@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import difflib
+import json
 import math
 import numbers
+import re
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from grpo_nb.settings import did_you_mean
-from grpo_nb.tasks.answers import after_hashes
-from grpo_nb.tasks.questions import normalized_question
+from grpo_nb.core import shorten
+from grpo_nb.tasks.answers import after_hashes, answers_of, with_point
 from grpo_nb.tasks.reading import Rows
 
 Contradictory = Literal["ask", "drop", "first", "majority"]
 PARTS = ("question", "answer", "prompt")
+_AROUND_OPERATORS = re.compile(r"(?<=[\w)])\s*([-+*/=<>^\u00d7])\s*(?=[\w(])")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 # What people call these columns; only ever proposed, never taken.
 _USUAL = {
-    "question": (
+    "question": [
         "question",
         "problem",
         "prompt",
@@ -30,9 +36,11 @@ _USUAL = {
         "review",
         "sentence",
         "task",
-    ),
-    "answer": ("answer", "final", "label", "target", "gold", "solution", "output", "response", "category", "class"),
+    ],
+    "answer": ["answer", "final", "label", "target", "gold", "solution", "output", "response", "category", "class"],
 }
+_SPEAKERS = {"human": "user", "gpt": "assistant", "bot": "assistant"}
+_MISSING = ("", "na", "n/a", "nan", "null", "none", "<na>", "nat")
 
 
 @dataclass
@@ -46,13 +54,16 @@ class Cleaned:
     """Reason -> one of them, with the number of its row."""
     notes: list[str] = field(default_factory=list)
 
-    def leave_out(self, reason: str, number: int, row: Mapping[str, Any]) -> None:
-        """Count a row under a reason; the first one is kept to be shown."""
+    def leave_out(self, reason: str, number: int, row: Mapping[str, Any], named: Mapping[str, str]) -> None:
+        """Count a row under a reason; what stands in the parts of the first one is kept to be shown."""
         self.left_out[reason] = self.left_out.get(reason, 0) + 1
-        self.examples.setdefault(reason, f"row {number}: {' '.join(str(dict(row)).split())[:160]}")
+        seen = ", ".join(f"{column}={shorten(repr(row.get(column)), 80)}" for column in named.values())
+        self.examples.setdefault(reason, f"row {number}: {seen}")
 
 
-def clean(read: Rows, columns: Mapping[str, str] | None = None, contradictory: Contradictory = "ask") -> Cleaned:
+def clean(
+    read: Rows, columns: Mapping[str, str] | None = None, contradictory: Contradictory = "ask", decimal: str = "."
+) -> Cleaned:
     """Find question and answer of each row, and leave out what cannot be trained on.
 
     Args:
@@ -60,6 +71,7 @@ def clean(read: Rows, columns: Mapping[str, str] | None = None, contradictory: C
         columns: Part -> column.
         contradictory: What to do with a question that stands there with different answers: `ask` raises, `drop` leaves out
             all of them, `first` keeps the first, `majority` the answer that occurs most often, and none if that is a draw.
+        decimal: Of the numbers among the answers: `.` or `,`.
 
     Raises:
         ValueError: No rows, a part without a column, rows that contradict each other, or no row left.
@@ -68,30 +80,117 @@ def clean(read: Rows, columns: Mapping[str, str] | None = None, contradictory: C
         raise ValueError(f"contradictory = {contradictory!r} must be 'ask', 'drop', 'first' or 'majority'.")
     if not read.rows:
         raise ValueError("the data has no rows: a task needs at least two, one to train on and one held out.")
+    if decimal not in (".", ","):
+        raise ValueError(f"decimal = {decimal!r} must be '.' or ','.")
     cleaned = Cleaned([], notes=list(read.notes))
-    found = list(dict.fromkeys(name for row in read.rows for name in row))
-    named = _parts(read.rows, found, columns, cleaned)
+    rows = [_as_messages(row) for row in read.rows]
+    if columns is None and "messages" in rows[0] and not any("answer" in row for row in rows):
+        rows = [_answered_last(row) for row in rows]
+        cleaned.notes.append("the answer is what the assistant says last, the prompt all before it")
+    found = list(dict.fromkeys(name for row in rows for name in row))
+    named = _parts(rows, found, columns, cleaned)
     made = []
-    for number, row in enumerate(read.rows):
+    for number, row in enumerate(rows):
         try:
             made.append((number, row, _question_and_answer(row, named)))
         except _LeftOut as reason:
-            cleaned.leave_out(str(reason), number, row)
+            cleaned.leave_out(str(reason), number, row, named)
     if not made:
-        raise ValueError(f"no row is left of {len(read.rows)}: {describe(cleaned)}.")
+        raise ValueError(f"no row is left of {len(rows)}: {describe(cleaned)}.")
     others = [name for name in found if name not in named.values()]
     _say_what_is_replaced(others, named, cleaned)
     kept = [name for name in others if name not in PARTS]
-    solutions = after_hashes([parts["answer"] for _, _, parts in made])
+    _read_answers([parts for _, _, parts in made], decimal, cleaned)
+    values = {name: _column([row.get(name) for _, row, _ in made], name, read.is_text, cleaned) for name in kept}
+    place = {number: at for at, (number, _, _) in enumerate(made)}
+    for number, _, parts in _once(made, contradictory, cleaned, named):
+        cleaned.rows.append({**{name: column[place[number]] for name, column in values.items()}, **parts})
+    unseen = [name for name, column in values.items() if any(isinstance(v, (str, list, dict)) for v in column)]
+    if unseen and "solution" not in unseen:
+        cleaned.notes.append(f"not part of the prompt, but there for rewards: {', '.join(map(repr, unseen[:8]))}")
+    return cleaned
+
+
+def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleaned) -> None:
+    """Take the answers out of their solutions, and write those alike that differ only in how they are written."""
+    solutions = after_hashes([row["answer"] for row in parts])
     if solutions:
         cleaned.notes.append("answers were read after ####; what stands before them is the column solution")
-        for (_, _, parts), (solution, answer) in zip(made, solutions, strict=True):
-            parts |= {"solution": solution, "answer": answer}
-    numeric = {name for name in kept if read.is_text and all(_is_number(row[name]) for _, row, _ in made)}
-    for _, row, parts in _once(made, contradictory, cleaned):
-        more = {name: _number(row[name]) if name in numeric else row.get(name) for name in kept}
-        cleaned.rows.append({**more, **parts})
-    return cleaned
+        for row, (solution, answer) in zip(parts, solutions, strict=True):
+            row |= {"solution": solution, "answer": answer}
+    if decimal == ",":
+        for row in parts:
+            row["answer"] = with_point(row["answer"])
+    spellings: dict[str, Counter[str]] = {}
+    for row in parts:
+        spellings.setdefault(row["answer"].casefold(), Counter())[row["answer"]] += 1
+    if answers_of([row["answer"].casefold() for row in parts]).kind == "labels" and len(spellings) < sum(
+        map(len, spellings.values())
+    ):
+        usual = {folded: counts.most_common(1)[0][0] for folded, counts in spellings.items()}
+        changed = [
+            f"{other!r} as {usual[folded]!r}"
+            for folded, counts in spellings.items()
+            for other in counts
+            if other != usual[folded]
+        ]
+        cleaned.notes.append(f"labels that differ only in capitals are one: {', '.join(changed[:8])}")
+        for row in parts:
+            row["answer"] = usual[row["answer"].casefold()]
+
+
+def _column(values: list[Any], name: str, is_text: bool, cleaned: Cleaned) -> list[Any]:
+    """A column that is no part of the question, in one type: what is missing is None, numbers of a text file are numbers."""
+    values = [None if v is None or v != v or str(v) in ("<NA>", "NaT") else v for v in map(_plain, values)]
+    if is_text:
+        known = [None if v is None or v.strip().casefold() in _MISSING else v for v in values]
+        if any(v is not None for v in known) and all(v is None or _is_number(v) for v in known):
+            return [None if v is None else _number(v) for v in known]
+    kinds = {int if isinstance(v, bool) is False and isinstance(v, int) else type(v) for v in values if v is not None}
+    if kinds <= {int, float} or (
+        len(kinds) == 1 and kinds <= {str, bool, list, dict, datetime.datetime, datetime.date, bytes}
+    ):
+        if kinds == {dict} and len({tuple(sorted(map(str, v))) for v in values if v is not None}) > 1:
+            cleaned.notes.append(
+                f"the dicts in {name!r} have different keys: each has all of them, with None where it had none"
+            )
+        return values
+    if kinds:
+        named = ", ".join(sorted(kind.__name__ for kind in kinds))
+        cleaned.notes.append(f"the column {name!r} holds {named}, and is kept as text")
+    return [None if v is None else str(v) for v in values]
+
+
+def _plain(value: Any) -> Any:
+    """A numpy number as Python's; a tuple as a list."""
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _as_messages(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A chat of ShareGPT's form (`conversations`: `from`, `value`) as `messages`, and messages written as JSON read."""
+    talk = row.get("conversations")
+    if isinstance(talk, list) and all(isinstance(turn, Mapping) and {"from", "value"} <= turn.keys() for turn in talk):
+        turns = [{"role": _SPEAKERS.get(turn["from"], turn["from"]), "content": turn["value"]} for turn in talk]
+        return {**{name: value for name, value in row.items() if name != "conversations"}, "messages": turns}
+    for name in ("prompt", "messages"):
+        if isinstance(row.get(name), str) and row[name].lstrip().startswith('[{"'):
+            with contextlib.suppress(ValueError):
+                row = {**row, name: json.loads(row[name])}
+    return row
+
+
+def _answered_last(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    turns = row.get("messages")
+    if (
+        isinstance(turns, list)
+        and len(turns) > 1
+        and isinstance(turns[-1], Mapping)
+        and turns[-1].get("role") == "assistant"
+    ):
+        return {**row, "messages": turns[:-1], "answer": turns[-1].get("content")}
+    return {**row, "answer": None}
 
 
 def describe(cleaned: Cleaned) -> str:
@@ -148,15 +247,22 @@ def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named:
     guesses = {}
     for missing in ("question", "answer"):
         likely = [name for usual in _USUAL[missing] for name in free if usual in name.lower().split()]
-        likely += sorted(free, key=lengths.__getitem__, reverse=missing == "question")
+        if len(free) + len(set(named.values()) & set(found)) == 2:  # the longer texts are the questions
+            likely += sorted(free, key=lengths.__getitem__, reverse=missing == "question")
         taken = named.get(missing)
         guesses[missing] = (
             taken if taken in found else next((n for n in likely if n not in guesses.values()), "<column>")
         )
     line = ", ".join(f'"{name}": "{guess}"' for name, guess in guesses.items())
+    unnamed = ""
+    if any(_is_number(name) for name in found):
+        unnamed = (
+            " These do not look like names: if the data has none, write them above it, or give names to a DataFrame."
+        )
+    near = difflib.get_close_matches(column, found, n=1)
+    meant = f"; did you mean {near[0]!r}" if near else ""
     return (
-        f"the data has no column {column!r} for the {part}; it has {found}{did_you_mean(column, found)}. "
-        f"Map it: columns={{{line}}}."
+        f"the data has no column {column!r} for the {part}; it has {found}{meant}.{unnamed} Map it: columns={{{line}}}."
     )
 
 
@@ -203,14 +309,17 @@ def _checked_chat(turns: Sequence[Any]) -> str:
 
 
 def _once(
-    made: Sequence[tuple[int, Mapping[str, Any], dict[str, Any]]], contradictory: Contradictory, cleaned: Cleaned
+    made: Sequence[tuple[int, Mapping[str, Any], dict[str, Any]]],
+    contradictory: Contradictory,
+    cleaned: Cleaned,
+    named: Mapping[str, str],
 ) -> list[tuple[int, Mapping[str, Any], dict[str, Any]]]:
     """The rows with each question once, whatever the way it is written."""
     groups: dict[str, list[tuple[int, Mapping[str, Any], dict[str, Any]]]] = {}
     for item in made:
         parts = item[2]
         key = parts["question"] if "prompt" not in parts else "\n".join(turn["content"] for turn in parts["prompt"])
-        groups.setdefault(normalized_question(key), []).append(item)
+        groups.setdefault(_as_asked(key), []).append(item)
     at_odds = [group for group in groups.values() if len({item[2]["answer"] for item in group}) > 1]
     if at_odds and contradictory == "ask":
         first = at_odds[0]
@@ -229,8 +338,14 @@ def _once(
         for item in group:
             if item is not chosen:
                 same = chosen is not None and item[2]["answer"] == chosen[2]["answer"]
-                cleaned.leave_out("repeated" if same else "contradictory", item[0], item[1])
+                cleaned.leave_out("repeated" if same else "contradictory", item[0], item[1], named)
     return kept
+
+
+def _as_asked(question: str) -> str:
+    """A question but for capitals, white space and its full stop or question mark; `C#` is not `C`, and `:(` not `(:`."""
+    text = _AROUND_OPERATORS.sub(r"\1", " ".join(unicodedata.normalize("NFKC", question).casefold().split()))
+    return text.rstrip(" ?.") or text
 
 
 def _chosen(group: list[Any], contradictory: Contradictory) -> Any:

@@ -12,6 +12,7 @@ from grpo_nb.settings import did_you_mean
 
 Source = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] | Any
 _FILES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
+_OTHER_FILES = (".txt", ".xlsx", ".xls", ".ods", ".gz", ".zip", ".xml", ".html", ".feather", ".pkl")
 _SEPARATORS = ",;\t|"
 # Names that people use -> (id on the Hub, configuration).
 _KNOWN = {"gsm8k": ("openai/gsm8k", "main")}
@@ -52,11 +53,16 @@ def read_rows(
             raise ValueError(
                 f"{str(source)!r} is a folder or nothing; load_task reads a file of it: {', '.join(_FILES)}."
             )
+        if path.is_file() or path.suffix.lower() in _OTHER_FILES:
+            raise ValueError(
+                f"{str(source)!r}: the ending {path.suffix!r} is not read, only {', '.join(_FILES)}. Read it with pandas "
+                "(read_excel, read_csv, read_json) and give the DataFrame: gn.load_task(frame)."
+            )
         return _read_hub(str(source), split, config)
     if hasattr(source, "to_pandas") and hasattr(source, "features"):  # datasets.Dataset
         return Rows(source.info.dataset_name or "dataset", source.to_list())
     if hasattr(source, "to_dict") and hasattr(source, "columns"):  # pandas.DataFrame
-        return Rows("table", source.to_dict("records"))
+        return Rows("table", source.rename(columns=str).to_dict("records"))
     if isinstance(source, Mapping):
         return _of_mapping(source, split)
     if isinstance(source, Iterable) and not isinstance(source, (bytes, bytearray)):
@@ -89,11 +95,14 @@ def _of_mapping(source: Mapping[str, Any], split: str | None) -> Rows:
         if chosen not in source:
             raise ValueError(f"this DatasetDict has no split {chosen!r}{did_you_mean(chosen, source)}")
         return Rows(chosen, source[chosen].to_list())
+    if source and all(isinstance(row, Mapping) for row in source.values()):  # rows by their keys
+        rows = [{"key": key, **row} for key, row in source.items()]
+        return Rows("rows", rows, ("the keys of the rows are the column key",))
     columns = {name: list(values) for name, values in source.items() if _is_column(values)}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(columns) < len(source) or len(set(lengths.values())) > 1:
         raise ValueError(
-            f"a dict is read as columns, lists of one length; this one has {lengths or list(source)}. "
+            f"a dict is read as columns, lists of one length; this one has {lengths or list(source)[:8]}. "
             "A single row is written as a list of one dict; a task needs at least two."
         )
     return Rows("columns", [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
@@ -148,13 +157,20 @@ def _read_csv(path: Path, text: str) -> tuple[list[dict[str, Any]], tuple[str, .
     import csv
     import io
 
-    head = text.lstrip("\r\n").split("\n", 1)[0]
+    text = text.lstrip("\r\n")
+    if text.startswith("sep="):  # a line that Excel reads, and other programs should not
+        text = text.split("\n", 1)[-1]
+    head = text.split("\n", 1)[0]
     separator = max(_SEPARATORS, key=head.count)
-    reader = csv.reader(io.StringIO(text.lstrip("\r\n"), newline=""), delimiter=separator, strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
         names = [name.strip() for name in next(reader)]
-        if len(set(names)) < len(names) or not all(names):
-            raise ValueError(f"{path}: the columns in its first line have no names, or twice the same: {names}.")
+        is_index = bool(names) and not names[0]  # as pandas writes it
+        if len(set(names)) < len(names) or not all(names[is_index:]):
+            raise ValueError(
+                f"{path}: the columns in its first line have no names, or twice the same: {names}. If the names stand further "
+                "down, take the lines above them away, or read it with pandas.read_csv(path, skiprows=...)."
+            )
         rows = []
         for cells in reader:
             if len(cells) > len(names):
@@ -163,10 +179,15 @@ def _read_csv(path: Path, text: str) -> tuple[list[dict[str, Any]], tuple[str, .
                     f"a text that holds {separator!r} needs quotation marks around it."
                 )
             if cells:
-                rows.append(dict(zip(names, [*cells, *[""] * (len(names) - len(cells))], strict=True)))
+                filled = [*cells, *[""] * (len(names) - len(cells))]
+                rows.append(dict(zip(names[is_index:], filled[is_index:], strict=True)))
     except csv.Error as error:
-        raise ValueError(f"{path} line {reader.line_num} cannot be read as CSV: {error}.") from error
-    return rows, () if separator == "," else (f"separated by {separator!r}",)
+        raise ValueError(
+            f"{path} line {reader.line_num} cannot be read as CSV: {error}. A quotation mark inside a quoted text is written "
+            'twice: "He said ""no"".".'
+        ) from error
+    notes = ("its first column has no name (an index) and was left out",) * is_index
+    return rows, notes if separator == "," else (*notes, f"separated by {separator!r}")
 
 
 def _read_json(path: Path, text: str) -> list[dict[str, Any]]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import random
 from collections.abc import Mapping
 from typing import Any
 
 from grpo_nb.settings import did_you_mean
-from grpo_nb.tasks.answers import Answers, answers_of
+from grpo_nb.tasks.answers import Answers, answers_of, doubts_of
 from grpo_nb.tasks.cleaning import Contradictory, clean
 from grpo_nb.tasks.formats import AnswerFormat, xml
+from grpo_nb.tasks.questions import normalized_question
 from grpo_nb.tasks.reading import Rows, Source, read_rows
 from grpo_nb.tasks.task import Task
 
@@ -35,6 +37,7 @@ def load_task(
     split: str | None = None,
     config: str | None = None,
     encoding: str | None = None,
+    decimal: str = ".",
     **options: Any,
 ) -> Task:
     """Make a task from what you have, and show what was made of it: the answers, the format, the prompt, what was left out.
@@ -57,6 +60,7 @@ def load_task(
         tokenizer: To drop prompts longer than `settings.max_prompt_length`, to see which tags its template opens, and to show
             the first prompt as the model sees it.
         split, config: Of a `DatasetDict` or a data set on the Hub; the split is `train` there, if not given.
+        decimal: `","` where the answers are numbers such as 1.234,50.
         encoding: Of a text file; UTF-8, or what it looks like, if not given.
         **options: For `arithmetic`: `train_size`, `holdout_size`, `low`, `high`, `operators`.
 
@@ -69,6 +73,8 @@ def load_task(
     >>> len(task.train), len(task.holdout)
     (1, 1)
     """
+    if settings is not None and not hasattr(settings, "seed"):
+        raise TypeError(f"settings = {settings!r:.60} are no settings: gn.load_task(<your data>, settings).")
     if seed is None:
         seed = settings.seed if settings is not None else 0
     if isinstance(source, str) and source == "arithmetic":
@@ -83,21 +89,25 @@ def load_task(
         read = Rows("arithmetic", rows)
         example = example or ("What is 3 + 4?", "3 + 4 = 7", "7")
     else:
-        if options:
-            raise ValueError(
-                f"{sorted(options)} are options of the generated task 'arithmetic', not of {source!r:.80}."
+        for option in options:
+            if option in _ARITHMETIC:
+                raise ValueError(f"{option} is an option of the generated task 'arithmetic', not of your own data.")
+            raise TypeError(
+                f"load_task has no argument {option!r}{did_you_mean(option, inspect.signature(load_task).parameters)}"
             )
         read = read_rows(source, split=split, config=config, encoding=encoding)
-    cleaned = clean(read, columns, contradictory)
-    answers = answers_of([row["answer"] for row in cleaned.rows])
+    cleaned = clean(read, columns, contradictory, decimal)
+    golds = [row["answer"] for row in cleaned.rows]
+    answers = answers_of(golds)
     format = fitting_format(format, answers, system, tokenizer)
     rows = with_prompts(cleaned.rows, format, example)
     train, held = _split(rows, holdout, seed)
     from datasets import Dataset
 
+    notes = (*cleaned.notes, *doubts_of(answers, golds), *_doubts(format, rows))
     task = Task(
         read.name, format, Dataset.from_list(train), Dataset.from_list(held), cleaned.left_out,
-        examples=cleaned.examples, notes=(*cleaned.notes, *_doubts(format, rows)), answers=answers, tokenizer=tokenizer,
+        examples=cleaned.examples, notes=notes, answers=answers, tokenizer=tokenizer,
     )  # fmt: skip
     if tokenizer is not None and settings is not None:
         task = task.fit(tokenizer, settings.max_prompt_length)
@@ -200,7 +210,16 @@ def _split(rows: list[dict[str, Any]], holdout: float | int, seed: int) -> tuple
             f"holdout = {holdout!r} of {len(rows)} distinct questions leaves {max(len(rows) - count, 0)} to train on: "
             "both parts need at least one. Give more rows, or another share."
         )
+    # Questions that differ only in their writing are on the same side: a comparison would find the one in the other.
+    alike: dict[str, list[int]] = {}
+    for i, row in enumerate(rows):
+        alike.setdefault(normalized_question(row["question"]), []).append(i)
     order = list(range(len(rows)))
     random.Random(seed).shuffle(order)
-    held = set(order[:count])
+    held: set[int] = set()
+    for i in order:
+        if len(held) < count and i not in held:
+            held.update(alike[normalized_question(rows[i]["question"])])
+    if len(held) == len(rows):
+        raise ValueError("all questions are the same but for their writing, so none can be held out.")
     return [r for i, r in enumerate(rows) if i not in held], [rows[i] for i in sorted(held)]

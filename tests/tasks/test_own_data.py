@@ -12,6 +12,7 @@ from datasets import Dataset, DatasetDict
 
 import grpo_nb as gn
 from grpo_nb.tasks import answers_of
+from grpo_nb.tasks.questions import normalized_question
 
 REVIEWS = [
     {"Review text": f"{what} number {n}", "label": label}
@@ -99,7 +100,7 @@ def test_each_row_left_out_is_counted_and_one_is_shown() -> None:
         "whose question is no text": 1, "repeated": 1,
     }  # fmt: skip
     shown = repr(task)
-    assert all(reason in shown for reason in task.dropped) and "row 2: {'question': ''" in shown
+    assert all(reason in shown for reason in task.dropped) and "row 2: question='', answer='1'" in shown
     assert "None" not in {row["question"] for part in (task.train, task.holdout) for row in part}
 
 
@@ -208,3 +209,100 @@ def test_an_encoding_that_is_asked_for_is_used(tmp_path: Path) -> None:
     for encoding, told in (("utf-8", "is not utf-8"), ("klingon", "not known to Python")):
         with pytest.raises(ValueError, match=told):
             gn.load_task(file, encoding=encoding)
+
+
+def both(task: gn.tasks.Task) -> list[dict]:
+    return [*task.train, *task.holdout]
+
+
+def test_extra_columns_of_every_kind_are_kept_or_said() -> None:
+    """What a newcomer brought: empty text cells, mixed types, dates that are missing, dicts with different keys."""
+    frame = pandas.DataFrame(
+        {
+            "question": ["a?", "b?", "c?"], "answer": [1, 2, 3], "note": ["x", None, "y"], "mixed": [1, "two", 3.5],
+            "when": [pandas.Timestamp("2026-01-01"), pandas.NaT, pandas.Timestamp("2026-01-03")],
+            "legs": [{"hen": 2}, {"cat": 4}, {"hen": 2}],
+        }
+    )  # fmt: skip
+    task = gn.load_task(frame, holdout=1)
+    rows = sorted(both(task), key=lambda row: row["answer"])
+    assert [row["note"] for row in rows] == ["x", None, "y"] and [row["mixed"] for row in rows] == ["1", "two", "3.5"]
+    assert rows[1]["when"] is None and rows[1]["legs"] == {"hen": None, "cat": 4}
+    assert "'mixed' holds float, int, str, and is kept as text" in repr(task) and "'legs' have different keys" in repr(
+        task
+    )
+
+
+def test_numbers_beside_missing_cells_are_numbers(tmp_path: Path) -> None:
+    task = gn.load_task(written(tmp_path, b",question,answer,mass\n0,a?,x,3750\n1,b?,y,NA\n2,c?,z,\n"), holdout=1)
+    assert sorted(str(row["mass"]) for row in both(task)) == ["3750", "None", "None"]
+    assert "first column has no name (an index)" in repr(task) and "" not in task.train.column_names
+
+
+def test_labels_that_differ_in_capitals_are_one() -> None:
+    rows = [
+        {"question": f"{n}?", "answer": answer}
+        for n, answer in enumerate(["Yes", "yes", "Yes", "No", "no", "No", "nO", "YES "])
+    ]
+    task = gn.load_task(rows)
+    assert {row["answer"] for row in both(task)} == {"Yes", "No"} and "one of: No, Yes" in repr(task)
+    assert "'yes' as 'Yes'" in repr(task) and task.answers.floor == ("Yes", 0.5)
+
+
+def test_a_decimal_comma_is_asked_about_and_read() -> None:
+    rows = [{"question": f"{n}?", "answer": gold} for n, gold in enumerate(["1,50", "9,99", "1.234,50", "3"])]
+    assert "may have a decimal comma: decimal=','" in repr(gn.load_task(rows))
+    task = gn.load_task(rows, decimal=",")
+    assert {row["answer"] for row in both(task)} == {"1.50", "9.99", "1234.50", "3"} and "decimal comma" not in repr(
+        task
+    )
+
+
+def test_words_among_numbers_are_told_and_change_nothing() -> None:
+    rows = [{"question": f"{n}?", "answer": str(n)} for n in range(19)] + [{"question": "x?", "answer": "n/a"}]
+    task = gn.load_task(rows)
+    assert task.answers.kind == "numbers" and "1 of 20 answers are no numbers ('n/a')" in repr(task)
+
+
+def test_symbols_tell_questions_apart_but_not_the_sides() -> None:
+    """`C#` is not `C`; but what differs only in punctuation is held out together, or a comparison would refuse it."""
+    texts = ["C#", "C", ":(", "(:", "$5", "5", ".NET", "net", "a b", "A  b?"]
+    task = gn.load_task(
+        [{"question": text, "answer": str(i)} for i, text in enumerate(texts)], contradictory="drop", holdout=2
+    )
+    assert len(both(task)) == 8 and task.dropped == {"contradictory": 2}
+    plain = [{normalized_question(q) for q in part["question"]} for part in (task.train, task.holdout)]
+    assert not plain[0] & plain[1]
+
+
+def test_chats_of_other_forms() -> None:
+    share = [
+        {"conversations": [{"from": "human", "value": f"{n}?"}, {"from": "gpt", "value": str(n)}]} for n in range(4)
+    ]
+    task = gn.load_task(share, holdout=1)
+    assert task.train[0]["prompt"] == [{"role": "user", "content": task.train[0]["question"]}]
+    assert {row["answer"] for row in both(task)} == {"0", "1", "2", "3"} and "what the assistant says last" in repr(
+        task
+    )
+    written_out = [{"prompt": json.dumps([{"role": "user", "content": f"{n}?"}]), "answer": "1"} for n in range(4)]
+    assert gn.load_task(written_out, holdout=1).train[0]["prompt"][0]["role"] == "user"
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "error", "told"),
+    [
+        (REVIEWS, {"columns": MAPPED, "sep": ";"}, TypeError, "no argument 'sep'"),
+        (REVIEWS, {"colunms": MAPPED}, TypeError, "did you mean 'columns'"),
+        ("data.xlsx", {}, ValueError, r"'.xlsx' is not read.*pandas"),
+        (pandas.DataFrame([["a?", 1], ["b?", 2]]), {}, ValueError, "do not look like names"),
+        ([{"id": 1, "one": "a", "two": "b"}] * 2, {}, ValueError, r'"question": "<column>", "answer": "<column>"'),
+    ],
+)  # fmt: skip
+def test_what_a_newcomer_stumbled_over(source: Any, options: dict, error: type, told: str) -> None:
+    with pytest.raises(error, match=told):
+        gn.load_task(source, **options)
+
+
+def test_settings_and_data_in_each_other_s_place() -> None:
+    with pytest.raises(TypeError, match="are no settings"):
+        gn.load_task(gn.preset("cpu"), "reviews.csv")

@@ -123,7 +123,7 @@ def test_repeated_questions_cannot_leak() -> None:
             {},
             "no row is left of 2: 2 with an empty answer",
         ),
-        (ROWS, {"high": 3}, "options of the generated task"),
+        (ROWS, {"high": 3}, "option of the generated task"),
     ],
 )
 def test_bad_data_is_refused(source: list, options: dict, told: str) -> None:
