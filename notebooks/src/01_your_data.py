@@ -46,11 +46,12 @@ gn.check_environment()
 #
 # The only cell to edit. For your own data, put your file's path (or a DataFrame, a `datasets.Dataset`, the id of a data set on the
 # Hub) in `DATA` and say in `COLUMNS` which column is the question and which the answer. `EXAMPLE` is one solved question that
-# stands in every prompt: question, reasoning, answer. A small model needs it.
+# stands in every prompt: question, reasoning, answer. A small model needs it. Twelve steps of 32 completions: with fewer, the
+# reward of a step would say more of its prompts than of the model.
 
 # %% tags=["parameters"]
 PRESET = "cpu"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
-CHANGES = {"max_steps": 12}  # @param {"type": "raw"}
+CHANGES = {"max_steps": 12, "per_device_train_batch_size": 32}  # @param {"type": "raw"}
 DATA = "reviews.csv"  # @param {"type": "raw"}
 COLUMNS = {"question": "Guest's remark", "answer": "mood (by hand)"}  # @param {"type": "raw"}
 EXAMPLE = ("The bed was lovely.", "lovely is praise", "positive")  # @param {"type": "raw"}
