@@ -183,12 +183,12 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # %% [markdown]
 # ## Before and after, against the floor
 #
-# The held-out remarks were never trained on. Four answers to each are drawn, as in training, because that is what was trained;
+# The held-out remarks were never trained on. Two answers to each are drawn, as in training, because that is what was trained;
 # `gn.compare(run, task)` alone takes the likeliest answer to each, and would show a smaller difference here. Read the verdict, then
 # whether the model is above the floor.
 
 # %%
-comparison = gn.compare(run, task, samples=4)
+comparison = gn.compare(run, task, samples=2)
 comparison
 
 # %% [markdown]

@@ -156,7 +156,7 @@ def test_a_run_is_never_overwritten(tiny, tiny_settings: gn.Settings) -> None:
     (Path(tiny_settings.run_root) / "mine").mkdir(parents=True)
     with pytest.raises(FileExistsError, match="never overwritten"):
         gn.train(*tiny, [plain], tiny_settings, name="mine")
-    with pytest.raises(ValueError, match="may hold letters"):
+    with pytest.raises(ValueError, match="may hold up to 100 letters"):
         gn.train(*tiny, [plain], tiny_settings, name="../mine")
 
 
