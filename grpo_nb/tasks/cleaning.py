@@ -211,6 +211,10 @@ def _parts(
             f'columns = {columns!r:.60} must be a dict: columns={{"question": "<column>", "answer": "<column>"}}.'
         )
     named = dict(columns or {})
+    if odd := [column for column in named.values() if not isinstance(column, str)]:
+        raise TypeError(
+            f"columns gives a part {odd[0]!r:.60}: the name of one column. Join columns before, into a new one."
+        )
     if named and set(named.values()) <= set(PARTS) and set(named) <= set(found) and not set(named) <= set(PARTS):
         named = {part: column for column, part in named.items()}
         cleaned.notes.append(f"columns was the other way round; read as columns={named}")

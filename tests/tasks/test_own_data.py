@@ -166,6 +166,7 @@ def test_cells_stay_as_written_and_other_columns_are_numbers(tmp_path: Path) -> 
         ({"question": ["a", "b"], "answer": ["1"]}, {}, ValueError, "lists of one length"),
         (REVIEWS, {}, ValueError, r'columns=\{"question": "Review text", "answer": "label"\}'),
         (REVIEWS, {"columns": ["a"]}, TypeError, "must be a dict"),
+        (REVIEWS, {"columns": {"question": ["label", "x"]}}, TypeError, "the name of one column"),
         (REVIEWS, {"columns": {"question": "label", "answer": "label"}}, ValueError, "two parts"),
         (REVIEWS, {"columns": MAPPED, "format": "xml"}, TypeError, r"gn\.tasks\.xml\(\)"),
         (REVIEWS, {"columns": MAPPED, "system": " "}, ValueError, "must be a text"),
