@@ -9,9 +9,7 @@ attention takes 0.43 of the time, forward and backward over completions 0.57 (st
 from __future__ import annotations
 
 import functools
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from grpo_nb.models import import_unsloth
@@ -22,32 +20,7 @@ import torch
 from torch.nn import functional
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-_lock = threading.Lock()
-_depth = 0
-_stock: Callable[..., Any] | None = None
-
-
-@contextmanager
-def grouped_attention() -> Iterator[None]:
-    """Within the block, models whose attention is transformers' `sdpa` do not copy key/value heads on a CPU.
-
-    Other attention implementations, devices and calls that this does not cover run as they did. Blocks may lie inside of each
-    other and in several threads at a time: transformers has one function for all of them, so the first block puts this
-    one in, and the last one that is left, whichever it is, puts the stock one back.
-    """
-    global _depth, _stock
-    with _lock:
-        if _depth == 0:
-            _stock = ALL_ATTENTION_FUNCTIONS["sdpa"]
-            ALL_ATTENTION_FUNCTIONS["sdpa"] = functools.partial(_without_copies, _stock)
-        _depth += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _depth -= 1
-            if _depth == 0:
-                ALL_ATTENTION_FUNCTIONS["sdpa"], _stock = _stock, None
+from grpo_nb.generation.swaps import Swap
 
 
 def _without_copies(
@@ -69,3 +42,8 @@ def _without_copies(
         query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling, enable_gqa=True
     )
     return out.transpose(1, 2).contiguous(), None
+
+
+grouped_attention = Swap(ALL_ATTENTION_FUNCTIONS, "sdpa", lambda stock: functools.partial(_without_copies, stock))
+"""Within the block, models whose attention is transformers' `sdpa` do not copy key/value heads on a CPU. Other attention
+implementations, devices and calls that this does not cover run as they did."""

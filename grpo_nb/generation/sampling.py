@@ -101,7 +101,7 @@ def sample(
     running, lengths = torch.arange(total), torch.full((total,), limit)
     log_probs = torch.zeros(total, limit)
     folded = folded or FoldedLora.of(model)
-    with kept_modes(model), grouped_attention(), folded.for_inference(is_decoding=True):
+    with kept_modes(model), grouped_attention, folded.for_inference(is_decoding=True):
         model.eval()
         cache, mask = prompt_cache(lambda **inputs: model(**inputs, use_cache=True, logits_to_keep=1), each, pad_id)
         rows = torch.tensor(owner)

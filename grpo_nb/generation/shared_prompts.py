@@ -25,6 +25,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from grpo_nb.generation.attention import grouped_attention
+from grpo_nb.generation.head import tiled_head
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -154,7 +155,8 @@ def distinct(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], l
     return list(index), rows
 
 
-@grouped_attention()
+@grouped_attention
+@tiled_head
 def shared_prompt_logps(
     model: Callable[..., Any],
     input_ids: torch.Tensor,

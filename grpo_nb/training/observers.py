@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tqdm import tqdm
+
 from grpo_nb.core import CellOutput, kept_random_state
 from grpo_nb.evaluation import read_answers
 from grpo_nb.health import HealthMonitor, HealthReport
@@ -64,7 +66,7 @@ class CoresWatch(Observer):
 
             said, self._before = busy_sentence(self._before, ran_and_waited(), torch.get_num_threads()), None
             if said:
-                print(said)
+                tqdm.write(said)
         return False
 
 

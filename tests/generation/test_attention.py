@@ -47,7 +47,7 @@ def test_values_and_gradients_are_the_same(queries: int, keys: int, scaling: flo
 
     expected = run()
     assert copies == [1, 1]
-    with grouped_attention():
+    with grouped_attention:
         got = run()
     assert copies == [1, 1], "keys or values were copied"
     for mine, theirs in zip(got, expected, strict=True):
@@ -63,7 +63,7 @@ def test_what_is_not_covered_runs_as_before(case: str) -> None:
     layer.num_key_value_groups = 1 if case == "heads not shared" else 3
     more = {"position_bias": torch.randn(1, 9, 5, 5)} if case == "position bias" else {}
     expected, _ = sdpa_attention.sdpa_attention_forward(layer, *inputs, mask, **more)
-    with grouped_attention():
+    with grouped_attention:
         got, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](layer, *inputs, mask, **more)
     assert torch.equal(got, expected)
 
@@ -73,15 +73,15 @@ def test_threads_come_and_go_in_any_order() -> None:
     is_in, may_leave = threading.Event(), threading.Event()
 
     def other() -> None:
-        with grouped_attention():
+        with grouped_attention:
             is_in.set()
             may_leave.wait(10)
 
     thread = threading.Thread(target=other)
-    with grouped_attention():
+    with grouped_attention:
         thread.start()
         assert is_in.wait(10)
-        with grouped_attention():
+        with grouped_attention:
             pass
         patched = ALL_ATTENTION_FUNCTIONS["sdpa"]
         assert patched is not stock
@@ -105,7 +105,7 @@ def test_two_threads_that_begin_at_once_put_back_what_was_there(monkeypatch: pyt
 
     def work() -> None:
         for _ in range(3):
-            with grouped_attention():
+            with grouped_attention:
                 seen.append(ALL_ATTENTION_FUNCTIONS["sdpa"] is not stock)
 
     threads = [threading.Thread(target=work) for _ in range(3)]
@@ -117,6 +117,6 @@ def test_two_threads_that_begin_at_once_put_back_what_was_there(monkeypatch: pyt
 
 
 def test_an_error_inside_puts_the_stock_attention_back() -> None:
-    with pytest.raises(KeyError), grouped_attention():
+    with pytest.raises(KeyError), grouped_attention:
         raise KeyError
     assert ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention.sdpa_attention_forward
