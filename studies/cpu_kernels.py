@@ -140,15 +140,18 @@ def main() -> None:
     ways = {"PEFT's layers": lambda: loss_pass(False), "folded": lambda: loss_pass(True)}
     show("log-probabilities and backward, 2 x 8 completions of 8 to 40 tokens", in_turns(ways, 5))
 
-    chosen = shared_prompts._PASS_OVERHEAD_TOKENS
+    chosen = shared_prompts._ATTENTION_TOKENS
 
-    def with_overhead(tokens: int) -> None:
-        shared_prompts._PASS_OVERHEAD_TOKENS = tokens
+    def with_price(tokens: int) -> None:
+        shared_prompts._ATTENTION_TOKENS = tokens
         loss_pass(True)
-        shared_prompts._PASS_OVERHEAD_TOKENS = chosen
+        shared_prompts._ATTENTION_TOKENS = chosen
 
-    ways = {f"{tokens}": lambda tokens=tokens: with_overhead(tokens) for tokens in (48, 0, 16, 96, 10_000)}
-    show("the same, by the price of a further pass in tokens (10000: all in one pass)", in_turns(ways, 5))
+    ways = {f"{tokens}": lambda tokens=tokens: with_price(tokens) for tokens in (2000, 1, 200, 10**6)}
+    show(
+        "the same, by the width of a lane from which attention costs as much as the rest (1: narrow lanes)",
+        in_turns(ways, 5),
+    )
 
 
 if __name__ == "__main__":

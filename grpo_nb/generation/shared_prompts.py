@@ -2,9 +2,9 @@
 
 As it comes, a step repeats the prompt for each completion, in sampling and again in the loss: with a 110-token prompt and
 8 completions of 30 tokens, three quarters of all computed tokens are copies. Here the part that all prompts share (system
-prompt, example turn) runs once, the rest of each distinct prompt once, and the completions run behind the repeated key/value
-cache, those of similar length together, so that little of it is padding. The arithmetic is the same as before (Prefix
-Grouper, arXiv:2506.05433), only its order differs, so results agree to rounding.
+prompt, example turn) runs once, the rest of each distinct prompt once, and the completions run in one pass behind its key/value
+cache, several to a row, so that next to nothing of it is padding. The arithmetic is the same as before (Prefix Grouper,
+arXiv:2506.05433; packing as in arXiv:2107.02027), only its order differs, so results agree to rounding.
 
 Not covered: models without a plain key/value cache (sliding-window, linear or hybrid attention), learned position tables,
 images. `shared_prompt_obstacle` says which of these is in the way, and the caller then takes the stock path of TRL.
@@ -20,7 +20,6 @@ from grpo_nb.models import import_unsloth
 import_unsloth()
 
 import torch
-from torch.nn import functional
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
@@ -30,9 +29,8 @@ from grpo_nb.generation.head import tiled_head
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-# A further pass over the layers costs about as much as this many padding tokens: the best of those tried
-# (docs/evidence/cpu_step.md).
-_PASS_OVERHEAD_TOKENS = 48
+# In a lane of this many tokens attention costs about as much as all else: lanes are not made longer without need.
+_ATTENTION_TOKENS = 2000
 # Below this many tokens a pass of its own for what all prompts have in common costs more than it saves.
 _SHORTEST_COMMON_PREFIX = 16
 
@@ -133,19 +131,27 @@ def copy_of_rows(cache: DynamicCache, rows: torch.Tensor) -> DynamicCache:
     return copy
 
 
-def length_buckets(lengths: Sequence[int]) -> list[list[int]]:
-    """Split rows into passes of similar length: the split with the least padding plus overhead (dynamic programming)."""
-    order = sorted(range(len(lengths)), key=lambda row: lengths[row])
-    best: list[tuple[float, int]] = [(0.0, 0)]
-    for end in range(1, len(order) + 1):
-        width = max(lengths[order[end - 1]], 1)
-        best.append(min((best[i][0] + (end - i) * width + _PASS_OVERHEAD_TOKENS, i) for i in range(end)))
-    buckets, end = [], len(order)
-    while end:
-        start = best[end][1]
-        buckets.append(order[start:end])
-        end = start
-    return buckets[::-1]
+def lanes(lengths: Sequence[int], owner: Sequence[int]) -> list[list[int]]:
+    """Put rows one behind the other into lanes of one width, rows of one prompt each, with little room left over.
+
+    Of some widths the one that costs least; the longest rows are placed first, each into the first lane with room.
+    """
+
+    def fill(width: int) -> list[list[int]]:
+        rows_of: list[list[int]] = []
+        for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
+            fits = (
+                lane
+                for lane in rows_of
+                if owner[lane[0]] == owner[row] and sum(lengths[i] for i in lane) + lengths[row] <= width
+            )
+            lane = next(fits, None)
+            rows_of.append([row]) if lane is None else lane.append(row)
+        return rows_of
+
+    longest = max(max(lengths), 1)
+    tried = {width: fill(width) for width in (longest + longest * i // 4 for i in range(13))}
+    return tried[min(tried, key=lambda width: len(tried[width]) * width * (1 + width / _ATTENTION_TOKENS))]
 
 
 def distinct(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
@@ -192,28 +198,40 @@ def shared_prompt_logps(
         prompts,
         pad_id,
     )
-    log_probs, entropies = [], []
-    buckets = length_buckets(lengths)
-    for bucket in buckets:
-        span = max(max(lengths[row] for row in bucket), 1)
-        at = torch.tensor(bucket)
-        owner = torch.tensor([prompt_of_row[row] for row in bucket])
-        targets = input_ids[at, width : width + span]
-        target_mask = attention_mask[at, width : width + span]
-        last = torch.tensor([[prompts[i][-1]] for i in owner.tolist()])
-        start = torch.tensor([[len(prompts[i]) - 1] for i in owner.tolist()])
-        output = model(
+    packed = lanes(lengths, prompt_of_row)
+    span = max(max(sum(lengths[row] for row in lane) for lane in packed), 1)
+    ids, positions = (torch.zeros(len(packed), span, dtype=torch.long) for _ in range(2))
+    labels, segment = (torch.full((len(packed), span), fill) for fill in (-100, -1))
+    source, target = [], []
+    for i, lane in enumerate(packed):
+        start = 0
+        for row in lane:
+            prompt, completion = prompts[prompt_of_row[row]], input_ids[row, width : width + lengths[row]]
+            at = slice(start, start + lengths[row])
             # The last prompt token runs with each completion, so that one pass yields every log-probability.
-            input_ids=torch.cat([last, targets[:, :-1]], 1),
-            attention_mask=torch.cat([mask[owner], torch.ones_like(last), target_mask[:, :-1]], 1),
-            position_ids=start + torch.arange(span),
-            past_key_values=copy_of_rows(cache, owner),
-            shift_labels=targets.masked_fill(target_mask == 0, -100),
-            fused_lm_head=True,
-        )
-        padding = (0, completion_length - span)
-        log_probs.append(functional.pad(output.log_probs, padding))
-        if output.entropy is not None:
-            entropies.append(functional.pad(output.entropy, padding))
-    back = torch.tensor([row for bucket in buckets for row in bucket]).argsort()
-    return torch.cat(log_probs)[back], torch.cat(entropies)[back] if entropies else None
+            ids[i, at] = torch.cat([torch.tensor(prompt[-1:]), completion[:-1]])[: lengths[row]]
+            positions[i, at] = len(prompt) - 1 + torch.arange(lengths[row])
+            labels[i, at], segment[i, at] = completion, row
+            source.append(torch.arange(at.start, at.stop) + i * span)
+            target.append(torch.arange(lengths[row]) + row * completion_length)
+            start = at.stop
+    owner = torch.tensor([prompt_of_row[lane[0]] for lane in packed])
+    same = (segment[:, :, None] == segment[:, None, :]).tril()
+    sees = torch.cat([mask[owner].bool()[:, None].expand(-1, span, -1), same], -1)
+    dtype = next(model.parameters()).dtype
+    output = model(
+        input_ids=ids,
+        # Added to the scores, as every attention implementation takes it.
+        attention_mask=torch.zeros(sees.shape, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)[:, None],
+        position_ids=positions,
+        past_key_values=copy_of_rows(cache, owner),
+        shift_labels=labels,
+        fused_lm_head=True,
+    )
+
+    def by_row(values: torch.Tensor) -> torch.Tensor:
+        empty = values.new_zeros(len(input_ids) * completion_length)
+        filled = empty.index_copy(0, torch.cat(target), values.flatten()[torch.cat(source)])
+        return filled.view(len(input_ids), completion_length)
+
+    return by_row(output.log_probs), None if output.entropy is None else by_row(output.entropy)

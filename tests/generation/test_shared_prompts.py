@@ -167,9 +167,13 @@ def test_a_sliding_window_is_no_obstacle_while_everything_fits() -> None:
     assert "of 257 tokens" in shared_prompts.shared_prompt_obstacle(model, 257)
 
 
-def test_buckets_cover_every_row_and_save_padding() -> None:
-    lengths = [60, 3, 4, 61, 5, 2, 58, 3]
-    buckets = shared_prompts.length_buckets(lengths)
-    assert sorted(row for bucket in buckets for row in bucket) == list(range(8))
-    assert len(buckets) == 2, "three long and five short rows belong apart"
-    assert shared_prompts.length_buckets([5, 5, 6]) == [[0, 1, 2]]
+def test_lanes_hold_every_row_once_and_leave_little_room() -> None:
+    lengths = [22, 15, 48, 13, 31, 24, 26, 22, 24, 10, 18, 24, 35, 28, 18, 12]
+    owner = [0] * 8 + [1] * 8
+    lanes = shared_prompts.lanes(lengths, owner)
+    assert sorted(row for lane in lanes for row in lane) == list(range(16))
+    assert all(len({owner[row] for row in lane}) == 1 for lane in lanes), "a lane has one prompt behind it"
+    width = max(sum(lengths[row] for row in lane) for lane in lanes)
+    assert sum(lengths) / (len(lanes) * width) > 0.85, "rows beside each other would fill 0.48 of the room"
+    assert shared_prompts.lanes([5, 5, 6], [0, 0, 0]) in ([[2], [0], [1]], [[2, 0, 1]])
+    assert shared_prompts.lanes([0, 0], [0, 0]), "completions that are masked as a whole"
