@@ -17,8 +17,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,13 +32,14 @@ _CHUNK = 1 << 16
 
 @dataclass
 class Finished:
-    """What came back for one job, nothing of it to be trusted but `reason`, `exit_code` and `seconds`."""
+    """What came back for one job, nothing of it to be trusted but `reason`, `exit_code` and the seconds."""
 
     reason: str = "lost"
     """`done`, `cpu`, `wall`, `threads`, `output`; or, twice in a row and no fault of the job, `lost` where the pool broke
     down under it and `no_wall` where its wall could not be raised, so that it was not run."""
     exit_code: int = 0
-    seconds: float = 0.0
+    cpu: float = 0.0
+    wall: float = 0.0
     report: bytes = b""
     output: bytes = b""
 
@@ -83,23 +83,33 @@ class Pool:
             self._control = self._stop = None
 
     def run(self, jobs: Sequence[Mapping[str, Any]]) -> list[Finished]:
-        """Run every job and return what came back, in order."""
+        """Run every job and return what came back, in order.
+
+        Jobs of one `group` run one after the other and share the time of one: what the first uses is not there for the others.
+        """
         results = [Finished() for _ in jobs]
-        waiting = deque(range(len(jobs)))
+        waiting = list(range(len(jobs)))
+        groups = [number if job.get("group") is None else f"group {job['group']}" for number, job in enumerate(jobs)]
+        left = {
+            group: {"cpu": job["cpu_seconds"], "wall": job["wall_seconds"]}
+            for group, job in zip(groups, jobs, strict=True)
+        }
         retried: set[int] = set()
         running: set[_Running] = set()
         selector = selectors.DefaultSelector()
         try:
             while waiting or running:
                 # Only a thread with nothing running may block here, so that two threads never wait for each other.
-                while waiting and self._slots.acquire(blocking=not running):
+                while (number := _first(waiting, groups, running)) is not None and self._slots.acquire(
+                    blocking=not running
+                ):
+                    budget = {f"{kind}_seconds": seconds for kind, seconds in left[groups[number]].items()}
                     try:
-                        job = self._submit(waiting[0], jobs[waiting[0]], selector)
+                        running.add(self._submit(number, {**jobs[number], **budget}, selector))
                     except BaseException:
                         self._slots.release()
                         raise
-                    waiting.popleft()
-                    running.add(job)
+                    waiting.remove(number)
                 for key, _ in selector.select(timeout=0.25):
                     job, name = key.data
                     if job in running and name in job.pipes and _is_over(job, name, selector):
@@ -113,9 +123,16 @@ class Pool:
                             retried.add(job.number)
                             if finished.reason == "lost":
                                 self._restart(job.control)
-                            waiting.appendleft(job.number)
+                            waiting.insert(0, job.number)
                         else:
                             results[job.number] = finished
+                            budget = left[groups[job.number]]
+                            for kind in budget:
+                                budget[kind] -= budget[kind] if kind == finished.reason else getattr(finished, kind)
+                                if budget[kind] <= 0:
+                                    for other in [n for n in waiting if groups[n] == groups[job.number]]:
+                                        results[other] = Finished(kind)
+                                        waiting.remove(other)
                 for job in [job for job in running if time.monotonic() > job.deadline]:
                     # The supervisor should have ended it long ago: the zygote itself must be stuck.
                     self._release(job, running, selector)
@@ -202,6 +219,12 @@ class Pool:
         self._slots.release()
 
 
+def _first(waiting: Sequence[int], groups: Sequence[Any], running: Iterable[_Running]) -> int | None:
+    """The first job that can begin: of a group that is not at work."""
+    at_work = {groups[job.number] for job in running}
+    return next((number for number in waiting if groups[number] not in at_work), None)
+
+
 def _read(job: _Running, name: str) -> bytes | None:
     """What has arrived in one pipe: None if nothing has, b"" at its end."""
     return job.pipes[name].read(min(job.limit + 1 - len(job.data[name]), _CHUNK))
@@ -225,8 +248,9 @@ def _close(job: _Running, name: str, selector: selectors.BaseSelector) -> None:
 
 def _finish(job: _Running) -> Finished:
     words = json.loads(job.data["status"] or b"{}")
+    data = {name: job.data[name] for name in ("report", "output")}
     reason = "output" if job.is_over_limit else words.get("reason", "lost")
-    return Finished(reason, words.get("exit", 0), words.get("seconds", 0.0), job.data["report"], job.data["output"])
+    return Finished(reason, words.get("exit", 0), words.get("cpu", 0.0), words.get("wall", 0.0), **data)
 
 
 def _stop(process: subprocess.Popen[bytes], control: socket.socket) -> None:
