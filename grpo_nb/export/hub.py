@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import Cell, Part, Shown, Table, bold, escaped, shown_path
+from grpo_nb.export.result import Export, told
 from grpo_nb.runs import published_name
 
 if TYPE_CHECKING:
@@ -121,6 +122,12 @@ def plan_push(export: Any, repo_id: str, *, private: bool = True, unverified: bo
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
+    if not isinstance(export, (Export, str, Path)):
+        raise TypeError(
+            f"export = {export!r:.60} is no export and no folder of one: write gn.export.open('exports/<name>')."
+        )
+    if not isinstance(private, bool):
+        raise TypeError(f"private = {private!r:.60} must be True or False.")
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
@@ -174,8 +181,8 @@ def _problems(folder: Path, files: dict[str, Path], unverified: bool) -> Iterato
     base = json.loads(config.read_text("utf-8")).get("base_model_name_or_path") if config is not None else None
     if base is not None and published_name(base) is None:
         yield (
-            f"adapter_config.json names the base model {base!r}, which only this machine has. Write its name on the Hub "
-            "there, or push the merged model."
+            f"adapter_config.json names the base model {base!r}, whose weights are in no repository. Push the merged model, or "
+            "the base too, and write its name on the Hub there."
         )
     if secrets := holds_secret(files):
         yield f"{', '.join(secrets)}: holds what looks like an access token or key. Take it out, and revoke it."
@@ -246,7 +253,7 @@ def push_to_hub(
     if found := holds_secret(files_of(plan.folder), get_token()):
         raise PushError(f"nothing was sent: {', '.join(found)} holds your token. Take it out, then push again.")
     try:
-        return _push(plan, overwrite, message, endpoint, report or (lambda line: None))
+        return _push(plan, overwrite, message, endpoint, told(report))
     except PushError:
         raise
     except KeyboardInterrupt:

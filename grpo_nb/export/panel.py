@@ -71,7 +71,7 @@ class ExportPanel(Panel):
         """What the formats that are chosen need; None where there is no run."""
         self.outcomes: dict[str, Export | str] = {}
         """What came of the last exports, by format: an export, or why there is none."""
-        self._given = None if run is None else run if isinstance(run, Run) else open_run(run)
+        self._given = None if run is None else open_run(run)
         self._path = path
         self._stages: list[tuple[str, str]] = []
         self._lay_out()

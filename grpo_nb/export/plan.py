@@ -14,7 +14,7 @@ from types import MappingProxyType
 from grpo_nb.core import Part, Shown, Table, code, target_of, target_problem
 from grpo_nb.export.result import verdict
 from grpo_nb.machine import EnvironmentProblem, free_disk_bytes
-from grpo_nb.runs import Run
+from grpo_nb.runs import Run, open_run
 
 # Bits a weight in a GGUF file, with the scales of its blocks (ggml/src/ggml-common.h), and for the mixtures what a model of
 # some billion weights comes to (llama.cpp, tools/quantize/README.md).
@@ -83,12 +83,12 @@ class ExportPlan(Shown):
 
 
 def plan_export(
-    run: Run, formats: Sequence[str], path: str | Path, *, dtype: str = "auto", overwrite: bool = False
+    run: Run | str | Path, formats: Sequence[str], path: str | Path, *, dtype: str = "auto", overwrite: bool = False
 ) -> ExportPlan:
     """Say what exports of a run will need and whether this machine has it. Writes nothing and loads no model.
 
     Args:
-        run: A run with an adapter.
+        run: A run with an adapter, or its folder.
         formats: Of `merged`, `adapter`, and the quantizations of `export_gguf`.
         path: The folder to make; with several formats the folder under which each gets one of its own name.
         dtype: Of the merged model. For `auto` the widest that may be chosen counts on disk, and one of 16 bits in memory:
@@ -100,10 +100,12 @@ def plan_export(
 
     >>> gn.export.plan_export(gn.open_run("runs/first"), ["merged", "q8_0"], "exports/first")  # doctest: +SKIP
     """
+    if isinstance(formats, str) or not isinstance(formats, Sequence):
+        raise TypeError(f"formats = {formats!r:.60} must be a list of formats: ['merged', 'q8_0'].")
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
         raise ValueError(f"format {unknown[0]!r} is not one of {', '.join(map(repr, FORMATS))}.")
-    folder = target_of(path)
+    run, folder = open_run(run), target_of(path)
     targets = {name: folder if len(formats) == 1 else folder / name for name in formats}
     return plan_targets(run, targets, dtype=dtype, overwrite=overwrite)
 

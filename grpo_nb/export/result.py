@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Cell, Part, Shown, Table, bold, escaped
+from grpo_nb.core import Cell, Part, Shown, Table, bold, escaped, target_of
+from grpo_nb.models import require_trained_on, resolve_model, weight_files, weights_here
+from grpo_nb.runs import Run, open_run
+from grpo_nb.settings import EMBEDDED_MODEL, Settings
 
 if TYPE_CHECKING:
     import pandas
 
-    from grpo_nb.runs import Run
-
-
 Report = Callable[[str], None]
+# What the sentence of each kind is made of, by which an export's verification is known.
+_NEEDED = {
+    "adapter": ("tensors", "base"), "gguf": ("file", "bytes", "quantization", "prompts"), "merged": ("dtype", "prompts"),
+}  # fmt: skip
 
 
 class ExportError(RuntimeError):
-    """An export that was made but is not the trained model, or could not be verified. Nothing was left behind."""
+    """An export that is not the trained model, or is damaged. One that was being made is not kept."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,6 +75,109 @@ class Export(Shown):
         return bold(self.path), self.checks, self.sentence
 
 
+def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Export:
+    """Open an export again from its folder: what it is, what was verified, and the run that it is of. Loads no model.
+
+    Args:
+        path: The folder.
+        run: Its run, or the run's folder. If not given, that one in `runs/` which noted the export; `export_gguf` and
+            `inference_commands` then ask what the run was asked.
+
+    Raises:
+        FileNotFoundError: No such folder.
+        ValueError: It is no export, or that of an adapter whose base model's weights are others here.
+        ExportError: A file of it is missing or damaged; says which.
+
+    >>> gn.export.open("exports/first")  # doctest: +SKIP
+    """
+    folder = target_of(path)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(path)!r} (looked in {Path.cwd()}).")
+    if not (folder / "verification.json").is_file():
+        raise ValueError(
+            f"{str(path)!r} is no export: it has no verification.json. Make one with gn.export_merged(run, path)."
+        )
+    verification = _whole(folder)["verification.json"]
+    kinds = [
+        kind
+        for kind, keys in _NEEDED.items()
+        if isinstance(verification, dict) and verification.keys() >= {"checks", *keys}
+    ]
+    if not kinds:
+        raise ExportError(
+            f"{folder / 'verification.json'} does not say what was verified: it is damaged, or of another version."
+        )
+    needed = {"adapter": "adapter_model.safetensors", "gguf": verification.get("file"), "merged": "config.json"}[
+        kinds[0]
+    ]
+    weights = weight_files(folder, "model") if kinds[0] == "merged" else [folder / needed]
+    if missing := [file.name for file in (folder / needed, *weights) if not file.is_file()] or (
+        [] if weights else ["model.safetensors"]
+    ):
+        raise ExportError(f"the export {str(path)!r} is not whole: {missing[0]} is missing. Export it again.")
+    if kinds[0] == "gguf" and weights[0].stat().st_size != verification["bytes"]:
+        raise ExportError(
+            f"{weights[0]} is damaged: it has {weights[0].stat().st_size} bytes of {verification['bytes']}."
+        )
+    if kinds[0] == "adapter":
+        base = verification["base"]
+        require_trained_on(folder, base, weights_here(resolve_model(base) if base == EMBEDDED_MODEL else base))
+    return Export(folder, verification, kinds[0], _run_of(folder) if run is None else open_run(run))
+
+
+def export_of(export: Export | str | Path) -> Export:
+    """Return the export that is meant, opened if it is a folder. Raises TypeError for anything else."""
+    if isinstance(export, Export):
+        return export
+    if not isinstance(export, (str, Path)):
+        raise TypeError(f"export = {export!r:.60} is no export: write gn.export.open('exports/<name>').")
+    return open_export(export)
+
+
+def told(report: Report | None) -> Report:
+    """Return what is told of each stage. Raises TypeError for what cannot be called."""
+    if report is not None and not callable(report):
+        raise TypeError(f"report = {report!r:.60} is no function of a line: write report=print.")
+    return report or (lambda line: None)
+
+
+def require_readable(file: Path, whose: str) -> None:
+    """Raise `ExportError` if a file of safetensors is cut or damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(file), framework="pt"):
+            pass
+    except SafetensorError as error:
+        raise ExportError(f"{file} of {whose} is damaged ({error}). If it was copied, copy it again.") from error
+
+
+def _whole(folder: Path) -> dict[str, Any]:
+    """Read what can be read without loading a model; return the JSON files by name. Raises `ExportError` that names a file."""
+    found = {}
+    for file in sorted(folder.iterdir()):
+        if file.suffix == ".safetensors":
+            require_readable(file, "the export")
+        elif file.suffix == ".json":
+            try:
+                found[file.name] = json.loads(file.read_text("utf-8"))
+            except ValueError as error:
+                raise ExportError(
+                    f"{file} of the export is damaged ({error}). If it was copied, copy it again."
+                ) from error
+    return found
+
+
+def _run_of(folder: Path) -> Run | None:
+    """The run in `runs/` that says it was exported to this folder, if there is one."""
+    root = Path(Settings().run_root)
+    for file in (*root.glob("*/exports.json"), *root.glob("*/*/exports.json")):  # those of stages lie one deeper
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # a damaged one is not asked
+            if any(Path(noted["path"]).resolve() == folder.resolve() for noted in json.loads(file.read_text("utf-8"))):
+                return open_run(file.parent)
+    return None
+
+
 def verdict(is_good: bool, text: str) -> Cell:
     """A result in words, and on a panel in its colours for good and bad."""
     return Cell(text, f'<span class="gn-{"pass" if is_good else "fail"}">{escaped(text)}</span>')
@@ -93,8 +202,14 @@ def _merged_sentence(v: Mapping[str, Any]) -> str:
         f"{v['equal_greedy_text']:.0%}, {v['equal_greedy_text_near_ties_aside']:.0%} with near ties set aside; "
         f"log-probabilities {v['mean_logp_difference_to_adapter']:.3f} nats from the adapter's, "
         f"where the starting model's are {v['mean_logp_difference_of_base_to_adapter']:.3f} away; "
-        f"{v['correct']} of {v['prompts']} answers right, the adapter's {v['correct_of_adapter']}"
+        + _score_sentence(v, "adapter", "adapter")
     )
+
+
+def _score_sentence(v: Mapping[str, Any], said: str, name: str) -> str:
+    if not (scored := v.get("scored", v["prompts"])):
+        return f"no answer of the {said} ended within what was verified, so that the scores were not compared"
+    return f"{v['correct']} of {scored} answers right, the {said}'s {v[f'correct_of_{name}']}"
 
 
 def _adapter_sentence(v: Mapping[str, Any]) -> str:
@@ -106,6 +221,6 @@ def _gguf_sentence(v: Mapping[str, Any]) -> str:
         f"{v['quantization']}, {v['bytes'] / 1e6:.0f} MB; verified through llama.cpp on {v['prompts']} held-out prompts: "
         f"greedy text equal to the merged model's on {v['equal_greedy_text']:.0%}, "
         f"{v['equal_greedy_text_near_ties_aside']:.0%} with near ties set aside; log-probabilities "
-        f"{v['mean_logp_difference_to_merged']:.3f} nats from the merged model's; {v['correct']} of {v['prompts']} answers "
-        f"right, the merged model's {v['correct_of_merged']}"
+        f"{v['mean_logp_difference_to_merged']:.3f} nats from the merged model's; "
+        + _score_sentence(v, "merged model", "merged")
     )

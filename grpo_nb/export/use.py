@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_nb.core import Drawn, Part, Shown, bold, escaped
-from grpo_nb.export.result import Export
+from grpo_nb.export.result import Export, export_of
+from grpo_nb.models import resolve_model
+from grpo_nb.settings import EMBEDDED_MODEL
 
 _RUN = "run in the kit's tests, on a CPU"
 _NOT_RUN = "not run by the kit's tests"
@@ -57,19 +59,24 @@ class Ways(Shown):
             yield Drawn(f"<pre style='user-select:all'>{escaped(way.code)}</pre>", f"{way.code}\n")
 
 
-def inference_commands(export: Export, messages: Sequence[Mapping[str, str]] | None = None) -> Ways:
+def inference_commands(export: Export | str | Path, messages: Sequence[Mapping[str, str]] | None = None) -> Ways:
     """Return the cells and commands that load an export in other programs and ask it a question.
 
     A model that was trained with a system prompt has to be asked with it; without `messages` the first held-out question of
     the run is asked, as in training.
 
     Args:
-        export: From `export_merged`, `export_adapter` or `export_gguf`.
-        messages: What is asked.
+        export: From `export_merged`, `export_adapter` or `export_gguf`, or its folder.
+        messages: What is asked: a chat, as `[{"role": "user", "content": "2 + 2?"}]`.
 
     >>> inference_commands(exported)["transformers serve"].code  # doctest: +SKIP
     'transformers serve exports/my-model --host 127.0.0.1 --port 8000'
     """
+    export = export_of(export)
+    if messages is not None and (
+        not isinstance(messages, (list, tuple)) or not all(isinstance(message, Mapping) for message in messages)
+    ):
+        raise TypeError(f'messages = {messages!r:.60} is no chat: [{{"role": "user", "content": "2 + 2?"}}].')
     limit = export.run.settings.max_completion_length if export.run is not None else 256
     if messages is None:
         messages = export.run.holdout[0]["prompt"] if export.run is not None else [{"role": "user", "content": "Hello"}]
@@ -121,11 +128,13 @@ def _of_merged(export: Export, asked: str, limit: int) -> list[Way]:
 def _of_adapter(export: Export, asked: str, limit: int) -> list[Way]:
     folder, name = str(export.path), export.path.name
     base = export.verification["base"]
+    # The embedded model is a folder of this machine's cache, and goes by the kit's own name.
+    base = resolve_model(base) if base == EMBEDDED_MODEL else base
     loaded = (
-        f"model = AutoPeftModelForCausalLM.from_pretrained({folder!r})  # fetches {base}\n"
+        f"model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base!r}), {folder!r})\n"
         f"tokenizer = AutoTokenizer.from_pretrained({folder!r})\n"
     )
-    imports = "from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer, pipeline"
+    imports = "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer, pipeline"
     code = _pipeline(imports, asked, loaded, "model=model, tokenizer=tokenizer", limit)
     port = PORTS["vLLM"]
     served = (
