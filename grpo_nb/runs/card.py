@@ -138,14 +138,14 @@ def card_data(run: Run, kind: str = "adapter") -> ModelCardData:
     from huggingface_hub import ModelCardData
 
     relation, library, tags = _KINDS[_sort(kind)]
-    settings, data = run.settings, run.info["task"]
+    settings, data = run.settings, {**run.info["task"], "name": shareable(run.info["task"]["name"])}
     base = _ORIGIN if settings.model == EMBEDDED_MODEL and relation != "adapter" else published_name(settings.model)
     return ModelCardData(
         base_model=base,
         base_model_relation=relation if base else None,
         library_name=library,
         license=license_of(settings.model),
-        datasets=[data["name"]] if published_name(data["name"]) and not data["name"].endswith(_DATA_FILES) else None,
+        datasets=[data["name"]] if published_name(data["name"]) else None,
         pipeline_tag="text-generation",
         tags=["grpo", "trl", "unsloth", "reinforcement-learning", *tags],
         model_name=run.name,

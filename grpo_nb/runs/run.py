@@ -293,7 +293,7 @@ def open_run(path: str | Path | Run) -> Run:
     if isinstance(path, Run):
         return path
     if not isinstance(path, (str, Path)):
-        raise TypeError(f"{path!r:.60} is no run and no path of one: gn.open_run('runs/<name>').")
+        raise TypeError(f"run = {path!r:.60} is no path of a run: gn.open_run('runs/<name>').")
     path = Path(path)
     for folder in (path, Path(Settings().run_root) / path):
         if (folder / "run.json").is_file():
