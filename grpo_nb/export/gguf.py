@@ -13,22 +13,12 @@ from grpo_nb.core import staged_folder, target_of
 from grpo_nb.export.conversion import convert, find_converter, require_quantizer
 from grpo_nb.export.merged import VERIFIED_PROMPTS, add_score, make_export, make_merged, run_check, verified_tokens
 from grpo_nb.export.modelfile import modelfile
-from grpo_nb.export.plan import BITS, weights_folder
+from grpo_nb.export.plan import QUANTIZATIONS, weights_folder
 from grpo_nb.export.result import Export, ExportError, Report, export_of, require_passed, told
 from grpo_nb.generation import LlamaCppError, require_llama_cpp
 from grpo_nb.generation import answer as llama_cpp_answer
 from grpo_nb.runs import Run, open_run
 from grpo_nb.settings import Settings
-
-# Mean difference of log-probabilities to the merged model, in nats, and share of equal greedy texts, near ties aside. The
-# first column is what rounding to the format may cost; a template, end token or tensor that is wrong costs far more. The
-# embedded model shows 0.002 for q8_0, 0.006 for q6_k, 0.03 for q4_k_m, 0.14 for q2_k, and 1.2 for q4_k_m without the adapter
-# (docs/evidence/export.md). The other mixtures are set between those, by their bits.
-_ALLOWED = {
-    "f32": (0.05, 0.9), "f16": (0.05, 0.9), "bf16": (0.1, 0.8), "q8_0": (0.1, 0.8), "q6_k": (0.15, 0.6),
-    "q5_k_m": (0.2, 0.5), "q5_k_s": (0.2, 0.5), "q4_k_m": (0.3, 0.3), "q4_k_s": (0.3, 0.3), "q3_k_m": (0.5, 0.0),
-    "q2_k": (0.8, 0.0),
-}  # fmt: skip
 
 
 def export_gguf(
@@ -66,8 +56,8 @@ def export_gguf(
 
     >>> gn.export_gguf(gn.open_run("runs/first"), "exports/first-gguf")  # doctest: +SKIP
     """
-    if quantization not in _ALLOWED:
-        raise ValueError(f"quantization = {quantization!r} is not one of {', '.join(map(repr, _ALLOWED))}.")
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(f"quantization = {quantization!r} is not one of {', '.join(map(repr, QUANTIZATIONS))}.")
     target, report = target_of(path), told(report)
     if target.suffix == ".gguf":
         raise ValueError(
@@ -122,7 +112,7 @@ def _verify(run: Run, merged: Path, file: Path, quantization: str, report: Repor
         answers = llama_cpp_answer(file, prompts, max_completion_length=limit, report=report)
     except LlamaCppError as error:
         raise ExportError(f"the GGUF file could not be verified, so it was not kept: {error}") from error
-    tolerance, least = _ALLOWED[quantization]
+    _, tolerance, least = QUANTIZATIONS[quantization]
     request = {
         "check": "gguf",
         "merged": str(merged),
@@ -171,6 +161,3 @@ def _add_file_checks(verification: dict[str, Any], file: Path, merged: Path, qua
         ("the file is of this quantization", named == quantization, f"{named}: {counted}"),
     ):
         verification["checks"][name], verification["measured"][name] = passed, measured
-
-
-assert set(_ALLOWED) == set(BITS)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Cell, Part, Shown, Table, bold, escaped, shown_path
+from grpo_nb.core import Cell, Part, Shown, Table, bold, brief, escaped, shown_path
 from grpo_nb.export.result import Export, told
 from grpo_nb.runs import published_name
 
@@ -124,10 +124,12 @@ def plan_push(export: Any, repo_id: str, *, private: bool = True, unverified: bo
 
     if not isinstance(export, (Export, str, Path)):
         raise TypeError(
-            f"export = {export!r:.60} is no export and no folder of one: write gn.export.open('exports/<name>')."
+            f"export = {brief(export)} is no export and no folder of one: write gn.export.open('exports/<name>')."
         )
-    if not isinstance(private, bool):
-        raise TypeError(f"private = {private!r:.60} must be True or False.")
+    if not isinstance(private, bool) or not isinstance(repo_id, str):
+        raise TypeError(
+            f"repo_id = {brief(repo_id)} must be a name, as 'me/my-model', and private = {brief(private)} True or False."
+        )
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:

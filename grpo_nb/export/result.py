@@ -8,9 +8,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from string import Formatter
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Cell, Part, Shown, Table, bold, escaped, target_of
+from grpo_nb.core import Cell, Part, Shown, Table, bold, brief, escaped, target_of
 from grpo_nb.models import require_trained_on, resolve_model, weight_files, weights_here
 from grpo_nb.runs import Run, open_run
 from grpo_nb.settings import EMBEDDED_MODEL, Settings
@@ -19,10 +20,20 @@ if TYPE_CHECKING:
     import pandas
 
 Report = Callable[[str], None]
-# What the sentence of each kind is made of, by which an export's verification is known.
-_NEEDED = {
-    "adapter": ("tensors", "base"), "gguf": ("file", "bytes", "quantization", "prompts"), "merged": ("dtype", "prompts"),
+_GREEDY = (
+    "{equal_greedy_text:.0%}, {equal_greedy_text_near_ties_aside:.0%} with near ties set aside; log-probabilities "
+)
+# The verification of each kind in words. What they are made of tells the kinds apart.
+_SENTENCES = {
+    "adapter": "adapter of {tensors} tensors for {base}, every byte equal to the run's",
+    "merged": "{dtype}, holds {retained_change:.1%} of the training's change; verified on {prompts} held-out prompts: greedy "
+    "text equal to the adapter's on " + _GREEDY + "{mean_logp_difference_to_adapter:.3f} nats from the adapter's, where the "
+    "starting model's are {mean_logp_difference_of_base_to_adapter:.3f} away; ",
+    "gguf": "{quantization}, {megabytes:.0f} MB; verified through llama.cpp on {prompts} held-out prompts: greedy text equal "
+    "to the merged model's on " + _GREEDY + "{mean_logp_difference_to_merged:.3f} nats from the merged model's; ",
 }  # fmt: skip
+# The file of each kind without which it is none, beside its weights.
+_FILES = {"adapter": ("adapter_config.json", "adapter_model.safetensors"), "merged": ("config.json",), "gguf": ()}
 
 
 class ExportError(RuntimeError):
@@ -50,9 +61,15 @@ class Export(Shown):
     @property
     def sentence(self) -> str:
         """The verification in words."""
-        return {"merged": _merged_sentence, "adapter": _adapter_sentence, "gguf": _gguf_sentence}[self.kind](
-            self.verification
-        )
+        v = self.verification
+        said, name = ("adapter", "adapter") if self.kind == "merged" else ("merged model", "merged")
+        if self.kind == "adapter":
+            score = ""
+        elif scored := v.get("scored", v["prompts"]):
+            score = f"{v['correct']} of {scored} answers right, the {said}'s {v[f'correct_of_{name}']}"
+        else:
+            score = f"no answer of the {said} ended within what was verified, so that the scores were not compared"
+        return _SENTENCES[self.kind].format_map({**v, "megabytes": v.get("bytes", 0) / 1e6}) + score
 
     @property
     def table(self) -> pandas.DataFrame:
@@ -98,31 +115,31 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
             f"{str(path)!r} is no export: it has no verification.json. Make one with gn.export_merged(run, path)."
         )
     verification = _whole(folder)["verification.json"]
-    kinds = [
-        kind
-        for kind, keys in _NEEDED.items()
-        if isinstance(verification, dict) and verification.keys() >= {"checks", *keys}
-    ]
-    if not kinds:
+    kind = next((kind for kind, said in _SENTENCES.items() if _is_said(said, verification)), None)
+    if kind is None:
         raise ExportError(
             f"{folder / 'verification.json'} does not say what was verified: it is damaged, or of another version."
         )
-    needed = {"adapter": "adapter_model.safetensors", "gguf": verification.get("file"), "merged": "config.json"}[
-        kinds[0]
-    ]
-    weights = weight_files(folder, "model") if kinds[0] == "merged" else [folder / needed]
-    if missing := [file.name for file in (folder / needed, *weights) if not file.is_file()] or (
-        [] if weights else ["model.safetensors"]
-    ):
-        raise ExportError(f"the export {str(path)!r} is not whole: {missing[0]} is missing. Export it again.")
-    if kinds[0] == "gguf" and weights[0].stat().st_size != verification["bytes"]:
+    names = [*_FILES[kind], verification["file"]] if kind == "gguf" else _FILES[kind]
+    weights = weight_files(folder, "model") if kind == "merged" else [folder / names[-1]]
+    missing = [file.name for file in (*(folder / name for name in names), *weights) if not file.is_file()]
+    if missing or not weights:
+        raise ExportError(
+            f"the export {str(path)!r} is not whole: {[*missing, 'model.safetensors'][0]} is missing. Export it again."
+        )
+    if kind == "gguf" and weights[0].stat().st_size != verification["bytes"]:
         raise ExportError(
             f"{weights[0]} is damaged: it has {weights[0].stat().st_size} bytes of {verification['bytes']}."
         )
-    if kinds[0] == "adapter":
+    if kind == "adapter":
         base = verification["base"]
         require_trained_on(folder, base, weights_here(resolve_model(base) if base == EMBEDDED_MODEL else base))
-    return Export(folder, verification, kinds[0], _run_of(folder) if run is None else open_run(run))
+    return Export(folder, verification, kind, _run_of(folder) if run is None else open_run(run))
+
+
+def _is_said(sentence: str, verification: Any) -> bool:
+    needed = {name for _, name, *_ in Formatter().parse(sentence) if name and name != "megabytes"} | {"checks"}
+    return isinstance(verification, dict) and needed <= verification.keys()
 
 
 def export_of(export: Export | str | Path) -> Export:
@@ -130,14 +147,14 @@ def export_of(export: Export | str | Path) -> Export:
     if isinstance(export, Export):
         return export
     if not isinstance(export, (str, Path)):
-        raise TypeError(f"export = {export!r:.60} is no export: write gn.export.open('exports/<name>').")
+        raise TypeError(f"export = {brief(export)} is no export: write gn.export.open('exports/<name>').")
     return open_export(export)
 
 
 def told(report: Report | None) -> Report:
     """Return what is told of each stage. Raises TypeError for what cannot be called."""
     if report is not None and not callable(report):
-        raise TypeError(f"report = {report!r:.60} is no function of a line: write report=print.")
+        raise TypeError(f"report = {brief(report)} is no function of a line: write report=print.")
     return report or (lambda line: None)
 
 
@@ -193,34 +210,3 @@ def require_passed(verification: Mapping[str, Any], what: str) -> None:
     problems = verification.get("problems") or ()
     first = f" First of what differs: {'; '.join(problems[:5])}." if problems else ""
     raise ExportError(f"{what} is not the trained one, so it was not kept. Failed: {said}.{first}")
-
-
-def _merged_sentence(v: Mapping[str, Any]) -> str:
-    return (
-        f"{v['dtype']}, holds {v['retained_change']:.1%} of the training's change; verified on {v['prompts']} "
-        f"held-out prompts: greedy text equal to the adapter's on "
-        f"{v['equal_greedy_text']:.0%}, {v['equal_greedy_text_near_ties_aside']:.0%} with near ties set aside; "
-        f"log-probabilities {v['mean_logp_difference_to_adapter']:.3f} nats from the adapter's, "
-        f"where the starting model's are {v['mean_logp_difference_of_base_to_adapter']:.3f} away; "
-        + _score_sentence(v, "adapter", "adapter")
-    )
-
-
-def _score_sentence(v: Mapping[str, Any], said: str, name: str) -> str:
-    if not (scored := v.get("scored", v["prompts"])):
-        return f"no answer of the {said} ended within what was verified, so that the scores were not compared"
-    return f"{v['correct']} of {scored} answers right, the {said}'s {v[f'correct_of_{name}']}"
-
-
-def _adapter_sentence(v: Mapping[str, Any]) -> str:
-    return f"adapter of {v['tensors']} tensors for {v['base']}, every byte equal to the run's"
-
-
-def _gguf_sentence(v: Mapping[str, Any]) -> str:
-    return (
-        f"{v['quantization']}, {v['bytes'] / 1e6:.0f} MB; verified through llama.cpp on {v['prompts']} held-out prompts: "
-        f"greedy text equal to the merged model's on {v['equal_greedy_text']:.0%}, "
-        f"{v['equal_greedy_text_near_ties_aside']:.0%} with near ties set aside; log-probabilities "
-        f"{v['mean_logp_difference_to_merged']:.3f} nats from the merged model's; "
-        + _score_sentence(v, "merged model", "merged")
-    )

@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,20 @@ class _Running:
         return any(len(held) > self.limit for held in self.data.values())
 
 
+@dataclass
+class _Group:
+    """Jobs that run one after the other and share the time of one: their numbers, and the seconds that are left."""
+
+    waiting: deque[int]
+    left: dict[str, float]
+
+    def charge(self, finished: Finished) -> str | None:
+        """Take what a job used; return the kind of time that is used up, if one is."""
+        for kind in self.left:
+            self.left[kind] -= self.left[kind] if kind == finished.reason else getattr(finished, kind)
+        return next((kind for kind, seconds in self.left.items() if seconds <= 0), None)
+
+
 class Pool:
     """A zygote at one isolation level. Starts with the first job, starts again if it is lost."""
 
@@ -88,28 +103,28 @@ class Pool:
         Jobs of one `group` run one after the other and share the time of one: what the first uses is not there for the others.
         """
         results = [Finished() for _ in jobs]
-        waiting = list(range(len(jobs)))
-        groups = [number if job.get("group") is None else f"group {job['group']}" for number, job in enumerate(jobs)]
-        left = {
-            group: {"cpu": job["cpu_seconds"], "wall": job["wall_seconds"]}
-            for group, job in zip(groups, jobs, strict=True)
-        }
+        groups: dict[Any, _Group] = {}
+        for number, job in enumerate(jobs):
+            key = ("alone", number) if job.get("group") is None else job["group"]
+            left = {"cpu": job["cpu_seconds"], "wall": job["wall_seconds"]}
+            groups.setdefault(key, _Group(deque(), left)).waiting.append(number)
+        idle = deque(groups.values())
         retried: set[int] = set()
-        running: set[_Running] = set()
+        running: dict[_Running, _Group] = {}
         selector = selectors.DefaultSelector()
         try:
-            while waiting or running:
+            while idle or running:
                 # Only a thread with nothing running may block here, so that two threads never wait for each other.
-                while (number := _first(waiting, groups, running)) is not None and self._slots.acquire(
-                    blocking=not running
-                ):
-                    budget = {f"{kind}_seconds": seconds for kind, seconds in left[groups[number]].items()}
+                while idle and self._slots.acquire(blocking=not running):
+                    number, left = idle[0].waiting[0], idle[0].left
+                    limits = {"cpu_seconds": left["cpu"], "wall_seconds": left["wall"]}
                     try:
-                        running.add(self._submit(number, {**jobs[number], **budget}, selector))
+                        job = self._submit(number, {**jobs[number], **limits}, selector)
                     except BaseException:
                         self._slots.release()
                         raise
-                    waiting.remove(number)
+                    idle[0].waiting.popleft()
+                    running[job] = idle.popleft()
                 for key, _ in selector.select(timeout=0.25):
                     job, name = key.data
                     if job in running and name in job.pipes and _is_over(job, name, selector):
@@ -117,25 +132,26 @@ class Pool:
                         for rest in {"report", "output"} & {*job.pipes}:
                             while not job.is_over_limit and (chunk := _read(job, rest)):
                                 job.data[rest] += chunk
-                        self._release(job, running, selector)
+                        group = self._release(job, running, selector)
                         finished = _finish(job)
                         if finished.reason in ("lost", "no_wall") and job.number not in retried:
                             retried.add(job.number)
                             if finished.reason == "lost":
                                 self._restart(job.control)
-                            waiting.insert(0, job.number)
+                            group.waiting.appendleft(job.number)
                         else:
                             results[job.number] = finished
-                            budget = left[groups[job.number]]
-                            for kind in budget:
-                                budget[kind] -= budget[kind] if kind == finished.reason else getattr(finished, kind)
-                                if budget[kind] <= 0:
-                                    for other in [n for n in waiting if groups[n] == groups[job.number]]:
-                                        results[other] = Finished(kind)
-                                        waiting.remove(other)
+                            if (spent := group.charge(finished)) is not None:
+                                for other in group.waiting:
+                                    results[other] = Finished(spent)
+                                group.waiting.clear()
+                        if group.waiting:
+                            idle.appendleft(group)
                 for job in [job for job in running if time.monotonic() > job.deadline]:
                     # The supervisor should have ended it long ago: the zygote itself must be stuck.
-                    self._release(job, running, selector)
+                    group = self._release(job, running, selector)
+                    if group.waiting:
+                        idle.append(group)
                     self._restart(job.control)
         finally:
             # Also on KeyboardInterrupt: closing the pipes makes the supervisors end their candidates.
@@ -212,17 +228,11 @@ class Pool:
             "run grpo_nb.sandbox.check_sandbox() and look for a row that is not ok."
         ) from problem
 
-    def _release(self, job: _Running, running: set[_Running], selector: selectors.BaseSelector) -> None:
+    def _release(self, job: _Running, running: dict[_Running, _Group], selector: selectors.BaseSelector) -> _Group:
         for name in list(job.pipes):
             _close(job, name, selector)
-        running.discard(job)
         self._slots.release()
-
-
-def _first(waiting: Sequence[int], groups: Sequence[Any], running: Iterable[_Running]) -> int | None:
-    """The first job that can begin: of a group that is not at work."""
-    at_work = {groups[job.number] for job in running}
-    return next((number for number in waiting if groups[number] not in at_work), None)
+        return running.pop(job)
 
 
 def _read(job: _Running, name: str) -> bytes | None:

@@ -16,7 +16,18 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import check_target, fence, plain, put_in_place, span, staged_folder, table, target_of, write_json
+from grpo_nb.core import (
+    brief,
+    check_target,
+    fence,
+    plain,
+    put_in_place,
+    span,
+    staged_folder,
+    table,
+    target_of,
+    write_json,
+)
 from grpo_nb.export import holds_secret, needed_by
 from grpo_nb.runs import Run, open_run, public, published_name, shareable
 from grpo_nb.scaleout.differences import Difference, machine_differences, reward_difference, version_differences
@@ -117,7 +128,9 @@ def write_bundle(
         ValueError: The task is not the one of the run, or a source holds what looks like an access token.
     """
     if not isinstance(task, (Task, NoneType)) or not isinstance(rows, (bool, NoneType)):
-        raise TypeError(f"task = {task!r:.60} must be the run's task or None, rows = {rows!r:.60} True, False or None.")
+        raise TypeError(
+            f"task = {brief(task)} must be the run's task or None, rows = {rows!r:.60} True, False or None."
+        )
     run, target = open_run(run), target_of(path)
     check_target(target, overwrite, needed_by(run))
     info = run.info

@@ -21,12 +21,12 @@ import grpo_nb as gn
 from grpo_nb.export import conversion, modelfile
 from grpo_nb.export import gguf as gguf_export
 from grpo_nb.export.children import verify
-from grpo_nb.export.plan import BITS, CONVERTED
+from grpo_nb.export.plan import CONVERTED, QUANTIZATIONS
 from grpo_nb.export.result import Export, ExportError
 from grpo_nb.generation import llama_cpp
 
 pytestmark = pytest.mark.begins(50)
-QUANTIZED = [name for name in BITS if name not in CONVERTED]
+QUANTIZED = [name for name in QUANTIZATIONS if name not in CONVERTED]
 
 
 @pytest.fixture(scope="module")
