@@ -19,9 +19,9 @@ from grpo_nb.runs import Run, open_run
 # Of each quantization of a GGUF file: bits a weight with the scales of its blocks (ggml/src/ggml-common.h), for the mixtures
 # what a model of some billion weights comes to (llama.cpp, tools/quantize/README.md); then what rounding to it may cost: mean
 # difference of log-probabilities to the merged model, in nats, and share of equal greedy texts, near ties aside. A template,
-# end token or tensor that is wrong costs far more. The embedded model shows 0.002 for q8_0, 0.006 for q6_k, 0.03 for q4_k_m, 0.14
-# for q2_k, and 1.2 for q4_k_m without the adapter (docs/evidence/export.md). The other mixtures are set between those, by their
-# bits.
+# end token or tensor that is wrong costs far more. The embedded model shows 0.002 for q8_0, 0.006 for q6_k, 0.03 for q4_k_m,
+# 0.14 for q2_k, and 1.2 for q4_k_m without the adapter (docs/evidence/export.md). The other mixtures are set between those, by
+# their bits.
 QUANTIZATIONS = {
     "f32": (32.0, 0.05, 0.9), "f16": (16.0, 0.05, 0.9), "bf16": (16.0, 0.1, 0.8), "q8_0": (8.5, 0.1, 0.8),
     "q6_k": (6.56, 0.15, 0.6), "q5_k_m": (5.7, 0.2, 0.5), "q5_k_s": (5.57, 0.2, 0.5), "q4_k_m": (4.89, 0.3, 0.3),
