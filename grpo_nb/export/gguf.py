@@ -7,9 +7,10 @@ import dataclasses
 import hashlib
 from collections import Counter
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
-from grpo_nb.core import staged_folder, target_of
+from grpo_nb.core import brief, staged_folder, target_of
 from grpo_nb.export.conversion import convert, find_converter, require_quantizer
 from grpo_nb.export.merged import VERIFIED_PROMPTS, add_score, make_export, make_merged, run_check, verified_tokens
 from grpo_nb.export.modelfile import modelfile
@@ -58,6 +59,9 @@ def export_gguf(
     """
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization = {quantization!r} is not one of {', '.join(map(repr, QUANTIZATIONS))}.")
+    for name, program in (("converter", converter), ("quantizer", quantizer)):
+        if not isinstance(program, (str, Path, NoneType)):
+            raise TypeError(f"{name} = {brief(program)} is no path of a program.")
     target, report = target_of(path), told(report)
     if target.suffix == ".gguf":
         raise ValueError(

@@ -8,7 +8,6 @@ or none; what was uploaded before a failure is kept by the Hub and is not sent a
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import Cell, Part, Shown, Table, bold, brief, escaped, shown_path
-from grpo_nb.export.result import Export, told
+from grpo_nb.export.result import Export, ExportError, read_json, told
 from grpo_nb.runs import published_name
 
 if TYPE_CHECKING:
@@ -166,11 +165,14 @@ def holds_secret(files: dict[str, Path], token: str | None = None) -> list[str]:
 def _problems(folder: Path, files: dict[str, Path], unverified: bool) -> Iterator[str]:
     if not any(name.endswith(_WEIGHTS) for name in files):
         yield "it holds no weights (.safetensors or .gguf)."
-    try:
-        verification = json.loads((folder / "verification.json").read_text("utf-8"))
-    except (FileNotFoundError, ValueError):
-        verification = None
-    if not unverified and not isinstance(verification, dict):
+    held = {}
+    for name in ("verification.json", "adapter_config.json"):
+        try:
+            held[name] = read_json(files[name]) if name in files else {}
+        except ExportError as error:
+            yield str(error)
+    verification = held.get("verification.json")
+    if not unverified and not verification:
         yield "it was not verified: it has no verification.json. Export it again, or say unverified=True."
     elif not unverified and verification.get("passed") is not True:
         failed = "; ".join(name for name, ok in verification.get("checks", {}).items() if not ok)
@@ -179,8 +181,7 @@ def _problems(folder: Path, files: dict[str, Path], unverified: bool) -> Iterato
         yield f"{', '.join(pickles)}: such files can run code when they are loaded. Take them out."
     if outside := [name for name, file in files.items() if not file.resolve().is_relative_to(folder.resolve())]:
         yield f"{', '.join(outside)}: links to files outside of the export. Take them out."
-    config = files.get("adapter_config.json")
-    base = json.loads(config.read_text("utf-8")).get("base_model_name_or_path") if config is not None else None
+    base = held.get("adapter_config.json", {}).get("base_model_name_or_path")
     if base is not None and published_name(base) is None:
         yield (
             f"adapter_config.json names the base model {base!r}, whose weights are in no repository. Push the merged model, or "

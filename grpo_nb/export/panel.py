@@ -66,7 +66,7 @@ class ExportPanel(Panel):
         self, run: Run | str | Path | None = None, *, run_root: str | Path = "runs", path: str | Path | None = None
     ) -> None:
         super().__init__()
-        self.run_root = Path(run_root)
+        self.run_root = target_of(run_root)
         self.plan: ExportPlan | None = None
         """What the formats that are chosen need; None where there is no run."""
         self.outcomes: dict[str, Export | str] = {}

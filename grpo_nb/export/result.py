@@ -137,9 +137,9 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
     return Export(folder, verification, kind, _run_of(folder) if run is None else open_run(run))
 
 
-def _is_said(sentence: str, verification: Any) -> bool:
+def _is_said(sentence: str, verification: Mapping[str, Any]) -> bool:
     needed = {name for _, name, *_ in Formatter().parse(sentence) if name and name != "megabytes"} | {"checks"}
-    return isinstance(verification, dict) and needed <= verification.keys()
+    return needed <= verification.keys()
 
 
 def export_of(export: Export | str | Path) -> Export:
@@ -176,12 +176,18 @@ def _whole(folder: Path) -> dict[str, Any]:
         if file.suffix == ".safetensors":
             require_readable(file, "the export")
         elif file.suffix == ".json":
-            try:
-                found[file.name] = json.loads(file.read_text("utf-8"))
-            except ValueError as error:
-                raise ExportError(
-                    f"{file} of the export is damaged ({error}). If it was copied, copy it again."
-                ) from error
+            found[file.name] = read_json(file, dict if file.name == "verification.json" else object)
+    return found
+
+
+def read_json(file: Path, kind: type = dict) -> Any:
+    """Return what a JSON file of an export holds. Raises `ExportError` that names it if it is damaged, or of another kind."""
+    try:
+        found = json.loads(file.read_text("utf-8"))
+        if not isinstance(found, kind):
+            raise ValueError("it holds no names with values")
+    except ValueError as error:
+        raise ExportError(f"{file} of the export is damaged ({error}). If it was copied, copy it again.") from error
     return found
 
 

@@ -86,8 +86,12 @@ def test_a_verification_of_another_version_is_no_export(merged: Export, tmp_path
     copy = Path(shutil.copytree(merged.path, tmp_path / "copy"))
     for values in ([], {}, {"checks": {}}, None):
         (copy / "verification.json").write_text(json.dumps(values))
-        with pytest.raises(ExportError, match=r"verification\.json does not say .* another version"):
+        with pytest.raises(ExportError, match=r"verification\.json (does not say .* another version|.* is damaged)"):
             gn.export.open(copy)
+        problems = gn.export.plan_push(copy, "me/x").problems
+        assert any("verification" in problem for problem in problems)
+    (copy / "adapter_config.json").write_text("{")
+    assert any("adapter_config.json of the export is damaged" in p for p in gn.export.plan_push(copy, "me/x").problems)
 
 
 def other_weights(base: Path, folder: Path) -> Path:
@@ -194,6 +198,7 @@ WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda run: export_gguf(None, "out"), "export = None is no export"),
     (lambda run: export_gguf(run, "out", quantization=None), "quantization = None is not one of 'f32'"),
     (lambda run: export_gguf(run, "out", report=5), "report = 5 is no function"),
+    (lambda run: export_gguf(run, "out", converter=5), "converter = 5 is no path"),
     (lambda run: gn.export.plan_export(None, ["merged"], "out"), "run = None is no path of a run"),
     (lambda run: gn.export.plan_export(run, "merged", "out"), "formats = 'merged' must be a list"),
     (lambda run: gn.export.plan_export(run, [5], "out"), "format 5 is not one of"),
