@@ -29,18 +29,18 @@ _ORIGIN = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _LICENSES = {EMBEDDED_MODEL: "apache-2.0"}
 # Of no meaning elsewhere, or never to be published.
 _PRIVATE_NAME = re.compile(r"run_root|model|logging_dir|output_dir|(.*_)?(token|password|secret|key|credentials?)")
-_LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/'\"<>`]*@")
+_LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/?#'\"<>`]*@")
 _KEY = re.compile(r"(?i)([?&;][\w-]*(?:token|key|password|passwd|secret|auth|signature)[\w-]*=)[^&;\s'\"<>`]+")
 # A path from the root: in quotes as a whole, else as far as it has no spaces.
-_ROOTED = r"(?:file://)?(?:~[\w.-]*/|/([\w.+@-]+)/|[A-Za-z]:[\\/]+Users[\\/]+)"
+_ROOTED = r"(?:file://)?(?:~(?:[A-Za-z_][\w.-]*)?/|/([\w.+@-]+)/|[A-Za-z]:[\\/]+Users[\\/]+)"
 _PATH = re.compile(
     rf"(?<=')(?:{_ROOTED})[^'\n]*(?=')|(?<=\")(?:{_ROOTED})[^\"\n]*(?=\")|(?<![\w/.:<~\\-])(?:{_ROOTED})[^\s'\"<>|`*?,;)\]}}]*"
 )
-_WHOLE_PATH = re.compile(r"(file://|~|\.{0,2}/|[A-Za-z]:[\\/]|\\\\)[^\n]*")
+_WHOLE_PATH = re.compile(r"(file://|~(?:[A-Za-z_][\w.-]*)?/|\.{0,2}/|[A-Za-z]:[\\/]|\\\\[\w.-]+\\)[^\n]*")
 # Where people have their files, on machines that this one need not be like.
 _PLACES = {
     "home", "root", "Users", "Volumes", "mnt", "media", "content", "kaggle", "tmp", "var", "opt", "srv", "data", "workspace",
-    "scratch",
+    "scratch", "work", "project", "projects", "lustre", "gpfs", "nfs", "dbfs",
 }  # fmt: skip
 _DATA_FILES = (".csv", ".json", ".jsonl", ".parquet", ".tsv", ".txt")
 _FIGURE = Path("figures") / "training.png"
