@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 import grpo_nb as gn
 from grpo_nb.evaluation.subjects import open_subject
@@ -20,6 +19,7 @@ from grpo_nb.export import merged as merged_file
 from grpo_nb.export.children import verify
 from grpo_nb.export.gguf import export_gguf
 from grpo_nb.models import weights_identity
+from tests.export.test_merged import each_tensor
 
 pytestmark = pytest.mark.begins(45)
 
@@ -94,14 +94,6 @@ def test_a_verification_of_another_version_is_no_export(merged: Export, tmp_path
     assert any("adapter_config.json of the export is damaged" in p for p in gn.export.plan_push(copy, "me/x").problems)
 
 
-def other_weights(base: Path, folder: Path) -> Path:
-    """A model of the same form whose weights are a little different."""
-    shutil.copytree(base, folder)
-    tensors = {name: (t.float() * 1.01).to(t.dtype) for name, t in load_file(folder / "model.safetensors").items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
-
-
 def test_an_adapter_of_the_embedded_model_is_refused_on_other_weights(
     tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +123,9 @@ def test_an_adapter_of_the_embedded_model_is_refused_on_other_weights(
     with open_subject(made.path) as subject:
         assert subject.tokenizer is not None
     assert gn.export.open(made.path).kind == "adapter"
-    embedded_is(other_weights(here, tmp_path / "other"))
+    other = Path(shutil.copytree(here, tmp_path / "other"))
+    each_tensor(lambda mine, base: 1.01 * mine)(other, here)
+    embedded_is(other)
     for use in (lambda: gn.export.open(made.path), lambda: open_subject(made.path).__enter__()):
         with pytest.raises(ValueError, match=r"was trained on other weights than those of 'SmolLM2-135M-Instruct'"):
             use()
