@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -140,19 +139,8 @@ def test_long_answers_are_verified_up_to_a_bound_and_told_of(
     (run.path / "run.json").write_text(json.dumps(info))
     request = merged_file.verification_request(Path(run.settings.model), run, merged.path)
     assert request["max_new_tokens"] == 64 == merged_file.VERIFIED_TOKENS
-    bars: list[SimpleNamespace] = []
-
-    class Bar(SimpleNamespace):
-        def __enter__(self) -> Bar:
-            bars.append(self)
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
-        def update(self, more: int) -> None:
-            self.n += more
-
-    monkeypatch.setattr(merged_file, "progress_bar", lambda **_: Bar(n=0, total=None))
+    bars, make = [], merged_file.progress_bar
+    monkeypatch.setattr(merged_file, "progress_bar", lambda **how: bars.append(make(**how)) or bars[-1])
     found = merged_file.run_check({**request, "max_new_tokens": 5}, "the merged model")
     assert bars[0].n == bars[0].total == 2 * 5 + 3 * 10 and found["passed"] and found["device"] == "cpu"
     # An answer that goes on beyond the bound says nothing of its score.
