@@ -125,6 +125,10 @@ def test_nothing_private_of_a_record_is_in_it(kind: str, tmp_path: Path) -> None
         ("/home/me/acme/model", "model"), ("~/x y/z", "z"), ("../up/there", "there"), ("\\\\server\\share\\x.csv", "x.csv"),
         ("open('/content/a b/c.txt') or x", "open('c.txt') or x"), ("see /mnt/a/b.csv, then", "see b.csv, then"),
         ("file:///home/me/x.txt", "x.txt"), ("https://me:p@ss@host:8000/v1", "https://host:8000/v1"),
+        ("about ~3/4 of it", None), (r"\\\\boxed{5}", None), ("r'/\\*.*?\\*/' and '</a>/<b>'", None), ("'/n/n'", None),
+        ("['/opt/acme/a.txt', '/opt/acme/b.txt']", "['a.txt', 'b.txt']"), ("at /lustre/acme/m", "at m"),
+        ("~acme/data/q.csv", "q.csv"), ("/Users/jane doe/acme/q.jsonl", "q.jsonl"), ("D:\\data\\q.csv", "q.csv"),
+        ("redis://:s3cret@cache:6379/0", "redis://cache:6379/0"),
         ("postgres://u:p@db/x", "postgres://db/x"), ("http://h/x?access_token=abc&b=1", "http://h/x?access_token=***&b=1"),
     ],
 )  # fmt: skip
