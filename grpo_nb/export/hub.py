@@ -165,15 +165,15 @@ def holds_secret(files: dict[str, Path], token: str | None = None) -> list[str]:
 def _problems(folder: Path, files: dict[str, Path], unverified: bool) -> Iterator[str]:
     if not any(name.endswith(_WEIGHTS) for name in files):
         yield "it holds no weights (.safetensors or .gguf)."
-    held = {}
+    held, wrong = {}, {"verification.json": "it has no verification.json."}
     for name in ("verification.json", "adapter_config.json"):
         try:
             held[name] = read_json(files[name]) if name in files else {}
         except ExportError as error:
-            yield str(error)
+            wrong[name] = str(error)
     verification = held.get("verification.json")
     if not unverified and not verification:
-        yield "it was not verified: it has no verification.json. Export it again, or say unverified=True."
+        yield f"it was not verified: {wrong['verification.json']} Export it again, or say unverified=True."
     elif not unverified and verification.get("passed") is not True:
         failed = "; ".join(name for name, ok in verification.get("checks", {}).items() if not ok)
         yield f"its verification did not pass ({failed or 'no reason given'}). Export it again."
@@ -181,6 +181,8 @@ def _problems(folder: Path, files: dict[str, Path], unverified: bool) -> Iterato
         yield f"{', '.join(pickles)}: such files can run code when they are loaded. Take them out."
     if outside := [name for name, file in files.items() if not file.resolve().is_relative_to(folder.resolve())]:
         yield f"{', '.join(outside)}: links to files outside of the export. Take them out."
+    if "adapter_config.json" in wrong:
+        yield wrong["adapter_config.json"]
     base = held.get("adapter_config.json", {}).get("base_model_name_or_path")
     if base is not None and published_name(base) is None:
         yield (

@@ -49,6 +49,9 @@ def written_gguf(folder: Path) -> Export:
     folder.mkdir()
     (folder / "m.gguf").write_bytes(b"GGUF and more")
     values = {"checks": {}, "passed": True, "file": "m.gguf", "bytes": 13, "quantization": "q8_0", "prompts": 2}
+    values |= dict.fromkeys(
+        ("equal_greedy_text", "equal_greedy_text_near_ties_aside", "mean_logp_difference_to_merged"), 1.0
+    )
     (folder / "verification.json").write_text(json.dumps(values))
     return Export(folder, values, "gguf")
 
