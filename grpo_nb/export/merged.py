@@ -31,7 +31,7 @@ from grpo_nb.export.result import Export as Export
 from grpo_nb.export.result import ExportError as ExportError
 from grpo_nb.export.result import Report, require_passed, require_readable, told
 from grpo_nb.models import import_unsloth, template_of, tokenizer_for, weights_identity
-from grpo_nb.runs import RecordedExport, Run, open_run, published_name, write_export_card, write_model_card
+from grpo_nb.runs import RecordedExport, Run, open_run, published_name, shareable, write_export_card, write_model_card
 from grpo_nb.tasks import AnswerFormat
 
 # More prompts make the share of equal texts finer, and the check longer: two models answer them on the CPU.
@@ -198,7 +198,7 @@ def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool =
         (staged / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
         tokenizer_for(run.path, base).save_pretrained(staged)
         verification = _verify_adapter(run, staged) | {
-            "base": config["base_model_name_or_path"],
+            "base": shareable(config["base_model_name_or_path"]),
             "base_weights": weights_identity(base),
         }
         require_passed(verification, "the copied adapter")

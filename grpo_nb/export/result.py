@@ -132,9 +132,15 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
             f"{weights[0]} is damaged: it has {weights[0].stat().st_size} bytes of {verification['bytes']}."
         )
     if kind == "adapter":
-        base = verification["base"]
-        require_trained_on(folder, base, weights_here(resolve_model(base) if base == EMBEDDED_MODEL else base))
+        require_trained_on(folder, verification["base"], weights_here(base_of(folder, verification)))
     return Export(folder, verification, kind, _run_of(folder) if run is None else open_run(run))
+
+
+def base_of(folder: Path, verification: Mapping[str, Any]) -> str:
+    """Return where the base of an exported adapter is: a folder, the embedded model's in the cache, or a name on the Hub."""
+    config = folder / "adapter_config.json"
+    base = read_json(config)["base_model_name_or_path"] if config.is_file() else verification["base"]
+    return resolve_model(base) if base == EMBEDDED_MODEL else base
 
 
 def _is_said(sentence: str, verification: Mapping[str, Any]) -> bool:

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_nb.core import Drawn, Part, Shown, bold, escaped
-from grpo_nb.export.result import Export, export_of
-from grpo_nb.models import resolve_model
-from grpo_nb.settings import EMBEDDED_MODEL
+from grpo_nb.export.result import Export, base_of, export_of
 
 _RUN = "run in the kit's tests, on a CPU"
 _NOT_RUN = "not run by the kit's tests"
@@ -82,9 +80,9 @@ def inference_commands(export: Export | str | Path, messages: Sequence[Mapping[s
         messages = export.run.holdout[0]["prompt"] if export.run is not None else [{"role": "user", "content": "Hello"}]
     lines = "".join(f"    {json.dumps(message, ensure_ascii=True)},\n" for message in messages)
     values = {"folder": str(export.path), "name": export.path.name, "asked": f"messages = [\n{lines}]", "limit": limit}
-    values |= {"file": str(export.file), "base": export.verification.get("base"), "asking": ""}
-    if values["base"] == EMBEDDED_MODEL:  # a folder of this machine's cache
-        values["base"] = resolve_model(EMBEDDED_MODEL)
+    values |= {"file": str(export.file), "base": "", "asking": ""}
+    if export.kind == "adapter":
+        values["base"] = base_of(export.path, export.verification)
     if export.kind == "gguf":
         values["name"] = export.path.name.lower()
         # A name that Ollama takes (types/model/name.go): up to 80 ASCII letters, digits, "_", "-", "."; the last two not first.
