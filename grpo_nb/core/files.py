@@ -117,6 +117,8 @@ def target_of(path: str | Path) -> Path:
 
     Renaming onto a link would replace the link: an export meant for the disk behind it would lie on this one.
     """
+    if not isinstance(path, (str, Path)):
+        raise TypeError(f"path = {path!r:.60} is no path: write the folder or file to make, as 'exports/my-model'.")
     target = Path(path).expanduser()
     return target.resolve() if target.is_symlink() else target
 
@@ -222,6 +224,8 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
         FileExistsError: Something is there and `overwrite` is false, or what is there holds something that is needed.
         PermissionError: Its folder cannot be written.
     """
+    if not isinstance(overwrite, bool):
+        raise TypeError(f"overwrite = {overwrite!r:.60} must be True or False.")
     problem = target_problem(target, overwrite, needed)
     if problem is not None:
         raise problem

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _EXCERPT = 160
+# Control characters but for tabs and the ends of lines; a return alone writes over what stands in its line.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
 
 
 def excerpt(text: str, limit: int = _EXCERPT) -> str:
     """Return a text as a literal that can be shown anywhere: control characters and lone surrogates escaped, shortened."""
     literal = repr(text[: limit + 1]).encode("utf-8", "backslashreplace").decode()
     return literal if len(text) <= limit else f"{literal[:limit]}... ({len(text):,} characters)"
+
+
+def brief(value: Any, limit: int = 60) -> str:
+    """Return any value as Python writes it, on one line, for the error that refuses it."""
+    return shorten(displayable(" ".join(repr(value).split())), limit)
 
 
 def shorten(text: str, limit: int) -> str:
@@ -27,8 +35,10 @@ def as_score(value: float) -> str:
 
 def displayable(text: str) -> str:
     """Return a text that every notebook can hold and every renderer shows to its end."""
-    # A lone surrogate cannot be encoded, so a notebook that holds one cannot be saved; NUL ends some renderers' strings.
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+    # A lone surrogate cannot be encoded, so a notebook that holds one cannot be saved; NUL ends some renderers' strings, and a
+    # terminal obeys what begins with ESC.
+    shown = text.encode("utf-8", "backslashreplace").decode()
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", shown)
 
 
 def prompt_lengths(prompts: Iterable[Sequence[Mapping[str, str]]], tokenizer: Any) -> list[int]:

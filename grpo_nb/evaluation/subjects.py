@@ -17,9 +17,11 @@ from grpo_nb.core import kept_modes, kept_random_state
 from grpo_nb.generation import answer as generate_with_llama_cpp
 from grpo_nb.machine import find_gpu, usable_memory_gib
 from grpo_nb.models import (
+    base_identity,
     import_unsloth,
     load_adapter,
     load_model,
+    require_trained_on,
     resolve_model,
     template_of,
     tokenizer_for,
@@ -265,6 +267,7 @@ def _load(what: Path | str, run: Run | None, report: Callable[[str], None]) -> t
     if adapter is not None:
         from peft import PeftModel
 
+        require_trained_on(folder, base, base_identity(model, base))
         model = PeftModel.from_pretrained(model, adapter)
     if find_gpu() is not None:
         model = model.to("cuda")

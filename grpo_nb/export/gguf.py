@@ -7,31 +7,23 @@ import dataclasses
 import hashlib
 from collections import Counter
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
-from grpo_nb.core import staged_folder, target_of
+from grpo_nb.core import brief, staged_folder, target_of
 from grpo_nb.export.conversion import convert, find_converter, require_quantizer
-from grpo_nb.export.merged import VERIFIED_PROMPTS, add_score, make_export, make_merged, run_check
+from grpo_nb.export.merged import VERIFIED_PROMPTS, add_score, make_export, make_merged, run_check, verified_tokens
 from grpo_nb.export.modelfile import modelfile
-from grpo_nb.export.plan import BITS, weights_folder
-from grpo_nb.export.result import Export, ExportError, Report, require_passed
+from grpo_nb.export.plan import QUANTIZATIONS, weights_folder
+from grpo_nb.export.result import Export, ExportError, Report, export_of, require_passed, told
 from grpo_nb.generation import LlamaCppError, require_llama_cpp
 from grpo_nb.generation import answer as llama_cpp_answer
-from grpo_nb.runs import Run
-
-# Mean difference of log-probabilities to the merged model, in nats, and share of equal greedy texts, near ties aside. The
-# first column is what rounding to the format may cost; a template, end token or tensor that is wrong costs far more. The
-# embedded model shows 0.002 for q8_0, 0.006 for q6_k, 0.03 for q4_k_m, 0.14 for q2_k, and 1.2 for q4_k_m without the adapter
-# (docs/evidence/export.md). The other mixtures are set between those, by their bits.
-_ALLOWED = {
-    "f32": (0.05, 0.9), "f16": (0.05, 0.9), "bf16": (0.1, 0.8), "q8_0": (0.1, 0.8), "q6_k": (0.15, 0.6),
-    "q5_k_m": (0.2, 0.5), "q5_k_s": (0.2, 0.5), "q4_k_m": (0.3, 0.3), "q4_k_s": (0.3, 0.3), "q3_k_m": (0.5, 0.0),
-    "q2_k": (0.8, 0.0),
-}  # fmt: skip
+from grpo_nb.runs import Run, open_run
+from grpo_nb.settings import Settings
 
 
 def export_gguf(
-    run_or_export: Run | Export,
+    run_or_export: Run | Export | str | Path,
     path: str | Path,
     *,
     quantization: str = "q8_0",
@@ -48,7 +40,7 @@ def export_gguf(
     measured.
 
     Args:
-        run_or_export: A run, which is merged for this, or what `export_merged` returned.
+        run_or_export: A run, which is merged for this, or what `export_merged` returned; also as its folder.
         path: The folder to make; the file in it is named after the folder, or the run where that is called as the quantization,
             and the quantization.
         quantization: `f32`, `f16`, `bf16` or `q8_0` by llama.cpp's converter; `q6_k`, `q5_k_m`, `q5_k_s`, `q4_k_m`, `q4_k_s`,
@@ -65,16 +57,25 @@ def export_gguf(
 
     >>> gn.export_gguf(gn.open_run("runs/first"), "exports/first-gguf")  # doctest: +SKIP
     """
-    if quantization not in _ALLOWED:
-        raise ValueError(f"quantization = {quantization!r} is not one of {', '.join(map(repr, _ALLOWED))}.")
-    target, report = target_of(path), report or (lambda line: None)
+    if quantization not in QUANTIZATIONS:
+        raise ValueError(f"quantization = {quantization!r} is not one of {', '.join(map(repr, QUANTIZATIONS))}.")
+    for name, program in (("converter", converter), ("quantizer", quantizer)):
+        if not isinstance(program, (str, Path, NoneType)):
+            raise TypeError(f"{name} = {brief(program)} is no path of a program.")
+    target, report = target_of(path), told(report)
     if target.suffix == ".gguf":
         raise ValueError(
             f"path = {str(path)!r} is the folder to make, with the file in it: write {str(target.stem)!r}."
         )
-    run = run_or_export if isinstance(run_or_export, Run) else run_or_export.run
-    if run is None or (run is not run_or_export and run_or_export.kind != "merged"):
-        raise ValueError(f"a GGUF file is made from a run or a merged export, not from {run_or_export.kind!r}.")
+    export = None if _is_run(run_or_export) else export_of(run_or_export)
+    if export is not None and export.kind != "merged":
+        raise ValueError(f"a GGUF file is made from a run or a merged export, not from {export.kind!r}.")
+    run = open_run(run_or_export) if export is None else export.run
+    if run is None:
+        raise ValueError(
+            f"no run in {Settings().run_root!r} says that it was exported to {str(export.path)!r}, and its questions verify "
+            f"the file. Say which it was: gn.export.open({str(export.path)!r}, run='runs/<name>')."
+        )
     require_llama_cpp()
     program = require_quantizer(quantization, quantizer)
 
@@ -87,7 +88,7 @@ def export_gguf(
         stem = run.name if target.name == quantization else target.name
         file = staged / f"{stem}-{quantization}.gguf"
         # A merged model that is made for this only is gone afterwards.
-        made_before = contextlib.nullcontext(run_or_export.path) if isinstance(run_or_export, Export) else None
+        made_before = contextlib.nullcontext(export.path) if export is not None else None
         with made_before or staged_folder(target) as merged:
             if made_before is None:
                 make_merged(run, merged, dtype="auto", low_memory="auto", report=report)
@@ -104,14 +105,18 @@ def export_gguf(
     return make_export(run, quantization, target, make, overwrite=overwrite)
 
 
+def _is_run(what: Any) -> bool:
+    return isinstance(what, Run) or (isinstance(what, (str, Path)) and (Path(what) / "run.json").is_file())
+
+
 def _verify(run: Run, merged: Path, file: Path, quantization: str, report: Report) -> dict[str, Any]:
     prompts = [row["prompt"] for row in run.holdout[:VERIFIED_PROMPTS]]
-    limit = run.settings.max_completion_length
+    limit = verified_tokens(run)
     try:
         answers = llama_cpp_answer(file, prompts, max_completion_length=limit, report=report)
     except LlamaCppError as error:
         raise ExportError(f"the GGUF file could not be verified, so it was not kept: {error}") from error
-    tolerance, least = _ALLOWED[quantization]
+    _, tolerance, least = QUANTIZATIONS[quantization]
     request = {
         "check": "gguf",
         "merged": str(merged),
@@ -125,8 +130,7 @@ def _verify(run: Run, merged: Path, file: Path, quantization: str, report: Repor
     report("comparing it with the merged model")
     verification = run_check(request, "the GGUF file")
     _add_file_checks(verification, file, merged, quantization)
-    texts = [answer.text for answer in answers]
-    add_score(verification, run, texts, verification.pop("texts_of_merged"), "merged model", "merged")
+    add_score(verification, run, "merged model", "merged")
     verification |= {"quantization": quantization, "file": file.name, "bytes": file.stat().st_size}
     with file.open("rb") as opened:
         verification["sha256"] = hashlib.file_digest(opened, "sha256").hexdigest()
@@ -161,6 +165,3 @@ def _add_file_checks(verification: dict[str, Any], file: Path, merged: Path, qua
         ("the file is of this quantization", named == quantization, f"{named}: {counted}"),
     ):
         verification["checks"][name], verification["measured"][name] = passed, measured
-
-
-assert set(_ALLOWED) == set(BITS)

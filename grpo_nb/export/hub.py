@@ -8,7 +8,6 @@ or none; what was uploaded before a failure is kept by the Hub and is not sent a
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Cell, Part, Shown, Table, bold, escaped, shown_path
+from grpo_nb.core import Cell, Part, Shown, Table, bold, brief, escaped, shown_path
+from grpo_nb.export.result import Export, ExportError, read_json, told
 from grpo_nb.runs import published_name
 
 if TYPE_CHECKING:
@@ -121,6 +121,14 @@ def plan_push(export: Any, repo_id: str, *, private: bool = True, unverified: bo
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
+    if not isinstance(export, (Export, str, Path)):
+        raise TypeError(
+            f"export = {brief(export)} is no export and no folder of one: write gn.export.open('exports/<name>')."
+        )
+    if not isinstance(private, bool) or not isinstance(repo_id, str):
+        raise TypeError(
+            f"repo_id = {brief(repo_id)} must be a name, as 'me/my-model', and private = {brief(private)} True or False."
+        )
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
@@ -157,12 +165,15 @@ def holds_secret(files: dict[str, Path], token: str | None = None) -> list[str]:
 def _problems(folder: Path, files: dict[str, Path], unverified: bool) -> Iterator[str]:
     if not any(name.endswith(_WEIGHTS) for name in files):
         yield "it holds no weights (.safetensors or .gguf)."
-    try:
-        verification = json.loads((folder / "verification.json").read_text("utf-8"))
-    except (FileNotFoundError, ValueError):
-        verification = None
-    if not unverified and not isinstance(verification, dict):
-        yield "it was not verified: it has no verification.json. Export it again, or say unverified=True."
+    held, wrong = {}, {"verification.json": "it has no verification.json."}
+    for name in ("verification.json", "adapter_config.json"):
+        try:
+            held[name] = read_json(files[name]) if name in files else {}
+        except ExportError as error:
+            wrong[name] = str(error)
+    verification = held.get("verification.json")
+    if not unverified and not verification:
+        yield f"it was not verified: {wrong['verification.json']} Export it again, or say unverified=True."
     elif not unverified and verification.get("passed") is not True:
         failed = "; ".join(name for name, ok in verification.get("checks", {}).items() if not ok)
         yield f"its verification did not pass ({failed or 'no reason given'}). Export it again."
@@ -170,12 +181,13 @@ def _problems(folder: Path, files: dict[str, Path], unverified: bool) -> Iterato
         yield f"{', '.join(pickles)}: such files can run code when they are loaded. Take them out."
     if outside := [name for name, file in files.items() if not file.resolve().is_relative_to(folder.resolve())]:
         yield f"{', '.join(outside)}: links to files outside of the export. Take them out."
-    config = files.get("adapter_config.json")
-    base = json.loads(config.read_text("utf-8")).get("base_model_name_or_path") if config is not None else None
+    if "adapter_config.json" in wrong:
+        yield wrong["adapter_config.json"]
+    base = held.get("adapter_config.json", {}).get("base_model_name_or_path")
     if base is not None and published_name(base) is None:
         yield (
-            f"adapter_config.json names the base model {base!r}, which only this machine has. Write its name on the Hub "
-            "there, or push the merged model."
+            f"adapter_config.json names the base model {base!r}, whose weights are in no repository. Push the merged model, or "
+            "the base too, and write its name on the Hub there."
         )
     if secrets := holds_secret(files):
         yield f"{', '.join(secrets)}: holds what looks like an access token or key. Take it out, and revoke it."
@@ -246,7 +258,7 @@ def push_to_hub(
     if found := holds_secret(files_of(plan.folder), get_token()):
         raise PushError(f"nothing was sent: {', '.join(found)} holds your token. Take it out, then push again.")
     try:
-        return _push(plan, overwrite, message, endpoint, report or (lambda line: None))
+        return _push(plan, overwrite, message, endpoint, told(report))
     except PushError:
         raise
     except KeyboardInterrupt:

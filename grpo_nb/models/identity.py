@@ -68,17 +68,42 @@ def base_identity(model: Any, name: str) -> str | None:
         model: As it will be trained. Where it came from a folder, that is looked at, whatever the settings say.
         name: The model of the settings.
     """
+    loaded_from = Path(str(getattr(model.config, "_name_or_path", "")))
+    return weights_here(str(loaded_from) if (loaded_from / "config.json").is_file() else name)
+
+
+def weights_here(name: str) -> str | None:
+    """Return the identity of the weights of a folder or a name on the Hub; None where they are not here: nothing is fetched."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
-    loaded_from = Path(str(getattr(model.config, "_name_or_path", "")))
-    if (loaded_from / "config.json").is_file():
-        return weights_identity(loaded_from)
+    if Path(name).is_dir():
+        return weights_identity(Path(name))
     try:
         return weights_identity(Path(snapshot_download(name, local_files_only=True)))
     except (HFValidationError, LocalEntryNotFoundError):
         # Made in memory, or a run in 4 bit from the quantized copy that Unsloth fetches in place of the 16-bit files.
         return None
+
+
+def require_trained_on(adapter: Path, base: str, found: str | None) -> None:
+    """Refuse weights that are not those on which an exported adapter was trained, as far as its export and these are known.
+
+    Args:
+        adapter: Its folder, with the `verification.json` of its export.
+        base: What these weights are called.
+        found: Their identity.
+
+    Raises:
+        ValueError: They are others.
+    """
+    file = adapter / "verification.json"
+    wanted = json.loads(file.read_text("utf-8")).get("base_weights") if file.is_file() else None
+    if None not in (wanted, found) and wanted != found:
+        raise ValueError(
+            f"the adapter {str(adapter)!r} was trained on other weights than those of {base!r} here, and is worth nothing on "
+            "them. Take the base model that it was trained on, or the merged model of its run (gn.export_merged)."
+        )
 
 
 def keep_template(run_folder: Path, tokenizer: Any) -> None:

@@ -55,7 +55,8 @@ class code_tests(BatchReward):
         all_or_nothing: 1.0 if every test passes, else 0.0. Partial credit (the default) gives a slope to climb but can
             pay for a special case alone.
         needs_slot: Whether code outside the answer slot earns nothing.
-        limits: Time, memory, threads and output for each completion (for each test, where it reads standard input).
+        limits: Time, memory, threads and output for each completion. Tests through standard input are a process each: they
+            share the time, and one that overruns it ends the completion's others with it.
 
     Raises:
         ValueError: When called, if the column is missing or holds what is no test: a mistake in the data, not in a
@@ -101,9 +102,9 @@ class code_tests(BatchReward):
                 continue
             called = [test for test in tests if test.call is not None]
             if called:
-                asked.append((number, called, Candidate(code=code, calls=[test.call for test in called])))
+                asked.append((number, called, Candidate(code=code, calls=[test.call for test in called], group=number)))
             programs = [test for test in tests if test.call is None]
-            asked += [(number, [test], Candidate(code=code, stdin=test.stdin)) for test in programs]
+            asked += [(number, [test], Candidate(code=code, stdin=test.stdin, group=number)) for test in programs]
         passed, lost = [0] * len(texts), set()
         if asked:
             # One batch for all completions: an endless loop in one of them costs its limit once.

@@ -7,9 +7,13 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from grpo_nb.sandbox import Call, is_same_value, refuse_equal_hashes
+
+_MOST_FRACTIONS = 100
 
 
 def _as_set(value: Any) -> set[Any]:
@@ -18,10 +22,18 @@ def _as_set(value: Any) -> set[Any]:
     return set(items)
 
 
+def _sum(value: Any) -> Any:
+    items = list(value)
+    # A sum of many fractions has the product of all their denominators.
+    if sum(isinstance(item, Fraction) for item in items) > _MOST_FRACTIONS:
+        raise ValueError(f"more than {_MOST_FRACTIONS} fractions to add")
+    return sum(items)
+
+
 # What may stand around the call in an assert; applied here, to the plain data that came back.
 _WRAPPERS: dict[str, Callable[[Any], Any]] = {
     "set": _as_set, "sorted": sorted, "list": list, "tuple": tuple, "len": len, "str": str, "float": float, "int": int,
-    "bool": bool, "sum": sum, "min": min, "max": max,
+    "bool": bool, "sum": _sum, "min": min, "max": max,
 }  # fmt: skip
 
 
@@ -50,7 +62,7 @@ class CodeTest:
             for name in reversed(self.wrappers):
                 value = _WRAPPERS[name](value)
             if self.tolerance or self.relative_tolerance:
-                is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+                is_number = isinstance(value, (int, float, Decimal, Fraction)) and not isinstance(value, bool)
                 limits = {"rel_tol": self.relative_tolerance, "abs_tol": self.tolerance}
                 return is_number and math.isclose(value, self.expected, **limits)
         except (TypeError, ValueError, OverflowError):

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 from grpo_nb.core import open_door
 from grpo_nb.runs.alert import SEVERITIES, Alert, Severity, alert_table, read_alerts, worst_first
-from grpo_nb.runs.card import name_of_base, published_name, write_export_card, write_model_card
+from grpo_nb.runs.card import (
+    public,
+    published_name,
+    shareable,
+    write_export_card,
+    write_model_card,
+)
 from grpo_nb.runs.checkpoints import (
     NewestCheckpoint,
     checkpoint_folders,

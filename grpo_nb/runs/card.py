@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import render
+from grpo_nb.core import displayable, render
 from grpo_nb.runs.records import RecordedComparison
 from grpo_nb.runs.rows import describe
 from grpo_nb.runs.run import Run
@@ -23,11 +23,26 @@ from grpo_nb.tasks import AnswerFormat
 if TYPE_CHECKING:
     from huggingface_hub import ModelCardData
 
-# Where the embedded model comes from, and its licence, for cards that others read.
-_PUBLISHED = {EMBEDDED_MODEL: "HuggingFaceTB/SmolLM2-135M-Instruct"}
+# What the embedded model comes from, and its licence. Its weights are those of a file of 4 bits, dequantised, and in no
+# repository: an adapter that was trained on them names them by the kit's own name, which nobody takes for others.
+_ORIGIN = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _LICENSES = {EMBEDDED_MODEL: "apache-2.0"}
 # Of no meaning elsewhere, or never to be published.
-_PRIVATE_SETTINGS = ("run_root", "model", "hub_token", "push_to_hub_token")
+_PRIVATE_NAME = re.compile(r"run_root|model|logging_dir|output_dir|(.*_)?(token|password|secret|key|credentials?)")
+_LOGIN = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^\s/?#'\"<>`]*@")
+_KEY = re.compile(r"(?i)([?&;][\w-]*(?:token|key|password|passwd|secret|auth|signature)[\w-]*=)[^&;\s'\"<>`]+")
+# A path from the root: in quotes as a whole, else as far as it has no spaces.
+_ROOTED = r"(?:file://)?(?:~(?:[A-Za-z_][\w.-]*)?/|/([\w.+@-]+)/|[A-Za-z]:[\\/]+Users[\\/]+)"
+_PATH = re.compile(
+    rf"(?<=')(?:{_ROOTED})[^'\n]*(?=')|(?<=\")(?:{_ROOTED})[^\"\n]*(?=\")|(?<![\w/.:<~\\-])(?:{_ROOTED})[^\s'\"<>|`*?,;)\]}}]*"
+)
+_WHOLE_PATH = re.compile(r"(file://|~(?:[A-Za-z_][\w.-]*)?/|\.{0,2}/|[A-Za-z]:[\\/]|\\\\[\w.-]+\\)[^\n]*")
+# Where people have their files, on machines that this one need not be like.
+_PLACES = {
+    "home", "root", "Users", "Volumes", "mnt", "media", "content", "kaggle", "tmp", "var", "opt", "srv", "data", "workspace",
+    "scratch", "work", "project", "projects", "lustre", "gpfs", "nfs", "dbfs",
+}  # fmt: skip
+_DATA_FILES = (".csv", ".json", ".jsonl", ".parquet", ".tsv", ".txt")
 _FIGURE = Path("figures") / "training.png"
 
 
@@ -82,26 +97,33 @@ def model_card(
         ValueError: Another kind.
     """
     info, settings = run.info, run.settings
-    gpu = info["machine"]["gpu"]
     shown = {**settings.to_dict(), **settings.extra}
+    gpu = info["machine"]["gpu"]
+    base = published_name(settings.model)
+    origin = (
+        f"the model embedded in grpo_nb: {_ORIGIN} in 4 bit, dequantised"
+        if settings.model == EMBEDDED_MODEL
+        else "local"
+    )
     card = render(
         "runs/templates/card.md.jinja",
         run=run,
         kind=_sort(kind),
         data=card_data(run, kind),
-        base=published_name(settings.model),
-        local=Path(settings.model).name,
+        base=base,
+        local=f"{Path(settings.model).name} ({origin})",
+        folder=settings.model if settings.model == EMBEDDED_MODEL else None,
         described=describe(run.rows),
         verification=verification,
         said=said,
         figure=_FIGURE.as_posix() if (run.path / _FIGURE).is_file() else None,
-        info=info,
+        info=shareable(info),
         form=AnswerFormat(**info["task"]["format"]),
-        settings={name: value for name, value in shown.items() if name not in (*_PRIVATE_SETTINGS, "extra")},
+        settings={name: value for name, value in public(shown).items() if name != "extra"},
         device=gpu["name"] if gpu else f"a CPU, {info['machine']['cores']} cores",
         code=_settings_code(settings),
     )
-    return f"{card}\n"
+    return displayable(shareable(f"{card}\n"))
 
 
 def _sort(kind: str) -> str:
@@ -116,14 +138,14 @@ def card_data(run: Run, kind: str = "adapter") -> ModelCardData:
     from huggingface_hub import ModelCardData
 
     relation, library, tags = _KINDS[_sort(kind)]
-    settings, data = run.settings, run.info["task"]
-    base = published_name(settings.model)
+    settings, data = run.settings, {**run.info["task"], "name": shareable(run.info["task"]["name"])}
+    base = _ORIGIN if settings.model == EMBEDDED_MODEL and relation != "adapter" else published_name(settings.model)
     return ModelCardData(
         base_model=base,
         base_model_relation=relation if base else None,
         library_name=library,
         license=license_of(settings.model),
-        datasets=[data["name"]] if _is_hub_id(data["name"]) else None,
+        datasets=[data["name"]] if published_name(data["name"]) else None,
         pipeline_tag="text-generation",
         tags=["grpo", "trl", "unsloth", "reinforcement-learning", *tags],
         model_name=run.name,
@@ -132,19 +154,53 @@ def card_data(run: Run, kind: str = "adapter") -> ModelCardData:
 
 
 def published_name(model: str) -> str | None:
-    """Return the name of a base model on the Hub, or None for a local folder, whose path is nobody's business.
+    """Return a name on the Hub; None for a local folder, whose path is nobody's business, and for the embedded model.
 
-    >>> published_name("SmolLM2-135M-Instruct"), published_name("./my-model")
-    ('HuggingFaceTB/SmolLM2-135M-Instruct', None)
+    >>> published_name("Qwen/Qwen3-0.6B"), published_name("./my-model"), published_name("SmolLM2-135M-Instruct")
+    ('Qwen/Qwen3-0.6B', None, None)
     """
-    if model in _PUBLISHED:
-        return _PUBLISHED[model]
     return model if _is_hub_id(model) and not Path(model).exists() else None
 
 
-def name_of_base(model: str) -> str:
-    """Return what an adapter's configuration calls its base: the name on the Hub, or else the path, which alone finds it."""
-    return published_name(model) or model
+def shareable(value: Any) -> Any:
+    """Return texts, lists and mappings without what is nobody's business: of a path its last part, of a URL no login or key.
+
+    >>> shareable(["/home/me/acme/model", "http://me:pass@host:8000/v1?api_key=5", "open('~/a b/c.txt') or </answer>"])
+    ['model', 'http://host:8000/v1?api_key=***', "open('c.txt') or </answer>"]
+    """
+    if isinstance(value, Mapping):
+        return {name: shareable(held) for name, held in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(shareable, value))
+    if not isinstance(value, str):
+        return value
+    if _WHOLE_PATH.fullmatch(value) or (
+        re.fullmatch(r"\S*/\S*", value) and (_exists(value) or value.endswith(_DATA_FILES))
+    ):
+        return _last_part(value)
+    return _PATH.sub(_without_place, _KEY.sub(r"\1***", _LOGIN.sub(r"\1", value)))
+
+
+def public(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings without those that mean nothing elsewhere or are never published; the others as `shareable` has them."""
+    return {name: shareable(value) for name, value in values.items() if not _PRIVATE_NAME.fullmatch(name)}
+
+
+def _without_place(found: re.Match[str]) -> str:
+    first = next(filter(None, found.groups()), None)
+    is_place = first is None or first in _PLACES or Path("/", first).is_dir()
+    return _last_part(found[0]) if is_place else found[0]
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):  # longer than a path can be, or with a NUL
+        return False
+
+
+def _last_part(path: str) -> str:
+    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
 
 
 def license_of(model: str) -> str | None:
@@ -194,12 +250,10 @@ def _eval_results(data: Mapping[str, Any], comparison: RecordedComparison | None
 
 def _settings_code(settings: Settings) -> str:
     """The line that makes the settings again: those that are not the defaults, without those that mean nothing elsewhere."""
-    model = settings.model if settings.model in _PUBLISHED else published_name(settings.model)
-    named: dict[str, Any] = {"model": model or Path(settings.model).name}
-    for f in dataclasses.fields(settings):
-        if f.name not in (*_PRIVATE_SETTINGS, "extra") and (value := getattr(settings, f.name)) != f.default:
-            named[f.name] = value
-    if extra := {name: value for name, value in settings.extra.items() if name not in _PRIVATE_SETTINGS}:
+    fields = dataclasses.fields(settings)
+    changed = {f.name: value for f in fields if (value := getattr(settings, f.name)) != f.default}
+    named = {"model": published_name(settings.model) or Path(settings.model).name, **public(changed)}
+    if extra := public(named.pop("extra", {})):
         named["extra"] = extra
     arguments = "".join(f"    {name}={value!r},\n" for name, value in named.items())
     return f"import grpo_nb as gn\n\nsettings = gn.Settings(\n{arguments})"

@@ -279,8 +279,10 @@ class Run(Shown):
         yield Drawn("<br>".join(map(escaped, lines)), displayable("\n".join(lines)))
 
 
-def open_run(path: str | Path) -> Run:
+def open_run(path: str | Path | Run) -> Run:
     """Open a run from its folder, or by its name in `runs`, whether finished, crashed or running, without loading a model.
+
+    What takes a run asks here, and so takes its folder too: a run is returned as it is.
 
     Raises:
         FileNotFoundError: There is no run at that path; names those in it or beside it.
@@ -288,8 +290,10 @@ def open_run(path: str | Path) -> Run:
     >>> gn.open_run(run.path).status
     'finished'
     """
+    if isinstance(path, Run):
+        return path
     if not isinstance(path, (str, Path)):
-        raise TypeError(f"path = {path!r:.60} is no path: gn.open_run('runs/<name>').")
+        raise TypeError(f"run = {path!r:.60} is no path of a run: gn.open_run('runs/<name>').")
     path = Path(path)
     for folder in (path, Path(Settings().run_root) / path):
         if (folder / "run.json").is_file():

@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
 
-from grpo_nb.core import Drawn, Table, bold, code, escaped, html_of, shorten
+from grpo_nb.core import Drawn, Part, Shown, Table, bold, code, displayable, escaped, shorten
 from grpo_nb.sandbox import values
 from grpo_nb.sandbox.pool import Finished
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\(\))?(\.[^\W\d]\w*(\(\))?)*")
+
+
+# Kinds of number, least and most of each limit: a day, a tebibyte, a gibibyte.
+_BOUNDS = {
+    "cpu_seconds": ((int, float), 0.01, 86_400), "wall_seconds": ((int, float), 0, 86_400),
+    "memory_mib": (int, 64, 1 << 20), "threads": (int, 0, 4096), "output_kib": (int, 1, 1 << 20),
+}  # fmt: skip
+_LONGEST_ERROR = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +48,11 @@ class Limits:
     """Of answers and of printed text, each. A candidate that writes more is ended."""
 
     def __post_init__(self) -> None:
-        for name, value in dataclasses.asdict(self).items():
-            least = {"wall_seconds": 0, "threads": 0, "memory_mib": 64}.get(name, 0.01)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < math.inf:
-                raise ValueError(f"Limits({name}={value!r}): {name} must be a finite number of at least {least}.")
+        for name, (kinds, least, most) in _BOUNDS.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
+                number = "a whole number" if kinds is int else "a number"
+                raise ValueError(f"Limits({name}={value!r:.60}): {name} must be {number} from {least} to {most}.")
         if self.wall_seconds == 0:
             object.__setattr__(self, "wall_seconds", 5.0 + 5.0 * self.cpu_seconds)
 
@@ -61,6 +70,10 @@ class Call:
             raise ValueError(
                 f"Call({self.function!r:.80}): not a function to call. Write its name, as 'add' or 'Solution().add'."
             )
+        if not isinstance(self.args, (tuple, list)) or not isinstance(self.kwargs, Mapping):
+            raise TypeError(
+                f"Call({self.function!r}, {self.args!r:.60}, {self.kwargs!r:.60}): write its arguments as (1, 2), {{}}."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,13 +83,19 @@ class Candidate:
     code: str
     calls: Sequence[Call] = ()
     stdin: str | None = None
+    group: int | str | None = None
+    """Candidates of a group, as the tests of one completion, run one after the other and share the time of one."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.code, str) or not isinstance(self.stdin, (str, NoneType)):
+            raise TypeError(f"code = {self.code!r:.60} and stdin = {self.stdin!r:.60} must be text (stdin: or None).")
+        if not isinstance(self.calls, (tuple, list)) or not all(isinstance(call, Call) for call in self.calls):
+            raise TypeError(f"calls = {self.calls!r:.60} must be a list of calls: [Call('add', (1, 2))].")
         if self.stdin is not None and self.calls:
             raise ValueError("a candidate is called or run with stdin, not both: make two of it.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Answer:
     """What one call gave: a value of plain data, or an error. Both were made by model-written code."""
 
@@ -88,9 +107,21 @@ class Answer:
         """Whether the call returned plain data."""
         return self.error is None
 
+    @property
+    def words(self) -> str:
+        """The value as Python writes it, or the error; no longer than can be read."""
+        try:
+            text = repr(self.value) if self.is_value else f"error: {self.error}"
+        except ValueError:  # an integer of more digits than Python writes
+            text = f"a value of type {type(self.value).__name__}, too long to be written"
+        return shorten(text, _LONGEST_ERROR)
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
+    def __repr__(self) -> str:
+        return f"Answer({displayable(self.words)})"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Outcome(Shown):
     """What came of one candidate. `answers` has one entry for each call, always."""
 
     status: str
@@ -103,11 +134,12 @@ class Outcome:
     """What failed, in the candidate's own words: show it escaped."""
     cpu_seconds: float = 0.0
 
-    def _repr_html_(self) -> str:
-        said = (repr(a.value) if a.is_value else f"error: {a.error}" for a in self.answers)
-        printed = Drawn(f"<pre>{escaped(self.stdout[:2000])}</pre>") if self.stdout else ""
-        table = Table([(number, code(shorten(text, 200))) for number, text in enumerate(said)])
-        return html_of([bold(self.status), self.error, printed, table])
+    def _parts(self) -> Iterator[Part]:
+        printed = shorten(self.stdout, 2000)
+        yield bold(self.status)
+        yield self.error
+        yield Drawn(f"<pre>{escaped(printed)}</pre>", displayable(printed)) if printed else ""
+        yield Table([(number, code(answer.words)) for number, answer in enumerate(self.answers)])
 
 
 def job_of(candidate: Candidate, limits: Limits) -> dict[str, Any]:
@@ -120,12 +152,12 @@ def job_of(candidate: Candidate, limits: Limits) -> dict[str, Any]:
     except values.NotPlainData as error:
         raise ValueError(f"a call cannot be sent to the sandbox: its argument holds {error}.") from error
     program = {} if candidate.stdin is None else {"stdin": candidate.stdin}
-    return {"code": candidate.code, "calls": calls, **dataclasses.asdict(limits), **program}
+    return {"code": candidate.code, "calls": calls, "group": candidate.group, **dataclasses.asdict(limits), **program}
 
 
 def outcome_of(candidate: Candidate, finished: Finished) -> Outcome:
     """Turn bytes that a candidate could choose into answers: one for each call, in order, or none at all."""
-    seconds = round(finished.seconds, 3)
+    seconds = round(finished.cpu, 3)
     make = functools.partial(Outcome, cpu_seconds=seconds, stdout=finished.output.decode("utf-8", "replace"))
     none = tuple(Answer(error="no answer") for _ in candidate.calls)
     if finished.reason in ("lost", "no_wall"):
@@ -154,11 +186,11 @@ def _parse(lines: list[bytes], count: int, *, is_program: bool) -> tuple[str | N
         words = values.loads(line)
         match words:
             case {"end": None | str() as error} if is_program and len(lines) == 1 and len(words) == 1:
-                return error, []
+                return error and shorten(error, _LONGEST_ERROR), []
             case {"load": str(error)} if not is_program and len(lines) == 1 and len(words) == 1:
-                return error, []
+                return shorten(error, _LONGEST_ERROR), []
             case {"call": int(call), "error": str(error)} if call == number < count and len(words) == 2:
-                answers.append(Answer(error=error))
+                answers.append(Answer(error=shorten(error, _LONGEST_ERROR)))
             case {"call": int(call), "value": value} if call == number < count and len(words) == 2:
                 answers.append(Answer(value=values.decode(value)))
             case _:

@@ -130,7 +130,7 @@ _PATH_BENEATH = 1
 
 
 def landlock_version() -> int:
-    """The Landlock ABI of this kernel, 0 if there is none. 4 adds TCP, 6 adds signals and abstract sockets."""
+    """The Landlock ABI of this kernel, 0 if there is none. 3 adds truncation, 4 TCP, 6 signals and abstract sockets."""
     try:
         return system_call("landlock_create_ruleset", 0, 0, _VERSION_FLAG)
     except OSError:
@@ -153,8 +153,8 @@ def make_landlock_rules(stdlib: str, skip: Sequence[str] = ()) -> int:
     rules = system_call("landlock_create_ruleset", ctypes.c_char_p(attributes), size, 0)
     _allow(rules, stdlib, _READ_DIR)
     for name in os.listdir(stdlib):
-        if name not in skip:
-            path = os.path.join(stdlib, name)
+        path = os.path.join(stdlib, name)
+        if name not in skip and os.path.exists(path):  # Debian links to files in /etc, which a wall may have taken away
             _allow(rules, path, _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0))
     _allow(rules, "/dev/null", _READ_FILE | _WRITE_FILE)
     return rules
@@ -179,6 +179,7 @@ _ALLOW, _KILL = 0x7FFF0000, 0x80000000
 _DENY, _ABSENT = 0x00050000 | 1, 0x00050000 | 38  # EPERM; ENOSYS, on which glibc falls back to the older call
 
 _NUMBER_OFFSET, _MACHINE_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
+_O_TRUNC = 0o1000
 _Instruction = tuple[int, int, int, int]
 
 
@@ -192,8 +193,11 @@ def _one_of(argument: int, values: Iterable[int], mask: int | None = None) -> li
     return [*block, (_RETURN, 0, 0, _DENY)]
 
 
-def make_seccomp_filter(pid: int) -> bytes:
+def make_seccomp_filter(pid: int, *, may_truncate: bool) -> bytes:
     """Return the filter program for a candidate whose own process id is `pid`.
+
+    Without `may_truncate` no file is opened with O_TRUNC, which empties one that is only read: Landlock stands before that
+    from ABI 3 on (Linux 6.2). /dev/null cannot be opened with mode "w" then.
 
     New processes, programs and sockets are closed, threads are open. Signals go to itself only. Of `fcntl` only
     duplication and flags are open: F_SETOWN with F_SETSIG would let a pipe send SIGKILL to another process.
@@ -221,10 +225,12 @@ def make_seccomp_filter(pid: int) -> bytes:
     for name, block in conditional.items():
         program += [(_JUMP_EQUAL, 0, len(block) + 1, _SPECIAL[name][column]), *block, (_RETURN, 0, 0, _ALLOW)]
     program += [(_JUMP_EQUAL, 0, 1, _SPECIAL["clone3"][column]), (_RETURN, 0, 0, _ABSENT)]
+    opening = {} if may_truncate else {"open": _one_of(1, [0], _O_TRUNC), "openat": _one_of(2, [0], _O_TRUNC)}
     for entry in _ALLOWED.split():
-        number = entry.split(":")[1 + column]
-        if number != "-":
-            program += [(_JUMP_EQUAL, 0, 1, int(number)), (_RETURN, 0, 0, _ALLOW)]
+        name, *numbers = entry.split(":")
+        if numbers[column] != "-":
+            block = [*opening.get(name, ()), (_RETURN, 0, 0, _ALLOW)]
+            program += [(_JUMP_EQUAL, 0, len(block), int(numbers[column])), *block]
     program.append((_RETURN, 0, 0, _DENY))
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
 

@@ -33,13 +33,14 @@ _CHUNK = 1 << 16
 
 @dataclass
 class Finished:
-    """What came back for one job, nothing of it to be trusted but `reason`, `exit_code` and `seconds`."""
+    """What came back for one job, nothing of it to be trusted but `reason`, `exit_code` and the seconds."""
 
     reason: str = "lost"
     """`done`, `cpu`, `wall`, `threads`, `output`; or, twice in a row and no fault of the job, `lost` where the pool broke
     down under it and `no_wall` where its wall could not be raised, so that it was not run."""
     exit_code: int = 0
-    seconds: float = 0.0
+    cpu: float = 0.0
+    wall: float = 0.0
     report: bytes = b""
     output: bytes = b""
 
@@ -56,6 +57,20 @@ class _Running:
     @property
     def is_over_limit(self) -> bool:
         return any(len(held) > self.limit for held in self.data.values())
+
+
+@dataclass
+class _Group:
+    """Jobs that run one after the other and share the time of one: their numbers, and the seconds that are left."""
+
+    waiting: deque[int]
+    left: dict[str, float]
+
+    def charge(self, finished: Finished) -> str | None:
+        """Take what a job used; return the kind of time that is used up, if one is."""
+        for kind in self.left:
+            self.left[kind] -= self.left[kind] if kind == finished.reason else getattr(finished, kind)
+        return next((kind for kind, seconds in self.left.items() if seconds <= 0), None)
 
 
 class Pool:
@@ -83,23 +98,33 @@ class Pool:
             self._control = self._stop = None
 
     def run(self, jobs: Sequence[Mapping[str, Any]]) -> list[Finished]:
-        """Run every job and return what came back, in order."""
+        """Run every job and return what came back, in order.
+
+        Jobs of one `group` run one after the other and share the time of one: what the first uses is not there for the others.
+        """
         results = [Finished() for _ in jobs]
-        waiting = deque(range(len(jobs)))
+        groups: dict[Any, _Group] = {}
+        for number, job in enumerate(jobs):
+            key = ("alone", number) if job.get("group") is None else job["group"]
+            left = {"cpu": job["cpu_seconds"], "wall": job["wall_seconds"]}
+            groups.setdefault(key, _Group(deque(), left)).waiting.append(number)
+        idle = deque(groups.values())
         retried: set[int] = set()
-        running: set[_Running] = set()
+        running: dict[_Running, _Group] = {}
         selector = selectors.DefaultSelector()
         try:
-            while waiting or running:
+            while idle or running:
                 # Only a thread with nothing running may block here, so that two threads never wait for each other.
-                while waiting and self._slots.acquire(blocking=not running):
+                while idle and self._slots.acquire(blocking=not running):
+                    number, left = idle[0].waiting[0], idle[0].left
+                    limits = {"cpu_seconds": left["cpu"], "wall_seconds": left["wall"]}
                     try:
-                        job = self._submit(waiting[0], jobs[waiting[0]], selector)
+                        job = self._submit(number, {**jobs[number], **limits}, selector)
                     except BaseException:
                         self._slots.release()
                         raise
-                    waiting.popleft()
-                    running.add(job)
+                    idle[0].waiting.popleft()
+                    running[job] = idle.popleft()
                 for key, _ in selector.select(timeout=0.25):
                     job, name = key.data
                     if job in running and name in job.pipes and _is_over(job, name, selector):
@@ -107,18 +132,26 @@ class Pool:
                         for rest in {"report", "output"} & {*job.pipes}:
                             while not job.is_over_limit and (chunk := _read(job, rest)):
                                 job.data[rest] += chunk
-                        self._release(job, running, selector)
+                        group = self._release(job, running, selector)
                         finished = _finish(job)
                         if finished.reason in ("lost", "no_wall") and job.number not in retried:
                             retried.add(job.number)
                             if finished.reason == "lost":
                                 self._restart(job.control)
-                            waiting.appendleft(job.number)
+                            group.waiting.appendleft(job.number)
                         else:
                             results[job.number] = finished
+                            if (spent := group.charge(finished)) is not None:
+                                for other in group.waiting:
+                                    results[other] = Finished(spent)
+                                group.waiting.clear()
+                        if group.waiting:
+                            idle.appendleft(group)
                 for job in [job for job in running if time.monotonic() > job.deadline]:
                     # The supervisor should have ended it long ago: the zygote itself must be stuck.
-                    self._release(job, running, selector)
+                    group = self._release(job, running, selector)
+                    if group.waiting:
+                        idle.append(group)
                     self._restart(job.control)
         finally:
             # Also on KeyboardInterrupt: closing the pipes makes the supervisors end their candidates.
@@ -195,11 +228,11 @@ class Pool:
             "run grpo_nb.sandbox.check_sandbox() and look for a row that is not ok."
         ) from problem
 
-    def _release(self, job: _Running, running: set[_Running], selector: selectors.BaseSelector) -> None:
+    def _release(self, job: _Running, running: dict[_Running, _Group], selector: selectors.BaseSelector) -> _Group:
         for name in list(job.pipes):
             _close(job, name, selector)
-        running.discard(job)
         self._slots.release()
+        return running.pop(job)
 
 
 def _read(job: _Running, name: str) -> bytes | None:
@@ -225,8 +258,9 @@ def _close(job: _Running, name: str, selector: selectors.BaseSelector) -> None:
 
 def _finish(job: _Running) -> Finished:
     words = json.loads(job.data["status"] or b"{}")
+    data = {name: job.data[name] for name in ("report", "output")}
     reason = "output" if job.is_over_limit else words.get("reason", "lost")
-    return Finished(reason, words.get("exit", 0), words.get("seconds", 0.0), job.data["report"], job.data["output"])
+    return Finished(reason, words.get("exit", 0), words.get("cpu", 0.0), words.get("wall", 0.0), **data)
 
 
 def _stop(process: subprocess.Popen[bytes], control: socket.socket) -> None:

@@ -36,6 +36,15 @@ def read(path):
     return open(path).read()
 def write(path):
     open(path, "w").write("x"); return "written"
+def empty(path):
+    os.close(os.open(path, os.O_RDONLY | os.O_TRUNC)); return "emptied"
+def empty_a_module():
+    # One that is empty as it is: where the wall has a hole, nothing is lost.
+    folder = os.path.dirname(os.__file__)
+    paths = [os.path.join(folder, name, "__init__.py") for name in sorted(os.listdir(folder))]
+    found = [path for path in paths if os.path.isfile(path) and not os.path.getsize(path)]
+    if not found: return "no empty file to try it with"
+    return empty(found[0])
 def environment():
     names = list(os.environ)
     return names or None
@@ -116,6 +125,8 @@ def run_self_test(pool: Pool) -> list[Check]:
             "reading a process's environment": Call("read", (f"/proc/{os.getpid()}/environ",)),
             "writing a file outside": Call("write", (str(outside["folder"] / "new"),)),
             "overwriting a file outside": Call("write", (str(outside["canary"]),)),
+            "emptying a file outside": Call("empty", (str(outside["canary"]),)),
+            "emptying a file of the standard library": Call("empty_a_module"),
             "writing /tmp": Call("write", ("/tmp/grpo_nb-probe",)),
             "writing shared memory": Call("write", ("/dev/shm/grpo_nb-probe",)),
             "reading the environment": Call("environment"),

@@ -8,9 +8,15 @@ container that it really holds, or not at all.
 from __future__ import annotations
 
 import json
+from decimal import Decimal
+from fractions import Fraction
+from itertools import islice
 from typing import Any
 
 MAX_DEPTH = 50
+_MOST_ITEMS = 100_000
+# Of numbers that the reader compares or makes whole: as many as Python itself writes out.
+_MOST_DIGITS = 4300
 _SMALL = 10**15
 # Python's dict and set slow down to quadratic time on keys of equal hash, and a candidate can choose its integers so.
 _MAX_EQUAL_HASHES = 64
@@ -18,7 +24,30 @@ _CONTAINERS = {kind.__name__: kind for kind in (list, tuple, set, frozenset)}
 
 
 class NotPlainData(ValueError):
-    """A value that is no None, bool, number, text, bytes, list, tuple, dict or set, or is nested too deeply."""
+    """A value that is no None, bool, number, text, bytes, container or iterator, or is nested too deeply."""
+
+
+class Items:
+    """What an iterator, a range, a deque or a view gave, in order; equal to nothing else, as those are."""
+
+    def __init__(self, held: list[Any]) -> None:
+        self._held = held
+
+    def __iter__(self) -> Any:
+        return iter(self._held)
+
+    def __repr__(self) -> str:
+        return f"<an iterable of {self._held!r}>"
+
+
+class SizedItems(Items):
+    """The same of what has a length."""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
+_ITEMS = {kind.__name__: kind for kind in (Items, SizedItems)}
 
 
 def encode(value: Any, depth: int = 0) -> Any:
@@ -45,11 +74,21 @@ def encode(value: Any, depth: int = 0) -> Any:
         return ["bytes", bytes(value).hex()]
     if isinstance(value, complex):
         return ["complex", [float.hex(value.real), float.hex(value.imag)]]
+    if isinstance(value, Decimal):
+        return ["Decimal", Decimal.__str__(value)]
+    if isinstance(value, Fraction):
+        return ["Fraction", [hex(value.numerator), hex(value.denominator)]]
     if isinstance(value, dict):
         return ["dict", [[encode(k, depth + 1), encode(v, depth + 1)] for k, v in dict.items(value)]]
     for name, kind in _CONTAINERS.items():
         if isinstance(value, kind):
             return [name, [encode(item, depth + 1) for item in kind.__iter__(value)]]
+    if hasattr(type(value), "__iter__"):
+        items = list(islice(iter(value), _MOST_ITEMS + 1))
+        if len(items) > _MOST_ITEMS:
+            raise NotPlainData(f"an iterator of more than {_MOST_ITEMS} items")
+        kind = SizedItems if hasattr(type(value), "__len__") else Items
+        return [kind.__name__, [encode(item, depth + 1) for item in items]]
     raise NotPlainData(f"a value of type {type(value).__name__}, which is not plain data")
 
 
@@ -69,6 +108,15 @@ def decode(data: Any, depth: int = 0) -> Any:
                 return bytes.fromhex(digits)
             case ["complex", [str(real), str(imaginary)]]:
                 return complex(float.fromhex(real), float.fromhex(imaginary))
+            case ["Decimal", str(digits)]:
+                number = Decimal(digits)
+                if not number.is_finite() or abs(number.adjusted()) > _MOST_DIGITS:
+                    raise ValueError("a number that arithmetic stumbles over")
+                return number
+            case ["Fraction", [str(above), str(below)]] if max(len(above), len(below)) <= _MOST_DIGITS:
+                return Fraction(int(above, 16), int(below, 16))
+            case ["Items" | "SizedItems" as kind, list(content)]:
+                return _ITEMS[kind]([decode(item, depth + 1) for item in content])
             case ["dict", list(content)]:
                 pairs = [(decode(k, depth + 1), decode(v, depth + 1)) for k, v in content]
                 refuse_equal_hashes([k for k, _ in pairs])
@@ -78,7 +126,7 @@ def decode(data: Any, depth: int = 0) -> Any:
                 if kind in ("set", "frozenset"):
                     refuse_equal_hashes(items)
                 return _CONTAINERS[kind](items)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise NotPlainData(f"not an encoded {data[0]}") from error
     raise NotPlainData("not an encoded value")
 

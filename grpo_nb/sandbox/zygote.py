@@ -169,7 +169,9 @@ def supervise(descriptors: list[int], config: dict[str, Any], rules: int) -> Non
             os._exit(0)
     for descriptor in (report, output, ready):
         os.close(descriptor)
+    begun = time.monotonic()
     reason = wait(pid, job, status, counts_threads=config["level"] == "landlock")
+    on_the_clock = time.monotonic() - begun
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     _, code, usage = os.wait4(pid, 0)
@@ -177,7 +179,7 @@ def supervise(descriptors: list[int], config: dict[str, Any], rules: int) -> Non
     # Written before the first line of model-written code ran, so no such code can make its end look like ours.
     has_no_wall = reason == "done" and os.read(is_ready, 1) == b""
     seconds = usage.ru_utime + usage.ru_stime
-    words = {"reason": "no_wall" if has_no_wall else reason, "exit": end, "seconds": seconds}
+    words = {"reason": "no_wall" if has_no_wall else reason, "exit": end, "cpu": seconds, "wall": on_the_clock}
     with contextlib.suppress(OSError):
         os.write(status, json.dumps(words).encode() + b"\n")
     os._exit(0)
@@ -247,7 +249,9 @@ def enter_inner_wall(
         limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(what, (limit, limit))
     linux.set_dumpable(False)
-    linux.enter_seccomp(linux.make_seccomp_filter(os.getpid()))
+    # Between namespaces every file system is read-only.
+    may_truncate = config["level"] == "namespaces" or linux.landlock_version() >= 3
+    linux.enter_seccomp(linux.make_seccomp_filter(os.getpid(), may_truncate=may_truncate))
     os.write(_READY, b"1")
     os.close(_READY)
 
@@ -270,8 +274,10 @@ def answer_calls(job: dict[str, Any]) -> None:
 
 def run_program(job: dict[str, Any]) -> None:
     """Run the candidate's code as a program; its standard input and output are in place."""
-    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8", errors="surrogateescape")
-    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), encoding="utf-8", write_through=False)
+    # With the buffers of any program, which has `sys.stdin.buffer.read1` and writes all that it is given.
+    read, written = io.FileIO(0, closefd=False), io.FileIO(1, "w", closefd=False)
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(read), encoding="utf-8", errors="surrogateescape")
+    sys.stdout = io.TextIOWrapper(io.BufferedWriter(written), encoding="utf-8")
     output = sys.stdout
     error = prepare(job, types.ModuleType("__main__"))
     try:

@@ -13,11 +13,23 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import check_target, fence, plain, put_in_place, span, staged_folder, table, target_of, write_json
+from grpo_nb.core import (
+    brief,
+    check_target,
+    fence,
+    plain,
+    put_in_place,
+    span,
+    staged_folder,
+    table,
+    target_of,
+    write_json,
+)
 from grpo_nb.export import holds_secret, needed_by
-from grpo_nb.runs import Run, published_name
+from grpo_nb.runs import Run, open_run, public, published_name, shareable
 from grpo_nb.scaleout.differences import Difference, machine_differences, reward_difference, version_differences
 from grpo_nb.scaleout.rebuild import rebuild_reward, run_source
 from grpo_nb.settings import EMBEDDED_MODEL, Settings
@@ -29,7 +41,6 @@ if TYPE_CHECKING:
 _FORM = 1
 _MOST_BYTES = 20_000_000
 _LARGEST_PART = 2_000_000_000
-_PRIVATE_EXTRA = ("hub_token", "push_to_hub_token", "logging_dir", "output_dir")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,7 +104,12 @@ class Bundle:
 
 
 def write_bundle(
-    run: Run, path: str | Path, *, task: Task | None = None, rows: bool | None = None, overwrite: bool = False
+    run: Run | str | Path,
+    path: str | Path,
+    *,
+    task: Task | None = None,
+    rows: bool | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Pack what a run was made of into a folder, or into one file if the path ends with `.zip`; return its path.
 
@@ -101,7 +117,7 @@ def write_bundle(
     identity), `rewards.py` (their source, to be read), `requirements.txt`, `README.md`, and the rows as parquet.
 
     Args:
-        run: From `train` or `open_run`.
+        run: From `train` or `open_run`, or its folder.
         path: Where to.
         task: The task that it was trained on: a run's own folder has only the held-out rows.
         rows: Whether the rows go with it; if not said, up to 20 MB of them. False where the data may not be passed on.
@@ -111,7 +127,11 @@ def write_bundle(
         FileExistsError: Something is there.
         ValueError: The task is not the one of the run, or a source holds what looks like an access token.
     """
-    target = target_of(path)
+    if not isinstance(task, (Task, NoneType)) or not isinstance(rows, (bool, NoneType)):
+        raise TypeError(
+            f"task = {brief(task)} must be the run's task or None, rows = {rows!r:.60} True, False or None."
+        )
+    run, target = open_run(run), target_of(path)
     check_target(target, overwrite, needed_by(run))
     info = run.info
     if task is not None and task.fingerprint != info["task"]["fingerprint"]:
@@ -145,6 +165,8 @@ def open_bundle(path: str | Path, *, trust_code: bool = False) -> Bundle:
 
     >>> bundle = open_bundle("bundle.zip")  # doctest: +SKIP
     """
+    if not isinstance(path, (str, Path)):
+        raise TypeError(f"path = {path!r:.60} is no path of a bundle: write gn.scaleout.open_bundle('bundle.zip').")
     place = Path(path).expanduser()
     if not place.exists():
         raise FileNotFoundError(f"there is no bundle {str(place)!r}.")
@@ -182,8 +204,14 @@ def _fill(staged: Path, run: Run, info: Mapping[str, Any], task: Task | None, ro
         "grpo_nb": __version__,
         "seed": settings.seed,
         "started": info["started"],
-        "task": {**info["task"], "rows": held, "is_ordered": bool(task is not None and task.is_ordered)},
-        "rewards": info["rewards"],
+        "task": {
+            **info["task"],
+            "name": shareable(info["task"]["name"]),
+            "rows": held,
+            "is_ordered": bool(task is not None and task.is_ordered),
+        },
+        # Code of the user's own goes as it is: it is read and run elsewhere.
+        "rewards": [{**shareable(entry), "source": entry["source"]} for entry in info["rewards"]],
         "versions": info["versions"],
         "machine": info["machine"],
         "number_type": info["number_type"],
@@ -191,7 +219,7 @@ def _fill(staged: Path, run: Run, info: Mapping[str, Any], task: Task | None, ro
     write_json(staged / "bundle.json", record)
     (staged / "requirements.txt").write_text(_requirements(info["versions"]), "utf-8")
     sources = [
-        f"# {r['name']!r}, weight {r['weight']:g}, made by {r['call']!r}\n{r['source']}" for r in info["rewards"]
+        f"# {r['name']!r}, weight {r['weight']:g}, made by {r['call']!r}\n{r['source']}" for r in record["rewards"]
     ]
     (staged / "rewards.py").write_text("\n\n".join(sources), "utf-8")
     (staged / "README.md").write_text(_readme(run, record), "utf-8")
@@ -200,11 +228,10 @@ def _fill(staged: Path, run: Run, info: Mapping[str, Any], task: Task | None, ro
 def _shared_settings(settings: Settings) -> Settings:
     """The settings without what is of this machine only: paths and tokens."""
     record = settings.to_dict()
-    extra = {name: value for name, value in record["extra"].items() if name not in _PRIVATE_EXTRA}
     is_local = settings.model != EMBEDDED_MODEL and published_name(settings.model) is None
     model = Path(settings.model).name if is_local else settings.model
     # Without a check of names: the settings of an old run are packed as they were.
-    return Settings.from_dict({**record, "extra": extra, "model": model, "run_root": "runs"})
+    return Settings.from_dict({**record, "extra": public(record["extra"]), "model": model, "run_root": "runs"})
 
 
 def _write_rows(staged: Path, parts: Mapping[str, list[dict[str, Any]]], rows: bool | None) -> list[str]:

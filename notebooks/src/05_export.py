@@ -65,14 +65,16 @@ DRIVE = ""  # @param {"type": "string"}
 # questions its interval is wide.
 
 # %%
-changes = {"learning_rate": 5e-4, "warmup_steps": 0, "max_completion_length": 40, "per_device_train_batch_size": 8}
-changes["run_root"] = gn.machine.run_folder(DRIVE, report=print)
-settings = gn.open_run(RUN).settings if RUN else gn.preset("cpu", max_steps=STEPS, **changes)
-model, tokenizer = gn.load_model(settings)
-task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
 if RUN:
-    run = gn.open_run(RUN)
+    run = gn.open_run(RUN)  # its model need not be loaded
+    settings = run.settings
+    task = gn.load_task(**TASK, settings=settings)
 else:
+    changes = {"learning_rate": 5e-4, "warmup_steps": 0, "max_completion_length": 40, "per_device_train_batch_size": 8}
+    changes["run_root"] = gn.machine.run_folder(DRIVE, report=print)
+    settings = gn.preset("cpu", max_steps=STEPS, **changes)
+    model, tokenizer = gn.load_model(settings)
+    task = gn.load_task(**TASK, settings=settings, tokenizer=tokenizer)
     rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(), gn.rewards.xml_tags()]
     run = gn.train(model, tokenizer, task, rewards, settings)
     gn.compare(run, task)
@@ -218,6 +220,7 @@ print(f"It worked: merged and adapter verified, GGUF {'verified and served' if g
 # | --- | --- | --- |
 # | *rounding the merged weights would lose a part of the training* | the change is too small for 16 bit | `dtype="float32"`, or train longer |
 # | *is not the trained one, so it was not kept* | the check found a difference | the message names it; nothing was left behind |
+# | the kernel was restarted | an export is its folder | `merged = gn.export.open(EXPORT_TO + "/merged")` |
 # | *exists. Choose another folder* | exports are not overwritten | another `EXPORT_TO`, or `overwrite=True` |
 # | *there is no token* | not logged in | `hf auth login` in a terminal |
 # | *may not write to* | a token for reading, or another's name | a token with the right to write; your own name |

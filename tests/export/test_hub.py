@@ -242,7 +242,7 @@ def test_what_arrived_otherwise_is_noticed(hub: FakeHub, export: Path, commit: C
         (
             "adapter_config.json",
             '{"base_model_name_or_path": "/home/somebody/model"}',
-            "names the base model '/home/somebody/model', which only this machine has",
+            "names the base model '/home/somebody/model', whose weights are in no repository",
         ),
         ("more.json", Path("/etc/hostname"), "more.json: links to files outside"),
     ],

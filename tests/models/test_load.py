@@ -20,6 +20,9 @@ def test_the_embedded_model_is_an_ordinary_checkpoint(embedded_folder: Path) -> 
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
     assert (tokenizer.eos_token, tokenizer.pad_token) == ("<|im_end|>", "<|endoftext|>")
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    backend = tokenizer.backend_tokenizer
+    assert not backend.model.byte_fallback and backend.decode(backend.encode("é ½ 🎈").ids) == "é ½ 🎈"
+    assert backend.encode(", \n7 ²4").tokens == [",", "ĠĊ", "7", "Ġ", "Â²", "4"], "digits apart, before all else"
 
 
 @pytest.mark.parametrize("load_in_4bit", [False, True])

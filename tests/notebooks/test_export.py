@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -14,6 +15,17 @@ pytestmark = pytest.mark.begins(120)
 
 def test_no_cell_warns_or_shows_an_error(export: Path) -> None:
     assert_nothing_went_wrong(export)
+
+
+def test_a_run_that_is_given_is_opened_and_not_loaded(export: Path) -> None:
+    cell = cell_with(nbformat.read(export, as_version=4), "run = gn.open_run(RUN)")
+    opened = SimpleNamespace(settings="its own")
+    stand_in = SimpleNamespace(
+        open_run=lambda folder: opened, load_task=lambda **asked: asked
+    )  # and nothing that loads
+    names = {"gn": stand_in, "RUN": "runs/tiny", "TASK": {}}
+    exec(cell.source, names)
+    assert names["run"] is opened and names["task"] == {"settings": "its own"}
 
 
 def test_the_export_notebook_makes_uses_and_packs(export: Path) -> None:

@@ -117,6 +117,13 @@ def test_needs_slot_and_other_formats() -> None:
         ({"call": "f", "args": [1], "expected": 2, "stdin": None, "stdout": None}, "lambda x: 2", "lambda x: 1"),
         ('{"call": "f", "args": [1], "expected": 2}', "lambda x: 2", "lambda x: 1"),
         ("assert f(1) == 2\nassert f(2) == 2", "lambda x: 2", "lambda x: 1"),
+        ("assert list(f(3)) == [0, 1, 2]", "range", "lambda n: range(2)"),
+        ("assert sorted(f(3)) == [0, 1, 2]", "lambda n: (i for i in range(n))", "lambda n: map(str, range(n))"),
+        ("assert len(f(3)) == 3", "lambda n: __import__('collections').deque('abc')", "lambda n: iter('abc')"),
+        ("assert f(3) == [0, 1, 2]", "lambda n: [*range(n)]", "range"),  # as == says
+        ("assert f(1) == 0.5", "lambda x: __import__('decimal').Decimal('0.5')", "lambda x: '0.5'"),
+        ("assert sum(f(1)) == 1", "lambda x: [__import__('fractions').Fraction(1, 3)] * 3", "lambda x: iter([])"),
+        ({"call": "f", "expected": 0.3, "tolerance": 0.1}, "lambda: __import__('fractions').Fraction(1, 3)", "lambda: 1j"),
     ],
 )  # fmt: skip
 def test_what_a_test_means(test: Any, right: str, wrong: str) -> None:
@@ -132,6 +139,8 @@ def test_programs() -> None:
     assert score("print(7)", tests) == pytest.approx(1 / 3)
     assert score("print(7)\nprint(2)", tests) == 0.0
     assert score("print(7)\nraise ValueError", tests) == 0.0
+    slow = "a = int(input().split()[0])\nwhile a == 1: pass\nprint(a * 2 + (a == 3))"
+    assert score(slow, tests) == pytest.approx(1 / 3), "the first; the others have no time left"
     assert score("import os\nos.write(1, b'7\\n')\nos._exit(0)", tests) == 0.0  # it ended before its end
 
 

@@ -11,8 +11,16 @@ from huggingface_hub import ModelCard, ModelCardData
 
 import grpo_nb as gn
 from grpo_nb.core.markdown import fence, plain, span
-from grpo_nb.runs.card import card_data, license_of, model_card, published_name, write_export_card
-from tests.support.written_run import COMPARISON, HOSTILE_NAME, HOSTILE_SOURCE, compare_by_hand, write_run
+from grpo_nb.runs.card import card_data, license_of, model_card, published_name, shareable, write_export_card
+from tests.support.written_run import (
+    COMPARISON,
+    HOSTILE_NAME,
+    HOSTILE_SOURCE,
+    PRIVATE,
+    compare_by_hand,
+    write_private_run,
+    write_run,
+)
 
 
 @pytest.fixture
@@ -44,16 +52,29 @@ class Tags(html.parser.HTMLParser):
         self.found.append(tag)
 
 
+EMBEDDED, HUB = "SmolLM2-135M-Instruct", "Qwen/Qwen3-0.6B"
+
+
 @pytest.mark.parametrize(
-    ("kind", "relation", "library"),
-    [("adapter", "adapter", "peft"), ("merged bfloat16", "finetune", "transformers"), ("gguf q8_0", "finetune", None)],
+    ("model", "kind", "base", "relation", "library"),
+    [
+        # No repository has the weights that it was trained on: it must not be loaded on others.
+        (EMBEDDED, "adapter", None, None, "peft"),
+        (HUB, "adapter", HUB, "adapter", "peft"),
+        (EMBEDDED, "merged bfloat16", f"HuggingFaceTB/{EMBEDDED}", "finetune", "transformers"),
+        (EMBEDDED, "gguf q8_0", f"HuggingFaceTB/{EMBEDDED}", "finetune", None),
+    ],
 )
-def test_the_metadata_is_what_the_hub_reads(run: gn.runs.Run, kind: str, relation: str, library: str | None) -> None:
+def test_the_metadata_is_what_the_hub_reads(
+    model: str, kind: str, base: str | None, relation: str | None, library: str | None, tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "runs" / "first", model=model)
     compare_by_hand(run)
     read = ModelCard(model_card(run, kind)).data
     assert read.to_dict() == card_data(run, kind).to_dict()
-    assert read.base_model == "HuggingFaceTB/SmolLM2-135M-Instruct" and read.get("base_model_relation") == relation
-    assert read.library_name == library and read.license == "apache-2.0" and read.pipeline_tag == "text-generation"
+    assert read.base_model == base and read.get("base_model_relation") == relation
+    assert read.library_name == library and read.license == ("apache-2.0" if model == EMBEDDED else None)
+    assert read.pipeline_tag == "text-generation"
     assert {"grpo", "trl", "unsloth"} <= set(read.tags)
     (result,) = read.eval_results
     assert result.metric_type == "accuracy" and result.metric_value == 0.75
@@ -81,6 +102,39 @@ def test_no_path_of_this_machine_and_no_token_is_in_it(tmp_path: Path) -> None:
     card = model_card(run)
     assert str(tmp_path) not in card and "/home/somebody" not in card and token not in card
     assert "my-model" in card and ModelCard(card).data.base_model is None
+
+
+@pytest.mark.parametrize("kind", ["adapter", "merged", "gguf"])
+def test_nothing_private_of_a_record_is_in_it(kind: str, tmp_path: Path) -> None:
+    run = write_private_run(tmp_path / "runs" / "first")
+    compare_by_hand(run, sentence="better, as /home/somebody/notes.txt says \x1b[2J\ud800\0")
+    card = model_card(run, kind)
+    assert not [word for word in PRIVATE if word in card] and str(tmp_path) not in card
+    assert card.encode() and "\x1b" not in card and "\0" not in card
+    for kept in ("train.csv", "my-model", "http://host:8000/v1", "zero.json", "words.txt", "clf"):
+        assert kept in card, kept
+    assert ModelCard(card).data.datasets is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("openai/gsm8k", "openai/gsm8k"), ("</answer>", "</answer>"), ("a/b/c, 1/2/3 and /or/ not", None), ("x = a//b", None),
+        ("re.findall('/think/x', text)", None), (r'"A:\n" and "\\frac{1}{2}"', None), ("s3://bucket/key", None),
+        ("https://example.org/home/index.html", None), ("me@example.com, http://a.b/c@d", None),
+        ("/home/me/acme/model", "model"), ("~/x y/z", "z"), ("../up/there", "there"), ("\\\\server\\share\\x.csv", "x.csv"),
+        ("open('/content/a b/c.txt') or x", "open('c.txt') or x"), ("see /mnt/a/b.csv, then", "see b.csv, then"),
+        ("file:///home/me/x.txt", "x.txt"), ("https://me:p@ss@host:8000/v1", "https://host:8000/v1"),
+        ("about ~3/4 of it", None), (r"\\\\boxed{5}", None), ("r'/\\*.*?\\*/' and '</a>/<b>'", None), ("'/n/n'", None),
+        ("['/opt/acme/a.txt', '/opt/acme/b.txt']", "['a.txt', 'b.txt']"), ("at /lustre/acme/m", "at m"),
+        ("~acme/data/q.csv", "q.csv"), ("/Users/jane doe/acme/q.jsonl", "q.jsonl"), ("D:\\data\\q.csv", "q.csv"),
+        ("redis://:s3cret@cache:6379/0", "redis://cache:6379/0"),
+        ("postgres://u:p@db/x", "postgres://db/x"), ("http://h/x?access_token=abc&b=1", "http://h/x?access_token=***&b=1"),
+    ],
+)  # fmt: skip
+def test_paths_and_logins_are_told_from_other_text(text: str, said: str | None) -> None:
+    assert shareable(text) == (text if said is None else said)
+    assert shareable({"a": [text, 1, None]}) == {"a": [text if said is None else said, 1, None]}
 
 
 def test_what_others_wrote_stays_text(run: gn.runs.Run) -> None:

@@ -27,6 +27,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,9 @@ import pytest
 from grpo_nb.machine import EnvironmentProblem
 from grpo_nb.sandbox import values
 from grpo_nb.sandbox.candidates import LEVELS, Sandbox, check_sandbox, run_untrusted, sandbox_level
-from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome
+from grpo_nb.sandbox.jobs import Answer, Call, Candidate, Limits, Outcome
+from grpo_nb.sandbox.pool import Pool
+from grpo_nb.sandbox.self_test import run_self_test
 from grpo_nb.sandbox.values import is_same_value
 
 # They wait more than they compute, and need no model while the quickstart converts it.
@@ -531,14 +535,13 @@ def sandbox(request: pytest.FixtureRequest) -> Sandbox:
 
 
 @functools.cache
-def verdicts(level: str) -> dict[str, str]:
-    """What each attack gained at a level, four at a time: most of the time is waiting for limits."""
+def verdicts(sandbox: Sandbox) -> dict[str, str]:
+    """What each attack gained in a sandbox, four at a time: most of the time is waiting for limits."""
 
     def run(name: str) -> str:
         with closing(World()) as world:
-            return judge(sandbox_of(level), ATTACKS[name], world)
+            return judge(sandbox, ATTACKS[name], world)
 
-    sandbox_of(level)  # before the threads ask for it, each for one of its own
     with ThreadPoolExecutor(4) as threads:
         return dict(zip(ATTACKS, threads.map(run, ATTACKS), strict=True))
 
@@ -546,7 +549,7 @@ def verdicts(level: str) -> dict[str, str]:
 @pytest.mark.parametrize("level", LEVEL_NAMES)
 @pytest.mark.parametrize("name", ATTACKS)
 def test_attack_gains_nothing(name: str, level: str) -> None:
-    problem = verdicts(level)[name]
+    problem = verdicts(sandbox_of(level))[name]
     assert not problem, f"{name}, for {ATTACKS[name].gain}: {problem}"
 
 
@@ -644,9 +647,15 @@ def g(): return [random.random(), list({"a", "b", "c", "d"})]"""
 
 
 VALUES = [
-    None, True, 0, -1, 10**5000, 1.5, math.inf, -0.0, "", "\ud800 \0 é 🎈", b"\0\xff", [], [1, [2, (3,)]], (),
+    Decimal("1.50"), [Fraction(-1, 3)], None, True, 0, -1,
+    10**5000, 1.5, math.inf, -0.0, "", "\ud800 \0 é 🎈", b"\0\xff", [], [1, [2, (3,)]], (),
     {1, "a"}, frozenset({(1, 2)}), {"a": 1, 2: [None], (1,): {}}, 1j, "x" * 1000,
 ]  # fmt: skip
+# What is iterated over, with its length where it has one.
+ITERABLES = {
+    "(n for n in range(3))": None, "map(int, '012')": None, "range(3)": 3, "collections.deque([0, 1, 2])": 3,
+    "{0: 'a', 1: 'b', 2: 'c'}.keys()": 3, "zip([0, 1, 2])": None, "(1 for _ in iter(int, 1))": None,
+}  # fmt: skip
 
 
 def test_values_come_back_with_their_types(sandbox: Sandbox) -> None:
@@ -654,6 +663,17 @@ def test_values_come_back_with_their_types(sandbox: Sandbox) -> None:
     assert outcome.status == "ok"
     for answer, value in zip(outcome.answers, VALUES, strict=True):
         assert is_same_value(answer.value, value), (answer, value)
+
+
+def test_what_is_iterated_over_comes_back_as_its_items(sandbox: Sandbox) -> None:
+    codes = [f"import collections\ndef f(): return {made}" for made in ITERABLES]
+    *given, endless = sandbox.run([Candidate(code=code, calls=[Call("f")]) for code in codes])
+    for outcome, length in zip(given, ITERABLES.values(), strict=False):
+        value = outcome.answers[0].value
+        assert [n[0] if isinstance(n, tuple) else n for n in value] == [0, 1, 2], outcome
+        assert (len(value) if hasattr(value, "__len__") else None) == length
+        assert not is_same_value(value, [0, 1, 2]) and not is_same_value(value, (0, 1, 2), exact_types=False)
+    assert "more than 100000 items" in endless.answers[0].error
 
 
 def test_subclasses_come_back_as_what_they_hold(sandbox: Sandbox) -> None:
@@ -691,13 +711,14 @@ def test_programs_read_and_print(sandbox: Sandbox) -> None:
     code = "import sys\nn = int(input())\nprint(sum(map(int, sys.stdin.read().split()[:n])))\n"
     run = functools.partial(sandbox.run, limits=SHORT)
     big = Candidate(code=code, stdin="20000\n" + "1 " * 20000)
-    good, exits, fails, floods = run(
+    raw = Candidate(code="import sys; sys.stdout.buffer.write(sys.stdin.buffer.read1(3))", stdin="abcd")
+    good, read, exits, fails, floods = run(
         [
-            big, Candidate(code="print('é\\n' * 3); import sys; sys.exit()", stdin=""),
+            big, raw, Candidate(code="print('é\\n' * 3); import sys; sys.exit()", stdin=""),
             Candidate(code="print(1)\nprint(1 / 0)", stdin=""), Candidate(code="while 1: print('x' * 999)", stdin=""),
         ]
     )  # fmt: skip
-    assert (good.status, good.stdout) == ("ok", "20000\n")
+    assert [(o.status, o.stdout) for o in (good, read)] == [("ok", "20000\n"), ("ok", "abc")]
     assert (exits.status, exits.stdout) == ("ok", "é\n\né\n\né\n\n".replace("\n\n", "\n") + "\n")
     assert (fails.status, fails.stdout) == ("error", "1\n") and "ZeroDivisionError" in fails.error
     assert floods.status == "output" and len(floods.stdout) <= 64 * 1024 + 1
@@ -875,10 +896,8 @@ def test_without_any_level_it_refuses_and_says_why(monkeypatch: pytest.MonkeyPat
     assert check_sandbox().level is None and "not run on this machine" in check_sandbox()._repr_html_()
 
 
-def edited_zygote(
-    edit: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str = "zygote.py"
-) -> None:
-    """Make pools start a copy of the zygote with one line of it, or of the module `name`, changed."""
+def edited_zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *edits: tuple[str, str]) -> None:
+    """Make pools start a copy of the zygote with some lines of it, or of one of its modules, changed."""
     from grpo_nb.sandbox import pool
 
     copy = tmp_path / "copy"
@@ -886,16 +905,16 @@ def edited_zygote(
     for folder in (tmp_path, *tmp_path.parents):
         if folder != Path("/") and os.stat(folder).st_uid == os.getuid() and folder != Path("/tmp"):
             folder.chmod(folder.stat().st_mode | 0o055)
-    text = (copy / name).read_text()
-    assert edit[0] in text
-    (copy / name).write_text(text.replace(*edit))
+    for old, new in edits:
+        (file,) = (copy / name for name in ("zygote.py", "linux.py") if old in (copy / name).read_text())
+        file.write_text(file.read_text().replace(old, new))
     monkeypatch.setattr(pool, "_SCRIPT", copy / "zygote.py")
     monkeypatch.setattr(pool, "_GRACE_SECONDS", 1)
 
 
 def test_where_the_strongest_level_fails_the_next_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refusal = "raise OSError(1, 'blocked by the container')"
-    edited_zygote(("walls.enter_namespaces(", f"{refusal}\n        ("), tmp_path, monkeypatch)
+    edited_zygote(tmp_path, monkeypatch, ("walls.enter_namespaces(", f"{refusal}\n        ("))
     with Sandbox(workers=2) as sandbox:
         assert sandbox.level == "landlock"
         assert "blocked by the container" in sandbox.report.levels[0].reason
@@ -920,15 +939,46 @@ def test_the_self_test_finds_a_missing_protection(
     edit: tuple[str, str], row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each protection in turn is taken out of a copy of the zygote: the level must then be refused."""
-    edited_zygote(edit, tmp_path, monkeypatch)
+    edited_zygote(tmp_path, monkeypatch, edit)
     with pytest.raises(EnvironmentProblem, match=row):
         Sandbox(level="landlock", workers=2)
 
 
+def with_abi(most: int) -> tuple[str, str]:
+    """The edit that makes a kernel of an earlier Landlock."""
+    version = 'system_call("landlock_create_ruleset", 0, 0, _VERSION_FLAG)'
+    return f"return {version}", f"return min({most}, {version})"
+
+
+@pytest.mark.parametrize("abi", [1, 2, 3])
+@pytest.mark.parametrize("is_filtered", [True, False])
+def test_the_users_own_library_cannot_be_emptied(
+    abi: int, is_filtered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below ABI 3 Landlock lets a file that may be read be opened with O_TRUNC, by the user who owns the Python."""
+    if os.stat(os.__file__).st_uid != os.geteuid():
+        pytest.skip("this Python is somebody else's")
+    edits = [] if is_filtered else [("may_truncate=may_truncate", "may_truncate=True")]
+    edited_zygote(tmp_path, monkeypatch, with_abi(abi), ('walls.drop_user(config["user_id"])', "pass"), *edits)
+    with closing(Pool("landlock", workers=2)) as pool:
+        found = {check.what: check.status for check in run_self_test(pool)}
+    holds = is_filtered or abi >= 3
+    assert found["emptying a file of the standard library"] == ("ok" if holds else "problem")
+
+
+@pytest.mark.parametrize("level", LEVEL_NAMES)
+def test_every_attack_again_on_the_systems_own_python(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's standard library has links into /etc."""
+    if not Path("/usr/bin/python3").exists() or not Path(f"/usr/lib/python3.{sys.version_info.minor}").is_dir():
+        pytest.skip("there is no other Python of this version")
+    monkeypatch.setattr(sys, "_base_executable", "/usr/bin/python3")
+    with Sandbox(level=level, workers=4) as sandbox:
+        assert {name: problem for name, problem in verdicts(sandbox).items() if problem} == {}
+
+
 def test_signals_are_held_back_where_landlock_does_not_do_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Landlock keeps signals in from kernel 6.12 on (ABI 6); on an older one the filter alone stands before the supervisor."""
-    version = 'system_call("landlock_create_ruleset", 0, 0, _VERSION_FLAG)'
-    edited_zygote((f"return {version}", f"return min(5, {version})"), tmp_path, monkeypatch, "linux.py")
+    edited_zygote(tmp_path, monkeypatch, with_abi(5))
     with Sandbox(level="landlock", workers=2) as sandbox:
         kills = ("kill_supervisor", "kill_by_thread", "kill_group", "kill_parent")
         for name in (*kills, "signal_by_pipe", "abstract_socket"):
@@ -937,7 +987,11 @@ def test_signals_are_held_back_where_landlock_does_not_do_it(tmp_path: Path, mon
 
 
 def test_settings_are_checked() -> None:
-    bad = (("cpu_seconds", 0), ("memory_mib", 1), ("threads", -1), ("cpu_seconds", math.inf), ("output_kib", True))
+    bad = (
+        ("cpu_seconds", 0), ("memory_mib", 1), ("threads", -1), ("cpu_seconds", math.inf), ("output_kib", True),
+        ("output_kib", 0.5), ("cpu_seconds", 1e300), ("memory_mib", 10**14), ("memory_mib", 512.5), ("threads", None),
+        ("wall_seconds", "5"),
+    )  # fmt: skip
     for name, value in bad:
         with pytest.raises(ValueError, match=name):
             Limits(**{name: value})
@@ -950,6 +1004,15 @@ def test_settings_are_checked() -> None:
             Call(name)
     with pytest.raises(ValueError, match="not plain data"):
         run_untrusted("def f(x): pass", [Call("f", (object(),))])
+    for field, wrong in (("code", None), ("stdin", 5), ("calls", "f"), ("calls", [("f", (1,))])):
+        with pytest.raises(TypeError, match=field):
+            Candidate(**{"code": "", field: wrong})
+    for wrong in ((5,), ("ab",), ((), 5)):
+        with pytest.raises(TypeError, match=r"Call\('f'"):
+            Call("f", *wrong)
+    for arguments in (([5],), (HONEST,), ([HONEST], {"cpu_seconds": 1})):
+        with pytest.raises(TypeError, match=r"candidates|limits"):
+            sandbox_of("landlock").run(*arguments)
     with pytest.raises(ValueError, match="not both"):
         Candidate(code="", calls=[Call("f")], stdin="")
 
@@ -959,10 +1022,41 @@ def test_an_outcome_shows_itself_escaped() -> None:
     assert "&lt;script&gt;" in outcome._repr_html_() and "<script>" not in outcome._repr_html_()
     assert "<b>x" not in run_untrusted("raise ValueError('<b>x')")._repr_html_()
     assert pickle.loads(pickle.dumps(outcome)) == outcome
+    hostile = (2**2**20, "\ud800\0\x1b[2J", ["\x9b2J\r"], "x" * 10**6)
+    shown = Outcome(status="error", answers=tuple(map(Answer, hostile)), stdout="\x1b[2J\ud800\0", error="\x1b\0\ud800")
+    for text in (repr(shown), shown._repr_html_(), repr(shown.answers)):
+        assert text.encode() and len(text) < 5000 and not re.search(r"[\x00-\x08\x1b\x9b\r]", text)
+
+
+@pytest.mark.parametrize("line", ['{"load":"%s"}', '{"call":0,"error":"%s"}'])
+def test_a_forged_error_is_as_short_as_an_honest_one(line: str) -> None:
+    forged = line % ("x" * 120_000)
+    outcome = run_untrusted(f"import os\nos.write(3, {forged!r}.encode() + b'\\n'); os._exit(0)", [Call("f")])
+    assert len(outcome.error) + len(str(outcome.answers)) < 1000
+
+
+def test_the_tests_of_a_completion_share_its_time(sandbox: Sandbox) -> None:
+    sleepers = [Candidate(code="import time\ntime.sleep(999)", stdin="", group=number // 4) for number in range(16)]
+    started = time.monotonic()
+    outcomes = sandbox.run([*sleepers, replace(HONEST, group=0), HONEST], Limits(wall_seconds=1.5))
+    assert time.monotonic() - started < 5, "each group costs its limit once, and groups sleep side by side"
+    assert [o.status for o in outcomes] == ["wall"] * 17 + ["ok"] and not outcomes[16].answers[0].is_value
+    code = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    busy = [Candidate(code=code, stdin="", group=group) for group in ("a", "b", "a", "a")]
+    outcomes = sandbox.run(busy, Limits(cpu_seconds=0.5, wall_seconds=60))
+    assert [o.status for o in outcomes] == ["ok", "ok", "cpu", "cpu"]
 
 
 def test_decoding_believes_nothing() -> None:
-    unfit = (["int", 5], ["int", "zz"], ["set", [["list", []]]], ["dict", [[1]]], ["complex", ["1"]])
+    unfit = (["Decimal", "NaN"], ["Decimal", "1e9999"], ["Fraction", ["0x1", "0x0"]], ["Fraction", "1e999999999"])
+    unfit += (
+        ["Fraction", ["0x1", "0x" + "f" * 5000]],
+        ["int", 5],
+        ["int", "zz"],
+        ["set", [["list", []]]],
+        ["dict", [[1]]],
+        ["complex", ["1"]],
+    )
     for bad in (["list"], *unfit, ["eval", "1"], {}, 1.5):
         with pytest.raises(values.NotPlainData):
             values.decode(bad)
@@ -973,7 +1067,7 @@ def test_decoding_believes_nothing() -> None:
 
 def user_attacks() -> None:
     """Print what went wrong, as JSON; run in a process of an ordinary user."""
-    found = {level: verdicts(level) for level in LEVEL_NAMES}
+    found = {level: verdicts(sandbox_of(level)) for level in LEVEL_NAMES}
     problems = {f"{level}: {name}": p for level, attacks in found.items() for name, p in attacks.items() if p}
     print(json.dumps({"is_root": os.geteuid() == 0, "problems": problems, "ran": sum(map(len, found.values()))}))
 

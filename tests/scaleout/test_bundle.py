@@ -11,7 +11,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.rewards.identity import identity_of
 from grpo_nb.settings.number_types import number_type
-from tests.support.written_run import write_run
+from tests.support.written_run import PRIVATE, write_private_run, write_run
 
 OWN = '''def short(completions, **columns):
     """Fewer words are better."""
@@ -72,6 +72,16 @@ def _everything(path: Path) -> str:
         return "".join(f.read_bytes().decode("latin1") for f in path.iterdir())
     with zipfile.ZipFile(path) as archive:
         return "".join(archive.read(name).decode("latin1") for name in archive.namelist())
+
+
+def test_nothing_private_of_a_record_is_in_it(tmp_path: Path) -> None:
+    run = write_private_run(tmp_path / "runs" / "first")
+    path = gn.scaleout.write_bundle(run, tmp_path / "out", rows=False)
+    everything = _everything(path)
+    assert not [word for word in PRIVATE if word in everything] and str(tmp_path) not in everything
+    bundle = gn.scaleout.open_bundle(path)
+    assert bundle.settings.extra["vllm_server_base_url"] == "http://host:8000/v1?api_key=***"
+    assert bundle.recorded["task"]["name"] == "train.csv" and bundle.settings.model == "my-model"
 
 
 def test_code_of_others_runs_only_when_it_is_asked_for(tmp_path: Path, task: gn.tasks.Task) -> None:

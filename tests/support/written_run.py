@@ -60,6 +60,25 @@ def write_run(
     return run
 
 
+PRIVATE = ("somebody", "acme", "s3cret", "hf_" + "x" * 34)
+
+
+def write_private_run(folder: Path) -> gn.runs.Run:
+    """Write a run whose record is full of what is nobody's business; nothing of `PRIVATE` may be published."""
+    run = write_run(folder, rewards=[gn.rewards.banned_phrases(["/home/somebody/acme/clf"])])
+    info = run.info
+    info["task"]["name"] = "data/acme/train.csv"
+    info["settings"]["model"] = "/home/somebody/my-model"
+    info["settings"]["extra"] = {
+        "vllm_server_base_url": "http://somebody:s3cret@host:8000/v1?api_key=s3cret", "hub_token": "hf_" + "x" * 34,
+        "logging_dir": "/mnt/acme/logs", "deepspeed": "~/acme/zero.json", "output_dir": "acme",
+        "generation_kwargs": {"files": ["C:\\Users\\somebody\\words.txt", "/content/drive/acme/words.txt"]},
+    }  # fmt: skip
+    info["rewards"][0]["call"] += ", read from '/home/somebody/a b/acme/clf' and \\x1b[2J"
+    (folder / "run.json").write_text(json.dumps(info))
+    return run
+
+
 def compare_by_hand(run: gn.runs.Run, **changes: Any) -> None:
     """Write a held-out comparison into a run."""
     (run.path / "comparison").mkdir(exist_ok=True)

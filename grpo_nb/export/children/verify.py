@@ -4,7 +4,7 @@
 
 The request says what of (`check`): `merged` or `gguf`; and names `prompts` (chat messages), `max_new_tokens` and `result`, the
 file to write. One model is in memory at a time, in the number type of its files; everything is computed in float32
-(`widen_while_computing`).
+(`widen_while_computing`), on a GPU with room for it or else on the CPU. How far it is, is printed as `done/total`.
 
 `merged`, with `base`, `tokenizer`, `chat_template` (or None for the tokenizer's), `adapter` and `merged`: what a user will do
 with the folder is done here, plain `transformers.pipeline`. Base, base with adapter, and the merged model answer the same
@@ -52,6 +52,8 @@ LEAST_EQUAL_TEXT = 0.9
 _REMEMBERED = 20
 # Values of a weight that are widened or compared at once: 4 MB of float32, which stay in the processor's cache.
 _BLOCK = 2**20
+# Memory of a GPU for each byte of a model's files: what is stored in 16 bits may have to be held in 32.
+_ROOM_ON_GPU = 2.5
 # Adapters that leave the base as it is, and whose own matrices are all of it.
 _PLAIN_STARTS = (True, False, "gaussian", "orthogonal")
 _PLAIN_NAMES = (".lora_A.weight", ".lora_B.weight")
@@ -172,7 +174,7 @@ def as_saved(
     """The same under the names of the files, where these differ from the model's: experts that are joined while they load."""
     if {name for name, _ in each_tensor(merged)} <= expected.keys():
         return expected
-    sums = {name: sum(term.float() for term in terms()) for name, terms in expected.items()}
+    sums = {name: sum(term.float().cpu() for term in terms()) for name, terms in expected.items()}
     return {name: lambda value=value: (value,) for name, value in revert_weight_conversion(model, sums).items()}
 
 
@@ -199,7 +201,7 @@ def _count_far(found: torch.Tensor, terms: tuple[torch.Tensor, ...], step: float
     rows = max(1, _BLOCK // max(1, found[0].numel()))
     far = 0
     for mine, *parts in zip(*(tensor.split(rows) for tensor in (found, *terms)), strict=True):
-        exact = sum(part.float() for part in parts)
+        exact = sum(part.float().cpu() for part in parts)
         # 1e-7: float16 has no relative precision below 6e-5. Not "greater than": what is not a number is far, too.
         far += int((~((mine.float() - exact).abs() <= exact.abs() * step + 1e-7)).sum())
     return far
@@ -241,11 +243,37 @@ def read(tokenizer: Any, chat: list[dict[str, str]]) -> list[int]:
     return tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
 
 
+class Progress:
+    """Prints how far the check is: a step for each token of all answers together, and for each answer that is scored."""
+
+    def __init__(self) -> None:
+        self.done = self.total = 0
+
+    def step(self, *_: Any, **__: Any) -> bool:
+        """One more. As a stopping criterion of `generate` it stops nothing."""
+        self.done += 1
+        print(f"{self.done}/{max(self.done, self.total)}", flush=True)
+        return False
+
+
+PROGRESS = Progress()
+
+
+def free_device(folder: Path) -> str:
+    """`cuda` where a GPU has room for a model of these files, float32 and its answers included; else `cpu`."""
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    has_room = torch.cuda.is_available() and torch.cuda.mem_get_info()[0] > _ROOM_ON_GPU * size + 2**30
+    return "cuda" if has_room else "cpu"
+
+
 @torch.no_grad()
 def greedy(model: Any, tokenizer: Any, prompts: list[list[int]], limit: int) -> list[list[int]]:
     """Greedy continuations up to and with the end token."""
     padded = tokenizer.pad({"input_ids": prompts}, padding_side="left", return_attention_mask=True, return_tensors="pt")
-    out = model.generate(**padded, max_new_tokens=limit, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+    out = model.generate(
+        **padded.to(model.device), max_new_tokens=limit, do_sample=False, pad_token_id=tokenizer.pad_token_id,
+        stopping_criteria=[PROGRESS.step],
+    )  # fmt: skip
     end, rows = tokenizer.eos_token_id, out[:, padded["input_ids"].shape[1] :].tolist()
     return [row[: row.index(end) + 1] if end in row else row for row in rows]
 
@@ -253,8 +281,9 @@ def greedy(model: Any, tokenizer: Any, prompts: list[list[int]], limit: int) -> 
 @torch.no_grad()
 def distribution(model: Any, ids: list[int], completion: list[int]) -> torch.Tensor:
     """Log-probabilities in nats of every word at each position of a completion behind a prompt, (n, V) float32."""
-    logits = model(input_ids=torch.tensor([ids + completion])).logits[0, len(ids) - 1 : -1].float()
-    return logits.log_softmax(-1)
+    PROGRESS.step()
+    logits = model(input_ids=torch.tensor([ids + completion], device=model.device)).logits[0, len(ids) - 1 : -1].float()
+    return logits.log_softmax(-1).cpu()
 
 
 def logps(model: Any, ids: list[int], completion: list[int]) -> torch.Tensor:
@@ -294,7 +323,9 @@ def score_reference(request: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
     """What base and base with adapter make of the prompts, and how the merged files differ from them."""
     merged_folder = Path(request["merged"])
     kind = reference_dtype(Path(request["base"]), Path(request["adapter"]))
-    base = widen_while_computing(AutoModelForCausalLM.from_pretrained(request["base"], dtype=kind))
+    base = widen_while_computing(AutoModelForCausalLM.from_pretrained(request["base"], dtype=kind)).to(
+        request["device"]
+    )
     tensors = tensor_problems(merged_folder, saved_names(base))
     reference = PeftModel.from_pretrained(base, request["adapter"]).eval()
     prompts = [read(tokenizer, chat) for chat in request["prompts"]]
@@ -315,16 +346,19 @@ def verify_merged(request: dict[str, Any]) -> dict[str, Any]:
     chats, limit = request["prompts"], request["max_new_tokens"]
     original = AutoTokenizer.from_pretrained(request["tokenizer"])
     original.chat_template = request.get("chat_template") or original.chat_template
+    PROGRESS.done, PROGRESS.total = 0, 2 * limit + 3 * len(chats)
+    request = {"device": free_device(Path(request["base"])), **request}
     reference = score_reference(request, original)
     gc.collect()
     kind = stored_dtype(Path(request["merged"]))
-    user = pipeline("text-generation", model=request["merged"], dtype=kind, device="cpu")
+    user = pipeline("text-generation", model=request["merged"], dtype=kind, device=request["device"])
     tokenizer, merged = user.tokenizer, widen_while_computing(user.model.eval())
     words = tokenizer_problems(tokenizer, original, chats)
     ends = generation_problems(Path(request["merged"]), reference["generation"], original.eos_token_id)
     if "the chat template is missing" in words:
         tokenizer.chat_template = original.chat_template  # so that the other checks can still be made
-    shown = user(chats, max_new_tokens=limit, do_sample=False, batch_size=len(chats))
+    how = {"max_new_tokens": limit, "do_sample": False, "stopping_criteria": [PROGRESS.step]}
+    shown = user(chats, **how, batch_size=len(chats))
     texts = [output[0]["generated_text"][-1]["content"] for output in shown]
     expected = [original.decode(answer, skip_special_tokens=True) for answer in reference["answers"]]
     agreed = [
@@ -352,8 +386,9 @@ def verify_merged(request: dict[str, Any]) -> dict[str, Any]:
         "mean_logp_difference_to_adapter": gap,
         "mean_logp_difference_of_base_to_adapter": reach,
         "problems": (tensors + weights + words + ends)[:10],
+        "device": request["device"],
         "texts": texts,
-        "texts_of_adapter": expected,
+        "reference": ended(expected, reference["answers"], original.eos_token_id),
     }
 
 
@@ -361,12 +396,15 @@ def verify_gguf(request: dict[str, Any]) -> dict[str, Any]:
     """Do all checks of a GGUF file and return them with a verdict."""
     tokenizer = AutoTokenizer.from_pretrained(request["merged"])
 
+    device = request.get("device") or free_device(Path(request["merged"]))
+
     def load(folder: str) -> Any:
         kind = stored_dtype(Path(folder))
-        return widen_while_computing(AutoModelForCausalLM.from_pretrained(folder, dtype=kind).eval())
+        return widen_while_computing(AutoModelForCausalLM.from_pretrained(folder, dtype=kind).eval()).to(device)
 
     model = load(request["merged"])
     chats, answers, end = request["prompts"], request["answers"], tokenizer.eos_token_id
+    PROGRESS.done, PROGRESS.total = 0, request["max_new_tokens"] + 3 * len(chats)
     rendered = [tokenizer.apply_chat_template(c, add_generation_prompt=True, tokenize=False) for c in chats]
     prompts = [read(tokenizer, chat) for chat in chats]
     expected = greedy(model, tokenizer, prompts, request["max_new_tokens"])
@@ -410,8 +448,15 @@ def verify_gguf(request: dict[str, Any]) -> dict[str, Any]:
     return verdict(checked, agreed, request["least_equal"]) | {
         "mean_logp_difference_to_merged": gap,
         "effect_of_training_in_file": [effect, doubt],
-        "texts_of_merged": wanted,
+        "device": device,
+        "texts": [answer["text"] for answer in answers],
+        "reference": ended(wanted, expected, end),
     }
+
+
+def ended(texts: list[str], answers: list[list[int]], end: int) -> list[tuple[str, bool]]:
+    """Each text of the reference, and whether it had come to its end."""
+    return [(text, answer[-1:] == [end]) for text, answer in zip(texts, answers, strict=True)]
 
 
 def strength(start: torch.Tensor, trained: torch.Tensor, heard: torch.Tensor) -> tuple[float, float]:
@@ -462,7 +507,11 @@ def main() -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     asked = json.loads(Path(sys.argv[1]).read_text())
-    Path(asked["result"]).write_text(json.dumps(CHECKS[asked["check"]](asked), indent=2) + "\n")
+    try:
+        answer = CHECKS[asked["check"]](asked)
+    except torch.OutOfMemoryError:  # of the GPU, which somebody else may have begun to use meanwhile
+        answer = CHECKS[asked["check"]]({**asked, "device": "cpu"})
+    Path(asked["result"]).write_text(json.dumps(answer, indent=2) + "\n")
 
 
 CHECKS = {"merged": verify_merged, "gguf": verify_gguf}
