@@ -12,6 +12,7 @@ from grpo_nb.core.deadlines import run_in_thread, run_with_deadline
 from grpo_nb.core.doors import open_door
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.files import (
+    as_path,
     check_target,
     free_path,
     made_once,

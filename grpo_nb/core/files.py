@@ -21,6 +21,17 @@ from typing import Any
 from grpo_nb.core.writers import liveness, process_identity, writing_here
 
 
+def as_path(name: str, path: Any) -> Path:
+    """Return a path from a user.
+
+    Raises:
+        TypeError: It is none, by the name of its argument.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"{name} = {path!r:.60} is no path: write it as a text, such as {name}='runs/my-run'.")
+    return Path(path)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON whole or not at all; what JSON does not know is written as its text."""
     write_text(path, json.dumps(value, indent=2, default=str) + "\n")

@@ -12,8 +12,12 @@ import ast
 import difflib
 import functools
 import importlib.util
+import math
+import operator
+import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 # Fields that Unsloth adds to GRPOConfig on a GPU (unsloth 2026.10.9, unsloth/models/rl.py, the class template). Its CPU
@@ -23,6 +27,11 @@ UNSLOTH_ARGUMENTS = (
     "max_seq_length", "context_parallel_size", "context_parallel_backend",
 )  # fmt: skip
 _UNSLOTH_CHOICES = {"optim": ("adamw_flash",)}
+_COMPARED = (
+    "loss_type", "importance_sampling_level", "scale_rewards", "multi_objective_aggregation", "vllm_importance_sampling_mode"
+)  # fmt: skip
+# They go by an evaluation of the trainer's own, which a run of the kit has not.
+_NEED_EVALUATION = ("reduce_lr_on_plateau", "greedy")
 
 # Arguments that the kit sets from something else: what to change instead.
 _OWNED = {
@@ -32,6 +41,47 @@ _OWNED = {
     "vllm_gpu_memory_utilization": "the setting is gpu_memory_utilization; Unsloth starts vLLM when the model is loaded",
     "model_init_kwargs": "the model is loaded before the trainer exists, by gn.load_model, so it would do nothing",
     "resume_from_checkpoint": "transformers reads it only in its own scripts, so it would do nothing",
+    **dict.fromkeys(("bf16", "fp16"), "the setting is dtype, for the model and the trainer alike"),
+    **dict.fromkeys(
+        ("eval_strategy", "eval_on_start", "do_eval"), "the setting is holdout_every, for a curve of held-out questions"
+    ),
+    "save_strategy": "the setting is save_steps; 0 saves every few minutes",
+    "load_best_model_at_end": "no evaluation of the trainer says which is best; the setting for a held-out curve is holdout_every",
+    "logging_strategy": "a run is recorded by steps: set logging_steps",
+    "sync_ref_model": "with a LoRA there is no second model to synchronise, and TRL refuses it",
+    "auto_find_batch_size": "a smaller batch would cut groups, and TRL refuses it: set per_device_train_batch_size",
+}
+
+# The words of an annotation that a value can be held against.
+_KINDS = {
+    "bool": bool, "int": int, "float": (int, float), "str": str, "dict": Mapping, "list": (list, tuple), "None": NoneType,
+}  # fmt: skip
+_BOUNDS = {
+    "least": ("at least", operator.ge),
+    "above": ("above", operator.gt),
+    "most": ("at most", operator.le),
+    "below": ("below", operator.lt),
+}
+# Of arguments without a field in the settings. TRL and transformers check few of them, and some only in the first step.
+_BOUNDS_OF_EXTRA: Mapping[str, Mapping[str, float]] = {
+    "num_iterations": {"least": 1},
+    "logging_steps": {"least": 1},
+    "ref_model_sync_steps": {"least": 1},
+    "dataloader_num_workers": {"least": 0},
+    "data_seed": {"least": 0, "most": 2**32 - 1},
+    "adam_beta1": {"least": 0, "below": 1},
+    "adam_beta2": {"least": 0, "below": 1},
+    **dict.fromkeys(("epsilon", "min_p", "top_entropy_quantile", "label_smoothing_factor"), {"least": 0, "most": 1}),
+    **dict.fromkeys(("epsilon_high", "delta", "repetition_penalty", "adam_epsilon"), {"above": 0}),
+    **dict.fromkeys(("sapo_temperature_neg", "sapo_temperature_pos"), {"above": 0}),
+}
+# Where an annotation says more or less than what works: True, False and None are older words for two kinds of scaling.
+_KIND_OF_EXTRA = {
+    "scale_rewards": "str | bool | None",
+    "mask_truncated_completions": "bool | None",
+    "generation_kwargs": "dict | None",
+    "chat_template_kwargs": "dict | None",
+    "logging_steps": "int",
 }
 
 # Names of guides and older releases. Used only for names that the installed class does not take.
@@ -64,13 +114,38 @@ REPLACED = {
 }  # fmt: skip
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: object, known: Iterable[object]) -> str:
     """Return `"; did you mean 'x'?"` for the nearest known name, or a list of them where it can be read."""
-    known = sorted(known)
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    known = sorted(map(str, known))
+    nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     if nearest:
         return f"; did you mean {nearest[0]!r}?"
     return f"; known: {', '.join(known)}" if len(known) <= 60 else f"; none of the {len(known)} known names is near"
+
+
+def check_value(name: str, value: Any, kind: str, why: str = "", **bounds: float) -> None:
+    """Refuse a value of another type than an annotation says, a number that is none or not finite, or one out of its bounds.
+
+    Args:
+        name: Of the argument.
+        value: Seen.
+        kind: The annotation, such as `float | None`; one with other words than Python's plain types refuses no type.
+        why: Put behind the bounds.
+        **bounds: `least`, `above`, `most`, `below`.
+
+    Raises:
+        ValueError: With the name and the value.
+
+    >>> check_value("threshold", 0.5, "float", least=0, most=1)
+    """
+    words = re.sub(r"\[[^]]*\]", "", kind).split(" | ")
+    fits = (isinstance(value, _KINDS[w]) and isinstance(value, bool) == (w == "bool") for w in words if w in _KINDS)
+    if _KINDS.keys() >= set(words) and not any(fits):
+        raise ValueError(f"{name} = {value!r:.80} is of type {type(value).__name__}, but {name} takes {kind}.")
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        wanted = [f"{_BOUNDS[word][0]} {bound}" for word, bound in bounds.items()]
+        if not all(_BOUNDS[word][1](value, bound) for word, bound in bounds.items()) or not math.isfinite(value):
+            raise ValueError(f"{name} = {value!r:.80} must be {' and '.join(wanted) or 'a finite number'}{why}.")
 
 
 def check_extra(extra: Mapping[str, Any], fields: Collection[str], known: Collection[str], *, has_gpu: bool) -> None:
@@ -93,6 +168,7 @@ def check_extra(extra: Mapping[str, Any], fields: Collection[str], known: Collec
         if name in _OWNED:
             raise ValueError(f"extra holds {name!r}, which the kit sets: {_OWNED[name]}.")
         if name in known or (has_gpu and name in UNSLOTH_ARGUMENTS):
+            _check_value_of_extra(name, value)
             continue
         if name in UNSLOTH_ARGUMENTS:
             raise ValueError(
@@ -104,6 +180,14 @@ def check_extra(extra: Mapping[str, Any], fields: Collection[str], known: Collec
         raise ValueError(f"extra holds {name!r}, which the installed GRPOConfig lacks{near}")
 
 
+def _check_value_of_extra(name: str, value: Any) -> None:
+    kind = _KIND_OF_EXTRA.get(name) or (installed_arguments() or {}).get(name, "Any")
+    check_value(f"extra[{name!r}]", value, kind, **_BOUNDS_OF_EXTRA.get(name, {}))
+    choices = installed_choices().get(name)
+    if isinstance(value, str) and choices:
+        check_choice(name, value, choices)
+
+
 def check_choice(name: str, value: Any, known: Iterable[Any]) -> None:
     """Refuse a value that is none of the known ones.
 
@@ -113,30 +197,32 @@ def check_choice(name: str, value: Any, known: Iterable[Any]) -> None:
     >>> check_choice("loss_type", "grpo", ("grpo", "dapo"))
     """
     known = tuple(known)
-    if value not in known:
-        raise ValueError(f"{name} = {value!r} is not known here{did_you_mean(str(value), map(str, known))}")
+    # By type first: an array would compare each of its values.
+    if not any(type(value) is type(one) and value == one for one in known):
+        raise ValueError(f"{name} = {value!r:.80} is not known here{did_you_mean(value, known)}")
 
 
 @functools.cache
-def installed_arguments() -> frozenset[str] | None:
-    """The names that the installed `GRPOConfig` takes, without importing it; None where trl or transformers is missing."""
+def installed_arguments() -> Mapping[str, str] | None:
+    """Name -> annotation of what the installed `GRPOConfig` takes, without importing it; None where a package is missing."""
     classes = (
-        _class_body("trl", "trainer/grpo_config.py", "GRPOConfig"),
-        _class_body("trl", "trainer/base_config.py", "_BaseConfig"),
         _class_body("transformers", "training_args.py", "TrainingArguments"),
+        _class_body("trl", "trainer/base_config.py", "_BaseConfig"),
+        _class_body("trl", "trainer/grpo_config.py", "GRPOConfig"),
     )
-    fields = (node.target.id for body in classes for node in body if isinstance(node, ast.AnnAssign))
-    return frozenset(fields) if all(classes) else None
+    fields = (node for body in classes for node in body if isinstance(node, ast.AnnAssign))
+    found = {node.target.id: ast.unparse(node.annotation) for node in fields}
+    return found if all(classes) else None
 
 
 @functools.cache
 def installed_choices() -> Mapping[str, frozenset[str]]:
     """The values of settings that the installed packages have, as far as they can be read."""
     found = {
-        "loss_type": _compared_in_trainer("loss_type"),
-        "importance_sampling_level": _compared_in_trainer("importance_sampling_level"),
+        **{name: _compared_in_trainer(name) for name in _COMPARED},
         "optim": _enum_values("training_args.py", "OptimizerNames"),
-        "lr_scheduler_type": _enum_values("trainer_utils.py", "SchedulerType"),
+        "lr_scheduler_type": _enum_values("trainer_utils.py", "SchedulerType").difference(_NEED_EVALUATION),
+        "vllm_mode": frozenset({"colocate", "server"}),
     }
     return {name: values.union(_UNSLOTH_CHOICES.get(name, ())) for name, values in found.items() if values}
 

@@ -72,7 +72,8 @@ def _whole_groups(
     micro: int, accumulation: int, group: int, extra: Mapping[str, Any], total: int
 ) -> tuple[str, list[str]]:
     """What is being divided, and what to write instead: another batch, another accumulation, another group."""
-    divisors = sorted((n for n in range(2, total + 1) if total % n == 0), key=lambda n: abs(n - group))[:2]
+    near = range(2, min(total, 4 * group) + 1)
+    divisors = sorted((n for n in near if total % n == 0), key=lambda n: abs(n - group))[:2]
     groups = [f"num_generations={n}  ({total} completions, {_prompts(total // n)})" for n in sorted(divisors)]
     if extra.get("generation_batch_size") is not None:
         sizes = _multiples_around(total, math.lcm(micro, group))
