@@ -144,7 +144,8 @@ def check_value(name: str, value: Any, kind: str, why: str = "", **bounds: float
         raise ValueError(f"{name} = {value!r:.80} is of type {type(value).__name__}, but {name} takes {kind}.")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         wanted = [f"{_BOUNDS[word][0]} {bound}" for word, bound in bounds.items()]
-        if not all(_BOUNDS[word][1](value, bound) for word, bound in bounds.items()) or not math.isfinite(value):
+        is_finite = isinstance(value, int) or math.isfinite(value)
+        if not is_finite or not all(_BOUNDS[word][1](value, bound) for word, bound in bounds.items()):
             raise ValueError(f"{name} = {value!r:.80} must be {' and '.join(wanted) or 'a finite number'}{why}.")
 
 

@@ -15,7 +15,7 @@ from grpo_nb.core import Cell, Shown, Table, bold, code, escaped
 from grpo_nb.machine import Gpu
 from grpo_nb.settings.number_types import number_type
 from grpo_nb.settings.presets import find_machine
-from grpo_nb.settings.settings import Settings
+from grpo_nb.settings.settings import Settings, require_settings
 from grpo_nb.settings.vllm import VllmObstacle, vllm_obstacle
 
 _SAME_NAME = (
@@ -283,6 +283,7 @@ def effective_settings(settings: Settings, machine: str | Gpu | None = None) -> 
     >>> table["optim"].runs
     'adamw_torch_fused'
     """
+    require_settings(settings)
     gpu, is_here = find_machine(machine)
     obstacle = vllm_obstacle(settings, gpu, settings.model, try_import=False) if is_here else None
     return EffectiveSettings(settings, gpu, obstacle)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import difflib
 import json
 import math
@@ -13,9 +12,10 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from grpo_nb.core import shorten
+from grpo_nb.core import displayable, shorten
+from grpo_nb.settings import check_choice
 from grpo_nb.tasks.answers import after_hashes, answers_of, with_point
 from grpo_nb.tasks.reading import Rows
 
@@ -25,19 +25,8 @@ _AROUND_OPERATORS = re.compile(r"(?<=[\w)])\s*([-+*/=<>^\u00d7])\s*(?=[\w(])")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 # What people call these columns; only ever proposed, never taken.
 _USUAL = {
-    "question": [
-        "question",
-        "problem",
-        "prompt",
-        "instruction",
-        "query",
-        "input",
-        "text",
-        "review",
-        "sentence",
-        "task",
-    ],
-    "answer": ["answer", "final", "label", "target", "gold", "solution", "output", "response", "category", "class"],
+    "question": "question problem prompt instruction query input text review sentence task".split(),
+    "answer": "answer final label target gold solution output response category class".split(),
 }
 _SPEAKERS = {"human": "user", "gpt": "assistant", "bot": "assistant"}
 _MISSING = ("", "na", "n/a", "nan", "null", "none", "<na>", "nat")
@@ -76,12 +65,10 @@ def clean(
     Raises:
         ValueError: No rows, a part without a column, rows that contradict each other, or no row left.
     """
-    if contradictory not in ("ask", "drop", "first", "majority"):
-        raise ValueError(f"contradictory = {contradictory!r} must be 'ask', 'drop', 'first' or 'majority'.")
+    check_choice("contradictory", contradictory, get_args(Contradictory))
+    check_choice("decimal", decimal, (".", ","))
     if not read.rows:
         raise ValueError("the data has no rows: a task needs at least two, one to train on and one held out.")
-    if decimal not in (".", ","):
-        raise ValueError(f"decimal = {decimal!r} must be '.' or ','.")
     cleaned = Cleaned([], notes=list(read.notes))
     rows = [_as_messages(row) for row in read.rows]
     if columns is None and "messages" in rows[0] and not any("answer" in row for row in rows):
@@ -121,22 +108,16 @@ def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleane
     if decimal == ",":
         for row in parts:
             row["answer"] = with_point(row["answer"])
-    spellings: dict[str, Counter[str]] = {}
-    for row in parts:
-        spellings.setdefault(row["answer"].casefold(), Counter())[row["answer"]] += 1
-    if answers_of([row["answer"].casefold() for row in parts]).kind == "labels" and len(spellings) < sum(
-        map(len, spellings.values())
-    ):
-        usual = {folded: counts.most_common(1)[0][0] for folded, counts in spellings.items()}
-        changed = [
-            f"{other!r} as {usual[folded]!r}"
-            for folded, counts in spellings.items()
-            for other in counts
-            if other != usual[folded]
-        ]
-        cleaned.notes.append(f"labels that differ only in capitals are one: {', '.join(changed[:8])}")
+    folded, spellings = [row["answer"].casefold() for row in parts], Counter(row["answer"] for row in parts)
+    if answers_of(folded).kind == "labels":
+        # The one that occurs most often, of equals the first.
+        usual = {label.casefold(): label for label, _ in reversed(spellings.most_common())}
+        changed = {label: usual[label.casefold()] for label in spellings if label != usual[label.casefold()]}
         for row in parts:
-            row["answer"] = usual[row["answer"].casefold()]
+            row["answer"] = changed.get(row["answer"], row["answer"])
+        if changed:
+            said = [f"{label!r} as {other!r}" for label, other in changed.items()]
+            cleaned.notes.append(f"labels that differ only in capitals are one: {', '.join(said[:8])}")
 
 
 def _column(values: list[Any], name: str, is_text: bool, cleaned: Cleaned) -> list[Any]:
@@ -146,19 +127,20 @@ def _column(values: list[Any], name: str, is_text: bool, cleaned: Cleaned) -> li
         known = [None if v is None or v.strip().casefold() in _MISSING else v for v in values]
         if any(v is not None for v in known) and all(v is None or _is_number(v) for v in known):
             return [None if v is None else _number(v) for v in known]
-    kinds = {int if isinstance(v, bool) is False and isinstance(v, int) else type(v) for v in values if v is not None}
-    if kinds <= {int, float} or (
-        len(kinds) == 1 and kinds <= {str, bool, list, dict, datetime.datetime, datetime.date, bytes}
-    ):
-        if kinds == {dict} and len({tuple(sorted(map(str, v))) for v in values if v is not None}) > 1:
-            cleaned.notes.append(
-                f"the dicts in {name!r} have different keys: each has all of them, with None where it had none"
-            )
-        return values
-    if kinds:
+    import pyarrow
+
+    kinds = {type(v) for v in values if v is not None}
+    try:
+        pyarrow.array(values)
+    except (ValueError, TypeError, OverflowError):  # pyarrow's own errors are of these kinds
         named = ", ".join(sorted(kind.__name__ for kind in kinds))
         cleaned.notes.append(f"the column {name!r} holds {named}, and is kept as text")
-    return [None if v is None else str(v) for v in values]
+        return [None if v is None else displayable(str(v)) for v in values]
+    if kinds == {dict} and len({tuple(sorted(map(str, v))) for v in values if v is not None}) > 1:
+        cleaned.notes.append(
+            f"the dicts in {name!r} have different keys: each has all of them, with None where it had none"
+        )
+    return values
 
 
 def _plain(value: Any) -> Any:
@@ -172,24 +154,19 @@ def _as_messages(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """A chat of ShareGPT's form (`conversations`: `from`, `value`) as `messages`, and messages written as JSON read."""
     talk = row.get("conversations")
     if isinstance(talk, list) and all(isinstance(turn, Mapping) and {"from", "value"} <= turn.keys() for turn in talk):
-        turns = [{"role": _SPEAKERS.get(turn["from"], turn["from"]), "content": turn["value"]} for turn in talk]
+        turns = [{"role": _SPEAKERS.get(str(turn["from"]), turn["from"]), "content": turn["value"]} for turn in talk]
         return {**{name: value for name, value in row.items() if name != "conversations"}, "messages": turns}
     for name in ("prompt", "messages"):
         if isinstance(row.get(name), str) and row[name].lstrip().startswith('[{"'):
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 row = {**row, name: json.loads(row[name])}
     return row
 
 
 def _answered_last(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    turns = row.get("messages")
-    if (
-        isinstance(turns, list)
-        and len(turns) > 1
-        and isinstance(turns[-1], Mapping)
-        and turns[-1].get("role") == "assistant"
-    ):
-        return {**row, "messages": turns[:-1], "answer": turns[-1].get("content")}
+    match row.get("messages"):
+        case [*before, {"role": "assistant", "content": said}] if before:
+            return {**row, "messages": before, "answer": said}
     return {**row, "answer": None}
 
 
@@ -258,15 +235,12 @@ def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named:
             taken if taken in found else next((n for n in likely if n not in guesses.values()), "<column>")
         )
     line = ", ".join(f'"{name}": "{guess}"' for name, guess in guesses.items())
-    unnamed = ""
-    if any(_is_number(name) for name in found):
-        unnamed = (
-            " These do not look like names: if the data has none, write them above it, or give names to a DataFrame."
-        )
+    unnamed = " These do not look like names: if the data has none, write them above it, or give names to a DataFrame."
     near = difflib.get_close_matches(column, found, n=1)
     meant = f"; did you mean {near[0]!r}" if near else ""
     return (
-        f"the data has no column {column!r} for the {part}; it has {found}{meant}.{unnamed} Map it: columns={{{line}}}."
+        f"the data has no column {column!r} for the {part}; it has {found}{meant}.{unnamed * any(map(_is_number, found))} "
+        f"Map it: columns={{{line}}}."
     )
 
 
@@ -286,7 +260,7 @@ def _question_and_answer(row: Mapping[str, Any], named: Mapping[str, str]) -> di
     else:
         parts["question"], prompt = _text(prompt, "question"), None
     if isinstance(prompt, (list, tuple)):
-        parts["prompt"] = [dict(turn) for turn in prompt]
+        parts["prompt"] = [{**turn, "content": displayable(turn["content"])} for turn in prompt]
     parts["answer"] = _text(row.get(named["answer"]), "answer").strip()
     return parts
 
@@ -299,7 +273,7 @@ def _text(value: Any, part: str) -> str:
         value = int(value)
     if not isinstance(value, (str, numbers.Number)):
         raise _LeftOut(f"whose {part} is no text")
-    return str(value)
+    return displayable(str(value))
 
 
 def _checked_chat(turns: Sequence[Any]) -> str:

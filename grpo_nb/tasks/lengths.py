@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import Shown, Table, bold, code, prompt_lengths
+from grpo_nb.settings import check_value
 from grpo_nb.tasks.formats import AnswerFormat
 
 if TYPE_CHECKING:
@@ -65,8 +66,7 @@ def propose_lengths(
     Raises:
         ValueError: A quantile that is none.
     """
-    if not 0 < quantile <= 1:
-        raise ValueError(f"quantile = {quantile!r} must be above 0 and at most 1: it is the share of prompts to keep.")
+    check_value("quantile", quantile, "float", ": it is the share of prompts to keep", above=0, most=1)
     prompts = prompt_lengths(train["prompt"], tokenizer)
     limit = _rounded(_at(prompts, quantile))
     dropped = sum(length > limit for length in prompts)

@@ -27,6 +27,8 @@ class Rows:
     notes: tuple[str, ...] = ()
     is_text: bool = False
     """Every value is text as in the file, also the numbers."""
+    takes: tuple[str, ...] = ()
+    """Which of `split`, `config` and `encoding` mean something for such a source."""
 
 
 def read_rows(
@@ -47,6 +49,8 @@ def read_rows(
     """
     if isinstance(source, (str, Path)):
         path = Path(source)
+        if len(path.name.encode("utf-8", "replace")) > 255 or "\0" in str(source):  # no file system has such a name
+            raise ValueError(f"source = {str(source)!r:.60}... is neither a path nor the id of a data set.")
         if path.suffix.lower() in _FILES:
             return _read_file(path, encoding)
         if path.is_dir() or not str(source).strip():
@@ -62,7 +66,10 @@ def read_rows(
     if hasattr(source, "to_pandas") and hasattr(source, "features"):  # datasets.Dataset
         return Rows(source.info.dataset_name or "dataset", source.to_list())
     if hasattr(source, "to_dict") and hasattr(source, "columns"):  # pandas.DataFrame
-        return Rows("table", source.rename(columns=str).to_dict("records"))
+        names = list(map(str, source.columns))
+        if len(set(names)) < len(names):
+            raise ValueError(f"the DataFrame has columns of the same name: {names}. Rename one.")
+        return Rows("table", source.set_axis(names, axis="columns").to_dict("records"))
     if isinstance(source, Mapping):
         return _of_mapping(source, split)
     if isinstance(source, Iterable) and not isinstance(source, (bytes, bytearray)):
@@ -73,7 +80,7 @@ def read_rows(
                     f"row {number} is {_article(row)}, not a dict: {row!r:.60}. "
                     'Write rows as [{"question": "2 + 2?", "answer": "4"}, ...].'
                 )
-        return Rows("rows", [dict(row) for row in rows])
+        return Rows("rows", list(map(_with_names, rows)))
     raise TypeError(
         f"source = {source!r:.60} is {_article(source)}: load_task takes 'arithmetic', a file ({', '.join(_FILES)}), a "
         "DataFrame, a Dataset, a list of dicts, a dict of columns, or the id of a data set on the Hub."
@@ -94,11 +101,11 @@ def _of_mapping(source: Mapping[str, Any], split: str | None) -> Rows:
         chosen = split or next(iter(source))
         if chosen not in source:
             raise ValueError(f"this DatasetDict has no split {chosen!r}{did_you_mean(chosen, source)}")
-        return Rows(chosen, source[chosen].to_list())
+        return Rows(chosen, source[chosen].to_list(), takes=("split",))
     if source and all(isinstance(row, Mapping) for row in source.values()):  # rows by their keys
-        rows = [{"key": key, **row} for key, row in source.items()]
+        rows = [{"key": key, **_with_names(row)} for key, row in source.items()]
         return Rows("rows", rows, ("the keys of the rows are the column key",))
-    columns = {name: list(values) for name, values in source.items() if _is_column(values)}
+    columns = {str(name): list(values) for name, values in source.items() if _is_column(values)}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(columns) < len(source) or len(set(lengths.values())) > 1:
         raise ValueError(
@@ -106,6 +113,10 @@ def _of_mapping(source: Mapping[str, Any], split: str | None) -> Rows:
             "A single row is written as a list of one dict; a task needs at least two."
         )
     return Rows("columns", [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
+
+
+def _with_names(row: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(name): value for name, value in row.items()}
 
 
 def _is_column(values: Any) -> bool:
@@ -127,8 +138,8 @@ def _read_file(path: Path, encoding: str | None) -> Rows:
     text, notes = _decoded(path, encoding)
     if path.suffix.lower() in (".csv", ".tsv"):
         rows, separated = _read_csv(path, text)
-        return Rows(path.stem, rows, (*notes, *separated), is_text=True)
-    return Rows(path.stem, _read_json(path, text), notes)
+        return Rows(path.stem, rows, (*notes, *separated), is_text=True, takes=("encoding",))
+    return Rows(path.stem, _read_json(path, text), notes, takes=("encoding",))
 
 
 def _decoded(path: Path, encoding: str | None) -> tuple[str, tuple[str, ...]]:
@@ -162,6 +173,7 @@ def _read_csv(path: Path, text: str) -> tuple[list[dict[str, Any]], tuple[str, .
         text = text.split("\n", 1)[-1]
     head = text.split("\n", 1)[0]
     separator = max(_SEPARATORS, key=head.count)
+    csv.field_size_limit(2**31 - 1)  # else a text of 131,072 characters is an error
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
         names = [name.strip() for name in next(reader)]
@@ -220,7 +232,8 @@ def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
 
     known, known_config = _KNOWN.get(name, (name, None))
     try:
-        return Rows(name, load_dataset(known, config or known_config, split=split or "train").to_list())
+        rows = load_dataset(known, config or known_config, split=split or "train").to_list()
+        return Rows(name, rows, takes=("split", "config"))
     except (OSError, ConnectionError) as error:
         raise ValueError(
             f"{name!r} is neither 'arithmetic', a {'/'.join(_FILES)} file, nor a data set that can be "

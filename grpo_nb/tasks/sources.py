@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import numbers
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from grpo_nb.settings import did_you_mean
+from grpo_nb.settings import check_value, did_you_mean, require_settings
 from grpo_nb.tasks.answers import Answers, answers_of, doubts_of
 from grpo_nb.tasks.cleaning import Contradictory, clean
 from grpo_nb.tasks.formats import AnswerFormat, xml
@@ -16,9 +17,12 @@ from grpo_nb.tasks.questions import normalized_question
 from grpo_nb.tasks.reading import Rows, Source, read_rows
 from grpo_nb.tasks.task import Task
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+
 Messages = list[dict[str, str]]
 Example = tuple[str, str, str]
-_WIDEST = 1_000
+_WIDEST, _HELD_OUT = 1_000, 0.2
 _ARITHMETIC = {"train_size": 224, "holdout_size": 96, "low": 1, "high": 20, "operators": "+"}
 
 
@@ -30,7 +34,7 @@ def load_task(
     format: AnswerFormat | None = None,
     system: str | None = None,
     example: Example | None = None,
-    holdout: float | int = 0.2,
+    holdout: float | int = _HELD_OUT,
     contradictory: Contradictory = "ask",
     seed: int | None = None,
     tokenizer: Any = None,
@@ -53,7 +57,7 @@ def load_task(
         system: The system prompt, instead of the one that the format makes.
         example: One example turn as `(question, reasoning, answer)`. A small model needs it: without, it never
             produces a tag, so that no completion differs from another and nothing is learnt.
-        holdout: Share (below 1) or number of rows kept for evaluation.
+        holdout: Share (below 1) or number of rows kept for evaluation; of `arithmetic` it is the option `holdout_size`.
         contradictory: What to do with a question that has several answers: `ask` raises, `drop` leaves it out, `first` keeps
             the first, `majority` the one that most rows have.
         seed: Of the split and of generated data; that of `settings`, or 0.
@@ -73,15 +77,16 @@ def load_task(
     >>> len(task.train), len(task.holdout)
     (1, 1)
     """
-    if settings is not None and not hasattr(settings, "seed"):
-        raise TypeError(f"settings = {settings!r:.60} are no settings: gn.load_task(<your data>, settings).")
+    if settings is not None:
+        require_settings(settings)
     if seed is None:
         seed = settings.seed if settings is not None else 0
+    check_value("seed", seed, "int", least=0)
+    given = {"split": split, "config": config, "encoding": encoding}
+    for name, value in given.items():
+        check_value(name, value, "str | None")
     if isinstance(source, str) and source == "arithmetic":
-        if columns:
-            raise ValueError(
-                f"columns = {dict(columns)!r} is of your own data; the generated task 'arithmetic' has none to map."
-            )
+        given |= {"columns": columns, "holdout": None if holdout == _HELD_OUT else holdout}
         for option in options:
             if option not in _ARITHMETIC:
                 raise ValueError(f"unknown option {option!r} of arithmetic{did_you_mean(option, _ARITHMETIC)}")
@@ -95,23 +100,35 @@ def load_task(
             raise TypeError(
                 f"load_task has no argument {option!r}{did_you_mean(option, inspect.signature(load_task).parameters)}"
             )
-        read = read_rows(source, split=split, config=config, encoding=encoding)
+        read = read_rows(source, **given)
+    for name, value in given.items():
+        if value is not None and name not in read.takes:
+            raise ValueError(f"{name} = {value!r:.80} does nothing for {read.name}, which has none: leave it out.")
     cleaned = clean(read, columns, contradictory, decimal)
     golds = [row["answer"] for row in cleaned.rows]
     answers = answers_of(golds)
     format = fitting_format(format, answers, system, tokenizer)
     rows = with_prompts(cleaned.rows, format, example)
     train, held = _split(rows, holdout, seed)
-    from datasets import Dataset
-
     notes = (*cleaned.notes, *doubts_of(answers, golds), *_doubts(format, rows))
     task = Task(
-        read.name, format, Dataset.from_list(train), Dataset.from_list(held), cleaned.left_out,
+        read.name, format, _table(train), _table(held), cleaned.left_out,
         examples=cleaned.examples, notes=notes, answers=answers, tokenizer=tokenizer,
     )  # fmt: skip
     if tokenizer is not None and settings is not None:
         task = task.fit(tokenizer, settings.max_prompt_length)
     return task
+
+
+def _table(rows: list[dict[str, Any]]) -> Dataset:
+    from datasets import Dataset
+
+    try:
+        return Dataset.from_list(rows)
+    except (ValueError, TypeError, OverflowError) as error:  # pyarrow's own errors are of these kinds
+        raise ValueError(
+            f"the chat messages are not all of one form ({error}): leave role and content in them, both texts."
+        ) from error
 
 
 def fitting_format(
@@ -142,7 +159,8 @@ def with_prompts(
     """
     turns = [("system", format.system_prompt())]
     if example is not None:
-        if isinstance(example, str) or len(example) != 3:
+        is_three = isinstance(example, (list, tuple)) and len(example) == 3
+        if not is_three or any(part is None or not str(part).strip() for part in (example[0], example[2])):
             raise ValueError(
                 f'example = {example!r:.80} must be three texts: example=("<question>", "<reasoning>", "<answer>").'
             )
@@ -170,18 +188,16 @@ def _arithmetic(
     *, seed: int, train_size: int, holdout_size: int, low: int, high: int, operators: str
 ) -> tuple[list[dict[str, str]], int]:
     """Distinct questions `a op b` with low <= a, b <= high; no difference is negative."""
-    if not operators or set(operators) - set("+-*"):
+    if not isinstance(operators, str) or not operators or set(operators) - set("+-*"):
         raise ValueError(f"operators = {operators!r} must be made of +, - and *.")
-    sizes = {"train_size": train_size, "holdout_size": holdout_size, "low": low, "high": high}
-    for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"{name} = {value!r} must be a whole number.")
+    check_value("train_size", train_size, "int", least=1)
+    check_value("holdout_size", holdout_size, "int", least=1)
+    check_value("low", low, "int")
+    check_value("high", high, "int", least=low)
     if high - low > _WIDEST:
         raise ValueError(
             f"numbers from {low} to {high}: all their pairs are listed; write high={low + _WIDEST} at most."
         )
-    if train_size < 1 or holdout_size < 1:
-        raise ValueError(f"train_size = {train_size} and holdout_size = {holdout_size} must each be at least 1.")
     results = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
     numbers = range(low, high + 1)
     # 3 + 4 is the example turn, which must not be a question.
@@ -201,8 +217,9 @@ def _arithmetic(
 
 
 def _split(rows: list[dict[str, Any]], holdout: float | int, seed: int) -> tuple[list[Any], list[Any]]:
-    if isinstance(holdout, (bool, str)) or not holdout == holdout or holdout in (float("inf"), float("-inf")):
-        raise ValueError(f"holdout = {holdout!r} must be a share below 1, as 0.2, or a number of rows, as 50.")
+    is_number = isinstance(holdout, numbers.Real) and not isinstance(holdout, bool)
+    if not is_number or not (0 < holdout < 1 or holdout % 1 == 0):
+        raise ValueError(f"holdout = {holdout!r:.60} must be a share below 1, as 0.2, or a number of rows, as 50.")
     count = round(holdout * len(rows)) if 0 < holdout < 1 else int(holdout)
     count = max(count, 1)
     if holdout <= 0 or count >= len(rows):
