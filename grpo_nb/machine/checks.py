@@ -15,6 +15,7 @@ from pathlib import Path
 
 from grpo_nb.core import Cell, EnvironmentProblem, Shown, Table, as_path, bold, escaped
 from grpo_nb.machine import packages
+from grpo_nb.machine.cores import usable_cores
 from grpo_nb.machine.gpu import Driver, GpuProcess, GpuState, nvidia_smi, read_driver
 from grpo_nb.machine.host import find_host, find_hub_token, free_disk_bytes, how_to_restart, usable_memory_gib
 
@@ -81,6 +82,8 @@ class Machine:
     """`colab`, `kaggle`, `jupyter` or `script`."""
     installed: Mapping[str, str] = field(default_factory=dict)
     loaded: Mapping[str, str] = field(default_factory=dict)
+    pins: Mapping[str, str] = field(default_factory=dict)
+    """What the kit was made and tested with; empty where nobody knows."""
     modules: tuple[str, ...] = ()
     torch_build: packages.TorchBuild | None = None
     driver: Driver | None = None
@@ -121,6 +124,7 @@ def read_machine(run_root: Path) -> Machine:
         host=find_host(),
         installed=installed,
         loaded=packages.loaded_versions(),
+        pins=packages.pinned(),
         modules=tuple(sys.modules),
         torch_build=build,
         driver=driver,
@@ -129,7 +133,7 @@ def read_machine(run_root: Path) -> Machine:
         vllm_torch=wanted,
         vllm_problem=packages.vllm_problem() if driver and driver.gpus and "vllm" in installed and fits else None,
         compiled_cache=packages.read_compiled_cache(installed),
-        cores=os.cpu_count() or 1,
+        cores=usable_cores(),
         memory_gib=usable_memory_gib(),
         run_root=str(run_root.absolute()),
         free_disk_gb=free_disk_bytes(run_root) / 1e9,
@@ -173,10 +177,20 @@ def python_row(machine: Machine) -> Finding:
 
 
 def packages_row(machine: Machine) -> Finding:
-    """Whether all that a training needs is installed."""
+    """Whether all that a training needs is installed, in the versions that the kit was made for.
+
+    Unsloth rewrites the source of the others while it is imported, so that these versions are one unit. torch has a table of
+    its own, and its rows below.
+    """
     missing = [name for name in packages.NEEDED if name not in machine.installed]
     if missing:
         return "problem", f"missing: {', '.join(missing)}", install_again(machine)
+    pins = {name: machine.pins.get(name, machine.installed[name]) for name in packages.NEEDED if name != "torch"}
+    others = {name: pin for name, pin in pins.items() if not packages.is_same_release(pin, machine.installed[name])}
+    if others:
+        found = ", ".join(f"{name} {machine.installed[name]} instead of {pin}" for name, pin in others.items())
+        is_older = any(packages.release(machine.installed[name]) < packages.release(pin) for name, pin in others.items())
+        return "problem" if is_older else "warning", f"{found}, with which the kit was not tried", install_again(machine)
     shown = ("unsloth", "trl", "transformers", "torch")
     return "ok", ", ".join(f"{name} {machine.installed[name]}" for name in shown)
 
@@ -395,7 +409,8 @@ def token_row(machine: Machine) -> Finding:
         return "ok", machine.hub_token
     fix = {
         "colab": "If you need one: the key icon on the left, a secret HF_TOKEN with notebook access; never in a cell.",
-        "kaggle": "If you need one: Add-ons > Secrets, a secret HF_TOKEN; never in a cell.",
+        "kaggle": "If you need one: Add-ons > Secrets, a secret HF_TOKEN; then, in a cell, from kaggle_secrets import "
+        'UserSecretsClient; os.environ["HF_TOKEN"] = UserSecretsClient().get_secret("HF_TOKEN").',
     }.get(machine.host, "")
     return "ok", "none; only gated models and pushing need one", fix
 

@@ -126,6 +126,19 @@ def is_torchao_recent(version: str) -> bool:
     return minor_release(version) >= _OLDEST_TORCHAO
 
 
+def pinned(folder: Path | None = None) -> dict[str, str]:
+    """Name -> version of what the repository's requirements files pin exactly; nothing where the kit lies without them."""
+    folder = folder or Path(__file__).resolve().parents[2]
+    files = (folder / name for name in ("requirements.txt", "requirements-no-deps.txt"))
+    text = "".join(file.read_text("utf-8") for file in files if file.is_file())
+    return dict(re.findall(r"^([\w.-]+)==([\w.]+)$", text, re.MULTILINE))
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The numbers of a version, without those of its build."""
+    return tuple(map(int, re.findall(r"\d+", version.partition("+")[0])))
+
+
 def minor_release(version: str) -> tuple[int, int]:
     """The first two numbers of a version; of one without numbers those of the newest, which nothing is held against."""
     found = re.match(r"(\d+)\.(\d+)", version)

@@ -85,9 +85,8 @@ def preset(name: str = "auto", **changes: Any) -> Settings:
     >>> preset("cpu", max_steps=5).max_steps
     5
     """
-    if name == "auto":
-        name = _preset_for_this_machine()
     check_choice("preset", name, [*PRESETS, "auto"])
+    name = _preset_for_this_machine() if name == "auto" else name
     return Settings(**PRESETS[name]).replace(**changes)
 
 
@@ -112,7 +111,5 @@ def find_machine(machine: str | Gpu | None) -> tuple[Gpu | None, bool]:
         return find_gpu(), True
     if isinstance(machine, Gpu):
         return machine, False
-    if machine == "cpu":
-        return None, find_gpu() is None
     check_choice("machine", machine, PRESETS)
-    return GPUS[machine], False
+    return (None, find_gpu() is None) if machine == "cpu" else (GPUS[machine], False)

@@ -316,7 +316,7 @@ def _plain(value: Any) -> Any:
 
 def _targets(value: Any) -> tuple[str, ...]:
     """The layers to adapt by name; PEFT would read one text as a pattern."""
-    if value == ALL_LINEAR[0]:
+    if isinstance(value, str) and value == ALL_LINEAR[0]:
         return ALL_LINEAR
     if isinstance(value, (list, tuple)) and value and all(isinstance(name, str) and name.strip() for name in value):
         if ALL_LINEAR[0] not in value or len(value) == 1:

@@ -70,7 +70,7 @@ def clean(
     if not read.rows:
         raise ValueError("the data has no rows: a task needs at least two, one to train on and one held out.")
     cleaned = Cleaned([], notes=list(read.notes))
-    rows = [_as_messages(row) for row in read.rows]
+    rows = [_as_messages({name: _plain(value) for name, value in row.items()}) for row in read.rows]
     if columns is None and "messages" in rows[0] and not any("answer" in row for row in rows):
         rows = [_answered_last(row) for row in rows]
         cleaned.notes.append("the answer is what the assistant says last, the prompt all before it")
@@ -122,7 +122,6 @@ def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleane
 
 def _column(values: list[Any], name: str, is_text: bool, cleaned: Cleaned) -> list[Any]:
     """A column that is no part of the question, in one type: what is missing is None, numbers of a text file are numbers."""
-    values = [None if v is None or v != v or str(v) in ("<NA>", "NaT") else v for v in map(_plain, values)]
     if is_text:
         known = [None if v is None or v.strip().casefold() in _MISSING else v for v in values]
         if any(v is not None for v in known) and all(v is None or _is_number(v) for v in known):
@@ -144,10 +143,13 @@ def _column(values: list[Any], name: str, is_text: bool, cleaned: Cleaned) -> li
 
 
 def _plain(value: Any) -> Any:
-    """A numpy number as Python's; a tuple as a list."""
+    """A number of numpy's as Python's, a tuple as a list, and what pandas has for an empty cell as None."""
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        return value.tolist()
-    return list(value) if isinstance(value, tuple) else value
+        value = value.tolist()
+    if isinstance(value, tuple):
+        return list(value)
+    is_missing = isinstance(value, float) and math.isnan(value)
+    return None if is_missing or type(value).__name__ in ("NAType", "NaTType") else value
 
 
 def _as_messages(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -266,8 +268,8 @@ def _question_and_answer(row: Mapping[str, Any], named: Mapping[str, str]) -> di
 
 
 def _text(value: Any, part: str) -> str:
-    """A value as text. pandas has NaN for an empty cell, and makes whole numbers beside one to floats."""
-    if value is None or (isinstance(value, float) and math.isnan(value)) or str(value).strip() in ("", "<NA>", "NaT"):
+    """A value as text. pandas makes whole numbers beside an empty cell to floats."""
+    if value is None or (isinstance(value, str) and not value.strip()):
         raise _LeftOut(f"with an empty {part}")
     if isinstance(value, float) and value.is_integer():
         value = int(value)

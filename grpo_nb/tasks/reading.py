@@ -176,7 +176,7 @@ def _read_csv(path: Path, text: str) -> tuple[list[dict[str, Any]], tuple[str, .
     csv.field_size_limit(2**31 - 1)  # else a text of 131,072 characters is an error
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     try:
-        names = [name.strip() for name in next(reader)]
+        names = [name.strip() for name in next(reader, [])]
         is_index = bool(names) and not names[0]  # as pandas writes it
         if len(set(names)) < len(names) or not all(names[is_index:]):
             raise ValueError(
