@@ -189,8 +189,14 @@ def packages_row(machine: Machine) -> Finding:
     others = {name: pin for name, pin in pins.items() if not packages.is_same_release(pin, machine.installed[name])}
     if others:
         found = ", ".join(f"{name} {machine.installed[name]} instead of {pin}" for name, pin in others.items())
-        is_older = any(packages.release(machine.installed[name]) < packages.release(pin) for name, pin in others.items())
-        return "problem" if is_older else "warning", f"{found}, with which the kit was not tried", install_again(machine)
+        is_older = any(
+            packages.release(machine.installed[name]) < packages.release(pin) for name, pin in others.items()
+        )
+        return (
+            "problem" if is_older else "warning",
+            f"{found}, with which the kit was not tried",
+            install_again(machine),
+        )
     shown = ("unsloth", "trl", "transformers", "torch")
     return "ok", ", ".join(f"{name} {machine.installed[name]}" for name in shown)
 

@@ -66,7 +66,7 @@ _FAULTS = (
         r"you want to use float16 precision|does not support bfloat16 compilation",
         "This card computes no bfloat16 (compute capability below 8.0, as a T4), or model and trainer were told different "
         "precisions. The kit chooses by the card, for both.",
-        'Take bf16, fp16 and dtype out of settings.extra: settings = settings.replace(extra={}); "float16" is then used',
+        'settings = settings.replace(dtype="auto"), and load the model again; "float16" is then used',
     ),
     GpuFault(
         "memory in use by others",

@@ -172,7 +172,13 @@ def _require_usable_tokenizer(folder: str) -> None:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
         missing = None if len(tokenizer) >= _LEAST_WORDS else f"it has {len(tokenizer)} words"
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:  # what transformers raises without its files
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+    ) as error:  # what transformers raises without its files
         missing = summary(error)
     if missing is not None:
         raise ValueError(

@@ -27,6 +27,7 @@ UNSLOTH_ARGUMENTS = (
     "max_seq_length", "context_parallel_size", "context_parallel_backend",
 )  # fmt: skip
 _UNSLOTH_CHOICES = {"optim": ("adamw_flash",)}
+_FEW = 6
 _COMPARED = (
     "loss_type", "importance_sampling_level", "scale_rewards", "multi_objective_aggregation", "vllm_importance_sampling_mode"
 )  # fmt: skip
@@ -186,20 +187,22 @@ def _check_value_of_extra(name: str, value: Any) -> None:
     check_value(f"extra[{name!r}]", value, kind, **_BOUNDS_OF_EXTRA.get(name, {}))
     choices = installed_choices().get(name)
     if isinstance(value, str) and choices:
-        check_choice(name, value, choices)
+        check_choice(name, value, sorted(choices))
 
 
 def check_choice(name: str, value: Any, known: Iterable[Any]) -> None:
     """Refuse a value that is none of the known ones.
 
     Raises:
-        ValueError: With the nearest one.
+        ValueError: With the nearest one, or with all where they are few.
 
     >>> check_choice("loss_type", "grpo", ("grpo", "dapo"))
     """
     known = tuple(known)
     # By type first: an array would compare each of its values.
     if not any(type(value) is type(one) and value == one for one in known):
+        if len(known) <= _FEW:
+            raise ValueError(f"{name} = {value!r:.80} must be one of {', '.join(map(repr, known))}.")
         raise ValueError(f"{name} = {value!r:.80} is not known here{did_you_mean(value, known)}")
 
 

@@ -107,7 +107,9 @@ class Settings(Shown):
     """The KL term already holds the policy near its start."""
     beta: float = _number(0.04, least=0, most=100)
     """Weight of the KL to the starting model. Above zero, or there is no KL curve at all."""
-    temperature: float = _number(1.0, " (lower is greedy, and the completions of a group are alike)", least=0.01, most=100)
+    temperature: float = _number(
+        1.0, " (lower is greedy, and the completions of a group are alike)", least=0.01, most=100
+    )
     """Sampling from the policy itself. Lower values reduce the spread that GRPO learns from."""
     top_p: float = _number(1.0, above=0, most=1)
     top_k: int = _number(0, least=0)
@@ -149,7 +151,9 @@ class Settings(Shown):
     def _freeze_and_check(self) -> None:
         """Check all that needs no look into the installed packages."""
         if not isinstance(self.extra, Mapping) or not all(isinstance(name, str) for name in self.extra):
-            raise ValueError(f'extra = {self.extra!r:.80} must be a dict of arguments by name: extra={{"epsilon": 0.2}}.')
+            raise ValueError(
+                f'extra = {self.extra!r:.80} must be a dict of arguments by name: extra={{"epsilon": 0.2}}.'
+            )
         object.__setattr__(self, "extra", FrozenDict({name: _plain(value) for name, value in self.extra.items()}))
         object.__setattr__(self, "lora_target_modules", _targets(self.lora_target_modules))
         for f in dataclasses.fields(self):

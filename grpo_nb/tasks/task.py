@@ -164,7 +164,7 @@ class Task(Shown):
             ValueError: No pass rate is known, or no question is left.
         """
         check_value("low", low, "float", least=0, most=1)
-        check_value("high", high, "float", least=low, most=1)
+        check_value("high", high, "float", ", with low <= high", least=low, most=1)
         check_choice("unmeasured", unmeasured, ("keep", "drop"))
         check_choice("order", order, (None, *get_args(Order)))
         if "pass_rate" not in self.train.column_names:

@@ -58,7 +58,13 @@ def described(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> checks.M
     smi, build = data.pop("nvidia_smi", None), data.pop("torch_version_py", TORCH_VERSION_PY)
     cache = data.pop("compiled_cache", None)
     installed = {k: v for k, v in {**HEALTHY, **data.pop("installed", {})}.items() if v is not None}
-    defaults: dict[str, Any] = {"memory_gib": 24.0, "cores": 8, "free_disk_gb": 60.0, "run_root": "/home/me/runs", "pins": HEALTHY}
+    defaults: dict[str, Any] = {
+        "memory_gib": 24.0,
+        "cores": 8,
+        "free_disk_gb": 60.0,
+        "run_root": "/home/me/runs",
+        "pins": HEALTHY,
+    }
     return checks.Machine(
         **{
             **defaults,

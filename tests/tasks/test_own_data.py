@@ -120,7 +120,7 @@ def test_contradictions_are_asked_about() -> None:
     assert answer("drop") == (None, {"contradictory": 3})
     assert answer("majority") == ("yes", {"repeated": 1, "contradictory": 1})
     assert answer("first") == ("yes", {"repeated": 1, "contradictory": 1})
-    with pytest.raises(ValueError, match="must be 'ask'"):
+    with pytest.raises(ValueError, match="must be one of 'ask'"):
         answer("last")
 
 
@@ -175,7 +175,15 @@ def test_cells_stay_as_written_and_other_columns_are_numbers(tmp_path: Path) -> 
         (REVIEWS, {"columns": MAPPED, "holdout": True}, ValueError, "holdout = True"),
         (REVIEWS, {"columns": MAPPED, "holdout": "0.2"}, ValueError, "holdout = '0.2'"),
         (REVIEWS, {"columns": MAPPED, "holdout": float("nan")}, ValueError, "holdout = nan"),
-        ("arithmetic", {"columns": MAPPED}, ValueError, "has none to map"),
+        ("arithmetic", {"columns": MAPPED}, ValueError, "columns = .* does nothing for arithmetic"),
+        ("arithmetic", {"holdout": 0.5}, ValueError, "holdout = 0.5 does nothing for arithmetic"),
+        (REVIEWS, {"columns": MAPPED, "split": "train"}, ValueError, "split = 'train' does nothing for rows"),
+        (REVIEWS, {"columns": MAPPED, "holdout": 2.5}, ValueError, "holdout = 2.5"),
+        (REVIEWS, {"columns": MAPPED, "seed": "x"}, ValueError, "seed = 'x' is of type str"),
+        (REVIEWS, {"columns": MAPPED, "tokenizer": "gpt2"}, TypeError, "tokenizer = 'gpt2' is no tokenizer"),
+        (REVIEWS, {"columns": MAPPED, "example": (None, None, None)}, ValueError, "three texts"),
+        ("a" * 5000, {}, ValueError, "neither a path nor the id"),
+        (pandas.DataFrame([["a", "b", "c"]] * 3, columns=["question", "answer", "answer"]), {}, ValueError, "same name"),
         (
             DatasetDict({part: Dataset.from_list(REVIEWS) for part in ("train", "test")}), {"columns": MAPPED}, ValueError,
             r'train \(24 rows\), test \(24 rows\).*split="train"',
@@ -229,9 +237,8 @@ def test_extra_columns_of_every_kind_are_kept_or_said() -> None:
     rows = sorted(both(task), key=lambda row: row["answer"])
     assert [row["note"] for row in rows] == ["x", None, "y"] and [row["mixed"] for row in rows] == ["1", "two", "3.5"]
     assert rows[1]["when"] is None and rows[1]["legs"] == {"hen": None, "cat": 4}
-    assert "'mixed' holds float, int, str, and is kept as text" in repr(task) and "'legs' have different keys" in repr(
-        task
-    )
+    shown = repr(task)
+    assert "'mixed' holds float, int, str, and is kept as text" in shown and "'legs' have different keys" in shown
 
 
 def test_numbers_beside_missing_cells_are_numbers(tmp_path: Path) -> None:
