@@ -47,7 +47,7 @@ _OWNED = {
         ("eval_strategy", "eval_on_start", "do_eval"), "the setting is holdout_every, for a curve of held-out questions"
     ),
     "save_strategy": "the setting is save_steps; 0 saves every few minutes",
-    "load_best_model_at_end": "no evaluation of the trainer says which is best; the setting for a held-out curve is holdout_every",
+    "load_best_model_at_end": "the trainer evaluates nothing; the setting for a held-out curve is holdout_every",
     "logging_strategy": "a run is recorded by steps: set logging_steps",
     "sync_ref_model": "with a LoRA there is no second model to synchronise, and TRL refuses it",
     "auto_find_batch_size": "a smaller batch would cut groups, and TRL refuses it: set per_device_train_batch_size",
@@ -72,9 +72,11 @@ _BOUNDS_OF_EXTRA: Mapping[str, Mapping[str, float]] = {
     "data_seed": {"least": 0, "most": 2**32 - 1},
     "adam_beta1": {"least": 0, "below": 1},
     "adam_beta2": {"least": 0, "below": 1},
-    **dict.fromkeys(("epsilon", "min_p", "top_entropy_quantile", "label_smoothing_factor"), {"least": 0, "most": 1}),
-    **dict.fromkeys(("epsilon_high", "delta", "repetition_penalty", "adam_epsilon"), {"above": 0}),
-    **dict.fromkeys(("sapo_temperature_neg", "sapo_temperature_pos"), {"above": 0}),
+    **{
+        name: {"least": 0, "most": 1} for name in ("epsilon", "min_p", "top_entropy_quantile", "label_smoothing_factor")
+    },
+    **{name: {"above": 0} for name in ("epsilon_high", "delta", "repetition_penalty", "adam_epsilon")},
+    **{name: {"above": 0} for name in ("sapo_temperature_neg", "sapo_temperature_pos")},
 }
 # Where an annotation says more or less than what works: True, False and None are older words for two kinds of scaling.
 _KIND_OF_EXTRA = {

@@ -99,8 +99,8 @@ class Settings(Shown):
     lr_scheduler_type: str = "constant_with_warmup"
     """A run this short has no time to decay."""
     warmup_steps: int = _number(4, least=0)
-    """Adam's first steps are as large as the learning rate allows, whatever the gradient: they come in gently. Where only `max_steps` is changed, to
-    less than these, they become the same share of the run."""
+    """Adam's first steps are as large as the learning rate allows, whatever the gradient: they come in gently. A shorter run
+    in which nobody sets them keeps their share of it."""
     max_grad_norm: float = _number(0.2, above=0)
     """RL gradients are noisy; small groups make them more so."""
     weight_decay: float = _number(0.0, least=0, most=10)
@@ -322,9 +322,10 @@ def _targets(value: Any) -> tuple[str, ...]:
     """The layers to adapt by name; PEFT would read one text as a pattern."""
     if isinstance(value, str) and value == ALL_LINEAR[0]:
         return ALL_LINEAR
-    if isinstance(value, (list, tuple)) and value and all(isinstance(name, str) and name.strip() for name in value):
-        if ALL_LINEAR[0] not in value or len(value) == 1:
-            return tuple(value)
+    names = value if isinstance(value, (list, tuple)) else ()
+    is_mixed = ALL_LINEAR[0] in names and len(names) > 1
+    if names and not is_mixed and all(isinstance(name, str) and name.strip() for name in names):
+        return tuple(names)
     raise ValueError(
         f"lora_target_modules = {value!r:.80} must be the names of layers, at least one, or the word for all of them: "
         'lora_target_modules=("q_proj", "v_proj"), or lora_target_modules="all-linear".'

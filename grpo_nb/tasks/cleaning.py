@@ -25,8 +25,21 @@ _AROUND_OPERATORS = re.compile(r"(?<=[\w)])\s*([-+*/=<>^\u00d7])\s*(?=[\w(])")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 # What people call these columns; only ever proposed, never taken.
 _USUAL = {
-    "question": "question problem prompt instruction query input text review sentence task".split(),
-    "answer": "answer final label target gold solution output response category class".split(),
+    # fmt: off
+    "question": [
+        "question",
+        "problem",
+        "prompt",
+        "instruction",
+        "query",
+        "input",
+        "text",
+        "review",
+        "sentence",
+        "task",
+    ],
+    "answer": ["answer", "final", "label", "target", "gold", "solution", "output", "response", "category", "class"],
+    # fmt: on
 }
 _SPEAKERS = {"human": "user", "gpt": "assistant", "bot": "assistant"}
 _MISSING = ("", "na", "n/a", "nan", "null", "none", "<na>", "nat")

@@ -70,18 +70,18 @@ def test_settings_are_taken_or_refused(preset: Any, changes: dict[str, Any], ext
 
 
 TEXTS = st.text(max_size=12) | st.sampled_from(["1+1?", "1 + 1?", "yes", "no", "#### 4", "1,50", "\ud800", "NaN"])
-MESSAGES = st.lists(
-    st.dictionaries(st.sampled_from(["role", "content", "from", "value"]), TEXTS | ANYTHING, max_size=3), max_size=3
-)
+TURN = st.dictionaries(st.sampled_from(["role", "content", "from", "value"]), TEXTS | ANYTHING, max_size=3)
+MESSAGES = st.lists(TURN, max_size=3)
 NAMES = st.sampled_from(["question", "answer", "prompt", "messages", "conversations", "solution", "note"])
 ROWS = st.lists(st.dictionaries(NAMES | st.integers(), TEXTS | MESSAGES | ANYTHING, min_size=1, max_size=4), max_size=6)
 CLEAN = st.lists(
     st.fixed_dictionaries({"question": TEXTS, "answer": TEXTS | st.integers(), "note": ANYTHING}), max_size=9
 )
-# Text that is a source is a name on the Hub, which would be asked.
 SOURCES = (
-    CLEAN | ROWS | CLEAN.map(lambda rows: pandas.DataFrame(rows, dtype=object)) | st.just("arithmetic") | ANYTHING.filter(lambda v: not isinstance(v, (str, Path)))
-    | st.dictionaries(NAMES, st.lists(TEXTS, max_size=4) | ANYTHING, max_size=3) | TEXTS.map(lambda text: f"{text}.csv")
+    CLEAN | ROWS | CLEAN.map(lambda rows: pandas.DataFrame(rows, dtype=object)) | st.just("arithmetic")
+    # Not a text: that is a name on the Hub, which would be asked.
+    | ANYTHING.filter(lambda v: not isinstance(v, (str, Path))) | TEXTS.map(lambda text: f"{text}.csv")
+    | st.dictionaries(NAMES, st.lists(TEXTS, max_size=4) | ANYTHING, max_size=3)
 )  # fmt: skip
 OPTIONS = {
     "settings": ANYTHING, "columns": st.dictionaries(NAMES, NAMES | ANYTHING, max_size=3) | ANYTHING, "format": ANYTHING,
