@@ -25,22 +25,11 @@ _AROUND_OPERATORS = re.compile(r"(?<=[\w)])\s*([-+*/=<>^\u00d7])\s*(?=[\w(])")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 # What people call these columns; only ever proposed, never taken.
 _USUAL = {
-    # fmt: off
     "question": [
-        "question",
-        "problem",
-        "prompt",
-        "instruction",
-        "query",
-        "input",
-        "text",
-        "review",
-        "sentence",
-        "task",
+        "question", "problem", "prompt", "instruction", "query", "input", "text", "review", "sentence", "task",
     ],
     "answer": ["answer", "final", "label", "target", "gold", "solution", "output", "response", "category", "class"],
-    # fmt: on
-}
+}  # fmt: skip
 _SPEAKERS = {"human": "user", "gpt": "assistant", "bot": "assistant"}
 _MISSING = ("", "na", "n/a", "nan", "null", "none", "<na>", "nat")
 
