@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from grpo_nb.core.deadlines import run_in_thread, run_with_deadline
 from grpo_nb.core.doors import open_door
-from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.errors import EnvironmentProblem, check_type
 from grpo_nb.core.files import (
     as_path,
     check_target,

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.core.errors import check_type
 from grpo_nb.core.writers import liveness, process_identity, writing_here
 
 
@@ -27,8 +28,7 @@ def as_path(name: str, path: Any) -> Path:
     Raises:
         TypeError: It is none, by the name of its argument.
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"{name} = {path!r:.60} is no path: write it as a text, such as {name}='runs/my-run'.")
+    check_type(name, path, (str, os.PathLike), f"write a path, as a text, such as {name}='runs/my-run'")
     return Path(path)
 
 

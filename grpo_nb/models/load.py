@@ -171,7 +171,8 @@ def _require_usable_tokenizer(folder: str) -> None:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        missing = None if len(tokenizer) >= _LEAST_WORDS else f"it has {len(tokenizer)} words"
+        if len(tokenizer) < _LEAST_WORDS:
+            raise ValueError(f"it has {len(tokenizer)} words")
     except (
         OSError,
         ValueError,
@@ -179,12 +180,10 @@ def _require_usable_tokenizer(folder: str) -> None:
         KeyError,
         AttributeError,
     ) as error:  # what transformers raises without its files
-        missing = summary(error)
-    if missing is not None:
         raise ValueError(
-            f"the model folder {folder!r} has no tokenizer that can be used ({missing}): copy tokenizer.json and "
+            f"the model folder {folder!r} has no tokenizer that can be used ({summary(error)}): copy tokenizer.json and "
             "tokenizer_config.json into it from the model that it was made of, or tokenizer.save_pretrained(folder)."
-        )
+        ) from error
     if tokenizer.chat_template is None:
         raise ValueError(
             f"the model folder {folder!r} has no chat template, so nothing says how questions are put to this model: take its "

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import Shown, Table, as_path, write_text
+from grpo_nb.core import Shown, Table, as_path, check_type, write_text
 from grpo_nb.settings import arguments
 from grpo_nb.settings.batches import check_batch, generation_batch_size
 
@@ -201,8 +201,7 @@ class Settings(Shown):
         Names are not compared with the installed versions here: the record of an old run stays readable. Training compares
         them.
         """
-        if not isinstance(values, Mapping):
-            raise TypeError(f"values = {values!r:.60} must be what settings.to_dict() gave.")
+        check_type("values", values, Mapping, "give what settings.to_dict() gave")
         _refuse_unknown(values)
         settings = object.__new__(cls)
         vars(settings).update(_DEFAULTS | json.loads(json.dumps(values, default=str), object_hook=_decoded))
@@ -348,8 +347,7 @@ def require_settings(settings: Any) -> None:
 
     >>> require_settings(Settings())
     """
-    if not isinstance(settings, Settings):
-        raise TypeError(f"settings = {settings!r:.60} are no settings: write settings = gn.preset().")
+    check_type("settings", settings, Settings, "write settings = gn.preset()")
 
 
 def check_loss(settings: Settings) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from grpo_nb.core import displayable, shorten
+from grpo_nb.core import check_type, displayable, shorten
 from grpo_nb.settings import check_choice
 from grpo_nb.tasks.answers import after_hashes, answers_of, with_point
 from grpo_nb.tasks.reading import Rows
@@ -39,17 +39,29 @@ class Cleaned:
     """Rows with `question`, `answer`, and `prompt` where the source has its own; what was left out, with one row of each."""
 
     rows: list[dict[str, Any]]
-    left_out: dict[str, int] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
     """Reason -> how many rows."""
     examples: dict[str, str] = field(default_factory=dict)
     """Reason -> one of them, with the number of its row."""
     notes: list[str] = field(default_factory=list)
+    named: Mapping[str, str] = field(default_factory=dict)
+    """Part -> column."""
 
-    def leave_out(self, reason: str, number: int, row: Mapping[str, Any], named: Mapping[str, str]) -> None:
+    def leave_out(self, reason: str, number: int, row: Mapping[str, Any]) -> None:
         """Count a row under a reason; what stands in the parts of the first one is kept to be shown."""
-        self.left_out[reason] = self.left_out.get(reason, 0) + 1
-        seen = ", ".join(f"{column}={shorten(repr(row.get(column)), 80)}" for column in named.values())
+        self.left_out[reason] += 1
+        seen = ", ".join(f"{column}={shorten(repr(row.get(column)), 80)}" for column in self.named.values())
         self.examples.setdefault(reason, f"row {number}: {seen}")
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A row that can be used, with its number in the source."""
+
+    number: int
+    row: Mapping[str, Any]
+    parts: dict[str, Any]
+    """Question, answer, and prompt where it has its own."""
 
 
 def clean(
@@ -77,23 +89,27 @@ def clean(
         rows = [_answered_last(row) for row in rows]
         cleaned.notes.append("the answer is what the assistant says last, the prompt all before it")
     found = list(dict.fromkeys(name for row in rows for name in row))
-    named = _parts(rows, found, columns, cleaned)
-    made = []
+    named = cleaned.named = _parts(rows, found, columns, cleaned)
+    items = []
     for number, row in enumerate(rows):
         try:
-            made.append((number, row, _question_and_answer(row, named)))
+            items.append(_Item(number, row, _question_and_answer(row, named)))
         except _LeftOut as reason:
-            cleaned.leave_out(str(reason), number, row, named)
-    if not made:
+            cleaned.leave_out(str(reason), number, row)
+    if not items:
         raise ValueError(f"no row is left of {len(rows)}: {describe(cleaned)}.")
+    _read_answers([item.parts for item in items], decimal, cleaned)
+    items = _once(items, contradictory, cleaned)
     others = [name for name in found if name not in named.values()]
-    _say_what_is_replaced(others, named, cleaned)
-    kept = [name for name in others if name not in PARTS]
-    _read_answers([parts for _, _, parts in made], decimal, cleaned)
-    values = {name: _column([row.get(name) for _, row, _ in made], name, read.is_text, cleaned) for name in kept}
-    place = {number: at for at, (number, _, _) in enumerate(made)}
-    for number, _, parts in _once(made, contradictory, cleaned, named):
-        cleaned.rows.append({**{name: column[place[number]] for name, column in values.items()}, **parts})
+    for name in set(others).intersection(PARTS, named):
+        cleaned.notes.append(f"the data's own column {name!r} is not used: {named[name]!r} takes its place")
+    values = {
+        name: _column([item.row.get(name) for item in items], name, read.is_text, cleaned)
+        for name in others
+        if name not in PARTS
+    }
+    for place, item in enumerate(items):
+        cleaned.rows.append({**{name: column[place] for name, column in values.items()}, **item.parts})
     unseen = [name for name, column in values.items() if any(isinstance(v, (str, list, dict)) for v in column)]
     if unseen and "solution" not in unseen:
         cleaned.notes.append(f"not part of the prompt, but there for rewards: {', '.join(map(repr, unseen[:8]))}")
@@ -187,40 +203,27 @@ def _parts(
     rows: Sequence[Mapping[str, Any]], found: Sequence[str], columns: Mapping[str, str] | None, cleaned: Cleaned
 ) -> dict[str, str]:
     """Part -> column, from what was asked for and what is there."""
-    if columns is not None and not isinstance(columns, Mapping):
-        raise TypeError(
-            f'columns = {columns!r:.60} must be a dict: columns={{"question": "<column>", "answer": "<column>"}}.'
-        )
+    map_it = 'columns={"question": "<column>", "answer": "<column>"}'
+    check_type("columns", columns, Mapping | None, f"write {map_it}")
     named = dict(columns or {})
-    if odd := [column for column in named.values() if not isinstance(column, str)]:
-        raise TypeError(
-            f"columns gives a part {odd[0]!r:.60}: the name of one column. Join columns before, into a new one."
-        )
+    for column in named.values():
+        check_type("the column of a part", column, str, "give the name of one column; join others before, into it")
     if named and set(named.values()) <= set(PARTS) and set(named) <= set(found) and not set(named) <= set(PARTS):
         named = {part: column for column, part in named.items()}
         cleaned.notes.append(f"columns was the other way round; read as columns={named}")
-    unknown = [part for part in named if part not in PARTS]
-    if unknown:
+    if unknown := named.keys() - PARTS:
         raise ValueError(
-            f"columns maps {unknown}, but the parts are 'question', 'answer' and 'prompt': "
-            'columns={"question": "<column>", "answer": "<column>"}. The data has the columns '
-            f"{list(found)}."
+            f"columns maps {[*unknown]}, but the parts are 'question', 'answer' and 'prompt': {map_it}. The data has "
+            f"the columns {list(found)}."
         )
-    for part in PARTS:
-        if part not in named and part in found and part not in named.values():
-            named[part] = part
+    named |= {part: part for part in PARTS if part not in named and part in found and part not in named.values()}
     if "messages" in found and "prompt" not in named and "question" not in named:
         named["prompt"] = "messages"
-    twice = [column for column, count in Counter(named.values()).items() if count > 1]
-    if twice:
-        raise ValueError(
-            f"columns gives the column {twice[0]!r} two parts: {named}. Question and answer are two columns."
-        )
-    needed = ("answer",) if "prompt" in named else ("question", "answer")
-    for part in [*named, *needed]:
-        column = named.get(part, part)
-        if column not in found:
-            raise ValueError(_no_column(part, column, rows, named))
+    if len(set(named.values())) < len(named):
+        raise ValueError(f"columns gives one column two parts: {named}. Question and answer are two columns.")
+    for part in (*named, *(("answer",) if "prompt" in named else ("question", "answer"))):
+        if named.get(part, part) not in found:
+            raise ValueError(_no_column(part, named.get(part, part), rows, named))
     return named
 
 
@@ -248,25 +251,15 @@ def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named:
     )
 
 
-def _say_what_is_replaced(others: Sequence[str], named: Mapping[str, str], cleaned: Cleaned) -> None:
-    for name in others:
-        if name in PARTS and name in named:
-            cleaned.notes.append(f"the data's own column {name!r} is not used: {named[name]!r} takes its place")
-
-
 def _question_and_answer(row: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
-    parts: dict[str, Any] = {}
     prompt = row.get(named["prompt"]) if "prompt" in named else None
-    if "question" in named:
-        parts["question"] = _text(row.get(named["question"]), "question")
-    elif isinstance(prompt, (list, tuple)):
-        parts["question"] = _checked_chat(prompt)
-    else:
-        parts["question"], prompt = _text(prompt, "question"), None
-    if isinstance(prompt, (list, tuple)):
+    parts: dict[str, Any] = {}
+    if isinstance(prompt, list):
+        _require_chat(prompt)
         parts["prompt"] = [{**turn, "content": displayable(turn["content"])} for turn in prompt]
-    parts["answer"] = _text(row.get(named["answer"]), "answer").strip()
-    return parts
+        prompt = prompt[-1]["content"]
+    parts["question"] = _text(row.get(named["question"]) if "question" in named else prompt, "question")
+    return {**parts, "answer": _text(row.get(named["answer"]), "answer").strip()}
 
 
 def _text(value: Any, part: str) -> str:
@@ -280,48 +273,38 @@ def _text(value: Any, part: str) -> str:
     return displayable(str(value))
 
 
-def _checked_chat(turns: Sequence[Any]) -> str:
-    """The last user turn of chat messages that a model can be asked with."""
+def _require_chat(turns: Sequence[Any]) -> None:
+    """Leave out chat messages that a model cannot be asked with."""
     for turn in turns:
         if not isinstance(turn, Mapping) or turn.get("role") not in _ROLES or not isinstance(turn.get("content"), str):
             raise _LeftOut('whose prompt is no chat, [{"role": "user", "content": "..."}, ...]')
     if not turns or turns[-1]["role"] not in ("user", "tool") or not turns[-1]["content"].strip():
         raise _LeftOut("whose prompt does not end with what a user says")
-    return turns[-1]["content"]
 
 
-def _once(
-    made: Sequence[tuple[int, Mapping[str, Any], dict[str, Any]]],
-    contradictory: Contradictory,
-    cleaned: Cleaned,
-    named: Mapping[str, str],
-) -> list[tuple[int, Mapping[str, Any], dict[str, Any]]]:
+def _once(items: Sequence[_Item], contradictory: Contradictory, cleaned: Cleaned) -> list[_Item]:
     """The rows with each question once, whatever the way it is written."""
-    groups: dict[str, list[tuple[int, Mapping[str, Any], dict[str, Any]]]] = {}
-    for item in made:
-        parts = item[2]
-        key = parts["question"] if "prompt" not in parts else "\n".join(turn["content"] for turn in parts["prompt"])
-        groups.setdefault(_as_asked(key), []).append(item)
-    at_odds = [group for group in groups.values() if len({item[2]["answer"] for item in group}) > 1]
+    groups: dict[str, list[_Item]] = {}
+    for item in items:
+        turns = item.parts.get("prompt") or [{"content": item.parts["question"]}]
+        groups.setdefault(_as_asked("\n".join(turn["content"] for turn in turns)), []).append(item)
+    at_odds = [group for group in groups.values() if len({item.parts["answer"] for item in group}) > 1]
     if at_odds and contradictory == "ask":
         first = at_odds[0]
-        answers = " and ".join(repr(answer) for answer in dict.fromkeys(item[2]["answer"][:60] for item in first))
+        answers = " and ".join(repr(answer) for answer in dict.fromkeys(item.parts["answer"][:60] for item in first))
         raise ValueError(
             f"{len(at_odds)} question{'s stand' if len(at_odds) > 1 else ' stands'} there with different answers, such as "
-            f"{first[0][2]['question'][:120]!r} with {answers} (rows {', '.join(str(item[0]) for item in first[:4])}). "
+            f"{first[0].parts['question'][:120]!r} with {answers} (rows {', '.join(str(item.number) for item in first[:4])}). "
             'Say what to do: contradictory="drop" leaves them out, "first" keeps the first, "majority" the answer '
             "that most rows have."
         )
-    kept = []
-    for group in groups.values():
-        chosen = _chosen(group, contradictory)
-        if chosen is not None:
-            kept.append(chosen)
+    chosen = [_chosen(group, contradictory) for group in groups.values()]
+    for one, group in zip(chosen, groups.values(), strict=True):
         for item in group:
-            if item is not chosen:
-                same = chosen is not None and item[2]["answer"] == chosen[2]["answer"]
-                cleaned.leave_out("repeated" if same else "contradictory", item[0], item[1], named)
-    return kept
+            if item is not one:
+                is_same = one is not None and item.parts["answer"] == one.parts["answer"]
+                cleaned.leave_out("repeated" if is_same else "contradictory", item.number, item.row)
+    return [item for item in chosen if item is not None]
 
 
 def _as_asked(question: str) -> str:
@@ -330,13 +313,13 @@ def _as_asked(question: str) -> str:
     return text.rstrip(" ?.") or text
 
 
-def _chosen(group: list[Any], contradictory: Contradictory) -> Any:
-    counts = Counter(item[2]["answer"] for item in group).most_common()
+def _chosen(group: Sequence[_Item], contradictory: Contradictory) -> _Item | None:
+    counts = Counter(item.parts["answer"] for item in group).most_common()
     if len(counts) == 1 or contradictory == "first":
         return group[0]
     if contradictory == "drop" or counts[0][1] == counts[1][1]:
         return None
-    return next(item for item in group if item[2]["answer"] == counts[0][0])
+    return next(item for item in group if item.parts["answer"] == counts[0][0])
 
 
 def _is_number(value: Any) -> bool:
