@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -145,22 +146,18 @@ def _read_file(path: Path, encoding: str | None) -> Rows:
 def _decoded(path: Path, encoding: str | None) -> tuple[str, tuple[str, ...]]:
     """The text of a file, and a note where its encoding had to be guessed."""
     data = path.read_bytes()
-    guesses = (
-        [encoding] if encoding else ["utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", "cp1252"]
-    )
-    for guess in [*guesses, "latin-1"] if not encoding else guesses:
+    if encoding:
         try:
-            text = data.decode(guess)
-        except UnicodeDecodeError as error:
-            if encoding:
-                raise ValueError(
-                    f"{path} is not {encoding}: {error}. Leave encoding= out, or write another one."
-                ) from error
-        except LookupError as error:
-            raise ValueError(f"encoding = {encoding!r} is not known to Python. Write 'utf-8' or 'cp1252'.") from error
-        else:
-            is_guess = guess in ("cp1252", "latin-1") and not encoding
-            return text, (f"read as {guess}, for it is not UTF-8; encoding= chooses another",) * is_guess
+            return data.decode(encoding), ()
+        except (UnicodeError, LookupError) as error:
+            raise ValueError(
+                f"{path} is not {encoding}: {error}. Leave encoding= out, or write another one."
+            ) from error
+    marked = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    for guess in (marked, "cp1252", "latin-1"):
+        with contextlib.suppress(UnicodeError):
+            notes = (f"read as {guess}, for it is not UTF-8; encoding= chooses another",) * (guess != marked)
+            return data.decode(guess), notes
     raise AssertionError("latin-1 reads every file")
 
 
@@ -205,24 +202,18 @@ def _read_csv(path: Path, text: str) -> tuple[list[dict[str, Any]], tuple[str, .
 def _read_json(path: Path, text: str) -> list[dict[str, Any]]:
     try:
         content = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # then it has one JSON a line
         content = []
         for number, line in enumerate(text.splitlines(), 1):
-            if line.strip():
-                try:
-                    content.append(json.loads(line))
-                except json.JSONDecodeError as error:
-                    raise ValueError(f"{path} line {number} is not JSON: {error.msg}: {line.strip()[:80]!r}") from error
+            try:
+                content += [json.loads(line)] if line.strip() else []
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{path} line {number} is not JSON: {error}: {line.strip()[:80]!r}") from error
     if isinstance(content, Mapping):
-        # A table by columns, one row alone, or rows under a key such as "data".
-        inner = [
-            value for value in content.values() if isinstance(value, list) and value and isinstance(value[0], dict)
-        ]
-        if len(inner) == 1 and len(content) <= 3:
-            content = inner[0]
-        else:
-            return _of_mapping(content, None).rows
-    if not isinstance(content, list):
+        # Rows under a key such as "data"; else a table by columns, or one row alone.
+        inner = [v for v in content.values() if isinstance(v, list) and v and isinstance(v[0], dict)]
+        content = inner[0] if len(inner) == 1 and len(content) <= 3 else content
+    if not isinstance(content, (list, Mapping)):
         raise ValueError(f"{path} holds {_article(content)}, not rows.")
     return read_rows(content).rows
 

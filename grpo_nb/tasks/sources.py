@@ -83,24 +83,22 @@ def load_task(
     if seed is None:
         seed = settings.seed if settings is not None else 0
     check_value("seed", seed, "int", least=0)
+    is_generated = isinstance(source, str) and source == "arithmetic"
+    for option in options:
+        if option not in _ARITHMETIC:
+            near = did_you_mean(option, [*inspect.signature(load_task).parameters, *_ARITHMETIC])
+            raise ValueError(f"load_task has no argument {option!r}{near}")
+        if not is_generated:
+            raise ValueError(f"{option} is an option of the generated task 'arithmetic', not of your own data.")
     given = {"split": split, "config": config, "encoding": encoding}
     for name, value in given.items():
         check_value(name, value, "str | None")
-    if isinstance(source, str) and source == "arithmetic":
+    if is_generated:
         given |= {"columns": columns, "holdout": None if holdout == _HELD_OUT else holdout}
-        for option in options:
-            if option not in _ARITHMETIC:
-                raise ValueError(f"unknown option {option!r} of arithmetic{did_you_mean(option, _ARITHMETIC)}")
         rows, holdout = _arithmetic(seed=seed, **{**_ARITHMETIC, **options})
         read = Rows("arithmetic", rows)
         example = example or ("What is 3 + 4?", "3 + 4 = 7", "7")
     else:
-        for option in options:
-            if option in _ARITHMETIC:
-                raise ValueError(f"{option} is an option of the generated task 'arithmetic', not of your own data.")
-            raise TypeError(
-                f"load_task has no argument {option!r}{did_you_mean(option, inspect.signature(load_task).parameters)}"
-            )
         read = read_rows(source, **given)
     for name, value in given.items():
         if value is not None and name not in read.takes:
@@ -110,11 +108,11 @@ def load_task(
     answers = answers_of(golds)
     format = fitting_format(format, answers, system, tokenizer)
     rows = with_prompts(cleaned.rows, format, example)
-    train, held = _split(rows, holdout, seed)
+    train, held = (_table(part) for part in _split(rows, holdout, seed))
     notes = (*cleaned.notes, *doubts_of(answers, golds), *_doubts(format, rows))
     task = Task(
-        read.name, format, _table(train), _table(held), cleaned.left_out,
-        examples=cleaned.examples, notes=notes, answers=answers, tokenizer=tokenizer,
+        read.name, format, train, held, cleaned.left_out, examples=cleaned.examples, notes=notes, answers=answers,
+        tokenizer=tokenizer,
     )  # fmt: skip
     if tokenizer is not None and settings is not None:
         task = task.fit(tokenizer, settings.max_prompt_length)
@@ -229,12 +227,12 @@ def _split(rows: list[dict[str, Any]], holdout: float | int, seed: int) -> tuple
     alike: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         alike.setdefault(normalized_question(row["question"]), []).append(i)
-    order = list(range(len(rows)))
+    groups = {i: group for group in alike.values() for i in group}
+    order, held = list(range(len(rows))), set()
     random.Random(seed).shuffle(order)
-    held: set[int] = set()
     for i in order:
-        if len(held) < count and i not in held:
-            held.update(alike[normalized_question(rows[i]["question"])])
+        if len(held) < count:
+            held.update(groups[i])
     if len(held) == len(rows):
         raise ValueError("all questions are the same but for their writing, so none can be held out.")
     return [r for i, r in enumerate(rows) if i not in held], [rows[i] for i in sorted(held)]
