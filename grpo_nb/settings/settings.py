@@ -364,7 +364,7 @@ def check_loss(settings: Settings) -> None:
     for name in ("loss_type", "importance_sampling_level", "optim", "lr_scheduler_type"):
         value = settings.extra.get(name, vars(settings).get(name, standard[name]))
         if value != standard[name]:  # the defaults need no look into the installed packages
-            arguments.check_choice(name, value, arguments.installed_choices().get(name, [value]))
+            arguments.check_choice(name, value, sorted(arguments.installed_choices().get(name, [value])))
 
 
 def _encode(value: Any, where: str, allow_objects: bool) -> Any:
