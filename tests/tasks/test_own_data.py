@@ -314,3 +314,13 @@ def test_what_a_newcomer_stumbled_over(source: Any, options: dict, error: type, 
 def test_settings_and_data_in_each_other_s_place() -> None:
     with pytest.raises(TypeError, match=r"settings = 'reviews.csv' is of type str: write settings = gn\.preset"):
         gn.load_task(gn.preset("cpu"), "reviews.csv")
+
+
+def test_a_data_set_of_the_hub_is_named_with_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(
+        "datasets.load_dataset", lambda *names, **parts: asked.append((names, parts)) or Dataset.from_list(REVIEWS)
+    )
+    gn.load_task("gsm8k", columns=MAPPED)
+    gn.load_task("me/reviews", columns=MAPPED, config="short", split="test")
+    assert asked == [(("openai/gsm8k", "main"), {"split": "train"}), (("me/reviews", "short"), {"split": "test"})]
