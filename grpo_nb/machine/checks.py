@@ -194,7 +194,7 @@ def packages_row(machine: Machine) -> Finding:
         )
         return (
             "problem" if is_older else "warning",
-            f"{found}, with which the kit was not tried",
+            f"{found}, not tried with the kit",
             install_again(machine),
         )
     shown = ("unsloth", "trl", "transformers", "torch")
@@ -288,9 +288,7 @@ def _gpu_row(machine: Machine, state: GpuState) -> Finding:
     least = (7, 5) if cuda is not None and cuda >= (13, 0) else (7, 0)
     if gpu.compute_capability < least:
         why = f"torch for CUDA {cuda[0]}.{cuda[1]}" if least == (7, 5) else "triton and bitsandbytes"
-        fix = (
-            "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 for the CPU, and restart."
-        )
+        fix = "Choose another GPU (Kaggle: T4 x2 and not P100), or CUDA_VISIBLE_DEVICES=-1 for the CPU, and restart."
         return "problem", f"{found}; {why} need {least[0]}.{least[1]}", fix
     if machine.driver.is_mixed:
         found += "; the cards are of several kinds, and CUDA numbers them by its own idea of their speed"

@@ -305,10 +305,8 @@ def _warn_if_shortened(engine: Any, settings: Settings) -> None:
 @functools.cache
 def _say_once(obstacle: VllmObstacle) -> None:
     """Warn, the first time in this process, that vLLM was asked for and is not used."""
-    warnings.warn(
-        f"Completions are generated without vLLM, which is slower: {obstacle.reason}. What to do: {obstacle.fix}.",
-        stacklevel=3,
-    )
+    said = f"Completions are generated without vLLM, which is slower: {obstacle.reason}. What to do: {obstacle.fix}."
+    warnings.warn(said, stacklevel=3)
 
 
 def engine_obstacle() -> VllmObstacle | None:

@@ -33,9 +33,7 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
     require_tokenizer(tokenizer)
     adapters = getattr(model, "peft_config", None)
     if not adapters:
-        raise TypeError(
-            f"the model ({type(model).__name__}) has no LoRA to train: model, tokenizer = gn.load_model(settings) puts one on."
-        )
+        raise TypeError(f"the model ({type(model).__name__}) has no LoRA: model, tokenizer = gn.load_model(settings).")
     differences = _differences(model, adapters.get("default"), settings)
     if differences:
         told = "; ".join(f"{name} is {settled!r} and the model has {has!r}" for name, settled, has in differences)

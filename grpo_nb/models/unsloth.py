@@ -27,7 +27,7 @@ def import_unsloth() -> Any:
     problem = import_order_problem()
     if problem:
         raise EnvironmentProblem(
-            f"{problem}, which it patches while they load. Restart the kernel and import grpo_nb (or unsloth) first."
+            f"{problem}, which it patches. Restart the kernel and import grpo_nb (or unsloth) first."
         )
     vision = check_torchvision()
     if vision.status == "problem":

@@ -27,7 +27,6 @@ UNSLOTH_ARGUMENTS = (
     "max_seq_length", "context_parallel_size", "context_parallel_backend",
 )  # fmt: skip
 _UNSLOTH_CHOICES = {"optim": ("adamw_flash",)}
-_FEW = 6
 _COMPARED = (
     "loss_type", "importance_sampling_level", "scale_rewards", "multi_objective_aggregation", "vllm_importance_sampling_mode"
 )  # fmt: skip
@@ -44,7 +43,7 @@ _OWNED = {
     "resume_from_checkpoint": "transformers reads it only in its own scripts, so it would do nothing",
     **dict.fromkeys(("bf16", "fp16"), "the setting is dtype, for the model and the trainer alike"),
     **dict.fromkeys(
-        ("eval_strategy", "eval_on_start", "do_eval"), "the setting is holdout_every, for a curve of held-out questions"
+        ("eval_strategy", "eval_on_start", "do_eval"), "the setting is holdout_every, for held-out questions"
     ),
     "save_strategy": "the setting is save_steps; 0 saves every few minutes",
     "load_best_model_at_end": "the trainer evaluates nothing; the setting for a held-out curve is holdout_every",
@@ -175,9 +174,7 @@ def check_extra(extra: Mapping[str, Any], fields: Collection[str], known: Collec
             _check_value_of_extra(name, value)
             continue
         if name in UNSLOTH_ARGUMENTS:
-            raise ValueError(
-                f"extra holds {name!r}, which only Unsloth's trainer on a GPU takes, and there is none here: leave it out."
-            )
+            raise ValueError(f"extra holds {name!r}, which only Unsloth's trainer on a GPU takes: leave it out.")
         if name in REPLACED:
             raise ValueError(f"extra holds {name!r}, which the installed GRPOConfig lacks: {REPLACED[name]}.")
         near = did_you_mean(name, {*known, *fields, *UNSLOTH_ARGUMENTS})
@@ -196,15 +193,13 @@ def check_choice(name: str, value: Any, known: Iterable[Any]) -> None:
     """Refuse a value that is none of the known ones.
 
     Raises:
-        ValueError: With the nearest one, or with all where they are few.
+        ValueError: With the nearest one, or with those that there are.
 
     >>> check_choice("loss_type", "grpo", ("grpo", "dapo"))
     """
     known = tuple(known)
     # By type first: an array would compare each of its values.
     if not any(type(value) is type(one) and value == one for one in known):
-        if len(known) <= _FEW:
-            raise ValueError(f"{name} = {value!r:.80} must be one of {', '.join(map(repr, known))}.")
         raise ValueError(f"{name} = {value!r:.80} is not known here{did_you_mean(value, known)}")
 
 

@@ -274,9 +274,7 @@ def plan(
     if gpu_memory_gb is not None:
         check_value("gpu_memory_gb", gpu_memory_gb, "float", above=0)
         if machine is not None:
-            raise ValueError(
-                f"machine = {machine!r:.60} and gpu_memory_gb = {gpu_memory_gb} are two machines: write one."
-            )
+            raise ValueError(f"machine = {machine!r:.60} and gpu_memory_gb = {gpu_memory_gb} are two machines.")
         machine = Gpu(f"a GPU of {gpu_memory_gb:g} GB", gpu_memory_gb * 1e9 / 2**30, (8, 0))
     lengths = [] if tokenizer is None or task is None else prompt_lengths(task.train["prompt"], tokenizer)
     kept = [length for length in lengths if length <= settings.max_prompt_length]

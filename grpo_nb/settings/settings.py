@@ -99,17 +99,15 @@ class Settings(Shown):
     lr_scheduler_type: str = "constant_with_warmup"
     """A run this short has no time to decay."""
     warmup_steps: int = _number(4, least=0)
-    """Adam's first steps are as large as the learning rate allows, whatever the gradient: they come in gently. A shorter run
-    in which nobody sets them keeps their share of it."""
+    """Adam's first steps are as large as the learning rate allows, whatever the gradient: they come in gently. A longer warm-up
+    follows a run that is shortened below it; these four do not, so that a trial of two steps is the beginning of the run."""
     max_grad_norm: float = _number(0.2, above=0)
     """RL gradients are noisy; small groups make them more so."""
     weight_decay: float = _number(0.0, least=0, most=10)
     """The KL term already holds the policy near its start."""
     beta: float = _number(0.04, least=0, most=100)
     """Weight of the KL to the starting model. Above zero, or there is no KL curve at all."""
-    temperature: float = _number(
-        1.0, " (lower is greedy, and the completions of a group are alike)", least=0.01, most=100
-    )
+    temperature: float = _number(1.0, " (lower is greedy, and completions are alike)", least=0.01, most=100)
     """Sampling from the policy itself. Lower values reduce the spread that GRPO learns from."""
     top_p: float = _number(1.0, above=0, most=1)
     top_k: int = _number(0, least=0)
@@ -137,7 +135,7 @@ class Settings(Shown):
 
     def __post_init__(self) -> None:
         self._freeze_and_check()
-        if self.warmup_steps > self.max_steps:
+        if self.warmup_steps > max(self.max_steps, _DEFAULTS["warmup_steps"]):
             raise ValueError(
                 f"warmup_steps = {self.warmup_steps} is longer than the run (max_steps = {self.max_steps}), which would never "
                 f"reach its learning rate: write warmup_steps={self.max_steps // 10}."
@@ -151,9 +149,7 @@ class Settings(Shown):
     def _freeze_and_check(self) -> None:
         """Check all that needs no look into the installed packages."""
         if not isinstance(self.extra, Mapping) or not all(isinstance(name, str) for name in self.extra):
-            raise ValueError(
-                f'extra = {self.extra!r:.80} must be a dict of arguments by name: extra={{"epsilon": 0.2}}.'
-            )
+            raise ValueError(f'extra = {self.extra!r:.80} must be a dict of names: extra={{"epsilon": 0.2}}.')
         object.__setattr__(self, "extra", FrozenDict({name: _plain(value) for name, value in self.extra.items()}))
         object.__setattr__(self, "lora_target_modules", _targets(self.lora_target_modules))
         for f in dataclasses.fields(self):
@@ -265,15 +261,13 @@ def _known_names_only(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def checked(self: Settings, **values: Any) -> None:
         _refuse_unknown(values)
-        init(self, **_with_fitting_warmup(values, _DEFAULTS["max_steps"], _DEFAULTS["warmup_steps"]))
+        init(self, **values)
 
     return checked
 
 
 def _refuse_change(self: Settings, name: str, value: Any = ...) -> None:
-    instead = (
-        f"settings are frozen: write settings = settings.replace({name}={'...' if value is ... else repr(value)})."
-    )
+    instead = f"settings are frozen: settings = settings.replace({name}={'...' if value is ... else repr(value)})."
     raise dataclasses.FrozenInstanceError(_unknown(name) or instead)
 
 
@@ -305,9 +299,13 @@ def _unknown(name: str) -> str | None:
 
 
 def _with_fitting_warmup(changes: dict[str, Any], steps: int, warmup: int) -> dict[str, Any]:
-    """Changes in which a warm-up that nobody chose is no longer than the run: then it takes the share that it had."""
+    """Changes in which a warm-up that nobody chose is no longer than the run: then it takes the share that it had.
+
+    But for one as short as the default: the first steps of a run and a trial of as many are to be the same, and can be resumed.
+    """
     shorter = changes.get("max_steps")
-    if "warmup_steps" in changes or not isinstance(shorter, int) or shorter >= warmup:
+    is_short = warmup <= _DEFAULTS["warmup_steps"]
+    if is_short or "warmup_steps" in changes or not isinstance(shorter, int) or shorter >= warmup:
         return changes
     return {**changes, "warmup_steps": max(round(shorter * min(warmup / steps, 1)), 0)}
 
@@ -377,15 +375,14 @@ def _encode(value: Any, where: str, allow_objects: bool) -> Any:
         items = [_encode(item, where, allow_objects) for item in value]
         return items if type(value) is list else {"__tuple__": items}
     if isinstance(value, Mapping):
-        pairs = [
-            [_encode(k, where, allow_objects), _encode(v, f"{where}[{k!r}]", allow_objects)] for k, v in value.items()
-        ]
+        encoded = ((_encode(k, where, allow_objects), k, v) for k, v in value.items())
+        pairs = [[key, _encode(v, f"{where}[{k!r}]", allow_objects)] for key, k, v in encoded]
         is_plain = all(type(key) is str and not key.startswith("__") for key in value)
         return dict(pairs) if is_plain else {"__mapping__": pairs}
     if allow_objects:
         return value
     raise ValueError(
-        f"{where} holds a {type(value).__name__}, which a file of settings has no form for. Write the values it is made of."
+        f"{where} holds a {type(value).__name__}, which a file has no form for. Write the values it is made of."
     )
 
 

@@ -103,11 +103,8 @@ def clean(
     others = [name for name in found if name not in named.values()]
     for name in set(others).intersection(PARTS, named):
         cleaned.notes.append(f"the data's own column {name!r} is not used: {named[name]!r} takes its place")
-    values = {
-        name: _column([item.row.get(name) for item in items], name, read.is_text, cleaned)
-        for name in others
-        if name not in PARTS
-    }
+    kept = {name: [item.row.get(name) for item in items] for name in others if name not in PARTS}
+    values = {name: _column(column, name, read.is_text, cleaned) for name, column in kept.items()}
     for place, item in enumerate(items):
         cleaned.rows.append({**{name: column[place] for name, column in values.items()}, **item.parts})
     unseen = [name for name, column in values.items() if any(isinstance(v, (str, list, dict)) for v in column)]
@@ -154,9 +151,7 @@ def _column(values: list[Any], name: str, is_text: bool, cleaned: Cleaned) -> li
         cleaned.notes.append(f"the column {name!r} holds {named}, and is kept as text")
         return [None if v is None else displayable(str(v)) for v in values]
     if kinds == {dict} and len({tuple(sorted(map(str, v))) for v in values if v is not None}) > 1:
-        cleaned.notes.append(
-            f"the dicts in {name!r} have different keys: each has all of them, with None where it had none"
-        )
+        cleaned.notes.append(f"the dicts in {name!r} have different keys: each has all, with None where it had none")
     return values
 
 
@@ -238,9 +233,8 @@ def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named:
         if len(free) + len(set(named.values()) & set(found)) == 2:  # the longer texts are the questions
             likely += sorted(free, key=lengths.__getitem__, reverse=missing == "question")
         taken = named.get(missing)
-        guesses[missing] = (
-            taken if taken in found else next((n for n in likely if n not in guesses.values()), "<column>")
-        )
+        free_guess = next((name for name in likely if name not in guesses.values()), "<column>")
+        guesses[missing] = taken if taken in found else free_guess
     line = ", ".join(f'"{name}": "{guess}"' for name, guess in guesses.items())
     unnamed = " These do not look like names: if the data has none, write them above it, or give names to a DataFrame."
     near = difflib.get_close_matches(column, found, n=1)

@@ -135,9 +135,8 @@ class AnswerFormat:
         if self.is_opened_by_template and self.reasoning_open in text:  # opened twice
             return False
         before = parts[0].strip()
-        return before.endswith(self.reasoning_close) and (
-            self.is_opened_by_template or before.startswith(self.reasoning_open)
-        )
+        is_opened = self.is_opened_by_template or before.startswith(self.reasoning_open)
+        return is_opened and before.endswith(self.reasoning_close)
 
     def _parts(self, text: str) -> tuple[str, str, str] | None:
         """What stands before the one answer slot, in it (stripped, never empty), and after it."""
@@ -161,9 +160,8 @@ class AnswerFormat:
     def for_template(self, tokenizer: Any) -> AnswerFormat:
         """Return this format, marked as opened by the template if this tokenizer's generation prompt ends with the tag."""
         require_tokenizer(tokenizer)
-        rendered = tokenizer.apply_chat_template(
-            [{"role": "user", "content": "?"}], tokenize=False, add_generation_prompt=True
-        )
+        asked = [{"role": "user", "content": "?"}]
+        rendered = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
         is_opened = bool(self.reasoning_open) and rendered.rstrip().endswith(self.reasoning_open)
         return dataclasses.replace(self, is_opened_by_template=is_opened)
 

@@ -90,9 +90,7 @@ def _completions(
     if "solution" in train.column_names:
         texts = [answer_format.render(str(row["solution"]), str(row["answer"])) for row in train]
         tokens = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
-        said = (
-            f"the column solution of {len(tokens)} rows in the answer format: 95% of them, and half as much room again"
-        )
+        said = f"column solution of {len(tokens)} rows in the answer format: 95% of them, and half as much room again"
         return tokens, _rounded(_ROOM * _at(tokens, 0.95)), said
     return [], None, "not known: no column solution, and no baseline was given (propose_lengths(tokenizer, baseline))"
 

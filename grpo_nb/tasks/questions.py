@@ -78,9 +78,8 @@ class TrainedQuestions:
     def of(cls, questions: Iterable[Any], source: str) -> TrainedQuestions:
         """Hash questions."""
         texts = [str(question) for question in questions]
-        return cls(
-            frozenset(map(_digest, texts)), frozenset(_digest(normalized_question(text)) for text in texts), source
-        )
+        normalized = map(normalized_question, texts)
+        return cls(frozenset(map(_digest, texts)), frozenset(map(_digest, normalized)), source)
 
     @classmethod
     def read(cls, file: Path, source: str) -> TrainedQuestions:
@@ -152,9 +151,8 @@ def find_contamination(questions: Sequence[Any], trained: TrainedQuestions) -> C
         if str(q) not in known and _digest(normalized_question(q)) in trained.normalized
     ]  # fmt: skip
     example = min(exact or similar, default=None)
-    return Contamination(
-        questions=len(questions), exact=len(exact), similar=len(similar), example=example, source=trained.source
-    )
+    counts = {"questions": len(questions), "exact": len(exact), "similar": len(similar)}
+    return Contamination(**counts, example=example, source=trained.source)
 
 
 def write_hashes(file: Path, questions: Iterable[Any]) -> None:

@@ -32,9 +32,7 @@ class Rows:
     """Which of `split`, `config` and `encoding` mean something for such a source."""
 
 
-def read_rows(
-    source: Source, *, split: str | None = None, config: str | None = None, encoding: str | None = None
-) -> Rows:
+def read_rows(source: Source, split: str | None = None, config: str | None = None, encoding: str | None = None) -> Rows:
     """Read a file, a table in memory, a data set or a Hub id.
 
     Args:
@@ -55,9 +53,7 @@ def read_rows(
         if path.suffix.lower() in _FILES:
             return _read_file(path, encoding)
         if path.is_dir() or not str(source).strip():
-            raise ValueError(
-                f"{str(source)!r} is a folder or nothing; load_task reads a file of it: {', '.join(_FILES)}."
-            )
+            raise ValueError(f"{str(source)!r} is a folder or nothing; load_task reads files: {', '.join(_FILES)}.")
         if path.is_file() or path.suffix.lower() in _OTHER_FILES:
             raise ValueError(
                 f"{str(source)!r}: the ending {path.suffix!r} is not read, only {', '.join(_FILES)}. Read it with pandas "
@@ -96,9 +92,7 @@ def _of_mapping(source: Mapping[str, Any], split: str | None) -> Rows:
     if source and all(hasattr(part, "features") for part in source.values()):  # datasets.DatasetDict
         if split is None and len(source) > 1:
             sizes = ", ".join(f"{name} ({len(part)} rows)" for name, part in source.items())
-            raise ValueError(
-                f'this DatasetDict has the splits {sizes}. Say which to take: split="{next(iter(source))}".'
-            )
+            raise ValueError(f'this DatasetDict has the splits {sizes}. Say which: split="{next(iter(source))}".')
         chosen = split or next(iter(source))
         if chosen not in source:
             raise ValueError(f"this DatasetDict has no split {chosen!r}{did_you_mean(chosen, source)}")
@@ -150,9 +144,7 @@ def _decoded(path: Path, encoding: str | None) -> tuple[str, tuple[str, ...]]:
         try:
             return data.decode(encoding), ()
         except (UnicodeError, LookupError) as error:
-            raise ValueError(
-                f"{path} is not {encoding}: {error}. Leave encoding= out, or write another one."
-            ) from error
+            raise ValueError(f"{path} is not {encoding}: {error}. Leave encoding= out, or write another.") from error
     marked = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     for guess in (marked, "cp1252", "latin-1"):
         with contextlib.suppress(UnicodeError):
@@ -232,6 +224,4 @@ def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
         ) from error
     except ValueError as error:
         # The library's own words name the configurations or splits there are.
-        raise ValueError(
-            f"{name!r}: {' '.join(str(error).split())[:400]} (load_task takes config= and split=)"
-        ) from error
+        raise ValueError(f"{name!r}: {' '.join(str(error).split())[:400]} (there are config= and split=)") from error

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Messages = list[dict[str, str]]
 Example = tuple[str, str, str]
+TaskRows = list[dict[str, Any]]
 _WIDEST, _HELD_OUT = 1_000, 0.2
 _ARITHMETIC = {"train_size": 224, "holdout_size": 96, "low": 1, "high": 20, "operators": "+"}
 
@@ -119,15 +120,13 @@ def load_task(
     return task
 
 
-def _table(rows: list[dict[str, Any]]) -> Dataset:
+def _table(rows: TaskRows) -> Dataset:
     from datasets import Dataset
 
     try:
         return Dataset.from_list(rows)
     except (ValueError, TypeError, OverflowError) as error:  # pyarrow's own errors are of these kinds
-        raise ValueError(
-            f"the chat messages are not all of one form ({error}): leave role and content in them, both texts."
-        ) from error
+        raise ValueError(f"messages of several forms ({error}): leave role and content in them, as texts.") from error
 
 
 def fitting_format(
@@ -145,9 +144,7 @@ def fitting_format(
     return format.for_template(tokenizer) if tokenizer is not None else format
 
 
-def with_prompts(
-    rows: list[dict[str, Any]], format: AnswerFormat, example: Example | None = None
-) -> list[dict[str, Any]]:
+def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None = None) -> TaskRows:
     """Return the rows with the chat messages that ask their question, but for those that have messages of their own.
 
     Raises:
@@ -158,20 +155,18 @@ def with_prompts(
         is_three = isinstance(example, (list, tuple)) and len(example) == 3
         if not is_three or any(part is None or not str(part).strip() for part in (example[0], example[2])):
             raise ValueError(
-                f'example = {example!r:.80} must be three texts: example=("<question>", "<reasoning>", "<answer>").'
+                f'example = {example!r:.80} must be three texts: ("<question>", "<reasoning>", "<answer>").'
             )
         asked, reasoning, answer = map(str, example)
         shown = format.render(reasoning, answer)
         if format.extract(shown) != answer.strip():
-            raise ValueError(
-                f"the answer of the example cannot be read back in the format {format.name!r}: {shown!r:.160}"
-            )
+            raise ValueError(f"the example's answer cannot be read back in the format {format.name!r}: {shown!r:.160}")
         turns += [("user", asked), ("assistant", shown)]
     before = [{"role": role, "content": text} for role, text in turns]
     return [{"prompt": [*before, {"role": "user", "content": row["question"]}], **row} for row in rows]
 
 
-def _doubts(format: AnswerFormat, rows: list[dict[str, Any]]) -> list[str]:
+def _doubts(format: AnswerFormat, rows: TaskRows) -> list[str]:
     """What the reader should know of the prompts before training."""
     told = "\n".join(turn["content"] for turn in rows[0]["prompt"][:-1])
     unsaid = [tag for tag in (format.answer_open.strip(), format.reasoning_open) if tag and tag not in told]
@@ -182,7 +177,7 @@ def _doubts(format: AnswerFormat, rows: list[dict[str, Any]]) -> list[str]:
 
 def _arithmetic(
     *, seed: int, train_size: int, holdout_size: int, low: int, high: int, operators: str
-) -> tuple[list[dict[str, str]], int]:
+) -> tuple[TaskRows, int]:
     """Distinct questions `a op b` with low <= a, b <= high; no difference is negative."""
     if not isinstance(operators, str) or not operators or set(operators) - set("+-*"):
         raise ValueError(f"operators = {operators!r} must be made of +, - and *.")
@@ -192,7 +187,7 @@ def _arithmetic(
     check_value("high", high, "int", least=low)
     if high - low > _WIDEST:
         raise ValueError(
-            f"numbers from {low} to {high}: all their pairs are listed; write high={low + _WIDEST} at most."
+            f"numbers from {low} to {high}: their pairs are all listed: write high={low + _WIDEST} at most."
         )
     results = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
     numbers = range(low, high + 1)
@@ -212,7 +207,7 @@ def _arithmetic(
     return rows, holdout_size
 
 
-def _split(rows: list[dict[str, Any]], holdout: float | int, seed: int) -> tuple[list[Any], list[Any]]:
+def _split(rows: TaskRows, holdout: float | int, seed: int) -> tuple[TaskRows, TaskRows]:
     is_number = isinstance(holdout, numbers.Real) and not isinstance(holdout, bool)
     if not is_number or not (0 < holdout < 1 or holdout % 1 == 0):
         raise ValueError(f"holdout = {holdout!r:.60} must be a share below 1, as 0.2, or a number of rows, as 50.")

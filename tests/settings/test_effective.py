@@ -194,7 +194,7 @@ def test_rows_say_asked_run_and_why() -> None:
 
 
 def test_unknown_machines_and_html(monkeypatch) -> None:
-    with pytest.raises(ValueError, match=r"machine = 'a10' must be one of .*'a100'"):
+    with pytest.raises(ValueError, match="did you mean 'a100'"):
         gn.effective_settings(gn.preset("cpu"), "a10")
     table = gn.effective_settings(gn.preset("t4"), Gpu("<b>card</b>", 15.0, (7, 5)))
     assert "<b>card</b>" not in table._repr_html_() and "&lt;b&gt;card" in table._repr_html_()

@@ -183,7 +183,7 @@ def test_a_plan_shows_itself_and_escapes() -> None:
     settings = gn.preset("cpu", model="<script>alert(1)</script>")
     plan = gn.plan(settings, machine="cpu")
     assert "<script>" not in plan._repr_html_() and "&lt;script&gt;" in plan._repr_html_()
-    with pytest.raises(ValueError, match=r"machine = 'a10' must be one of .*'a100'"):
+    with pytest.raises(ValueError, match="did you mean 'a100'"):
         gn.plan(gn.preset("cpu"), machine="a10")
     with pytest.raises(ValueError, match="are two machines"):
         gn.plan(gn.preset("cpu"), machine="t4", gpu_memory_gb=16)
