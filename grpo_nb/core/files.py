@@ -243,9 +243,7 @@ def target_problem(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -
     real = target.resolve()
     held = next((path for path in (*needed, Path.cwd()) if path.resolve().is_relative_to(real)), None)
     if target.exists() and held is not None:
-        return FileExistsError(
-            f"{str(target)!r} is or holds {str(held)!r}, which would be lost. Choose another folder."
-        )
+        return FileExistsError(f"{str(target)!r} is or holds {str(held)!r}, which would go. Choose another folder.")
     if not overwrite and _is_taken(target):
         return FileExistsError(f"{str(target)!r} exists. Choose another folder, or say overwrite=True.")
     parent = target.absolute().parent

@@ -185,18 +185,13 @@ def packages_row(machine: Machine) -> Finding:
     missing = [name for name in packages.NEEDED if name not in machine.installed]
     if missing:
         return "problem", f"missing: {', '.join(missing)}", install_again(machine)
-    pins = {name: machine.pins.get(name, machine.installed[name]) for name in packages.NEEDED if name != "torch"}
-    others = {name: pin for name, pin in pins.items() if not packages.is_same_release(pin, machine.installed[name])}
+    both = {name: (machine.installed[name], machine.pins.get(name)) for name in packages.NEEDED if name != "torch"}
+    others = {name: two for name, two in both.items() if two[1] and not packages.is_same_release(*two)}
     if others:
-        found = ", ".join(f"{name} {machine.installed[name]} instead of {pin}" for name, pin in others.items())
-        is_older = any(
-            packages.release(machine.installed[name]) < packages.release(pin) for name, pin in others.items()
-        )
-        return (
-            "problem" if is_older else "warning",
-            f"{found}, not tried with the kit",
-            install_again(machine),
-        )
+        found = ", ".join(f"{name} {there} instead of {pin}" for name, (there, pin) in others.items())
+        is_older = any(packages.release(there) < packages.release(pin) for there, pin in others.values())
+        status = "problem" if is_older else "warning"
+        return status, f"{found}, not tried with the kit", install_again(machine)
     shown = ("unsloth", "trl", "transformers", "torch")
     return "ok", ", ".join(f"{name} {machine.installed[name]}" for name in shown)
 

@@ -148,8 +148,7 @@ def _why_kept(kept: Combination, wants_vllm: bool, driver_runs_new: bool) -> str
         return f"stays, and vLLM {kept.vllm} is built for it."
     if driver_runs_new:
         return (
-            "is loaded in this kernel and stays. No vLLM fits it: for one, restart the session and run this cell before "
-            "anything else."
+            "is loaded in this kernel and stays. No vLLM fits it: for one, restart the session and run this cell first."
         )
     return (
         "stays: the driver is too old for CUDA 13, and the registry has no vLLM for CUDA 12. Unsloth's own generation is used, "

@@ -129,15 +129,11 @@ def error_chain(error: BaseException) -> Iterator[BaseException]:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Say whether an error, or one that it came from, is a lack of memory of the machine or of its GPU."""
-    return any(
-        isinstance(cause, MemoryError)
-        # What a reward says of a completion is not the machine's word.
-        or (
-            isinstance(cause, (RuntimeError, OSError, ValueError))
-            and any(sign in _said_of(cause) for sign in _MEMORY_SIGNS)
-        )
-        for cause in error_chain(error)
-    )
+    chain = list(error_chain(error))
+    # What a reward says of a completion is not the machine's word.
+    said = [_said_of(cause) for cause in chain if isinstance(cause, (RuntimeError, OSError, ValueError))]
+    is_said = any(sign in words for words in said for sign in _MEMORY_SIGNS)
+    return is_said or any(isinstance(cause, MemoryError) for cause in chain)
 
 
 def _said_of(error: BaseException) -> str:

@@ -52,9 +52,9 @@ def installed_version(package: str) -> str | None:
         return None
 
 
-def installed_versions() -> dict[str, str]:
-    """The versions on disk of the packages that the preflight looks at."""
-    return {name: version for name in _WATCHED if (version := installed_version(name)) is not None}
+def installed_versions(names: Collection[str] = _WATCHED) -> dict[str, str]:
+    """The versions on disk of packages, by default of those that the preflight looks at."""
+    return {name: version for name in names if (version := installed_version(name)) is not None}
 
 
 def loaded_versions() -> dict[str, str]:
@@ -73,7 +73,7 @@ def import_order_problem(loaded: Collection[str] | None = None) -> str | None:
 
 def package_versions() -> dict[str, str]:
     """The installed versions of the packages a run depends on; a run records them."""
-    return {name: version for name in (*NEEDED, "vllm") if (version := installed_version(name)) is not None}
+    return installed_versions((*NEEDED, "vllm"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +103,8 @@ def parse_torch_build(source: str) -> TorchBuild | None:
     if "__version__" not in values:
         return None
     numbers = re.match(r"(\d+)\.(\d+)", values.get("cuda", ""))
-    return TorchBuild(
-        version=values["__version__"],
-        cuda=(int(numbers[1]), int(numbers[2])) if numbers else None,
-        is_rocm="hip" in values,
-    )
+    cuda = (int(numbers[1]), int(numbers[2])) if numbers else None
+    return TorchBuild(version=values["__version__"], cuda=cuda, is_rocm="hip" in values)
 
 
 def is_same_release(wanted: str, version: str) -> bool:

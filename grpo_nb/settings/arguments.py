@@ -43,7 +43,7 @@ _OWNED = {
     "resume_from_checkpoint": "transformers reads it only in its own scripts, so it would do nothing",
     **dict.fromkeys(("bf16", "fp16"), "the setting is dtype, for the model and the trainer alike"),
     **dict.fromkeys(
-        ("eval_strategy", "eval_on_start", "do_eval"), "the setting is holdout_every, for held-out questions"
+        ("eval_strategy", "eval_on_start", "do_eval"), "the setting is holdout_every, for a held-out curve"
     ),
     "save_strategy": "the setting is save_steps; 0 saves every few minutes",
     "load_best_model_at_end": "the trainer evaluates nothing; the setting for a held-out curve is holdout_every",
@@ -71,11 +71,9 @@ _BOUNDS_OF_EXTRA: Mapping[str, Mapping[str, float]] = {
     "data_seed": {"least": 0, "most": 2**32 - 1},
     "adam_beta1": {"least": 0, "below": 1},
     "adam_beta2": {"least": 0, "below": 1},
-    **{
-        name: {"least": 0, "most": 1} for name in ("epsilon", "min_p", "top_entropy_quantile", "label_smoothing_factor")
-    },
-    **{name: {"above": 0} for name in ("epsilon_high", "delta", "repetition_penalty", "adam_epsilon")},
-    **{name: {"above": 0} for name in ("sapo_temperature_neg", "sapo_temperature_pos")},
+    **{key: {"least": 0, "most": 1} for key in ("epsilon", "min_p", "top_entropy_quantile", "label_smoothing_factor")},
+    **{key: {"above": 0} for key in ("epsilon_high", "delta", "repetition_penalty", "adam_epsilon")},
+    **{key: {"above": 0} for key in ("sapo_temperature_neg", "sapo_temperature_pos")},
 }
 # Where an annotation says more or less than what works: True, False and None are older words for two kinds of scaling.
 _KIND_OF_EXTRA = {

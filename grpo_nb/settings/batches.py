@@ -40,7 +40,7 @@ def check_batch(micro: int, accumulation: int, group: int, extra: Mapping[str, A
     steps, size = (extra.get(name) for name in ("steps_per_generation", "generation_batch_size"))
     if steps is not None and size is not None:
         raise ValueError(
-            "extra holds steps_per_generation and generation_batch_size, of which one follows: leave one out."
+            "extra holds steps_per_generation and generation_batch_size, and one is enough: leave one out."
         )
     for name in ("steps_per_generation", "generation_batch_size", "unsloth_grpo_mini_batch"):
         value = extra.get(name)

@@ -155,9 +155,8 @@ class Settings(Shown):
         for f in dataclasses.fields(self):
             object.__setattr__(self, f.name, _plain(getattr(self, f.name)))
             _check_field(f, getattr(self, f.name))
-        check_batch(
-            self.per_device_train_batch_size, self.gradient_accumulation_steps, self.num_generations, self.extra
-        )
+        micro, steps = self.per_device_train_batch_size, self.gradient_accumulation_steps
+        check_batch(micro, steps, self.num_generations, self.extra)
 
     @property
     def batch_size(self) -> int:
@@ -381,9 +380,7 @@ def _encode(value: Any, where: str, allow_objects: bool) -> Any:
         return dict(pairs) if is_plain else {"__mapping__": pairs}
     if allow_objects:
         return value
-    raise ValueError(
-        f"{where} holds a {type(value).__name__}, which a file has no form for. Write the values it is made of."
-    )
+    raise ValueError(f"{where} holds a {type(value).__name__}, which no file can hold. Write the values it is made of.")
 
 
 def _decoded(value: dict[str, Any]) -> Any:

@@ -160,28 +160,25 @@ def _read_csv(path: Path, text: str) -> tuple[list[dict[str, Any]], tuple[str, .
     text = text.lstrip("\r\n")
     if text.startswith("sep="):  # a line that Excel reads, and other programs should not
         text = text.split("\n", 1)[-1]
-    head = text.split("\n", 1)[0]
-    separator = max(_SEPARATORS, key=head.count)
+    separator = max(_SEPARATORS, key=text.split("\n", 1)[0].count)
     csv.field_size_limit(2**31 - 1)  # else a text of 131,072 characters is an error
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator, restval="", strict=True)
+    rows = []
     try:
-        names = [name.strip() for name in next(reader, [])]
-        is_index = bool(names) and not names[0]  # as pandas writes it
+        reader.fieldnames = names = [name.strip() for name in reader.fieldnames or ()]
+        is_index = names[:1] == [""]  # as pandas writes it
         if len(set(names)) < len(names) or not all(names[is_index:]):
             raise ValueError(
                 f"{path}: the columns in its first line have no names, or twice the same: {names}. If the names stand further "
                 "down, take the lines above them away, or read it with pandas.read_csv(path, skiprows=...)."
             )
-        rows = []
-        for cells in reader:
-            if len(cells) > len(names):
+        for row in reader:
+            if None in row:
                 raise ValueError(
-                    f"{path} line {reader.line_num} has {len(cells)} cells and the first line {len(names)}: "
+                    f"{path} line {reader.line_num} has {len(names) + len(row[None])} cells and the first line {len(names)}: "
                     f"a text that holds {separator!r} needs quotation marks around it."
                 )
-            if cells:
-                filled = [*cells, *[""] * (len(names) - len(cells))]
-                rows.append(dict(zip(names[is_index:], filled[is_index:], strict=True)))
+            rows.append({name: row[name] for name in names[is_index:]})
     except csv.Error as error:
         raise ValueError(
             f"{path} line {reader.line_num} cannot be read as CSV: {error}. A quotation mark inside a quoted text is written "

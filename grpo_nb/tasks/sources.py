@@ -155,7 +155,7 @@ def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None =
         is_three = isinstance(example, (list, tuple)) and len(example) == 3
         if not is_three or any(part is None or not str(part).strip() for part in (example[0], example[2])):
             raise ValueError(
-                f'example = {example!r:.80} must be three texts: ("<question>", "<reasoning>", "<answer>").'
+                f'example = {example!r:.80} must be three texts: ("<question>", "<reasoning>", "<answer>")'
             )
         asked, reasoning, answer = map(str, example)
         shown = format.render(reasoning, answer)
@@ -186,9 +186,7 @@ def _arithmetic(
     check_value("low", low, "int")
     check_value("high", high, "int", least=low)
     if high - low > _WIDEST:
-        raise ValueError(
-            f"numbers from {low} to {high}: their pairs are all listed: write high={low + _WIDEST} at most."
-        )
+        raise ValueError(f"numbers from {low} to {high}: all pairs are listed: write high={low + _WIDEST} at most.")
     results = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
     numbers = range(low, high + 1)
     # 3 + 4 is the example turn, which must not be a question.
