@@ -158,14 +158,9 @@ def restart(machine: Machine) -> str:
 def install_again(machine: Machine) -> str:
     """What mends an incomplete installation on this host."""
     if machine.host == "script":
-        return (
-            "pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt; a kernel has to be "
-            "restarted after it."
-        )
-    return (
-        "Run the Install cell (from grpo_nb.machine import install; install(report=print)). By hand: pip install -r "
-        "requirements.txt && pip install --no-deps -r requirements-no-deps.txt, then restart the kernel."
-    )
+        return f"{packages.BY_HAND}; a kernel has to be restarted after it."
+    cell = "Run the Install cell (from grpo_nb.machine import install; install(report=print))."
+    return f"{cell} By hand: {packages.BY_HAND}, then restart the kernel."
 
 
 def python_row(machine: Machine) -> Finding:

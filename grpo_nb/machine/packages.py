@@ -21,6 +21,7 @@ from grpo_nb.core import ChildError, run_command
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
+BY_HAND = "pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt"
 # The oldest Python that the kit supports, and the one where unsloth 2026.10.9 stops.
 PYTHONS = ((3, 11), (3, 15))
 # Packages that unsloth patches while they load, so that it must come before them.
