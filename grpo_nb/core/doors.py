@@ -28,7 +28,9 @@ def open_door(
     room, files = door["__name__"], files or {}
     file_of = {name: file for file, names in files.items() for name in names}
     if hidden := sorted(file_of.keys() & files.keys()):
-        raise ValueError(f"{room}: {', '.join(hidden)} names a file and something in its door. Rename the file.")
+        raise ValueError(
+            f"{room}: {', '.join(hidden)} is the name of a file and of something in its door. Rename the file."
+        )
     imported = {
         name for name, value in door.items()
         if not name.startswith("_") and name not in _OF_EVERY_FILE and not isinstance(value, types.ModuleType)

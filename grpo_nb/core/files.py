@@ -243,14 +243,18 @@ def target_problem(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -
     real = target.resolve()
     held = next((path for path in (*needed, Path.cwd()) if path.resolve().is_relative_to(real)), None)
     if target.exists() and held is not None:
-        return FileExistsError(f"{str(target)!r} is or holds {str(held)!r}, which would go. Choose another folder.")
+        return FileExistsError(
+            f"{str(target)!r} is or holds {str(held)!r}, which would be gone with it. Choose another folder."
+        )
     if not overwrite and _is_taken(target):
         return FileExistsError(f"{str(target)!r} exists. Choose another folder, or say overwrite=True.")
     parent = target.absolute().parent
     while not parent.exists():
         parent = parent.parent
     if not parent.is_dir():
-        return NotADirectoryError(f"{str(parent)!r} is a file: {str(target)!r} cannot be made. Choose another folder.")
+        return NotADirectoryError(
+            f"{str(parent)!r} is a file, so {str(target)!r} cannot be made. Choose another folder."
+        )
     if not os.access(parent, os.W_OK | os.X_OK) or _is_read_only(parent):
         return PermissionError(f"the folder {str(parent)!r} cannot be written. Choose another folder for the export.")
     return None

@@ -140,6 +140,7 @@ class Plan(Shown):
 
     def at(self, settings: Settings) -> Plan:
         """The plan of other settings for the same machine and prompts."""
+        require_settings(settings)
         if settings.model == self.settings.model:
             return dataclasses.replace(self, settings=settings)
         return dataclasses.replace(self, settings=settings, shape=shape_of(settings.model), loaded=None)
@@ -271,6 +272,8 @@ def plan(
     require_settings(settings)
     if task is not None and not hasattr(task, "train"):
         raise TypeError(f"task = {task!r:.60} is no task: task = gn.load_task(<your file>, settings).")
+    if model is not None and not hasattr(model, "config"):
+        raise TypeError(f"model = {model!r:.60} is no model: model, tokenizer = gn.load_model(settings).")
     if gpu_memory_gb is not None:
         check_value("gpu_memory_gb", gpu_memory_gb, "float", above=0)
         if machine is not None:

@@ -357,6 +357,7 @@ def check_loss(settings: Settings) -> None:
 
     >>> check_loss(Settings(loss_type="dr_grpo"))
     """
+    require_settings(settings)
     standard = _DEFAULTS | {"importance_sampling_level": "token"}
     for name in ("loss_type", "importance_sampling_level", "optim", "lr_scheduler_type"):
         value = settings.extra.get(name, vars(settings).get(name, standard[name]))

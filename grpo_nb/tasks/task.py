@@ -189,6 +189,8 @@ class Task(Shown):
         Args:
             staged: A staged run, or whatever has `runs`.
         """
+        if not hasattr(staged, "runs"):
+            raise TypeError(f"staged = {staged!r:.60} has no runs: give what gn.training.train_stages returned.")
         if not staged.runs:
             return self
         counts, order = visit_counts(self.train, staged.runs), list(range(len(self.train)))
