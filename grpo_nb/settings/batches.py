@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from grpo_nb.settings.arguments import check_value
+
 
 def generation_batch_size(micro: int, accumulation: int, extra: Mapping[str, Any]) -> int:
     """Completions generated at a time, by one process.
@@ -43,9 +45,7 @@ def check_batch(micro: int, accumulation: int, group: int, extra: Mapping[str, A
             "extra holds steps_per_generation and generation_batch_size, and one is enough: leave one out."
         )
     for name in ("steps_per_generation", "generation_batch_size", "unsloth_grpo_mini_batch"):
-        value = extra.get(name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise ValueError(f"extra holds {name} = {value!r}: it must be a whole number, at least 1.")
+        check_value(f"extra[{name!r}]", extra.get(name), "int | None", least=1)
     if size is not None and size % micro:
         up = -(-size // math.lcm(micro, group)) * math.lcm(micro, group)
         raise ValueError(
