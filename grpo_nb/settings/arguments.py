@@ -123,7 +123,7 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     return f"; known: {', '.join(known)}" if len(known) <= 60 else f"; none of the {len(known)} known names is near"
 
 
-def check_value(name: str, value: Any, kind: str, why: str = "", **bounds: float) -> None:
+def check_value(name: str, value: Any, kind: str, why: str = "", instead: str = "", **bounds: float) -> None:
     """Refuse a value of another type than an annotation says, a number that is none or not finite, or one out of its bounds.
 
     Args:
@@ -131,6 +131,7 @@ def check_value(name: str, value: Any, kind: str, why: str = "", **bounds: float
         value: Seen.
         kind: The annotation, such as `float | None`; one with other words than Python's plain types refuses no type.
         why: Put behind the bounds.
+        instead: What to write, put behind all.
         **bounds: `least`, `above`, `most`, `below`.
 
     Raises:
@@ -141,12 +142,14 @@ def check_value(name: str, value: Any, kind: str, why: str = "", **bounds: float
     words = re.sub(r"\[[^]]*\]", "", kind).split(" | ")
     fits = (isinstance(value, _KINDS[w]) and isinstance(value, bool) == (w == "bool") for w in words if w in _KINDS)
     if _KINDS.keys() >= set(words) and not any(fits):
-        raise ValueError(f"{name} = {value!r:.80} is of type {type(value).__name__}, but {name} takes {kind}.")
+        raise ValueError(f"{name} = {value!r:.80} is of type {type(value).__name__}, but {name} takes {kind}{instead}.")
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         wanted = [f"{_BOUNDS[word][0]} {bound}" for word, bound in bounds.items()]
         is_finite = isinstance(value, int) or math.isfinite(value)
         if not is_finite or not all(_BOUNDS[word][1](value, bound) for word, bound in bounds.items()):
-            raise ValueError(f"{name} = {value!r:.80} must be {' and '.join(wanted) or 'a finite number'}{why}.")
+            raise ValueError(
+                f"{name} = {value!r:.80} must be {' and '.join(wanted) or 'a finite number'}{why}{instead}."
+            )
 
 
 def check_extra(extra: Mapping[str, Any], fields: Collection[str], known: Collection[str], *, has_gpu: bool) -> None:
@@ -181,7 +184,7 @@ def check_extra(extra: Mapping[str, Any], fields: Collection[str], known: Collec
 
 def _check_value_of_extra(name: str, value: Any) -> None:
     kind = _KIND_OF_EXTRA.get(name) or (installed_arguments() or {}).get(name, "Any")
-    check_value(f"extra[{name!r}]", value, kind, **_BOUNDS_OF_EXTRA.get(name, {}))
+    check_value(f"extra[{name!r}]", value, kind, instead="; or leave it out", **_BOUNDS_OF_EXTRA.get(name, {}))
     choices = installed_choices().get(name)
     if isinstance(value, str) and choices:
         check_choice(name, value, sorted(choices))

@@ -331,9 +331,11 @@ def _targets(value: Any) -> tuple[str, ...]:
 def _check_field(f: dataclasses.Field, value: Any) -> None:
     if "choices" in f.metadata:
         return arguments.check_choice(f.name, value, f.metadata["choices"])
-    arguments.check_value(f.name, value, f.type, f.metadata.get("why", ""), **f.metadata.get("bounds", {}))
+    bounds, why = f.metadata.get("bounds", {}), f.metadata.get("why", "")
+    instead = f"; the default is {f.name}={f.default!r}"
+    arguments.check_value(f.name, value, f.type, why, instead, **bounds)
     if isinstance(value, str) and not (value.strip() and value.isprintable()):
-        raise ValueError(f"{f.name} = {value!r:.80} must be a text on one line, and not empty.")
+        raise ValueError(f"{f.name} = {value!r:.80} must be a text on one line, and not empty{instead}.")
 
 
 def require_settings(settings: Any) -> None:
