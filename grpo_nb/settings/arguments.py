@@ -66,7 +66,7 @@ _BOUNDS = {
 _BOUNDS_OF_EXTRA: Mapping[str, Mapping[str, float]] = {
     "num_iterations": {"least": 1},
     "logging_steps": {"least": 1},
-    "ref_model_sync_steps": {"least": 1},
+    "torch_empty_cache_steps": {"least": 1},
     "dataloader_num_workers": {"least": 0},
     "data_seed": {"least": 0, "most": 2**32 - 1},
     "adam_beta1": {"least": 0, "below": 1},
@@ -79,9 +79,10 @@ _BOUNDS_OF_EXTRA: Mapping[str, Mapping[str, float]] = {
 _KIND_OF_EXTRA = {
     "scale_rewards": "str | bool | None",
     "mask_truncated_completions": "bool | None",
-    "generation_kwargs": "dict | None",
-    "chat_template_kwargs": "dict | None",
     "logging_steps": "int",
+    # A text would be the path of a file, or not be read at all.
+    **dict.fromkeys(("generation_kwargs", "chat_template_kwargs", "lr_scheduler_kwargs"), "dict | None"),
+    **dict.fromkeys(("gradient_checkpointing_kwargs", "transformers_continuous_batching_config"), "dict | None"),
 }
 
 # Names of guides and older releases. Used only for names that the installed class does not take.
@@ -185,8 +186,7 @@ def check_extra(extra: Mapping[str, Any], fields: Collection[str], known: Collec
 def _check_value_of_extra(name: str, value: Any) -> None:
     kind = _KIND_OF_EXTRA.get(name) or (installed_arguments() or {}).get(name, "Any")
     check_value(f"extra[{name!r}]", value, kind, instead="; or leave it out", **_BOUNDS_OF_EXTRA.get(name, {}))
-    choices = installed_choices().get(name)
-    if isinstance(value, str) and choices:
+    if isinstance(value, str) and (choices := installed_choices().get(name)):
         check_choice(name, value, sorted(choices))
 
 
@@ -221,9 +221,10 @@ def installed_arguments() -> Mapping[str, str] | None:
 def installed_choices() -> Mapping[str, frozenset[str]]:
     """The values of settings that the installed packages have, as far as they can be read."""
     found = {
-        **{name: _compared_in_trainer(name) for name in _COMPARED},
+        **_compared_in_trainer(),
         "optim": _enum_values("training_args.py", "OptimizerNames"),
         "lr_scheduler_type": _enum_values("trainer_utils.py", "SchedulerType").difference(_NEED_EVALUATION),
+        "hub_strategy": _enum_values("trainer_utils.py", "HubStrategy"),
         "vllm_mode": frozenset({"colocate", "server"}),
     }
     return {name: values.union(_UNSLOTH_CHOICES.get(name, ())) for name, values in found.items() if values}
@@ -278,18 +279,17 @@ def _strings(nodes: Iterable[ast.expr]) -> frozenset[str]:
     return frozenset(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-def _compared_in_trainer(attribute: str) -> frozenset[str]:
+def _compared_in_trainer() -> dict[str, frozenset[str]]:
     """The strings that TRL's GRPO trainer compares `self.<attribute>` with, which are its values; none where trl is missing.
 
     Raises:
-        RuntimeError: It compares that with nothing any more.
+        RuntimeError: It compares one with nothing any more.
     """
-    statements = _source("trl", "trainer/grpo_trainer.py")
-    compared = [
-        node for statement in statements for node in ast.walk(statement)
-        if isinstance(node, ast.Compare) and ast.unparse(node.left) == f"self.{attribute}"
-    ]  # fmt: skip
-    found = _strings(part for node in compared for with_ in node.comparators for part in ast.walk(with_))
-    if statements and not found:
-        raise RuntimeError(f"trl's GRPO trainer no longer compares self.{attribute} with names; look into its source.")
+    statements, found = _source("trl", "trainer/grpo_trainer.py"), dict.fromkeys(_COMPARED, frozenset[str]())
+    for node in (node for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Compare)):
+        name = ast.unparse(node.left).removeprefix("self.")
+        if name in found:
+            found[name] |= _strings(part for with_ in node.comparators for part in ast.walk(with_))
+    if statements and (lost := [name for name, values in found.items() if not values]):
+        raise RuntimeError(f"trl's GRPO trainer no longer compares self.{lost[0]} with names; look into its source.")
     return found

@@ -350,7 +350,7 @@ def require_settings(settings: Any) -> None:
 
 
 def check_loss(settings: Settings) -> None:
-    """Refuse a loss, an importance sampling level, an optimizer or a schedule that the installed packages do not have.
+    """Refuse a loss, an optimizer or a schedule that the installed packages do not have.
 
     TRL itself notices an unknown loss only at the first one, after the first generation.
 
@@ -360,10 +360,9 @@ def check_loss(settings: Settings) -> None:
     >>> check_loss(Settings(loss_type="dr_grpo"))
     """
     require_settings(settings)
-    standard = _DEFAULTS | {"importance_sampling_level": "token"}
-    for name in ("loss_type", "importance_sampling_level", "optim", "lr_scheduler_type"):
-        value = settings.extra.get(name, vars(settings).get(name, standard[name]))
-        if value != standard[name]:  # the defaults need no look into the installed packages
+    for name in ("loss_type", "optim", "lr_scheduler_type"):
+        value = getattr(settings, name)
+        if value != _DEFAULTS[name]:  # the defaults need no look into the installed packages
             arguments.check_choice(name, value, sorted(arguments.installed_choices().get(name, [value])))
 
 
