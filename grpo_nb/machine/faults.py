@@ -71,8 +71,7 @@ _FAULTS = (
     GpuFault(
         "memory in use by others",
         r"free memory on device .{0,60}less than desired gpu memory utilization",
-        "vLLM wants a fixed share of the whole card, and another process, or what failed before in this kernel, holds a "
-        "part of it.",
+        "vLLM wants a fixed share of the whole card, and another process, or what failed before in this kernel, holds some.",
         "Restart this kernel and end the processes that `nvidia-smi` lists; if others have to stay: "
         "settings = settings.replace(gpu_memory_utilization=0.4)",
     ),

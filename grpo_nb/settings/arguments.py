@@ -42,9 +42,7 @@ _OWNED = {
     "model_init_kwargs": "the model is loaded before the trainer exists, by gn.load_model, so it would do nothing",
     "resume_from_checkpoint": "transformers reads it only in its own scripts, so it would do nothing",
     **dict.fromkeys(("bf16", "fp16"), "the setting is dtype, for the model and the trainer alike"),
-    **dict.fromkeys(
-        ("eval_strategy", "eval_on_start", "do_eval"), "the setting is holdout_every, for a held-out curve"
-    ),
+    **dict.fromkeys(("eval_strategy", "eval_on_start", "do_eval"), "the setting is holdout_every, a held-out curve"),
     "save_strategy": "the setting is save_steps; 0 saves every few minutes",
     "load_best_model_at_end": "the trainer evaluates nothing; the setting for a held-out curve is holdout_every",
     "logging_strategy": "a run is recorded by steps: set logging_steps",
@@ -148,9 +146,8 @@ def check_value(name: str, value: Any, kind: str, why: str = "", instead: str = 
         wanted = [f"{_BOUNDS[word][0]} {bound}" for word, bound in bounds.items()]
         is_finite = isinstance(value, int) or math.isfinite(value)
         if not is_finite or not all(_BOUNDS[word][1](value, bound) for word, bound in bounds.items()):
-            raise ValueError(
-                f"{name} = {value!r:.80} must be {' and '.join(wanted) or 'a finite number'}{why}{instead}."
-            )
+            asked = " and ".join(wanted) or "a finite number"
+            raise ValueError(f"{name} = {value!r:.80} must be {asked}{why}{instead}.")
 
 
 def check_extra(extra: Mapping[str, Any], fields: Collection[str], known: Collection[str], *, has_gpu: bool) -> None:

@@ -41,9 +41,7 @@ def check_batch(micro: int, accumulation: int, group: int, extra: Mapping[str, A
     """
     steps, size = (extra.get(name) for name in ("steps_per_generation", "generation_batch_size"))
     if steps is not None and size is not None:
-        raise ValueError(
-            "extra holds steps_per_generation and generation_batch_size, and one is enough: leave one out."
-        )
+        raise ValueError("extra holds steps_per_generation and generation_batch_size; one is enough: leave one out.")
     for name in ("steps_per_generation", "generation_batch_size", "unsloth_grpo_mini_batch"):
         check_value(f"extra[{name!r}]", extra.get(name), "int | None", least=1)
     if size is not None and size % micro:
@@ -56,8 +54,7 @@ def check_batch(micro: int, accumulation: int, group: int, extra: Mapping[str, A
     mini = extra.get("unsloth_grpo_mini_batch")
     if mini is not None and mini > total:
         raise ValueError(
-            f"unsloth_grpo_mini_batch = {mini} in extra is more than the {total} completions generated at a time, which "
-            f"Unsloth refuses. Write {total} or less."
+            f"unsloth_grpo_mini_batch = {mini} is more than the {total} completions generated at a time: write {total}."
         )
     if total % group:
         what, nearest = _whole_groups(micro, accumulation, group, extra, total)

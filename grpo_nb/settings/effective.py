@@ -107,8 +107,8 @@ class EffectiveSettings(Shown):
             self._tell("fast_inference", False, why, f"{_CPU_LOADER}, which would raise")
         if self.settings.load_in_4bit:
             why = (
-                "On a CPU 4 bit is about a tenth slower than 16 and cannot be merged without loading the model again; layers "
-                "narrower than 64 are loaded in 16 bit."
+                "On a CPU 4 bit is about a tenth slower than 16, and merging loads the model again; layers narrower than 64 "
+                "are loaded in 16 bit."
             )
             self._tell("load_in_4bit", True, why, _CPU_LOADER)
 

@@ -289,8 +289,7 @@ def _once(items: Sequence[_Item], contradictory: Contradictory, cleaned: Cleaned
         raise ValueError(
             f"{len(at_odds)} question{'s stand' if len(at_odds) > 1 else ' stands'} there with different answers, such as "
             f"{first[0].parts['question'][:120]!r} with {answers} (rows {', '.join(str(item.number) for item in first[:4])}). "
-            'Say what to do: contradictory="drop" leaves them out, "first" keeps the first, "majority" the answer '
-            "that most rows have."
+            'Say what to do: contradictory="drop" leaves them out, "first" keeps the first, "majority" the most frequent.'
         )
     chosen = [_chosen(group, contradictory) for group in groups.values()]
     for one, group in zip(chosen, groups.values(), strict=True):

@@ -116,10 +116,7 @@ class Contamination:
         if not self.count:
             return f"None of the {self.questions} held-out questions is among {self.source}."
         similar = f" ({self.similar} of them but for case, white space or punctuation)" if self.similar else ""
-        return (
-            f"{self.count} of {self.questions} held-out questions are also in the training part{similar}: on these the score "
-            "measures memory."
-        )
+        return f"{self.count} of {self.questions} held-out questions are also in the training part{similar}: that is memory."
 
     def require_none(self) -> None:
         """Raise `ValueError` if a question was trained on."""

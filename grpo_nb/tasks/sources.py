@@ -96,8 +96,8 @@ def load_task(
         check_value(name, value, "str | None")
     if is_generated:
         given |= {"columns": columns, "holdout": None if holdout == _HELD_OUT else holdout}
-        rows, holdout = _arithmetic(seed=seed, **{**_ARITHMETIC, **options})
-        read = Rows("arithmetic", rows)
+        wanted = {**_ARITHMETIC, **options}
+        read, holdout = Rows("arithmetic", _arithmetic(seed, **wanted)), wanted["holdout_size"]
         example = example or ("What is 3 + 4?", "3 + 4 = 7", "7")
     else:
         read = read_rows(source, **given)
@@ -154,9 +154,7 @@ def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None =
     if example is not None:
         is_three = isinstance(example, (list, tuple)) and len(example) == 3
         if not is_three or any(part is None or not str(part).strip() for part in (example[0], example[2])):
-            raise ValueError(
-                f'example = {example!r:.80} must be three texts: ("<question>", "<reasoning>", "<answer>")'
-            )
+            raise ValueError(f'example = {example!r:.80} must be three texts: ("<question>", "<reasons>", "<answer>")')
         asked, reasoning, answer = map(str, example)
         shown = format.render(reasoning, answer)
         if format.extract(shown) != answer.strip():
@@ -175,9 +173,7 @@ def _doubts(format: AnswerFormat, rows: TaskRows) -> list[str]:
     return [f"nothing in the prompt names {' or '.join(unsaid)}: say it in system=, or give an example turn"]
 
 
-def _arithmetic(
-    *, seed: int, train_size: int, holdout_size: int, low: int, high: int, operators: str
-) -> tuple[TaskRows, int]:
+def _arithmetic(seed: int, train_size: int, holdout_size: int, low: int, high: int, operators: str) -> TaskRows:
     """Distinct questions `a op b` with low <= a, b <= high; no difference is negative."""
     if not isinstance(operators, str) or not operators or set(operators) - set("+-*"):
         raise ValueError(f"operators = {operators!r} must be made of +, - and *.")
@@ -197,12 +193,10 @@ def _arithmetic(
     if len(every) < train_size + holdout_size:
         raise ValueError(
             f"numbers from {low} to {high} with {operators!r} give {len(every)} distinct questions, but train_size "
-            f"{train_size} + holdout_size {holdout_size} = {train_size + holdout_size} are asked for. Raise high, "
-            "or ask for fewer."
+            f"{train_size} + holdout_size {holdout_size} = {train_size + holdout_size} are asked for. Raise high."
         )
     chosen = random.Random(seed).sample(every, train_size + holdout_size)
-    rows = [{"question": f"What is {a} {op} {b}?", "answer": str(results[op](a, b))} for a, op, b in chosen]
-    return rows, holdout_size
+    return [{"question": f"What is {a} {op} {b}?", "answer": str(results[op](a, b))} for a, op, b in chosen]
 
 
 def _split(rows: TaskRows, holdout: float | int, seed: int) -> tuple[TaskRows, TaskRows]:
