@@ -98,7 +98,7 @@ REPLACED = {
     "use_liger_loss": "renamed in trl 0.28: use_liger_kernel",
     "vllm_guided_decoding_regex": "renamed in trl 0.28: vllm_structured_outputs_regex",
     "wandb_log_unique_prompts": "renamed in trl 0.27: log_unique_prompts",
-    "evaluation_strategy": "renamed in transformers 4.46: eval_strategy",
+    "evaluation_strategy": "the setting is holdout_every, a held-out curve",
     "push_to_hub_token": "renamed in transformers 5: hub_token",
     "per_gpu_train_batch_size": "the setting is per_device_train_batch_size",
     "per_gpu_eval_batch_size": "renamed in transformers 5: per_device_eval_batch_size",

@@ -306,7 +306,7 @@ def _with_fitting_warmup(changes: dict[str, Any], steps: int, warmup: int) -> di
     is_short = warmup <= _DEFAULTS["warmup_steps"]
     if is_short or "warmup_steps" in changes or not isinstance(shorter, int) or shorter >= warmup:
         return changes
-    return {**changes, "warmup_steps": max(round(shorter * min(warmup / steps, 1)), 0)}
+    return {**changes, "warmup_steps": round(shorter * min(warmup / steps, 1))}
 
 
 def _plain(value: Any) -> Any:
