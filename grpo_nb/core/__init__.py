@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from grpo_nb.core.deadlines import run_in_thread, run_with_deadline
 from grpo_nb.core.doors import open_door
-from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.errors import EnvironmentProblem, check_type
 from grpo_nb.core.files import (
+    as_path,
     check_target,
     free_path,
     made_once,
@@ -46,7 +47,7 @@ from grpo_nb.core.tables import (
     html_of,
     text_of,
 )
-from grpo_nb.core.text import as_score, brief, displayable, excerpt, prompt_lengths, shorten
+from grpo_nb.core.text import as_score, brief, displayable, excerpt, prompt_lengths, require_tokenizer, shorten
 from grpo_nb.core.writers import liveness, process_identity, writing_here
 
 if TYPE_CHECKING:

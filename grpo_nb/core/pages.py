@@ -94,9 +94,7 @@ def last_lines(error: BaseException, limit: int = _TRACEBACK_LINES) -> str:
 
 def errors_view(errors: Sequence[BaseException]) -> str:
     """Return what failed, with the end of its traceback. Empty without errors."""
-    return "".join(
-        _part("error", type(error).__name__, shorten(str(error), 600), last_lines(error)) for error in errors
-    )
+    return "".join(_part("error", type(e).__name__, shorten(str(e), 600), last_lines(e)) for e in errors)
 
 
 def page(name: str, parts: Sequence[tuple[str, Sequence[str]]], *sheets: str, classes: str = "") -> str:

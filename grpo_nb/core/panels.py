@@ -121,10 +121,8 @@ class WeightBoxes(widgets.HBox):
 
     def show(self, weights: Mapping[str, float]) -> None:
         """Show other rewards."""
-        self.boxes = {
-            name: above(widgets.FloatText(weight, step=0.1, description=label(name)), "130px")
-            for name, weight in weights.items()
-        }
+        boxes = {name: widgets.FloatText(weight, step=0.1, description=label(name)) for name, weight in weights.items()}
+        self.boxes = {name: above(box, "130px") for name, box in boxes.items()}
         for box in self.boxes.values():
             box.observe(self._changed, "value")
         self.children = list(self.boxes.values())

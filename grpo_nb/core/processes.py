@@ -19,6 +19,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+Ended = tuple[str, int | None]
+"""How a child ended, in words, and its status; an empty text and None where it was ended for taking too long."""
+
 
 class ChildError(RuntimeError):
     """A child ended without success; the message says how, and has its last lines.
@@ -205,9 +208,7 @@ def run_script(
         raise ChildError(how, status, log.read_text(errors="replace").splitlines())
 
 
-def _follow(
-    child: LineProcess, hear: Callable[[str], object], left: Callable[[], float | None]
-) -> tuple[str, int | None]:
+def _follow(child: LineProcess, hear: Callable[[str], object], left: Callable[[], float | None]) -> Ended:
     """Hear a child out; return how it ended and its status, or an empty text and None where it was too late."""
     while True:
         try:

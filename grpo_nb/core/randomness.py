@@ -17,11 +17,8 @@ def random_state() -> dict[str, Any]:
     import torch
 
     name, keys, *rest = numpy.random.get_state()
-    state = {
-        "python": random.getstate(),
-        "numpy": (name, torch.from_numpy(keys.astype("int64")), *rest),
-        "torch": torch.get_rng_state(),
-    }
+    of_numpy = (name, torch.from_numpy(keys.astype("int64")), *rest)
+    state = {"python": random.getstate(), "numpy": of_numpy, "torch": torch.get_rng_state()}
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state

@@ -77,9 +77,8 @@ class Table:
     def html(self) -> str:
         """The table as HTML, with styles that notebooks do not overrule."""
         head = "".join(f"<th style='{self._style(i)}'>{escaped(title)}</th>" for i, title in enumerate(self.head))
-        body = "".join(
-            "<tr>" + "".join(self._html_cell(i, cell) for i, cell in enumerate(row)) + "</tr>" for row in self.rows
-        )
+        rows = ("".join(self._html_cell(i, cell) for i, cell in enumerate(row)) for row in self.rows)
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
         return f"<table>{f'<thead><tr>{head}</tr></thead>' if head else ''}<tbody>{body}</tbody></table>"
 
     def _html_cell(self, column: int, cell: Any) -> str:
@@ -152,9 +151,8 @@ def text_of(parts: Iterable[Part]) -> str:
 
 def html_of(parts: Iterable[Part]) -> str:
     """Return parts as HTML, sentences as paragraphs."""
-    return "".join(
-        part.html() if isinstance(part, (Table, Listing, Drawn)) else f"<p>{_html(part)}</p>" for part in parts if part
-    )
+    kept = (part for part in parts if part)
+    return "".join(p.html() if isinstance(p, (Table, Listing, Drawn)) else f"<p>{_html(p)}</p>" for p in kept)
 
 
 def facts(values: Mapping[str, Any]) -> Table:

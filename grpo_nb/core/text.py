@@ -41,7 +41,24 @@ def displayable(text: str) -> str:
     return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", shown)
 
 
+def require_tokenizer(tokenizer: Any) -> None:
+    """Refuse what stands in the place of a tokenizer, and one that cannot put a question to its model.
+
+    Raises:
+        TypeError: It is no tokenizer.
+        ValueError: It has no chat template.
+    """
+    if not hasattr(tokenizer, "apply_chat_template"):
+        raise TypeError(f"tokenizer = {tokenizer!r:.60} is no tokenizer: model, tokenizer = gn.load_model(settings).")
+    if getattr(tokenizer, "chat_template", "") is None:
+        raise ValueError(
+            "the tokenizer has no chat template, so nothing says how questions are put to this model: take its instruct "
+            "version, or set tokenizer.chat_template to the template of a model of its family."
+        )
+
+
 def prompt_lengths(prompts: Iterable[Sequence[Mapping[str, str]]], tokenizer: Any) -> list[int]:
     """Return the length of each prompt in tokens, with chat template and generation prompt, as training sees it."""
+    require_tokenizer(tokenizer)
     ids = tokenizer.apply_chat_template(list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True)
     return [len(row) for row in ids["input_ids"]]

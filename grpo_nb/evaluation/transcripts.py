@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 from grpo_nb.core import render, shorten, style
-from grpo_nb.settings import did_you_mean
+from grpo_nb.settings import check_choice
 
 # A notebook that holds thousands of answers opens slowly; the parquet file has them all.
 _SHOWN, _LONGEST = 200, 6000
@@ -106,10 +106,7 @@ def sorted_pairs(
     only: Only | None = None,
 ) -> list[Transcript]:
     """Return the transcripts: changed verdicts first, then changed texts, otherwise in the order of the questions."""
-    if only not in (None, *get_args(Only)):
-        raise ValueError(
-            f"only = {only!r} is none of {', '.join(get_args(Only))}{did_you_mean(str(only), get_args(Only))}."
-        )
+    check_choice("only", only, (None, *get_args(Only)))
     pairs = [Transcript(_side(a), _side(b)) for a, b in zip(before, after, strict=True)]
     if only is not None:
         pairs = [p for p in pairs if p.change == only or (only == "changed" and p.change != "same")]

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grpo_nb.core import Cell, EnvironmentProblem, Shown, Table, bold, escaped
+from grpo_nb.core import Cell, EnvironmentProblem, Shown, Table, as_path, bold, escaped
 from grpo_nb.machine import packages
+from grpo_nb.machine.cores import usable_cores
 from grpo_nb.machine.gpu import Driver, GpuProcess, GpuState, nvidia_smi, read_driver
 from grpo_nb.machine.host import find_host, find_hub_token, free_disk_bytes, how_to_restart, usable_memory_gib
 
@@ -81,6 +82,8 @@ class Machine:
     """`colab`, `kaggle`, `jupyter` or `script`."""
     installed: Mapping[str, str] = field(default_factory=dict)
     loaded: Mapping[str, str] = field(default_factory=dict)
+    pins: Mapping[str, str] = field(default_factory=dict)
+    """What the kit was made and tested with; empty where nobody knows."""
     modules: tuple[str, ...] = ()
     torch_build: packages.TorchBuild | None = None
     driver: Driver | None = None
@@ -121,6 +124,7 @@ def read_machine(run_root: Path) -> Machine:
         host=find_host(),
         installed=installed,
         loaded=packages.loaded_versions(),
+        pins=packages.pinned(),
         modules=tuple(sys.modules),
         torch_build=build,
         driver=driver,
@@ -129,7 +133,7 @@ def read_machine(run_root: Path) -> Machine:
         vllm_torch=wanted,
         vllm_problem=packages.vllm_problem() if driver and driver.gpus and "vllm" in installed and fits else None,
         compiled_cache=packages.read_compiled_cache(installed),
-        cores=os.cpu_count() or 1,
+        cores=usable_cores(),
         memory_gib=usable_memory_gib(),
         run_root=str(run_root.absolute()),
         free_disk_gb=free_disk_bytes(run_root) / 1e9,
@@ -154,14 +158,9 @@ def restart(machine: Machine) -> str:
 def install_again(machine: Machine) -> str:
     """What mends an incomplete installation on this host."""
     if machine.host == "script":
-        return (
-            "pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt; a kernel has to be "
-            "restarted after it."
-        )
-    return (
-        "Run the Install cell (from grpo_nb.machine import install; install(report=print)). By hand: pip install -r "
-        "requirements.txt && pip install --no-deps -r requirements-no-deps.txt, then restart the kernel."
-    )
+        return f"{packages.BY_HAND}; a kernel has to be restarted after it."
+    cell = "Run the Install cell (from grpo_nb.machine import install; install(report=print))."
+    return f"{cell} By hand: {packages.BY_HAND}, then restart the kernel."
 
 
 def python_row(machine: Machine) -> Finding:
@@ -173,10 +172,21 @@ def python_row(machine: Machine) -> Finding:
 
 
 def packages_row(machine: Machine) -> Finding:
-    """Whether all that a training needs is installed."""
+    """Whether all that a training needs is installed, in the versions that the kit was made for.
+
+    Unsloth rewrites the source of the others while it is imported, so that these versions are one unit. torch has a table of
+    its own, and its rows below.
+    """
     missing = [name for name in packages.NEEDED if name not in machine.installed]
     if missing:
         return "problem", f"missing: {', '.join(missing)}", install_again(machine)
+    both = {name: (machine.installed[name], machine.pins.get(name)) for name in packages.NEEDED if name != "torch"}
+    others = {name: two for name, two in both.items() if two[1] and not packages.is_same_release(*two)}
+    if others:
+        found = ", ".join(f"{name} {there} instead of {pin}" for name, (there, pin) in others.items())
+        is_older = any(packages.release(there) < packages.release(pin) for there, pin in others.values())
+        status = "problem" if is_older else "warning"
+        return status, f"{found}, not tried with the kit", install_again(machine)
     shown = ("unsloth", "trl", "transformers", "torch")
     return "ok", ", ".join(f"{name} {machine.installed[name]}" for name in shown)
 
@@ -268,9 +278,7 @@ def _gpu_row(machine: Machine, state: GpuState) -> Finding:
     least = (7, 5) if cuda is not None and cuda >= (13, 0) else (7, 0)
     if gpu.compute_capability < least:
         why = f"torch for CUDA {cuda[0]}.{cuda[1]}" if least == (7, 5) else "triton and bitsandbytes"
-        fix = (
-            "Choose another GPU (Kaggle: T4 x2 and not P100), or set CUDA_VISIBLE_DEVICES=-1 for the CPU, and restart."
-        )
+        fix = "Choose another GPU (Kaggle: T4 x2 and not P100), or CUDA_VISIBLE_DEVICES=-1 for the CPU, and restart."
         return "problem", f"{found}; {why} need {least[0]}.{least[1]}", fix
     if machine.driver.is_mixed:
         found += "; the cards are of several kinds, and CUDA numbers them by its own idea of their speed"
@@ -395,7 +403,8 @@ def token_row(machine: Machine) -> Finding:
         return "ok", machine.hub_token
     fix = {
         "colab": "If you need one: the key icon on the left, a secret HF_TOKEN with notebook access; never in a cell.",
-        "kaggle": "If you need one: Add-ons > Secrets, a secret HF_TOKEN; never in a cell.",
+        "kaggle": "If you need one: Add-ons > Secrets, a secret HF_TOKEN; then, in a cell, from kaggle_secrets import "
+        'UserSecretsClient; os.environ["HF_TOKEN"] = UserSecretsClient().get_secret("HF_TOKEN").',
     }.get(machine.host, "")
     return "ok", "none; only gated models and pushing need one", fix
 
@@ -430,7 +439,7 @@ def check_environment(run_root: str | Path = ".") -> EnvironmentReport:
     >>> gn.check_environment().is_ready
     True
     """
-    return check_machine(read_machine(Path(run_root)))
+    return check_machine(read_machine(as_path("run_root", run_root)))
 
 
 def check_machine(machine: Machine) -> EnvironmentReport:

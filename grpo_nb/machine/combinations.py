@@ -123,8 +123,7 @@ def choose(found: Found, *, with_vllm: bool = True) -> Choice:
         return Choice(why=why)
     return Choice(
         stop=f"the driver runs CUDA {found.driver_cuda} at most, and the torch of the registry is built for CUDA 13. Update "
-        "the driver to 580 or newer; or install torch 2.13.0 for CUDA 12 with the selector on PyTorch's web site, and run "
-        "this cell again"
+        "the driver to 580 or newer; or install torch 2.13.0 for CUDA 12 (PyTorch's web site), and run this cell again"
     )
 
 
@@ -147,11 +146,5 @@ def _why_kept(kept: Combination, wants_vllm: bool, driver_runs_new: bool) -> str
     if kept.vllm:
         return f"stays, and vLLM {kept.vllm} is built for it."
     if driver_runs_new:
-        return (
-            "is loaded in this kernel and stays. No vLLM fits it: for one, restart the session and run this cell before "
-            "anything else."
-        )
-    return (
-        "stays: the driver is too old for CUDA 13, and the registry has no vLLM for CUDA 12. Unsloth's own generation is used, "
-        "which is slower."
-    )
+        return "is loaded in this kernel and stays. No vLLM fits it: for one, restart and run this cell first."
+    return "stays: the driver is too old for CUDA 13, and the registry has no vLLM for CUDA 12. Unsloth generates, more slowly."

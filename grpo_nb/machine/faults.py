@@ -66,13 +66,12 @@ _FAULTS = (
         r"you want to use float16 precision|does not support bfloat16 compilation",
         "This card computes no bfloat16 (compute capability below 8.0, as a T4), or model and trainer were told different "
         "precisions. The kit chooses by the card, for both.",
-        'Take bf16, fp16 and dtype out of settings.extra: settings = settings.replace(extra={}); "float16" is then used',
+        'settings = settings.replace(dtype="auto"), and load the model again; "float16" is then used',
     ),
     GpuFault(
         "memory in use by others",
         r"free memory on device .{0,60}less than desired gpu memory utilization",
-        "vLLM wants a fixed share of the whole card, and another process, or what failed before in this kernel, holds a "
-        "part of it.",
+        "vLLM wants a fixed share of the whole card, and another process, or what failed before in this kernel, holds some.",
         "Restart this kernel and end the processes that `nvidia-smi` lists; if others have to stay: "
         "settings = settings.replace(gpu_memory_utilization=0.4)",
     ),
@@ -129,15 +128,11 @@ def error_chain(error: BaseException) -> Iterator[BaseException]:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Say whether an error, or one that it came from, is a lack of memory of the machine or of its GPU."""
-    return any(
-        isinstance(cause, MemoryError)
-        # What a reward says of a completion is not the machine's word.
-        or (
-            isinstance(cause, (RuntimeError, OSError, ValueError))
-            and any(sign in _said_of(cause) for sign in _MEMORY_SIGNS)
-        )
-        for cause in error_chain(error)
-    )
+    chain = list(error_chain(error))
+    # What a reward says of a completion is not the machine's word.
+    said = [_said_of(cause) for cause in chain if isinstance(cause, (RuntimeError, OSError, ValueError))]
+    is_said = any(sign in words for words in said for sign in _MEMORY_SIGNS)
+    return is_said or any(isinstance(cause, MemoryError) for cause in chain)
 
 
 def _said_of(error: BaseException) -> str:

@@ -168,10 +168,8 @@ def _read_gpus(ask: Ask, visible: str | None, *, with_processes: bool) -> tuple[
     cards: list[dict[str, GpuState]] = []
     for name, total, capability, free, uuid, reserved, _ in rows:
         if uuid in slices:
-            parts = (
-                (one, Gpu(f"{name} MIG {kind}", gib, _numbers(capability)), left)
-                for one, kind, gib, left in slices[uuid]
-            )
+            able = _numbers(capability)
+            parts = ((one, Gpu(f"{name} MIG {kind}", gib, able), left) for one, kind, gib, left in slices[uuid])
             cards.append({one: GpuState(gpu=gpu, free_gib=left) for one, gpu, left in parts})
             continue
         memory_gib = _gib(total)

@@ -21,6 +21,7 @@ from grpo_nb.core import ChildError, run_command
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
+BY_HAND = "pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt"
 # The oldest Python that the kit supports, and the one where unsloth 2026.10.9 stops.
 PYTHONS = ((3, 11), (3, 15))
 # Packages that unsloth patches while they load, so that it must come before them.
@@ -52,9 +53,9 @@ def installed_version(package: str) -> str | None:
         return None
 
 
-def installed_versions() -> dict[str, str]:
-    """The versions on disk of the packages that the preflight looks at."""
-    return {name: version for name in _WATCHED if (version := installed_version(name)) is not None}
+def installed_versions(names: Collection[str] = _WATCHED) -> dict[str, str]:
+    """The versions on disk of packages, by default of those that the preflight looks at."""
+    return {name: version for name in names if (version := installed_version(name)) is not None}
 
 
 def loaded_versions() -> dict[str, str]:
@@ -73,7 +74,7 @@ def import_order_problem(loaded: Collection[str] | None = None) -> str | None:
 
 def package_versions() -> dict[str, str]:
     """The installed versions of the packages a run depends on; a run records them."""
-    return {name: version for name in (*NEEDED, "vllm") if (version := installed_version(name)) is not None}
+    return installed_versions((*NEEDED, "vllm"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +104,8 @@ def parse_torch_build(source: str) -> TorchBuild | None:
     if "__version__" not in values:
         return None
     numbers = re.match(r"(\d+)\.(\d+)", values.get("cuda", ""))
-    return TorchBuild(
-        version=values["__version__"],
-        cuda=(int(numbers[1]), int(numbers[2])) if numbers else None,
-        is_rocm="hip" in values,
-    )
+    cuda = (int(numbers[1]), int(numbers[2])) if numbers else None
+    return TorchBuild(version=values["__version__"], cuda=cuda, is_rocm="hip" in values)
 
 
 def is_same_release(wanted: str, version: str) -> bool:
@@ -124,6 +122,19 @@ def is_torchvision_for(torch: str, vision: str) -> bool:
 def is_torchao_recent(version: str) -> bool:
     """Whether peft accepts it."""
     return minor_release(version) >= _OLDEST_TORCHAO
+
+
+def pinned(folder: Path | None = None) -> dict[str, str]:
+    """Name -> version of what the repository's requirements files pin exactly; nothing where the kit lies without them."""
+    folder = folder or Path(__file__).resolve().parents[2]
+    files = (folder / name for name in ("requirements.txt", "requirements-no-deps.txt"))
+    text = "".join(file.read_text("utf-8") for file in files if file.is_file())
+    return dict(re.findall(r"^([\w.-]+)==([\w.]+)$", text, re.MULTILINE))
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The numbers of a version, without those of its build."""
+    return tuple(map(int, re.findall(r"\d+", version.partition("+")[0])))
 
 
 def minor_release(version: str) -> tuple[int, int]:

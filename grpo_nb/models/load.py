@@ -19,13 +19,23 @@ from grpo_nb.machine import VLLM_ALONE, EnvironmentProblem, Gpu, find_fault, fin
 from grpo_nb.models.embedded import embedded_model_folder
 from grpo_nb.models.match import note_settings
 from grpo_nb.models.unsloth import import_unsloth, tell_unsloth, without_loading_bars
-from grpo_nb.settings import EMBEDDED_MODEL, Settings, VllmObstacle, memory_advice, number_type, vllm_obstacle
+from grpo_nb.settings import (
+    ALL_LINEAR,
+    EMBEDDED_MODEL,
+    Settings,
+    VllmObstacle,
+    memory_advice,
+    number_type,
+    require_settings,
+    vllm_obstacle,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _SKIP_VLLM = "fast_inference=False skips the attempt"
 _KEPT_ON = "grpo_nb_generation"
+_LEAST_WORDS = 100  # where its files are missing, transformers makes one of a word or two
 _engine: weakref.ref[Any] | None = None
 
 
@@ -111,14 +121,18 @@ def load_model(
     Raises:
         EnvironmentProblem: unsloth came too late, the model is not to be had, it does not fit, or the GPU's driver and
             libraries do not go together.
+        ValueError: The model's folder has no tokenizer, or one without a chat template.
 
     >>> model, tokenizer = gn.load_model(settings)
     >>> sum(weight.requires_grad for weight in model.parameters()) > 0  # the LoRA
     True
     """
+    require_settings(settings)
     report = report or (lambda line: None)
     import_unsloth()
     source = resolve_model(settings.model, report)
+    if settings.model != EMBEDDED_MODEL and Path(source).is_dir():
+        _require_usable_tokenizer(source)
     gpu = find_gpu()
     if gpu is None:
         _refuse_unseen_gpu()
@@ -145,6 +159,36 @@ def load_model(
         _say_once(obstacle)
     report(stage)
     return _load(settings, source, gpu, obstacle)
+
+
+def _require_usable_tokenizer(folder: str) -> None:
+    """Refuse a folder that questions cannot be put to: Unsloth would load the weights first, and find out later.
+
+    Raises:
+        ValueError: It has no tokenizer, or one without a chat template.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        if len(tokenizer) < _LEAST_WORDS:
+            raise ValueError(f"it has {len(tokenizer)} words")
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+    ) as error:  # what transformers raises without its files
+        raise ValueError(
+            f"the model folder {folder!r} has no tokenizer that can be used ({summary(error)}): copy tokenizer.json and "
+            "tokenizer_config.json into it from the model that it was made of, or tokenizer.save_pretrained(folder)."
+        ) from error
+    if tokenizer.chat_template is None:
+        raise ValueError(
+            f"the model folder {folder!r} has no chat template, so nothing says how questions are put to this model: take its "
+            "instruct version, or write the template of a model of its family into the folder, as chat_template.jinja."
+        )
 
 
 def loader_arguments(settings: Settings, source: str, gpu: Gpu | None, *, use_vllm: bool) -> dict[str, Any]:
@@ -182,11 +226,12 @@ def loader_arguments(settings: Settings, source: str, gpu: Gpu | None, *, use_vl
 
 def lora_arguments(settings: Settings, gpu: Gpu | None) -> dict[str, Any]:
     """The arguments of `FastLanguageModel.get_peft_model`, but for the model."""
+    targets = settings.lora_target_modules
     return {
         "r": settings.lora_rank,
         "lora_alpha": settings.lora_alpha,
         "lora_dropout": settings.lora_dropout,
-        "target_modules": list(settings.lora_target_modules),
+        "target_modules": ALL_LINEAR[0] if targets == ALL_LINEAR else list(targets),
         "use_gradient_checkpointing": _checkpointing(gpu),
         "random_state": settings.seed,
     }
@@ -260,10 +305,8 @@ def _warn_if_shortened(engine: Any, settings: Settings) -> None:
 @functools.cache
 def _say_once(obstacle: VllmObstacle) -> None:
     """Warn, the first time in this process, that vLLM was asked for and is not used."""
-    warnings.warn(
-        f"Completions are generated without vLLM, which is slower: {obstacle.reason}. What to do: {obstacle.fix}.",
-        stacklevel=3,
-    )
+    said = f"Completions are generated without vLLM, which is slower: {obstacle.reason}. What to do: {obstacle.fix}."
+    warnings.warn(said, stacklevel=3)
 
 
 def engine_obstacle() -> VllmObstacle | None:

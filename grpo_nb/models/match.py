@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from grpo_nb.core import require_tokenizer
 from grpo_nb.machine import find_gpu
-from grpo_nb.settings import Settings, cpu_number_type, number_type, number_type_of
+from grpo_nb.settings import Settings, cpu_number_type, number_type, number_type_of, require_settings
 
 LOADED_WITH = ("model", "load_in_4bit", "lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules")
 """The settings that are fixed when a model is loaded; its number type and longest sequence are the others."""
@@ -26,17 +27,13 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
         ValueError: What differs, and the line that loads the model again.
         TypeError: No model with a LoRA, no tokenizer, no settings, or one in the place of another.
     """
-    if not isinstance(settings, Settings):
-        raise TypeError(f"settings = {settings!r:.60} are no settings: write settings = gn.preset().")
+    require_settings(settings)
     if hasattr(model, "apply_chat_template") and hasattr(tokenizer, "parameters"):
         raise TypeError("model and tokenizer stand in each other's place: the model comes first.")
-    if not hasattr(tokenizer, "apply_chat_template"):
-        raise TypeError(f"tokenizer = {tokenizer!r:.60} is no tokenizer: model, tokenizer = gn.load_model(settings).")
+    require_tokenizer(tokenizer)
     adapters = getattr(model, "peft_config", None)
     if not adapters:
-        raise TypeError(
-            f"the model ({type(model).__name__}) has no LoRA to train: model, tokenizer = gn.load_model(settings) puts one on."
-        )
+        raise TypeError(f"the model ({type(model).__name__}) has no LoRA: model, tokenizer = gn.load_model(settings).")
     differences = _differences(model, adapters.get("default"), settings)
     if differences:
         told = "; ".join(f"{name} is {settled!r} and the model has {has!r}" for name, settled, has in differences)

@@ -26,9 +26,7 @@ def import_unsloth() -> Any:
         os.environ.setdefault("OMP_NUM_THREADS", str(cores))
     problem = import_order_problem()
     if problem:
-        raise EnvironmentProblem(
-            f"{problem}, which it patches while they load. Restart the kernel and import grpo_nb (or unsloth) first."
-        )
+        raise EnvironmentProblem(f"{problem}, which it patches. Restart the kernel and import grpo_nb first.")
     vision = check_torchvision()
     if vision.status == "problem":
         raise EnvironmentProblem(f"torchvision {vision.found}. {vision.fix}")

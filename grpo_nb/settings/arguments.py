@@ -12,8 +12,12 @@ import ast
 import difflib
 import functools
 import importlib.util
+import math
+import operator
+import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 # Fields that Unsloth adds to GRPOConfig on a GPU (unsloth 2026.10.9, unsloth/models/rl.py, the class template). Its CPU
@@ -23,6 +27,11 @@ UNSLOTH_ARGUMENTS = (
     "max_seq_length", "context_parallel_size", "context_parallel_backend",
 )  # fmt: skip
 _UNSLOTH_CHOICES = {"optim": ("adamw_flash",)}
+_COMPARED = (
+    "loss_type", "importance_sampling_level", "scale_rewards", "multi_objective_aggregation", "vllm_importance_sampling_mode"
+)  # fmt: skip
+# They go by an evaluation of the trainer's own, which a run of the kit has not.
+_NEED_EVALUATION = ("reduce_lr_on_plateau", "greedy")
 
 # Arguments that the kit sets from something else: what to change instead.
 _OWNED = {
@@ -32,6 +41,46 @@ _OWNED = {
     "vllm_gpu_memory_utilization": "the setting is gpu_memory_utilization; Unsloth starts vLLM when the model is loaded",
     "model_init_kwargs": "the model is loaded before the trainer exists, by gn.load_model, so it would do nothing",
     "resume_from_checkpoint": "transformers reads it only in its own scripts, so it would do nothing",
+    **dict.fromkeys(("bf16", "fp16"), "the setting is dtype, for the model and the trainer alike"),
+    **dict.fromkeys(("eval_strategy", "eval_on_start", "do_eval"), "the setting is holdout_every, a held-out curve"),
+    "save_strategy": "the setting is save_steps; 0 saves every few minutes",
+    "load_best_model_at_end": "the trainer evaluates nothing; the setting for a held-out curve is holdout_every",
+    "logging_strategy": "a run is recorded by steps: set logging_steps",
+    "sync_ref_model": "with a LoRA there is no second model to synchronise, and TRL refuses it",
+    "auto_find_batch_size": "a smaller batch would cut groups, and TRL refuses it: set per_device_train_batch_size",
+}
+
+# The words of an annotation that a value can be held against.
+_KINDS = {
+    "bool": bool, "int": int, "float": (int, float), "str": str, "dict": Mapping, "list": (list, tuple), "None": NoneType,
+}  # fmt: skip
+_BOUNDS = {
+    "least": ("at least", operator.ge),
+    "above": ("above", operator.gt),
+    "most": ("at most", operator.le),
+    "below": ("below", operator.lt),
+}
+# Of arguments without a field in the settings. TRL and transformers check few of them, and some only in the first step.
+_BOUNDS_OF_EXTRA: Mapping[str, Mapping[str, float]] = {
+    "num_iterations": {"least": 1},
+    "logging_steps": {"least": 1},
+    "torch_empty_cache_steps": {"least": 1},
+    "dataloader_num_workers": {"least": 0},
+    "data_seed": {"least": 0, "most": 2**32 - 1},
+    "adam_beta1": {"least": 0, "below": 1},
+    "adam_beta2": {"least": 0, "below": 1},
+    **{key: {"least": 0, "most": 1} for key in ("epsilon", "min_p", "top_entropy_quantile", "label_smoothing_factor")},
+    **{key: {"above": 0} for key in ("epsilon_high", "delta", "repetition_penalty", "adam_epsilon")},
+    **{key: {"above": 0} for key in ("sapo_temperature_neg", "sapo_temperature_pos")},
+}
+# Where an annotation says more or less than what works: True, False and None are older words for two kinds of scaling.
+_KIND_OF_EXTRA = {
+    "scale_rewards": "str | bool | None",
+    "mask_truncated_completions": "bool | None",
+    "logging_steps": "int",
+    # A text would be the path of a file, or not be read at all.
+    **dict.fromkeys(("generation_kwargs", "chat_template_kwargs", "lr_scheduler_kwargs"), "dict | None"),
+    **dict.fromkeys(("gradient_checkpointing_kwargs", "transformers_continuous_batching_config"), "dict | None"),
 }
 
 # Names of guides and older releases. Used only for names that the installed class does not take.
@@ -49,7 +98,7 @@ REPLACED = {
     "use_liger_loss": "renamed in trl 0.28: use_liger_kernel",
     "vllm_guided_decoding_regex": "renamed in trl 0.28: vllm_structured_outputs_regex",
     "wandb_log_unique_prompts": "renamed in trl 0.27: log_unique_prompts",
-    "evaluation_strategy": "renamed in transformers 4.46: eval_strategy",
+    "evaluation_strategy": "the setting is holdout_every, a held-out curve",
     "push_to_hub_token": "renamed in transformers 5: hub_token",
     "per_gpu_train_batch_size": "the setting is per_device_train_batch_size",
     "per_gpu_eval_batch_size": "renamed in transformers 5: per_device_eval_batch_size",
@@ -64,13 +113,41 @@ REPLACED = {
 }  # fmt: skip
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: object, known: Iterable[object]) -> str:
     """Return `"; did you mean 'x'?"` for the nearest known name, or a list of them where it can be read."""
-    known = sorted(known)
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    known = sorted(map(str, known))
+    nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     if nearest:
         return f"; did you mean {nearest[0]!r}?"
     return f"; known: {', '.join(known)}" if len(known) <= 60 else f"; none of the {len(known)} known names is near"
+
+
+def check_value(name: str, value: Any, kind: str, why: str = "", instead: str = "", **bounds: float) -> None:
+    """Refuse a value of another type than an annotation says, a number that is none or not finite, or one out of its bounds.
+
+    Args:
+        name: Of the argument.
+        value: Seen.
+        kind: The annotation, such as `float | None`; one with other words than Python's plain types refuses no type.
+        why: Put behind the bounds.
+        instead: What to write, put behind all.
+        **bounds: `least`, `above`, `most`, `below`.
+
+    Raises:
+        ValueError: With the name and the value.
+
+    >>> check_value("threshold", 0.5, "float", least=0, most=1)
+    """
+    words = re.sub(r"\[[^]]*\]", "", kind).split(" | ")
+    fits = (isinstance(value, _KINDS[w]) and isinstance(value, bool) == (w == "bool") for w in words if w in _KINDS)
+    if _KINDS.keys() >= set(words) and not any(fits):
+        raise ValueError(f"{name} = {value!r:.80} is of type {type(value).__name__}, but {name} takes {kind}{instead}.")
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        wanted = [f"{_BOUNDS[word][0]} {bound}" for word, bound in bounds.items()]
+        is_finite = isinstance(value, int) or math.isfinite(value)
+        if not is_finite or not all(_BOUNDS[word][1](value, bound) for word, bound in bounds.items()):
+            asked = " and ".join(wanted) or "a finite number"
+            raise ValueError(f"{name} = {value!r:.80} must be {asked}{why}{instead}.")
 
 
 def check_extra(extra: Mapping[str, Any], fields: Collection[str], known: Collection[str], *, has_gpu: bool) -> None:
@@ -93,50 +170,59 @@ def check_extra(extra: Mapping[str, Any], fields: Collection[str], known: Collec
         if name in _OWNED:
             raise ValueError(f"extra holds {name!r}, which the kit sets: {_OWNED[name]}.")
         if name in known or (has_gpu and name in UNSLOTH_ARGUMENTS):
+            _check_value_of_extra(name, value)
             continue
         if name in UNSLOTH_ARGUMENTS:
-            raise ValueError(
-                f"extra holds {name!r}, which only Unsloth's trainer on a GPU takes, and there is none here: leave it out."
-            )
+            raise ValueError(f"extra holds {name!r}, which only Unsloth's trainer on a GPU takes: leave it out.")
         if name in REPLACED:
             raise ValueError(f"extra holds {name!r}, which the installed GRPOConfig lacks: {REPLACED[name]}.")
         near = did_you_mean(name, {*known, *fields, *UNSLOTH_ARGUMENTS})
         raise ValueError(f"extra holds {name!r}, which the installed GRPOConfig lacks{near}")
 
 
+def _check_value_of_extra(name: str, value: Any) -> None:
+    kind = _KIND_OF_EXTRA.get(name) or (installed_arguments() or {}).get(name, "Any")
+    check_value(f"extra[{name!r}]", value, kind, instead="; or leave it out", **_BOUNDS_OF_EXTRA.get(name, {}))
+    if isinstance(value, str) and (choices := installed_choices().get(name)):
+        check_choice(name, value, sorted(choices))
+
+
 def check_choice(name: str, value: Any, known: Iterable[Any]) -> None:
     """Refuse a value that is none of the known ones.
 
     Raises:
-        ValueError: With the nearest one.
+        ValueError: With the nearest one, or with those that there are.
 
     >>> check_choice("loss_type", "grpo", ("grpo", "dapo"))
     """
     known = tuple(known)
-    if value not in known:
-        raise ValueError(f"{name} = {value!r} is not known here{did_you_mean(str(value), map(str, known))}")
+    # By type first: an array would compare each of its values.
+    if not any(type(value) is type(one) and value == one for one in known):
+        raise ValueError(f"{name} = {value!r:.80} is not known here{did_you_mean(value, known)}")
 
 
 @functools.cache
-def installed_arguments() -> frozenset[str] | None:
-    """The names that the installed `GRPOConfig` takes, without importing it; None where trl or transformers is missing."""
+def installed_arguments() -> Mapping[str, str] | None:
+    """Name -> annotation of what the installed `GRPOConfig` takes, without importing it; None where a package is missing."""
     classes = (
-        _class_body("trl", "trainer/grpo_config.py", "GRPOConfig"),
-        _class_body("trl", "trainer/base_config.py", "_BaseConfig"),
         _class_body("transformers", "training_args.py", "TrainingArguments"),
+        _class_body("trl", "trainer/base_config.py", "_BaseConfig"),
+        _class_body("trl", "trainer/grpo_config.py", "GRPOConfig"),
     )
-    fields = (node.target.id for body in classes for node in body if isinstance(node, ast.AnnAssign))
-    return frozenset(fields) if all(classes) else None
+    fields = (node for body in classes for node in body if isinstance(node, ast.AnnAssign))
+    found = {node.target.id: ast.unparse(node.annotation) for node in fields}
+    return found if all(classes) else None
 
 
 @functools.cache
 def installed_choices() -> Mapping[str, frozenset[str]]:
     """The values of settings that the installed packages have, as far as they can be read."""
     found = {
-        "loss_type": _compared_in_trainer("loss_type"),
-        "importance_sampling_level": _compared_in_trainer("importance_sampling_level"),
+        **_compared_in_trainer(),
         "optim": _enum_values("training_args.py", "OptimizerNames"),
-        "lr_scheduler_type": _enum_values("trainer_utils.py", "SchedulerType"),
+        "lr_scheduler_type": _enum_values("trainer_utils.py", "SchedulerType").difference(_NEED_EVALUATION),
+        "hub_strategy": _enum_values("trainer_utils.py", "HubStrategy"),
+        "vllm_mode": frozenset({"colocate", "server"}),
     }
     return {name: values.union(_UNSLOTH_CHOICES.get(name, ())) for name, values in found.items() if values}
 
@@ -190,18 +276,17 @@ def _strings(nodes: Iterable[ast.expr]) -> frozenset[str]:
     return frozenset(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
-def _compared_in_trainer(attribute: str) -> frozenset[str]:
+def _compared_in_trainer() -> dict[str, frozenset[str]]:
     """The strings that TRL's GRPO trainer compares `self.<attribute>` with, which are its values; none where trl is missing.
 
     Raises:
-        RuntimeError: It compares that with nothing any more.
+        RuntimeError: It compares one with nothing any more.
     """
-    statements = _source("trl", "trainer/grpo_trainer.py")
-    compared = [
-        node for statement in statements for node in ast.walk(statement)
-        if isinstance(node, ast.Compare) and ast.unparse(node.left) == f"self.{attribute}"
-    ]  # fmt: skip
-    found = _strings(part for node in compared for with_ in node.comparators for part in ast.walk(with_))
-    if statements and not found:
-        raise RuntimeError(f"trl's GRPO trainer no longer compares self.{attribute} with names; look into its source.")
+    statements, found = _source("trl", "trainer/grpo_trainer.py"), dict.fromkeys(_COMPARED, frozenset[str]())
+    for node in (node for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Compare)):
+        name = ast.unparse(node.left).removeprefix("self.")
+        if name in found:
+            found[name] |= _strings(part for with_ in node.comparators for part in ast.walk(with_))
+    if statements and (lost := [name for name, values in found.items() if not values]):
+        raise RuntimeError(f"trl's GRPO trainer no longer compares self.{lost[0]} with names; look into its source.")
     return found

@@ -11,6 +11,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from grpo_nb.settings.arguments import check_value
+
 
 def generation_batch_size(micro: int, accumulation: int, extra: Mapping[str, Any]) -> int:
     """Completions generated at a time, by one process.
@@ -39,13 +41,9 @@ def check_batch(micro: int, accumulation: int, group: int, extra: Mapping[str, A
     """
     steps, size = (extra.get(name) for name in ("steps_per_generation", "generation_batch_size"))
     if steps is not None and size is not None:
-        raise ValueError(
-            "extra holds both steps_per_generation and generation_batch_size, and each follows from the other: leave one out."
-        )
+        raise ValueError("extra holds steps_per_generation and generation_batch_size; one is enough: leave one out.")
     for name in ("steps_per_generation", "generation_batch_size", "unsloth_grpo_mini_batch"):
-        value = extra.get(name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise ValueError(f"extra holds {name} = {value!r}: it must be a whole number, at least 1.")
+        check_value(f"extra[{name!r}]", extra.get(name), "int | None", least=1)
     if size is not None and size % micro:
         up = -(-size // math.lcm(micro, group)) * math.lcm(micro, group)
         raise ValueError(
@@ -56,8 +54,7 @@ def check_batch(micro: int, accumulation: int, group: int, extra: Mapping[str, A
     mini = extra.get("unsloth_grpo_mini_batch")
     if mini is not None and mini > total:
         raise ValueError(
-            f"unsloth_grpo_mini_batch = {mini} in extra is more than the {total} completions generated at a time, which "
-            f"Unsloth refuses. Write {total} or less."
+            f"unsloth_grpo_mini_batch = {mini} is more than the {total} completions generated at a time: write {total}."
         )
     if total % group:
         what, nearest = _whole_groups(micro, accumulation, group, extra, total)
@@ -72,7 +69,8 @@ def _whole_groups(
     micro: int, accumulation: int, group: int, extra: Mapping[str, Any], total: int
 ) -> tuple[str, list[str]]:
     """What is being divided, and what to write instead: another batch, another accumulation, another group."""
-    divisors = sorted((n for n in range(2, total + 1) if total % n == 0), key=lambda n: abs(n - group))[:2]
+    near = range(2, min(total, 4 * group) + 1)
+    divisors = sorted((n for n in near if total % n == 0), key=lambda n: abs(n - group))[:2]
     groups = [f"num_generations={n}  ({total} completions, {_prompts(total // n)})" for n in sorted(divisors)]
     if extra.get("generation_batch_size") is not None:
         sizes = _multiples_around(total, math.lcm(micro, group))

@@ -15,7 +15,7 @@ from grpo_nb.core import Cell, Shown, Table, bold, code, escaped
 from grpo_nb.machine import Gpu
 from grpo_nb.settings.number_types import number_type
 from grpo_nb.settings.presets import find_machine
-from grpo_nb.settings.settings import Settings
+from grpo_nb.settings.settings import Settings, require_settings
 from grpo_nb.settings.vllm import VllmObstacle, vllm_obstacle
 
 _SAME_NAME = (
@@ -63,7 +63,7 @@ class EffectiveSettings(Shown):
         self._tell("dtype", chosen.name, chosen.why, "grpo_nb/settings/number_types.py")
         if gpu is None:
             self._of_the_kit_on_cpu()
-            self._of_unsloth_on_cpu(chosen.name)
+            self._of_unsloth_on_cpu()
         else:
             self._of_the_kit_on_gpu(obstacle)
             self._of_unsloth_on_gpu()
@@ -107,8 +107,8 @@ class EffectiveSettings(Shown):
             self._tell("fast_inference", False, why, f"{_CPU_LOADER}, which would raise")
         if self.settings.load_in_4bit:
             why = (
-                "On a CPU 4 bit is about a tenth slower than 16 and cannot be merged without loading the model again; layers "
-                "narrower than 64 are loaded in 16 bit."
+                "On a CPU 4 bit is about a tenth slower than 16, and merging loads the model again; layers narrower than 64 "
+                "are loaded in 16 bit."
             )
             self._tell("load_in_4bit", True, why, _CPU_LOADER)
 
@@ -124,25 +124,14 @@ class EffectiveSettings(Shown):
             why = "Unsloth's fast LoRA kernels want 0; with dropout the layers run through PEFT, more slowly."
             self._tell("lora_dropout", settings.lora_dropout, why, _LORA)
 
-    def _of_unsloth_on_cpu(self, number_type: str) -> None:
+    def _of_unsloth_on_cpu(self) -> None:
         arguments = self.arguments
         arguments["use_cpu"] = True
-        has_bf16 = number_type == "bfloat16"
-        if arguments.get("fp16"):
-            arguments["bf16"] = has_bf16
-            why = f"A CPU computes float16 slowly; this run is in {number_type}."
-            self._change("fp16", False, why, _CPU_TRAINER)
-        if arguments.get("bf16") is None:  # TRL's word for "unless fp16"
-            arguments["bf16"] = has_bf16
-        elif arguments["bf16"] and not has_bf16:
-            why = 'The model is in float32, and the trainer with it. For bfloat16 in both: dtype="bfloat16".'
-            self._change("bf16", False, why, _CPU_TRAINER)
-        optimizer = arguments["optim"].lower()
-        if optimizer == "adamw_torch":
+        optimizer, has_no_code = arguments["optim"].lower(), ("8bit", "paged", "bnb", "npu", "xla", "apex")
+        if optimizer == "adamw_torch" or any(tag in optimizer for tag in has_no_code):
             why = "The same optimizer, fused, which is faster over a LoRA's many small tensors."
-            self._change("optim", "adamw_torch_fused", why, _CPU_TRAINER)
-        elif any(tag in optimizer for tag in ("8bit", "paged", "bnb", "npu", "xla", "apex")):
-            why = "This optimizer has no code for a CPU. The state of a LoRA is small, so nothing is lost."
+            if optimizer != "adamw_torch":
+                why = "This optimizer has no code for a CPU. The state of a LoRA is small, so nothing is lost."
             self._change("optim", "adamw_torch_fused", why, _CPU_TRAINER)
         if arguments.get("tf32"):
             self._change("tf32", None, "A number format of GPUs.", _CPU_TRAINER)
@@ -206,8 +195,6 @@ class EffectiveSettings(Shown):
 
     def _of_trl(self, *, is_gpu: bool) -> None:
         settings, arguments = self.settings, self.arguments
-        if arguments["bf16"] is None:
-            arguments["bf16"] = not arguments["fp16"]
         if isinstance(arguments.get("scale_rewards"), bool):
             arguments["scale_rewards"] = "group" if arguments["scale_rewards"] else "none"
         total, step = settings.generation_batch_size, settings.batch_size
@@ -283,6 +270,7 @@ def effective_settings(settings: Settings, machine: str | Gpu | None = None) -> 
     >>> table["optim"].runs
     'adamw_torch_fused'
     """
+    require_settings(settings)
     gpu, is_here = find_machine(machine)
     obstacle = vllm_obstacle(settings, gpu, settings.model, try_import=False) if is_here else None
     return EffectiveSettings(settings, gpu, obstacle)

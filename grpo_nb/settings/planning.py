@@ -16,11 +16,11 @@ from typing import Any
 
 from grpo_nb.core import Cell, Listing, Shown, Table, bold, code, escaped, prompt_lengths
 from grpo_nb.machine import EnvironmentProblem, Gpu, usable_memory_gib
-from grpo_nb.settings.arguments import did_you_mean
+from grpo_nb.settings.arguments import check_choice, check_value
 from grpo_nb.settings.memory import Part, fitting_changes, memory_parts, peak_gb, vllm_cache_gb
 from grpo_nb.settings.number_types import NumberType, number_type, number_type_of
 from grpo_nb.settings.presets import PRESETS, find_machine, preset
-from grpo_nb.settings.settings import Settings
+from grpo_nb.settings.settings import Settings, require_settings
 from grpo_nb.settings.shapes import PUBLISHED, ModelShape, shape_of
 from grpo_nb.settings.vllm import vllm_obstacle
 
@@ -140,6 +140,7 @@ class Plan(Shown):
 
     def at(self, settings: Settings) -> Plan:
         """The plan of other settings for the same machine and prompts."""
+        require_settings(settings)
         if settings.model == self.settings.model:
             return dataclasses.replace(self, settings=settings)
         return dataclasses.replace(self, settings=settings, shape=shape_of(settings.model), loaded=None)
@@ -268,9 +269,15 @@ def plan(
     >>> plan(Settings(), machine="t4").fits
     True
     """
+    require_settings(settings)
+    if task is not None and not hasattr(task, "train"):
+        raise TypeError(f"task = {task!r:.60} is no task: task = gn.load_task(<your file>, settings).")
+    if model is not None and not hasattr(model, "config"):
+        raise TypeError(f"model = {model!r:.60} is no model: model, tokenizer = gn.load_model(settings).")
     if gpu_memory_gb is not None:
-        if machine is not None or not gpu_memory_gb > 0:
-            raise ValueError(f"gpu_memory_gb = {gpu_memory_gb!r} must be above 0 and stand without machine.")
+        check_value("gpu_memory_gb", gpu_memory_gb, "float", above=0)
+        if machine is not None:
+            raise ValueError(f"machine = {machine!r:.60} and gpu_memory_gb = {gpu_memory_gb} are two machines.")
         machine = Gpu(f"a GPU of {gpu_memory_gb:g} GB", gpu_memory_gb * 1e9 / 2**30, (8, 0))
     lengths = [] if tokenizer is None or task is None else prompt_lengths(task.train["prompt"], tokenizer)
     kept = [length for length in lengths if length <= settings.max_prompt_length]
@@ -339,8 +346,8 @@ def models_for(machine: str, models: Sequence[str] | None = None, **changes: obj
     >>> models_for("t4").rows[0].fits
     True
     """
-    if machine not in PRESETS:
-        raise ValueError(f"unknown machine {machine!r}{did_you_mean(str(machine), PRESETS)}")
+    check_choice("machine", machine, PRESETS)
+    check_value("models", models, "list | None")
     names = SUGGESTED[machine] if models is None else models
     plans = (plan(preset(machine, **{**changes, "model": name}), machine=machine) for name in names)
     return ModelTable(machine, tuple(plans))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from grpo_nb.machine import Gpu, find_gpu
-from grpo_nb.settings.arguments import did_you_mean
+from grpo_nb.settings.arguments import check_choice
 from grpo_nb.settings.settings import Settings
 
 # Only `cpu` is measured (docs/evidence/quickstart_seeds.md). The others are starting points, not measured here: what published
@@ -85,11 +85,9 @@ def preset(name: str = "auto", **changes: Any) -> Settings:
     >>> preset("cpu", max_steps=5).max_steps
     5
     """
-    if name == "auto":
-        name = _preset_for_this_machine()
-    if name not in PRESETS:
-        raise ValueError(f"unknown preset {name!r}{did_you_mean(name, [*PRESETS, 'auto'])}")
-    return Settings(**{**PRESETS[name], **changes})
+    check_choice("preset", name, [*PRESETS, "auto"])
+    name = _preset_for_this_machine() if name == "auto" else name
+    return Settings(**PRESETS[name]).replace(**changes)
 
 
 def _preset_for_this_machine() -> str:
@@ -113,8 +111,5 @@ def find_machine(machine: str | Gpu | None) -> tuple[Gpu | None, bool]:
         return find_gpu(), True
     if isinstance(machine, Gpu):
         return machine, False
-    if machine == "cpu":
-        return None, find_gpu() is None
-    if machine not in GPUS:
-        raise ValueError(f"unknown machine {machine!r}{did_you_mean(machine, PRESETS)}")
-    return GPUS[machine], False
+    check_choice("machine", machine, PRESETS)
+    return (None, find_gpu() is None) if machine == "cpu" else (GPUS[machine], False)

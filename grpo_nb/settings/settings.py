@@ -10,30 +10,24 @@ import dataclasses
 import functools
 import json
 import math
-import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import Shown, Table
+from grpo_nb.core import Shown, Table, as_path, check_type, write_text
 from grpo_nb.settings import arguments
 from grpo_nb.settings.batches import check_batch, generation_batch_size
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
 _LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-_KINDS = {"bool": bool, "int": int, "float": (int, float), "str": str}
-_BOUNDS = {
-    "least": ("at least", operator.ge),
-    "above": ("above", operator.gt),
-    "most": ("at most", operator.le),
-    "below": ("below", operator.lt),
-}
+ALL_LINEAR = ("all-linear",)
+"""PEFT's word for every linear layer but the output's (peft/tuners/tuners_utils.py)."""
 
 
 def _number(default: float, why: str = "", **bounds: float) -> Any:
-    """A field with bounds, by the names in `_BOUNDS`."""
+    """A field with bounds, by the names that `check_value` knows."""
     return field(default=default, metadata={"bounds": bounds, "why": why})
 
 
@@ -77,41 +71,43 @@ class Settings(Shown):
     gpu_memory_utilization: float = _number(0.6, above=0, most=1)
     """Share of GPU memory that vLLM takes: weights, which training shares, and cache, which it gives back while gradients are
     computed (standby, which the kit switches on). So the presets of GPUs take more. Unused on a CPU."""
-    max_prompt_length: int = _number(256, least=1)
+    max_prompt_length: int = _number(256, least=1, most=2**20)
     """Tokens. Longer prompts are dropped from the data and counted; TRL itself no longer limits them."""
-    max_completion_length: int = _number(48, least=1)
+    max_completion_length: int = _number(48, least=1, most=2**20)
     """Tokens. The short answers of the arithmetic task need about 32."""
 
-    lora_rank: int = _number(16, least=1)
+    lora_rank: int = _number(16, least=1, most=4096)
     """Enough for a narrow task; more costs memory and time."""
-    lora_alpha: int = _number(32, least=1)
+    lora_alpha: int = _number(32, least=1, most=2**20)
     """Twice the rank, the common choice."""
     lora_dropout: float = _number(0.0, least=0, below=1)
     """A run of this length does not overfit its adapter, and Unsloth's fast layers want 0."""
     lora_target_modules: tuple[str, ...] = _LORA_TARGETS
-    """All linear projections: better than attention alone at the same size (arXiv:2305.14314)."""
+    """All linear projections: better than attention alone at the same size (arXiv:2305.14314). `"all-linear"` takes those of
+    any model, whatever they are called."""
 
-    num_generations: int = _number(8, " (GRPO compares the completions of a group with each other)", least=2)
+    num_generations: int = _number(8, " (GRPO compares the completions of a group with each other)", least=2, most=4096)
     """Group size. A prompt teaches only if its completions differ in reward, and among 8 they usually do."""
-    per_device_train_batch_size: int = _number(16, least=1)
+    per_device_train_batch_size: int = _number(16, least=1, most=2**16)
     """Completions per forward pass. Times accumulation, it must be a multiple of the group size: groups stay whole."""
-    gradient_accumulation_steps: int = _number(1, least=1)
+    gradient_accumulation_steps: int = _number(1, least=1, most=2**16)
     """More of these instead of a larger batch when memory is short."""
-    max_steps: int = _number(14, least=1)
+    max_steps: int = _number(14, least=1, most=10**9)
     """Where the arithmetic task has converged on every seed measured (docs/evidence/quickstart_seeds.md)."""
-    learning_rate: float = _number(1e-4, above=0)
+    learning_rate: float = _number(1e-4, above=0, most=1)
     """High, for a LoRA on a small model and a short run. Larger models want 5e-6 to 2e-5."""
     lr_scheduler_type: str = "constant_with_warmup"
     """A run this short has no time to decay."""
     warmup_steps: int = _number(4, least=0)
-    """Adam's first steps are as large as the learning rate allows, whatever the gradient: they come in gently."""
+    """Adam's first steps are as large as the learning rate allows, whatever the gradient: they come in gently. A longer warm-up
+    follows a run that is shortened below it; these four do not, so that a trial of two steps is the beginning of the run."""
     max_grad_norm: float = _number(0.2, above=0)
     """RL gradients are noisy; small groups make them more so."""
-    weight_decay: float = _number(0.0, least=0)
+    weight_decay: float = _number(0.0, least=0, most=10)
     """The KL term already holds the policy near its start."""
-    beta: float = _number(0.04, least=0)
+    beta: float = _number(0.04, least=0, most=100)
     """Weight of the KL to the starting model. Above zero, or there is no KL curve at all."""
-    temperature: float = _number(1.0, above=0)
+    temperature: float = _number(1.0, " (lower is greedy, and completions are alike)", least=0.01, most=100)
     """Sampling from the policy itself. Lower values reduce the spread that GRPO learns from."""
     top_p: float = _number(1.0, above=0, most=1)
     top_k: int = _number(0, least=0)
@@ -129,7 +125,7 @@ class Settings(Shown):
     """How many of them. The curve is rough at 32, the comparison afterwards asks all."""
     stop_on_alert: str | None = _choice(None, "critical")
     """`"critical"` ends the training, saved and resumable, after a health alert that says it learns nothing or unlearns."""
-    seed: int = 3407
+    seed: int = _number(3407, " (numpy takes no other)", least=0, most=2**32 - 1)
     shared_prompts: bool = True
     """On a CPU, compute each distinct prompt once per step instead of once per completion (grpo_nb.generation)."""
     run_root: str = "runs"
@@ -139,6 +135,11 @@ class Settings(Shown):
 
     def __post_init__(self) -> None:
         self._freeze_and_check()
+        if self.warmup_steps > max(self.max_steps, _DEFAULTS["warmup_steps"]):
+            raise ValueError(
+                f"warmup_steps = {self.warmup_steps} is longer than the run (max_steps = {self.max_steps}), which would never "
+                f"reach its learning rate: write warmup_steps={self.max_steps // 10}."
+            )
         check_loss(self)
         if self.extra:  # else there is nothing to look up in the installed packages, which takes a moment
             known = arguments.installed_arguments()
@@ -147,13 +148,15 @@ class Settings(Shown):
 
     def _freeze_and_check(self) -> None:
         """Check all that needs no look into the installed packages."""
-        object.__setattr__(self, "extra", FrozenDict(self.extra))
-        object.__setattr__(self, "lora_target_modules", tuple(self.lora_target_modules))
+        if not isinstance(self.extra, Mapping) or not all(isinstance(name, str) for name in self.extra):
+            raise ValueError(f'extra = {self.extra!r:.80} must be a dict of names: extra={{"epsilon": 0.2}}.')
+        object.__setattr__(self, "extra", FrozenDict({name: _plain(value) for name, value in self.extra.items()}))
+        object.__setattr__(self, "lora_target_modules", _targets(self.lora_target_modules))
         for f in dataclasses.fields(self):
+            object.__setattr__(self, f.name, _plain(getattr(self, f.name)))
             _check_field(f, getattr(self, f.name))
-        check_batch(
-            self.per_device_train_batch_size, self.gradient_accumulation_steps, self.num_generations, self.extra
-        )
+        micro, steps = self.per_device_train_batch_size, self.gradient_accumulation_steps
+        check_batch(micro, steps, self.num_generations, self.extra)
 
     @property
     def batch_size(self) -> int:
@@ -173,7 +176,7 @@ class Settings(Shown):
 
     def replace(self, **changes: Any) -> Settings:
         """Return a copy with some settings changed. Unknown names are errors with the nearest right name."""
-        return dataclasses.replace(self, **changes)
+        return dataclasses.replace(self, **_with_fitting_warmup(changes, self.max_steps, self.warmup_steps))
 
     def to_dict(self) -> dict[str, Any]:
         """Return values fit for JSON that `Settings.from_dict` gives back exactly.
@@ -193,6 +196,7 @@ class Settings(Shown):
         Names are not compared with the installed versions here: the record of an old run stays readable. Training compares
         them.
         """
+        check_type("values", values, Mapping, "give what settings.to_dict() gave")
         _refuse_unknown(values)
         settings = object.__new__(cls)
         vars(settings).update(_DEFAULTS | json.loads(json.dumps(values, default=str), object_hook=_decoded))
@@ -213,8 +217,10 @@ class Settings(Shown):
         from grpo_nb import __version__
 
         values = {"grpo_nb": __version__, "settings": self._encoded(allow_objects=False)}
-        path = Path(path)
-        path.write_text(json.dumps(values, indent=2, allow_nan=False) + "\n")
+        path = as_path("path", path)
+        if path.is_dir() or not path.parent.is_dir():
+            raise ValueError(f"path = {str(path)!r} must be a file in a folder that is there, such as 'settings.json'.")
+        write_text(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
         return path
 
     @classmethod
@@ -222,12 +228,15 @@ class Settings(Shown):
         """Read what `save` wrote, checked as if it were written in a cell: a setting that is unknown is an error.
 
         Raises:
+            FileNotFoundError: It is not there.
             ValueError: The file is none of the kit, or holds something that this version does not know or cannot run.
         """
-        text = Path(path).read_text()
+        path = as_path("path", path)
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no file of settings {str(path)!r}: write it with settings.save(path).")
         try:
-            found = json.loads(text, object_hook=_decoded)
-        except json.JSONDecodeError as error:
+            found = json.loads(path.read_text("utf-8"), object_hook=_decoded)
+        except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{str(path)!r} is not JSON ({error}): write it with settings.save(path).") from error
         if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
             raise ValueError(f"{str(path)!r} holds no settings of this kit: write it with settings.save(path).")
@@ -257,9 +266,7 @@ def _known_names_only(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _refuse_change(self: Settings, name: str, value: Any = ...) -> None:
-    instead = (
-        f"settings are frozen: write settings = settings.replace({name}={'...' if value is ... else repr(value)})."
-    )
+    instead = f"settings are frozen: settings = settings.replace({name}={'...' if value is ... else repr(value)})."
     raise dataclasses.FrozenInstanceError(_unknown(name) or instead)
 
 
@@ -290,20 +297,60 @@ def _unknown(name: str) -> str | None:
     )
 
 
+def _with_fitting_warmup(changes: dict[str, Any], steps: int, warmup: int) -> dict[str, Any]:
+    """Changes in which a warm-up that nobody chose is no longer than the run: then it takes the share that it had.
+
+    But for one as short as the default: the first steps of a run and a trial of as many are to be the same, and can be resumed.
+    """
+    shorter = changes.get("max_steps")
+    is_short = warmup <= _DEFAULTS["warmup_steps"]
+    if is_short or "warmup_steps" in changes or not isinstance(shorter, int) or shorter >= warmup:
+        return changes
+    return {**changes, "warmup_steps": round(shorter * min(warmup / steps, 1))}
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's as Python's."""
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 else value
+
+
+def _targets(value: Any) -> tuple[str, ...]:
+    """The layers to adapt by name; PEFT would read one text as a pattern."""
+    if isinstance(value, str) and value == ALL_LINEAR[0]:
+        return ALL_LINEAR
+    names = value if isinstance(value, (list, tuple)) else ()
+    is_mixed = ALL_LINEAR[0] in names and len(names) > 1
+    if names and not is_mixed and all(isinstance(name, str) and name.strip() for name in names):
+        return tuple(names)
+    raise ValueError(
+        f"lora_target_modules = {value!r:.80} must be the names of layers, at least one, or the word for all of them: "
+        'lora_target_modules=("q_proj", "v_proj"), or lora_target_modules="all-linear".'
+    )
+
+
 def _check_field(f: dataclasses.Field, value: Any) -> None:
-    kind = _KINDS.get(f.type)
-    if kind is not None and (not isinstance(value, kind) or isinstance(value, bool) != (kind is bool)):
-        raise ValueError(f"{f.name} = {value!r} is a {type(value).__name__}, but {f.name} takes {f.type}.")
-    bounds = f.metadata.get("bounds", {})
-    if not all(_BOUNDS[name][1](value, bound) for name, bound in bounds.items()):
-        wanted = " and ".join(f"{_BOUNDS[name][0]} {bound}" for name, bound in bounds.items())
-        raise ValueError(f"{f.name} = {value!r} must be {wanted}{f.metadata['why']}.")
     if "choices" in f.metadata:
-        arguments.check_choice(f.name, value, f.metadata["choices"])
+        return arguments.check_choice(f.name, value, f.metadata["choices"])
+    bounds, why = f.metadata.get("bounds", {}), f.metadata.get("why", "")
+    instead = f"; the default is {f.name}={f.default!r}"
+    arguments.check_value(f.name, value, f.type, why, instead, **bounds)
+    if isinstance(value, str) and not (value.strip() and value.isprintable()):
+        raise ValueError(f"{f.name} = {value!r:.80} must be a text on one line, and not empty{instead}.")
+
+
+def require_settings(settings: Any) -> None:
+    """Refuse what stands in the place of settings.
+
+    Raises:
+        TypeError: With what was given.
+
+    >>> require_settings(Settings())
+    """
+    check_type("settings", settings, Settings, "write settings = gn.preset()")
 
 
 def check_loss(settings: Settings) -> None:
-    """Refuse a loss, an importance sampling level, an optimizer or a schedule that the installed packages do not have.
+    """Refuse a loss, an optimizer or a schedule that the installed packages do not have.
 
     TRL itself notices an unknown loss only at the first one, after the first generation.
 
@@ -312,11 +359,11 @@ def check_loss(settings: Settings) -> None:
 
     >>> check_loss(Settings(loss_type="dr_grpo"))
     """
-    standard = _DEFAULTS | {"importance_sampling_level": "token"}
-    for name in ("loss_type", "importance_sampling_level", "optim", "lr_scheduler_type"):
-        value = settings.extra.get(name, vars(settings).get(name, standard[name]))
-        if value != standard[name]:  # the defaults need no look into the installed packages
-            arguments.check_choice(name, value, arguments.installed_choices().get(name, [value]))
+    require_settings(settings)
+    for name in ("loss_type", "optim", "lr_scheduler_type"):
+        value = getattr(settings, name)
+        if value != _DEFAULTS[name]:  # the defaults need no look into the installed packages
+            arguments.check_choice(name, value, sorted(arguments.installed_choices().get(name, [value])))
 
 
 def _encode(value: Any, where: str, allow_objects: bool) -> Any:
@@ -329,16 +376,13 @@ def _encode(value: Any, where: str, allow_objects: bool) -> Any:
         items = [_encode(item, where, allow_objects) for item in value]
         return items if type(value) is list else {"__tuple__": items}
     if isinstance(value, Mapping):
-        pairs = [
-            [_encode(k, where, allow_objects), _encode(v, f"{where}[{k!r}]", allow_objects)] for k, v in value.items()
-        ]
+        encoded = ((_encode(k, where, allow_objects), k, v) for k, v in value.items())
+        pairs = [[key, _encode(v, f"{where}[{k!r}]", allow_objects)] for key, k, v in encoded]
         is_plain = all(type(key) is str and not key.startswith("__") for key in value)
         return dict(pairs) if is_plain else {"__mapping__": pairs}
     if allow_objects:
         return value
-    raise ValueError(
-        f"{where} holds a {type(value).__name__}, which a file of settings has no form for. Write the values it is made of."
-    )
+    raise ValueError(f"{where} holds a {type(value).__name__}, which no file can hold. Write the values it is made of.")
 
 
 def _decoded(value: dict[str, Any]) -> Any:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.settings.settings import EMBEDDED_MODEL
+from grpo_nb.settings.settings import ALL_LINEAR, EMBEDDED_MODEL
 
 # Decoders with q, k, v, o and a gated MLP of three products, whose weights this module counts exactly (tests compare).
 _FAMILIES = {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "smollm3"}
@@ -71,7 +71,8 @@ class ModelShape:
         beside_hidden = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), self.inner)
         beside_hidden |= dict.fromkeys(("q_proj", "o_proj"), self.query)
         beside_hidden |= dict.fromkeys(("k_proj", "v_proj"), self.key_value)
-        return self.layers * rank * sum(self.hidden + beside_hidden[name] for name in targets if name in beside_hidden)
+        adapted = beside_hidden if targets == ALL_LINEAR else [name for name in targets if name in beside_hidden]
+        return self.layers * rank * sum(self.hidden + beside_hidden[name] for name in adapted)
 
 
 def shape_of(name: str, model: Any = None) -> ModelShape | None:

@@ -11,7 +11,7 @@ import importlib.util
 
 from grpo_nb.machine import EnvironmentProblem
 from grpo_nb.settings.arguments import check_choice
-from grpo_nb.settings.settings import Settings
+from grpo_nb.settings.settings import Settings, require_settings
 
 # Tracker -> the packages of which one must be there. Others that transformers knows are left to it.
 _PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",), "trackio": ("trackio",)}
@@ -26,6 +26,7 @@ def check_reporting(settings: Settings) -> None:
 
     >>> check_reporting(Settings())
     """
+    require_settings(settings)
     named = settings.extra.get("report_to") or "none"
     if named == "none":  # the usual case, in which nothing is imported
         return

@@ -17,7 +17,7 @@ from grpo_nb.machine import Gpu, asked_of, installed_version, vllm_problem
 from grpo_nb.settings.settings import Settings
 from grpo_nb.settings.shapes import read_config
 
-_INSTALL = "pip install -r requirements-gpu.txt, then restart the kernel"
+_INSTALL = "pip install -r requirements.txt -r requirements-gpu.txt, then restart the kernel"
 _WITHOUT = "fast_inference=False says that you want it so"
 # unsloth/models/loader.py: VLLM_UNSUPPORTED_MODEL_TYPES, VLLM_NEEDS_SM80_MODEL_TYPES; unsloth/models/vision.py:
 # VLLM_SUPPORTED_VLM. Tests compare them with the installed source.

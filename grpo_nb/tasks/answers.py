@@ -63,6 +63,8 @@ def answers_of(golds: Sequence[str]) -> Answers:
     >>> answers_of([r"\\frac{1}{2}", "x^2", "2x"]).kind, answers_of(["Paris", "the river Seine"]).kind
     ('expressions', 'text')
     """
+    if not golds:
+        return Answers("text")
     if _share(golds, _NUMBER) >= _NEARLY_ALL:
         return Answers("numbers")
     counts = Counter(golds)

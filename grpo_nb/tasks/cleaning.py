@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import difflib
 import json
 import math
@@ -13,9 +12,10 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from grpo_nb.core import shorten
+from grpo_nb.core import check_type, displayable, shorten
+from grpo_nb.settings import check_choice
 from grpo_nb.tasks.answers import after_hashes, answers_of, with_point
 from grpo_nb.tasks.reading import Rows
 
@@ -26,19 +26,10 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 # What people call these columns; only ever proposed, never taken.
 _USUAL = {
     "question": [
-        "question",
-        "problem",
-        "prompt",
-        "instruction",
-        "query",
-        "input",
-        "text",
-        "review",
-        "sentence",
-        "task",
+        "question", "problem", "prompt", "instruction", "query", "input", "text", "review", "sentence", "task",
     ],
     "answer": ["answer", "final", "label", "target", "gold", "solution", "output", "response", "category", "class"],
-}
+}  # fmt: skip
 _SPEAKERS = {"human": "user", "gpt": "assistant", "bot": "assistant"}
 _MISSING = ("", "na", "n/a", "nan", "null", "none", "<na>", "nat")
 
@@ -48,17 +39,29 @@ class Cleaned:
     """Rows with `question`, `answer`, and `prompt` where the source has its own; what was left out, with one row of each."""
 
     rows: list[dict[str, Any]]
-    left_out: dict[str, int] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
     """Reason -> how many rows."""
     examples: dict[str, str] = field(default_factory=dict)
     """Reason -> one of them, with the number of its row."""
     notes: list[str] = field(default_factory=list)
+    named: Mapping[str, str] = field(default_factory=dict)
+    """Part -> column."""
 
-    def leave_out(self, reason: str, number: int, row: Mapping[str, Any], named: Mapping[str, str]) -> None:
+    def leave_out(self, reason: str, number: int, row: Mapping[str, Any]) -> None:
         """Count a row under a reason; what stands in the parts of the first one is kept to be shown."""
-        self.left_out[reason] = self.left_out.get(reason, 0) + 1
-        seen = ", ".join(f"{column}={shorten(repr(row.get(column)), 80)}" for column in named.values())
+        self.left_out[reason] += 1
+        seen = ", ".join(f"{column}={shorten(repr(row.get(column)), 80)}" for column in self.named.values())
         self.examples.setdefault(reason, f"row {number}: {seen}")
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A row that can be used, with its number in the source."""
+
+    number: int
+    row: Mapping[str, Any]
+    parts: dict[str, Any]
+    """Question, answer, and prompt where it has its own."""
 
 
 def clean(
@@ -76,35 +79,34 @@ def clean(
     Raises:
         ValueError: No rows, a part without a column, rows that contradict each other, or no row left.
     """
-    if contradictory not in ("ask", "drop", "first", "majority"):
-        raise ValueError(f"contradictory = {contradictory!r} must be 'ask', 'drop', 'first' or 'majority'.")
+    check_choice("contradictory", contradictory, get_args(Contradictory))
+    check_choice("decimal", decimal, (".", ","))
     if not read.rows:
         raise ValueError("the data has no rows: a task needs at least two, one to train on and one held out.")
-    if decimal not in (".", ","):
-        raise ValueError(f"decimal = {decimal!r} must be '.' or ','.")
     cleaned = Cleaned([], notes=list(read.notes))
-    rows = [_as_messages(row) for row in read.rows]
+    rows = [_as_messages({name: _plain(value) for name, value in row.items()}) for row in read.rows]
     if columns is None and "messages" in rows[0] and not any("answer" in row for row in rows):
         rows = [_answered_last(row) for row in rows]
         cleaned.notes.append("the answer is what the assistant says last, the prompt all before it")
     found = list(dict.fromkeys(name for row in rows for name in row))
-    named = _parts(rows, found, columns, cleaned)
-    made = []
+    named = cleaned.named = _parts(rows, found, columns, cleaned)
+    items = []
     for number, row in enumerate(rows):
         try:
-            made.append((number, row, _question_and_answer(row, named)))
+            items.append(_Item(number, row, _question_and_answer(row, named)))
         except _LeftOut as reason:
-            cleaned.leave_out(str(reason), number, row, named)
-    if not made:
+            cleaned.leave_out(str(reason), number, row)
+    if not items:
         raise ValueError(f"no row is left of {len(rows)}: {describe(cleaned)}.")
+    _read_answers([item.parts for item in items], decimal, cleaned)
+    items = _once(items, contradictory, cleaned)
     others = [name for name in found if name not in named.values()]
-    _say_what_is_replaced(others, named, cleaned)
-    kept = [name for name in others if name not in PARTS]
-    _read_answers([parts for _, _, parts in made], decimal, cleaned)
-    values = {name: _column([row.get(name) for _, row, _ in made], name, read.is_text, cleaned) for name in kept}
-    place = {number: at for at, (number, _, _) in enumerate(made)}
-    for number, _, parts in _once(made, contradictory, cleaned, named):
-        cleaned.rows.append({**{name: column[place[number]] for name, column in values.items()}, **parts})
+    for name in set(others).intersection(PARTS, named):
+        cleaned.notes.append(f"the data's own column {name!r} is not used: {named[name]!r} takes its place")
+    kept = {name: [item.row.get(name) for item in items] for name in others if name not in PARTS}
+    values = {name: _column(column, name, read.is_text, cleaned) for name, column in kept.items()}
+    for place, item in enumerate(items):
+        cleaned.rows.append({**{name: column[place] for name, column in values.items()}, **item.parts})
     unseen = [name for name, column in values.items() if any(isinstance(v, (str, list, dict)) for v in column)]
     if unseen and "solution" not in unseen:
         cleaned.notes.append(f"not part of the prompt, but there for rewards: {', '.join(map(repr, unseen[:8]))}")
@@ -121,75 +123,65 @@ def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleane
     if decimal == ",":
         for row in parts:
             row["answer"] = with_point(row["answer"])
-    spellings: dict[str, Counter[str]] = {}
-    for row in parts:
-        spellings.setdefault(row["answer"].casefold(), Counter())[row["answer"]] += 1
-    if answers_of([row["answer"].casefold() for row in parts]).kind == "labels" and len(spellings) < sum(
-        map(len, spellings.values())
-    ):
-        usual = {folded: counts.most_common(1)[0][0] for folded, counts in spellings.items()}
-        changed = [
-            f"{other!r} as {usual[folded]!r}"
-            for folded, counts in spellings.items()
-            for other in counts
-            if other != usual[folded]
-        ]
-        cleaned.notes.append(f"labels that differ only in capitals are one: {', '.join(changed[:8])}")
+    folded, spellings = [row["answer"].casefold() for row in parts], Counter(row["answer"] for row in parts)
+    if answers_of(folded).kind == "labels":
+        # The one that occurs most often, of equals the first.
+        usual = {label.casefold(): label for label, _ in reversed(spellings.most_common())}
+        changed = {label: usual[label.casefold()] for label in spellings if label != usual[label.casefold()]}
         for row in parts:
-            row["answer"] = usual[row["answer"].casefold()]
+            row["answer"] = changed.get(row["answer"], row["answer"])
+        if changed:
+            said = [f"{label!r} as {other!r}" for label, other in changed.items()]
+            cleaned.notes.append(f"labels that differ only in capitals are one: {', '.join(said[:8])}")
 
 
 def _column(values: list[Any], name: str, is_text: bool, cleaned: Cleaned) -> list[Any]:
     """A column that is no part of the question, in one type: what is missing is None, numbers of a text file are numbers."""
-    values = [None if v is None or v != v or str(v) in ("<NA>", "NaT") else v for v in map(_plain, values)]
     if is_text:
         known = [None if v is None or v.strip().casefold() in _MISSING else v for v in values]
         if any(v is not None for v in known) and all(v is None or _is_number(v) for v in known):
             return [None if v is None else _number(v) for v in known]
-    kinds = {int if isinstance(v, bool) is False and isinstance(v, int) else type(v) for v in values if v is not None}
-    if kinds <= {int, float} or (
-        len(kinds) == 1 and kinds <= {str, bool, list, dict, datetime.datetime, datetime.date, bytes}
-    ):
-        if kinds == {dict} and len({tuple(sorted(map(str, v))) for v in values if v is not None}) > 1:
-            cleaned.notes.append(
-                f"the dicts in {name!r} have different keys: each has all of them, with None where it had none"
-            )
-        return values
-    if kinds:
+    import pyarrow
+
+    kinds = {type(v) for v in values if v is not None}
+    try:
+        pyarrow.array(values)
+    except (ValueError, TypeError, OverflowError):  # pyarrow's own errors are of these kinds
         named = ", ".join(sorted(kind.__name__ for kind in kinds))
         cleaned.notes.append(f"the column {name!r} holds {named}, and is kept as text")
-    return [None if v is None else str(v) for v in values]
+        return [None if v is None else displayable(str(v)) for v in values]
+    if kinds == {dict} and len({tuple(sorted(map(str, v))) for v in values if v is not None}) > 1:
+        cleaned.notes.append(f"the dicts in {name!r} have different keys: each has all, with None where it had none")
+    return values
 
 
 def _plain(value: Any) -> Any:
-    """A numpy number as Python's; a tuple as a list."""
+    """A number of numpy's as Python's, a tuple as a list, and what pandas has for an empty cell as None."""
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        return value.tolist()
-    return list(value) if isinstance(value, tuple) else value
+        value = value.tolist()
+    if isinstance(value, tuple):
+        return list(value)
+    is_missing = isinstance(value, float) and math.isnan(value)
+    return None if is_missing or type(value).__name__ in ("NAType", "NaTType") else value
 
 
 def _as_messages(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """A chat of ShareGPT's form (`conversations`: `from`, `value`) as `messages`, and messages written as JSON read."""
     talk = row.get("conversations")
     if isinstance(talk, list) and all(isinstance(turn, Mapping) and {"from", "value"} <= turn.keys() for turn in talk):
-        turns = [{"role": _SPEAKERS.get(turn["from"], turn["from"]), "content": turn["value"]} for turn in talk]
+        turns = [{"role": _SPEAKERS.get(str(turn["from"]), turn["from"]), "content": turn["value"]} for turn in talk]
         return {**{name: value for name, value in row.items() if name != "conversations"}, "messages": turns}
     for name in ("prompt", "messages"):
         if isinstance(row.get(name), str) and row[name].lstrip().startswith('[{"'):
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 row = {**row, name: json.loads(row[name])}
     return row
 
 
 def _answered_last(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    turns = row.get("messages")
-    if (
-        isinstance(turns, list)
-        and len(turns) > 1
-        and isinstance(turns[-1], Mapping)
-        and turns[-1].get("role") == "assistant"
-    ):
-        return {**row, "messages": turns[:-1], "answer": turns[-1].get("content")}
+    match row.get("messages"):
+        case [*before, {"role": "assistant", "content": said}] if before:
+            return {**row, "messages": before, "answer": said}
     return {**row, "answer": None}
 
 
@@ -206,40 +198,27 @@ def _parts(
     rows: Sequence[Mapping[str, Any]], found: Sequence[str], columns: Mapping[str, str] | None, cleaned: Cleaned
 ) -> dict[str, str]:
     """Part -> column, from what was asked for and what is there."""
-    if columns is not None and not isinstance(columns, Mapping):
-        raise TypeError(
-            f'columns = {columns!r:.60} must be a dict: columns={{"question": "<column>", "answer": "<column>"}}.'
-        )
+    map_it = 'columns={"question": "<column>", "answer": "<column>"}'
+    check_type("columns", columns, Mapping | None, f"write {map_it}")
     named = dict(columns or {})
-    if odd := [column for column in named.values() if not isinstance(column, str)]:
-        raise TypeError(
-            f"columns gives a part {odd[0]!r:.60}: the name of one column. Join columns before, into a new one."
-        )
+    for column in named.values():
+        check_type("the column of a part", column, str, "give the name of one column; join others before, into it")
     if named and set(named.values()) <= set(PARTS) and set(named) <= set(found) and not set(named) <= set(PARTS):
         named = {part: column for column, part in named.items()}
         cleaned.notes.append(f"columns was the other way round; read as columns={named}")
-    unknown = [part for part in named if part not in PARTS]
-    if unknown:
+    if unknown := named.keys() - PARTS:
         raise ValueError(
-            f"columns maps {unknown}, but the parts are 'question', 'answer' and 'prompt': "
-            'columns={"question": "<column>", "answer": "<column>"}. The data has the columns '
-            f"{list(found)}."
+            f"columns maps {[*unknown]}, but the parts are 'question', 'answer' and 'prompt': {map_it}. The data has "
+            f"the columns {list(found)}."
         )
-    for part in PARTS:
-        if part not in named and part in found and part not in named.values():
-            named[part] = part
+    named |= {part: part for part in PARTS if part not in named and part in found and part not in named.values()}
     if "messages" in found and "prompt" not in named and "question" not in named:
         named["prompt"] = "messages"
-    twice = [column for column, count in Counter(named.values()).items() if count > 1]
-    if twice:
-        raise ValueError(
-            f"columns gives the column {twice[0]!r} two parts: {named}. Question and answer are two columns."
-        )
-    needed = ("answer",) if "prompt" in named else ("question", "answer")
-    for part in [*named, *needed]:
-        column = named.get(part, part)
-        if column not in found:
-            raise ValueError(_no_column(part, column, rows, named))
+    if len(set(named.values())) < len(named):
+        raise ValueError(f"columns gives one column two parts: {named}. Question and answer are two columns.")
+    for part in (*named, *(("answer",) if "prompt" in named else ("question", "answer"))):
+        if named.get(part, part) not in found:
+            raise ValueError(_no_column(part, named.get(part, part), rows, named))
     return named
 
 
@@ -254,96 +233,71 @@ def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named:
         if len(free) + len(set(named.values()) & set(found)) == 2:  # the longer texts are the questions
             likely += sorted(free, key=lengths.__getitem__, reverse=missing == "question")
         taken = named.get(missing)
-        guesses[missing] = (
-            taken if taken in found else next((n for n in likely if n not in guesses.values()), "<column>")
-        )
+        free_guess = next((name for name in likely if name not in guesses.values()), "<column>")
+        guesses[missing] = taken if taken in found else free_guess
     line = ", ".join(f'"{name}": "{guess}"' for name, guess in guesses.items())
-    unnamed = ""
-    if any(_is_number(name) for name in found):
-        unnamed = (
-            " These do not look like names: if the data has none, write them above it, or give names to a DataFrame."
-        )
+    unnamed = " These do not look like names: if the data has none, write them above it, or give names to a DataFrame."
     near = difflib.get_close_matches(column, found, n=1)
     meant = f"; did you mean {near[0]!r}" if near else ""
     return (
-        f"the data has no column {column!r} for the {part}; it has {found}{meant}.{unnamed} Map it: columns={{{line}}}."
+        f"the data has no column {column!r} for the {part}; it has {found}{meant}.{unnamed * any(map(_is_number, found))} "
+        f"Map it: columns={{{line}}}."
     )
 
 
-def _say_what_is_replaced(others: Sequence[str], named: Mapping[str, str], cleaned: Cleaned) -> None:
-    for name in others:
-        if name in PARTS and name in named:
-            cleaned.notes.append(f"the data's own column {name!r} is not used: {named[name]!r} takes its place")
-
-
 def _question_and_answer(row: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
-    parts: dict[str, Any] = {}
     prompt = row.get(named["prompt"]) if "prompt" in named else None
-    if "question" in named:
-        parts["question"] = _text(row.get(named["question"]), "question")
-    elif isinstance(prompt, (list, tuple)):
-        parts["question"] = _checked_chat(prompt)
-    else:
-        parts["question"], prompt = _text(prompt, "question"), None
-    if isinstance(prompt, (list, tuple)):
-        parts["prompt"] = [dict(turn) for turn in prompt]
-    parts["answer"] = _text(row.get(named["answer"]), "answer").strip()
-    return parts
+    parts: dict[str, Any] = {}
+    if isinstance(prompt, list):
+        _require_chat(prompt)
+        parts["prompt"] = [{**turn, "content": displayable(turn["content"])} for turn in prompt]
+        prompt = prompt[-1]["content"]
+    parts["question"] = _text(row.get(named["question"]) if "question" in named else prompt, "question")
+    return {**parts, "answer": _text(row.get(named["answer"]), "answer").strip()}
 
 
 def _text(value: Any, part: str) -> str:
-    """A value as text. pandas has NaN for an empty cell, and makes whole numbers beside one to floats."""
-    if value is None or (isinstance(value, float) and math.isnan(value)) or str(value).strip() in ("", "<NA>", "NaT"):
+    """A value as text. pandas makes whole numbers beside an empty cell to floats."""
+    if value is None or (isinstance(value, str) and not value.strip()):
         raise _LeftOut(f"with an empty {part}")
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, (str, numbers.Number)):
         raise _LeftOut(f"whose {part} is no text")
-    return str(value)
+    return displayable(str(value))
 
 
-def _checked_chat(turns: Sequence[Any]) -> str:
-    """The last user turn of chat messages that a model can be asked with."""
+def _require_chat(turns: Sequence[Any]) -> None:
+    """Leave out chat messages that a model cannot be asked with."""
     for turn in turns:
         if not isinstance(turn, Mapping) or turn.get("role") not in _ROLES or not isinstance(turn.get("content"), str):
             raise _LeftOut('whose prompt is no chat, [{"role": "user", "content": "..."}, ...]')
     if not turns or turns[-1]["role"] not in ("user", "tool") or not turns[-1]["content"].strip():
         raise _LeftOut("whose prompt does not end with what a user says")
-    return turns[-1]["content"]
 
 
-def _once(
-    made: Sequence[tuple[int, Mapping[str, Any], dict[str, Any]]],
-    contradictory: Contradictory,
-    cleaned: Cleaned,
-    named: Mapping[str, str],
-) -> list[tuple[int, Mapping[str, Any], dict[str, Any]]]:
+def _once(items: Sequence[_Item], contradictory: Contradictory, cleaned: Cleaned) -> list[_Item]:
     """The rows with each question once, whatever the way it is written."""
-    groups: dict[str, list[tuple[int, Mapping[str, Any], dict[str, Any]]]] = {}
-    for item in made:
-        parts = item[2]
-        key = parts["question"] if "prompt" not in parts else "\n".join(turn["content"] for turn in parts["prompt"])
-        groups.setdefault(_as_asked(key), []).append(item)
-    at_odds = [group for group in groups.values() if len({item[2]["answer"] for item in group}) > 1]
+    groups: dict[str, list[_Item]] = {}
+    for item in items:
+        turns = item.parts.get("prompt") or [{"content": item.parts["question"]}]
+        groups.setdefault(_as_asked("\n".join(turn["content"] for turn in turns)), []).append(item)
+    at_odds = [group for group in groups.values() if len({item.parts["answer"] for item in group}) > 1]
     if at_odds and contradictory == "ask":
         first = at_odds[0]
-        answers = " and ".join(repr(answer) for answer in dict.fromkeys(item[2]["answer"][:60] for item in first))
+        answers = " and ".join(repr(answer) for answer in dict.fromkeys(item.parts["answer"][:60] for item in first))
         raise ValueError(
             f"{len(at_odds)} question{'s stand' if len(at_odds) > 1 else ' stands'} there with different answers, such as "
-            f"{first[0][2]['question'][:120]!r} with {answers} (rows {', '.join(str(item[0]) for item in first[:4])}). "
-            'Say what to do: contradictory="drop" leaves them out, "first" keeps the first, "majority" the answer '
-            "that most rows have."
+            f"{first[0].parts['question'][:120]!r} with {answers} (rows {', '.join(str(item.number) for item in first[:4])}). "
+            'Say what to do: contradictory="drop" leaves them out, "first" keeps the first, "majority" the most frequent.'
         )
-    kept = []
-    for group in groups.values():
-        chosen = _chosen(group, contradictory)
-        if chosen is not None:
-            kept.append(chosen)
+    chosen = [_chosen(group, contradictory) for group in groups.values()]
+    for one, group in zip(chosen, groups.values(), strict=True):
         for item in group:
-            if item is not chosen:
-                same = chosen is not None and item[2]["answer"] == chosen[2]["answer"]
-                cleaned.leave_out("repeated" if same else "contradictory", item[0], item[1], named)
-    return kept
+            if item is not one:
+                is_same = one is not None and item.parts["answer"] == one.parts["answer"]
+                cleaned.leave_out("repeated" if is_same else "contradictory", item.number, item.row)
+    return [item for item in chosen if item is not None]
 
 
 def _as_asked(question: str) -> str:
@@ -352,13 +306,13 @@ def _as_asked(question: str) -> str:
     return text.rstrip(" ?.") or text
 
 
-def _chosen(group: list[Any], contradictory: Contradictory) -> Any:
-    counts = Counter(item[2]["answer"] for item in group).most_common()
+def _chosen(group: Sequence[_Item], contradictory: Contradictory) -> _Item | None:
+    counts = Counter(item.parts["answer"] for item in group).most_common()
     if len(counts) == 1 or contradictory == "first":
         return group[0]
     if contradictory == "drop" or counts[0][1] == counts[1][1]:
         return None
-    return next(item for item in group if item[2]["answer"] == counts[0][0])
+    return next(item for item in group if item.parts["answer"] == counts[0][0])
 
 
 def _is_number(value: Any) -> bool:

@@ -107,9 +107,7 @@ def _visits(measured: Any) -> Iterator[Visit]:
     elif hasattr(measured, "completions"):
         yield from _visits_of_run(measured)
     else:
-        raise ValueError(
-            f"pass rates come from gn.baseline, from a run, or from a list of these, not from {measured!r:.80}."
-        )
+        raise ValueError(f"pass rates come from gn.baseline, a run, or a list of these, not from {measured!r:.80}.")
 
 
 def _visits_of_run(run: Any) -> Iterator[Visit]:

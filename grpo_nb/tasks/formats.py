@@ -11,6 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_nb.core import require_tokenizer
+from grpo_nb.settings import check_value
+
 # What may follow an answer without changing it: white space, a full stop, closing Markdown and LaTeX.
 _CLOSING = " \t\r\n.$*_`\\)]}"
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -42,6 +45,8 @@ class AnswerFormat:
     is_opened_by_template: bool = False
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            check_value(field.name, getattr(self, field.name), field.type)
         if not self.answer_open:
             raise ValueError("answer_open is empty: without a mark before the answer, no answer can be found.")
         if bool(self.reasoning_open) != bool(self.reasoning_close):
@@ -130,9 +135,8 @@ class AnswerFormat:
         if self.is_opened_by_template and self.reasoning_open in text:  # opened twice
             return False
         before = parts[0].strip()
-        return before.endswith(self.reasoning_close) and (
-            self.is_opened_by_template or before.startswith(self.reasoning_open)
-        )
+        is_opened = self.is_opened_by_template or before.startswith(self.reasoning_open)
+        return is_opened and before.endswith(self.reasoning_close)
 
     def _parts(self, text: str) -> tuple[str, str, str] | None:
         """What stands before the one answer slot, in it (stripped, never empty), and after it."""
@@ -155,14 +159,9 @@ class AnswerFormat:
 
     def for_template(self, tokenizer: Any) -> AnswerFormat:
         """Return this format, marked as opened by the template if this tokenizer's generation prompt ends with the tag."""
-        if getattr(tokenizer, "chat_template", "") is None:
-            raise ValueError(
-                "the tokenizer has no chat template, so nothing says how questions are put to this model: take its instruct "
-                "version, or set tokenizer.chat_template to the template of a model of its family."
-            )
-        rendered = tokenizer.apply_chat_template(
-            [{"role": "user", "content": "?"}], tokenize=False, add_generation_prompt=True
-        )
+        require_tokenizer(tokenizer)
+        asked = [{"role": "user", "content": "?"}]
+        rendered = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
         is_opened = bool(self.reasoning_open) and rendered.rstrip().endswith(self.reasoning_open)
         return dataclasses.replace(self, is_opened_by_template=is_opened)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import Shown, Table, bold, code, prompt_lengths
+from grpo_nb.settings import check_value
 from grpo_nb.tasks.formats import AnswerFormat
 
 if TYPE_CHECKING:
@@ -65,8 +66,7 @@ def propose_lengths(
     Raises:
         ValueError: A quantile that is none.
     """
-    if not 0 < quantile <= 1:
-        raise ValueError(f"quantile = {quantile!r} must be above 0 and at most 1: it is the share of prompts to keep.")
+    check_value("quantile", quantile, "float", ": it is the share of prompts to keep", above=0, most=1)
     prompts = prompt_lengths(train["prompt"], tokenizer)
     limit = _rounded(_at(prompts, quantile))
     dropped = sum(length > limit for length in prompts)
@@ -90,9 +90,7 @@ def _completions(
     if "solution" in train.column_names:
         texts = [answer_format.render(str(row["solution"]), str(row["answer"])) for row in train]
         tokens = [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
-        said = (
-            f"the column solution of {len(tokens)} rows in the answer format: 95% of them, and half as much room again"
-        )
+        said = f"column solution of {len(tokens)} rows in the answer format: 95% of them, and half as much room again"
         return tokens, _rounded(_ROOM * _at(tokens, 0.95)), said
     return [], None, "not known: no column solution, and no baseline was given (propose_lengths(tokenizer, baseline))"
 

@@ -78,9 +78,8 @@ class TrainedQuestions:
     def of(cls, questions: Iterable[Any], source: str) -> TrainedQuestions:
         """Hash questions."""
         texts = [str(question) for question in questions]
-        return cls(
-            frozenset(map(_digest, texts)), frozenset(_digest(normalized_question(text)) for text in texts), source
-        )
+        normalized = map(normalized_question, texts)
+        return cls(frozenset(map(_digest, texts)), frozenset(map(_digest, normalized)), source)
 
     @classmethod
     def read(cls, file: Path, source: str) -> TrainedQuestions:
@@ -117,10 +116,7 @@ class Contamination:
         if not self.count:
             return f"None of the {self.questions} held-out questions is among {self.source}."
         similar = f" ({self.similar} of them but for case, white space or punctuation)" if self.similar else ""
-        return (
-            f"{self.count} of {self.questions} held-out questions are also in the training part{similar}: on these the score "
-            "measures memory."
-        )
+        return f"{self.count} of {self.questions} held-out questions are also in the training part{similar}: that is memory."
 
     def require_none(self) -> None:
         """Raise `ValueError` if a question was trained on."""
@@ -152,9 +148,8 @@ def find_contamination(questions: Sequence[Any], trained: TrainedQuestions) -> C
         if str(q) not in known and _digest(normalized_question(q)) in trained.normalized
     ]  # fmt: skip
     example = min(exact or similar, default=None)
-    return Contamination(
-        questions=len(questions), exact=len(exact), similar=len(similar), example=example, source=trained.source
-    )
+    counts = {"questions": len(questions), "exact": len(exact), "similar": len(similar)}
+    return Contamination(**counts, example=example, source=trained.source)
 
 
 def write_hashes(file: Path, questions: Iterable[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,11 +28,11 @@ class Rows:
     notes: tuple[str, ...] = ()
     is_text: bool = False
     """Every value is text as in the file, also the numbers."""
+    takes: tuple[str, ...] = ()
+    """Which of `split`, `config` and `encoding` mean something for such a source."""
 
 
-def read_rows(
-    source: Source, *, split: str | None = None, config: str | None = None, encoding: str | None = None
-) -> Rows:
+def read_rows(source: Source, split: str | None = None, config: str | None = None, encoding: str | None = None) -> Rows:
     """Read a file, a table in memory, a data set or a Hub id.
 
     Args:
@@ -47,12 +48,12 @@ def read_rows(
     """
     if isinstance(source, (str, Path)):
         path = Path(source)
+        if len(path.name.encode("utf-8", "replace")) > 255 or "\0" in str(source):  # no file system has such a name
+            raise ValueError(f"source = {str(source)!r:.60}... is neither a path nor the id of a data set.")
         if path.suffix.lower() in _FILES:
             return _read_file(path, encoding)
         if path.is_dir() or not str(source).strip():
-            raise ValueError(
-                f"{str(source)!r} is a folder or nothing; load_task reads a file of it: {', '.join(_FILES)}."
-            )
+            raise ValueError(f"{str(source)!r} is a folder or nothing; load_task reads files: {', '.join(_FILES)}.")
         if path.is_file() or path.suffix.lower() in _OTHER_FILES:
             raise ValueError(
                 f"{str(source)!r}: the ending {path.suffix!r} is not read, only {', '.join(_FILES)}. Read it with pandas "
@@ -62,7 +63,10 @@ def read_rows(
     if hasattr(source, "to_pandas") and hasattr(source, "features"):  # datasets.Dataset
         return Rows(source.info.dataset_name or "dataset", source.to_list())
     if hasattr(source, "to_dict") and hasattr(source, "columns"):  # pandas.DataFrame
-        return Rows("table", source.rename(columns=str).to_dict("records"))
+        names = list(map(str, source.columns))
+        if len(set(names)) < len(names):
+            raise ValueError(f"the DataFrame has columns of the same name: {names}. Rename one.")
+        return Rows("table", source.set_axis(names, axis="columns").to_dict("records"))
     if isinstance(source, Mapping):
         return _of_mapping(source, split)
     if isinstance(source, Iterable) and not isinstance(source, (bytes, bytearray)):
@@ -73,7 +77,7 @@ def read_rows(
                     f"row {number} is {_article(row)}, not a dict: {row!r:.60}. "
                     'Write rows as [{"question": "2 + 2?", "answer": "4"}, ...].'
                 )
-        return Rows("rows", [dict(row) for row in rows])
+        return Rows("rows", list(map(_with_names, rows)))
     raise TypeError(
         f"source = {source!r:.60} is {_article(source)}: load_task takes 'arithmetic', a file ({', '.join(_FILES)}), a "
         "DataFrame, a Dataset, a list of dicts, a dict of columns, or the id of a data set on the Hub."
@@ -88,17 +92,15 @@ def _of_mapping(source: Mapping[str, Any], split: str | None) -> Rows:
     if source and all(hasattr(part, "features") for part in source.values()):  # datasets.DatasetDict
         if split is None and len(source) > 1:
             sizes = ", ".join(f"{name} ({len(part)} rows)" for name, part in source.items())
-            raise ValueError(
-                f'this DatasetDict has the splits {sizes}. Say which to take: split="{next(iter(source))}".'
-            )
+            raise ValueError(f'this DatasetDict has the splits {sizes}. Say which: split="{next(iter(source))}".')
         chosen = split or next(iter(source))
         if chosen not in source:
             raise ValueError(f"this DatasetDict has no split {chosen!r}{did_you_mean(chosen, source)}")
-        return Rows(chosen, source[chosen].to_list())
+        return Rows(chosen, source[chosen].to_list(), takes=("split",))
     if source and all(isinstance(row, Mapping) for row in source.values()):  # rows by their keys
-        rows = [{"key": key, **row} for key, row in source.items()]
+        rows = [{"key": key, **_with_names(row)} for key, row in source.items()]
         return Rows("rows", rows, ("the keys of the rows are the column key",))
-    columns = {name: list(values) for name, values in source.items() if _is_column(values)}
+    columns = {str(name): list(values) for name, values in source.items() if _is_column(values)}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(columns) < len(source) or len(set(lengths.values())) > 1:
         raise ValueError(
@@ -106,6 +108,10 @@ def _of_mapping(source: Mapping[str, Any], split: str | None) -> Rows:
             "A single row is written as a list of one dict; a task needs at least two."
         )
     return Rows("columns", [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
+
+
+def _with_names(row: Mapping[Any, Any]) -> dict[str, Any]:
+    return {str(name): value for name, value in row.items()}
 
 
 def _is_column(values: Any) -> bool:
@@ -127,29 +133,23 @@ def _read_file(path: Path, encoding: str | None) -> Rows:
     text, notes = _decoded(path, encoding)
     if path.suffix.lower() in (".csv", ".tsv"):
         rows, separated = _read_csv(path, text)
-        return Rows(path.stem, rows, (*notes, *separated), is_text=True)
-    return Rows(path.stem, _read_json(path, text), notes)
+        return Rows(path.stem, rows, (*notes, *separated), is_text=True, takes=("encoding",))
+    return Rows(path.stem, _read_json(path, text), notes, takes=("encoding",))
 
 
 def _decoded(path: Path, encoding: str | None) -> tuple[str, tuple[str, ...]]:
     """The text of a file, and a note where its encoding had to be guessed."""
     data = path.read_bytes()
-    guesses = (
-        [encoding] if encoding else ["utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", "cp1252"]
-    )
-    for guess in [*guesses, "latin-1"] if not encoding else guesses:
+    if encoding:
         try:
-            text = data.decode(guess)
-        except UnicodeDecodeError as error:
-            if encoding:
-                raise ValueError(
-                    f"{path} is not {encoding}: {error}. Leave encoding= out, or write another one."
-                ) from error
-        except LookupError as error:
-            raise ValueError(f"encoding = {encoding!r} is not known to Python. Write 'utf-8' or 'cp1252'.") from error
-        else:
-            is_guess = guess in ("cp1252", "latin-1") and not encoding
-            return text, (f"read as {guess}, for it is not UTF-8; encoding= chooses another",) * is_guess
+            return data.decode(encoding), ()
+        except (UnicodeError, LookupError) as error:
+            raise ValueError(f"{path} is not {encoding}: {error}. Leave encoding= out, or write another.") from error
+    marked = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    for guess in (marked, "cp1252", "latin-1"):
+        with contextlib.suppress(UnicodeError):
+            notes = (f"read as {guess}, for it is not UTF-8; encoding= chooses another",) * (guess != marked)
+            return data.decode(guess), notes
     raise AssertionError("latin-1 reads every file")
 
 
@@ -160,27 +160,25 @@ def _read_csv(path: Path, text: str) -> tuple[list[dict[str, Any]], tuple[str, .
     text = text.lstrip("\r\n")
     if text.startswith("sep="):  # a line that Excel reads, and other programs should not
         text = text.split("\n", 1)[-1]
-    head = text.split("\n", 1)[0]
-    separator = max(_SEPARATORS, key=head.count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    separator = max(_SEPARATORS, key=text.split("\n", 1)[0].count)
+    csv.field_size_limit(2**31 - 1)  # else a text of 131,072 characters is an error
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator, restval="", strict=True)
+    rows = []
     try:
-        names = [name.strip() for name in next(reader)]
-        is_index = bool(names) and not names[0]  # as pandas writes it
+        reader.fieldnames = names = [name.strip() for name in reader.fieldnames or ()]
+        is_index = names[:1] == [""]  # as pandas writes it
         if len(set(names)) < len(names) or not all(names[is_index:]):
             raise ValueError(
                 f"{path}: the columns in its first line have no names, or twice the same: {names}. If the names stand further "
                 "down, take the lines above them away, or read it with pandas.read_csv(path, skiprows=...)."
             )
-        rows = []
-        for cells in reader:
-            if len(cells) > len(names):
+        for row in reader:
+            if None in row:
                 raise ValueError(
-                    f"{path} line {reader.line_num} has {len(cells)} cells and the first line {len(names)}: "
+                    f"{path} line {reader.line_num} has {len(names) + len(row[None])} cells and the first line {len(names)}: "
                     f"a text that holds {separator!r} needs quotation marks around it."
                 )
-            if cells:
-                filled = [*cells, *[""] * (len(names) - len(cells))]
-                rows.append(dict(zip(names[is_index:], filled[is_index:], strict=True)))
+            rows.append({name: row[name] for name in names[is_index:]})
     except csv.Error as error:
         raise ValueError(
             f"{path} line {reader.line_num} cannot be read as CSV: {error}. A quotation mark inside a quoted text is written "
@@ -193,24 +191,18 @@ def _read_csv(path: Path, text: str) -> tuple[list[dict[str, Any]], tuple[str, .
 def _read_json(path: Path, text: str) -> list[dict[str, Any]]:
     try:
         content = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # then it has one JSON a line
         content = []
         for number, line in enumerate(text.splitlines(), 1):
-            if line.strip():
-                try:
-                    content.append(json.loads(line))
-                except json.JSONDecodeError as error:
-                    raise ValueError(f"{path} line {number} is not JSON: {error.msg}: {line.strip()[:80]!r}") from error
+            try:
+                content += [json.loads(line)] if line.strip() else []
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{path} line {number} is not JSON: {error}: {line.strip()[:80]!r}") from error
     if isinstance(content, Mapping):
-        # A table by columns, one row alone, or rows under a key such as "data".
-        inner = [
-            value for value in content.values() if isinstance(value, list) and value and isinstance(value[0], dict)
-        ]
-        if len(inner) == 1 and len(content) <= 3:
-            content = inner[0]
-        else:
-            return _of_mapping(content, None).rows
-    if not isinstance(content, list):
+        # Rows under a key such as "data"; else a table by columns, or one row alone.
+        inner = [v for v in content.values() if isinstance(v, list) and v and isinstance(v[0], dict)]
+        content = inner[0] if len(inner) == 1 and len(content) <= 3 else content
+    if not isinstance(content, (list, Mapping)):
         raise ValueError(f"{path} holds {_article(content)}, not rows.")
     return read_rows(content).rows
 
@@ -220,7 +212,8 @@ def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
 
     known, known_config = _KNOWN.get(name, (name, None))
     try:
-        return Rows(name, load_dataset(known, config or known_config, split=split or "train").to_list())
+        rows = load_dataset(known, config or known_config, split=split or "train").to_list()
+        return Rows(name, rows, takes=("split", "config"))
     except (OSError, ConnectionError) as error:
         raise ValueError(
             f"{name!r} is neither 'arithmetic', a {'/'.join(_FILES)} file, nor a data set that can be "
@@ -228,6 +221,4 @@ def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
         ) from error
     except ValueError as error:
         # The library's own words name the configurations or splits there are.
-        raise ValueError(
-            f"{name!r}: {' '.join(str(error).split())[:400]} (load_task takes config= and split=)"
-        ) from error
+        raise ValueError(f"{name!r}: {' '.join(str(error).split())[:400]} (there are config= and split=)") from error

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import numbers
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from grpo_nb.settings import did_you_mean
+from grpo_nb.core import check_type
+from grpo_nb.settings import check_value, did_you_mean, require_settings
 from grpo_nb.tasks.answers import Answers, answers_of, doubts_of
 from grpo_nb.tasks.cleaning import Contradictory, clean
 from grpo_nb.tasks.formats import AnswerFormat, xml
@@ -16,9 +18,13 @@ from grpo_nb.tasks.questions import normalized_question
 from grpo_nb.tasks.reading import Rows, Source, read_rows
 from grpo_nb.tasks.task import Task
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+
 Messages = list[dict[str, str]]
 Example = tuple[str, str, str]
-_WIDEST = 1_000
+TaskRows = list[dict[str, Any]]
+_WIDEST, _HELD_OUT = 1_000, 0.2
 _ARITHMETIC = {"train_size": 224, "holdout_size": 96, "low": 1, "high": 20, "operators": "+"}
 
 
@@ -30,7 +36,7 @@ def load_task(
     format: AnswerFormat | None = None,
     system: str | None = None,
     example: Example | None = None,
-    holdout: float | int = 0.2,
+    holdout: float | int = _HELD_OUT,
     contradictory: Contradictory = "ask",
     seed: int | None = None,
     tokenizer: Any = None,
@@ -53,7 +59,7 @@ def load_task(
         system: The system prompt, instead of the one that the format makes.
         example: One example turn as `(question, reasoning, answer)`. A small model needs it: without, it never
             produces a tag, so that no completion differs from another and nothing is learnt.
-        holdout: Share (below 1) or number of rows kept for evaluation.
+        holdout: Share (below 1) or number of rows kept for evaluation; of `arithmetic` it is the option `holdout_size`.
         contradictory: What to do with a question that has several answers: `ask` raises, `drop` leaves it out, `first` keeps
             the first, `majority` the one that most rows have.
         seed: Of the split and of generated data; that of `settings`, or 0.
@@ -73,45 +79,54 @@ def load_task(
     >>> len(task.train), len(task.holdout)
     (1, 1)
     """
-    if settings is not None and not hasattr(settings, "seed"):
-        raise TypeError(f"settings = {settings!r:.60} are no settings: gn.load_task(<your data>, settings).")
+    if settings is not None:
+        require_settings(settings)
     if seed is None:
         seed = settings.seed if settings is not None else 0
-    if isinstance(source, str) and source == "arithmetic":
-        if columns:
-            raise ValueError(
-                f"columns = {dict(columns)!r} is of your own data; the generated task 'arithmetic' has none to map."
-            )
-        for option in options:
-            if option not in _ARITHMETIC:
-                raise ValueError(f"unknown option {option!r} of arithmetic{did_you_mean(option, _ARITHMETIC)}")
-        rows, holdout = _arithmetic(seed=seed, **{**_ARITHMETIC, **options})
-        read = Rows("arithmetic", rows)
+    check_value("seed", seed, "int", least=0)
+    is_generated = isinstance(source, str) and source == "arithmetic"
+    for option in options:
+        if option not in _ARITHMETIC:
+            near = did_you_mean(option, [*inspect.signature(load_task).parameters, *_ARITHMETIC])
+            raise ValueError(f"load_task has no argument {option!r}{near}")
+        if not is_generated:
+            raise ValueError(f"{option} is an option of the generated task 'arithmetic', not of your own data.")
+    given = {"split": split, "config": config, "encoding": encoding}
+    for name, value in given.items():
+        check_value(name, value, "str | None")
+    if is_generated:
+        given |= {"columns": columns, "holdout": None if holdout == _HELD_OUT else holdout}
+        wanted = {**_ARITHMETIC, **options}
+        read, holdout = Rows("arithmetic", _arithmetic(seed, **wanted)), wanted["holdout_size"]
         example = example or ("What is 3 + 4?", "3 + 4 = 7", "7")
     else:
-        for option in options:
-            if option in _ARITHMETIC:
-                raise ValueError(f"{option} is an option of the generated task 'arithmetic', not of your own data.")
-            raise TypeError(
-                f"load_task has no argument {option!r}{did_you_mean(option, inspect.signature(load_task).parameters)}"
-            )
-        read = read_rows(source, split=split, config=config, encoding=encoding)
+        read = read_rows(source, **given)
+    for name, value in given.items():
+        if value is not None and name not in read.takes:
+            raise ValueError(f"{name} = {value!r:.80} does nothing for {read.name}, which has none: leave it out.")
     cleaned = clean(read, columns, contradictory, decimal)
     golds = [row["answer"] for row in cleaned.rows]
     answers = answers_of(golds)
     format = fitting_format(format, answers, system, tokenizer)
     rows = with_prompts(cleaned.rows, format, example)
-    train, held = _split(rows, holdout, seed)
-    from datasets import Dataset
-
+    train, held = (_table(part) for part in _split(rows, holdout, seed))
     notes = (*cleaned.notes, *doubts_of(answers, golds), *_doubts(format, rows))
     task = Task(
-        read.name, format, Dataset.from_list(train), Dataset.from_list(held), cleaned.left_out,
-        examples=cleaned.examples, notes=notes, answers=answers, tokenizer=tokenizer,
+        read.name, format, train, held, cleaned.left_out, examples=cleaned.examples, notes=notes, answers=answers,
+        tokenizer=tokenizer,
     )  # fmt: skip
     if tokenizer is not None and settings is not None:
         task = task.fit(tokenizer, settings.max_prompt_length)
     return task
+
+
+def _table(rows: TaskRows) -> Dataset:
+    from datasets import Dataset
+
+    try:
+        return Dataset.from_list(rows)
+    except (ValueError, TypeError, OverflowError) as error:  # pyarrow's own errors are of these kinds
+        raise ValueError(f"messages of several forms ({error}): leave role and content in them, as texts.") from error
 
 
 def fitting_format(
@@ -119,10 +134,7 @@ def fitting_format(
 ) -> AnswerFormat:
     """Return the format with a system prompt that fits the answers, or the one given, and with the tags of the template."""
     format = format if format is not None else xml()
-    if not isinstance(format, AnswerFormat):
-        raise TypeError(
-            f"format = {format!r:.60} is no answer format. Write format=gn.tasks.xml(), or boxed(), hashes(), ..."
-        )
+    check_type("format", format, AnswerFormat, "write format=gn.tasks.xml(), or boxed(), hashes(), ...")
     if system is not None:
         if not isinstance(system, str) or not system.strip():
             raise ValueError(f"system = {system!r:.60} must be a text: what the model is told before each question.")
@@ -132,9 +144,7 @@ def fitting_format(
     return format.for_template(tokenizer) if tokenizer is not None else format
 
 
-def with_prompts(
-    rows: list[dict[str, Any]], format: AnswerFormat, example: Example | None = None
-) -> list[dict[str, Any]]:
+def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None = None) -> TaskRows:
     """Return the rows with the chat messages that ask their question, but for those that have messages of their own.
 
     Raises:
@@ -142,22 +152,19 @@ def with_prompts(
     """
     turns = [("system", format.system_prompt())]
     if example is not None:
-        if isinstance(example, str) or len(example) != 3:
-            raise ValueError(
-                f'example = {example!r:.80} must be three texts: example=("<question>", "<reasoning>", "<answer>").'
-            )
+        is_three = isinstance(example, (list, tuple)) and len(example) == 3
+        if not is_three or any(part is None or not str(part).strip() for part in (example[0], example[2])):
+            raise ValueError(f'example = {example!r:.80} must be three texts: ("<question>", "<reasons>", "<answer>")')
         asked, reasoning, answer = map(str, example)
         shown = format.render(reasoning, answer)
         if format.extract(shown) != answer.strip():
-            raise ValueError(
-                f"the answer of the example cannot be read back in the format {format.name!r}: {shown!r:.160}"
-            )
+            raise ValueError(f"the example's answer cannot be read back in the format {format.name!r}: {shown!r:.160}")
         turns += [("user", asked), ("assistant", shown)]
     before = [{"role": role, "content": text} for role, text in turns]
     return [{"prompt": [*before, {"role": "user", "content": row["question"]}], **row} for row in rows]
 
 
-def _doubts(format: AnswerFormat, rows: list[dict[str, Any]]) -> list[str]:
+def _doubts(format: AnswerFormat, rows: TaskRows) -> list[str]:
     """What the reader should know of the prompts before training."""
     told = "\n".join(turn["content"] for turn in rows[0]["prompt"][:-1])
     unsaid = [tag for tag in (format.answer_open.strip(), format.reasoning_open) if tag and tag not in told]
@@ -166,22 +173,16 @@ def _doubts(format: AnswerFormat, rows: list[dict[str, Any]]) -> list[str]:
     return [f"nothing in the prompt names {' or '.join(unsaid)}: say it in system=, or give an example turn"]
 
 
-def _arithmetic(
-    *, seed: int, train_size: int, holdout_size: int, low: int, high: int, operators: str
-) -> tuple[list[dict[str, str]], int]:
+def _arithmetic(seed: int, train_size: int, holdout_size: int, low: int, high: int, operators: str) -> TaskRows:
     """Distinct questions `a op b` with low <= a, b <= high; no difference is negative."""
-    if not operators or set(operators) - set("+-*"):
+    if not isinstance(operators, str) or not operators or set(operators) - set("+-*"):
         raise ValueError(f"operators = {operators!r} must be made of +, - and *.")
-    sizes = {"train_size": train_size, "holdout_size": holdout_size, "low": low, "high": high}
-    for name, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"{name} = {value!r} must be a whole number.")
+    check_value("train_size", train_size, "int", least=1)
+    check_value("holdout_size", holdout_size, "int", least=1)
+    check_value("low", low, "int")
+    check_value("high", high, "int", least=low)
     if high - low > _WIDEST:
-        raise ValueError(
-            f"numbers from {low} to {high}: all their pairs are listed; write high={low + _WIDEST} at most."
-        )
-    if train_size < 1 or holdout_size < 1:
-        raise ValueError(f"train_size = {train_size} and holdout_size = {holdout_size} must each be at least 1.")
+        raise ValueError(f"numbers from {low} to {high}: all pairs are listed: write high={low + _WIDEST} at most.")
     results = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
     numbers = range(low, high + 1)
     # 3 + 4 is the example turn, which must not be a question.
@@ -192,17 +193,16 @@ def _arithmetic(
     if len(every) < train_size + holdout_size:
         raise ValueError(
             f"numbers from {low} to {high} with {operators!r} give {len(every)} distinct questions, but train_size "
-            f"{train_size} + holdout_size {holdout_size} = {train_size + holdout_size} are asked for. Raise high, "
-            "or ask for fewer."
+            f"{train_size} + holdout_size {holdout_size} = {train_size + holdout_size} are asked for. Raise high."
         )
     chosen = random.Random(seed).sample(every, train_size + holdout_size)
-    rows = [{"question": f"What is {a} {op} {b}?", "answer": str(results[op](a, b))} for a, op, b in chosen]
-    return rows, holdout_size
+    return [{"question": f"What is {a} {op} {b}?", "answer": str(results[op](a, b))} for a, op, b in chosen]
 
 
-def _split(rows: list[dict[str, Any]], holdout: float | int, seed: int) -> tuple[list[Any], list[Any]]:
-    if isinstance(holdout, (bool, str)) or not holdout == holdout or holdout in (float("inf"), float("-inf")):
-        raise ValueError(f"holdout = {holdout!r} must be a share below 1, as 0.2, or a number of rows, as 50.")
+def _split(rows: TaskRows, holdout: float | int, seed: int) -> tuple[TaskRows, TaskRows]:
+    is_number = isinstance(holdout, numbers.Real) and not isinstance(holdout, bool)
+    if not is_number or not (0 < holdout < 1 or holdout % 1 == 0):
+        raise ValueError(f"holdout = {holdout!r:.60} must be a share below 1, as 0.2, or a number of rows, as 50.")
     count = round(holdout * len(rows)) if 0 < holdout < 1 else int(holdout)
     count = max(count, 1)
     if holdout <= 0 or count >= len(rows):
@@ -214,12 +214,12 @@ def _split(rows: list[dict[str, Any]], holdout: float | int, seed: int) -> tuple
     alike: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         alike.setdefault(normalized_question(row["question"]), []).append(i)
-    order = list(range(len(rows)))
+    groups = {i: group for group in alike.values() for i in group}
+    order, held = list(range(len(rows))), set()
     random.Random(seed).shuffle(order)
-    held: set[int] = set()
     for i in order:
-        if len(held) < count and i not in held:
-            held.update(alike[normalized_question(rows[i]["question"])])
+        if len(held) < count:
+            held.update(groups[i])
     if len(held) == len(rows):
         raise ValueError("all questions are the same but for their writing, so none can be held out.")
     return [r for i, r in enumerate(rows) if i not in held], [rows[i] for i in sorted(held)]

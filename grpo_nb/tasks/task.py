@@ -13,9 +13,10 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from grpo_nb.core import Cell, Shown, Table, as_written, bold, escaped, facts, prompt_lengths
+from grpo_nb.settings import check_choice, check_value
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.curriculum import flat_rows, pass_rates, visit_counts
 from grpo_nb.tasks.formats import AnswerFormat
@@ -67,6 +68,7 @@ class Task(Shown):
         Raises:
             ValueError: If no training or no held-out prompt is short enough.
         """
+        check_value("max_prompt_length", max_prompt_length, "int", least=1)
         kept, lost, long = {}, 0, ""
         for part in ("train", "holdout"):
             rows: Dataset = getattr(self, part)
@@ -126,8 +128,8 @@ class Task(Shown):
         Traceback (most recent call last):
         ValueError: no pass rate is known: measure first, task = task.with_pass_rates(gn.baseline(...)).
         """
-        if last is not None and last < 1:
-            raise ValueError(f"last = {last!r} must be at least 1, or None for all groups.")
+        check_value("threshold", threshold, "float")
+        check_value("last", last, "int | None", ", or None for all groups", least=1)
         found = pass_rates(self.train, measured, reward=reward, threshold=threshold, last=last)
         import pyarrow
 
@@ -161,12 +163,10 @@ class Task(Shown):
         Raises:
             ValueError: No pass rate is known, or no question is left.
         """
-        if not 0 <= low <= high <= 1:
-            raise ValueError(f"low = {low!r} and high = {high!r} must be shares with 0 <= low <= high <= 1.")
-        if unmeasured not in ("keep", "drop") or order not in (None, "easy first", "hard first"):
-            raise ValueError(
-                f"unmeasured = {unmeasured!r} must be 'keep' or 'drop', order = {order!r} None, 'easy first' or 'hard first'."
-            )
+        check_value("low", low, "float", least=0, most=1)
+        check_value("high", high, "float", ", with low <= high", least=low, most=1)
+        check_choice("unmeasured", unmeasured, ("keep", "drop"))
+        check_choice("order", order, (None, *get_args(Order)))
         if "pass_rate" not in self.train.column_names:
             raise ValueError("no pass rate is known: measure first, task = task.with_pass_rates(gn.baseline(...)).")
         rates = list(self.train["pass_rate"])
@@ -189,6 +189,8 @@ class Task(Shown):
         Args:
             staged: A staged run, or whatever has `runs`.
         """
+        if not hasattr(staged, "runs"):
+            raise TypeError(f"staged = {staged!r:.60} has no runs: give what gn.training.train_stages returned.")
         if not staged.runs:
             return self
         counts, order = visit_counts(self.train, staged.runs), list(range(len(self.train)))
@@ -210,8 +212,7 @@ class Task(Shown):
         Raises:
             ValueError: Nothing measured on these questions, or no question is left.
         """
-        if visits < 1:
-            raise ValueError(f"visits = {visits!r} must be at least 1.")
+        check_value("visits", visits, "int", least=1)
         flat = flat_rows(self.train, measured, visits)
         reason = f"without spread in the last {visits} groups" if visits > 1 else "without spread in the last group"
         return self._without({reason: flat}, range(len(self.train)), "Raise visits, or bring harder questions.")

@@ -135,7 +135,7 @@ def dry_run(
     rewards = list(rewards)
     weights_by_name(rewards)  # refuses what is no reward, before anything asks one for its state
     # What makes a run visible elsewhere, or saves it, has no place in a dry one.
-    quiet = settings.replace(extra={**settings.extra, "report_to": "none", "save_strategy": "no"})
+    quiet = settings.replace(extra={**settings.extra, "report_to": "none"})
     with (
         tempfile.TemporaryDirectory() as folder, kept_random_state(), contextlib.ExitStack() as afterwards, kept_modes(model),
         reference_adapter(model),

@@ -115,7 +115,7 @@ def test_nothing_is_in_the_way_with_the_pins(machine, name: str) -> None:
 @pytest.mark.parametrize(
     ("installed", "changes", "gpu", "reason", "fix"),
     [
-        ({"vllm": None}, {}, "t4", "not installed", "pip install -r requirements-gpu.txt"),
+        ({"vllm": None}, {}, "t4", "not installed", "pip install -r requirements.txt -r requirements-gpu.txt"),
         ({"torch": "2.11.0+cu128"}, {}, "t4", r"torch ==2.13.0, and 2.11.0\+cu128", "requirements-gpu.txt"),
         ({"transformers": "5.18.1"}, {}, "t4", "transformers .*5.18.1 is installed", "requirements-gpu.txt"),
         ({"vllm": "0.33.0"}, {}, "t4", r"trl 1.15.0 works with vLLM .*0.31.0.*0.33.0", "requirements-gpu.txt"),
@@ -212,6 +212,7 @@ class FakeLoader:
 def on_a_gpu(machine, monkeypatch, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     monkeypatch.setattr(models, "find_gpu", lambda: GPUS["t4"])
+    monkeypatch.setattr(models, "_require_usable_tokenizer", lambda folder: None)
     models._say_once.cache_clear()
     monkeypatch.setattr(models, "_engine", None)
 

@@ -58,7 +58,13 @@ def described(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> checks.M
     smi, build = data.pop("nvidia_smi", None), data.pop("torch_version_py", TORCH_VERSION_PY)
     cache = data.pop("compiled_cache", None)
     installed = {k: v for k, v in {**HEALTHY, **data.pop("installed", {})}.items() if v is not None}
-    defaults: dict[str, Any] = {"memory_gib": 24.0, "cores": 8, "free_disk_gb": 60.0, "run_root": "/home/me/runs"}
+    defaults: dict[str, Any] = {
+        "memory_gib": 24.0,
+        "cores": 8,
+        "free_disk_gb": 60.0,
+        "run_root": "/home/me/runs",
+        "pins": HEALTHY,
+    }
     return checks.Machine(
         **{
             **defaults,
@@ -109,6 +115,14 @@ def test_this_machine_is_ready() -> None:
     assert "Ready" in repr(report) and "<table>" in report._repr_html_()
 
 
+def test_a_container_s_limits_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "nvidia_smi", lambda: None)
+    monkeypatch.setattr(checks, "usable_cores", lambda: 3)
+    monkeypatch.setattr(checks, "usable_memory_gib", lambda: 7.0)
+    monkeypatch.setattr(checks, "_unseen_gpu", lambda build: "")
+    assert check("device").found == "CPU, 3 cores, 7 GiB memory"
+
+
 def test_it_imports_nothing_heavy() -> None:
     code = (
         "import sys, grpo_nb as gn; gn.check_environment()\n"
@@ -137,6 +151,7 @@ def test_the_table_escapes_and_says_what_is_wrong() -> None:
         ("2.13.0+cu130", "0.28.0+cu130", "ok"),
         ("2.13.0", "0.28.0", "ok"),
         ("2.13.0+cpu", "0.28.0+cu130", "problem"),
+        ("2.13.0+cpu", "0.28.0", "problem"),
         ("2.13.0", "0.25.0", "problem"),
     ],
 )

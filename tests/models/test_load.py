@@ -104,3 +104,28 @@ def test_an_adapter_of_another_rank_is_refused(tiny_run: gn.runs.Run) -> None:
     model, _ = gn.load_model(tiny_run.settings.replace(lora_rank=4))
     with pytest.raises(ValueError, match="another base"):
         load.load_adapter(model, tiny_run.adapter_path)
+
+
+def test_a_folder_that_questions_cannot_be_put_to_is_told_before_it_is_loaded(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "_load", lambda *a: pytest.fail("the weights were loaded"))
+    whole = {file.name for file in tiny_folder.iterdir()}
+    for left_out, told in (("tokeni", "has no tokenizer that can be used"), ("chat_template", "has no chat template")):
+        folder = tmp_path / left_out
+        folder.mkdir()
+        for name in whole:
+            if left_out not in name and not (left_out == "tokeni" and name in ("vocab.json", "merges.txt")):
+                (folder / name).write_bytes((tiny_folder / name).read_bytes())
+        with pytest.raises(ValueError, match=told):
+            gn.load_model(gn.preset("cpu", model=str(folder)))
+    with pytest.raises(TypeError, match="settings = None is of type NoneType"):
+        gn.load_model(None)
+
+
+def test_all_linear_adapts_every_layer_but_the_output(tiny_folder: Path) -> None:
+    model, _ = gn.load_model(gn.preset("cpu", model=str(tiny_folder), lora_target_modules="all-linear"))
+    adapted = {
+        name.rsplit(".lora_A", 1)[0].rsplit(".", 1)[-1] for name, _ in model.named_parameters() if "lora_A" in name
+    }
+    assert adapted == set(gn.Settings().lora_target_modules)

@@ -71,7 +71,7 @@ def test_a_comparison_in_memory_is_made_with_the_settings_of_its_model(
         ((1, 0, 3), "each other's place"),
         ((0, 2, 3), "no tokenizer"),
         ((2, 1, 3), "no LoRA"),
-        ((0, 1, 2), "are no settings"),
+        ((0, 1, 2), "write settings = gn.preset"),
     ],
 )
 def test_what_stands_in_another_s_place_is_named(loaded: tuple[Any, ...], order: tuple[int, ...], told: str) -> None:

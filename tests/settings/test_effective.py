@@ -33,9 +33,6 @@ CPU_CASES = {
     "plain AdamW": {"optim": "adamw_torch"},
     "paged": {"optim": "paged_adamw_32bit"},
     "another optimizer": {"optim": "adafactor"},
-    "bf16 asked": {"extra": {"bf16": True}},
-    "fp16 asked": {"extra": {"fp16": True, "bf16": False}},
-    "nothing asked": {"extra": {"bf16": None}},
     "dapo": {"loss_type": "dapo"},
     "dr_grpo": {"loss_type": "dr_grpo"},
     "cispo": {"loss_type": "cispo"},
@@ -69,7 +66,7 @@ def test_the_trainer_on_a_cpu_has_what_was_predicted(case, tiny, tmp_path) -> No
     asked = effective.requested_arguments(settings, gpu=None, number_type=table["dtype"].runs, has_vllm=False)
     differ = {name for name, value in asked.items() if plain(getattr(trainer.args, name)) != plain(value)}
     told = {row.name for row in table.rows}
-    same_meaning = {"bf16", "scale_rewards"}  # True is TRL's older word for "group"; None for "what fits"
+    same_meaning = {"scale_rewards"}  # True is TRL's older word for "group"
     assert differ - same_meaning <= told, differ - told
     if settings.loss_type == "cispo":
         assert trainer.epsilon_high == (table["epsilon_high"].runs if "epsilon_high" in table else 5.0)

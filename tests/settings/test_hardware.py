@@ -100,7 +100,7 @@ def test_the_table_shows_its_parts_and_says_where_they_are_from() -> None:
     assert "<b>t4</b>" in table._repr_html_()
     assert "unknown" in repr(models_for("t4", ["/no/such<b>folder"]))
     assert "<b>folder" not in models_for("t4", ["/no/such<b>folder"])._repr_html_()
-    with pytest.raises(ValueError, match="unknown machine 't5'"):
+    with pytest.raises(ValueError, match="machine = 't5' is not known here; did you mean 't4'"):
         models_for("t5")
 
 

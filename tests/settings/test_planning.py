@@ -185,7 +185,7 @@ def test_a_plan_shows_itself_and_escapes() -> None:
     assert "<script>" not in plan._repr_html_() and "&lt;script&gt;" in plan._repr_html_()
     with pytest.raises(ValueError, match="did you mean 'a100'"):
         gn.plan(gn.preset("cpu"), machine="a10")
-    with pytest.raises(ValueError, match="stand without machine"):
+    with pytest.raises(ValueError, match="are two machines"):
         gn.plan(gn.preset("cpu"), machine="t4", gpu_memory_gb=16)
 
 

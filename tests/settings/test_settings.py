@@ -21,6 +21,7 @@ import grpo_nb as gn
 from grpo_nb.machine.gpu import Gpu
 from grpo_nb.settings import arguments
 from grpo_nb.settings.presets import PRESETS
+from grpo_nb.settings.shapes import shape_of
 from tests.support.signatures import text_of
 
 
@@ -44,7 +45,33 @@ def test_presets_are_valid_and_round_trip(name: str) -> None:
         ({"load_in_4bit": "yes"}, "takes bool"),
         ({"learning_rate": -1e-5}, "above 0"),
         ({"learning_rate": float("nan")}, "above 0"),
-        ({"temperature": 0}, "above 0"),
+        ({"temperature": 0}, "at least 0.01"),
+        ({"learning_rate": math.inf}, "learning_rate = inf must be above 0"),
+        ({"save_steps": 10**400, "beta": math.inf}, "beta = inf"),
+        ({"seed": 2**32}, "at most 4294967295"),
+        ({"model": " "}, "not empty"),
+        ({"run_root": "a\0b"}, "on one line"),
+        ({"warmup_steps": 25}, "longer than the run (max_steps = 14)"),
+        ({"lora_target_modules": "q_proj"}, 'lora_target_modules="all-linear"'),
+        ({"lora_target_modules": ()}, "at least one"),
+        ({"lora_target_modules": [1, 2]}, "names of layers"),
+        ({"extra": None}, "must be a dict"),
+        ({"extra": {1: 2}}, "must be a dict"),
+        ({"extra": {"epsilon": "x"}}, "extra['epsilon'] = 'x' is of type str"),
+        ({"extra": {"epsilon": -1}}, "extra['epsilon'] = -1 must be at least 0"),
+        ({"extra": {"num_iterations": 0}}, "at least 1"),
+        ({"extra": {"num_iterations": 1.5}}, "takes int"),
+        ({"extra": {"scale_rewards": "nope"}}, "did you mean 'none'"),
+        ({"extra": {"min_p": 5}}, "at most 1"),
+        ({"extra": {"repetition_penalty": math.nan}}, "above 0"),
+        ({"extra": {"logging_steps": 0}}, "at least 1"),
+        ({"extra": {"generation_kwargs": 5}}, "takes dict"),
+        ({"extra": {"bf16": True, "fp16": True}}, "the setting is dtype"),
+        ({"extra": {"save_strategy": "nope"}}, "the setting is save_steps"),
+        ({"extra": {"eval_strategy": "steps"}}, "the setting is holdout_every"),
+        ({"extra": {"sync_ref_model": True}}, "no second model"),
+        ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "not known here"),
+        ({"per_device_train_batch_size": 10**9 + 7}, "at most 65536"),
         ({"top_p": 1.5}, "at most 1"),
         ({"beta": -0.1}, "at least 0"),
         ({"model": None}, "takes str"),
@@ -78,9 +105,30 @@ def test_bad_settings_say_what_to_write(changes: dict, told: str) -> None:
         gn.preset("cpu").replace(**changes)
 
 
-def test_unknown_preset_names_the_nearest() -> None:
-    with pytest.raises(ValueError, match="did you mean 'a100'"):
-        gn.preset("a10")
+@pytest.mark.parametrize("name", ["a10", 5, None, ["t4"]])
+def test_an_unknown_preset_names_the_known_ones(name: object) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"preset = {name!r} is not known here; ")):
+        gn.preset(name)
+
+
+def test_a_warm_up_that_nobody_chose_follows_the_run() -> None:
+    assert gn.preset("t4", max_steps=10).warmup_steps == 1 and gn.preset("t4", max_steps=30).warmup_steps == 25
+    assert gn.preset("t4", max_steps=500).warmup_steps == 25
+    assert gn.preset("cpu", max_steps=2).warmup_steps == 4, (
+        "a trial is the beginning of the run, and can be resumed as it"
+    )
+    old = {**gn.preset("t4").to_dict(), "max_steps": 10}
+    assert gn.Settings.from_dict(old).warmup_steps == 25, "the record of an old run is what it was"
+    assert gn.Settings.from_dict(old).replace(max_steps=3).warmup_steps == 3
+
+
+def test_all_linear_is_one_word_for_every_layer() -> None:
+    settings = gn.preset("cpu", lora_target_modules="all-linear")
+    assert (
+        settings.lora_target_modules == ("all-linear",) == gn.Settings.from_dict(settings.to_dict()).lora_target_modules
+    )
+    every, shape = gn.Settings().lora_target_modules, shape_of(gn.settings.EMBEDDED_MODEL)
+    assert shape.lora_parameters(8, settings.lora_target_modules) == shape.lora_parameters(8, every) > 0
 
 
 @pytest.mark.parametrize(
@@ -104,7 +152,12 @@ def test_auto_takes_the_preset_of_the_gpu(gpu: Gpu | None, model: str, monkeypat
 def test_the_names_read_from_the_source_are_those_of_the_class() -> None:
     from trl import GRPOConfig
 
-    assert arguments.installed_arguments() == set(inspect.signature(GRPOConfig).parameters)
+    assert arguments.installed_arguments().keys() == set(inspect.signature(GRPOConfig).parameters)
+    assert arguments.installed_arguments().keys() > arguments._BOUNDS_OF_EXTRA.keys() | arguments._KIND_OF_EXTRA.keys()
+    defaults = {f.name: f.default for f in dataclasses.fields(GRPOConfig)}
+    extra = {n: v for n, v in defaults.items() if n not in vars(gn.Settings()) and v is not dataclasses.MISSING}
+    for name in extra.keys() - arguments._OWNED.keys():
+        arguments.check_extra({name: extra[name]}, (), defaults, has_gpu=False)
 
 
 def test_the_choices_read_from_the_source_are_those_of_the_packages() -> None:
@@ -113,7 +166,9 @@ def test_the_choices_read_from_the_source_are_those_of_the_packages() -> None:
 
     choices = arguments.installed_choices()
     assert choices["optim"] == {str(o.value) for o in OptimizerNames} | {"adamw_flash"}
-    assert choices["lr_scheduler_type"] == {s.value for s in SchedulerType}
+    assert choices["lr_scheduler_type"] == {s.value for s in SchedulerType} - {"reduce_lr_on_plateau", "greedy"}
+    assert choices["scale_rewards"] == {"group", "batch", "none"}
+    assert choices["vllm_importance_sampling_mode"] > {"token_truncate", "sequence_mask"}
     assert {"grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo"} <= choices["loss_type"]
 
 
@@ -124,7 +179,7 @@ def test_unsloths_arguments_are_in_its_source() -> None:
 
 
 def test_names_that_were_replaced_are_gone_and_their_successors_exist() -> None:
-    known = arguments.installed_arguments() | {f.name for f in dataclasses.fields(gn.Settings)}
+    known = arguments.installed_arguments().keys() | {f.name for f in dataclasses.fields(gn.Settings)}
     for name, instead in arguments.REPLACED.items():
         assert name not in known, name
         if instead.startswith("renamed"):
@@ -191,6 +246,9 @@ PLAIN = st.recursive(
 )
 
 
+WORDS = st.text(min_size=1, max_size=9).filter(lambda text: text.strip() and text.isprintable())
+
+
 def same_types(a: object, b: object) -> bool:
     """Equal, and no tuple became a list, no int a float, no True a 1."""
     if type(a) is not type(b):
@@ -203,9 +261,11 @@ def same_types(a: object, b: object) -> bool:
 
 
 @given(
-    values=st.dictionaries(st.sampled_from(["lr_scheduler_kwargs", "generation_kwargs", "optim_args"]), PLAIN),
-    rate=st.floats(1e-9, 1.0), targets=st.lists(st.text(min_size=1, max_size=9), min_size=1, max_size=3),
-    folder=st.text(max_size=9), steps=st.integers(1, 10**9), shared=st.booleans(),
+    values=st.dictionaries(
+        st.sampled_from(["lr_scheduler_kwargs", "generation_kwargs"]), st.dictionaries(st.text(max_size=4), PLAIN, max_size=2)
+    ),
+    rate=st.floats(1e-9, 1.0), targets=st.lists(WORDS, min_size=1, max_size=3), folder=WORDS, steps=st.integers(1, 10**9),
+    shared=st.booleans(),
 )  # fmt: skip
 @hypothesis_settings(max_examples=100, deadline=None)
 def test_settings_go_through_a_file_unchanged(tmp_path_factory, values, rate, targets, folder, steps, shared) -> None:
@@ -237,9 +297,14 @@ def test_a_bad_file_of_settings_says_what_is_wrong(change, told: str, tmp_path: 
     path.write_text(json.dumps(file))
     with pytest.raises(ValueError, match=told):
         gn.Settings.load(path)
-    path.write_text("no json")
-    with pytest.raises(ValueError, match="is not JSON"):
-        gn.Settings.load(path)
+    for damaged in (b"no json", bytes(range(256)), b"[" * 5000, b'{"settings": {"beta": {"__float__": "x"}}}'):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="is not JSON"):
+            gn.Settings.load(path)
+    with pytest.raises(FileNotFoundError, match="no file of settings"):
+        gn.Settings.load(tmp_path)
+    with pytest.raises(ValueError, match="must be a file in a folder that is there"):
+        gn.preset("cpu").save(tmp_path / "none" / "settings.json")
 
 
 def test_what_has_no_form_in_a_file_is_named(tmp_path: Path) -> None:
@@ -265,7 +330,7 @@ def test_the_record_of_an_old_run_stays_readable() -> None:
     "copied", [copy.deepcopy, copy.copy, lambda s: pickle.loads(pickle.dumps(s)), dataclasses.replace]
 )
 def test_settings_are_copied_and_pickled(copied) -> None:
-    settings = gn.preset("cpu", extra={"optim_args": {"a": (1, 2)}})
+    settings = gn.preset("cpu", extra={"generation_kwargs": {"a": (1, 2)}})
     assert copied(settings) == settings and dataclasses.asdict(copied(settings)) == dataclasses.asdict(settings)
     with pytest.raises(TypeError, match=r"settings.replace\(extra="):
         copied(settings).extra["epsilon"] = 0.2

@@ -120,7 +120,7 @@ def test_contradictions_are_asked_about() -> None:
     assert answer("drop") == (None, {"contradictory": 3})
     assert answer("majority") == ("yes", {"repeated": 1, "contradictory": 1})
     assert answer("first") == ("yes", {"repeated": 1, "contradictory": 1})
-    with pytest.raises(ValueError, match="must be 'ask'"):
+    with pytest.raises(ValueError, match="contradictory = 'last' is not known here"):
         answer("last")
 
 
@@ -165,7 +165,7 @@ def test_cells_stay_as_written_and_other_columns_are_numbers(tmp_path: Path) -> 
         ({"question": "2+2?", "answer": "4"}, {}, ValueError, "lists of one length"),
         ({"question": ["a", "b"], "answer": ["1"]}, {}, ValueError, "lists of one length"),
         (REVIEWS, {}, ValueError, r'columns=\{"question": "Review text", "answer": "label"\}'),
-        (REVIEWS, {"columns": ["a"]}, TypeError, "must be a dict"),
+        (REVIEWS, {"columns": ["a"]}, TypeError, r"columns = \['a'\] is of type list: write columns="),
         (REVIEWS, {"columns": {"question": ["label", "x"]}}, TypeError, "the name of one column"),
         (REVIEWS, {"columns": {"question": "label", "answer": "label"}}, ValueError, "two parts"),
         (REVIEWS, {"columns": MAPPED, "format": "xml"}, TypeError, r"gn\.tasks\.xml\(\)"),
@@ -175,7 +175,15 @@ def test_cells_stay_as_written_and_other_columns_are_numbers(tmp_path: Path) -> 
         (REVIEWS, {"columns": MAPPED, "holdout": True}, ValueError, "holdout = True"),
         (REVIEWS, {"columns": MAPPED, "holdout": "0.2"}, ValueError, "holdout = '0.2'"),
         (REVIEWS, {"columns": MAPPED, "holdout": float("nan")}, ValueError, "holdout = nan"),
-        ("arithmetic", {"columns": MAPPED}, ValueError, "has none to map"),
+        ("arithmetic", {"columns": MAPPED}, ValueError, "columns = .* does nothing for arithmetic"),
+        ("arithmetic", {"holdout": 0.5}, ValueError, "holdout = 0.5 does nothing for arithmetic"),
+        (REVIEWS, {"columns": MAPPED, "split": "train"}, ValueError, "split = 'train' does nothing for rows"),
+        (REVIEWS, {"columns": MAPPED, "holdout": 2.5}, ValueError, "holdout = 2.5"),
+        (REVIEWS, {"columns": MAPPED, "seed": "x"}, ValueError, "seed = 'x' is of type str"),
+        (REVIEWS, {"columns": MAPPED, "tokenizer": "gpt2"}, TypeError, "tokenizer = 'gpt2' is no tokenizer"),
+        (REVIEWS, {"columns": MAPPED, "example": (None, None, None)}, ValueError, "three texts"),
+        ("a" * 5000, {}, ValueError, "neither a path nor the id"),
+        (pandas.DataFrame([["a", "b", "c"]] * 3, columns=["question", "answer", "answer"]), {}, ValueError, "same name"),
         (
             DatasetDict({part: Dataset.from_list(REVIEWS) for part in ("train", "test")}), {"columns": MAPPED}, ValueError,
             r'train \(24 rows\), test \(24 rows\).*split="train"',
@@ -207,7 +215,7 @@ def test_an_encoding_that_is_asked_for_is_used(tmp_path: Path) -> None:
     file = written(tmp_path, "question,answer\nŻółw?,tak\nKoń?,nie\n".encode("cp1250"))
     task = gn.load_task(file, holdout=1, encoding="cp1250")
     assert {row["question"] for part in (task.train, task.holdout) for row in part} == {"Żółw?", "Koń?"}
-    for encoding, told in (("utf-8", "is not utf-8"), ("klingon", "not known to Python")):
+    for encoding, told in (("utf-8", "is not utf-8"), ("klingon", "unknown encoding")):
         with pytest.raises(ValueError, match=told):
             gn.load_task(file, encoding=encoding)
 
@@ -229,9 +237,8 @@ def test_extra_columns_of_every_kind_are_kept_or_said() -> None:
     rows = sorted(both(task), key=lambda row: row["answer"])
     assert [row["note"] for row in rows] == ["x", None, "y"] and [row["mixed"] for row in rows] == ["1", "two", "3.5"]
     assert rows[1]["when"] is None and rows[1]["legs"] == {"hen": None, "cat": 4}
-    assert "'mixed' holds float, int, str, and is kept as text" in repr(task) and "'legs' have different keys" in repr(
-        task
-    )
+    shown = repr(task)
+    assert "'mixed' holds float, int, str, and is kept as text" in shown and "'legs' have different keys" in shown
 
 
 def test_numbers_beside_missing_cells_are_numbers(tmp_path: Path) -> None:
@@ -292,8 +299,8 @@ def test_chats_of_other_forms() -> None:
 @pytest.mark.parametrize(
     ("source", "options", "error", "told"),
     [
-        (REVIEWS, {"columns": MAPPED, "sep": ";"}, TypeError, "no argument 'sep'"),
-        (REVIEWS, {"colunms": MAPPED}, TypeError, "did you mean 'columns'"),
+        (REVIEWS, {"columns": MAPPED, "sep": ";"}, ValueError, "no argument 'sep'"),
+        (REVIEWS, {"colunms": MAPPED}, ValueError, "did you mean 'columns'"),
         ("data.xlsx", {}, ValueError, r"'.xlsx' is not read.*pandas"),
         (pandas.DataFrame([["a?", 1], ["b?", 2]]), {}, ValueError, "do not look like names"),
         ([{"id": 1, "one": "a", "two": "b"}] * 2, {}, ValueError, r'"question": "<column>", "answer": "<column>"'),
@@ -305,5 +312,15 @@ def test_what_a_newcomer_stumbled_over(source: Any, options: dict, error: type, 
 
 
 def test_settings_and_data_in_each_other_s_place() -> None:
-    with pytest.raises(TypeError, match="are no settings"):
+    with pytest.raises(TypeError, match=r"settings = 'reviews.csv' is of type str: write settings = gn\.preset"):
         gn.load_task(gn.preset("cpu"), "reviews.csv")
+
+
+def test_a_data_set_of_the_hub_is_named_with_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(
+        "datasets.load_dataset", lambda *names, **parts: asked.append((names, parts)) or Dataset.from_list(REVIEWS)
+    )
+    gn.load_task("gsm8k", columns=MAPPED)
+    gn.load_task("me/reviews", columns=MAPPED, config="short", split="test")
+    assert asked == [(("openai/gsm8k", "main"), {"split": "train"}), (("me/reviews", "short"), {"split": "test"})]
