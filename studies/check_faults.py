@@ -466,7 +466,7 @@ TOGETHER: list[tuple[str, ...]] = [
     ("decimal_price", "near_price"),
     ("capital", "no_repeats", "no_apology"),
     ("json_record", "json_fields"),
-    ("think_strict_format", "tag_count", "step_count"),
+    ("slot_equals", "think_strict_format", "tag_count", "step_count"),
     ("slot_equals", "split_tags", "float_in_slot", "cosine_right", "soft_length", "xml_count"),
 ]
 
@@ -694,7 +694,7 @@ def main() -> None:
     for names in TOGETHER:
         is_unseen = any(name in UNSEEN for name in names)
         if is_chosen[is_unseen]:
-            found = serious(check([sound(name) for name in names], SOUND[names[0]].task))
+            found = serious(check([sound(name) for name in names], SOUND[names[-1]].task))
             add(" + ".join(names), "none", found, is_unseen, False)
     for fault in FAULTS:
         if is_chosen[fault.reward in UNSEEN]:

@@ -83,8 +83,21 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "arguments refused": Kind("critical", _NO_CALL, "end its signature with **kwargs"),
     "cannot be read": Kind("critical", _STOPS, "return a list of one float (or None) per completion"),
-    "raises (at once)": Kind("critical", _STOPS, "handle this completion: no text that a model can write may raise"),
+    "wrong shape": Kind(
+        "critical",
+        "it never sees the text that it looks for",
+        "text = gn.rewards.completion_text(completion) is right for both",
+    ),
+    "fails on a batch": Kind(
+        "critical",
+        _STOPS,
+        "a trainer hands it whole batches: score each completion for itself, also equal ones, as many as came in",
+    ),
     "too slow to check": Kind("critical", _STOPS, "make it faster; a hung call stops the training for ever"),
+    "not checked to the end": Kind("warning", "nobody knows what it pays and what stops it", ""),
+    "cannot read its data": Kind(
+        "critical", "the training stops at the first of these rows", "mend these rows, or drop them"
+    ),
     "changes its inputs": Kind(
         "critical",
         "the next reward and the log see the changed text, so scores depend on the order of the rewards",
@@ -179,7 +192,13 @@ CATALOGUE: dict[str, Kind] = {
     "paid for nothing": Kind("critical", _LEARNT, "no answer found must be 0.0"),
     "judge persuaded": Kind("critical", _LEARNT, "show a judge the answer slot alone, or compare with the gold answer"),
     "length pays": Kind("critical", _LEARNT, "bound what length can add, well below what being right adds"),
-    "near miss": Kind("critical", _LEARNT, "compare exactly, or state the tolerance"),
+    "near miss": Kind("critical", _LEARNT, "compare the whole answer exactly, or state the tolerance"),
+    "phrase pays": Kind("critical", _LEARNT, "pay words only beside the right answer, or in a reward of small weight"),
+    "part credit": Kind(
+        "warning",
+        "the sure part is learnt before the rest: to name every candidate",
+        "pay parts for what leads to the answer, never for naming it elsewhere or among others",
+    ),
     "upside down": Kind(
         "critical", "the model learns to be wrong", "turn the comparison round, or the sign of its weight"
     ),
@@ -198,6 +217,11 @@ CATALOGUE: dict[str, Kind] = {
         "note",
         "none where another reward asks for more",
         "match the whole completion, each tag once, if you want it strict",
+    ),
+    "repetition pays": Kind(
+        "warning",
+        "the model repeats it up to max_completion_length",
+        "count each once, or up to a maximum: min(1.0, ...)",
     ),
     "grows with length": Kind("note", "completions grow up to max_completion_length", "a target or a maximum instead"),
     # All rewards together.
@@ -221,6 +245,11 @@ CATALOGUE: dict[str, Kind] = {
         "warning",
         "a wrong answer in perfect form beats a right one that is only in its slot",
         "give the answer more weight than all rewards for form together",
+    ),
+    "silence pays": Kind(
+        "warning",
+        "the model learns to write nothing before it learns to be right",
+        "pay less for being short than for the format, or pay it beside right answers only (gn.rewards.cosine_length)",
     ),
     "little signal": Kind("warning", "they cost time and teach nothing", ""),
     "case": Kind(

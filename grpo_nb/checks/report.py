@@ -68,9 +68,11 @@ class RewardReport(Shown):
         """Return what each reward gave on one of the rows for the right answer in harmless forms, and for the ways to cheat."""
         probes = {}
         for probe in (p for results, _ in self.seen.values() for p in results.outcomes if p.row == row):
+            if probe.layout:
+                continue
             if probe.kind == "right" or probe.family == REFUSED:
                 probes[probe] = "pay"
-            elif probe.kind == "wrong" or probe.family not in ("", "length pays"):
+            elif probe.kind == "wrong" or probe.family not in ("", "length pays", "phrase pays"):
                 probes[probe] = "refuse"
         telling = {name: role for name, (_, role) in self.seen.items() if role.kind == TELLS}
         lines = []
