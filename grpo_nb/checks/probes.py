@@ -364,7 +364,7 @@ def known_texts(reward: Any, limit: int = 40) -> list[str]:
                 found.setdefault(value)
             if re.search(r"[\\|()\[\]*+?]", value):  # a pattern: the words that it is made of
                 found.update(dict.fromkeys(re.findall(r"[A-Za-z][A-Za-z ,:']{2,40}", re.sub(r"\\.", " ", value))))
-        elif depth <= 4 and len(found) <= 500:
+        elif depth <= 5 and len(found) <= 500:
             for held in _held_by(value):
                 collect(held, depth + 1)
 
@@ -387,9 +387,9 @@ def _held_by(value: Any) -> Sequence[Any]:
         own = [held for held in used if not isinstance(held, types.ModuleType)]
         return [value.__code__, [value.__defaults__, value.__kwdefaults__], *closure, [own]]
     if isinstance(value, types.MethodType):
-        return [[value.__func__, value.__self__]]
+        return [value.__func__, value.__self__]
     if isinstance(value, functools.partial):
-        return [[value.func, value.args, value.keywords]]
+        return [value.func, value.args, value.keywords]
     if isinstance(pattern := getattr(value, "pattern", None), str):
         return [pattern]
     if isinstance(value, type) or not hasattr(value, "__dict__"):

@@ -40,19 +40,26 @@ class Panel(widgets.VBox):
             self.add_class(name)
         self._errors = view()
         self._failures: list[BaseException] = []
+        self._depth = 0
         self._is_quiet = False
         self._pictured: Sequence[tuple[str, Sequence[widgets.HTML]]] = ()
 
     @contextlib.contextmanager
     def showing_errors(self) -> Iterator[None]:
-        """Show in the panel what is raised inside: a notebook loses what a callback raises, or writes it into a log."""
-        self._failures = []
-        self._show_failures()
+        """Show in the panel what is raised inside: a notebook loses what a callback raises, or writes it into a log.
+
+        Used inside itself, what was raised before stays: only the outermost begins anew.
+        """
+        if not self._depth:
+            self._failures = []
+        self._depth += 1
         try:
             yield
         except Exception as error:
             self._failures.append(error)
-        self._show_failures()
+        finally:
+            self._depth -= 1
+            self._show_failures()
 
     def _show_failures(self) -> None:
         self._errors.value = pages.errors_view(self._failures)

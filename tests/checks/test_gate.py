@@ -108,8 +108,13 @@ class TestVerdict:
 
     def test_a_signal_that_is_not_from_the_answers_says_so(self) -> None:
         gate = made([[WRONG, BARE, BARE, WRONG]] * 8)
-        assert gate.verdict == "signal" and "No group differs in correctness" in gate.sentence
-        assert "unearned reward" in kinds(gate)
+        assert gate.verdict == "form only" and gate.sentence.startswith(
+            "form only: in 8 of 8 groups of 4 the totals differ"
+        )
+        assert "None of them differs in correctness, and none of the sampled answers is right" in gate.sentence
+        assert {"unearned reward", "easier data"} <= set(kinds(gate))
+        one_right = made([[WRONG, BARE, BARE, WRONG]] * 7 + [[RIGHT] * 4])
+        assert one_right.verdict == "signal" and "No group differs in correctness" in one_right.sentence
 
     def test_totals_that_differ_by_rounding_are_equal(self) -> None:
         def tenths(completions, **columns):

@@ -370,7 +370,7 @@ def remembers(completions, answer, **_):
     return [s / (1 + next(counter)) for s in right(completions, answer)]
 
 
-@finds("runs the answer as code", severity="critical")
+@finds("runs the answer as code", severity="critical", seconds_per_call=0.3)
 @by_text
 def evaluates(text, gold):
     try:
@@ -586,7 +586,7 @@ def test_kept_cases(tmp_path) -> None:
     add_case(path, "correctness", good, 0.0, columns={"answer": "7"}, label="spoilt")
     add_case(path, "left", good, 0.0, columns={"answer": "7"})
     (failed, unknown) = check(correctness(), cases=path).findings
-    assert failed.severity == "critical" and "'spoilt' must score 0.0, is 1" in failed.what
+    assert failed.severity == "critical" and "case 3 ('spoilt') must score 0.0, is 1" in failed.what
     assert unknown.severity == "warning" and "'left'" in unknown.what
 
 

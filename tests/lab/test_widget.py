@@ -324,7 +324,7 @@ def test_a_case_of_no_opinion_and_a_broken_file(lab: gn.RewardLab, tmp_path: Pat
     assert "FAIL: 1 of 1" in lab._cases.result.value
     (tmp_path / "broken.jsonl").write_text("no json\n")
     lab._cases.file.value = str(tmp_path / "broken.jsonl")
-    assert "JSONDecodeError" in lab._errors.value
+    assert "broken.jsonl, line 1: Expecting value" in lab._errors.value
     lab._cases.file.value = str(tmp_path / "nowhere" / "cases.jsonl")
     lab._cases.keep_button.click()
     assert "FileNotFoundError" in lab._errors.value
