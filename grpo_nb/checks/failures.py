@@ -45,7 +45,7 @@ def find_failures(caller: Caller, results: Results, batch_of: BatchOf) -> Iterat
         yield found("fails on a batch", name, what)
     failing = sum(map(len, errors.values()))
     is_everywhere = failing == len(results.outcomes) > 0
-    if is_everywhere and (mistaken := list(wrong_shape(caller, batch_of(list(results.outcomes)[:8])))):
+    if is_everywhere and (mistaken := list(wrong_shape(caller, batch_of(list(results.outcomes)[:8]), least=1))):
         yield from mistaken
         return
     for kind, probes in errors.items():
@@ -88,13 +88,13 @@ def _fix(outcome: Outcome, batch: Batch, is_everywhere: bool) -> dict[str, str]:
     return {}
 
 
-def wrong_shape(caller: Caller, batch: Batch) -> Iterator[Finding]:
-    """Find out whether a reward works, and says different things, given texts in place of messages or messages for texts."""
+def wrong_shape(caller: Caller, batch: Batch, *, least: int) -> Iterator[Finding]:
+    """Find out whether a reward gives at least so many different scores for texts in place of messages, or messages for texts."""
     is_text = isinstance(batch.completions[0], str)
     texts = [completion_text(completion) for completion in batch.completions]
     other = [[{"role": "assistant", "content": text}] for text in texts] if is_text else texts
     scores = caller.call(dataclasses.replace(batch, completions=other)).scores or []
-    if len({score for score in scores if not math.isnan(score)}) > 1:
+    if len({score for score in scores if not math.isnan(score)}) >= least:
         taken, are = ("a list of messages", "text") if is_text else ("text", "a list of messages")
         what = f"it takes a completion for {taken}, but where the prompt is {'' if is_text else 'a chat, it is '}{are}"
         yield found("wrong shape", caller.name, what)

@@ -26,6 +26,7 @@ PAID = {
 }
 _PART = 0.1
 """Of what being right adds: less is not worth the trouble of learning to cheat."""
+_MAY_EARN = {"paid for nothing", "length pays", "near miss"}
 # How the right answer was given, by the layout or the kind of probe.
 _LAYOUTS = {
     "": "in the layout that the prompt shows",
@@ -101,7 +102,7 @@ def check_scores(caller: Caller, results: Results, rows: Sequence[int], batch_of
         if bad:
             yield found(kind, name, f"on {len(bad)} of {len(scored)} completions of the probes", bad)
     if len(known) > 1 and max(known) == min(known):
-        if mistaken := list(wrong_shape(caller, batch_of(list(results.outcomes)[:8]))):
+        if mistaken := list(wrong_shape(caller, batch_of(list(results.outcomes)[:32]), least=2)):
             yield from mistaken
             return
         what = f"{known[0]:g} for every one of {len(known)} completions, right, wrong and nonsense"
@@ -157,14 +158,10 @@ def _find_payments(name: str, results: Results, role: Role, golds: Sequence[str]
             milder["effect"] = "a habit that is paid"
         what = f"{what} ({', '.join(sorted(seen))}; {len(paid)} of {len(pairs)} tries)"
         yield found(family, name, what, [probe.text for probe in paid], **milder)
-    # Being close may earn a part, and so may length; what only names the answer must not.
-    level = max((share_of(role, p, s) for p, s in tried if p.family == "length pays"), default=0.0)
-    parts = [
-        (share_of(role, probe, score), probe)
-        for probe, score in tried
-        if probe.family not in ("near miss", "length pays", "paid for nothing") and not is_paid(role, probe, score)
-    ]
-    parts = [(share, probe) for share, probe in parts if share > max(level, 0.0) + _PART]
+    # Being close or long may earn a part, and so may giving no answer; what only names the answer must not.
+    shares = [(share_of(role, probe, score), probe) for probe, score in tried if not is_paid(role, probe, score)]
+    level = max((share for share, probe in shares if probe.family in ("paid for nothing", "length pays")), default=0.0)
+    parts = [(share, p) for share, p in shares if p.family not in _MAY_EARN and share > max(level, 0.0) + _PART]
     if parts:
         kinds = ", ".join(sorted({probe.kind for _, probe in parts}))
         what = f"up to {max(share for share, _ in parts):.0%} of what being right adds is paid for: {kinds}"

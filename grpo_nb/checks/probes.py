@@ -258,6 +258,7 @@ def cheats(
     # A prompt that holds the gold answer as an example's or in the question proves nothing when it is paid.
     echoes = {"echo": question, "echo of the prompt": prompt}
     for kind, text in {
+        "no answer": written(PLAIN, "I do not know"),
         "empty slot": written(PLAIN, ""),
         "empty": "",
         "blank": " \n\t ",
@@ -310,9 +311,6 @@ def hostile(number: int, format: AnswerFormat, gold: str) -> Iterator[Probe]:
         # Too large for a float. Nine nines would be worse: sympy computes them in one C call, which no signal stops.
         "exponent": "1e9999",
         "division by zero": "1/0",
-        "power tower": "9^{9^{9^9}}",
-        # Minutes for Python, which can be stopped; seconds for a library of large numbers, which cannot.
-        "power tower in Python": "9**9**8",
         "not a number": "NaN",
         "infinity": "inf",
         "foreign digits": "\u0664\u00b2",
@@ -338,6 +336,12 @@ def hostile(number: int, format: AnswerFormat, gold: str) -> Iterator[Probe]:
         "last tag": ("", last),
         "tags": ("", "".join(tags)),
     }
+    # What may take for ever, so that a reward is left to it only after all the rest has been tried.
+    endless = {
+        "power tower": "9^{9^{9^9}}",
+        # Minutes for Python, which can be stopped; seconds for a library of large numbers, which cannot.
+        "power tower in Python": "9**9**8",
+    }
     for kind, texts in anywhere.items():
         for text in texts:
             yield Probe(kind, slot.replace("{}", text), number)
@@ -346,9 +350,10 @@ def hostile(number: int, format: AnswerFormat, gold: str) -> Iterator[Probe]:
     yield Probe("NUL", f"\0{slot.replace('{}', gold)}\0", number)
     yield Probe("lone surrogate", f"\ud800{slot.replace('{}', gold)}", number)
     yield Probe("nested", first * 300 + gold + last * 300, number)
-    for size in (4_000, 200_000):
+    for size, more in ((4_000, endless), (200_000, {})):
         for kind, (start, unit) in repeated.items():
             yield Probe(kind, f"{start}{unit * (size // len(unit))}!", number)
+        yield from (Probe(kind, slot.replace("{}", text), number) for kind, text in more.items())
 
 
 def known_texts(reward: Any, limit: int = 40) -> list[str]:

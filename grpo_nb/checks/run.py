@@ -187,7 +187,7 @@ def _check_one(caller: Caller, sample: Sample) -> _Checked:
         what = "an expression in the answer slot was evaluated in this process"
         tried = [probe.text for probe in sample.hostile if probe.kind == "code"]
         findings.append(found("runs the answer as code", caller.name, what, tried))
-    if caller.is_given_up:
+    if caller.is_given_up and not all(probe in results.outcomes for probe in sample.hostile if not probe.is_long):
         findings.append(_not_to_the_end(caller, results))
     if not is_steady:
         return _Checked(
