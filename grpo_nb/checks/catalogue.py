@@ -68,7 +68,6 @@ _SLOW = "one such completion stops the training, or makes every step that has on
 _PARSING = "catch what your parsing can raise, by name, and return 0.0"
 _OPINION = "return None where there is no opinion, 0.0 where the completion earned nothing"
 _ONE_FORMAT = "give task and reward the same format"
-_UNPAID = "the reward stays 0 for completions that do what the prompt asks"
 _AT_END = "use \\s* at the end, or strip the completion"
 _IN_SLOT = "take the answer from its slot alone"
 
@@ -172,7 +171,8 @@ CATALOGUE: dict[str, Kind] = {
     "right answer refused (right)": Kind(
         "critical", _PUNISHED, "take line breaks between the tags: \\s* and re.DOTALL"
     ),
-    "right answer refused (right, newline)": Kind("warning", _PUNISHED, "strip the completion first"),
+    "right answer refused (right, newline wanted)": Kind("warning", "models stop after the last tag", _AT_END),
+    "right answer refused (right, newline)": Kind("warning", _PUNISHED, _AT_END),
     "right answer refused (right, one line)": Kind("warning", _PUNISHED, "use \\s* where you ask for a line break"),
     "right answer refused (lines)": Kind("critical", _PUNISHED, "add re.DOTALL to its regular expressions"),
     "right answer refused (unicode)": Kind("critical", _PUNISHED, "do not restrict what the reasoning may hold"),
@@ -209,10 +209,6 @@ CATALOGUE: dict[str, Kind] = {
         "the model is drawn to a format that the prompt does not ask for, or never sees this reward",
         _ONE_FORMAT,
     ),
-    "format refused (newline wanted)": Kind("warning", "models stop after the last tag: the reward stays 0", _AT_END),
-    "format refused (layout)": Kind("critical", _UNPAID, "add re.DOTALL, and \\s* between the tags"),
-    "format refused (newline)": Kind("warning", "the score depends on how a model stops", _AT_END),
-    "format refused (lines)": Kind("critical", _UNPAID, "add re.DOTALL"),
     "lenient": Kind(
         "note",
         "none where another reward asks for more",

@@ -89,7 +89,7 @@ def _fix(outcome: Outcome, batch: Batch, is_everywhere: bool) -> dict[str, str]:
 
 
 def wrong_shape(caller: Caller, batch: Batch, *, least: int) -> Iterator[Finding]:
-    """Find out whether a reward gives at least so many different scores for texts in place of messages, or messages for texts."""
+    """Find out whether a reward gives `least` different scores, given texts in place of messages or messages for texts."""
     is_text = isinstance(batch.completions[0], str)
     texts = [completion_text(completion) for completion in batch.completions]
     other = [[{"role": "assistant", "content": text}] for text in texts] if is_text else texts

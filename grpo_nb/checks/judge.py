@@ -24,6 +24,7 @@ PAID = {
     "near miss": "an answer that is nearly right is paid like the right one",
     "phrase pays": "a wrong answer is paid for words that the reward looks for",
 }
+_DAMAGED = ("unclosed", "tags in prose", "tags only", "repeated", "trailing text")
 _PART = 0.1
 """Of what being right adds: less is not worth the trouble of learning to cheat."""
 _MAY_EARN = {"paid for nothing", "length pays", "near miss"}
@@ -33,6 +34,8 @@ _LAYOUTS = {
     ", newline": "with a newline at the end",
     ", one line": "without line breaks between the tags",
 }
+# A strict format may want the line breaks that the prompt shows, and one that counts words notices other words.
+_OF_FORM = {"", ", newline", "lines", "unicode"}
 _REFUSALS = {
     "lines": "with reasoning over several lines",
     "unicode": "with letters beyond ASCII in the reasoning",
@@ -54,13 +57,11 @@ def judge(caller: Caller, results: Results, role: Role, golds: Sequence[str]) ->
     """
     name, rows = caller.name, range(len(golds))
     if role.kind == TELLS:
-        yield from _find_refusals(name, results, role, golds)
         yield from _find_payments(name, results, role, golds)
     else:
         yield from _find_inversion(name, results, rows)
         yield from _find_other_format(name, results, rows, role)
-    if role.kind == FORM:
-        yield from _judge_form(name, results, role)
+    yield from _find_refusals(name, results, role, golds)
     yield from _judge_growth(name, results)
 
 
@@ -121,21 +122,38 @@ def check_scores(caller: Caller, results: Results, rows: Sequence[int], batch_of
 
 
 def _find_refusals(name: str, results: Results, role: Role, golds: Sequence[str]) -> Iterator[Finding]:
+    """What a reward for answers does not take for right, or one for form for well formed."""
     own, rows = role.layout, range(len(golds))
-    refused = [row for row in rows if row not in role.pairs and not math.isnan(results.best("right", row, own))]
-    if refused:
-        what = f"on {len(refused)} of {len(rows)} rows gold gets no more than a wrong one ({golds[refused[0]]!r})"
-        yield found(REFUSED, name, what, results.example("right", refused[0], own))
-    for layout, how in _LAYOUTS.items():
-        if own != layout and not any(results.best("right", r, layout) > sum(role.pairs[r]) / 2 for r in role.pairs):
-            what = f"the right answer is refused {how}"
-            yield found(f"{REFUSED} (right{layout})", name, what, results.example("right", min(role.pairs), layout))
-    for kind, how in _REFUSALS.items():
-        pairs = [pair for row in role.pairs for pair in results.scores(kind, row, own)]
+    subject, changed = "the right answer", {}
+    if role.kind == FORM:
+        subject, changed = (
+            "the format",
+            {"kind": "format refused", "effect": "it stays unpaid where the prompt is obeyed"},
+        )
+    lost_rows = [row for row in rows if row not in role.pairs and not math.isnan(results.best("right", row, own))]
+    if lost_rows and role.kind == TELLS:
+        what = f"on {len(lost_rows)} of {len(rows)} rows gold gets no more than a wrong one ({golds[lost_rows[0]]!r})"
+        yield found(REFUSED, name, what, results.example("right", lost_rows[0], own))
+    for kind, how in {**_LAYOUTS, **_REFUSALS}.items():
+        is_layout = kind in _LAYOUTS
+        if kind == own or (role.kind == FORM and kind not in _OF_FORM):
+            continue
+        shown = ("right", kind) if is_layout else (kind, own)
+        pairs = [pair for row in role.pairs for pair in results.scores(shown[0], row, shown[1])]
         lost = [probe.text for probe, score in pairs if not is_paid(role, probe, score)]
-        if lost:
-            what = f"the right answer is refused {how} ({len(lost)} of {len(pairs)} tries)"
-            yield found(f"{REFUSED} ({kind})", name, what, lost)
+        # Of a layout all are lost or none; of other forms each counts.
+        if lost and (len(lost) == len(pairs) or not is_layout):
+            variant = f"right{kind}" if is_layout else kind
+            if own == ", newline" and kind == "":
+                variant, how = "right, newline wanted", f"{how}, and taken with a newline at the end"
+            what = f"{subject} is refused {how} ({len(lost)} of {len(pairs)} tries)"
+            yield found(f"{REFUSED} ({variant})", name, what, lost, **changed)
+    # Only what earns as much as the real thing: partial credit is what a reward for form is for.
+    top = results.best("right", 0, own)
+    lax = [kind for kind in _DAMAGED if role.kind == FORM and results.best(kind, 0) >= top - 1e-9]
+    if lax:
+        what = f"in full for damaged formats too: {', '.join(lax)}"
+        yield found("lenient", name, what, results.example(lax[0], 0))
 
 
 def _find_payments(name: str, results: Results, role: Role, golds: Sequence[str]) -> Iterator[Finding]:
@@ -201,32 +219,6 @@ def _find_other_format(name: str, results: Results, rows: Sequence[int], role: R
     if is_flat and probe is not None and score > max(shown) + epsilon:
         what = "the format of the task earns nothing, another one does"
         yield found("another format (form)", name, what, [probe.text])
-
-
-def _judge_form(name: str, results: Results, role: Role) -> Iterator[Finding]:
-    own = role.layout
-    top = results.best("right", 0, own)
-    half = (top + results.best("prose", 0)) / 2
-    is_formed = {layout: not results.best("right", 0, layout) <= half for layout in ("", ", newline")}
-
-    def seen(key: str, what: str, tried: str, layout: str = "") -> Finding:
-        return found(key, name, what, results.example(tried, 0, layout))
-
-    if not is_formed[""] and is_formed[", newline"]:
-        what = "the format is paid only with a newline at the very end, which the prompt does not ask for"
-        yield seen("format refused (newline wanted)", what, "right")
-    elif not is_formed[""]:
-        what = "the layout that the prompt shows, with line breaks, is refused; the same on one line is paid"
-        yield seen("format refused (layout)", what, "right")
-    elif not is_formed[", newline"]:
-        yield seen("format refused (newline)", "a newline after the last tag loses it all", "right", ", newline")
-    if results.best("lines", 0, own) <= half:
-        what = "reasoning over several lines is refused; on one line it is paid"
-        yield seen("format refused (lines)", what, "lines", own)
-    # Only what earns as much as the real thing: partial credit is what such a reward is for.
-    damaged = ("unclosed", "tags in prose", "tags only", "repeated", "trailing text")
-    if lax := [kind for kind in damaged if results.best(kind, 0) >= top - 1e-9]:
-        yield seen("lenient", f"in full for damaged formats too: {', '.join(lax)}", lax[0])
 
 
 def _judge_growth(name: str, results: Results) -> Iterator[Finding]:

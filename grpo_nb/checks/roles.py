@@ -72,7 +72,7 @@ class Role:
     layout: str = ""
     """The layout of a completion in which it does so best."""
     pairs: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    """For `TELLS`: the score of the right answer and of the best wrong one, by the rows on which it tells them apart."""
+    """By row: the score of the right answer, and of the best wrong one (`TELLS`, where they differ) or of prose (`FORM`)."""
 
     @property
     def gap(self) -> float:
@@ -95,10 +95,11 @@ def find_role(results: Results, rows: Sequence[int]) -> Role:
     if best.kind == TELLS:
         return best
     for layout in list(LAYOUTS)[:3]:
-        if all(results.best("right", row, layout) - results.best("prose", row) > epsilon for row in rows):
-            score = sum(results.best("right", row, layout) for row in rows)
-            if best.kind != FORM or score > sum(results.best("right", row, best.layout) for row in rows) + epsilon:
-                best = Role(FORM, layout)
+        pairs = {row: (results.best("right", row, layout), results.best("prose", row)) for row in rows}
+        if all(right - prose > epsilon for right, prose in pairs.values()):
+            score = sum(right for right, _ in pairs.values())
+            if best.kind != FORM or score > sum(right for right, _ in best.pairs.values()) + epsilon:
+                best = Role(FORM, layout, pairs)
     return best
 
 
@@ -109,7 +110,7 @@ def share_of(role: Role, probe: Probe, score: float) -> float:
 
 
 def is_paid(role: Role, probe: Probe, score: float) -> bool:
-    """Say whether a telling reward takes this completion for right."""
+    """Say whether a reward takes this completion for right, or for well formed."""
     # Near answers may earn part of the score, where closeness means something; but not as good as all of it.
     least = 0.9 if probe.family == "near miss" else 0.5
     return probe.row in role.pairs and share_of(role, probe, score) > least

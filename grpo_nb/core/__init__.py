@@ -51,9 +51,9 @@ from grpo_nb.core.text import as_score, displayable, excerpt, prompt_lengths, sh
 from grpo_nb.core.writers import liveness, process_identity, writing_here
 
 if TYPE_CHECKING:
-    from grpo_nb.core.panels import Panel, WeightBoxes, above, button, in_panel, label, line, section, view
+    from grpo_nb.core.panels import Panel, WeighedPanel, above, button, in_panel, label, line, section, view
 
 
-_OF_PANELS = ("Panel", "WeightBoxes", "above", "button", "in_panel", "label", "line", "section", "view")
+_OF_PANELS = ("Panel", "WeighedPanel", "above", "button", "in_panel", "label", "line", "section", "view")
 
 __getattr__, __dir__, __all__ = open_door(globals(), {"panels": _OF_PANELS})

@@ -149,6 +149,27 @@ class WeightBoxes(widgets.HBox):
             self.boxes[name].value = weight
 
 
+class WeighedPanel(Panel):
+    """A panel with a box for the weight of each reward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._weights = WeightBoxes(self._reweigh)
+
+    def _reweigh(self, _: Any = None) -> None:
+        """Show what the weights that are shown now make of the scores."""
+        raise NotImplementedError
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weights shown, by reward."""
+        return self._weights.weights
+
+    @weights.setter
+    def weights(self, weights: Mapping[str, float]) -> None:
+        self._weights.weights = weights
+
+
 def label(text: str) -> str:
     """Return a text of the user's that can be a control's description."""
     return html.escape(displayable(text)) if _DESCRIPTIONS_ARE_HTML else displayable(text)

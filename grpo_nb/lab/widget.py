@@ -18,8 +18,7 @@ import ipywidgets as widgets
 
 from grpo_nb.checks import ProbeTable, RewardReport, add_case, check_options, check_rewards, read_cases, rows_of
 from grpo_nb.core import (
-    Panel,
-    WeightBoxes,
+    WeighedPanel,
     above,
     as_score,
     button,
@@ -48,7 +47,7 @@ _NO_MODEL = (
 )
 
 
-class RewardLab(Panel):
+class RewardLab(WeighedPanel):
     """Try rewards on rows of a task: every score, weight, total and advantage, what earned it, probes, and cases to keep.
 
     Begins with a right and a wrong completion of the first row. Scores are computed as a trainer would (`gn.score`), again at
@@ -182,15 +181,6 @@ class RewardLab(Panel):
         self._set_completions(list(texts))
 
     @property
-    def weights(self) -> dict[str, float]:
-        """The weights shown, by reward."""
-        return self._weights.weights
-
-    @weights.setter
-    def weights(self, weights: Mapping[str, float]) -> None:
-        self._weights.weights = weights
-
-    @property
     def advantages(self) -> list[float]:
         """The advantages shown."""
         return self.scores.advantages() if self.scores is not None else []
@@ -226,7 +216,6 @@ class RewardLab(Panel):
         self._sampling = [above(self._size, "100px"), above(self._temperature, "100px"), above(self._length, "130px")]
         self._reset_button, self._score_button = button("Reset weights"), button("Score again")
         self._marked = above(widgets.Dropdown(options=[_EVERY_REWARD], description="Mark what counted for"), "240px")
-        self._weights = WeightBoxes(self._reweigh)
         self._status, self._row_view, self._row_code, self._sample_code = view(), view(), view(), view()
         self._table, self._table_code, self._weights_code, self._cards, self._cards_code = (view() for _ in range(5))
         self._status.add_class("gn-status")
