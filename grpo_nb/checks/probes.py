@@ -122,13 +122,15 @@ def wrong_answers(gold: str, golds: Sequence[str], count: int = 4) -> list[str]:
 def near_misses(gold: str) -> list[tuple[str, str]]:
     """Return answers that are nearly right, with how: numbers close by, or one part of a list, a record or a text changed.
 
-    >>> near_misses("42")
-    [('off by one', '43'), ('off by one', '41'), ('decimals', '42.4'), ('decimals', '42.9')]
+    >>> [answer for _, answer in near_misses("42")]
+    ['4', '24', '43', '41', '42.4', '42.9']
     >>> near_misses("2, 3")
-    [('an item too few', '2'), ('an item too many', '2, 3, 2')]
+    [('a part of it', '2,'), ('an item too few', '2'), ('an item too many', '2, 3, 2')]
     """
-    number, near = parse_number(gold), []
+    number = parse_number(gold)
+    near = [("a part of it", gold[: len(gold) // 2].strip()), ("turned round", gold[::-1] if gold.isalnum() else "")]
     if number is not None:
+        near += [("the other sign", gold.removeprefix("-"))]
         whole = number.denominator == 1
         near += [("off by one", str(int(number) + by)) for by in (1, -1) if whole]
         shifts = (0.4, 0.9) if whole else (0.4, -0.4)
@@ -139,11 +141,11 @@ def near_misses(gold: str) -> list[tuple[str, str]]:
         near += [("a field changed", json.dumps(record)) for record in itertools.islice(changed, 4)]
     elif "," in gold.strip(","):
         items = [item.strip() for item in gold.split(",")]
-        near = [("an item too few", ", ".join(items[:-1])), ("an item too many", ", ".join([*items, items[0]]))]
+        near += [("an item too few", ", ".join(items[:-1])), ("an item too many", ", ".join([*items, items[0]]))]
     elif len(gold) >= 4 and (last := re.search(r"[0-9A-Za-z](?=[^0-9A-Za-z]*$)", gold)):
         kind = "a digit changed" if last.group().isdigit() else "a letter changed"
-        near = [(kind, gold[: last.start()] + _other(last.group()) + gold[last.end() :])]
-    return [(kind, answer) for kind, answer in near if not is_same_answer(answer, gold)]
+        near += [(kind, gold[: last.start()] + _other(last.group()) + gold[last.end() :])]
+    return [(kind, answer) for kind, answer in near if answer and not is_same_answer(answer, gold)]
 
 
 def _json_value(text: str) -> Any:
@@ -244,7 +246,7 @@ def cheats(
         yield cheat("several answers", "retracted in the slot", written(PLAIN, f"{gold} \\text{{ is wrong}}"))
     # Only a number that reads as another number is a different answer; "Paris." is not.
     if is_integer and not gold.startswith("-"):
-        for near in (f"{gold}1", f"{gold}9", f"1{gold}", f"-{gold}"):
+        for near in (f"{gold}0", f"{gold}1", f"{gold}9", f"1{gold}", f"-{gold}"):
             if not is_same_answer(near, gold):
                 yield cheat("contains the answer", "contains gold", written(PLAIN, near))
     yield from (cheat("near miss", kind, written(PLAIN, near)) for kind, near in near_misses(gold))
