@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import inspect
 import itertools
 import json
 import re
@@ -25,6 +24,11 @@ LINES = "I work through it\nstep by step and then\ncheck what I found."
 _UNICODE = str.maketrans({"I": "\u0399", "e": "\u00e9", "o": "\u00f6", "u": "\u00fc", "k": "\u03ba", "n": "\u00f1"})
 _SENTENCE = "so we look at the next part of the question and note what it says before we go on"
 _STEPS = "1. Step 1: First, I look.\n- Next, wait, I check.\n"
+# What rewards for style look for, so that one of them does not seem to look at nothing.
+_ALL_SORTS = (
+    "I'm sorry, as an AI I cannot help. TODO: see https://example.org or mail a@b.org!!! LOREM IPSUM, however, maybe \U0001f600 "
+    "\u4f60\u597d **bold** $x^2$\n```python\nprint(1)\n```\n| a | b |\n# Head\nthe the the the the the the the the the"
+)
 REFUSED = "right answer refused"
 IN_WORDS = "words in the reasoning"
 """The series of completions that differ in nothing but the number of words."""
@@ -294,6 +298,7 @@ def formed(number: int, format: AnswerFormat, written: Written, gold: str, bad: 
     yield Probe("trailing text", f"{right}\n{PLAIN} {PLAIN}", number)
     if format.answer_close:
         yield Probe("unclosed", right.rstrip().removesuffix(format.answer_close), number)
+    yield Probe("all sorts", written(_ALL_SORTS, bad), number)
     for size in (20, 80, 320, 1280):
         words = " ".join(itertools.islice(itertools.cycle(_SENTENCE.split()), size))
         yield Probe("length", written(words, gold), number, IN_WORDS, size=size)
@@ -358,20 +363,22 @@ def hostile(number: int, format: AnswerFormat, gold: str) -> Iterator[Probe]:
         yield from (Probe(kind, slot.replace("{}", text), number) for kind, text in more.items())
 
 
-def known_texts(reward: Any, limit: int = 40) -> list[str]:
-    """Return text that a reward's own code, defaults, closure, globals or attributes hold.
+def known_texts(reward: Any, *, has_words: bool = True, limit: int = 40) -> list[str]:
+    """Return text that a reward's own code, defaults, closure, globals or attributes hold, and the words of its patterns.
 
     A reward that looks for certain phrases is constant on everything else, and would be taken for dead.
     """
     found: dict[str, None] = {}
+    looked_at: dict[int, Any] = {}
 
     def collect(value: Any, depth: int) -> None:
         if isinstance(value, str):
             if 1 < len(value) < 60:
                 found.setdefault(value)
-            if re.search(r"[\\|()\[\]*+?]", value):  # a pattern: the words that it is made of
+            if has_words and re.search(r"[\\|()\[\]*+?]", value):
                 found.update(dict.fromkeys(re.findall(r"[A-Za-z][A-Za-z ,:']{2,40}", re.sub(r"\\.", " ", value))))
-        elif depth <= 5 and len(found) <= 500:
+        elif depth <= 5 and len(looked_at) <= 2000 and id(value) not in looked_at:
+            looked_at[id(value)] = value  # kept, or another would get its id
             for held in _held_by(value):
                 collect(held, depth + 1)
 
@@ -399,7 +406,10 @@ def _held_by(value: Any) -> Sequence[Any]:
         return [value.func, value.args, value.keywords]
     if isinstance(pattern := getattr(value, "pattern", None), str):
         return [pattern]
-    if isinstance(value, type) or not hasattr(value, "__dict__"):
+    if isinstance(value, type) or type(value).__module__ == "builtins":
         return []
-    attributes = [held for name, held in vars(value).items() if name not in ("format", "name", "__name__")]
-    return [attributes, inspect.getattr_static(type(value), "__call__", None)]
+    # Of the class what is data, and the call; its other methods are called by that.
+    held = {name: part for name, part in vars(type(value)).items() if name == "__call__" or not name.startswith("_")}
+    held |= {name: getattr(value, name, None) for name in getattr(type(value), "__slots__", ())}
+    held |= getattr(value, "__dict__", {})
+    return [[part for name, part in held.items() if name not in ("format", "name", "__name__")]]

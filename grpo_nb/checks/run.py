@@ -101,10 +101,8 @@ def check_rewards(
     if limits:
         limits.append("the weighted total: each reward has to be mended first")
     else:
-        broken = {
-            finding.reward for finding in findings if finding.severity == "critical" or finding.kind == "constant"
-        }
-        is_form = len(rewards) == 1 and not broken and not _asks_for(rewards[0], answer)
+        broken = {f.reward for f in findings if f.severity == "critical" or f.kind == "constant"}
+        is_form = len(rewards) == 1 and not broken and not _asks_for(rewards[0], sample)
         findings += check_set(seen, by_weight, range(len(sample.rows)), pass_rate, broken, is_form)
     findings += _check_cases(rewards, kept, sample)
     findings += check_signal(pass_rate, size)
@@ -163,9 +161,8 @@ def _check_one(caller: Caller, sample: Sample) -> _Checked:
     first = caller.call(batch := sample.batch(few))
     if first.is_late:
         what = f"a call with {len(few)} completions had not ended after {caller.seconds:g} s"
-        return _Checked(
-            [*findings, found("too slow to check", caller.name, what)], said="too slow, so no probe was tried"
-        )
+        findings.append(found("too slow to check", caller.name, what))
+        return _Checked(findings, said="too slow, so no probe was tried")
     if first.scores is not None:
         findings += check_contract(caller, batch, first)
     elif not run(few) or any(outcome.error for outcome in results.outcomes.values()):
@@ -189,34 +186,30 @@ def _check_one(caller: Caller, sample: Sample) -> _Checked:
         findings.append(found("runs the answer as code", caller.name, what, tried))
     if caller.is_given_up and not all(probe in results.outcomes for probe in sample.hostile if not probe.is_long):
         findings.append(_not_to_the_end(caller, results))
-    if not is_steady:
-        return _Checked(
-            findings + failed(), said="what it pays was not judged, for the same completion gets other scores"
-        )
-    if not is_whole and caller.is_given_up:
-        return _Checked(findings + failed(), said="too slow to be judged")
     findings += failed()
+    if not is_whole:
+        return _Checked(findings, said="too slow to be judged")
+    if not is_steady:
+        return _Checked(findings, said="what it pays was not judged, for the same completion gets other scores")
     findings += check_scores(caller, results, rows, sample.batch)
     findings += judge(caller, results, role, sample.golds)
     return _Checked(findings, (results, role))
 
 
 def _not_to_the_end(caller: Caller, results: Results) -> Finding:
-    why = (
-        f"{caller.late} calls took longer than {caller.seconds:g} s" if caller.late else f"it took {caller.spent:.0f} s"
-    )
-    what = f"after {len(results.outcomes)} completions it was left: {why}"
+    took = f"{caller.late} calls longer than {caller.seconds:g} s" if caller.late else f"{caller.spent:.0f} s together"
+    what = f"it was left after {len(results.outcomes)} completions, which took {took}"
     longer = max(2 * caller.seconds, 100 * caller.per_completion)
     fix = f"check_rewards(..., seconds_per_call={longer:.2g}), or a quick stand-in for what is slow in it"
     return found("not checked to the end", caller.name, what, fix=fix)
 
 
-def _asks_for(reward: RewardFunction, answer: Any) -> bool:
-    """Whether a reward takes the column of gold answers, or names it somewhere in its code."""
+def _asks_for(reward: RewardFunction, sample: Sample) -> bool:
+    """Whether a reward takes a column that holds the gold answer, or names one somewhere in its code."""
+    named = set(known_texts(reward, has_words=False))
     with contextlib.suppress(TypeError, ValueError):  # a builtin without a signature
-        if answer in inspect.signature(reward).parameters:
-            return True
-    return answer in known_texts(reward)
+        named |= set(inspect.signature(reward).parameters)
+    return any(str(value).strip() == sample.golds[0] for key, value in sample.rows[0].items() if key in named)
 
 
 def _check_data(rewards: Sequence[RewardFunction], rows: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
