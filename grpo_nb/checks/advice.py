@@ -121,10 +121,12 @@ def _of_difficulty(gate: Sampled) -> Iterator[Advice]:
         source = f'"arithmetic", settings, {arithmetic}' if gate.task_name == "arithmetic" else f"{rows}, settings"
         return f"task = gn.load_task({source}, tokenizer=tokenizer)  # the rest as before"
 
-    if counts["all wrong"] * 2 >= count and gate.slot_share >= FEW_SLOTS:
+    is_form = gate.verdict == "form only"
+    if (is_form or counts["all wrong"] * 2 >= count) and gate.slot_share >= FEW_SLOTS:
+        wrong = f"in {_of(counts['all wrong'], count)} groups no completion earned more than an empty one"
         what = (
-            f"in {_of(counts['all wrong'], count)} groups no completion earned more than an empty one, though "
-            f"{gate.slot_share:.0%} of the answers can be read: the questions are too hard to begin with."
+            f"{'no sampled answer is right' if is_form else wrong}, though {gate.slot_share:.0%} of the answers can be read: "
+            "the questions are too hard to begin with."
         )
         easy = line("high=9, train_size=60, holdout_size=20", "[row for row in rows if is_easy(row)]")
         yield Advice("easier data", what, easy)

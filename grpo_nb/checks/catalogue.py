@@ -68,7 +68,6 @@ _SLOW = "one such completion stops the training, or makes every step that has on
 _PARSING = "catch what your parsing can raise, by name, and return 0.0"
 _OPINION = "return None where there is no opinion, 0.0 where the completion earned nothing"
 _ONE_FORMAT = "give task and reward the same format"
-_UNPAID = "the reward stays 0 for completions that do what the prompt asks"
 _AT_END = "use \\s* at the end, or strip the completion"
 _IN_SLOT = "take the answer from its slot alone"
 
@@ -83,8 +82,21 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "arguments refused": Kind("critical", _NO_CALL, "end its signature with **kwargs"),
     "cannot be read": Kind("critical", _STOPS, "return a list of one float (or None) per completion"),
-    "raises (at once)": Kind("critical", _STOPS, "handle this completion: no text that a model can write may raise"),
+    "wrong shape": Kind(
+        "critical",
+        "it never sees the text that it looks for",
+        "text = gn.rewards.completion_text(completion) is right for both",
+    ),
+    "fails on a batch": Kind(
+        "critical",
+        _STOPS,
+        "a trainer hands it whole batches: score each completion for itself, also equal ones, as many as came in",
+    ),
     "too slow to check": Kind("critical", _STOPS, "make it faster; a hung call stops the training for ever"),
+    "not checked to the end": Kind("warning", "nobody knows what it pays and what stops it", ""),
+    "cannot read its data": Kind(
+        "critical", "the training stops at the first of these rows", "mend these rows, or drop them"
+    ),
     "changes its inputs": Kind(
         "critical",
         "the next reward and the log see the changed text, so scores depend on the order of the rewards",
@@ -159,7 +171,8 @@ CATALOGUE: dict[str, Kind] = {
     "right answer refused (right)": Kind(
         "critical", _PUNISHED, "take line breaks between the tags: \\s* and re.DOTALL"
     ),
-    "right answer refused (right, newline)": Kind("warning", _PUNISHED, "strip the completion first"),
+    "right answer refused (right, newline wanted)": Kind("warning", "models stop after the last tag", _AT_END),
+    "right answer refused (right, newline)": Kind("warning", _PUNISHED, _AT_END),
     "right answer refused (right, one line)": Kind("warning", _PUNISHED, "use \\s* where you ask for a line break"),
     "right answer refused (lines)": Kind("critical", _PUNISHED, "add re.DOTALL to its regular expressions"),
     "right answer refused (unicode)": Kind("critical", _PUNISHED, "do not restrict what the reasoning may hold"),
@@ -179,7 +192,13 @@ CATALOGUE: dict[str, Kind] = {
     "paid for nothing": Kind("critical", _LEARNT, "no answer found must be 0.0"),
     "judge persuaded": Kind("critical", _LEARNT, "show a judge the answer slot alone, or compare with the gold answer"),
     "length pays": Kind("critical", _LEARNT, "bound what length can add, well below what being right adds"),
-    "near miss": Kind("critical", _LEARNT, "compare exactly, or state the tolerance"),
+    "near miss": Kind("critical", _LEARNT, "compare the whole answer exactly, or state the tolerance"),
+    "phrase pays": Kind("critical", _LEARNT, "pay words only beside the right answer, or in a reward of small weight"),
+    "part credit": Kind(
+        "warning",
+        "the sure part is learnt before the rest: to name every candidate",
+        "pay parts for what leads to the answer, never for naming it elsewhere or among others",
+    ),
     "upside down": Kind(
         "critical", "the model learns to be wrong", "turn the comparison round, or the sign of its weight"
     ),
@@ -190,14 +209,15 @@ CATALOGUE: dict[str, Kind] = {
         "the model is drawn to a format that the prompt does not ask for, or never sees this reward",
         _ONE_FORMAT,
     ),
-    "format refused (newline wanted)": Kind("warning", "models stop after the last tag: the reward stays 0", _AT_END),
-    "format refused (layout)": Kind("critical", _UNPAID, "add re.DOTALL, and \\s* between the tags"),
-    "format refused (newline)": Kind("warning", "the score depends on how a model stops", _AT_END),
-    "format refused (lines)": Kind("critical", _UNPAID, "add re.DOTALL"),
     "lenient": Kind(
         "note",
         "none where another reward asks for more",
         "match the whole completion, each tag once, if you want it strict",
+    ),
+    "repetition pays": Kind(
+        "warning",
+        "the model repeats it up to max_completion_length",
+        "count each once, or up to a maximum: min(1.0, ...)",
     ),
     "grows with length": Kind("note", "completions grow up to max_completion_length", "a target or a maximum instead"),
     # All rewards together.
@@ -221,6 +241,11 @@ CATALOGUE: dict[str, Kind] = {
         "warning",
         "a wrong answer in perfect form beats a right one that is only in its slot",
         "give the answer more weight than all rewards for form together",
+    ),
+    "silence pays": Kind(
+        "warning",
+        "the model learns to write nothing before it learns to be right",
+        "pay less for being short than for the format, or pay it beside right answers only (gn.rewards.cosine_length)",
     ),
     "little signal": Kind("warning", "they cost time and teach nothing", ""),
     "case": Kind(

@@ -21,8 +21,12 @@ from grpo_nb.settings import did_you_mean
 
 # What trl 1.15 passes besides the columns; `environments` only where there are some.
 TRL_ARGUMENTS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
+UNSTEADY = {"not repeatable", "depends on the order", "depends on neighbours"}
+"""Findings after which nobody can say what a completion gets."""
 _SLOW_SECONDS = 0.05
 _CHUNK = 32
+_MOST_LIMITS = 30
+"""How many times the limit of one call a reward may take for all of them."""
 
 
 @dataclass
@@ -30,8 +34,9 @@ class Outcome:
     """What one call gave: scores, or why there are none."""
 
     scores: list[float] | None = None
-    raw: list[Any] = field(default_factory=list)
-    error: Exception | None = None
+    raw: list[Any] | None = None
+    """What it returned, as it was; None where it raised."""
+    error: BaseException | None = None
     is_late: bool = False
     seconds: float = 0.0
     printed: str = ""
@@ -40,13 +45,19 @@ class Outcome:
 
 @dataclass
 class Caller:
-    """Calls one reward under a time limit and keeps count. After two late calls it makes no more."""
+    """Calls one reward under a time limit and keeps count. After two late calls, or too long in all, it makes no more."""
 
     reward: RewardFunction
     seconds: float
     late: int = 0
     calls: int = 0
     completions: int = 0
+    spent: float = 0.0
+    """Seconds in all calls."""
+    per_completion: float = 0.0
+    """Seconds that one took when the reward was called first."""
+    failed_together: list[tuple[int, BaseException]] = field(default_factory=list)
+    """Batches that failed though each of their completions alone did not: how many they held, and what was raised."""
 
     @property
     def name(self) -> str:
@@ -55,8 +66,8 @@ class Caller:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether two calls were late."""
-        return self.late >= 2
+        """Whether two calls were late, or all together took too long."""
+        return self.late >= 2 or self.spent > _MOST_LIMITS * self.seconds
 
     def call(self, batch: Batch, *, seconds: float | None = None, in_thread: bool = False) -> Outcome:
         """Call the reward once, on a copy of the batch. What it prints is caught."""
@@ -69,9 +80,14 @@ class Caller:
             with contextlib.redirect_stdout(seen):
                 outcome.raw = run(lambda: call_reward(self.reward, own), limit)
             outcome.scores = to_floats(outcome.raw, len(batch))
-        except Exception as error:
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # exit() in a reward would end the check, and with it a notebook's cell
             outcome.error = error
         outcome.seconds = time.perf_counter() - start
+        self.spent += outcome.seconds
+        self.per_completion = self.per_completion or outcome.seconds / len(batch)
         outcome.is_late = isinstance(outcome.error, TimeoutError) and outcome.seconds >= limit
         self.late += outcome.is_late
         outcome.printed = seen.getvalue()
@@ -81,12 +97,17 @@ class Caller:
 
     def each(self, batch: Batch) -> Iterator[tuple[int, Outcome]]:
         """Call in chunks, and one by one where a chunk fails, so that a failure has its completion. Stops when given up."""
-        for indexes in in_groups(range(len(batch)), _CHUNK):
+        # A slow reward gets as few at a time as it can do in half the limit.
+        size = max(1, min(_CHUNK, int(0.5 * self.seconds / max(self.per_completion, 1e-9))))
+        for indexes in in_groups(range(len(batch)), size):
             if self.is_given_up:
                 return
             outcome = self.call(batch.select(indexes))
             if outcome.scores is None:
-                yield from ((i, self.call(batch.select([i]))) for i in indexes if not self.is_given_up)
+                alone = [(i, self.call(batch.select([i]))) for i in indexes if not self.is_given_up]
+                if len(alone) == len(indexes) > 1 and all(one.scores is not None for _, one in alone):
+                    self.failed_together.append((len(indexes), outcome.error))
+                yield from alone
                 continue
             for i, value, raw in zip(indexes, outcome.scores, outcome.raw, strict=True):
                 yield i, Outcome([value], [raw], seconds=outcome.seconds / len(indexes))
@@ -133,6 +154,8 @@ def check_contract(caller: Caller, batch: Batch, first: Outcome) -> Iterator[Fin
         yield found("type of the scores", name, what)
     again = caller.call(batch)
     what, worst = _difference(first, again, batch)
+    if again.is_late:
+        return
     if what:
         yield found("not repeatable", name, f"the same completions got other scores on a second call: {what}", worst)
     else:
@@ -154,21 +177,6 @@ def check_contract(caller: Caller, batch: Batch, first: Outcome) -> Iterator[Fin
         yield found("slow", name, f"it takes {each:.2g} s a completion", effect=waits)
 
 
-def failure(caller: Caller, batch: Batch, outcome: Outcome) -> Finding:
-    """Return the finding for a reward that fails on ordinary completions, with the completion that does it."""
-    tried, error = [], outcome.error
-    for i in () if outcome.is_late else range(len(batch)):
-        if (alone := caller.call(batch.select([i])).error) is not None:
-            tried, error = [completion_text(batch.completions[i])], alone
-            break
-    kind = "raises (at once)"
-    if outcome.is_late:
-        kind = "too slow to check"
-    elif isinstance(error, (TypeError, ValueError, OverflowError)) and outcome.raw:
-        kind = "cannot be read"
-    return found(kind, caller.name, f"{type(error).__name__}: {str(error)[:250]}", tried)
-
-
 def _check_neighbours(caller: Caller, batch: Batch, first: Outcome) -> Iterator[Finding]:
     turned = caller.call(batch.select(range(len(batch))[::-1]))
     if turned.scores is not None:
@@ -178,9 +186,9 @@ def _check_neighbours(caller: Caller, batch: Batch, first: Outcome) -> Iterator[
             what = f"the same completions in reverse order got other scores: {what}"
             yield found("depends on the order", caller.name, what, worst)
             return
-    each = [caller.call(batch.select([i])).scores or [math.nan] for i in range(len(batch))]
-    what, worst = _difference(first, Outcome([scores[0] for scores in each]), batch)
-    if what:
+    each = [caller.call(batch.select([i])) for i in range(len(batch))]
+    what, worst = _difference(first, Outcome([one.scores[0] if one.scores else math.nan for one in each]), batch)
+    if what and not any(one.is_late for one in each):
         what = f"a completion alone got another score than among others: {what}"
         yield found("depends on neighbours", caller.name, what, worst)
 

@@ -16,7 +16,22 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.checks.advice import Advice, advise
 from grpo_nb.checks.groups import GROUP_SAID, Sampled, in_groups
 from grpo_nb.checks.probes import PLAIN, completion
-from grpo_nb.core import Cell, Drawn, Shown, Table, bold, escaped, facts, html_of, kept_modes, progress_bar, shorten
+from grpo_nb.checks.sample import check_options
+from grpo_nb.core import (
+    Cell,
+    Drawn,
+    Shown,
+    Table,
+    bold,
+    escaped,
+    facts,
+    html_of,
+    kept_modes,
+    progress_bar,
+    require_kind,
+    require_number,
+    shorten,
+)
 from grpo_nb.models import require_same_settings
 from grpo_nb.rewards import RewardFunction, reward_list, reward_name, score
 from grpo_nb.settings import Settings, preset
@@ -47,6 +62,11 @@ class Baseline(Shown, Sampled):
         )
         if self.verdict == "no signal":
             return text + "On these prompts GRPO would have nothing to learn from."
+        if self.verdict == "form only":
+            return text + (
+                f"None of them differs in {' or '.join(self.unearned)}, and none of the sampled answers is right: GRPO would "
+                "learn the form, and nothing of the answers until one is right by chance."
+            )
         silent = [r.name for r in self.rewards if r.weight and not r.groups_that_differ]
         if silent:
             text += f"No group differs in {' or '.join(silent)}: the differences come from the other rewards. "
@@ -187,25 +207,25 @@ def baseline(
         seed: Of the choice of prompts and of the sampling; that of `settings` if not given.
 
     Raises:
-        ValueError: Fewer than 1 prompt or 2 completions, or rewards that TRL would mix up.
+        ValueError, TypeError: Fewer than 1 prompt or 2 completions, rewards that TRL would mix up, or an argument that
+            cannot be; nothing has been sampled then.
         RewardError: A reward failed; the message names it and the completion.
 
     Half a minute on a CPU with the embedded model:
 
     >>> gate = gn.baseline(model, tokenizer, task, rewards, settings)
-    >>> gate.verdict in ("signal", "weak signal", "no signal")
+    >>> gate.verdict in ("signal", "weak signal", "form only", "no signal")
     True
     """
+    check_options(settings, num_generations)
+    require_number("prompts", prompts, 1)
+    require_kind("task", task, Task, "a task: task = gn.load_task(<your file>, settings)")
+    rewards = reward_list(rewards)
     settings = settings or preset("auto")
     require_same_settings(model, tokenizer, settings)
     size = settings.num_generations if num_generations is None else num_generations
     seed = settings.seed if seed is None else seed
-    if prompts < 1 or size < 2:
-        raise ValueError(
-            f"prompts = {prompts}, num_generations = {size}: at least 1 prompt and 2 completions each are needed, for GRPO "
-            "compares the completions of a prompt with each other."
-        )
-    rewards = reward_list(rewards)
+    require_number("seed", seed, 0, 2**32 - 1)
     chosen = sorted(random.Random(seed).sample(range(len(task.train)), min(prompts, len(task.train))))
     rows = [task.train[i] for i in chosen]
     golds = [completion(task.format, PLAIN, row["answer"]) for row in rows]

@@ -16,7 +16,7 @@ from grpo_nb.rewards import Scores, is_same_answer
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import AnswerFormat
 
-Verdict = Literal["signal", "weak signal", "no signal"]
+Verdict = Literal["signal", "weak signal", "form only", "no signal"]
 GroupKind = Literal["differs", "all right", "all wrong", "all equal", "no score"]
 GROUP_SAID: dict[GroupKind, str] = {
     "differs": "with different totals",
@@ -257,9 +257,19 @@ class Sampled:
             shares.append(1 - alike / math.comb(len(group), size))
         return sum(shares) / len(shares)
 
+    @functools.cached_property
+    def unearned(self) -> tuple[str, ...]:
+        """The rewards with a weight that gave the same to the whole sample, and give more to a right answer."""
+        return tuple(r.name for r in self.rewards if r.weight and r.is_constant and r.right > r.highest + NO_SPREAD)
+
     @property
     def verdict(self) -> Verdict:
-        """`no signal`: no group differs. `signal`: at least one group in four does at the interval's lower end. Else weak."""
+        """`no signal`: no group differs. `signal`: at least one group in four does at the interval's lower end. Else weak.
+
+        `form only`: groups differ, but no answer is right and the rewards for answers gave the same to all.
+        """
         if self.counts["differs"] == 0:
             return "no signal"
+        if self.unearned and self.right_shares[0] == 0:
+            return "form only"
         return "signal" if self.useful_interval[0] >= ENOUGH else "weak signal"

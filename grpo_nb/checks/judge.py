@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from grpo_nb.checks.catalogue import Finding, found
 from grpo_nb.checks.contract import Caller
-from grpo_nb.checks.probes import REFUSED, Probe
-from grpo_nb.checks.roles import FORM, LAYOUTS, OTHER, TELLS, Results, Role, is_paid
-from grpo_nb.rewards import Batch
+from grpo_nb.checks.failures import BatchOf, wrong_shape
+from grpo_nb.checks.probes import IN_WORDS, LAYOUTS, REFUSED, Probe
+from grpo_nb.checks.roles import FORM, OTHER, TELLS, Results, Role, is_paid, share_of
 
 # What must not be paid, by family of probes.
 PAID = {
@@ -21,13 +21,22 @@ PAID = {
     "paid for nothing": "a completion without any answer is paid like the right one",
     "judge persuaded": "a note that tells the judge to give full marks is paid",
     "length pays": "a wrong answer after many words is paid like the right one",
-    "near miss": "an answer that is off by one is paid",
+    "near miss": "an answer that is nearly right is paid like the right one",
+    "phrase pays": "a wrong answer is paid for words that the reward looks for",
 }
-# How the right answer was given, by the control or the kind of probe.
+_DAMAGED = ("unclosed", "tags in prose", "tags only", "repeated", "trailing text")
+_PART = 0.1
+"""Of what being right adds: less is not worth the trouble of learning to cheat."""
+_MAY_EARN = {"paid for nothing", "length pays", "near miss"}
+# How the right answer was given, by the layout or the kind of probe.
+_LAYOUTS = {
+    "": "in the layout that the prompt shows",
+    ", newline": "with a newline at the end",
+    ", one line": "without line breaks between the tags",
+}
+# A strict format may want the line breaks that the prompt shows, and one that counts words notices other words.
+_OF_FORM = {"", ", newline", "lines", "unicode"}
 _REFUSALS = {
-    "right": "in the layout that the prompt shows",
-    "right, newline": "with a newline at the end",
-    "right, one line": "without line breaks between the tags",
     "lines": "with reasoning over several lines",
     "unicode": "with letters beyond ASCII in the reasoning",
     "other number": "with another number in the reasoning",
@@ -47,39 +56,16 @@ def judge(caller: Caller, results: Results, role: Role, golds: Sequence[str]) ->
         golds: The gold answer of each row.
     """
     name, rows = caller.name, range(len(golds))
-    yield from _find_failures(name, results)
-    yield from _find_constants(caller, results, rows)
     if role.kind == TELLS:
-        yield from _find_refusals(name, results, role, golds)
         yield from _find_payments(name, results, role, golds)
     else:
         yield from _find_inversion(name, results, rows)
         yield from _find_other_format(name, results, rows, role)
-    if role.kind == FORM:
-        yield from _judge_form(name, results, role)
-    yield from _judge_length(name, results)
+    yield from _find_refusals(name, results, role, golds)
+    yield from _judge_growth(name, results)
 
 
-def _find_failures(name: str, results: Results) -> Iterator[Finding]:
-    """Each kind of error with its shortest completion, and the scores that are no numbers."""
-    errors: dict[str, list[Probe]] = {}
-    for probe, outcome in results.outcomes.items():
-        if outcome.error is not None and not outcome.is_late:
-            errors.setdefault(type(outcome.error).__name__, []).append(probe)
-    for kind, probes in errors.items():
-        ordinary = [probe for probe in probes if not probe.is_long and probe.kind != "lone surrogate"]
-        probe = min(ordinary or probes, key=lambda p: len(p.text))
-        count = f"{len(probes)} of {len(results.outcomes)} completions ({probe.kind})"
-        what = f"{kind} on {count}: {str(results.outcomes[probe].error)[:200]}"
-        yield found("raises" if ordinary else "raises (never in training)", name, what, [probe.text])
-    for kind, is_such in (("NaN score", math.isnan), ("infinite score", math.isinf)):
-        # A None is no opinion, and nothing to report.
-        bad = [p.text for p, score in results.scored if is_such(score) and results.outcomes[p].raw[0] is not None]
-        if bad:
-            yield found(kind, name, f"on {len(bad)} of {len(results.scored)} completions of the probes", bad)
-
-
-def check_time(caller: Caller, results: Results, batch_of: Callable[[Sequence[Probe]], Batch]) -> Iterator[Finding]:
+def check_time(caller: Caller, results: Results, batch_of: BatchOf) -> Iterator[Finding]:
     """Look at the time of the hostile completions; what was stopped gets a second, longer chance to end."""
     late = [probe for probe, outcome in results.outcomes.items() if outcome.is_late]
     seconds, slowest = max(results.seconds, key=lambda pair: pair[0], default=(0.0, None))
@@ -101,15 +87,28 @@ def _described(probe: Probe) -> str:
     return f"{len(probe.text):,} characters ({probe.kind})"
 
 
-def _find_constants(caller: Caller, results: Results, rows: Sequence[int]) -> Iterator[Finding]:
-    """Scores that are missing, all the same, or outside what the reward declares."""
+def check_scores(caller: Caller, results: Results, rows: Sequence[int], batch_of: BatchOf) -> Iterator[Finding]:
+    """Look for scores that are missing, no numbers, all the same, or outside what the reward declares."""
     name, known, scored = caller.name, results.finite(), results.scored
-    if scored and all(math.isnan(score) for _, score in scored):
-        yield found("no score", name, f"no score for any of {len(scored)} completions")
+    unscored = [results.outcomes[probe].raw[0] for probe, score in scored if math.isnan(score)]
+    if scored and len(unscored) == len(scored):
+        is_none = None in unscored
+        what = f"{'None' if is_none else 'NaN'} for each of {len(scored)} completions"
+        nan = "look for a division by nought or a mean over nothing, and return 0.0 there"
+        yield found("no score", name, what, **({} if is_none else {"fix": nan}))
         return
+    for kind, is_such in (("NaN score", math.isnan), ("infinite score", math.isinf)):
+        # A None is no opinion, and nothing to report.
+        bad = [p.text for p, score in scored if is_such(score) and results.outcomes[p].raw[0] is not None]
+        if bad:
+            yield found(kind, name, f"on {len(bad)} of {len(scored)} completions of the probes", bad)
     if len(known) > 1 and max(known) == min(known):
+        if mistaken := list(wrong_shape(caller, batch_of(list(results.outcomes)[:32]), least=2)):
+            yield from mistaken
+            return
         what = f"{known[0]:g} for every one of {len(known)} completions, right, wrong and nonsense"
-        yield found("constant", name, what)
+        paid = "it pays whatever is written: return a score that depends on the completion"
+        yield found("constant", name, what, **({"fix": paid} if known[0] > 0 else {}))
     declared = getattr(caller.reward, "range", None)
     if isinstance(declared, tuple) and len(declared) == 2 and known:
         low, high = declared
@@ -117,39 +116,50 @@ def _find_constants(caller: Caller, results: Results, rows: Sequence[int]) -> It
         if outside:
             what = f"scores from {min(known):g} to {max(known):g}, though it says {low:g} to {high:g}"
             yield found("outside its range", name, what, outside)
-    unscored = sum(bool(results.scores("right", row)) and math.isnan(results.best("right", row)) for row in rows)
-    if 0 < unscored < len(rows):
-        yield found("rows without score", name, f"None for the right answer on {unscored} of {len(rows)} rows")
+    lost = sum(bool(results.scores("right", row)) and math.isnan(results.best("right", row)) for row in rows)
+    if 0 < lost < len(rows):
+        yield found("rows without score", name, f"None for the right answer on {lost} of {len(rows)} rows")
 
 
 def _find_refusals(name: str, results: Results, role: Role, golds: Sequence[str]) -> Iterator[Finding]:
-    own, rows = f"right{role.layout}", range(len(golds))
-    refused = [row for row in rows if row not in role.pairs and not math.isnan(results.best(own, row))]
-    if refused:
-        what = f"on {len(refused)} of {len(rows)} rows gold gets no more than a wrong one ({golds[refused[0]]!r})"
-        yield found(REFUSED, name, what, results.example(own, refused[0]))
-    told = {
-        layout: any(results.best(f"right{layout}", row) > sum(role.pairs[row]) / 2 for row in role.pairs)
-        for layout in LAYOUTS
-    }
-    for kind, how in _REFUSALS.items():
-        key, what = f"{REFUSED} ({kind})", f"the right answer is refused {how}"
-        if kind.startswith("right"):
-            layout = kind.removeprefix("right")
-            if role.layout != layout and not told[layout]:
-                yield found(key, name, what, results.example(kind, min(role.pairs)))
+    """What a reward for answers does not take for right, or one for form for well formed."""
+    own, rows = role.layout, range(len(golds))
+    subject, changed = "the right answer", {}
+    if role.kind == FORM:
+        subject, changed = (
+            "the format",
+            {"kind": "format refused", "effect": "it stays unpaid where the prompt is obeyed"},
+        )
+    lost_rows = [row for row in rows if row not in role.pairs and not math.isnan(results.best("right", row, own))]
+    if lost_rows and role.kind == TELLS:
+        what = f"on {len(lost_rows)} of {len(rows)} rows gold gets no more than a wrong one ({golds[lost_rows[0]]!r})"
+        yield found(REFUSED, name, what, results.example("right", lost_rows[0], own))
+    for kind, how in {**_LAYOUTS, **_REFUSALS}.items():
+        is_layout = kind in _LAYOUTS
+        if kind == own or (role.kind == FORM and kind not in _OF_FORM):
             continue
-        probed = f"lines{role.layout}" if kind == "lines" else kind
-        pairs = [pair for row in role.pairs for pair in results.scores(probed, row)]
+        shown = ("right", kind) if is_layout else (kind, own)
+        pairs = [pair for row in role.pairs for pair in results.scores(shown[0], row, shown[1])]
         lost = [probe.text for probe, score in pairs if not is_paid(role, probe, score)]
-        # The layout itself may be what is refused, and that has been said above.
-        if lost and (told[""] or probed != kind):
-            yield found(key, name, f"{what} ({len(lost)} of {len(pairs)} tries)", lost)
+        # Of a layout all are lost or none; of other forms each counts.
+        if lost and (len(lost) == len(pairs) or not is_layout):
+            variant = f"right{kind}" if is_layout else kind
+            if own == ", newline" and kind == "":
+                variant, how = "right, newline wanted", f"{how}, and taken with a newline at the end"
+            what = f"{subject} is refused {how} ({len(lost)} of {len(pairs)} tries)"
+            yield found(f"{REFUSED} ({variant})", name, what, lost, **changed)
+    # Only what earns as much as the real thing: partial credit is what a reward for form is for.
+    top = results.best("right", 0, own)
+    lax = [kind for kind in _DAMAGED if role.kind == FORM and results.best(kind, 0) >= top - 1e-9]
+    if lax:
+        what = f"in full for damaged formats too: {', '.join(lax)}"
+        yield found("lenient", name, what, results.example(lax[0], 0))
 
 
 def _find_payments(name: str, results: Results, role: Role, golds: Sequence[str]) -> Iterator[Finding]:
+    tried = [(p, s) for p, s in results.scored if p.family in PAID and p.row in role.pairs and not math.isnan(s)]
     for family, what in PAID.items():
-        pairs = [(p, score) for p, score in results.scored if p.family == family and p.row in role.pairs]
+        pairs = [(probe, score) for probe, score in tried if probe.family == family]
         paid = [probe for probe, score in pairs if is_paid(role, probe, score)]
         if not paid:
             continue
@@ -158,14 +168,22 @@ def _find_payments(name: str, results: Results, role: Role, golds: Sequence[str]
             # A reward that reads the first or the last of several answers is lax, but a guess still has to be right there.
             is_open = "every candidate" in seen or any({k, f"{k}, gold first"} <= seen for k in ("hedge", "equation"))
             milder = {} if is_open else {"severity": "warning"}
-        elif family == "retracted" or seen == {"gold after wrong slot"}:
+        elif family == "retracted" or seen in ({"gold after wrong slot"}, {"a letter changed"}):
             milder = {"severity": "warning"}
-        elif family == "near miss" and all(len(golds[probe.row]) > 2 for probe in paid):
+        elif family == "near miss" and all(len(golds[probe.row]) > 2 and probe.kind == "off by one" for probe in paid):
             milder = {"severity": "note"}
         if milder:
             milder["effect"] = "a habit that is paid"
         what = f"{what} ({', '.join(sorted(seen))}; {len(paid)} of {len(pairs)} tries)"
         yield found(family, name, what, [probe.text for probe in paid], **milder)
+    # Being close or long may earn a part, and so may giving no answer; what only names the answer must not.
+    shares = [(share_of(role, probe, score), probe) for probe, score in tried if not is_paid(role, probe, score)]
+    level = max((share for share, probe in shares if probe.family in ("paid for nothing", "length pays")), default=0.0)
+    parts = [(share, p) for share, p in shares if p.family not in _MAY_EARN and share > max(level, 0.0) + _PART]
+    if parts:
+        kinds = ", ".join(sorted({probe.kind for _, probe in parts}))
+        what = f"up to {max(share for share, _ in parts):.0%} of what being right adds is paid for: {kinds}"
+        yield found("part credit", name, what, [probe.text for _, probe in parts])
 
 
 def _find_inversion(name: str, results: Results, rows: Sequence[int]) -> Iterator[Finding]:
@@ -182,7 +200,7 @@ def _find_other_format(name: str, results: Results, rows: Sequence[int], role: R
     elsewhere = [pair for pair in results.scored if pair[0].kind in ("elsewhere right", "elsewhere wrong")]
 
     def is_told(label: str, row: int) -> bool:
-        right, wrong = (results.best(f"elsewhere {kind}", row, label) for kind in ("right", "wrong"))
+        right, wrong = (results.best(f"elsewhere {kind}", row, detail=label) for kind in ("right", "wrong"))
         return right - wrong > epsilon
 
     labels = dict.fromkeys(probe.detail for probe, _ in elsewhere)
@@ -191,9 +209,9 @@ def _find_other_format(name: str, results: Results, rows: Sequence[int], role: R
         first = next(probe.text for probe, _ in elsewhere if probe.detail == telling[0])
         yield found("another format", name, what, [first])
         return
-    shown = [s for row in rows for layout in LAYOUTS for _, s in results.scores(f"right{layout}", row)]
+    shown = [s for row in rows for layout in LAYOUTS for _, s in results.scores("right", row, layout)]
     plain = [results.best(kind, row) for kind in ("prose", "elsewhere plain") for row in rows]
-    by_length = [score for _, score in results.scores("length", rows[0])]
+    by_length = [score for probe, score in results.scores("length", rows[0]) if probe.detail == IN_WORDS]
     if role.kind != OTHER or not shown or not by_length:
         return
     is_flat = max(shown) - min([*shown, *plain]) <= epsilon and max(by_length) - min(by_length) <= epsilon
@@ -203,36 +221,28 @@ def _find_other_format(name: str, results: Results, rows: Sequence[int], role: R
         yield found("another format (form)", name, what, [probe.text])
 
 
-def _judge_form(name: str, results: Results, role: Role) -> Iterator[Finding]:
-    top, lines = results.best(f"right{role.layout}", 0), f"lines{role.layout}"
-    half = (top + results.best("prose", 0)) / 2
-    is_formed = {kind: not results.best(kind, 0) <= half for kind in ("right", "right, newline", lines)}
-
-    def seen(key: str, what: str, tried: str) -> Finding:
-        return found(key, name, what, results.example(tried, 0))
-
-    if not is_formed["right"] and is_formed["right, newline"]:
-        what = "the format is paid only with a newline at the very end, which the prompt does not ask for"
-        yield seen("format refused (newline wanted)", what, "right")
-    elif not is_formed["right"]:
-        what = "the layout that the prompt shows, with line breaks, is refused; the same on one line is paid"
-        yield seen("format refused (layout)", what, "right")
-    elif not is_formed["right, newline"]:
-        yield seen("format refused (newline)", "a newline after the last tag loses it all", "right, newline")
-    if not is_formed[lines]:
-        yield seen("format refused (lines)", "reasoning over several lines is refused; on one line it is paid", lines)
-    # Only what earns as much as the real thing: partial credit is what such a reward is for.
-    damaged = ("unclosed", "tags in prose", "tags only", "repeated", "trailing text")
-    if lax := [kind for kind in damaged if results.best(kind, 0) >= top - 1e-9]:
-        yield seen("lenient", f"in full for damaged formats too: {', '.join(lax)}", lax[0])
-
-
-def _judge_length(name: str, results: Results) -> Iterator[Finding]:
-    series = sorted((int(probe.detail), score) for probe, score in results.scores("length", 0))
-    scores = [score for _, score in series]
-    if len(scores) < 4 or any(math.isnan(score) for score in scores):
+def _judge_growth(name: str, results: Results) -> Iterator[Finding]:
+    """Series of right completions that grow: in words, or by ever more of the same."""
+    series: dict[str, list[tuple[int, float, str]]] = {}
+    for probe, score in results.scores("length", 0):
+        series.setdefault(probe.detail, []).append((probe.size, score, probe.text))
+    grown = {what: sorted(entries) for what, entries in series.items() if _grows([s for _, s, _ in sorted(entries)])}
+    if IN_WORDS in grown:
+        (few, low, _), *_, (many, high, _) = grown[IN_WORDS]
+        what = f"at equal content, {few} to {many} words raise it {low:.3g} to {high:.3g}, without end"
+        yield found("grows with length", name, what)
         return
+    # What is worth less than the plain right completion is not repeated for its own sake.
+    top = max(results.best("right", 0, layout) for layout in LAYOUTS)
+    grown = {what: entries for what, entries in grown.items() if entries[-1][1] > top + results.epsilon}
+    if grown:
+        said = ", ".join(f"{what}: {entries[0][1]:.3g} to {entries[-1][1]:.3g}" for what, entries in grown.items())
+        texts = [entries[0][2] for entries in grown.values()]
+        yield found("repetition pays", name, f"ever more of the same raises it without end ({said})", texts)
+
+
+def _grows(scores: Sequence[float]) -> bool:
+    if len(scores) < 3 or any(math.isnan(score) for score in scores):
+        return False
     steps, rise = [b - a for a, b in itertools.pairwise(scores)], scores[-1] - scores[0]
-    if all(step > 0 for step in steps) and steps[-1] > 0.2 * rise and rise > 1e-3:
-        of, raised = f"{series[0][0]} to {series[-1][0]} words", f"{scores[0]:.3g} to {scores[-1]:.3g}"
-        yield found("grows with length", name, f"at equal content, {of} raise it {raised}, without end")
+    return all(step > 0 for step in steps) and steps[-1] > 0.2 * rise and rise > 1e-3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -68,9 +69,11 @@ class RewardReport(Shown):
         """Return what each reward gave on one of the rows for the right answer in harmless forms, and for the ways to cheat."""
         probes = {}
         for probe in (p for results, _ in self.seen.values() for p in results.outcomes if p.row == row):
+            if probe.layout:
+                continue
             if probe.kind == "right" or probe.family == REFUSED:
                 probes[probe] = "pay"
-            elif probe.kind == "wrong" or probe.family not in ("", "length pays"):
+            elif probe.kind == "wrong" or probe.family not in ("", "length pays", "phrase pays"):
                 probes[probe] = "refuse"
         telling = {name: role for name, (_, role) in self.seen.items() if role.kind == TELLS}
         lines = []
@@ -162,11 +165,13 @@ class ProbeTable(Shown):
         """The verdict in one sentence."""
         if not self.telling:
             return "No reward here tells the right answer from a wrong one on this row, so there is nothing to cheat."
-        failed = sum(line.verdict.startswith("fail") for line in self.lines)
-        cheats = sum(line.expected == "refuse" for line in self.lines)
-        said = f"{len(self.lines) - cheats} forms of the right answer and {cheats} ways to cheat"
+        counts = collections.Counter((line.expected, line.verdict.startswith("fail")) for line in self.lines)
+        forms, cheats = (counts[kind, True] + counts[kind, False] for kind in ("pay", "refuse"))
+        refused, paid = counts["pay", True], counts["refuse", True]
         slow = f" Stopped for taking too long: {', '.join(self.stopped)}." if self.stopped else ""
-        return (f"FAIL: {failed} of {said} went wrong." if failed else f"PASS: {said}, none went wrong.") + slow
+        if not refused + paid:
+            return f"PASS: {forms} forms of the right answer and {cheats} ways to cheat, none went wrong.{slow}"
+        return f"FAIL: {refused} of {forms} forms of the right answer and {paid} of {cheats} ways to cheat went wrong.{slow}"
 
     def _parts(self) -> Iterable[Any]:
         # Coloured where a panel's style sheet is there.

@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from grpo_nb.checks.contract import Outcome
-from grpo_nb.checks.probes import Probe
+from grpo_nb.checks.probes import LAYOUTS, Probe
 
 TELLS = "tells right from wrong"
 FORM = "pays for form, whatever the answer"
 OTHER = "depends neither on the answer nor on the format"
-LAYOUTS = ("", ", newline", ", one line", ", slot only")
 
 
 @dataclass
@@ -31,17 +30,18 @@ class Results:
         """The probes for which it gave a score; NaN where that is None."""
         return [(probe, outcome.scores[0]) for probe, outcome in self.outcomes.items() if outcome.scores]
 
-    def scores(self, kind: str, row: int) -> list[tuple[Probe, float]]:
-        """The scored probes of a kind on a row."""
-        return [(probe, score) for probe, score in self.scored if probe.kind == kind and probe.row == row]
+    def scores(self, kind: str, row: int, layout: str = "") -> list[tuple[Probe, float]]:
+        """The scored probes of a kind on a row, in one layout."""
+        wanted = (kind, row, layout)
+        return [(probe, score) for probe, score in self.scored if (probe.kind, probe.row, probe.layout) == wanted]
 
-    def example(self, kind: str, row: int) -> list[str]:
+    def example(self, kind: str, row: int, layout: str = "") -> list[str]:
         """The first scored completion of a kind on a row, if there is one."""
-        return [probe.text for probe, _ in self.scores(kind, row)][:1]
+        return [probe.text for probe, _ in self.scores(kind, row, layout)][:1]
 
-    def best(self, kind: str, row: int, detail: str = "") -> float:
+    def best(self, kind: str, row: int, layout: str = "", detail: str = "") -> float:
         """The highest score of a kind on a row, or only of those with a detail; NaN if there is none."""
-        scores = [score for probe, score in self.scores(kind, row) if detail in ("", probe.detail)]
+        scores = [score for probe, score in self.scores(kind, row, layout) if detail in ("", probe.detail)]
         return max((score for score in scores if not math.isnan(score)), default=math.nan)
 
     def finite(self, *, is_short: bool = False) -> list[float]:
@@ -72,7 +72,7 @@ class Role:
     layout: str = ""
     """The layout of a completion in which it does so best."""
     pairs: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    """For `TELLS`: the score of the right answer and of the best wrong one, by the rows on which it tells them apart."""
+    """By row: the score of the right answer, and of the best wrong one (`TELLS`, where they differ) or of prose (`FORM`)."""
 
     @property
     def gap(self) -> float:
@@ -86,7 +86,7 @@ def find_role(results: Results, rows: Sequence[int]) -> Role:
     for layout in LAYOUTS:
         pairs = {}
         for row in rows:
-            right, wrong = results.best(f"right{layout}", row), results.best(f"wrong{layout}", row)
+            right, wrong = results.best("right", row, layout), results.best("wrong", row, layout)
             wrong = min(results.finite(), default=0.0) if math.isnan(wrong) else wrong
             if right - wrong > epsilon:
                 pairs[row] = (right, wrong)
@@ -94,18 +94,23 @@ def find_role(results: Results, rows: Sequence[int]) -> Role:
             best = Role(TELLS, layout, pairs)
     if best.kind == TELLS:
         return best
-    for layout in LAYOUTS[:3]:
-        if all(results.best(f"right{layout}", row) - results.best("prose", row) > epsilon for row in rows):
-            score = sum(results.best(f"right{layout}", row) for row in rows)
-            if best.kind != FORM or score > sum(results.best(f"right{best.layout}", row) for row in rows) + epsilon:
-                best = Role(FORM, layout)
+    for layout in list(LAYOUTS)[:3]:
+        pairs = {row: (results.best("right", row, layout), results.best("prose", row)) for row in rows}
+        if all(right - prose > epsilon for right, prose in pairs.values()):
+            score = sum(right for right, _ in pairs.values())
+            if best.kind != FORM or score > sum(right for right, _ in best.pairs.values()) + epsilon:
+                best = Role(FORM, layout, pairs)
     return best
 
 
-def is_paid(role: Role, probe: Probe, score: float) -> bool:
-    """Say whether a telling reward takes this completion for right."""
-    if probe.row not in role.pairs:
-        return False
+def share_of(role: Role, probe: Probe, score: float) -> float:
+    """Which part of what being right adds a completion earns: 0.0 as the best wrong control of its row, 1.0 as the right."""
     right, wrong = role.pairs[probe.row]
+    return (score - wrong) / (right - wrong)
+
+
+def is_paid(role: Role, probe: Probe, score: float) -> bool:
+    """Say whether a reward takes this completion for right, or for well formed."""
     # Near answers may earn part of the score, where closeness means something; but not as good as all of it.
-    return score > (right - 0.1 * (right - wrong) if probe.kind == "off by one" else (right + wrong) / 2)
+    least = 0.9 if probe.family == "near miss" else 0.5
+    return probe.row in role.pairs and share_of(role, probe, score) > least

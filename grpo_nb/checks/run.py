@@ -6,22 +6,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.checks import probes as make
 from grpo_nb.checks.catalogue import SEVERITIES, WHOLE_SET, Finding, found
-from grpo_nb.checks.contract import Caller, check_arguments, check_contract, failure
-from grpo_nb.checks.judge import check_time, judge
-from grpo_nb.checks.probes import Probe
+from grpo_nb.checks.contract import UNSTEADY, Caller, check_arguments, check_contract
+from grpo_nb.checks.failures import find_failures
+from grpo_nb.checks.judge import check_scores, check_time, judge
+from grpo_nb.checks.probes import EvalTrap, Probe, known_texts
 from grpo_nb.checks.report import RewardReport
-from grpo_nb.checks.roles import TELLS, Results, Role, find_role
-from grpo_nb.checks.sample import Sample
+from grpo_nb.checks.roles import OTHER, TELLS, Results, Role, find_role
+from grpo_nb.checks.sample import Sample, check_options, rows_of
 from grpo_nb.checks.together import check_names, check_set, check_signal, silent_share
-from grpo_nb.rewards import RewardError, RewardFunction, reward_list, reward_name, score, weight_of
+from grpo_nb.core import in_line, require_kind, require_number, require_path
+from grpo_nb.rewards import (
+    RewardError,
+    RewardFunction,
+    changed_weights,
+    check_rows,
+    reward_list,
+    reward_name,
+    score,
+    weight_of,
+)
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import AnswerFormat, Task
 
@@ -62,7 +75,8 @@ def check_rewards(
         seconds_per_call: Time limit of one call.
 
     Raises:
-        ValueError: No rewards, no rows, something that is no function, or rows without the columns named.
+        ValueError, TypeError: No rewards, no rows, something that is no function, rows without the columns named, or an
+            argument that cannot be; nothing has been called then.
 
     >>> from grpo_nb.rewards import correctness, xml_format
     >>> rows = [{"question": f"What is {a} + 3?", "answer": str(a + 3)} for a in range(20, 26)]
@@ -70,86 +84,140 @@ def check_rewards(
     True
     """
     rewards = reward_list(rewards)
-    if pass_rate is not None and not 0 <= pass_rate <= 1:
-        raise ValueError(f"pass_rate = {pass_rate!r} must be between 0 and 1.")
+    check_options(settings, num_generations, seconds_per_call)
+    if pass_rate is not None:
+        require_number("pass_rate", pass_rate, 0, 1, is_whole=False)
     sample = Sample(task, format, answer, tokenizer)
+    kept = _known_cases(cases)
     size = num_generations or (settings.num_generations if settings is not None else 8)
-    findings = list(check_names(rewards, list(sample.rows[0])))
     callers = {key: Caller(reward, seconds_per_call) for key, reward in _by_name(rewards).items()}
-    seen: dict[str, tuple[Results, Role]] = {}
-    for key, caller in callers.items():
-        found_alone, seen_alone = _check_one(caller, sample)
-        findings += found_alone
-        if seen_alone is not None:
-            seen[key] = seen_alone
-    by_weight = {key: float((weights or {}).get(key, weight_of(caller.reward))) for key, caller in callers.items()}
-    if len(seen) == len(callers):
-        findings += check_set(seen, by_weight, range(len(sample.rows)))
-    findings += _check_cases(rewards, cases, sample)
+    own_weights = {key: weight_of(caller.reward) for key, caller in callers.items()}
+    by_weight = changed_weights(own_weights, {} if weights is None else weights)
+    checked = {key: _check_one(caller, sample) for key, caller in callers.items()}
+    seen = {key: one.judged for key, one in checked.items() if one.judged is not None}
+    findings = [*check_names(rewards, list(sample.rows[0])), *_check_data(rewards, rows_of(task))]
+    findings += [finding for one in checked.values() for finding in one.findings]
+    limits = [f"{key}: {one.said}" for key, one in checked.items() if one.judged is None]
+    if limits:
+        limits.append("the weighted total: each reward has to be mended first")
+    else:
+        broken = {f.reward for f in findings if f.severity == "critical" or f.kind == "constant"}
+        is_form = len(rewards) == 1 and not broken and not _asks_for(rewards[0], sample)
+        findings += check_set(seen, by_weight, range(len(sample.rows)), pass_rate, broken, is_form)
+    findings += _check_cases(rewards, kept, sample)
     findings += check_signal(pass_rate, size)
-    stopped = tuple(key for key, caller in callers.items() if caller.is_given_up)
-    limits = [f"{key}: after two calls that had to be stopped, the probes that were left" for key in stopped]
     if tokenizer is None:
         limits.append(
             "token counts: no tokenizer was given, so rewards that look at completion_ids saw words and marks"
         )
     completions, calls = (sum(getattr(c, name) for c in callers.values()) for name in ("completions", "calls"))
-    checked = (
+    summary = (
         f"Checked {len(rewards)} reward(s) on {len(sample.rows)} rows with {completions:,} completions in {calls:,} calls: "
         "arguments, types, side effects, repeatability, threads, time, the gold answer in harmless forms, "
         "cheats, damaged formats, lengths and hostile text."
     )
     return RewardReport(
-        findings=tuple(sorted(dict.fromkeys(findings), key=lambda finding: SEVERITIES.index(finding.severity))),
-        roles={key: seen[key][1].kind if key in seen else "cannot be called, so no probe was tried" for key in callers},
-        checked=checked,
+        findings=tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))),
+        roles={key: one.judged[1].kind if one.judged else one.said for key, one in checked.items()},
+        checked=summary,
         signal=[(rate, silent_share(rate, size)) for rate in (_GRID if pass_rate is None else (pass_rate,))],
         num_generations=size,
         limits=tuple(limits),
         weights=by_weight,
         seen=seen,
-        stopped=stopped,
+        stopped=tuple(key for key, caller in callers.items() if caller.is_given_up),
     )
 
 
-def _check_one(caller: Caller, sample: Sample) -> tuple[list[Finding], tuple[Results, Role] | None]:
+@dataclass(frozen=True)
+class _Checked:
+    """What came of one reward on its own."""
+
+    findings: list[Finding]
+    judged: tuple[Results, Role] | None = None
+    said: str = "cannot be called, so no probe was tried"
+    """Why it could not be judged."""
+
+
+def _check_one(caller: Caller, sample: Sample) -> _Checked:
     columns = [key for key in sample.rows[0] if key not in ("prompt", "completion", "completion_ids")]
     findings = list(check_arguments(caller.reward, columns))
     if any(finding.severity == "critical" for finding in findings):
-        return findings, None
-    # Two completions a row are enough to compare ways of calling.
-    rows = range(len(sample.rows))
-    pairs = [[p for p in sample.controls if p.kind in ("right", "wrong") and p.row == row][:2] for row in rows]
-    batch = sample.batch([probe for pair in pairs for probe in pair])
-    first = caller.call(batch)
-    if first.scores is None:
-        return [*findings, failure(caller, batch, first)], None
-    findings += check_contract(caller, batch, first)
-    results = Results()
+        return _Checked(findings)
+    results, rows = Results(), range(len(sample.rows))
 
-    def run(probes: Sequence[Probe]) -> None:
+    def run(probes: Sequence[Probe]) -> bool:
+        """Try these; whether all of them could be tried."""
         for i, outcome in caller.each(sample.batch(probes)) if probes else ():
             results.outcomes[probes[i]] = outcome
+        return all(probe in results.outcomes for probe in probes)
 
-    run([*sample.controls, *sample.ordinary])
-    role = find_role(results, rows)
-    if role.kind != TELLS:
-        run(sample.elsewhere)
-        known = make.known_texts(caller.reward)
-        run([Probe("known text", make.completion(sample.format, text, sample.golds[0]), 0) for text in known])
-    sprung = make.EvalTrap.count
+    def failed() -> list[Finding]:
+        return [*find_failures(caller, results, sample.batch), *check_time(caller, results, sample.batch)]
+
+    # Two completions a row are enough to compare ways of calling.
+    pairs = [[p for p in sample.controls if p.kind in ("right", "wrong") and p.row == row][:2] for row in rows]
+    few = [probe for pair in pairs for probe in pair]
+    first = caller.call(batch := sample.batch(few))
+    if first.is_late:
+        what = f"a call with {len(few)} completions had not ended after {caller.seconds:g} s"
+        findings.append(found("too slow to check", caller.name, what))
+        return _Checked(findings, said="too slow, so no probe was tried")
+    if first.scores is not None:
+        findings += check_contract(caller, batch, first)
+    elif not run(few) or any(outcome.error for outcome in results.outcomes.values()):
+        return _Checked(findings + failed())
+    is_steady = not UNSTEADY & {finding.kind for finding in findings}
+    is_whole = run(sample.controls)
+    role = find_role(results, rows) if is_whole else Role(OTHER)
+    if is_steady and is_whole:
+        is_whole = run(sample.ordinary()) and (not role.layout or run(sample.ordinary(role.layout)))
+        is_whole = is_whole and run(sample.known(known_texts(caller.reward)))
+        is_whole = is_whole and (role.kind == TELLS or run(sample.elsewhere))
+    sprung = EvalTrap.count
     for probe in sample.hostile:
         # One very long text too many says enough about the others.
         if caller.is_given_up or any(p.is_long and outcome.is_late for p, outcome in results.outcomes.items()):
             break
         results.outcomes[probe] = caller.call(sample.batch([probe]))
-    if make.EvalTrap.count > sprung:
+    if EvalTrap.count > sprung:
         what = "an expression in the answer slot was evaluated in this process"
         tried = [probe.text for probe in sample.hostile if probe.kind == "code"]
         findings.append(found("runs the answer as code", caller.name, what, tried))
+    if caller.is_given_up and not all(probe in results.outcomes for probe in sample.hostile if not probe.is_long):
+        findings.append(_not_to_the_end(caller, results))
+    findings += failed()
+    if not is_whole:
+        return _Checked(findings, said="too slow to be judged")
+    if not is_steady:
+        return _Checked(findings, said="what it pays was not judged, for the same completion gets other scores")
+    findings += check_scores(caller, results, rows, sample.batch)
     findings += judge(caller, results, role, sample.golds)
-    findings += check_time(caller, results, sample.batch)
-    return findings, (results, role)
+    return _Checked(findings, (results, role))
+
+
+def _not_to_the_end(caller: Caller, results: Results) -> Finding:
+    took = f"{caller.late} calls longer than {caller.seconds:g} s" if caller.late else f"{caller.spent:.0f} s together"
+    what = f"it was left after {len(results.outcomes)} completions, which took {took}"
+    longer = max(2 * caller.seconds, 100 * caller.per_completion)
+    fix = f"check_rewards(..., seconds_per_call={longer:.2g}), or a quick stand-in for what is slow in it"
+    return found("not checked to the end", caller.name, what, fix=fix)
+
+
+def _asks_for(reward: RewardFunction, sample: Sample) -> bool:
+    """Whether a reward takes a column that holds the gold answer, or names one somewhere in its code."""
+    named = set(known_texts(reward, has_words=False))
+    with contextlib.suppress(TypeError, ValueError):  # a builtin without a signature
+        named |= set(inspect.signature(reward).parameters)
+    return any(str(value).strip() == sample.golds[0] for key, value in sample.rows[0].items() if key in named)
+
+
+def _check_data(rewards: Sequence[RewardFunction], rows: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
+    for reward in rewards:
+        try:
+            check_rows([reward], rows)
+        except ValueError as error:
+            yield found("cannot read its data", reward_name(reward), str(error))
 
 
 def _by_name(rewards: Sequence[RewardFunction]) -> dict[str, RewardFunction]:
@@ -182,23 +250,56 @@ def add_case(
         columns: The data row, so that the case stands for itself.
         label: What the case shows.
     """
-    line = {"reward": reward, "label": label, "completion": completion, "expected": expected, "columns": dict(columns)}
-    with Path(path).open("a", encoding="utf-8") as file:
+    case = {"reward": reward, "label": label, "completion": completion, "expected": expected, "columns": columns}
+    line = {**_as_case(case), "columns": dict(columns)}
+    with require_path("path", path).open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
 
 def read_cases(path: str | Path) -> list[dict[str, Any]]:
-    """Return the cases of a file that `add_case` wrote."""
-    return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
+    """Return the cases of a file that `add_case` wrote.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: A line is no case; the message names it.
+    """
+    file, cases = require_path("cases", path), []
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no file of cases {str(path)!r}: add_case makes one.")
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        if line.strip():
+            try:
+                cases.append(_as_case(json.loads(line)))
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{path}, line {number}: {error}") from error
+    return cases
+
+
+def _as_case(case: Any) -> dict[str, Any]:
+    missing = {"reward", "completion", "expected"} - set(case if isinstance(case, Mapping) else ())
+    if missing:
+        raise ValueError(f"the case {in_line(case)} lacks {', '.join(sorted(missing))}: write cases with add_case.")
+    case = {"columns": {}, "label": "", **case}
+    if case["expected"] is not None:
+        require_number("expected", case["expected"], -math.inf, is_whole=False)
+    require_kind("completion", case["completion"], str, "the text of a completion")
+    require_kind("columns", case["columns"], Mapping, "the data row of the completion")
+    return case
+
+
+def _known_cases(cases: str | Path | Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    if isinstance(cases, (str, Path)):
+        return read_cases(cases)
+    return [_as_case(case) for case in require_kind("cases", cases, Iterable, "a file of cases, or a list of them")]
 
 
 def _check_cases(
-    rewards: Sequence[RewardFunction], cases: str | Path | Iterable[Mapping[str, Any]], sample: Sample
+    rewards: Sequence[RewardFunction], cases: Sequence[Mapping[str, Any]], sample: Sample
 ) -> Iterator[Finding]:
     known = {reward_name(reward): reward for reward in rewards}
-    for case in read_cases(cases) if isinstance(cases, (str, Path)) else cases:
+    for number, case in enumerate(cases, 1):
         name, expected, text = case["reward"], case["expected"], case["completion"]
-        label = f"the case {case['label']!r}" if case.get("label") else "a case"
+        label = f"case {number}" + (f" ({case['label']!r})" if case["label"] else "")
         if name not in known:
             what = f"{label} is for a reward {name!r} that is not among {list(known)}"
             yield found("case (no such reward)", WHOLE_SET, what)

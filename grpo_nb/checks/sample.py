@@ -2,18 +2,54 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from grpo_nb.checks import probes as make
 from grpo_nb.checks.probes import Probe
+from grpo_nb.core import in_line, require_kind, require_number
 from grpo_nb.rewards import Batch, make_batch
-from grpo_nb.tasks import AnswerFormat, Task, xml
+from grpo_nb.settings import Settings
+from grpo_nb.tasks import AnswerFormat, Task, read_rows, xml
 
 _TRIED_ROWS = 4
 _GOLDS_FROM_ROWS = 200
+
+
+def rows_of(task: Any) -> Sequence[Mapping[str, Any]]:
+    """Return the training rows of a task, or rows from whatever holds them; a `datasets.Dataset` stays as it is.
+
+    Raises:
+        TypeError, ValueError: Nothing that holds rows, or none in it.
+    """
+    if isinstance(task, (str, Path)):
+        raise TypeError(
+            f"task = {in_line(task)} is a text: task = gn.load_task({in_line(task)}, settings) reads what it names."
+        )
+    if isinstance(task, Task):
+        rows = task.train
+    elif task is None or not isinstance(task, Iterable):
+        raise TypeError(
+            f"task = {in_line(task)} is no task and holds no rows: task = gn.load_task(<your file>, settings)."
+        )
+    else:
+        rows = task if hasattr(task, "features") and hasattr(task, "to_pandas") else read_rows(task).rows
+    if not len(rows):
+        raise ValueError("the task has no rows: rewards are tried on your own rows, at least one.")
+    return rows
+
+
+def check_options(settings: Any, num_generations: Any, seconds_per_call: float = 1.0) -> None:
+    """Refuse settings that are none, a group without two completions, and time limits that are none."""
+    require_kind("settings", settings, (Settings, None), 'settings such as gn.preset("auto")')
+    if num_generations is not None:
+        require_number("num_generations", num_generations, 2, why=": GRPO compares the completions of a prompt")
+    require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)
 
 
 class Sample:
@@ -33,42 +69,56 @@ class Sample:
         answer: str | Callable[[Mapping[str, Any]], str],
         tokenizer: Any,
     ) -> None:
-        is_task = isinstance(task, Task)
-        rows = [dict(row) for row in itertools.islice(task.train if is_task else task, _GOLDS_FROM_ROWS)]
-        if not rows:
-            raise ValueError("the task has no rows: rewards are checked on your own rows, at least one.")
+        require_kind("format", format, (AnswerFormat, None), "an answer format such as gn.tasks.xml()")
+        if tokenizer is not None and not callable(tokenizer):
+            raise TypeError(f"tokenizer = {in_line(tokenizer)} must be the tokenizer of the model, or None.")
+        rows = [dict(row) for row in itertools.islice(rows_of(task), _GOLDS_FROM_ROWS)]
         if not callable(answer) and answer not in rows[0]:
             raise ValueError(
                 f'the rows have no column {answer!r} but {sorted(rows[0])}. Write answer="<the one with the gold answer>", '
                 "or a function of the row."
             )
-        self.format = format = format or (task.format if is_task else xml())
+        self.format = format = format or (task.format if isinstance(task, Task) else xml())
         self.tokenizer, self._ids = tokenizer, {}
-        every_gold = [_gold_text(answer(row) if callable(answer) else row[answer], format) for row in rows]
+        every_gold = [_gold_text(answer(row) if callable(answer) else row.get(answer), format) for row in rows]
+        if not any(every_gold):
+            raise ValueError(f"no row has a gold answer in {in_line(answer)}: rewards are tried with the right answer.")
+        rows = [row for row, gold in zip(rows, every_gold, strict=True) if gold]
+        every_gold = [gold for gold in every_gold if gold]
         # Rows with different answers, spread over those that were read.
         distinct = list({gold: i for i, gold in reversed(list(enumerate(every_gold)))}.values())[::-1]
         step = max(1, len(distinct) // _TRIED_ROWS)
         chosen = distinct[::step][:_TRIED_ROWS]
         self.rows, self.golds = [rows[i] for i in chosen], [every_gold[i] for i in chosen]
-        self.controls: list[Probe] = []
-        self.ordinary: list[Probe] = []
-        self.elsewhere: list[Probe] = []
+        wrong = [_wrong(gold, every_gold) for gold in self.golds]
+        self._answers = list(zip(self.golds, wrong, strict=True))
+        self._every_gold = every_gold
+        per_row = list(enumerate(self._answers))
+        self.controls = [p for i, (gold, bad) in per_row for p in make.controls(i, format, gold, bad)]
+        self.elsewhere = [p for i, (gold, bad) in per_row for p in make.other_containers(i, gold, bad)]
         self.hostile = list(make.hostile(0, format, self.golds[0]))
-        for i, (row, gold) in enumerate(zip(self.rows, self.golds, strict=True)):
-            wrong = make.wrong_answers(gold, every_gold)
-            alike = [other for other in wrong if len(other) == len(gold)]
-            wrong = alike if len(alike) >= 2 else wrong
-            self.controls += make.controls(i, format, gold, wrong)
-            self.ordinary += make.harmless(i, format, gold, wrong)
-            self.ordinary += make.cheats(i, format, gold, wrong, every_gold, *_asked(row))
-            self.ordinary += make.formed(i, format, gold, wrong[0]) if i == 0 else []
-            self.elsewhere += make.other_containers(i, gold, wrong)
+
+    def ordinary(self, layout: str = "") -> list[Probe]:
+        """Harmless forms and cheats of every row, and of the first one damaged forms and growing ones, in a layout."""
+        written, made = self._written(layout), []
+        for i, (gold, wrong) in enumerate(self._answers):
+            made += make.harmless(i, written, gold, wrong[0])
+            made += make.cheats(i, self.format, written, gold, wrong[0], self._every_gold, *_asked(self.rows[i]))
+        made += make.formed(0, self.format, written, self.golds[0], self._answers[0][1][0])
+        return [dataclasses.replace(probe, layout=layout) for probe in made]
+
+    def known(self, texts: Sequence[str]) -> list[Probe]:
+        """What a reward's own code looks for, in completions of the first row."""
+        return list(make.known(0, self._written(""), self.golds[0], self._answers[0][1][0], texts))
+
+    def _written(self, layout: str) -> make.Written:
+        return functools.partial(make.LAYOUTS[layout], self.format)
 
     def batch(self, probes: Sequence[Probe]) -> Batch:
         """Return the call of a reward on these probes, each with the columns of its row."""
         rows = [self.rows[probe.row] for probe in probes]
         texts = [probe.text for probe in probes]
-        prompts = [row.get("prompt", row.get("question", "")) for row in rows]
+        prompts = None if {"prompt", "question"} & set(rows[0]) else [""] * len(rows)
         ids = [self._stand_in_ids(text) for text in texts] if self.tokenizer is None else None
         return make_batch(texts, rows, prompts=prompts, completion_ids=ids, tokenizer=self.tokenizer)
 
@@ -77,6 +127,13 @@ class Sample:
             # As many as there are words and marks; the values only have to be ids of any tokenizer.
             self._ids[text] = [len(word) % 1000 for word in re.findall(r"\w+|\W", text)]
         return self._ids[text]
+
+
+def _wrong(gold: str, every_gold: Sequence[str]) -> list[str]:
+    """Wrong answers, only those as long as the gold one where there are enough."""
+    wrong = make.wrong_answers(gold, every_gold)
+    alike = [other for other in wrong if len(other) == len(gold)]
+    return alike if len(alike) >= 2 else wrong
 
 
 def _asked(row: Mapping[str, Any]) -> tuple[str, str]:
@@ -92,5 +149,5 @@ def _gold_text(gold: Any, format: AnswerFormat) -> str:
     """A list of accepted answers is represented by its first; a slot that ends with its line holds no more than a line."""
     if isinstance(gold, (list, tuple)) and gold:
         gold = gold[0]
-    text = str(gold).strip()
+    text = "" if gold is None else str(gold).strip()
     return text if format.answer_close else text.split("\n", 1)[0]

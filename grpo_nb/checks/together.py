@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from grpo_nb.checks.catalogue import WHOLE_SET, Finding, found
 from grpo_nb.checks.contract import TRL_ARGUMENTS
@@ -21,9 +21,11 @@ _LAX = {
     "retracted in the slot",
     "retracted",
     "gold after wrong slot",
-    "off by one",
     "echo of the prompt",
 }
+
+_SILENT = 0.1
+"""Without a known pass rate: models that begin with a smaller one are said to fall silent."""
 
 
 def check_names(rewards: Sequence[RewardFunction], columns: Sequence[str]) -> Iterator[Finding]:
@@ -37,36 +39,62 @@ def check_names(rewards: Sequence[RewardFunction], columns: Sequence[str]) -> It
         yield found("column name taken", WHOLE_SET, f"the data has columns {clash}, TRL's own argument names")
 
 
-def check_set(seen: Seen, weights: Mapping[str, float], rows: Sequence[int]) -> Iterator[Finding]:
+def check_set(
+    seen: Seen,
+    weights: Mapping[str, float],
+    rows: Sequence[int],
+    pass_rate: float | None,
+    broken: Collection[str],
+    is_form: bool,
+) -> Iterator[Finding]:
     """What the weighted total pays: GRPO learns from nothing else.
 
     Args:
         seen: Of all rewards what they gave and do.
         weights: Of all.
         rows: That were tried.
+        pass_rate: Share of right completions that is expected, where it is known.
+        broken: Rewards of which something has been said that has to be mended first.
+        is_form: It is one reward that is sound and has nothing to do with the gold answer.
     """
     telling = [name for name, (_, role) in seen.items() if role.kind == TELLS and weights[name]]
     if not telling:
         what = "no reward gives the gold answer more than a wrong one in the same words and format"
-        yield found("nothing tells right from wrong", WHOLE_SET, what)
+        changed = {"fix": f"mend what is said of {', '.join(sorted(broken))}"} if broken else {}
+        if is_form:
+            changed = {"severity": "note", "effect": "on its own, the model learns no answers"}
+        yield found("nothing tells right from wrong", WHOLE_SET, what, **changed)
         return
     totals = _totals(seen, weights)
     rows = [row for row in rows if any(row in seen[name][1].pairs for name in telling)]
-
-    def best(kind: str, row: int) -> float:
-        return max((total for p, total in totals if p.kind == kind and p.row == row), default=math.nan)
+    best: dict[tuple[str, int, str], float] = {}
+    for probe, total in totals:
+        key = (probe.kind, probe.row, probe.layout)
+        best[key] = max(total, best.get(key, total))
 
     def gap(pair: tuple[float, float]) -> float:
         return -math.inf if math.isnan(pair[0] - pair[1]) else pair[0] - pair[1]
 
-    layouts = ("", ", one line", ", newline")
-    pairs = {row: max(((best(f"right{x}", row), best(f"wrong{x}", row)) for x in layouts), key=gap) for row in rows}
+    def pair_in(row: int, layout: str) -> tuple[float, float]:
+        return best.get(("right", row, layout), math.nan), best.get(("wrong", row, layout), math.nan)
+
+    pairs = {row: max((pair_in(row, layout) for layout in ("", ", one line", ", newline")), key=gap) for row in rows}
     for right, wrong in pairs.values():
         if not right > wrong:
             what = f"with these weights a right answer has a total of {right:.3g}, a wrong one {wrong:.3g}"
             yield found("wrong pays as much as right", WHOLE_SET, what)
             return
     yield from _check_weights(seen, weights, telling, rows)
+    # Where the chance of being right is small enough, nothing is better than an attempt.
+    silent = {row: max(best.get((kind, row, ""), -math.inf) for kind in ("empty", "blank")) for row in rows}
+    worth = max((silent[row] - wrong) / (right - wrong) for row, (right, wrong) in pairs.items())
+    if worth < 1 and (worth > pass_rate if pass_rate is not None else worth >= _SILENT):
+        at = f"at the pass rate of {pass_rate:.0%}" if pass_rate is not None else f"below a pass rate of {worth:.0%}"
+        (row, (right, wrong)) = max(pairs.items(), key=lambda entry: silent[entry[0]])
+        what = f"{at} an empty completion ({silent[row]:.3g}) gets more than an attempt (right {right:.3g}, wrong {wrong:.3g})"
+        # One reward alone may stand beside others that pay for writing something.
+        severity = "critical" if pass_rate is not None else ("warning" if len(seen) > 1 else "note")
+        yield found("silence pays", WHOLE_SET, what, severity=severity)
     # What the reward for the answer pays itself has been said of that reward.
     known = {
         probe.kind
@@ -78,7 +106,7 @@ def check_set(seen: Seen, weights: Mapping[str, float], rows: Sequence[int]) -> 
         (probe, total)
         for probe, total in totals
         if probe.row in pairs
-        and probe.family not in ("", REFUSED)
+        and probe.family not in ("", REFUSED, "near miss")
         and probe.kind not in _LAX | known
         and total >= pairs[probe.row][0] - 0.05 * gap(pairs[probe.row])
     ]
@@ -107,12 +135,13 @@ def _check_weights(
 ) -> Iterator[Finding]:
     answer, earning = sum(abs(weights[name]) * seen[name][1].gap for name in telling), {}
     for name, (results, role) in seen.items():
-        if role.kind == TELLS:
-            continue
-        gains = [results.best(f"right{role.layout}", row) - results.best("right, slot only", row) for row in rows]
+        # A reward for the answer may pay for form too: what a wrong answer in the format has more than prose.
+        kind, plain = ("wrong", "prose") if role.kind == TELLS else ("right", "right")
+        layout = "" if role.kind == TELLS else ", slot only"
+        gains = [results.best(kind, row, role.layout) - results.best(plain, row, layout) for row in rows]
         earning[name] = weights[name] * max((g for g in gains if not math.isnan(g)), default=0.0)
         spread = abs(weights[name]) * results.spread()
-        if spread > 10 * answer:
+        if role.kind != TELLS and spread > 10 * answer:
             what = f"times its weight it spreads over {spread:.3g}, while being right adds {answer:.3g}"
             yield found("dwarfs the answer", name, what)
     earning = {name: gain for name, gain in earning.items() if gain > 0}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from grpo_nb.core.arguments import in_line, require_kind, require_number, require_path
 from grpo_nb.core.deadlines import run_in_thread, run_with_deadline
 from grpo_nb.core.doors import open_door
 from grpo_nb.core.errors import EnvironmentProblem, check_type
@@ -51,9 +52,9 @@ from grpo_nb.core.text import as_score, brief, displayable, excerpt, prompt_leng
 from grpo_nb.core.writers import liveness, process_identity, writing_here
 
 if TYPE_CHECKING:
-    from grpo_nb.core.panels import Panel, WeightBoxes, above, button, in_panel, label, line, section, view
+    from grpo_nb.core.panels import Panel, WeighedPanel, above, button, in_panel, label, line, section, view
 
 
-_OF_PANELS = ("Panel", "WeightBoxes", "above", "button", "in_panel", "label", "line", "section", "view")
+_OF_PANELS = ("Panel", "WeighedPanel", "above", "button", "in_panel", "label", "line", "section", "view")
 
 __getattr__, __dir__, __all__ = open_door(globals(), {"panels": _OF_PANELS})

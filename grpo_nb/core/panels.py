@@ -40,19 +40,26 @@ class Panel(widgets.VBox):
             self.add_class(name)
         self._errors = view()
         self._failures: list[BaseException] = []
+        self._depth = 0
         self._is_quiet = False
         self._pictured: Sequence[tuple[str, Sequence[widgets.HTML]]] = ()
 
     @contextlib.contextmanager
     def showing_errors(self) -> Iterator[None]:
-        """Show in the panel what is raised inside: a notebook loses what a callback raises, or writes it into a log."""
-        self._failures = []
-        self._show_failures()
+        """Show in the panel what is raised inside: a notebook loses what a callback raises, or writes it into a log.
+
+        Used inside itself, what was raised before stays: only the outermost begins anew.
+        """
+        if not self._depth:
+            self._failures = []
+        self._depth += 1
         try:
             yield
         except Exception as error:
             self._failures.append(error)
-        self._show_failures()
+        finally:
+            self._depth -= 1
+            self._show_failures()
 
     def _show_failures(self) -> None:
         self._errors.value = pages.errors_view(self._failures)
@@ -138,6 +145,27 @@ class WeightBoxes(widgets.HBox):
             if name not in self.boxes:
                 raise ValueError(f"weights names {name!r}, but the rewards are {list(self.boxes)}.")
             self.boxes[name].value = weight
+
+
+class WeighedPanel(Panel):
+    """A panel with a box for the weight of each reward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._weights = WeightBoxes(self._reweigh)
+
+    def _reweigh(self, _: Any = None) -> None:
+        """Show what the weights that are shown now make of the scores."""
+        raise NotImplementedError
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weights shown, by reward."""
+        return self._weights.weights
+
+    @weights.setter
+    def weights(self, weights: Mapping[str, float]) -> None:
+        self._weights.weights = weights
 
 
 def label(text: str) -> str:

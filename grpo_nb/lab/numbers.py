@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_nb.checks import PLAIN, ProbeTable, check_rewards, wrong_answers
 from grpo_nb.checks import completion as make_completion
-from grpo_nb.core import shorten
+from grpo_nb.core import require_kind, shorten
 from grpo_nb.rewards import WHOLE_TEXT, RewardFunction, spans
 from grpo_nb.tasks import AnswerFormat
 
@@ -125,6 +125,6 @@ def probe_row(
     >>> probe_row([correctness()], {"question": "What is 20 + 3?", "answer": "23"}).summary
     'PASS: 11 forms of the right answer and 28 ways to cheat, none went wrong.'
     """
-    gold_of(row, answer)
+    gold_of(require_kind("row", row, Mapping, "a row of your data: task.train[0]"), answer)
     options = {"weights": weights, "tokenizer": tokenizer, "seconds_per_call": seconds_per_call}
     return check_rewards(rewards, [row], format=format, answer=answer, **options).on_row()

@@ -16,10 +16,9 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from grpo_nb.checks import ProbeTable, RewardReport, add_case, check_rewards, read_cases
+from grpo_nb.checks import ProbeTable, RewardReport, add_case, check_options, check_rewards, read_cases, rows_of
 from grpo_nb.core import (
-    Panel,
-    WeightBoxes,
+    WeighedPanel,
     above,
     as_score,
     button,
@@ -27,6 +26,8 @@ from grpo_nb.core import (
     displayable,
     in_panel,
     line,
+    require_kind,
+    require_path,
     run_with_deadline,
     section,
     view,
@@ -46,7 +47,7 @@ _NO_MODEL = (
 )
 
 
-class RewardLab(Panel):
+class RewardLab(WeighedPanel):
     """Try rewards on rows of a task: every score, weight, total and advantage, what earned it, probes, and cases to keep.
 
     Begins with a right and a wrong completion of the first row. Scores are computed as a trainer would (`gn.score`), again at
@@ -65,7 +66,8 @@ class RewardLab(Panel):
         seconds_per_call: After so long a scoring is stopped, and says so.
 
     Raises:
-        ValueError: No rows, something that is no function, two rewards of one name, or a model without its tokenizer.
+        ValueError, TypeError: No rows, something that is no function, two rewards of one name, a model without its tokenizer,
+            or an argument that cannot be.
 
     >>> from grpo_nb.rewards import correctness
     >>> lab = RewardLab([correctness()], [{"question": "What is 20 + 3?", "answer": "23"}])
@@ -90,10 +92,12 @@ class RewardLab(Panel):
     ) -> None:
         if model is not None and tokenizer is None:
             raise ValueError("a model needs its tokenizer to be sampled: RewardLab(rewards, task, model, tokenizer).")
-        self._rows = task.train if isinstance(task, Task) else task
-        if not len(self._rows):
-            raise ValueError("the task has no rows: the lab scores completions of a row, so it needs at least one.")
-        self._given_rewards, self._rewards = rewards, reward_list(rewards)
+        check_options(settings, None, seconds_per_call)
+        require_kind("format", format, (AnswerFormat, None), "an answer format such as gn.tasks.xml()")
+        require_kind("answer", answer, str, "the name of the column with the gold answer")
+        require_path("cases", cases)
+        self._given_rewards, self._rewards, self._rows = rewards, reward_list(rewards), rows_of(task)
+        carried = weights_by_name(self._rewards)
         super().__init__()
         self.task, self.model, self.tokenizer, self.answer = task, model, tokenizer, answer
         self.format = format or (task.format if isinstance(task, Task) else xml())
@@ -108,13 +112,14 @@ class RewardLab(Panel):
         self._probes, self._cases = ProbesForm(), CasesForm(str(cases))
         self._lay_out(settings or Settings())
         self._connect()
-        self._show_weights(weights_by_name(self._rewards))
-        self._show_row()
-        self._show_cases()
-        if gold_answers(self.row.get(answer)):
-            self._show_examples()
-        else:
-            self._set_completions([""])
+        self._show_weights(carried)
+        with self.showing_errors():
+            self._show_row()
+            self._show_cases()
+            if gold_answers(self.row.get(answer)):
+                self._show_examples()
+            else:
+                self._set_completions([""])
 
     # What a cell can read and set.
 
@@ -176,15 +181,6 @@ class RewardLab(Panel):
         self._set_completions(list(texts))
 
     @property
-    def weights(self) -> dict[str, float]:
-        """The weights shown, by reward."""
-        return self._weights.weights
-
-    @weights.setter
-    def weights(self, weights: Mapping[str, float]) -> None:
-        self._weights.weights = weights
-
-    @property
     def advantages(self) -> list[float]:
         """The advantages shown."""
         return self.scores.advantages() if self.scores is not None else []
@@ -220,7 +216,6 @@ class RewardLab(Panel):
         self._sampling = [above(self._size, "100px"), above(self._temperature, "100px"), above(self._length, "130px")]
         self._reset_button, self._score_button = button("Reset weights"), button("Score again")
         self._marked = above(widgets.Dropdown(options=[_EVERY_REWARD], description="Mark what counted for"), "240px")
-        self._weights = WeightBoxes(self._reweigh)
         self._status, self._row_view, self._row_code, self._sample_code = view(), view(), view(), view()
         self._table, self._table_code, self._weights_code, self._cards, self._cards_code = (view() for _ in range(5))
         self._status.add_class("gn-status")
@@ -334,13 +329,15 @@ class RewardLab(Panel):
         self._set_completions(example_completions(self.row, self.format, self.answer), are_examples=True)
         self._status.value = ""
 
-    def _pick_row(self, _: Any) -> None:
+    @in_panel
+    def _pick_row(self) -> None:
         self._show_row()
         self._forget()
         if self._are_examples:
             self._show_examples()
-        else:
-            self._rescore()
+            return
+        self._rescore()
+        if self.scores is not None:
             self._status.value = (
                 f"Row {self.row_number}: your completions stayed, and are scored against its gold answer now."
             )

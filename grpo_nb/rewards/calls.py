@@ -126,8 +126,9 @@ def make_batch(
     for number, row in enumerate(listed):
         if set(row) != set(listed[0]):
             raise ValueError(f"row {number} has the columns {sorted(row)}, but row 0 has {sorted(listed[0])}.")
-    if prompts is None and listed and "prompt" in listed[0]:
-        prompts = [row["prompt"] for row in listed]
+    name = next((name for name in ("prompt", "question") if listed and name in listed[0]), None)
+    if prompts is None and name is not None:
+        prompts = [row[name] for row in listed]
     for name, values in (("prompts", prompts), ("completion_ids", completion_ids)):
         if values is not None and len(values) != count:
             raise ValueError(f"{len(values)} {name} for {count} completions: there must be one for each.")
@@ -159,6 +160,17 @@ class RewardError(Exception):
         self.__cause__ = cause
 
 
+class UnreadableOutput(TypeError):
+    """A reward returned something that is no list of scores."""
+
+    def __init__(self, output: Any) -> None:
+        self.output = output
+        super().__init__(
+            f"it returned {shorten(repr(output), 60)}, a {type(output).__name__}; it must be a list of one float for each "
+            "completion"
+        )
+
+
 def is_async(reward: Callable[..., Any]) -> bool:
     """Say whether TRL awaits this reward: a coroutine function, or an object whose `__call__` is one."""
     reward = unwrapped(reward)
@@ -187,10 +199,7 @@ def call_reward(
     if is_async(reward):
         output = run_in_thread(lambda: asyncio.run(output), None)
     if not isinstance(output, Iterable):
-        raise TypeError(
-            f"it returned {shorten(repr(output), 60)}, a {type(output).__name__}; it must be a list of one float for each "
-            "completion"
-        )
+        raise UnreadableOutput(output)
     return list(output)
 
 

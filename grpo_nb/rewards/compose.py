@@ -304,6 +304,24 @@ def adaptive_states(rewards: Iterable[RewardFunction]) -> list[tuple[AdaptiveSta
     return found
 
 
+def check_rows(rewards: Iterable[RewardFunction], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Let every reward of the kit that reads a data column before it judges, as `code_tests` does, read it in all rows.
+
+    Raises:
+        ValueError: A row cannot be read; the message names the reward and the row.
+
+    >>> from grpo_nb.rewards import code_tests
+    >>> check_rows([code_tests()], [{"tests": ["assert f(1) == 2"]}])
+    """
+    for reward in rewards:
+        if isinstance(reward, Reward) and hasattr(reward, "check"):
+            try:
+                reward.check(rows)
+            except ValueError as error:
+                raise ValueError(f"the reward {reward_name(reward)!r} cannot read the data: {error}") from error
+        check_rows(inner_rewards(reward), rows)
+
+
 def inner_rewards(reward: RewardFunction) -> tuple[RewardFunction, ...]:
     """The rewards that a reward is made of; none for most."""
     inner = getattr(reward, "reward", None)

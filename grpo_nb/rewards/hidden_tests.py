@@ -56,6 +56,11 @@ class CodeTest:
     stdin: str | None = None
     stdout: str = ""
 
+    def __post_init__(self) -> None:
+        is_number = isinstance(self.expected, (int, float)) and not isinstance(self.expected, bool)
+        if (self.tolerance or self.relative_tolerance) and not is_number:
+            raise ValueError(f"a tolerance needs a number in expected, which is {self.expected!r:.60}.")
+
     def passes(self, value: Any) -> bool:
         """Say whether `value`, plain data from the sandbox, is what this test wants."""
         try:

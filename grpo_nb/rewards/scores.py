@@ -16,7 +16,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_nb.core import Cell, Listing, Part, Shown, Table, as_score, displayable, escaped, excerpt, shorten
+from grpo_nb.core import (
+    Cell,
+    Listing,
+    Part,
+    Shown,
+    Table,
+    as_score,
+    displayable,
+    escaped,
+    excerpt,
+    require_kind,
+    shorten,
+)
 from grpo_nb.rewards.base import Completion, RewardFunction, completion_text, reward_list, reward_name, weights_by_name
 from grpo_nb.rewards.calls import FLOAT32_MAX, Batch, RewardError, call_reward, is_async, make_batch, to_floats
 
@@ -141,7 +153,7 @@ def score(
     if on_error not in ("raise", "record"):
         raise ValueError(f"on_error = {on_error!r} must be 'raise' or 'record'.")
     rewards = reward_list(rewards)
-    weights = _changed_weights(weights_by_name(rewards), weights or {})
+    weights = changed_weights(weights_by_name(rewards), weights or {})
     batch = make_batch(
         completions, rows, prompts=prompts, completion_ids=completion_ids, tokenizer=tokenizer, trainer_state=trainer_state
     )  # fmt: skip
@@ -177,7 +189,13 @@ def score(
     )
 
 
-def _changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) -> dict[str, float]:
+def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) -> dict[str, float]:
+    """Return weights by name with some of them changed.
+
+    Raises:
+        TypeError, ValueError: No mapping, a name that no reward has, or a weight that is no finite number.
+    """
+    require_kind("weights", changed, Mapping, "the weight of some rewards by name: {'correctness': 2.0}")
     for name, weight in changed.items():
         if name not in weights:
             raise ValueError(f"weights names {name!r}, but the rewards are {list(weights)}.")
@@ -269,4 +287,4 @@ def reweight(scores: Scores, weights: Mapping[str, float]) -> Scores:
     >>> reweight(score(correctness(), ["<answer>7</answer>"], {"answer": "7"}), {"correctness": 5.0}).totals
     (5.0,)
     """
-    return dataclasses.replace(scores, weights=_changed_weights(scores.weights, weights))
+    return dataclasses.replace(scores, weights=changed_weights(scores.weights, weights))

@@ -15,8 +15,7 @@ import ipywidgets as widgets
 from IPython import get_ipython
 
 from grpo_nb.core import (
-    Panel,
-    WeightBoxes,
+    WeighedPanel,
     above,
     button,
     code_line,
@@ -42,7 +41,7 @@ _NO_ALERT = ("choose an alert", None)
 _NO_COMPLETIONS = '<p class="gn-soft">No completions have been recorded yet.</p>'
 
 
-class RunViewer(Panel):
+class RunViewer(WeighedPanel):
     """Look into a run, finished, crashed or running: its curves and alerts, any step's completions, then and now, what if.
 
     Reads the file of the step that is shown and no other. Without JavaScript there is `snapshot`.
@@ -92,15 +91,6 @@ class RunViewer(Panel):
     def group(self) -> GroupScores | None:
         """The group shown, as it was logged."""
         return self._group_of(self.logged)
-
-    @property
-    def weights(self) -> dict[str, float]:
-        """The weights of "what if"."""
-        return self._weights.weights
-
-    @weights.setter
-    def weights(self, weights: Mapping[str, float]) -> None:
-        self._weights.weights = weights
 
     @in_panel
     def refresh(self) -> None:
@@ -161,7 +151,6 @@ class RunViewer(Panel):
         self._curves_view, self._curves_code = empty_view(), empty_view()
         self._group_view, self._group_code = empty_view(), empty_view()
         self._change_view, self._change_code = empty_view(), empty_view()
-        self._weights = WeightBoxes(self._show_what_if)
         self._reset_button = button("Weights of the run")
         self._whatif_note, self._whatif_view, self._whatif_code = empty_view(), empty_view(), empty_view()
         self._no_completions = empty_view()
@@ -245,7 +234,7 @@ class RunViewer(Panel):
         name, at = self._name, self.logged.groups.index(self.group)
         self._group_view.value = view("group", group=self.group)
         self._group_code.value = code_line(f"{name}.step({self.step}).groups[{at}]")
-        self._show_what_if()
+        self._reweigh()
         self.change = self.run.change_since_start(self.step, at)
         self._change_view.value = view("change", change=self.change)
         self._change_code.value = code_line(f"{name}.change_since_start({self.step}, {at})")
@@ -255,7 +244,7 @@ class RunViewer(Panel):
             self.weights = self.logged.weights
 
     @in_panel
-    def _show_what_if(self) -> None:
+    def _reweigh(self) -> None:
         if self._is_quiet or self.logged is None:
             return
         self.rescored = self.logged.reweighted(self.weights)

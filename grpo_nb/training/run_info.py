@@ -17,6 +17,7 @@ from grpo_nb.rewards import (
     RewardFunction,
     adaptive_states,
     call_reward,
+    check_rows,
     hash_of_parts,
     make_batch,
     parts_of,
@@ -43,6 +44,7 @@ def checked_rewards(rewards: list[RewardFunction], task: Task, settings: Setting
     weights = weights_by_name(rewards)
     row = task.train[0]
     text = task.format.render("reasoning", row["answer"])
+    check_rows(rewards, task.train)
     state = TrainerState(max_steps=settings.max_steps)
     state.is_trial = True  # not one of TRL's: for rewards that learn from every training call
     for name, reward in zip(weights, rewards, strict=True):

@@ -108,8 +108,13 @@ class TestVerdict:
 
     def test_a_signal_that_is_not_from_the_answers_says_so(self) -> None:
         gate = made([[WRONG, BARE, BARE, WRONG]] * 8)
-        assert gate.verdict == "signal" and "No group differs in correctness" in gate.sentence
-        assert "unearned reward" in kinds(gate)
+        assert gate.verdict == "form only" and gate.sentence.startswith(
+            "form only: in 8 of 8 groups of 4 the totals differ"
+        )
+        assert "None of them differs in correctness, and none of the sampled answers is right" in gate.sentence
+        assert {"unearned reward", "easier data"} <= set(kinds(gate))
+        one_right = made([[WRONG, BARE, BARE, WRONG]] * 7 + [[RIGHT] * 4])
+        assert one_right.verdict == "signal" and "No group differs in correctness" in one_right.sentence
 
     def test_totals_that_differ_by_rounding_are_equal(self) -> None:
         def tenths(completions, **columns):
@@ -371,12 +376,26 @@ class TestSampling:
         with pytest.raises(Exception, match="broken"):
             gn.baseline(model, tokenizer, task, broken, settings)
 
-    def test_impossible_sizes(self, tiny) -> None:
+    @pytest.mark.parametrize(
+        ("given", "said"),
+        [
+            ({"num_generations": 1}, "num_generations = 1 must be at least 2"),
+            ({"prompts": 0}, "prompts = 0"),
+            ({"prompts": 2.5}, "prompts = 2.5 must be a whole number"),
+            ({"seed": -1}, "seed = -1"),
+            ({"settings": 5}, "settings = 5"),
+            ({"task": None}, "task = None must be a task"),
+            ({"task": [{"question": "2?", "answer": "2"}]}, "must be a task: task = gn.load_task"),
+            ({"rewards": None}, "rewards = None"),
+            ({"rewards": gn.rewards.correctness}, "no reward function"),
+        ],
+    )
+    def test_bad_input_is_told_before_anything_is_sampled(self, tiny, monkeypatch, given, said) -> None:
         model, tokenizer, task, settings = tiny
-        with pytest.raises(ValueError, match="num_generations = 1"):
-            gn.baseline(model, tokenizer, task, counting, settings, num_generations=1)
-        with pytest.raises(ValueError, match="prompts = 0"):
-            gn.baseline(model, tokenizer, task, counting, settings, prompts=0)
+        monkeypatch.setattr("grpo_nb.generation.sampling.generate", lambda *_, **more: pytest.fail("it sampled first"))
+        taken = {"task": task, "rewards": counting, "settings": settings, **given}
+        with pytest.raises((ValueError, TypeError), match=said):
+            gn.baseline(model, tokenizer, **taken)
 
 
 def test_the_embedded_model_with_and_without_the_example_turn(embedded_folder) -> None:

@@ -3,9 +3,11 @@
 import dataclasses
 import functools
 import itertools
+import json
 import math
 import random
 import re
+import sys
 import threading
 import time
 from pathlib import Path
@@ -19,9 +21,18 @@ from grpo_nb.checks import WHOLE_SET, RewardProblem, RewardReport, add_case, che
 from grpo_nb.checks.catalogue import CATALOGUE
 from grpo_nb.checks.probes import wrong_answers
 from grpo_nb.core.deadlines import run_with_deadline
-from grpo_nb.rewards import completion_text, correctness, xml_format, xml_tags
+from grpo_nb.rewards import (
+    check_rows,
+    code_tests,
+    combined,
+    completion_text,
+    correctness,
+    reward_name,
+    xml_format,
+    xml_tags,
+)
 from grpo_nb.rewards.answers import is_same_answer
-from grpo_nb.tasks import formats
+from grpo_nb.tasks import Task, formats
 
 pytestmark = pytest.mark.begins(150)
 
@@ -34,7 +45,7 @@ WORDS = [
     for country, city in (("France", "Paris"), ("Italy", "Rome"), ("Spain", "Madrid"), ("Greece", "Athens"), ("Peru", "Lima"))
 ]  # fmt: skip
 SLOT = re.compile(r"<answer>\s*(.*?)\s*</answer>", re.DOTALL)
-counter = itertools.count()
+counter, slow_calls = itertools.count(), itertools.count()
 
 
 def slot(completion) -> str | None:
@@ -370,7 +381,7 @@ def remembers(completions, answer, **_):
     return [s / (1 + next(counter)) for s in right(completions, answer)]
 
 
-@finds("runs the answer as code", severity="critical")
+@finds("runs the answer as code", severity="critical", seconds_per_call=0.3)
 @by_text
 def evaluates(text, gold):
     try:
@@ -424,7 +435,7 @@ def strings(completions, answer, **_):
     return [str(s) for s in right(completions, answer)]
 
 
-@finds("raises", severity="critical")
+@finds("cannot be read", severity="critical")
 def no_list(completions, answer, **_):
     return 1.0
 
@@ -512,6 +523,147 @@ def slow(completions, answer, **_):
     return right(completions, answer)
 
 
+@finds("part credit", severity="warning")
+@by_text
+def half_for_naming_it(text, gold):
+    return 1.0 if is_right(text, gold) else 0.5 * (gold in text)
+
+
+@finds("phrase pays", severity="critical")
+@by_text
+def magic_words(text, gold):
+    return is_right(text, gold) or bool(re.search(r"\bI am (?:quite )?certain\b", text) or "without doubt" in text)
+
+
+@finds("near miss", severity="critical")
+@by_text
+def cuts_decimals(text, gold):
+    return re.fullmatch(r"\d{1,9}(\.\d*)?", slot(text) or "") is not None and int(float(slot(text))) == int(gold)
+
+
+@finds(
+    "near miss",
+    severity="critical",
+    rows=[{"question": f"{n}?", "answer": f'{{"a": {n}, "b": {n + 4}}}'} for n in (3, 5)],
+)
+@by_text
+def one_field_of_two(text, gold):
+    found = re.search(r'"a": (\d)', slot(text) or "")
+    return found is not None and f'"a": {found.group(1)},' in gold
+
+
+@finds(
+    "near miss", severity="critical", rows=[{"question": f"{n}?", "answer": f"{n}, {n + 2}, {n + 4}"} for n in (3, 4)]
+)
+@by_text
+def part_of_a_list(text, gold):
+    given = re.findall(r"\d+", slot(text) or "")
+    return given[:2] == re.findall(r"\d+", gold)[:2] and len(given) < 9
+
+
+@finds("near miss", severity="critical")
+@by_text
+def part_is_enough(text, gold):
+    return bool(slot(text)) and slot(text) in gold
+
+
+@finds("near miss", severity="critical")
+@by_text
+def any_order_of_digits(text, gold):
+    return sorted(slot(text) or "") == sorted(gold)
+
+
+@finds("near miss", severity="critical", rows=[{"question": f"{n}?", "answer": str(-n)} for n in (12, 25, 37)])
+@by_text
+def no_sign(text, gold):
+    return (slot(text) or "").lstrip("-") == gold.lstrip("-")
+
+
+@finds("contains the answer", severity="critical")
+@by_text
+def no_zeros_at_the_end(text, gold):
+    return (slot(text) or "").rstrip("0") == gold.rstrip("0")
+
+
+@finds("runs the answer as code", severity="critical", seconds_per_call=0.3)
+@by_text
+def sympified(text, gold):
+    import sympy
+
+    try:
+        return bool(sympy.sympify(slot(text)) == int(gold))
+    except Exception:
+        return 0.0
+
+
+@finds("several answers", "contains the answer", severity="critical")
+@by_text
+def lax_on_one_line(text, gold):
+    found = re.fullmatch(r"<reasoning>[^\n]*</reasoning><answer>([^\n]*)</answer>", text)
+    return found is not None and gold in found.group(1)
+
+
+@finds("raises", severity="critical")
+@by_text
+def json_of_all(text, gold):
+    try:
+        return json.loads(text).get("answer") == gold
+    except ValueError:
+        return 0.0
+
+
+@finds("another format", severity="critical")
+@by_text
+def json_completion(text, gold):
+    found = re.fullmatch(r'{"answer": "?(.*?)"?}', text)
+    return found is not None and found.group(1) == gold
+
+
+@finds("repetition pays", severity="warning")
+def stacked_tags(completions, **_):
+    return [0.1 * completion_text(c).count("</answer>") for c in completions]
+
+
+@finds("form outweighs being right", severity="warning")
+@by_text
+def hardly_for_the_answer(text, gold):
+    return 0.9 * (slot(text) is not None) + 0.1 * is_right(text, gold)
+
+
+@finds("fails on a batch", severity="critical")
+def one_for_each_text(completions, answer, **_):
+    return list(
+        {completion_text(c): float(slot(c) == gold) for c, gold in zip(completions, answer, strict=True)}.values()
+    )
+
+
+@finds("fails on a batch", severity="critical")
+def at_most_sixteen(completions, answer, **_):
+    if len(completions) > 16:
+        raise RuntimeError("too many at once")
+    return right(completions, answer)
+
+
+@finds("not checked to the end", severity="warning", seconds_per_call=0.3)
+def slower_and_slower(completions, answer, **_):
+    time.sleep(0.4 * (next(slow_calls) > 25))
+    return right(completions, answer)
+
+
+@finds("not checked to the end", severity="warning", seconds_per_call=0.04)
+def slow_but_never_late(completions, answer, **_):
+    time.sleep(0.004 * len(completions))
+    return right(completions, answer)
+
+
+@finds("raises", "raises", severity="critical")
+@by_text
+def two_kinds_of_errors(text, gold):
+    """One that no training sees, and one that ends it."""
+    text.encode()
+    return is_right(text, gold) or (slot(text) == "inf" and int(float(slot(text))) == 1)
+
+
 finds("no name", "cannot be pickled")(lambda completions, **_: [len(c) / 9 for c in completions])
 
 
@@ -526,11 +678,154 @@ def test_broken_rewards_are_found(reward, expected, severity, rows, beside, opti
             report.raise_if_critical()
 
 
+def returns_one(completions, **_):
+    return 1.0
+
+
+def forgets_to_return(completions, **_):
+    [0.0 for _ in completions]
+
+
+def always_one(completions, **_):
+    return [1.0] * len(completions)
+
+
+def always_nan(completions, **_):
+    return [math.nan] * len(completions)
+
+
+def counts_messages(completions, **_):
+    return [float(completion.count("<answer>")) for completion in completions]
+
+
+def splits_messages(completions, **_):
+    return [float(len(completion.split())) for completion in completions]
+
+
+def indexes_text(completions, answer, **_):
+    return [float(slot(completion[0]["content"]) == gold) for completion, gold in zip(completions, answer, strict=True)]
+
+
+def unreachable(completions, **_):
+    raise ConnectionError("connection refused")
+
+
+def exits(completions, answer, **_):
+    return right(completions, answer) if all(map(completion_text, completions)) else sys.exit("no text")
+
+
+def other_column(completions, **columns):
+    return [float(gold == 1) for gold in columns["anwser"]]
+
+
+def unknown_name(completions, **_):
+    return [no_such_name for _ in completions]  # noqa: F821
+
+
+def every_other_call(completions, answer, **_):
+    return [score * (next(counter) // len(completions) % 2) for score in right(completions, answer)]
+
+
+@pytest.mark.parametrize(
+    ("reward", "kind", "fix", "rows"),
+    [
+        (returns_one, "cannot be read", "does `return` stand inside the loop", ROWS),
+        (forgets_to_return, "cannot be read", "without a return", ROWS),
+        (always_one, "constant", "pays whatever is written", ROWS),
+        (always_nan, "no score", "division by nought", ROWS),
+        (counts_messages, "wrong shape", "completion_text(completion)", ROWS),
+        (splits_messages, "wrong shape", "completion_text(completion)", ROWS),
+        (
+            indexes_text,
+            "wrong shape",
+            "completion_text(completion)",
+            [{**row, "prompt": row["question"]} for row in ROWS],
+        ),
+        (unreachable, "raises", "try again inside the reward, then return None", ROWS),
+        (exits, "raises", "no exit() or sys.exit()", ROWS),
+        (other_column, "raises", "did you mean 'answer'", ROWS),
+        (unknown_name, "raises", "no completion will change it", ROWS),
+        (every_other_call, "not repeatable", "no globals that calls change", ROWS),
+    ],
+)
+def test_advice_comes_from_the_cause_and_nothing_else_is_said(reward, kind, fix, rows) -> None:
+    report = check(reward, rows=rows)
+    said = [finding for finding in report.findings if finding.severity != "note" and finding.reward == reward.__name__]
+    assert [finding.kind for finding in said] == [kind] and fix in said[0].fix, said
+    rest = [finding for finding in report.findings if finding.reward == WHOLE_SET]
+    assert all(reward.__name__ in finding.fix for finding in rest) and not report.ok
+
+
+def test_what_was_not_looked_at_is_named() -> None:
+    report = check(slow_but_never_late, right, seconds_per_call=0.04)
+    assert not report.ok and "too slow to be judged" in report.roles["slow_but_never_late"]
+    assert any("the weighted total" in limit for limit in report.limits)
+    assert "check_rewards(..., seconds_per_call=0.4" in report.of("slow_but_never_late")[0].fix
+
+
+@pytest.mark.parametrize("reward", [xml_format(), xml_tags(), short_enough, no_apology, enough_lines], ids=reward_name)
+def test_a_sound_reward_for_form_alone_is_no_fault(reward) -> None:
+    report = check(reward)
+    assert report.ok and kinds(report, "note") >= {"nothing tells right from wrong"}, report
+
+
+def test_data_that_a_reward_cannot_read_is_told_by_the_check_and_before_training() -> None:
+    from grpo_nb.training.run_info import checked_rewards
+
+    rewards = [combined([code_tests()], name="both")]
+    check_rows(rewards, [{"tests": ["assert f(1) == 2"]}])
+    rows = [{**row, "tests": [{"call": "f", "args": [1], "expected": "two", "tolerance": 0.1}]} for row in ROWS]
+    said = "the reward 'code_tests' cannot read the data: row 0: a tolerance needs a number in expected, which is 'two'"
+    (found,) = [f for f in check(*rewards, rows=rows).findings if f.kind == "cannot read its data"]
+    assert (found.severity, found.what, found.reward) == ("critical", f"{said}.", "both")
+    with pytest.raises(ValueError, match=said):
+        checked_rewards(rewards, Task("sums", formats.xml(), rows, rows), gn.preset("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rewards": None}, "rewards = None must be a list of reward functions"),
+        ({"rewards": correctness}, "no reward function"),
+        ({"rewards": {"a": right}}, "rewards = "),
+        ({"task": None}, "task = None is no task"),
+        ({"task": "data.csv"}, r"task = gn.load_task\('data.csv', settings\)"),
+        ({"task": [5]}, "row 0 is of type int"),
+        ({"task": [{"answer": " "}]}, "no row has a gold answer in 'answer'"),
+        ({"settings": 5}, "settings = 5 must be settings"),
+        ({"format": "xml"}, r"format = 'xml' must be an answer format such as gn.tasks.xml\(\)"),
+        ({"answer": 5}, "no column 5"),
+        ({"weights": {"nope": 1}}, r"weights names 'nope', but the rewards are \['right'\]"),
+        ({"weights": {"right": math.nan}}, "the weight of 'right' is nan"),
+        ({"weights": 5}, "weights = 5"),
+        ({"num_generations": -3}, "num_generations = -3 must be at least 2"),
+        ({"num_generations": "8"}, "num_generations = '8' must be a whole number"),
+        ({"pass_rate": 1.5}, "pass_rate = 1.5"),
+        ({"pass_rate": math.nan}, "pass_rate = nan"),
+        ({"tokenizer": 5}, "tokenizer = 5"),
+        ({"cases": 5}, "cases = 5"),
+        ({"cases": "none.jsonl"}, "there is no file of cases 'none.jsonl'"),
+        ({"cases": [{}]}, "lacks completion, expected, reward"),
+        ({"cases": [{"reward": "right", "completion": 5, "expected": 1}]}, "completion = 5 must be the text"),
+        ({"seconds_per_call": 0}, "seconds_per_call = 0"),
+    ],
+)
+def test_bad_input_is_told_before_anything_is_called(given, said) -> None:
+    def never(completions, **_):
+        pytest.fail("it was called")
+
+    never.__name__ = "right"
+    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=said) as caught:
+        check_rewards(**{"rewards": never, "task": ROWS, **given})
+    assert "\n" not in str(caught.value)
+
+
 def test_the_catalogue_has_what_can_be_found_and_no_more() -> None:
     files = [path for path in Path(judge.__file__).parent.glob("*.py") if path.name != "catalogue.py"]
     source = "".join(path.read_text() for path in files)
-    assert set(re.findall(r'\b(?:found|add)\(\s*"([^"]+)", (?:name|caller.name|WHOLE_SET)', source)) <= CATALOGUE.keys()
+    assert set(re.findall(r'\bfound\(\s*"([^"]+)", (?:name|caller.name|WHOLE_SET)', source)) <= CATALOGUE.keys()
     by_table = {*judge.PAID, *(f"right answer refused ({kind})" for kind in judge._REFUSALS)}
+    by_table |= {f"right answer refused (right{layout})" for layout in (*judge._LAYOUTS, ", newline wanted")}
     assert by_table <= CATALOGUE.keys() <= by_table | set(re.findall(r'"([^"\n]+)"', source))
 
 
@@ -545,6 +840,10 @@ def longer(weight: float):
     return longer_is_better_weighted
 
 
+def brevity(completions, **_):
+    return [max(0.0, 1 - len(completion_text(c)) / 200) for c in completions]
+
+
 @pytest.mark.parametrize(
     ("finding", "severity", "broken", "options", "sound"),
     [
@@ -553,6 +852,8 @@ def longer(weight: float):
         ("form outweighs being right", "warning", [right, xml_format(weight=3.0)], {}, [right, xml_format(weight=0.5)]),
         ("form outweighs being right", "warning", [right, xml_format()], {"weights": {"right": 0.5}}, [right]),
         ("beats the right answer", "critical", [right, longer(20.0)], {}, [right, longer(0.2)]),
+        ("silence pays", "warning", [right, brevity], {}, [right, near_length]),
+        ("silence pays", "critical", [right, brevity], {"pass_rate": 0.1}, [right, brevity, xml_format()]),
         ("dwarfs the answer", "warning", [right, longer(100.0)], {}, [right, longer_is_better]),
         ("wrong pays as much as right", "critical", [right], {"weights": {"right": -1.0}}, [right]),
         ("column name taken", "critical", [right], {"rows": [{**row, "completions": 1} for row in ROWS]}, [right]),
@@ -569,8 +870,6 @@ def test_signal() -> None:
     assert "little signal" in kinds(report, "warning")
     grid = dict(check(right, settings=gn.preset("cpu", num_generations=16)).signal)
     assert grid[0.5] == pytest.approx(2 * 0.5**16) and "little signal" not in kinds(check(right, pass_rate=0.4))
-    with pytest.raises(ValueError, match="pass_rate"):
-        check(right, pass_rate=1.5)
 
 
 # ---- Cases, rows, what is shown --------------------------------------------------------------------------------------
@@ -585,7 +884,7 @@ def test_kept_cases(tmp_path) -> None:
     add_case(path, "correctness", good, 0.0, columns={"answer": "7"}, label="spoilt")
     add_case(path, "left", good, 0.0, columns={"answer": "7"})
     (failed, unknown) = check(correctness(), cases=path).findings
-    assert failed.severity == "critical" and "'spoilt' must score 0.0, is 1" in failed.what
+    assert failed.severity == "critical" and "case 3 ('spoilt') must score 0.0, is 1" in failed.what
     assert unknown.severity == "warning" and "'left'" in unknown.what
 
 
@@ -594,8 +893,6 @@ def test_rows_without_an_answer_column_say_so() -> None:
         check(right, rows=[{"question": "?", "solution": "7"}])
     with pytest.raises(ValueError, match="no rows"):
         check(right, rows=[])
-    with pytest.raises(ValueError, match="no reward function"):
-        check_rewards(["right"], ROWS)
     rows = [{"question": row["question"], "solution": row["answer"]} for row in ROWS]
     found = check(lambda completions, solution, **_: right(completions, solution), rows=rows, answer="solution")
     assert "tells" in found.roles["<lambda>"]

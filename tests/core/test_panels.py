@@ -5,7 +5,8 @@ from __future__ import annotations
 import jinja2
 import pytest
 
-from grpo_nb.core import Panel, WeightBoxes, code_line, errors_view, heading, in_panel, page, pages, render, style, view
+from grpo_nb.core import Panel, code_line, errors_view, heading, in_panel, page, pages, render, style, view
+from grpo_nb.core.panels import WeightBoxes
 
 HOSTILE = "<img src=x onerror=alert(1)>\udce4\0"
 

@@ -18,7 +18,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.checks import check_rewards, read_cases
-from grpo_nb.lab.numbers import prompt_text, where
+from grpo_nb.lab.numbers import probe_row, prompt_text, where
 from grpo_nb.rewards import clipped, combined, correctness, json_format, minimum_length, xml_format, xml_tags
 from grpo_nb.rewards.base import spans
 from grpo_nb.rewards.scores import group_advantages, score
@@ -324,7 +324,7 @@ def test_a_case_of_no_opinion_and_a_broken_file(lab: gn.RewardLab, tmp_path: Pat
     assert "FAIL: 1 of 1" in lab._cases.result.value
     (tmp_path / "broken.jsonl").write_text("no json\n")
     lab._cases.file.value = str(tmp_path / "broken.jsonl")
-    assert "JSONDecodeError" in lab._errors.value
+    assert "broken.jsonl, line 1: Expecting value" in lab._errors.value
     lab._cases.file.value = str(tmp_path / "nowhere" / "cases.jsonl")
     lab._cases.keep_button.click()
     assert "FileNotFoundError" in lab._errors.value
@@ -472,3 +472,66 @@ def test_pages_that_show_no_widgets_get_a_picture_of_it(lab: gn.RewardLab) -> No
     assert "What is 21 + 3?" in page and lab._probes.table.value in page, "as it stands now"
     lab.close()
     assert "text/plain" in DisplayFormatter().format(lab)[0]
+
+
+class NoTemplate:
+    """A tokenizer whose chat template fails."""
+
+    def apply_chat_template(self, *_: Any, **__: Any) -> str:
+        raise RuntimeError("no template")
+
+    def __call__(self, text: str, **_: Any) -> dict[str, list[int]]:
+        return {"input_ids": [1] * len(text.split())}
+
+
+def test_no_error_hides_behind_what_worked_after_it(task: Task) -> None:
+    lab = gn.RewardLab([correctness(), Brevity()], task, tokenizer=NoTemplate())
+    assert "no template" in lab._errors.value and lab.scores is not None, "from the beginning"
+    lab.completions = [RIGHT, ""]
+    lab._row.value = 2
+    assert "no template" in lab._errors.value and "ZeroDivisionError" not in lab._status.value
+    lab = gn.RewardLab([lambda **_: time.sleep(9)], task, seconds_per_call=0.1)
+    lab.completions = [RIGHT]
+    lab._row.value = 1
+    assert lab.scores is None and "scored" not in lab._status.value and "TimeoutError" in lab._errors.value
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"rewards": None}, "rewards = None must be a list"),
+        ({"rewards": correctness}, "no reward function"),
+        ({"task": None}, "task = None is no task"),
+        ({"task": "rows.csv"}, "is a text"),
+        ({"task": [1, 2]}, "row 0 is of type int"),
+        ({"settings": "cpu"}, "settings = 'cpu' must be settings"),
+        ({"format": "xml"}, "format = 'xml' must be an answer format"),
+        ({"answer": 5}, "answer = 5 must be the name of the column"),
+        ({"cases": 5}, "cases = 5 must be a path"),
+        ({"seconds_per_call": "2"}, "seconds_per_call = '2' must be a number"),
+    ],
+)
+def test_bad_input_is_told_by_the_lab_and_by_the_probes(task: Task, given: dict[str, Any], said: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=said):
+        gn.RewardLab(**{"rewards": [correctness()], "task": task, **given})
+    with pytest.raises(TypeError, match="row = None must be a row of your data"):
+        probe_row([correctness()], None)
+
+
+def test_rows_with_a_question_alone_are_enough_everywhere() -> None:
+    def echoes(prompts: list, completions: list, **_: Any) -> list[float]:
+        return [float(prompt in completion) for prompt, completion in zip(prompts, completions, strict=True)]
+
+    row = {"question": "What is 20 + 3?", "answer": "23"}
+    assert score([echoes], ["What is 20 + 3? 23"], row).totals == (1.0,)
+    assert gn.RewardLab([correctness(), echoes], [row]).scores.errors == ()
+
+
+def test_the_probes_count_what_is_refused_and_what_is_paid_apart() -> None:
+    def anything(completions: list, answer: list, **_: Any) -> list[float]:
+        return [float(gold in completion) for completion, gold in zip(completions, answer, strict=True)]
+
+    said = probe_row([anything], {"question": "What is 20 + 3?", "answer": "23"}).summary
+    assert re.fullmatch(
+        r"FAIL: 0 of (\d+) forms of the right answer and (\d+) of (\d+) ways to cheat went wrong\.", said
+    )
