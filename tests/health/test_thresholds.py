@@ -8,7 +8,7 @@ import pytest
 
 from grpo_nb.health.facts import rank_shift, ranks
 from grpo_nb.health.monitor import check_health
-from tests.health.test_monitor import WEIGHTS, changed, flat, severest
+from tests.health.test_monitor import RANGES, WEIGHTS, changed, flat, severest, told
 from tests.support.health_logs import Rows, healthy_log
 
 ORDER = [None, "info", "warning", "critical"]
@@ -110,7 +110,7 @@ SIDES: dict[str, tuple[str, str, float, float, Callable[[float], Rows]]] = {
 @pytest.mark.parametrize("case", SIDES)
 def test_a_threshold_is_where_the_page_says(case: str) -> None:
     rule, severity, silent, speaks, make = SIDES[case]
-    reached = [severest(check_health(make(value), weights=WEIGHTS), rule) for value in (silent, speaks)]
+    reached = [severest(check_health(make(value), weights=WEIGHTS, ranges=RANGES), rule) for value in (silent, speaks)]
     assert ORDER.index(reached[0]) < ORDER.index(severity) and reached[1] == severity, reached
 
 

@@ -114,7 +114,8 @@ def falling(choose: random.Random) -> Made:
 Maker = Callable[[random.Random], Made]
 # Fault -> the rules that name it, and how it is made.
 FAULTS: dict[str, tuple[str, Maker]] = {
-    "entropy gone after a rise": ("collapse", lambda c: risen(c).put(entropy=around(c, line(1.2, c.uniform(0.05, 0.15), 0.4, 0.8)))),
+    "entropy gone after a rise": ("collapse", lambda c: risen(c).put(
+        entropy=around(c, line(1.2, c.uniform(0.05, 0.15), 0.4, 0.8)))),
     "repeats after a rise": ("collapse", lambda c: texts(risen(c), c, c.uniform(0.75, 0.95), 0, 0.5)),
     "one text for all": ("collapse", lambda c: texts(level(c), c, 0, c.uniform(0.88, 1.0), c.uniform(0, 0.5))),
     "cut after a rise": ("truncation", lambda c: risen(c).put(
