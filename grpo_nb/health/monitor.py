@@ -7,9 +7,8 @@ its threshold and source. Nothing here plots, and nothing loads torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import NoneType
 from typing import Any, Literal
 
 from grpo_nb.core import write_text
@@ -178,7 +177,7 @@ def check_health(
     >>> check_health(rows).ok
     True
     """
-    _check_told(weights, settings, ranges)
+    _check_told(weights, settings, ranges, completions)
     log, run = read_log(rows)
     if run is not None:
         weights = run.weights if weights is None else weights
@@ -196,21 +195,23 @@ def check_health(
     )
 
 
-def _check_told(weights: Any, settings: Any, ranges: Any) -> None:
+def _check_told(weights: Any, settings: Any, ranges: Any, completions: Any = None) -> None:
     """Raise `TypeError` for what says nothing about a run."""
-    if not isinstance(settings, (Settings, NoneType)):
-        raise TypeError(
-            f"settings = {settings!r:.60} is no Settings: write settings=gn.preset('auto'), or leave it out."
-        )
-    for name, given, shape in (("weights", weights, "2.0"), ("ranges", ranges, "(0.0, 1.0)")):
-        if given is None:
-            continue
-        count = 1 if name == "weights" else 2
-        values = [v if count == 2 and isinstance(v, (tuple, list)) else (v,) for v in getattr(given, "values", list)()]
-        if not isinstance(given, Mapping) or any(len(v) != count or None in map(number, v) for v in values):
-            raise TypeError(
-                f"{name} = {given!r:.60} must map a reward's name to {shape}: write {name}={{'correctness': {shape}}}."
-            )
+
+    def maps(given: Any, fits: Callable[[Any], bool]) -> bool:
+        return isinstance(given, Mapping) and all(map(fits, given.values()))
+
+    def is_range(ends: Any) -> bool:
+        return isinstance(ends, (tuple, list)) and len(ends) == 2 and None not in map(number, ends)
+
+    for name, given, fits, line in (
+        ("settings", settings, isinstance(settings, Settings), "gn.preset('auto')"),
+        ("weights", weights, maps(weights, lambda weight: number(weight) is not None), "{'correctness': 2.0}"),
+        ("ranges", ranges, maps(ranges, is_range), "{'correctness': (0.0, 1.0)}"),
+        ("completions", completions, isinstance(completions, Iterable), "{1: ['a text', 'another']}"),
+    ):
+        if given is not None and not fits:
+            raise TypeError(f"{name} = {given!r:.60} cannot be used: write {name}={line}, or leave it out.")
 
 
 def _at_step(completions: Mapping[int, Any], row: Mapping[str, Any]) -> Any:

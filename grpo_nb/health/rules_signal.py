@@ -55,7 +55,7 @@ def find_not_finite(history: History) -> Iterator[Alert]:
 def find_no_reward(history: History) -> Iterator[Alert]:
     """Rows of training without any reward: none at all, or more of them than where a batch is used several times."""
     count = history.unrewarded
-    if count < (1 if history.count == 0 else max(LEAST, 3 * history.longest_gap)):
+    if count < (1 if history.count == 0 else max(2 * LEAST, 3 * history.longest_gap)):
         return
     since = "none was ever a number" if history.count == 0 else f"the last one came {count} rows ago"
     yield history.alert(

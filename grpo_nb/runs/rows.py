@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 Row = Mapping[str, float]
 _FIRST, _LAST = 3, 10
-_MISREAD = (ValueError, TypeError, KeyError, AttributeError, IndexError)
+_MISREAD = (ValueError, TypeError, KeyError, AttributeError, IndexError, OSError)
 
 
 @contextlib.contextmanager
@@ -25,54 +25,46 @@ def reading(file: Path, line: int | None = None) -> Iterator[None]:
     try:
         yield
     except _MISREAD as error:
+        if isinstance(error, OSError) and error.errno is not None:  # not pyarrow's, of a damaged file
+            raise
         where = f"{shown_path(file)}{f', line {line},' if line else ''}"
-        said = f"it has no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {str(error)[:200]}"
+        what = " ".join(str(error).split())[:200]
+        said = f"it has no {what}" if isinstance(error, KeyError) else f"{type(error).__name__}: {what}"
         cure = "delete that line" if line else "put a copy of it back, or move it away"
         raise ValueError(f"{where} is damaged, or of another version of the kit ({said}): {cure}.") from error
 
 
-def read_lines(file: Path, make: Callable[[Any], T], damaged: list[str] | None = None) -> list[T]:
-    """Read a file of JSON lines; no file means none. A last line cut short, as a crash in mid-write leaves it, is left out.
+def read_lines(
+    file: Path, make: Callable[[Any], T], damaged: list[str] | None = None, *, is_appended: bool = False
+) -> list[T]:
+    """Read a file of JSON lines; no file means none.
 
     Args:
         file: Of a run.
         make: Makes of a line's value what it stands for, and raises where it cannot.
         damaged: Takes what is wrong with lines that cannot be read, which are then left out.
+        is_appended: Its last line may be cut short, as a crash in mid-write leaves it, and is left out then.
 
     Raises:
-        ValueError: A line before the last cannot be read, and `damaged` is not given; names file and line.
+        ValueError: A line cannot be read, and `damaged` is not given; names file and line.
     """
     made: list[T] = []
-    lines = file.read_bytes().split(b"\n") if file.is_file() else []
-    last = max((number for number, line in enumerate(lines, 1) if line.strip(b" \r\t\0")), default=0)
-    for number, line in enumerate(lines[:last], 1):
-        if not line.strip():
-            continue
+    lines = file.read_bytes().rstrip(b"\0 \r\n").split(b"\n") if file.is_file() else []
+    for number, line in enumerate(lines, 1):
         try:
             with reading(file, number):
-                value = _parsed(line, is_last=number == last)
-                made += [] if value is _CUT else [make(value)]
+                made += [make(json.loads(line))] if line.strip() else []
         except ValueError as error:
+            if is_appended and number == len(lines) and isinstance(error.__cause__, json.JSONDecodeError):
+                continue
             if damaged is None:
                 raise
             damaged.append(str(error))
     return made
 
 
-_CUT = object()
-
-
-def _parsed(line: bytes, is_last: bool) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        if is_last:
-            return _CUT
-        raise
-
-
 def read_rows(file: Path, damaged: list[str] | None = None, needed: str | None = None) -> list[dict[str, Any]]:
-    """Read metrics.jsonl, as `read_lines` does; where a key is `needed`, each row has to have it as a number."""
+    """Read rows, as `read_lines` does; where a key is `needed`, each row has to have it as a number."""
 
     def row(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -81,7 +73,7 @@ def read_rows(file: Path, damaged: list[str] | None = None, needed: str | None =
             raise TypeError(f"{needed!r} is {value[needed]!r:.60}, no number")
         return value
 
-    return read_lines(file, row, damaged)
+    return read_lines(file, row, damaged, is_appended=file.name == "metrics.jsonl")
 
 
 def is_number(value: Any) -> bool:

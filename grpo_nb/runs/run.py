@@ -201,7 +201,12 @@ class Run(Shown):
     @property
     def holdout(self) -> list[dict[str, Any]]:
         """The held-out rows this run was started with: `prompt`, `question`, `answer`."""
-        return read_rows(self.path / "holdout.jsonl")
+        rows = read_rows(file := self.path / "holdout.jsonl")
+        with reading(file):
+            if len(rows) < (count := self.info.get("task", {}).get("holdout", 0)):
+                raise ValueError(f"it has {len(rows)} of the run's {count} questions")
+            _ = [row["question"] for row in rows]
+            return rows
 
     @property
     def trained_questions(self) -> TrainedQuestions | None:
@@ -363,11 +368,17 @@ def open_run(path: str | Path) -> Run:
         with contextlib.suppress(OSError):  # a name too long for a disk
             if (folder / "run.json").is_file():
                 return Run(folder)
-    place = path if any(path.glob("*/run.json")) else path.parent
-    there = sorted(p.parent.name for p in place.glob("*/run.json"))
+    place = path if (there := _runs_in(path)) else path.parent
     raise FileNotFoundError(
-        f"{str(path)!r:.200} is no run: it has no run.json. Runs in {str(place)!r}: {', '.join(there) or 'none'}."
+        f"{str(path)!r:.200} is no run: it has no run.json. Runs in {str(place)!r}: "
+        f"{', '.join(there or _runs_in(place)) or 'none'}."
     )
+
+
+def _runs_in(place: Path) -> list[str]:
+    with contextlib.suppress(OSError):  # a name too long for a disk
+        return sorted(file.parent.name for file in place.glob("*/run.json"))
+    return []
 
 
 def checked_path(path: Any, call: str) -> Path:

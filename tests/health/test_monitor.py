@@ -572,4 +572,8 @@ def test_health_is_public_and_light() -> None:
 
 def test_a_plateau_is_no_failure_to_start() -> None:
     (alert,) = check_health(healthy_log(300, 2, speed=4.0), weights=WEIGHTS).of("reward_flat")
-    assert alert.subject == "plateau" and alert.is_open and not check_health(healthy_log(300, 2), weights=WEIGHTS).of("reward_flat")
+    assert (
+        alert.subject == "plateau"
+        and alert.is_open
+        and not check_health(healthy_log(300, 2), weights=WEIGHTS).of("reward_flat")
+    )

@@ -55,6 +55,12 @@ def held_out(gain: float, key: str = "holdout/accuracy") -> Rows:
     return [{**r, key: 0.4 + scale * gain * (i >= 39)} if i % 20 == 19 else r for i, r in enumerate(rows)]
 
 
+def held_out_lost(lost: float) -> Rows:
+    """Rises to 0.7 of 32 questions until step 100, and has lost some of it from step 140 on."""
+    course = lambda i: min(0.7, 0.3 + 0.005 * i) - lost * (i >= 139)  # noqa: E731
+    return [{**r, "holdout/accuracy": course(i)} if i % 20 == 19 else r for i, r in enumerate(healthy_log(200, 6))]
+
+
 def fallen_to(kept: float) -> Rows:
     """Gains 3, then keeps this share of it."""
     return changed(
@@ -96,6 +102,11 @@ SIDES: dict[str, tuple[str, str, float, float, Callable[[float], Rows]]] = {
     "never paid": ("constant_reward", "warning", 29, 31, lambda x: changed(
         int(x), rewards__rare__mean=lambda i, r: 0.0, rewards__rare__std=lambda i, r: 0.0)),
     "loud": ("dominating_reward", "warning", 0.75, 0.85, loud),
+    "held-out lost": ("holdout_falling", "warning", 0.1, 0.35, held_out_lost),
+    "spread": ("spread_growth", "warning", 4.5, 5.5, lambda x: flat(60, reward_std=lambda i, r: x if i >= 30 else 1.0)),
+    "at the cap": ("truncation", "warning", 0.93, 0.96, lambda x: flat(
+        60, completions__clipped_ratio=lambda i, r: 0.0, completions__mean_length=lambda i, r: 500 * x,
+        completions__max_length=lambda i, r: 500)),
     "held-out": ("holdout_flat", "warning", 0.03, 0.015, held_out),
     "held-out reward": ("holdout_flat", "warning", 0.2, 0.05, lambda x: held_out(x, "eval_reward")),
     "longer": ("length_growth", "warning", 1.4, 1.6, lambda x: flat(60, completions__mean_length=lambda i, r: 100 * (
@@ -137,17 +148,26 @@ def test_cutting_that_begins_is_told_within_ten_steps() -> None:
     assert check_health(rows).of("truncation")[0].step in range(68, 71)
 
 
-@pytest.mark.parametrize(("level", "kind"), [(0.1, "too hard"), (0.5, "all alike"), (0.75, "too easy")])
-def test_where_the_reward_lies_says_what_kind_of_sameness(level: float, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("level", "ranges", "kind", "severity"),
+    [
+        (0.1, RANGES, "too hard", "critical"), (0.5, RANGES, "all alike", "critical"), (0.95, RANGES, "too easy", "warning"),
+        # What it can be is not known: no level is a high one, whatever was seen, and nothing is earned at 0.
+        (0.95, None, "all alike", "critical"), (2.0, {"right": (0, 20)}, "too hard", "critical"),
+        (0.0, None, "too hard", "critical"), (0.0, {"right": (-1, 0)}, "too easy", "warning"),
+    ],
+)  # fmt: skip
+def test_where_the_reward_lies_in_what_it_can_be_says_what_kind_of_sameness(
+    level: float, ranges: dict | None, kind: str, severity: str
+) -> None:
     rows = flat(
         40, frac_reward_zero_std=lambda i, r: 1.0 if i > 8 else 0.0,
-        rewards__right__mean=lambda i, r: level if i > 8 else float(i % 2),
+        rewards__right__mean=lambda i, r: level * (1 if i > 8 else 0.9 + 0.2 * (i % 2)),
     )  # fmt: skip
-    alerts = check_health(rows, weights=WEIGHTS).of("no_spread")
-    assert {alert.evidence["kind"] for alert in alerts} == {kind}
-    assert severest(check_health(rows, weights=WEIGHTS), "no_spread") == (
-        "warning" if kind == "too easy" else "critical"
-    )
+    report = check_health(rows, weights=WEIGHTS, ranges=ranges)
+    assert {alert.evidence["kind"] for alert in told(report, "no_spread")} == {kind}
+    assert severest(report, "no_spread") == severity
+    assert ("not known" in report.of("no_spread")[0].message) == (ranges is None)
 
 
 def test_a_run_that_rises_is_spared() -> None:
@@ -172,8 +192,12 @@ def test_a_run_that_rises_is_spared() -> None:
 def test_a_reward_at_its_top_is_not_called_flat() -> None:
     rows = changed(400, reward=lambda i, r: min(3.0, 0.03 * i), rewards__right__mean=lambda i, r: min(1.0, 0.01 * i),
                    rewards__form__mean=lambda i, r: min(1.0, 0.01 * i))  # fmt: skip
-    report = check_health(rows, weights=WEIGHTS)
+    report = check_health(rows, weights=WEIGHTS, ranges=RANGES)
     assert report.of("reward_saturated") and not report.of("reward_flat")
+    for ranges in (None, {"right": (0, 1)}, RANGES | {"form": (0, 3)}):
+        assert not check_health(rows, weights=WEIGHTS, ranges=ranges).of("reward_saturated"), (
+            "the most is not known, or more"
+        )
 
 
 def test_who_dominates_is_counted_with_its_weight() -> None:
