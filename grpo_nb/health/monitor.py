@@ -77,7 +77,8 @@ class HealthMonitor:
         self.should_stop = False
         """Whether a critical alert has come and `stop_on` asks to stop. Save first."""
         run = Run(folder) if folder is not None else None
-        ranges = run.ranges if run is not None and ranges is None else ranges
+        if run is not None and ranges is None and (run.path / "run.json").is_file():
+            ranges = run.ranges
         self._history = History(weights=weights, settings=settings, ranges=ranges)
         self._followed: dict[tuple[str, str], Followed] = {}
         self._file: Path | None = None

@@ -63,22 +63,19 @@ def read_lines(
     return made
 
 
-def read_rows(file: Path, damaged: list[str] | None = None, needed: str | None = None) -> list[dict[str, Any]]:
-    """Read rows, as `read_lines` does; where a key is `needed`, each row has to have it as a number."""
+def read_rows(
+    file: Path, damaged: list[str] | None = None, needed: str | None = None, kind: Any = object
+) -> list[dict[str, Any]]:
+    """Read rows, as `read_lines` does; each has to have what is `needed`, of some `kind`."""
 
     def row(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise TypeError(f"it holds a {type(value).__name__}, not a row")
-        if needed and not is_number(value[needed]):
-            raise TypeError(f"{needed!r} is {value[needed]!r:.60}, no number")
+        if needed and not isinstance(value[needed], kind):
+            raise TypeError(f"{needed!r} is {value[needed]!r:.60}")
         return value
 
     return read_lines(file, row, damaged, is_appended=file.name == "metrics.jsonl")
-
-
-def is_number(value: Any) -> bool:
-    """Whether it is a number of a row; NaN is one."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) -> dict[str, float]:
@@ -91,7 +88,7 @@ def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) ->
 
 def series(rows: Sequence[Row], key: str) -> list[float]:
     """The values of a metric, one per row; NaN where it was not measured, or is no number."""
-    return [float(row[key]) if is_number(row.get(key)) else math.nan for row in rows]
+    return [float(row[key]) if isinstance(row.get(key), (int, float)) else math.nan for row in rows]
 
 
 def mean(values: Sequence[float]) -> float:

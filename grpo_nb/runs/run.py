@@ -159,13 +159,13 @@ class Run(Shown):
     @property
     def rows(self) -> list[dict[str, float]]:
         """One mapping per logged step, in order, with TRL's metric names. What was not measured has no key."""
-        return read_rows(self.path / "metrics.jsonl", needed="step")
+        return read_rows(self.path / "metrics.jsonl", needed="step", kind=(int, float))
 
     @property
     def readable(self) -> tuple[list[dict[str, float]], list[Alert], list[str]]:
         """Of a run with damaged files: the rows and alerts that can be read, and in words which lines cannot."""
         damaged: list[str] = []
-        rows = read_rows(self.path / "metrics.jsonl", damaged, needed="step")
+        rows = read_rows(self.path / "metrics.jsonl", damaged, needed="step", kind=(int, float))
         return rows, read_alerts(self.path / "alerts.jsonl", damaged), damaged
 
     @property
@@ -201,11 +201,10 @@ class Run(Shown):
     @property
     def holdout(self) -> list[dict[str, Any]]:
         """The held-out rows this run was started with: `prompt`, `question`, `answer`."""
-        rows = read_rows(file := self.path / "holdout.jsonl")
+        rows = read_rows(file := self.path / "holdout.jsonl", needed="prompt")
         with reading(file):
-            if len(rows) < (count := self.info.get("task", {}).get("holdout", 0)):
+            if 0 < len(rows) < (count := self.info.get("task", {}).get("holdout", 0)):
                 raise ValueError(f"it has {len(rows)} of the run's {count} questions")
-            _ = [row["question"] for row in rows]
             return rows
 
     @property
