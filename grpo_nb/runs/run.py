@@ -3,7 +3,7 @@
 runs/<name>/
   run.json            settings, seeds, versions, machine, data fingerprint, rewards with source text and hash, status
   metrics.jsonl       one JSON object per logged step, appended and flushed
-  alerts.jsonl        each health alert once: step, rule, severity, evidence, advice
+  alerts.jsonl        each health alert as it stands: step, rule, severity, evidence, advice
   holdout.jsonl       the held-out questions, for comparisons and exports
   train_questions.txt hashes of the training questions, so that held-out ones are never among them unseen
   chat_template.jinja what prompts were rendered with, for evaluations and exports
