@@ -129,10 +129,12 @@ def find_constant_rewards(history: History) -> Iterator[Alert]:
             rows = max(rows, count)
     if not still:
         return
-    tops = {name: (history.possible(f"rewards/{name}") or (0.0, math.inf))[1] for name in still}
-    unpaid = [name for name, value in still.items() if value <= 0 and value < tops[name]]
+    ranges = {name: history.possible(f"rewards/{name}") for name in still}
+    unpaid = [name for name, value in still.items() if value <= 0 and not (ranges[name] and value >= ranges[name][1])]
     said = ", ".join(f"{name} is {value:.3g} for every completion" for name, value in still.items())
-    never = f" Nobody has ever earned {', '.join(unpaid)}." if unpaid else ""
+    # What only punishes is at its best there.
+    unless = "" if all(ranges[name] for name in unpaid) else ", unless it only punishes"
+    never = f" Nobody has ever earned {', '.join(unpaid)}{unless}." if unpaid else ""
     yield history.alert(
         "warning" if rows >= CONSTANT_WARNING and unpaid else "info",
         f"{said}, in all {rows} steps.{never}",
@@ -235,9 +237,11 @@ def find_form_only(history: History) -> Iterator[Alert]:
 
 
 def _is_learnt(history: History, name: str) -> bool:
-    low, high = history.extent(f"rewards/{name}")
-    now = history.mean(f"rewards/{name}")  # over the whole window, so that a few good steps are not enough
-    return now is not None and now >= low + FORM_LEARNT * (high - low) and history.rising(f"rewards/{name}") < 1
+    fact = f"rewards/{name}"
+    # Where it is not known what it can be, what was seen holds the warning back; it is never said to be the top.
+    low, high = history.possible(fact) or history.extent(fact)
+    now = history.mean(fact)  # over the whole window, so that a few good steps are not enough
+    return now is not None and now >= low + FORM_LEARNT * (high - low) and history.rising(fact) < 1
 
 
 def find_holdout_flat(history: History) -> Iterator[Alert]:
@@ -247,7 +251,8 @@ def find_holdout_flat(history: History) -> Iterator[Alert]:
             continue
         (began, first, reward), last = points[0], fmean([value for _, value, _ in points[-2:]])
         needed = HOLDOUT_GAIN if key == "holdout/accuracy" else HOLDOUT_SHARE * max(0.0, points[-1][2] - reward)
-        if last - first >= needed and last > first:
+        is_full = key == "holdout/accuracy" and first > 1 - 2 * HOLDOUT_GAIN  # there is nothing to gain
+        if is_full or (last - first >= needed and last > first):
             continue
         yield history.alert(
             "warning",

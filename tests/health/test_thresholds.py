@@ -242,7 +242,7 @@ def test_form_alone_is_a_warning_once_the_form_is_learnt(steps: int, form: float
         rewards__form__mean=lambda i, r: 1.0 if i == 40 else form * min(1.0, i / 40),
     )  # fmt: skip
     rows = [{**row, "reward": row["rewards/form/mean"] + 2 * row["rewards/right/mean"]} for row in rows]
-    assert severest(check_health(rows, weights=WEIGHTS), "form_only") == expected
+    assert severest(check_health(rows, weights=WEIGHTS, ranges=RANGES), "form_only") == expected
 
 
 def test_a_held_out_score_is_compared_only_with_a_reward_that_rose() -> None:
