@@ -101,7 +101,9 @@ class Run(Shown):
         """
         with self._reading():
             info = json.loads((self.path / "run.json").read_text("utf-8"))
-            _ = info["status"], info["settings"]["beta"]  # of every version
+            writer = ("pid", "host") if info["status"] == "running" else ()
+            _ = info["settings"]["beta"], [info[key] for key in writer]  # what is read of every run
+            _ = [(reward["name"], reward["weight"]) for reward in info.get("rewards") or ()]
             return info
 
     def _reading(self) -> contextlib.AbstractContextManager[None]:
@@ -130,10 +132,9 @@ class Run(Shown):
         """
         try:
             info = self.info
-            with self._reading():
-                return liveness(info, self.path) if info["status"] == "running" else info["status"]
         except (OSError, ValueError):
             return "damaged"
+        return liveness(info, self.path) if info["status"] == "running" else info["status"]
 
     @property
     def status_sentence(self) -> str:
@@ -178,15 +179,13 @@ class Run(Shown):
     @property
     def weights(self) -> dict[str, float]:
         """The weight of each reward."""
-        with self._reading():
-            return {reward["name"]: reward["weight"] for reward in self.info.get("rewards") or ()}
+        return {reward["name"]: reward["weight"] for reward in self.info.get("rewards") or ()}
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
         """The least and the most that each reward pays, unweighted, of those of which it is known."""
-        with self._reading():
-            known = [reward for reward in self.info.get("rewards") or () if reward.get("range")]
-            return {reward["name"]: tuple(reward["range"]) for reward in known}
+        known = [reward for reward in self.info.get("rewards") or () if reward.get("range")]
+        return {reward["name"]: tuple(reward["range"]) for reward in known}
 
     @property
     def adapter_path(self) -> Path:
