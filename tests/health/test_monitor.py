@@ -1,6 +1,5 @@
 """Each rule on a log made for it and on a healthy one; state, sources, and rows that hold anything."""
 
-import ast
 import itertools
 import json
 import math
@@ -64,32 +63,14 @@ DESERVED: dict[str, tuple[str, str, Rows]] = {
     "gradient NaN once": ("not_finite", "warning", changed(grad_norm=lambda i, r: NAN if i == 30 else r["grad_norm"])),
     "gradient NaN often": ("not_finite", "critical", changed(grad_norm=lambda i, r: NAN if i > 30 else r["grad_norm"])),
     "some other metric": ("not_finite", "warning", changed(tools__calls=lambda i, r: INFINITE if i == 9 else 1.0)),
-    "KL spike": ("kl_spike", "info", changed(kl=lambda i, r: 3.0 if i == 50 else r["kl"])),
-    "KL spikes and no learning": ("kl_spike", "warning", flat(kl=lambda i, r: 20.0 if i % 8 == 7 else 0.02)),
-    "KL step": ("kl_step", "info", changed(kl=lambda i, r: (0.05 if i < 60 else 0.4) * jitter(i))),
     "KL step with a fall": ("kl_step", "warning", flat(
         kl=lambda i, r: (0.05 if i < 60 else 0.4) * jitter(i), reward=lambda i, r: r["reward"] if i < 60 else -0.5)),
     "KL drift": ("kl_drift", "info", changed(kl=lambda i, r: 0.01 * i * jitter(i))),
-    "KL drift with a fall": ("kl_drift", "warning", flat(
-        kl=lambda i, r: 0.02 * i * jitter(i), reward=lambda i, r: r["reward"] - 0.03 * i)),
-    "KL to nowhere": ("kl_drift", "critical", flat(
-        kl=lambda i, r: 0.3 * i * jitter(i), reward=lambda i, r: r["reward"] - 0.03 * i)),
-    "gradient zero": ("gradient", "critical", changed(grad_norm=lambda i, r: 0.0)),
-    "gradient jumps": ("gradient", "info", changed(grad_norm=lambda i, r: 40.0 if i == 80 else r["grad_norm"])),
-    "gradient jumps often": ("gradient", "warning", flat(grad_norm=lambda i, r: 40.0 if i % 6 == 5 else r["grad_norm"])),
-    "a third cut": ("truncation", "info", changed(completions__clipped_ratio=lambda i, r: 0.34)),
     "most cut": ("truncation", "warning", flat(completions__clipped_ratio=lambda i, r: 0.6)),
-    "all cut": ("truncation", "critical", flat(completions__clipped_ratio=lambda i, r: 0.97)),
-    "longer for nothing": ("length_growth", "warning", flat(completions__mean_length=lambda i, r: (100 + 2 * i) * jitter(i))),
-    "shorter for nothing": ("length_growth", "info", flat(completions__mean_length=lambda i, r: 200 * 0.97**i * jitter(i))),
-    "flat": ("reward_flat", "info", flat(110)),
-    "flat for long": ("reward_flat", "warning", flat(320)),
     "stops rising": ("reward_flat", "info", healthy_log(300, 2, speed=4.0)),
     "falls below its start": ("reward_falling", "critical", flat(reward=lambda i, r: r["reward"] - 0.02 * i)),
     "loses what it gained": ("reward_falling", "critical", [
         {**r, "step": i + 1} for i, r in enumerate(healthy_log(100, 4) + healthy_log(100, 4)[::-1])]),
-    "at its top": ("reward_saturated", "info", changed(
-        160, reward=lambda i, r: min(3.0, 0.5 + 0.05 * i + 0.1 * math.sin(5 * i)) if i < 60 else 3.0)),
     "never paid": ("constant_reward", "warning", changed(
         rewards__rare__mean=lambda i, r: 0.0, rewards__rare__std=lambda i, r: 0.0)),
     "always paid": ("constant_reward", "info", changed(
@@ -108,11 +89,8 @@ DESERVED: dict[str, tuple[str, str, Rows]] = {
     "eval rows flat": ("holdout_flat", "warning", [
         row for i, r in enumerate(healthy_log(160, 6))
         for row in ([r, {"step": r["step"], "eval_reward": 1.0 - 0.001 * i, "eval_loss": 0.1}] if i % 20 == 19 else [r])]),
-    "slower for no reason": ("slow_steps", "warning", changed(step_time=lambda i, r: 5 * jitter(i) * (1 if i < 70 else 3))),
     "slower because longer": ("slow_steps", "info", changed(
         step_time=lambda i, r: 5 * jitter(i) * (1 + i / 40), completions__mean_length=lambda i, r: 100 * (1 + i / 40))),
-    "certain": ("collapse", "warning", flat(entropy=lambda i, r: 1.2 * 0.95**i)),
-    "much clipped": ("ratio_clipping", "warning", flat(clip_ratio__region_mean=lambda i, r: 0.3)),
 }  # fmt: skip
 
 
@@ -196,8 +174,9 @@ def test_the_share_that_trl_logs_comes_before_the_spread_of_the_batch() -> None:
 
 
 def test_old_names_are_read() -> None:
-    for case, rule in (("never paid", "constant_reward"), ("longer for nothing", "length_growth")):
-        assert severest(check_health(with_old_names(DESERVED[case][2])), rule) == "warning"
+    longer = flat(completions__mean_length=lambda i, r: (100 + 2 * i) * jitter(i))
+    for rows, rule in ((DESERVED["never paid"][2], "constant_reward"), (longer, "length_growth")):
+        assert severest(check_health(with_old_names(rows)), rule) == "warning"
 
 
 def test_a_kl_of_zeros_is_not_measured() -> None:
@@ -219,13 +198,6 @@ def test_a_reward_given_for_some_rows_only_is_no_constant() -> None:
     report = check_health(rows)
     assert not report.of("constant_reward")
     assert [a.severity for a in told(report, "not_finite")] == ["info", "warning"]  # at its first and its tenth time
-
-
-def test_alerts_soften_while_the_reward_rises() -> None:
-    rising = changed(completions__clipped_ratio=lambda i, r: 0.6)
-    assert "critical" not in {a.severity for a in check_health(rising).alerts}
-    assert severest(check_health(DESERVED["most cut"][2]), "truncation") == "warning"
-    assert severest(check_health(rising), "truncation") in ("info", "warning")
 
 
 def texts(i: int, repeat: bool, one: bool) -> list[list[str]]:
@@ -269,17 +241,6 @@ def test_advice_names_the_value_to_write() -> None:
     assert "settings.replace(max_completion_length=128)" in cut.advice and "max_completion_length" in cut.advice
     without = check_health(DESERVED["most cut"][2]).of("truncation")[0]
     assert "max_completion_length" in without.advice and "replace(" not in without.advice
-
-
-@pytest.mark.parametrize("case", DESERVED)
-def test_every_setting_in_an_advice_exists_and_may_be_written(case: str) -> None:
-    settings = Settings(max_completion_length=64)
-    for alert in check_health(DESERVED[case][2], weights=WEIGHTS, settings=settings).alerts:
-        assert alert.message and alert.why and alert.advice and alert.step >= 1
-        for written in alert.advice.split("settings.replace(")[1:]:
-            name, value = written.split(")")[0].split("=")
-            settings.replace(**{name: ast.literal_eval(value)})
-        json.dumps(alert.to_dict(), allow_nan=False)
 
 
 # State

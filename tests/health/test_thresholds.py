@@ -1,5 +1,7 @@
 """Each threshold of docs/guide/health.md from both sides: what is just below it is not said, what is just above it is."""
 
+import ast
+import json
 import random
 import statistics
 from collections.abc import Callable
@@ -8,7 +10,8 @@ import pytest
 
 from grpo_nb.health.facts import rank_shift, ranks
 from grpo_nb.health.monitor import check_health
-from tests.health.test_monitor import RANGES, WEIGHTS, changed, flat, severest, told
+from grpo_nb.settings.settings import Settings
+from tests.health.test_monitor import DESERVED, RANGES, WEIGHTS, changed, flat, severest, told
 from tests.support.health_logs import Rows, healthy_log
 
 ORDER = [None, "info", "warning", "critical"]
@@ -123,6 +126,18 @@ def test_a_threshold_is_where_the_page_says(case: str) -> None:
     rule, severity, silent, speaks, make = SIDES[case]
     reached = [severest(check_health(make(value), weights=WEIGHTS, ranges=RANGES), rule) for value in (silent, speaks)]
     assert ORDER.index(reached[0]) < ORDER.index(severity) and reached[1] == severity, reached
+
+
+@pytest.mark.parametrize("case", [*DESERVED, *SIDES])
+def test_every_setting_in_an_advice_exists_and_may_be_written(case: str) -> None:
+    settings = Settings(max_completion_length=64)
+    rows = DESERVED[case][2] if case in DESERVED else SIDES[case][4](SIDES[case][3])
+    for alert in check_health(rows, weights=WEIGHTS, settings=settings).alerts:
+        assert alert.message and alert.why and alert.advice and alert.step >= 1
+        for written in alert.advice.split("settings.replace(")[1:]:
+            name, value = written.split(")")[0].split("=")
+            settings.replace(**{name: ast.literal_eval(value)})
+        json.dumps(alert.to_dict(), allow_nan=False)
 
 
 def texts(distinct: int, others: int) -> list[list[str]]:

@@ -36,13 +36,6 @@ def test_a_process_that_is_gone_has_crashed(tmp_path: Path) -> None:
     assert make_run(tmp_path / "c", "finished", gone).status == "finished"
 
 
-def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
-    assert len(make_run(tmp_path / "cut", tail='{"step": 6, "rew').rows) == 5
-    broken = make_run(tmp_path / "broken", tail='{"step": 6, "rew\n{"step": 7}\n')
-    with pytest.raises(ValueError, match=r"metrics.jsonl, line 6, is damaged"):
-        _ = broken.rows
-
-
 def test_a_path_without_a_run_names_its_neighbours(tmp_path: Path) -> None:
     make_run(tmp_path / "mine")
     with pytest.raises(FileNotFoundError, match=r"Runs in .*: mine"):
