@@ -267,9 +267,9 @@ class Run(Shown):
         """The groups of a step: its completions with scores, totals and advantages, in the order of the advantages."""
         from grpo_nb.runs.groups import groups_of
 
-        table = self.completions(number)
+        table, weights, settings = self.completions(number), self.weights, self.info["settings"]
         with reading(self.path / "completions" / f"step_{number:06d}.parquet"):
-            return groups_of(self.name, number, table, self.weights, self.info["settings"])
+            return groups_of(self.name, number, table, weights, settings)
 
     def change_since_start(self, step: int, group: int, *, search: int = 200) -> Change | None:
         """Compare a group with the first time its prompt was sampled; None at the first step, before which there is nothing.
