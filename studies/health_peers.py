@@ -39,7 +39,7 @@ _NAMES = {
 
 
 def ask_kit(rows: Rows) -> Found:
-    return [(alert.severity, alert.rule) for alert in check_health(rows).latest]
+    return [(alert.kind, alert.rule) for alert in check_health(rows).latest]
 
 
 def ask_rldoctor(rows: Rows) -> Found:

@@ -1,11 +1,12 @@
 """Do the health rules hold on logs they were not set on? Copies of the ten logs, thinned, shaken and cut; and healthy runs.
 
-    python studies/health_robustness.py [--copies 20] [--healthy 100]
+    python studies/health_robustness.py [--copies 20] [--healthy 100] [--faults 3]
 
 A copy keeps the course of its log: every second row, one half of the rows drawn at random, the order shaken within blocks of
 five, noise of a twentieth of its spread on the reward, or the start cut off. Counted: how many copies of the logs that plainly
 learn have a critical alert or more than one warning; how many copies of the others lose an alert that the whole log has though
-the copy's own numbers still deserve it; and how many of the simulated healthy runs have any warning.
+the copy's own numbers still deserve it; how many of the simulated healthy runs have any warning; and of the made-up runs of
+`tests/support/faulty_runs.py`, of each kind some that no test looks at, how many have a warning of the right rule at the end.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from grpo_nb.health.monitor import check_health
+from tests.support.faulty_runs import ASIDE, FAULTS, HEALTHY, SEEN, TRIES, judged
 from tests.support.health_logs import Rows, healthy_log, real_logs
 
 LEARNING = ("AMD_Llama3.1", "AMD_Ministral", "AMD_Qwen2.5_3B", "gpt_oss_20B_Reinforcement")
@@ -72,6 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--copies", type=int, default=20)
     parser.add_argument("--healthy", type=int, default=100)
+    parser.add_argument("--faults", type=int, default=3, help="runs of each kind")
     arguments = parser.parse_args()
     print(
         "| log | copies | critical | more than one warning | deserved, not said | warnings by rule |\n"
@@ -107,6 +110,12 @@ def main() -> None:
             rules.update({alert.rule for alert in report.alerts if alert.severity != "info"})
         said = ", ".join(f"{rule} {n}" for rule, n in rules.most_common())
         print(f"| {arguments.healthy} of {groups} groups of 8 | {steps} | {warned} | {critical} | {said} |", flush=True)
+    print("\n| made-up runs | faulty | named | healthy | accused |\n| --- | --- | --- | --- | --- |")
+    more = [f"{kind} #{TRIES + i}" for kind in (*FAULTS, *HEALTHY) for i in range(arguments.faults)]
+    for words, names in (("seen", SEEN), ("set aside", sorted(ASIDE)), ("further ones", more)):
+        faulty = sum(name.partition(" #")[0] in FAULTS for name in names)
+        missed, accused = judged(names, check_health)
+        print(f"| {words} | {faulty} | {faulty - len(missed)} | {len(names) - faulty} | {len(accused)} |", flush=True)
 
 
 if __name__ == "__main__":

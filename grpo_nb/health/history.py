@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from grpo_nb.health.facts import LARGEST, Facts, duplicate_shares, facts_of, number, rank_shift, values_of
 from grpo_nb.runs import Alert, Severity
@@ -22,6 +21,8 @@ LEAST = 10
 """No rule but the one for NaN speaks before this many rows."""
 CLEAR = 3.0
 """The z at which a shift counts as real: looked at after every step, 2 would be reached by accident in most runs."""
+NEW_BEST = 1.64
+"""The z at which the window counts as better than the best before: of rewards that stand still, one in twenty."""
 _HOLDOUT = ("holdout/accuracy", "eval_reward")
 _MEANINGFUL_NAN = ("/std", "reward_std")
 """The spread of a single completion is NaN by definition."""
@@ -48,25 +49,40 @@ class History:
     Args:
         weights: Weight by reward name, where known.
         settings: The run's settings, where known: advice then names the values to write.
+        ranges: The least and the most that a reward can pay, by its name, where known.
     """
 
-    def __init__(self, *, weights: Mapping[str, float] | None = None, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        weights: Mapping[str, float] | None = None,
+        settings: Settings | None = None,
+        ranges: Mapping[str, Sequence[float]] | None = None,
+    ) -> None:
         self.weights = dict(weights or {})
         self.settings = settings
+        self.ranges = dict(ranges or {})
         self.count = 0
+        """Rows with a reward so far."""
+        self.unrewarded = 0
+        """Rows of training since the last one with a reward."""
+        self.longest_gap = 0
+        """The most rows of training without a reward between two that have one: a batch may be used several times."""
         self.last_step = 0
         self.max_steps: float | None = None
         self.window: deque[Facts] = deque(maxlen=WINDOW)
         self.start: list[Facts] = []
         # fact -> [number of values, their sum, least, greatest], over the whole run
         self.tallies: dict[str, list[float]] = {}
-        self.best: float | None = None
-        """Highest mean reward over `RECENT` rows so far."""
-        self.best_mark: float | None = None
+        self.best: list[float] = []
+        """The rewards of those `RECENT` rows in a line that have the highest mean."""
+        self._mark: list[float] = []
         self.best_at = 0
         """After how many rows the last clear new best came."""
-        self.has_risen = False
-        """Whether the reward was ever clearly above its start."""
+        self.best_length: float | None = None
+        """The mean length of completions then."""
+        self.risen_at: int | None = None
+        """After how many rows the reward was clearly above its start for the first time."""
         self.bad_now: list[str] = []
         self.bad_counts: Counter[str] = Counter()
         self.holdout: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
@@ -91,7 +107,12 @@ class History:
                 if len(points) > WINDOW:  # thin the middle: start, end and course stay
                     del points[1:-1:2]
         if "reward" not in numbers:
+            # An evaluation's row and the summary at the end have no reward by right.
+            self.unrewarded += not any(str(key).startswith(("eval_", "train_")) for key in row)
             return False
+        if self.count:
+            self.longest_gap = max(self.longest_gap, self.unrewarded)
+        self.unrewarded = 0
         facts = facts_of(finite)
         # With beta = 0 Unsloth logs exact zeros for ever. Before the first update the true KL is 0 too, and says nothing.
         is_off = self.settings is not None and self.settings.beta == 0
@@ -115,14 +136,15 @@ class History:
                 count, total, low, high = self.tallies.get(fact, (0, 0.0, value, value))
                 self.tallies[fact] = [count + 1, total + value, min(low, value), max(high, value)]
         self.names = [fact.removeprefix("rewards/") for fact in self.tallies if fact.startswith("rewards/")]
-        if len(self.values("reward", RECENT)) >= LEAST:
-            now, (low, high) = self.mean("reward", RECENT), self.extent("reward")
-            # A new best by accident, which noise brings for ever, is none: it must be 2 % of the range above the last.
-            if self.best_mark is None or now > self.best_mark + 0.02 * (high - low):
-                self.best_mark, self.best_at = now, self.count
-            self.best = now if self.best is None else max(self.best, now)
-        if not self.has_risen and self.count >= RECENT:
-            self.has_risen = self.risen("reward") >= CLEAR
+        recent = self.values("reward", RECENT)
+        if len(recent) >= LEAST:
+            if not self.best or fmean(recent) > fmean(self.best):
+                self.best = recent
+            # What is higher by accident, which noise brings for ever, is no new best.
+            if not self._mark or rank_shift(self._mark, self.values("reward")) >= NEW_BEST:
+                self._mark, self.best_at, self.best_length = self.values("reward"), self.count, self.mean("length")
+        if self.risen_at is None and self.count >= RECENT and self.risen("reward") >= CLEAR:
+            self.risen_at = self.count
 
     # What rules ask.
 
@@ -189,25 +211,43 @@ class History:
             self._cache[key] = compute()
         return self._cache[key]
 
-    @property
-    def is_learning(self) -> bool:
-        """Whether the total reward, or any reward that counts, has risen since the start or is rising now.
+    def possible(self, fact: str) -> tuple[float, float] | None:
+        """The least and the most that a reward, or the total, can be; None where that is not known, whatever was seen."""
+        if fact != "reward":
+            return self.ranges.get(fact.removeprefix("rewards/"))
+        if not self.names or any(name not in self.ranges for name in self.names):
+            return None
+        ends = [sorted(self.weight(name) * end for end in self.ranges[name]) for name in self.names]
+        return sum(low for low, _ in ends), sum(high for _, high in ends)
+
+    def _shifts(self, *shifts: Callable[[str], float]) -> bool:
+        """Whether the total or any reward that counts has shifted up.
 
         At z = 2.3, one accident in a hundred: this only ever softens alerts, so it may be easy to satisfy.
         """
         facts = ["reward", *(f"rewards/{name}" for name in self.names if self.weight(name) > 0)]
-        shifts = (self.risen, self.rising, self.risen_slowly)
-        return self._cached(lambda: any(shift(fact) >= 2.3 for fact in facts for shift in shifts), "is_learning")
+        return any(shift(fact) >= 2.3 for fact in facts for shift in shifts)
+
+    @property
+    def has_gained(self) -> bool:
+        """Whether the total, or any reward that counts, lies above its start."""
+        return self._cached(lambda: self._shifts(self.risen, self.risen_slowly), "gained")
+
+    @property
+    def is_learning(self) -> bool:
+        """Whether a reward rises now; or has risen, and the window was at a new best just now. It ends when the rise ends."""
+        is_new = self.count - self.best_at <= RECENT
+        return self._cached(lambda: self._shifts(self.rising) or (is_new and self.has_gained), "is_learning")
 
     @property
     def has_lost(self) -> bool:
         """Whether the reward has clearly lost half of what it had gained, or is clearly below its start."""
-        start, now = self.start_values("reward"), self.mean("reward", RECENT)
-        if self.count < 2 * RECENT or not start or now is None or self.best is None:
+        start, recent = self.start_values("reward"), self.values("reward", RECENT)
+        if self.count < 2 * LEAST or not start or not recent or not self.best:
             return False
-        began = fmean(start)
-        if self.has_risen and self.best > began:
-            return now <= (self.best + began) / 2 and self.rising("reward") <= -CLEAR
+        began, best = fmean(start), fmean(self.best)
+        if self.risen_at is not None and best > began:
+            return fmean(recent) <= (best + began) / 2 and rank_shift(self.best, recent) <= -CLEAR
         return self.risen("reward") <= -CLEAR
 
     # What rules say.
@@ -226,25 +266,6 @@ class History:
         return words if new == old else f"{words} (settings.replace({setting}={new!r}); it is {old!r} now)"
 
     def alert(self, severity: Severity, message: str, *, advice: str, **more: Any) -> Alert:
-        """An alert of the last row, to which its `Rule` gives the name."""
+        """An alert of the last row, to which its `Rule` gives the name; its evidence begins with what it is about."""
         advice = advice[0].upper() + advice[1:]
         return Alert(rule="", severity=severity, step=self.last_step, message=message, advice=advice, **more)
-
-
-class Rule(NamedTuple):
-    """A function that yields the alerts of one name, or nothing.
-
-    Where it needs a fact, it is given the values of the last rows, and is not asked before `LEAST` of them were measured.
-    """
-
-    name: str
-    find: Callable[..., Iterator[Alert]]
-    needs: str | None = None
-    last: int = WINDOW
-
-    def alerts(self, history: History) -> Iterator[Alert]:
-        """What there is to say after the last row."""
-        needed = [history.values(self.needs, self.last)] if self.needs else []
-        if all(len(values) >= LEAST for values in needed):
-            for alert in self.find(history, *needed):
-                yield dataclasses.replace(alert, rule=self.name)

@@ -7,18 +7,20 @@ its threshold and source. Nothing here plots, and nothing loads torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from grpo_nb.core import write_text
+from grpo_nb.health.facts import number
+from grpo_nb.health.following import Followed
 from grpo_nb.health.history import LEAST, WINDOW, History
 from grpo_nb.health.report import HealthReport
 from grpo_nb.health.rules_rewards import RULES as REWARD_RULES
-from grpo_nb.health.rules_signal import NOT_FINITE
+from grpo_nb.health.rules_signal import FROM_THE_FIRST_ROW
 from grpo_nb.health.rules_signal import RULES as SIGNAL_RULES
 from grpo_nb.health.sources import completions_of, read_log
-from grpo_nb.runs import SEVERITIES, Alert, Run, read_alerts
+from grpo_nb.runs import Alert, Run, read_alerts
 from grpo_nb.settings import Settings, memory_advice
 
 _FILE = "alerts.jsonl"
@@ -37,16 +39,20 @@ _FACTS = {
 class HealthMonitor:
     """Looks at each logged row as it comes, and returns what is new to say.
 
-    It keeps the last 50 rows, the first 20 and some tallies, so that a step costs the same after a hundred rows and after a
-    million. An alert comes once for each rule and subject, and once more only if it has become more severe.
+    It keeps the last 50 rows, the first 50 and some tallies, so that a step costs the same after a hundred rows and after a
+    million. There is one alert for each rule and subject. It is told when it comes, when it becomes more severe, and when it
+    is withdrawn, since for 20 rows it was not true; it says its number at first, at worst and at last.
 
     Args:
         weights: Weight by reward name. Without, the main reward is known by its name, if it has one that says so.
         settings: The run's; alerts then name the values to write, and KL counts as not measured with `beta = 0`.
-        folder: Of a run that trains: each alert is appended to its alerts.jsonl the moment it is known. Of a resumed run, the
-            rows that the folder holds already are replayed first, so that an alert is neither repeated nor forgotten, also
-            if the process was killed between a row and its alert.
-        stop_on: `"critical"` to be told to stop at the first critical alert.
+        ranges: The least and the most that each reward pays, by name: without, no level is called low or high. The folder of
+            a run knows those of the kit's rewards, and of functions that have an attribute `range`.
+        folder: Of a run that trains: its alerts.jsonl has each alert as it stands, whenever there is news and every ten rows.
+            Of a resumed run, the rows that the folder holds already are replayed first, so that an alert is neither repeated
+            nor forgotten, also if the process was killed between a row and its alert.
+        stop_on: `"critical"` to be told to stop at the first critical alert; of a resumed run also at one from before, if it
+            is still found after ten more rows.
 
     >>> monitor = HealthMonitor()
     >>> rows = [{"step": i, "reward": 0.0, "reward_std": 0.0, "frac_reward_zero_std": 1.0} for i in range(1, 31)]
@@ -60,59 +66,79 @@ class HealthMonitor:
         *,
         weights: Mapping[str, float] | None = None,
         settings: Settings | None = None,
+        ranges: Mapping[str, Sequence[float]] | None = None,
         folder: str | Path | None = None,
         stop_on: Literal["critical"] | None = None,
     ) -> None:
         if stop_on not in ("critical", None):
             raise ValueError(f"stop_on = {stop_on!r}: write 'critical', or None to go on whatever happens.")
+        _check_told(weights, settings, ranges)
         self.stop_on = stop_on
         self.should_stop = False
         """Whether a critical alert has come and `stop_on` asks to stop. Save first."""
-        self._history = History(weights=weights, settings=settings)
-        self._told: dict[tuple[str, str], int] = {}
-        self._folder = folder
-        if folder is not None:
-            for alert in read_alerts(Path(folder) / _FILE):
-                self._note(alert)
-            run = Run(folder)
+        run = Run(folder) if folder is not None else None
+        if run is not None and ranges is None and (run.path / "run.json").is_file():
+            ranges = run.ranges
+        self._history = History(weights=weights, settings=settings, ranges=ranges)
+        self._followed: dict[tuple[str, str], Followed] = {}
+        self._file: Path | None = None
+        self._others: list[Alert] = []
+        """Alerts of the folder that came from no row."""
+        self._resumed_at = 0
+        if run is not None:
             texts = completions_of(run, last=WINDOW)
-            append_alert(folder, *(alert for row in run.rows for alert in self._look(row, _at_step(texts, row))))
+            for row in run.rows:
+                self._look(row, _at_step(texts, row))
+            self._file, self._resumed_at = run.path / _FILE, self._history.count
+            found = self._followed.keys()
+            self._others = [a for a in read_alerts(self._file, damaged=[]) if (a.rule, a.subject) not in found]
+            if found:
+                self._write()
 
     def update(self, row: Mapping[str, Any], completions: Iterable[Any] | None = None) -> list[Alert]:
-        """Take in a logged row and return the new alerts, which are on disk by then. Rows may lack any key, and hold anything.
+        """Take in a logged row and return what is new, which is on disk by then. A row may lack any key, and hold anything.
 
         Args:
             row: As in metrics.jsonl or TRL's `log_history`, with either generation of names.
             completions: The texts of this step, groups one after the other, or one list per group.
         """
-        fresh = self._look(row, completions)
-        if self._folder is not None and fresh:
-            append_alert(self._folder, *fresh)
-        self.should_stop |= any(alert.severity == self.stop_on for alert in fresh)
+        fresh, count = self._look(row, completions), self._history.count
+        if self._file is not None and (fresh or (self._followed and count % LEAST == 0)):
+            self._write()
+        is_late = self._resumed_at and count - self._resumed_at >= LEAST
+        self.should_stop |= any(alert.is_open and alert.severity == self.stop_on for alert in fresh) or bool(
+            is_late and any(followed.is_found(self.stop_on, count) for followed in self._followed.values())
+        )
         return fresh
 
     def _look(self, row: Mapping[str, Any], completions: Iterable[Any] | None) -> list[Alert]:
         history = self._history
         is_training = history.add(row, completions)
-        rules = [NOT_FINITE]
+        rules = [*FROM_THE_FIRST_ROW]
         if history.count >= LEAST and (is_training or history.holdout):
             rules += [*SIGNAL_RULES, *REWARD_RULES]
-        return [alert for rule in rules for alert in rule.alerts(history) if self._note(alert)]
+        for rule in rules:
+            for alert in rule.alerts(history):
+                followed = self._followed.setdefault((alert.rule, alert.subject), Followed(rule))
+                followed.find(alert, history.count)
+        return [f.alert for f in self._followed.values() if f.settle(history.count, history.last_step)]
 
-    def _note(self, alert: Alert) -> bool:
-        """Note that it is said, and return whether it is news: a rule and subject never said, or with less severity."""
-        key, rank = (alert.rule, alert.subject), SEVERITIES.index(alert.severity)
-        is_news = rank > self._told.get(key, -1)
-        if is_news:
-            self._told[key] = rank
-        return is_news
+    def _write(self) -> None:
+        _write_alerts(self._file, (*self._others, *self.alerts))
+
+    @property
+    def alerts(self) -> tuple[Alert, ...]:
+        """All alerts as they stand, in the order in which they came; those withdrawn are among them."""
+        return tuple(followed.alert for followed in self._followed.values())
 
     @property
     def checked(self) -> str:
         """How much was looked at, in one sentence."""
         history = self._history
+        if not history.count:
+            return "No row has a reward, so there was nothing to look at."
         if history.count < LEAST:
-            return f"{history.count} rows were looked at; the rules speak from {LEAST} on."
+            return f"{history.count} rows with a reward were looked at; the rules speak from {LEAST} on."
         return f"{history.count} rows up to step {history.last_step} were looked at."
 
     @property
@@ -130,6 +156,7 @@ def check_health(
     *,
     weights: Mapping[str, float] | None = None,
     settings: Settings | None = None,
+    ranges: Mapping[str, Sequence[float]] | None = None,
     completions: Mapping[int, Sequence[Any]] | Sequence[Sequence[Any]] | None = None,
 ) -> HealthReport:
     """Replay a log and report what a monitor would have said, step by step. Changes nothing, loads no model.
@@ -139,28 +166,53 @@ def check_health(
             metrics.jsonl or trainer_state.json. Names of either generation of TRL.
         weights: Weight by reward name; a run knows its own.
         settings: A run knows its own.
+        ranges: The least and the most that each reward pays, by name; a run knows those of the kit's rewards.
         completions: The texts of each step: by step, or one entry per row. A run knows its own.
 
     Raises:
-        ValueError: What is there is no log.
+        ValueError: What is there is no log, or is damaged.
+        TypeError: Of these arguments one is of another kind.
         FileNotFoundError: There is nothing at that path.
 
     >>> rows = [{"step": i, "reward": 0.1 * i, "reward_std": 0.5, "kl": 0.001 * i} for i in range(1, 31)]
     >>> check_health(rows).ok
     True
     """
+    _check_told(weights, settings, ranges, completions)
     log, run = read_log(rows)
     if run is not None:
         weights = run.weights if weights is None else weights
         settings = run.settings if settings is None else settings
+        ranges = run.ranges if ranges is None else ranges
         completions = completions_of(run) if completions is None else completions
-    monitor = HealthMonitor(weights=weights, settings=settings)
-    alerts: list[Alert] = []
+    monitor = HealthMonitor(weights=weights, settings=settings, ranges=ranges)
+    told: list[Alert] = []
     in_order = iter(() if completions is None or isinstance(completions, Mapping) else completions)
     for row in log:
         texts = _at_step(completions, row) if isinstance(completions, Mapping) else next(in_order, None)
-        alerts += monitor.update(row, texts)
-    return HealthReport(alerts=tuple(alerts), checked=monitor.checked, not_measured=monitor.not_measured)
+        told += monitor.update(row, texts)
+    return HealthReport(
+        alerts=monitor.alerts, told=tuple(told), checked=monitor.checked, not_measured=monitor.not_measured
+    )
+
+
+def _check_told(weights: Any, settings: Any, ranges: Any, completions: Any = None) -> None:
+    """Raise `TypeError` for what says nothing about a run."""
+
+    def maps(given: Any, fits: Callable[[Any], bool]) -> bool:
+        return isinstance(given, Mapping) and all(map(fits, given.values()))
+
+    def is_range(ends: Any) -> bool:
+        return isinstance(ends, (tuple, list)) and len(ends) == 2 and None not in map(number, ends)
+
+    for name, given, fits, line in (
+        ("settings", settings, isinstance(settings, Settings), "gn.preset('auto')"),
+        ("weights", weights, maps(weights, lambda weight: number(weight) is not None), "{'correctness': 2.0}"),
+        ("ranges", ranges, maps(ranges, is_range), "{'correctness': (0.0, 1.0)}"),
+        ("completions", completions, isinstance(completions, Iterable), "{1: ['a text', 'another']}"),
+    ):
+        if given is not None and not fits:
+            raise TypeError(f"{name} = {given!r:.60} cannot be used: write {name}={line}, or leave it out.")
 
 
 def _at_step(completions: Mapping[int, Any], row: Mapping[str, Any]) -> Any:
@@ -168,13 +220,15 @@ def _at_step(completions: Mapping[int, Any], row: Mapping[str, Any]) -> Any:
     return completions.get(step) if isinstance(step, (int, float)) else None
 
 
-def append_alert(folder: str | Path, *alerts: Alert) -> None:
-    """Write down alerts of a run; also one that did not come from a row, such as `explain_out_of_memory`'s."""
+def append_alert(folder: str | Path, alert: Alert) -> None:
+    """Write down an alert of a run that did not come from a row, such as `explain_out_of_memory`'s."""
     file = Path(folder) / _FILE
-    known = read_alerts(file)
+    _write_alerts(file, (*read_alerts(file, damaged=[]), alert))
+
+
+def _write_alerts(file: Path, alerts: Iterable[Alert]) -> None:
     # All of them, for they are few: half a line that a crash in mid-write left must not be continued.
-    if known or alerts:
-        write_text(file, "".join(json.dumps(alert.to_dict()) + "\n" for alert in (*known, *alerts)))
+    write_text(file, "".join(json.dumps(alert.to_dict()) + "\n" for alert in alerts))
 
 
 def explain_out_of_memory(

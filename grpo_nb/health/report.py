@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from grpo_nb.core import Part, Shown, bold
-from grpo_nb.runs import SEVERITIES, Alert, alert_table, worst_first
+from grpo_nb.runs import KINDS, Alert, alert_table, worst_first
 
 if TYPE_CHECKING:
     import pandas
@@ -19,24 +19,26 @@ class HealthReport(Shown):
     """The result of `check_health`. Shows itself as a table, the worst first."""
 
     alerts: tuple[Alert, ...]
-    """In the order in which they came. An alert that got more severe is there with each severity."""
+    """One for each rule and subject as it stands, in the order in which they came; those withdrawn are among them."""
     checked: str
     """What was looked at, in one sentence."""
+    told: tuple[Alert, ...] = ()
+    """What a monitor said at each row: that an alert came, became more severe, or was withdrawn."""
     not_measured: tuple[str, ...] = ()
     """What the log does not hold, so that no rule could speak about it."""
 
     @property
     def latest(self) -> tuple[Alert, ...]:
-        """The alerts, the worst first, each rule and subject with its highest severity only."""
-        return tuple(worst_first({(alert.rule, alert.subject): alert for alert in self.alerts}.values()))
+        """The alerts, the worst first, those withdrawn last."""
+        return tuple(worst_first(self.alerts))
 
     @property
     def ok(self) -> bool:
-        """Nothing critical and no warning; information is allowed."""
-        return all(alert.severity == "info" for alert in self.alerts)
+        """Nothing critical and no warning at the end of the log; information is allowed, and what was withdrawn."""
+        return all(alert.kind in ("info", "withdrawn") for alert in self.alerts)
 
     def of(self, rule: str) -> tuple[Alert, ...]:
-        """Return the alerts of one rule, by its name."""
+        """Return the alerts of one rule, by its name, as they stand."""
         return tuple(alert for alert in self.alerts if alert.rule == rule)
 
     @property
@@ -50,9 +52,8 @@ class HealthReport(Shown):
     @property
     def summary(self) -> str:
         """The verdict in one sentence."""
-        latest = self.latest
-        counts = [(sum(a.severity == severity for a in latest), severity) for severity in reversed(SEVERITIES)]
-        found = ", ".join(f"{n} {severity}" for n, severity in counts if n)
+        kinds = [alert.kind for alert in self.alerts]
+        found = ", ".join(f"{kinds.count(kind)} {kind}" for kind in reversed(KINDS) if kind in kinds)
         return f"Found: {found}. {self.checked}" if found else f"Nothing found. {self.checked}"
 
     def _parts(self) -> Iterator[Part]:

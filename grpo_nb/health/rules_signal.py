@@ -11,10 +11,14 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 
 from grpo_nb.health.facts import rank_shift, values_of
-from grpo_nb.health.history import CLEAR, LEAST, RECENT, START, History, Rule
+from grpo_nb.health.following import Rule
+from grpo_nb.health.history import CLEAR, LEAST, RECENT, START, History
 from grpo_nb.runs import Alert, Severity
 
 NO_SPREAD, NO_SPREAD_CRITICAL = 0.5, 0.9
+AT_TOP, AT_BOTTOM = 0.9, 0.2
+AT_CAP = 0.95
+SPREAD_RATIO = 5.0
 TRUNCATED, TRUNCATED_WARNING, TRUNCATED_CRITICAL = 0.25, 0.5, 0.9
 DUPLICATES, SAME_ANSWER = 0.5, 0.8
 ENTROPY_LEFT = 0.2
@@ -27,41 +31,42 @@ SLOWER = 2.0
 
 
 def find_not_finite(history: History) -> Iterator[Alert]:
-    """NaN or infinity in anything that was logged, at the first step it appears."""
-    grave, passing, silent = [], [], []
-    for key in history.bad_now:
-        count = history.bad_counts[key]
-        if (key in ("reward", "loss", "kl") and count == 1) or (key == "grad_norm" and count == 3):
-            grave.append(key)
-        elif key.startswith("rewards/"):
-            if count == 1 or count == LEAST:
-                silent.append((key, count))
-        elif count == 1:
-            passing.append(key)
+    """NaN or infinity in anything that was logged, from the first row on."""
     why = "A NaN or infinity in the loss or the gradient ends in the weights, and every later step is lost."
     lower = history.advice("back and slower")
-    stop = f"Stop; {lower}. If the reward itself is NaN, run check_rewards: one of them returns it."
-    harmless = f"In float16 a step is skipped now and then, which does no harm. {why}"
-    found = (grave, "critical", why, stop), (passing, "warning", harmless, f"If it comes again, {lower}.")
-    for keys, severity, reason, advice in found:
-        if keys:
-            yield history.alert(
-                severity,
-                f"{', '.join(keys)} is NaN or infinite.",
-                why=reason,
-                advice=advice,
-                subject=", ".join(keys),
-                evidence={key: history.bad_counts[key] for key in keys},
-            )
-    for key, count in silent:
-        yield history.alert(
-            "warning" if count >= LEAST else "info",
-            f"{key} is NaN: this reward scored no completion in {count} step{'s' * (count > 1)}.",
-            why="TRL leaves out a reward that returns None or NaN, without a word.",
-            advice="Fine if the reward is only meant for some rows. Otherwise run check_rewards on it.",
-            subject=key,
-            evidence={key: count},
-        )
+    for key in history.bad_now:
+        count = history.bad_counts[key]
+        severity: Severity = "warning"
+        message, reason = f"{key} is NaN or infinite.", why
+        advice = f"Stop; {lower}. If the reward itself is NaN, run check_rewards: one of them returns it."
+        if key.startswith("rewards/"):
+            severity = "warning" if count >= LEAST else "info"
+            message = f"{key} is NaN: this reward scored no completion in {count} step{'s' * (count > 1)}."
+            reason = "TRL leaves out a reward that returns None or NaN, without a word."
+            advice = "Fine if the reward is only meant for some rows. Otherwise run check_rewards on it."
+        elif key in ("reward", "loss", "kl") or (key == "grad_norm" and count >= 3):
+            severity = "critical"
+        else:
+            reason = f"In float16 a step is skipped now and then, which does no harm. {why}"
+            advice = f"If it comes again, {lower}."
+        yield history.alert(severity, message, why=reason, advice=advice, subject=key, evidence={"times": count})
+
+
+def find_no_reward(history: History) -> Iterator[Alert]:
+    """Rows of training without any reward: none at all, or more of them than where a batch is used several times."""
+    count = history.unrewarded
+    if count < (1 if history.count == 0 else max(2 * LEAST, 3 * history.longest_gap)):
+        return
+    since = "none was ever a number" if history.count == 0 else f"the last one came {count} rows ago"
+    yield history.alert(
+        "critical",
+        f"No reward in the last {count} logged step{'s' * (count > 1)}: {since}.",
+        why="Where every reward is NaN, None or infinite, TRL logs none. No completion is better than another then, and "
+        "nothing is learnt.",
+        advice="Stop, and run check_rewards: it names the reward that returns this, and for what. A log that is not of GRPO "
+        "has no rewards either.",
+        evidence={"steps": count},
+    )
 
 
 def _is_sure(share: float, count: int) -> bool:
@@ -78,7 +83,9 @@ def find_no_spread(history: History, values: Sequence[float]) -> Iterator[Alert]
     recent = history.values("no_spread", RECENT)
     severity: Severity = "warning" if _is_sure(now, len(values)) or _is_sure(whole, count) else "info"
     is_lost = len(recent) >= RECENT and fmean(recent) >= NO_SPREAD_CRITICAL
-    if is_lost and kind != "too easy" and not history.is_learning:
+    # Where nobody knows what a reward can pay, a run that has risen may have reached its goal.
+    may_be_done = kind == "too easy" or (kind == "all alike" and history.risen_at is not None and not history.has_lost)
+    if is_lost and not may_be_done and not history.is_learning:
         severity = "critical"
     why, advice = _SAMENESS[kind]
     yield history.alert(
@@ -87,7 +94,7 @@ def find_no_spread(history: History, values: Sequence[float]) -> Iterator[Alert]
         f"for every completion{level}.",
         why=f"Advantages are differences within a group: without any, the step costs its time and teaches nothing. {why}",
         advice=advice.format(larger=history.advice("larger groups")),
-        evidence={"kind": kind, "share_now": now, "share_run": whole, "steps": len(values)},
+        evidence={"share_now": now, "share_run": whole, "kind": kind, "steps": len(values)},
     )
 
 
@@ -102,67 +109,70 @@ _SAMENESS = {
         "If this is the goal, stop here. Otherwise take harder prompts, or a reward that tells good from better.",
     ),
     "all alike": (
-        "Rewards are neither at their bottom nor at their top: the model has settled on one way to answer.",
-        "Look at the completions. Raise temperature, {larger}, or start again from a checkpoint with a lower "
-        "learning_rate; a reward with finer steps helps too.",
+        "Unless that is the most they pay, the model has settled on one way to answer.",
+        "Look at the completions. If they are as good as can be, stop here. Otherwise raise temperature, {larger}, or start "
+        "again from a checkpoint with a lower learning_rate; a reward with finer steps helps too.",
     ),
 }
 
 
 def _kind_of_sameness(history: History) -> tuple[str, str]:
-    """Too hard, too easy, or all alike, from where the rewards of the groups without spread lie in what was seen."""
+    """Too hard, too easy, or all alike, from where the groups without spread lie in what rewards can pay, if that is known."""
     alike = [facts for facts in history.window if facts.get("no_spread", 0) >= 0.5]
     # A full reward for form does not make a task easy: the main reward decides, if there is one.
     fact, what = (f"rewards/{history.main}", history.main) if history.main is not None else ("reward", "the reward")
-    same, extent = values_of(alike, fact) or values_of(alike, "reward"), history.extent(fact)
-    if not same or extent is None:
+    same = values_of(alike, fact)
+    if not same:
         return "all alike", ""
-    level, (low, high) = median(same), extent
-    said = f" ({what} {level:.3g}; between {low:.3g} and {high:.3g} so far)"
-    if high - low < 1e-6:  # it never varied: 0 is what rewards pay for nothing
-        return ("too hard" if level <= 0 else "too easy"), said
-    place = (level - low) / (high - low)
-    if place >= 2 / 3:
-        return "too easy", said
-    # One lucky step stretches the range: a low place is "too hard" only at the very bottom, or where the run began.
-    began = median(history.start_values(fact)) + 0.01 * (high - low)
-    return ("too hard" if place <= 0.2 or (place <= 1 / 3 and level <= began) else "all alike"), said
+    level, possible = median(same), history.possible(fact)
+    if possible is None:
+        # Whatever was seen: the best of a run may be its failures. But nothing is earned at 0.
+        return "too hard" if level <= 0 else "all alike", f" ({what} {level:.3g}; the most it can be is not known)"
+    low, high = possible
+    place = (level - low) / (high - low) if high > low else 0.0
+    kind = "too easy" if place >= AT_TOP else "too hard" if place <= AT_BOTTOM else "all alike"
+    return kind, f" ({what} {level:.3g}; it can be {low:.3g} to {high:.3g})"
 
 
 def find_collapse(history: History) -> Iterator[Alert]:
-    """The same text again and again: within groups, or for different prompts; and entropy that is gone, where logged."""
+    """The same text again and again: for different prompts, or within groups."""
     warmer, slower = history.advice("warmer"), history.advice("slower")
-    same, twice = history.values("same_answer", LEAST), history.values("duplicates", LEAST)
-    if len(same) >= LEAST and fmean(same) >= SAME_ANSWER:
-        yield history.alert(
-            history.softened("critical"),
-            f"{fmean(same):.0%} of the completions of a step are the same text, whatever the prompt (last {LEAST} steps).",
-            why="The model no longer reads the prompt. It has found one text that is paid, or nothing is.",
-            advice=f"Stop, look at that text, and find the reward that pays for it. Then {slower} and raise beta.",
-            subject="one answer",
-            evidence={"same_answer": fmean(same)},
-        )
-    elif len(twice) >= LEAST and fmean(twice) >= DUPLICATES:
-        yield history.alert(
-            history.softened("warning"),
-            f"{fmean(twice):.0%} of the completions repeat another one of their group, word for word (last {LEAST} steps).",
-            why="GRPO learns from the differences within a group; equal texts have none.",
-            advice=f"If the answers are right, the task is learnt. Otherwise {warmer} with top_p=1.0 and top_k=0, or {slower}.",
-            subject="within groups",
-            evidence={"duplicates": fmean(twice)},
-        )
-    entropy, first = history.mean("entropy", LEAST), history.start_values("entropy")
-    if entropy is None or history.count < 2 * LEAST or len(first) < LEAST:
+    for fact, least, severity, subject, seen, why, advice in (
+        ("same_answer", SAME_ANSWER, "critical", "one answer",
+         "of the completions of a step are the same text, whatever the prompt",
+         "The model no longer reads the prompt. It has found one text that is paid, or nothing is.",
+         f"Stop, look at that text, and find the reward that pays for it. Then {slower} and raise beta."),
+        ("duplicates", DUPLICATES, "warning", "within groups",
+         "of the completions repeat another one of their group, word for word",
+         "GRPO learns from the differences within a group; equal texts have none.",
+         f"If the answers are right, the task is learnt. Otherwise {warmer} with top_p=1.0 and top_k=0, or {slower}."),
+    ):  # fmt: skip
+        shares = history.values(fact, LEAST)
+        if len(shares) >= LEAST and fmean(shares) >= least:
+            message = f"{fmean(shares):.0%} {seen} (last {LEAST} steps)."
+            evidence = {"share": fmean(shares)}
+            severity = history.softened(severity)
+            yield history.alert(severity, message, why=why, advice=advice, subject=subject, evidence=evidence)
+            return
+
+
+def find_entropy_gone(history: History, now: Sequence[float]) -> Iterator[Alert]:
+    """Entropy that is nearly gone, where it is logged."""
+    entropy, first = fmean(now), history.start_values("entropy")
+    if history.count < 2 * LEAST or len(first) < LEAST or not entropy <= ENTROPY_LEFT * fmean(first) > 0:
         return
-    if fmean(first) > 0 and entropy <= ENTROPY_LEFT * fmean(first):
-        yield history.alert(
-            history.softened("warning"),
-            f"Entropy is down to {entropy:.3g}, from {fmean(first):.3g} at the start.",
-            why="The policy has become certain. What it does not try it cannot learn.",
-            advice=f"If the reward has stopped rising: {slower}, {warmer}, or raise epsilon_high through extra.",
-            subject="entropy",
-            evidence={"entropy": entropy, "entropy_start": fmean(first)},
-        )
+    yield history.alert(
+        history.softened("warning"),
+        f"Entropy is down to {entropy:.3g}, from {fmean(first):.3g} at the start.",
+        why="The policy has become certain. What it does not try it cannot learn.",
+        advice=f"If the reward has stopped rising: {history.advice('slower')}, {history.advice('warmer')}, or raise "
+        "epsilon_high through extra.",
+        subject="entropy",
+        evidence={"entropy": entropy, "entropy_start": fmean(first)},
+    )
+
+
+_CUT = "A cut answer has no end, so rewards for the answer or the closing tag pay nothing, however good the start was."
 
 
 def find_truncation(history: History, recent: Sequence[float]) -> Iterator[Alert]:
@@ -182,9 +192,27 @@ def find_truncation(history: History, recent: Sequence[float]) -> Iterator[Alert
         severity,
         f"{now:.0%} of the completions of the last {len(recent)} steps ({whole:.0%} of the run) were cut at the limit"
         + (f"; they have {length:.0f} tokens on average." if length is not None else "."),
-        why="A cut answer has no end, so rewards for the answer or the closing tag pay nothing, however good the start was.",
+        why=_CUT,
         advice=f"{history.advice('longer')}, ask for shorter answers in the system prompt, or add a reward for brevity.",
         evidence={"share_now": now, "share_run": whole, "steps": len(recent)},
+    )
+
+
+def find_length_at_cap(history: History, lengths: Sequence[float]) -> Iterator[Alert]:
+    """Completions as long as they may be on average, where the share of those that were cut is not logged, or low."""
+    longest = set(history.values("longest"))
+    cap = (
+        history.settings.max_completion_length if history.settings else longest.pop() if len(longest) == 1 else math.inf
+    )
+    if not AT_CAP * cap <= fmean(lengths) <= cap or (history.mean("clipped", RECENT) or 0) >= TRUNCATED:
+        return
+    yield history.alert(
+        history.softened("warning"),
+        f"Completions have {fmean(lengths):.0f} tokens on average, of at most {cap:.0f}: nearly all of them are cut.",
+        why=_CUT,
+        advice=f"{history.advice('longer')}, ask for shorter answers in the system prompt, or add a reward for brevity.",
+        subject="mean length",
+        evidence={"length": fmean(lengths), "limit": cap},
     )
 
 
@@ -226,11 +254,12 @@ def find_kl_spike(history: History, values: Sequence[float]) -> Iterator[Alert]:
     if last < KL_SPIKE_LEAST or last < KL_SPIKE_RATIO * usual:
         return
     broken = sum(value >= KL_BROKEN for value in values[-RECENT:])
+    odd = "rare" if last < KL_HIGH else "nearly impossible"
     ratio = f", {last / usual:,.0f} times its usual {usual:.3g}" if usual > 0 else ""
     yield history.alert(
         history.softened("warning") if broken >= 2 else "info",
         f"KL to the starting model jumped to {last:.3g}{ratio}.",
-        why="Some completions of this step are nearly impossible under the starting model: often a garbled or endless text.",
+        why=f"Some completions of this step are {odd} under the starting model: often a garbled or endless text.",
         advice="Look at the completions of this step. Nothing to change for one; if they come often, "
         f"{history.advice('slower')} or raise beta.",
         # A spike ten times as large is told again: the first one may have been nothing.
@@ -259,19 +288,36 @@ def find_kl_step(history: History, values: Sequence[float]) -> Iterator[Alert]:
 
 def find_kl_drift(history: History, values: Sequence[float]) -> Iterator[Alert]:
     """KL that has grown large for good. By itself the price of learning; with a falling reward, the way to garbage."""
-    level = median(values)
+    level, began = median(values), median(values_of(history.start, "kl")[:3])
     if level < KL_HIGH:
         return
     severity: Severity = "critical" if level >= KL_BROKEN else "warning"
     rewards = "falls" if history.has_lost else "rises" if history.is_learning else "does not rise"
+    why = (
+        "Published healthy runs stay below 0.5. Some distance is the price of learning, and DAPO does without the KL term; "
+        "distance without reward is loss of ability."
+    )
+    advice = (
+        "Try the model on prompts outside the task. If it got worse there or the reward falls, "
+        f"{history.advice('nearer')} or {history.advice('slower')}."
+    )
+    is_old = began >= KL_HIGH / 2 and level - began < KL_HIGH
+    if is_old:
+        why = (
+            "It was there from the first steps, so this run did not make it: KL is measured to another model than the one it "
+            "started from, as after supervised priming or an earlier stage."
+        )
+        advice = (
+            "Nothing for this by itself. To measure from where a run starts: gn.train(..., reference='start') on a CPU."
+        )
     yield history.alert(
         severity if history.has_lost else "info",
-        f"KL to the starting model has reached {level:.3g} (median of {len(values)} steps) while the reward {rewards}.",
-        why="Published healthy runs stay below 0.5. Some distance is the price of learning, and DAPO does without the KL term; "
-        "distance without reward is loss of ability.",
-        advice="Try the model on prompts outside the task. If it got worse there or the reward falls, "
-        f"{history.advice('nearer')} or {history.advice('slower')}.",
-        evidence={"kl": level},
+        f"KL to the {'reference' if is_old else 'starting model'} {'is' if is_old else 'has reached'} {level:.3g} (median of "
+        f"{len(values)} steps; {began:.3g} in the first ones) while the reward {rewards}.",
+        why=why,
+        advice=advice,
+        subject="from the start" if is_old else "",
+        evidence={"kl": level, "kl_start": began},
     )
 
 
@@ -285,6 +331,27 @@ def find_ratio_clipping(history: History, values: Sequence[float]) -> Iterator[A
         why="The model has moved so far from the one that sampled the batch that much of the batch no longer counts.",
         advice=f"{history.advice('slower')}, or set num_iterations or steps_per_generation lower through extra.",
         evidence={"share": fmean(values)},
+    )
+
+
+def find_spread_growth(history: History, now: Sequence[float]) -> Iterator[Alert]:
+    """Rewards that differ ever more while they do not rise: a few that are far off decide what is learnt."""
+    first, rewards = history.start_values("spread"), history.start_values("reward")
+    dead = history.start_values("no_spread")
+    if history.count < 2 * RECENT or not first or fmean(first) <= 1e-6 or fmean(now) < SPREAD_RATIO * fmean(first):
+        return
+    if dead and fmean(dead) >= NO_SPREAD:
+        return  # there was hardly any to grow from
+    if history.mean("reward", RECENT) - fmean(rewards) >= fmean(now) / 2:
+        return  # successes that pay much make such a spread
+    yield history.alert(
+        history.softened("warning"),
+        f"The spread of the rewards is {fmean(now):.3g}, {fmean(now) / fmean(first):.0f} times the {fmean(first):.3g} of the "
+        "start, and they are not higher for it.",
+        why="A few completions with rewards far from the others decide the advantages, and drown what the others teach.",
+        advice="Look at the completions with the highest and the lowest reward. Give the reward bounds: one without pays most "
+        "for what nobody meant.",
+        evidence={"spread": fmean(now), "spread_start": fmean(first)},
     )
 
 
@@ -314,16 +381,19 @@ def find_slow_steps(history: History, now: Sequence[float]) -> Iterator[Alert]:
     )
 
 
-NOT_FINITE = Rule("not_finite", find_not_finite)
-"""Speaks from the first row, the others from `LEAST` on."""
+FROM_THE_FIRST_ROW = (Rule("not_finite", find_not_finite), Rule("no_reward", find_no_reward))
+"""The others speak from `LEAST` rows on."""
 RULES = (
     Rule("no_spread", find_no_spread, "no_spread"),
     Rule("collapse", find_collapse),
+    Rule("collapse", find_entropy_gone, "entropy", LEAST, is_low_worse=True),
     Rule("truncation", find_truncation, "clipped", RECENT),
+    Rule("truncation", find_length_at_cap, "length", RECENT),
     Rule("gradient", find_gradient_trouble, "grad_norm"),
-    Rule("kl_spike", find_kl_spike, "kl"),
-    Rule("kl_step", find_kl_step, "kl"),
+    Rule("kl_spike", find_kl_spike, "kl", hold=math.inf),
+    Rule("kl_step", find_kl_step, "kl", hold=math.inf),
     Rule("kl_drift", find_kl_drift, "kl", RECENT),
+    Rule("spread_growth", find_spread_growth, "spread", RECENT),
     Rule("ratio_clipping", find_ratio_clipping, "ratio_clipped", LEAST),
     Rule("slow_steps", find_slow_steps, "step_time", LEAST),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.runs import Run, checkpoint_folders, open_run, read_rows
+from grpo_nb.runs import Run, checkpoint_folders, open_run, read_rows, reading
 
 _CHECKPOINT_STATE = "trainer_state.json"
 Rows = Sequence[Mapping[str, Any]]
@@ -25,22 +25,22 @@ def read_log(source: Run | str | Path | Iterable[Mapping[str, Any]]) -> tuple[Ro
     if isinstance(source, Run):
         return source.rows, source
     if not isinstance(source, (str, Path)):
-        return _checked(list(source), "rows"), None
+        if not isinstance(source, Iterable):
+            raise TypeError(
+                f"rows = {source!r:.60} is no log: write check_health(run), or give a path, or a list of rows such as "
+                "trainer.state.log_history."
+            )
+        return _rows_in(source if isinstance(source, Mapping) else list(source), "rows"), None
     path = _state_in(Path(source)) if Path(source).is_dir() else Path(source)
     if not path.is_file():
         raise FileNotFoundError(
             f"there is no log at {str(source)!r}: give a run's folder, a checkpoint, or a JSON file."
         )
     if path.suffix == ".jsonl":
-        return _checked(read_rows(path), str(path)), None
-    held = json.loads(path.read_text())
-    if isinstance(held, Mapping):
-        if "log_history" not in held:
-            raise ValueError(
-                f"{str(path)!r} holds no log_history, which trainer_state.json has; it has: {', '.join(held)}."
-            )
-        held = held["log_history"]
-    return _checked(held, str(path)), None
+        return read_rows(path), None
+    with reading(path):
+        held = json.loads(path.read_text("utf-8"))
+    return _rows_in(held, str(path)), None
 
 
 def _state_in(folder: Path) -> Path:
@@ -54,15 +54,21 @@ def _state_in(folder: Path) -> Path:
     )
 
 
-def _checked(rows: Any, where: str) -> Rows:
-    if not isinstance(rows, list):
-        raise ValueError(f"{where} holds a {type(rows).__name__}, not a list of rows.")
-    for row in rows:
+def _rows_in(held: Any, where: str) -> Rows:
+    if isinstance(held, Mapping):
+        if "log_history" not in held:
+            said = ", ".join(map(str, held))
+            raise ValueError(f"{where!r} holds no log_history, which trainer_state.json has; it has: {said:.200}.")
+        held = held["log_history"]
+    if not isinstance(held, list):
+        raise ValueError(f"{where} holds a {type(held).__name__}, not a list of rows.")
+    for row in held:
         if not isinstance(row, Mapping):
             raise ValueError(
-                f"{where} holds {row!r}, a {type(row).__name__}: each row is a mapping of metric to number."
+                f"{where} holds {row!r:.60}, a {type(row).__name__}: each row is a mapping of metric to number, as "
+                "table.to_dict('records') gives them."
             )
-    return rows
+    return held
 
 
 def completions_of(run: Run, last: int | None = None) -> dict[int, list[list[str]]]:

@@ -8,14 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from grpo_nb.core import open_door
-from grpo_nb.runs.alert import SEVERITIES, Alert, Severity, alert_table, read_alerts, worst_first
-from grpo_nb.runs.card import (
-    public,
-    published_name,
-    shareable,
-    write_export_card,
-    write_model_card,
-)
+from grpo_nb.runs.alert import KINDS, SEVERITIES, Alert, Severity, alert_table, read_alerts, worst_first
+from grpo_nb.runs.card import public, published_name, shareable, write_export_card, write_model_card
 from grpo_nb.runs.checkpoints import (
     NewestCheckpoint,
     checkpoint_folders,
@@ -26,7 +20,7 @@ from grpo_nb.runs.checkpoints import (
     write_checkpoint,
 )
 from grpo_nb.runs.records import RecordedExport
-from grpo_nb.runs.rows import describe, read_rows, tidy_row
+from grpo_nb.runs.rows import describe, read_rows, reading, tidy_row
 from grpo_nb.runs.run import (
     Run,
     new_run_folder,

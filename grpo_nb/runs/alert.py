@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from grpo_nb.core import Cell, Drawn, Shown, Table, bold, displayable, escaped
-from grpo_nb.runs.rows import read_rows
+from grpo_nb.runs.rows import read_lines
 
 Severity = Literal["info", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
+KINDS = ("withdrawn", *SEVERITIES)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -29,20 +30,37 @@ class Alert(Shown):
     """`critical`: the run learns nothing or loses what it learnt, so stop it. `warning`: it wastes time or learns the wrong
     thing. `info`: good to know; also what would be a warning if the reward were not rising."""
     step: int
-    """The step at which the rule first saw it."""
+    """The step since which it is so severe."""
     message: str
     """What was seen, with the numbers."""
     why: str
     advice: str
     """What to change, with the names of `Settings`."""
     subject: str = ""
-    """What the rule speaks about, where it can speak about several things. An alert comes once for each rule and subject."""
+    """What the rule speaks about, where it can speak about several things. There is one alert for each rule and subject."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    """The numbers by themselves, for code, which should not read prose."""
+    """The numbers by themselves, for code, which should not read prose; the first one is what the alert is about."""
+    ended: int | None = None
+    """The step at which it was withdrawn, since it was true no more."""
 
     def __post_init__(self) -> None:
         if self.severity not in SEVERITIES:
             raise ValueError(f"severity {self.severity!r} is none of {', '.join(SEVERITIES)}.")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is still true."""
+        return self.ended is None
+
+    @property
+    def kind(self) -> str:
+        """Its severity, or `withdrawn`."""
+        return self.severity if self.is_open else "withdrawn"
+
+    @property
+    def standing(self) -> str:
+        """Its severity, or that it was withdrawn, and at which step."""
+        return self.severity if self.is_open else f"withdrawn at step {self.ended} (was {self.severity})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, from which `Alert(**values)` is the same again."""
@@ -58,20 +76,21 @@ def alert_table(alerts: Iterable[Alert]) -> Drawn:
     for alert in alerts:
         about = f" ({alert.subject})" if alert.subject else ""
         seen = f"<b>{escaped(alert.rule)}</b>{escaped(about)}: {escaped(alert.message)}"
-        rows.append((bold(alert.severity), alert.step, Cell(alert.message, seen), alert.why, alert.advice))
+        rows.append((bold(alert.standing), alert.step, Cell(alert.message, seen), alert.why, alert.advice))
         texts.append(
-            f"{alert.severity}: {alert.rule}{about}, step {alert.step}: {alert.message}"
+            f"{alert.standing}: {alert.rule}{about}, step {alert.step}: {alert.message}"
             f"\n    why: {alert.why}\n    change: {alert.advice}"
         )
     head = ("severity", "step", "what was seen", "why it matters", "what to change")
     return Drawn(Table(rows, head).html(), displayable("\n".join(texts)))
 
 
-def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
-    """Sort by severity, then by step."""
-    return sorted(alerts, key=lambda alert: (-SEVERITIES.index(alert.severity), alert.step))
+def worst_first(alerts: Iterable[Alert], *, by_step: bool = True) -> list[Alert]:
+    """Sort by severity, what was withdrawn last; and among equals by step, or as they came."""
+    return sorted(alerts, key=lambda alert: (-KINDS.index(alert.kind), alert.step if by_step else 0))
 
 
-def read_alerts(file: Path) -> list[Alert]:
-    """Read alerts.jsonl; no file means no alerts."""
-    return [Alert(**values) for values in read_rows(file)]
+def read_alerts(file: Path, damaged: list[str] | None = None) -> list[Alert]:
+    """Read alerts.jsonl as `read_lines` does; what later versions of the kit say beside is left out."""
+    known = [f.name for f in dataclasses.fields(Alert)]
+    return read_lines(file, lambda saved: Alert(**{key: saved[key] for key in known if key in saved}), damaged)

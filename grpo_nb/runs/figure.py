@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from grpo_nb.core import displayable
-from grpo_nb.runs.alert import SEVERITIES, Alert
+from grpo_nb.runs.alert import Alert, worst_first
 from grpo_nb.runs.curves import LENGTH, SPREAD_HIGH, SPREAD_LOW, Curve, Curves
 
 # Okabe and Ito's palette: told apart with any colour vision, and with the line styles also in grey.
@@ -24,7 +24,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 _STYLES = ("-", "--", "-.", ":")
 _INK, _SOFT, _GRID, _CARD_GROUND = "#333333", "#666666", "#EEEEEE", "#F6F6F6"
 # Severity in colour and in shape.
-_MARKS = {"critical": ("#C62828", "v"), "warning": ("#B26A00", "D"), "info": ("#546E7A", "o")}
+_MARKS = {"critical": ("#C62828", "v"), "warning": ("#B26A00", "D"), "info": ("#546E7A", "o"),
+          "withdrawn": ("#9E9E9E", "1")}  # fmt: skip
 _ALARM = _MARKS["critical"][0]
 _LISTED = 3
 TOTAL, EACH, KL, HOLDOUT, LENGTHS = (
@@ -107,7 +108,7 @@ class TrainingFigure:
             *(a for axis in axes for a in (*axis.lines, *axis.collections, *axis.texts)),
         ]:
             artist.remove()
-        marked = sorted(alerts, key=lambda alert: (-SEVERITIES.index(alert.severity), -alert.step))
+        marked = worst_first(sorted(alerts, key=lambda alert: -alert.step), by_step=False)
         for key, (title, _) in _CARDS.items():
             _write(self._axes[key], 0, 1.62, title, 8.5, va="center")
         if curves.rows:
@@ -229,17 +230,17 @@ class TrainingFigure:
         for number, alert in enumerate(marked[:100], 1):
             about = next((place for start, place in _RULE_PLACES.items() if alert.rule.startswith(start)), TOTAL)
             for title in {TOTAL, about}:
-                places[title, alert.severity].append(alert.step)
+                places[title, alert.kind].append(alert.step)
                 if number <= _LISTED and title not in _CARDS:
                     _number_alert(self._axes[title], number, alert, numbered[title])
-        for (title, severity), steps in places.items():
-            _mark(self._axes[title], steps, 1.0, *_MARKS[severity], 4.5 if title in _CARDS else 6)
+        for (title, kind), steps in places.items():
+            _mark(self._axes[title], steps, 1.0, *_MARKS[kind], 4.5 if title in _CARDS else 6)
 
     def _write_foot(self, curves: Curves, marked: Sequence[Alert]) -> None:
         lines = [(curves.sentence, 10, _INK)]
         for number, alert in enumerate(marked[:_LISTED], 1):
-            said = f"{number}  {alert.severity}, step {alert.step}: {_cut(alert.message, 110)}"
-            lines.append((said, 9, _MARKS[alert.severity][0]))
+            said = f"{number}  {alert.standing}, step {alert.step}: {_cut(alert.message, 110)}"
+            lines.append((said, 9, _MARKS[alert.kind][0]))
         if len(marked) > _LISTED:
             lines.append((f"and {len(marked) - _LISTED} more in alerts.jsonl", 8.5, _SOFT))
         height, top = _HEAD + _DRAWN + _FOOT + _LINE * (len(lines) - 1), _HEAD + _DRAWN + 0.27
@@ -299,7 +300,7 @@ def _mark_broken(axis: Axes, curve: Curve) -> None:
 
 
 def _number_alert(axis: Axes, number: int, alert: Alert, others: list[tuple[float, int]]) -> None:
-    at, (colour, _) = alert.step, _MARKS[alert.severity]
+    at, (colour, _) = alert.step, _MARKS[alert.kind]
     first, last = axis.get_xlim()
     is_late = at > first + 0.93 * (last - first)
     # Side by side, 1 and 2 would read as 12: a number goes below those of its neighbours.

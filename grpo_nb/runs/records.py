@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from grpo_nb.core import Part, Shown, Table
+from grpo_nb.runs.rows import reading
 from grpo_nb.tasks import Contamination
 
 
@@ -39,13 +40,14 @@ class RecordedComparison(Shown):
         file = folder / "comparison" / "comparison.json"
         if not file.is_file():
             return None
-        saved = json.loads(file.read_text("utf-8"))
-        values = {f.name: saved[f.name] for f in dataclasses.fields(cls) if f.name in saved}
-        values |= {side: SimpleNamespace(**saved[side]) for side in ("before", "after")}
-        found = saved.get("contamination")
-        return cls(
-            **{**values, "interval": tuple(saved["interval"]), "contamination": found and Contamination(**found)}
-        )
+        with reading(file):
+            saved = json.loads(file.read_text("utf-8"))
+            values = {f.name: saved[f.name] for f in dataclasses.fields(cls) if f.name in saved}
+            values |= {side: SimpleNamespace(**saved[side]) for side in ("before", "after")}
+            found = saved.get("contamination")
+            return cls(
+                **{**values, "interval": tuple(saved["interval"]), "contamination": found and Contamination(**found)}
+            )
 
     @property
     def rows(self) -> list[tuple[str, str, str]]:
@@ -77,4 +79,5 @@ class RecordedExport:
     def read(cls, folder: Path) -> list[RecordedExport]:
         """Read the exports of a run's folder, oldest first."""
         file = folder / "exports.json"
-        return [cls(**entry) for entry in json.loads(file.read_text())] if file.is_file() else []
+        with reading(file):
+            return [cls(**entry) for entry in json.loads(file.read_text("utf-8"))] if file.is_file() else []

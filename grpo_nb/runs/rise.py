@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from grpo_nb.runs.rows import series
+
 LEVEL = 0.01
 """One run in a hundred that learns nothing would be called a rise."""
 _FEWEST = 5
@@ -64,8 +66,8 @@ def reward_rise(rows: Sequence[Mapping[str, Any]], metric: str = "reward") -> Ri
     """
     from scipy.stats import kendalltau
 
-    found = [(row["step"], float(row[metric])) for row in rows if row.get(metric) is not None]
-    found = [(step, value) for step, value in found if math.isfinite(value)]
+    pairs = zip(series(rows, "step"), series(rows, metric), strict=True)
+    found = [(step, value) for step, value in pairs if math.isfinite(value)]
     if not found:
         return Rise(math.nan, math.nan, 1.0, 0)
     steps, values = zip(*found, strict=True)

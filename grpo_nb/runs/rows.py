@@ -2,29 +2,80 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from grpo_nb.core import shown_path
+
+T = TypeVar("T")
 
 Row = Mapping[str, float]
 _FIRST, _LAST = 3, 10
+_MISREAD = (ValueError, TypeError, KeyError, AttributeError, IndexError, OSError)
 
 
-def read_rows(file: Path) -> list[dict[str, Any]]:
-    """Read metrics.jsonl. A last line cut short, as a crash in mid-write leaves it, is left out."""
-    if not file.is_file():
-        return []
-    lines = file.read_text().splitlines()
-    rows = []
-    for number, line in enumerate(lines):
+@contextlib.contextmanager
+def reading(file: Path, line: int | None = None) -> Iterator[None]:
+    """Make of whatever goes wrong with the content of a file of a run a `ValueError` that names the file and the line."""
+    try:
+        yield
+    except _MISREAD as error:
+        if isinstance(error, OSError) and error.errno is not None:  # not pyarrow's, of a damaged file
+            raise
+        where = f"{shown_path(file)}{f', line {line},' if line else ''}"
+        what = " ".join(str(error).split())[:200]
+        said = f"it has no {what}" if isinstance(error, KeyError) else f"{type(error).__name__}: {what}"
+        cure = "delete that line" if line else "put a copy of it back, or move it away"
+        raise ValueError(f"{where} is damaged, or of another version of the kit ({said}): {cure}.") from error
+
+
+def read_lines(
+    file: Path, make: Callable[[Any], T], damaged: list[str] | None = None, *, is_appended: bool = False
+) -> list[T]:
+    """Read a file of JSON lines; no file means none.
+
+    Args:
+        file: Of a run.
+        make: Makes of a line's value what it stands for, and raises where it cannot.
+        damaged: Takes what is wrong with lines that cannot be read, which are then left out.
+        is_appended: Its last line may be cut short, as a crash in mid-write leaves it, and is left out then.
+
+    Raises:
+        ValueError: A line cannot be read, and `damaged` is not given; names file and line.
+    """
+    made: list[T] = []
+    lines = file.read_bytes().rstrip(b"\0 \r\n").split(b"\n") if file.is_file() else []
+    for number, line in enumerate(lines, 1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            if number < len(lines) - 1:
+            with reading(file, number):
+                made += [make(json.loads(line))] if line.strip() else []
+        except ValueError as error:
+            if is_appended and number == len(lines) and isinstance(error.__cause__, json.JSONDecodeError):
+                continue
+            if damaged is None:
                 raise
-    return rows
+            damaged.append(str(error))
+    return made
+
+
+def read_rows(
+    file: Path, damaged: list[str] | None = None, needed: str | None = None, kind: Any = object
+) -> list[dict[str, Any]]:
+    """Read rows, as `read_lines` does; each has to have what is `needed`, of some `kind`."""
+
+    def row(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise TypeError(f"it holds a {type(value).__name__}, not a row")
+        if needed and not isinstance(value[needed], kind):
+            raise TypeError(f"{needed!r} is {value[needed]!r:.60}")
+        return value
+
+    return read_lines(file, row, damaged, is_appended=file.name == "metrics.jsonl")
 
 
 def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) -> dict[str, float]:
@@ -36,8 +87,8 @@ def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) ->
 
 
 def series(rows: Sequence[Row], key: str) -> list[float]:
-    """The values of a metric, one per row; NaN where it was not measured."""
-    return [float(row.get(key, math.nan)) for row in rows]
+    """The values of a metric, one per row; NaN where it was not measured, or is no number."""
+    return [float(row[key]) if isinstance(row.get(key), (int, float)) else math.nan for row in rows]
 
 
 def mean(values: Sequence[float]) -> float:
@@ -47,22 +98,32 @@ def mean(values: Sequence[float]) -> float:
 
 
 def describe(rows: Sequence[Row]) -> str:
-    """One sentence about a run so far: reward then and now, KL, and what is cut at the length limit."""
-    rows = [row for row in rows if "reward" in row]
+    """One sentence about a run so far: reward then and now, KL, and what is cut at the length limit.
+
+    Of a long run only the first and the last rows are looked at, for it is said again at every redraw.
+    """
+    ends = [list(itertools.islice((r for r in way if "reward" in r), _FIRST + _LAST)) for way in (rows, reversed(rows))]
+    begin, end = ends[0], ends[1][::-1]
     if not rows:
         return "No step has been logged yet."
-    rewards = series(rows, "reward")
+    if not begin:
+        return (
+            f"None of the {len(rows)} steps logged has a reward: each was NaN, None or infinite for every completion, so that "
+            "nothing was learnt. gn.check_rewards(rewards, task) says which reward does that."
+        )
     # One window for all that is said, and none that reaches over both ends of a short run.
-    first, last = (_FIRST, _LAST) if len(rows) >= _FIRST + _LAST else (max(1, len(rows) // 3),) * 2
-    if len(rows) == 1:
-        text = f"Step {rows[0]['step']:.0f}: reward {rewards[0]:.2f}"
+    first, last = (_FIRST, _LAST) if len(begin) >= _FIRST + _LAST else (max(1, len(begin) // 3),) * 2
+    if len(begin) == 1:
+        text = f"Step {begin[0]['step']:.0f}: reward {series(begin, 'reward')[0]:.2f}"
     else:
-        before, now = mean(rewards[:first]), mean(rewards[-last:])
+        before, now = mean(series(begin[:first], "reward")), mean(series(end[-last:], "reward"))
         verb = "rose" if now > before else "fell" if now < before else "stayed"
+        if not math.isfinite(before + now):
+            verb = "is NaN or infinite in some steps: it went"
         text = f"Reward {verb} from {before:.2f} (first {first} step{'s' * (first > 1)}) to {now:.2f} (last {last})"
-    kl = mean(series(rows[-last:], "kl"))
+    kl = mean(series(end[-last:], "kl"))
     text += f"; KL to the starting model {kl:.3f}" if not math.isnan(kl) else "; KL not measured"
-    clipped = mean(series(rows[-last:], "completions/clipped_ratio"))
+    clipped = mean(series(end[-last:], "completions/clipped_ratio"))
     if not math.isnan(clipped):
         text += f"; {clipped:.0%} of completions cut at the length limit"
     return text + "."

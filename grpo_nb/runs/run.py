@@ -3,7 +3,7 @@
 runs/<name>/
   run.json            settings, seeds, versions, machine, data fingerprint, rewards with source text and hash, status
   metrics.jsonl       one JSON object per logged step, appended and flushed
-  alerts.jsonl        each health alert once: step, rule, severity, evidence, advice
+  alerts.jsonl        each health alert as it stands: step, rule, severity, evidence, advice
   holdout.jsonl       the held-out questions, for comparisons and exports
   train_questions.txt hashes of the training questions, so that held-out ones are never among them unseen
   chat_template.jinja what prompts were rendered with, for evaluations and exports
@@ -18,14 +18,17 @@ runs/<name>/
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import json
 import operator
+import os
 import re
 import time
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +37,7 @@ from grpo_nb.runs.alert import Alert, read_alerts
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.records import RecordedComparison, RecordedExport
 from grpo_nb.runs.rise import Rise, reward_rise
-from grpo_nb.runs.rows import describe, read_rows
+from grpo_nb.runs.rows import describe, read_rows, reading
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import TrainedQuestions, write_hashes
 
@@ -91,13 +94,32 @@ class Run(Shown):
 
     @property
     def info(self) -> dict[str, Any]:
-        """What `run.json` says."""
-        return json.loads((self.path / "run.json").read_text())
+        """What `run.json` says.
+
+        Raises:
+            ValueError: It is damaged.
+        """
+        with self._reading():
+            info = json.loads((self.path / "run.json").read_text("utf-8"))
+            writer = ("pid", "host") if info["status"] == "running" else ()
+            _ = info["settings"]["beta"], [info[key] for key in writer]  # what is read of every run
+            _ = [(reward["name"], reward["weight"]) for reward in info.get("rewards") or ()]
+            return info
+
+    def _reading(self) -> contextlib.AbstractContextManager[None]:
+        return reading(self.path / "run.json")
+
+    @property
+    def started(self) -> datetime.datetime:
+        """When it was started, with the offset of the clock there, so that runs of several machines can be put in order."""
+        with self._reading():
+            return datetime.datetime.fromisoformat(self.info["started"]).astimezone()
 
     @property
     def settings(self) -> Settings:
         """The settings it was started with."""
-        return Settings.from_dict(self.info["settings"])
+        with self._reading():
+            return Settings.from_dict(self.info["settings"])
 
     @property
     def status(self) -> str:
@@ -105,15 +127,22 @@ class Run(Shown):
 
         `finished`: all its steps are done. `interrupted`: by the stop button. `stopped`: by an alert or another observer.
         `failed`: by an error, which `info["error"]` has. `running`: its process is there. `crashed`: its process is gone
-        without a word. `unknown`: it is, or was, written by another machine, which cannot be asked.
+        without a word. `unknown`: it is, or was, written by another machine, which cannot be asked. `damaged`: run.json cannot
+        be read.
         """
-        info = self.info
+        try:
+            info = self.info
+        except (OSError, ValueError):
+            return "damaged"
         return liveness(info, self.path) if info["status"] == "running" else info["status"]
 
     @property
     def status_sentence(self) -> str:
         """How it stands, with what is known about it."""
-        info, status = self.info, self.status
+        status = self.status
+        if status == "damaged":
+            return "damaged: run.json cannot be read"
+        info = self.info
         if status == "unknown":
             minutes = seconds_since_written(self.path) / 60
             return f"unknown: the machine {info['host']!r} wrote to it last, {minutes:.0f} minutes ago"
@@ -131,7 +160,14 @@ class Run(Shown):
     @property
     def rows(self) -> list[dict[str, float]]:
         """One mapping per logged step, in order, with TRL's metric names. What was not measured has no key."""
-        return read_rows(self.path / "metrics.jsonl")
+        return read_rows(self.path / "metrics.jsonl", needed="step", kind=(int, float))
+
+    @property
+    def readable(self) -> tuple[list[dict[str, float]], list[Alert], list[str]]:
+        """Of a run with damaged files: the rows and alerts that can be read, and in words which lines cannot."""
+        damaged: list[str] = []
+        rows = read_rows(self.path / "metrics.jsonl", damaged, needed="step", kind=(int, float))
+        return rows, read_alerts(self.path / "alerts.jsonl", damaged), damaged
 
     @property
     def metrics(self) -> pandas.DataFrame:
@@ -146,6 +182,12 @@ class Run(Shown):
         return {reward["name"]: reward["weight"] for reward in self.info.get("rewards") or ()}
 
     @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """The least and the most that each reward pays, unweighted, of those of which it is known."""
+        known = [reward for reward in self.info.get("rewards") or () if reward.get("range")]
+        return {reward["name"]: tuple(reward["range"]) for reward in known}
+
+    @property
     def adapter_path(self) -> Path:
         """Folder of the final LoRA."""
         return self.path / "adapter"
@@ -158,14 +200,23 @@ class Run(Shown):
     @property
     def holdout(self) -> list[dict[str, Any]]:
         """The held-out rows this run was started with: `prompt`, `question`, `answer`."""
-        return [json.loads(line) for line in (self.path / "holdout.jsonl").read_text().splitlines()]
+        rows = read_rows(file := self.path / "holdout.jsonl", needed="prompt")
+        with reading(file):
+            if 0 < len(rows) < (count := self.info.get("task", {}).get("holdout", 0)):
+                raise ValueError(f"it has {len(rows)} of the run's {count} questions")
+            return rows
 
     @property
     def trained_questions(self) -> TrainedQuestions | None:
         """What it was trained on, as hashes, so that held-out questions are never among them unseen; None if it kept none."""
         file = self.path / _QUESTIONS
-        source = f"the training questions of the run {self.name}"
-        return TrainedQuestions.read(file, source) if file.is_file() else None
+        if not file.is_file():
+            return None
+        with reading(file):
+            known = TrainedQuestions.read(file, f"the training questions of the run {self.name}")
+            if not known.exact or len({len(digest) for digest in known.exact | known.normalized}) > 1:
+                raise ValueError("it is empty, or a line is cut")
+            return known
 
     @property
     def comparison(self) -> RecordedComparison | None:
@@ -188,8 +239,14 @@ class Run(Shown):
         names = (re.fullmatch(r"step_(\d+)\.parquet", file.name) for file in (self.path / "completions").glob("*"))
         return sorted(int(name[1]) for name in names if name)
 
-    def _completions_file(self, step: int) -> Path:
-        return self.path / "completions" / f"step_{step:06d}.parquet"
+    def _read_step(self, step: int, *needed: str, only: bool = False) -> pandas.DataFrame:
+        """The file of a step, which has to have some columns; `only` those are read."""
+        import pandas
+
+        file = self.path / "completions" / f"step_{step:06d}.parquet"
+        with reading(file):
+            table = pandas.read_parquet(file, columns=list(needed) if only else None)
+            return table if set(needed) <= set(table) else table[list(needed)]  # which says what it lacks
 
     def completions(self, step: int | None = None) -> pandas.DataFrame:
         """The sampled completions of a step (of all, if None): prompt, completion, each reward, total, advantage.
@@ -204,14 +261,15 @@ class Run(Shown):
         if not wanted:
             span = f"{steps[0]} to {steps[-1]}" if steps else "none yet"
             raise ValueError(f"{self.name} has no completions of step {step}; it has those of: {span}.")
-        tables = [pandas.read_parquet(self._completions_file(one)) for one in wanted]
-        return pandas.concat(tables, ignore_index=True)
+        return pandas.concat([self._read_step(one, "step", "group", "completion") for one in wanted], ignore_index=True)
 
     def step(self, number: int) -> StepGroups:
         """The groups of a step: its completions with scores, totals and advantages, in the order of the advantages."""
         from grpo_nb.runs.groups import groups_of
 
-        return groups_of(self.name, number, self.completions(number), self.weights, self.info["settings"])
+        table, weights, settings = self.completions(number), self.weights, self.info["settings"]
+        with reading(self.path / "completions" / f"step_{number:06d}.parquet"):
+            return groups_of(self.name, number, table, weights, settings)
 
     def change_since_start(self, step: int, group: int, *, search: int = 200) -> Change | None:
         """Compare a group with the first time its prompt was sampled; None at the first step, before which there is nothing.
@@ -222,8 +280,6 @@ class Run(Shown):
             search: How many steps, from the first on, are searched for the prompt. If it is not among them, the run's first
                 group stands in, and `is_same_prompt` is False.
         """
-        import pandas
-
         from grpo_nb.runs.groups import Change
 
         now, table = self.step(step).groups[group], self.completions(step)
@@ -233,7 +289,7 @@ class Run(Shown):
         prompt = table.loc[table["group"] == now.number, "prompt"].iloc[0]
         found: list[int] = []
         for early_step in earlier[:search]:
-            prompts = pandas.read_parquet(self._completions_file(early_step), columns=["group", "prompt"])
+            prompts = self._read_step(early_step, "group", "prompt", only=True)
             found = list(prompts.loc[prompts["prompt"] == prompt, "group"])
             if found:
                 break
@@ -258,25 +314,42 @@ class Run(Shown):
         # Here, so that looking at a run's numbers loads no matplotlib.
         from grpo_nb.runs.live import training_figure
 
-        return training_figure(self.rows, self.weights, self.info["settings"]["beta"], alerts=self.alerts)
+        rows, alerts, damaged = self.readable
+        if damaged:
+            warnings.warn(f"The figure of {self.name} lacks what cannot be read. {' '.join(damaged)}", stacklevel=2)
+        return training_figure(rows, self.weights, self.info["settings"]["beta"], alerts=alerts)
 
     def _parts(self) -> Iterator[Part]:
-        lines = [describe(self.rows)]
-        if resumed := self.info.get("resumed"):
-            said = Counter(map(_said_of_resuming, resumed))
-            lines.append("Resumed at step " + ", ".join(s + f", {n} times" * (n > 1) for s, n in said.items()) + ".")
-        step = self.checkpoint_step
-        if self.status in ("crashed", "failed", "interrupted", "stopped", "unknown") and step is not None:
-            lines.append(f"To go on from step {step}: gn.train(..., resume={self.name!r})")
-        if (comparison := self.comparison) is not None:
-            lines.append(f"Held-out: {comparison.sentence}")
-        for export in self.exports:
-            what = "Merged model" if export.kind.startswith("merged") else f"Exported {export.kind}"
-            lines.append(f"{what}: {export.path} ({export.sentence})")
+        lines = [line for read in (self._course, self._sequel) for line in _told(read)]
         files = {"Curves": self.path / "figures/training.png", "Report": self.path / "README.md"}
         lines += [f"{what}: {shown_path(file)}" for what, file in files.items() if file.is_file()]
         yield bold(f"Run {self.name}: {self.status_sentence}.")
         yield Drawn("<br>".join(map(escaped, lines)), displayable("\n".join(lines)))
+
+    def _course(self) -> Iterator[str]:
+        rows, _, damaged = self.readable
+        yield describe(rows) if rows or self.status != "finished" else "metrics.jsonl holds no row any more."
+        yield from damaged
+        if resumed := self.info.get("resumed"):
+            said = Counter(map(_said_of_resuming, resumed))
+            yield "Resumed at step " + ", ".join(s + f", {n} times" * (n > 1) for s, n in said.items()) + "."
+        step = self.checkpoint_step
+        if self.status in ("crashed", "failed", "interrupted", "stopped", "unknown") and step is not None:
+            yield f"To go on from step {step}: gn.train(..., resume={self.name!r})"
+
+    def _sequel(self) -> Iterator[str]:
+        yield from _told(lambda: [f"Held-out: {self.comparison.sentence}"] if self.comparison else [])
+        for export in self.exports:
+            what = "Merged model" if export.kind.startswith("merged") else f"Exported {export.kind}"
+            yield f"{what}: {export.path} ({export.sentence})"
+
+
+def _told(read: Callable[[], Iterable[str]]) -> Iterator[str]:
+    """The lines of a part; of one that cannot be read what can be, and why."""
+    try:
+        yield from read()
+    except (OSError, ValueError) as error:
+        yield str(error)
 
 
 def open_run(path: str | Path | Run) -> Run:
@@ -292,23 +365,40 @@ def open_run(path: str | Path | Run) -> Run:
     """
     if isinstance(path, Run):
         return path
-    if not isinstance(path, (str, Path)):
-        raise TypeError(f"run = {path!r:.60} is no path of a run: gn.open_run('runs/<name>').")
-    path = Path(path)
+    path = checked_path(path, "gn.open_run('runs/<name>')")
     for folder in (path, Path(Settings().run_root) / path):
-        if (folder / "run.json").is_file():
-            return Run(folder)
-    place = path if any(path.glob("*/run.json")) else path.parent
-    there = sorted(p.parent.name for p in place.glob("*/run.json"))
+        with contextlib.suppress(OSError):  # a name too long for a disk
+            if (folder / "run.json").is_file():
+                return Run(folder)
+    place = path if (there := _runs_in(path)) else path.parent
     raise FileNotFoundError(
-        f"{str(path)!r} is no run: it has no run.json. Runs in {str(place)!r}: {', '.join(there) or 'none'}."
+        f"{str(path)!r:.200} is no run: it has no run.json. Runs in {str(place)!r}: "
+        f"{', '.join(there or _runs_in(place)) or 'none'}."
     )
+
+
+def _runs_in(place: Path) -> list[str]:
+    with contextlib.suppress(OSError):  # a name too long for a disk
+        return sorted(file.parent.name for file in place.glob("*/run.json"))
+    return []
+
+
+def checked_path(path: Any, call: str) -> Path:
+    """Return a path, or raise `TypeError` for what is none, with the call to write."""
+    if not isinstance(path, (str, Path)):
+        raise TypeError(f"path = {path!r:.60} is no path: {call}.")
+    return Path(path)
 
 
 def seconds_since_written(path: Path) -> float:
     """Seconds since anything of a run was written."""
-    times = [file.stat().st_mtime for file in (path, *path.iterdir(), *path.glob("checkpoints/*"))]
-    return max(0.0, time.time() - max(times))
+    times = []
+    for folder in (path, path / "checkpoints"):
+        with contextlib.suppress(FileNotFoundError):
+            for name in (".", *os.listdir(folder)):
+                with contextlib.suppress(FileNotFoundError):  # its writer renames and removes
+                    times.append((folder / name).stat().st_mtime)
+    return max(0.0, time.time() - max(times, default=0.0))
 
 
 def write_trained_questions(run: Run, questions: Iterable[Any]) -> None:

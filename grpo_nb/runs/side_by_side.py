@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import Drawn, Part, Shown, Table, bold
 from grpo_nb.runs.rows import mean, series
-from grpo_nb.runs.run import Run, open_run
+from grpo_nb.runs.run import Run, checked_path, open_run
 from grpo_nb.settings import Settings
 
 if TYPE_CHECKING:
@@ -116,17 +116,16 @@ def list_runs(root: str | Path | None = None) -> RunList:
     >>> [run.name for run in gn.runs.list(run.path.parent)]
     ['tiny']
     """
-    root = Path(root if root is not None else Settings().run_root)
+    root = checked_path(root if root is not None else Settings().run_root, "gn.runs.list('runs')")
     runs, unreadable = [], {}
     for file in sorted(root.glob("*/run.json")):
         run = Run(file.parent)
         try:
-            runs.append((str(run.info["started"]), run))
-            run.settings, run.rows, run.comparison, run.status  # noqa: B018  each may be damaged
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            unreadable[run.name] = f"{type(error).__name__}: {error}"
-            runs = [pair for pair in runs if pair[1] is not run]
-    return RunList(root, tuple(run for _, run in sorted(runs, key=lambda pair: pair[0])), unreadable)
+            run.settings, run.rows, run.comparison, run.started  # noqa: B018  each may be damaged
+            runs.append(run)
+        except (OSError, ValueError) as error:
+            unreadable[run.name] = str(error)
+    return RunList(root, tuple(sorted(runs, key=lambda run: run.started)), unreadable)
 
 
 def compare_runs(*runs: Run | str | Path) -> RunsCompared:

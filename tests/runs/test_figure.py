@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import random
@@ -305,3 +306,33 @@ def test_a_new_alert_is_news_and_a_run_that_went_back_is_read_anew(displayed: li
     live.update(back, is_last=True)
     assert len(live._curves.rows) == 20 and live._curves["reward"].limits == (9.0, 9.0)
     assert displayed[-1][1]["text/plain"] == run_rows.describe(back)
+
+
+def test_a_withdrawn_alert_comes_last_is_grey_and_says_so() -> None:
+    over = dataclasses.replace(alert(5, message="cut", rule="truncation"), ended=9)
+    shown = panels(made_rows(20), alerts=[over, alert(12, "info", message="KL 3.")])
+    lines = foot(made_rows(20), alerts=[over, alert(12, "info", message="KL 3.")])
+    assert lines[1].startswith("1  info, step 12: KL 3.")
+    assert lines[2].startswith("2  withdrawn at step 9 (was critical), step 5: cut")
+    marks = {mark.get_marker() for mark in shown[TOTAL].get_lines()}
+    assert {"o", "1"} <= marks and "v" not in marks, "no red triangle is left of it"
+
+
+def test_the_sentence_of_a_long_run_looks_at_its_ends_only() -> None:
+    read = 0
+
+    class Counted(list):
+        def __iter__(self) -> Iterator[Any]:
+            nonlocal read
+            for row in super().__iter__():
+                read += 1
+                yield row
+
+        def __reversed__(self) -> Iterator[Any]:
+            nonlocal read
+            for row in super().__reversed__():
+                read += 1
+                yield row
+
+    said = run_rows.describe(Counted(made_rows(5000)))
+    assert said == run_rows.describe(made_rows(5000)) and read <= 40

@@ -1,6 +1,5 @@
 """Runs read back from disk in every state, rows of either generation of names, and what is said about them in words."""
 
-import json
 import math
 from pathlib import Path
 
@@ -37,13 +36,6 @@ def test_a_process_that_is_gone_has_crashed(tmp_path: Path) -> None:
     assert make_run(tmp_path / "c", "finished", gone).status == "finished"
 
 
-def test_a_line_cut_short_by_a_crash_is_left_out(tmp_path: Path) -> None:
-    assert len(make_run(tmp_path / "cut", tail='{"step": 6, "rew').rows) == 5
-    broken = make_run(tmp_path / "broken", tail='{"step": 6, "rew\n{"step": 7}\n')
-    with pytest.raises(json.JSONDecodeError):
-        _ = broken.rows
-
-
 def test_a_path_without_a_run_names_its_neighbours(tmp_path: Path) -> None:
     make_run(tmp_path / "mine")
     with pytest.raises(FileNotFoundError, match=r"Runs in .*: mine"):
@@ -70,6 +62,8 @@ def test_what_was_not_measured_has_no_key() -> None:
         (made_rows(20), "Reward rose from 1.10 (first 3 steps) to 2.45 (last 10); KL to the starting model 0.082; 25%"),
         (made_rows(20, kl=math.nan), "KL not measured; 25%"),
         (made_rows(20, reward=1.0), "Reward stayed from 1.00"),
+        ([{"step": 1, "loss": 0.0}] * 3, "None of the 3 steps logged has a reward: each was NaN, None or infinite"),
+        (made_rows(20, reward=math.inf), "Reward is NaN or infinite in some steps: it went from inf"),
     ],
 )
 def test_the_sentence(rows: list[dict], said: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -26,8 +27,19 @@ def with_zero_std(rows: Rows) -> Rows:
     return [{**row, "frac_reward_zero_std": float(row["reward_std"] == 0)} for row in rows]
 
 
-def healthy_log(steps: int = 200, seed: int = 0, *, groups: int = 4, size: int = 8, speed: float = 1.0) -> Rows:
+def healthy_log(
+    steps: int = 200,
+    seed: int | str = 0,
+    *,
+    groups: int = 4,
+    size: int = 8,
+    speed: float = 1.0,
+    right: Callable[[float], float] = lambda progress: 0.15 + 0.6 * progress,
+    form: Callable[[float], float] = lambda progress: 0.3 + 0.65 * min(1.0, 3 * progress),
+) -> Rows:
     """A run that learns: completions are sampled from pass rates that rise, form before correctness, as runs do.
+
+    `right` and `form` are those rates at a progress from 0 to 1; other courses make other runs.
 
     Rewards are those of `groups` x `size` simulated completions, weights 2 for `right` and 1 for `form`; KL, length, gradient
     and time have the noise of real logs.
@@ -36,23 +48,23 @@ def healthy_log(steps: int = 200, seed: int = 0, *, groups: int = 4, size: int =
     rows = []
     for i in range(steps):
         progress = min(1.0, speed * i / steps)
-        form_rate, right_rate = 0.3 + 0.65 * min(1.0, 3 * progress), 0.15 + 0.6 * progress
+        form_rate, right_rate = form(progress), right(progress)
         totals: list[list[float]] = []
-        form: list[float] = []
-        right: list[float] = []
+        forms: list[float] = []
+        rights: list[float] = []
         for _ in range(groups):
             hardness = choose.uniform(-0.15, 0.15)
             for _ in range(size):
-                form.append(float(choose.random() < form_rate))
-                right.append(float(choose.random() < right_rate + hardness))
-            totals.append([f + 2 * r for f, r in zip(form[-size:], right[-size:], strict=True)])
+                forms.append(float(choose.random() < form_rate))
+                rights.append(float(choose.random() < right_rate + hardness))
+            totals.append([f + 2 * r for f, r in zip(forms[-size:], rights[-size:], strict=True)])
         everything = [total for group in totals for total in group]
         rows.append(
             {
                 "step": i + 1, "reward": fmean(everything), "reward_std": stdev(everything),
                 "frac_reward_zero_std": fmean([float(len(set(group)) == 1) for group in totals]),
-                "rewards/form/mean": fmean(form), "rewards/form/std": stdev(form),
-                "rewards/right/mean": fmean(right), "rewards/right/std": stdev(right),
+                "rewards/form/mean": fmean(forms), "rewards/form/std": stdev(forms),
+                "rewards/right/mean": fmean(rights), "rewards/right/std": stdev(rights),
                 "kl": 0.12 * progress * choose.lognormvariate(0, 0.3), "grad_norm": choose.lognormvariate(-1, 0.4),
                 "completions/mean_length": 120 + 20 * progress + choose.gauss(0, 8),
                 "completions/clipped_ratio": choose.choice([0, 0, 0.03]),

@@ -1,0 +1,219 @@
+"""Made-up runs with one known fault each, and healthy ones: written from the definitions of November 2026, before the rules.
+
+No rule was set on them. `SEEN` may be looked at while rules are written, `ASIDE`, a half drawn by chance, only at the end.
+A run is made of sampled completions (`healthy_log`), so that its noise is that of groups and not of a formula.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_nb.settings import Settings
+from tests.support.health_logs import Rows, healthy_log
+
+WEIGHTS = {"right": 2.0, "form": 1.0}
+CAP = 512
+
+
+@dataclass
+class Made:
+    """A log, and what `check_health` is told beside it."""
+
+    rows: Rows
+    told: dict[str, Any] = field(default_factory=dict)
+
+    def put(self, since: float = 0.0, **columns: Callable[[float, dict], Any]) -> Made:
+        """Compute columns from the progress and the row, from some progress on; `__` is a slash, None takes a column away."""
+        count = len(self.rows)
+        for i, row in enumerate(self.rows):
+            for name, value in columns.items() if i >= since * count else ():
+                row[name.replace("__", "/")] = value(i / count, row)
+        self.rows = [{key: value for key, value in row.items() if value is not None} for row in self.rows]
+        return self
+
+    def telling(self, **told: Any) -> Made:
+        return dataclasses.replace(self, told=self.told | told)
+
+
+def line(begin: float, end: float, start: float = 0.0, stop: float = 1.0) -> Callable[[float], float]:
+    """A course that goes from one value to the other between two points of progress, and is level outside."""
+    return lambda at: begin + (end - begin) * min(1.0, max(0.0, (at - start) / (stop - start)))
+
+
+def run(choose: random.Random, **courses: Any) -> Made:
+    return Made(healthy_log(choose.randrange(150, 260), choose.random(), **courses), {"weights": WEIGHTS})
+
+
+def risen(choose: random.Random, high: float = 0.0) -> Made:
+    """Rises in the first third, as most faulty runs do before they go wrong, and is level from then on."""
+    return run(choose, right=line(0.15, high or choose.uniform(0.4, 0.6), 0, choose.uniform(0.2, 0.35)),
+               form=line(0.4, 0.9, 0, 0.2))  # fmt: skip
+
+
+def level(choose: random.Random, right: float = 0.25, form: float = 0.6) -> Made:
+    return run(choose, right=lambda at: right, form=lambda at: form)
+
+
+def around(choose: random.Random, course: Callable[[float], float], share: float = 0.06) -> Callable[..., float]:
+    return lambda at, row: course(at) * choose.gauss(1, share)
+
+
+def held_out(made: Made, choose: random.Random, course: Callable[[float], float]) -> Made:
+    """A score on 60 questions at every tenth step."""
+    every = {row["step"] for row in made.rows[9::10]}
+    score = lambda at: sum(choose.random() < course(at) for _ in range(60)) / 60  # noqa: E731
+    made.put(holdout__accuracy=lambda at, row: score(at) if row["step"] in every else None)
+    return made.telling(settings=Settings(holdout_every=10, holdout_questions=60))
+
+
+def texts(made: Made, choose: random.Random, repeated: float, same: float, since: float) -> Made:
+    """Four groups of eight texts a step, of which a share repeat others of their group, or are one text."""
+
+    def text(step: int, group: int, at: int) -> str:
+        if step >= since * len(made.rows) and choose.random() < same:
+            return "The answer is 7."
+        is_repeat = step >= since * len(made.rows) and choose.random() < repeated
+        return f"{step} {group} {'again' if is_repeat else at}"
+
+    steps = range(len(made.rows))
+    return made.telling(completions=[[[text(s, g, i) for i in range(8)] for g in range(4)] for s in steps])
+
+
+def missing_reward(made: Made, since: float) -> Made:
+    """TRL writes None where every reward of a step was NaN, and the recorder leaves such a key out."""
+    gone = [key for key in made.rows[0] if key.startswith("reward")]
+    return made.put(since, **{key.replace("/", "__"): lambda at, row: None for key in gone})
+
+
+def paid(choose: random.Random, low: float, high: float, since: float, alike: float) -> Made:
+    """One reward: `low` for a failure, `high` for a success, which stays away from `since` on."""
+    made = run(choose, right=lambda at: 0.03 if at < since else 0.0)
+    one = lambda at, row: low + (high - low) * row["rewards/right/mean"]  # noqa: E731
+    spread = lambda at, row: (high - low) * row["rewards/right/std"]  # noqa: E731
+    made.put(reward=one, reward_std=spread, rewards__won__mean=one, rewards__won__std=spread,
+             frac_reward_zero_std=lambda at, row: float(row["rewards/right/mean"] == 0 or choose.random() < alike))  # fmt: skip
+    gone = {f"rewards__{name}__{kind}": lambda at, row: None for name in ("right", "form") for kind in ("mean", "std")}
+    return dataclasses.replace(made.put(**gone), told={"weights": {"won": 1.0}})
+
+
+def spiked(made: Made, column: str, choose: random.Random, every: int, height: float, since: float) -> Made:
+    return made.put(since, **{
+        column: lambda at, row: height * choose.uniform(1, 2) if row["step"] % every == 0 else row[column]})  # fmt: skip
+
+
+def falling(choose: random.Random) -> Made:
+    """From 3.2 to -1.2, without ever having risen."""
+    made = run(choose, right=line(0.9, 0.05), form=line(0.95, 0.2))
+    return made.put(reward=lambda at, row: row["reward"] + line(0.4, -1.5)(at))
+
+
+Maker = Callable[[random.Random], Made]
+# Fault -> the rules that name it, and how it is made.
+FAULTS: dict[str, tuple[str, Maker]] = {
+    "entropy gone after a rise": ("collapse", lambda c: risen(c).put(
+        entropy=around(c, line(1.2, c.uniform(0.05, 0.15), 0.4, 0.8)))),
+    "repeats after a rise": ("collapse", lambda c: texts(risen(c), c, c.uniform(0.75, 0.95), 0, 0.5)),
+    "one text for all": ("collapse", lambda c: texts(level(c), c, 0, c.uniform(0.88, 1.0), c.uniform(0, 0.5))),
+    "cut after a rise": ("truncation", lambda c: risen(c).put(
+        completions__clipped_ratio=around(c, line(0.02, c.uniform(0.6, 0.85), 0.5, 0.6)))),
+    "cut from the start, form rose": ("truncation", lambda c: run(
+        c, right=lambda at: 0.2, form=line(0.3, 0.9, 0, 0.3)).put(completions__clipped_ratio=around(c, lambda at: 0.68))),
+    "falls from the start": ("reward_falling", falling),
+    "level, then falls": ("reward_falling", lambda c: run(c, right=line(0.7, 0.2, 0.5, 0.7), form=line(0.9, 0.5, 0.5, 0.7))),
+    "rises and loses it": ("reward_falling", lambda c: run(
+        c, right=lambda at: line(0.15, 0.7, 0, 0.4)(at) - line(0, 0.55, 0.5, 0.7)(at), form=lambda at: 0.8)),
+    "breaks down at once": ("reward_falling", lambda c: run(
+        c, right=lambda at: line(0.15, 0.6, 0, 0.5)(at) if at < 0.6 else 0.05, form=lambda at: 0.9 if at < 0.6 else 0.3)),
+    "held-out falls from its best": ("holdout", lambda c: held_out(
+        run(c), c, lambda at: line(0.3, 0.75, 0, 0.5)(at) - line(0, c.uniform(0.3, 0.4), 0.5, 0.9)(at))),
+    "held-out stays": ("holdout", lambda c: held_out(run(c), c, lambda at: 0.4)),
+    "length at the cap": ("truncation", lambda c: level(c).put(
+        completions__clipped_ratio=lambda at, row: None, completions__mean_length=lambda at, row: CAP - c.uniform(0, 12),
+    ).telling(settings=Settings(max_completion_length=CAP))),
+    "grows to the cap": ("truncation", lambda c: risen(c).put(
+        completions__clipped_ratio=lambda at, row: None,
+        completions__mean_length=lambda at, row: min(CAP, line(200, 560, 0.3, 0.8)(at) * c.gauss(1, 0.02)),
+        completions__max_length=lambda at, row: CAP)),
+    "length 200 to 650": ("length_growth", lambda c: risen(c).put(completions__mean_length=around(c, line(200, 650)))),
+    "spread tenfold": ("spread_growth", lambda c: level(c).put(
+        reward_std=around(c, line(0.9, 9, 0.3, 0.7)),
+        reward=lambda at, row: row["reward"] + c.gauss(0, line(0, 1.6, 0.3, 0.7)(at)))),
+    "groups die after a rise": ("no_spread", lambda c: risen(c).put(
+        0.5, frac_reward_zero_std=lambda at, row: c.choice([0.75, 1, 1, 1]))),
+    "2 means failed where 20 is paid": ("no_spread", lambda c: paid(c, 2.0, 20.0, 0.3, 0.8)),
+    "too hard": ("no_spread", lambda c: paid(c, 0.0, 1.0, 0.0, 1.0)),
+    "KL runs away": ("kl_drift reward_falling", lambda c: run(
+        c, right=lambda at: line(0.15, 0.6, 0, 0.4)(at) - line(0, 0.5, 0.5, 1)(at),
+    ).put(kl=around(c, line(0.01, c.uniform(5, 20), 0.3, 1), 0.3))),
+    "KL spikes after a rise": ("kl_spike", lambda c: spiked(risen(c), "kl", c, c.randrange(6, 10), 15, 0.55)),
+    "gradient jumps after a rise": ("gradient", lambda c: spiked(risen(c), "grad_norm", c, c.randrange(4, 7), 12, 0.55)),
+    "gradient zero": ("gradient", lambda c: risen(c).put(c.uniform(0, 0.5), grad_norm=lambda at, row: 0.0)),
+    "gradient NaN": ("not_finite", lambda c: risen(c).put(c.uniform(0, 0.7), grad_norm=lambda at, row: float("nan"))),
+    "no reward at all": ("no_reward", lambda c: missing_reward(run(c), 0.0)),
+    "no reward from some step on": ("no_reward", lambda c: missing_reward(run(c), c.uniform(0.3, 0.7))),
+    "never paid": ("constant_reward", lambda c: risen(c).put(
+        rewards__rare__mean=lambda at, row: 0.0, rewards__rare__std=lambda at, row: 0.0)),
+    "a loud reward": ("dominating_reward", lambda c: risen(c).put(
+        rewards__loud__mean=lambda at, row: c.gauss(0, 2), rewards__loud__std=lambda at, row: c.uniform(6, 9))),
+    "form alone": ("form_only", lambda c: run(c, right=lambda at: 0.2, form=line(0.2, 1.0, 0, 0.4))),
+    "short instead of right": ("fighting_rewards form_only reward_falling", lambda c: run(
+        c, right=line(0.6, 0.15)).put(rewards__short__mean=lambda at, row: line(0.1, 0.9)(at) + c.gauss(0, 0.03))),
+    "slower": ("slow_steps", lambda c: risen(c).put(c.uniform(0.4, 0.8), step_time=lambda at, row: 3 * row["step_time"])),
+    "ratio clipped after a rise": ("ratio_clipping", lambda c: risen(c).put(
+        clip_ratio__region_mean=around(c, line(0.02, c.uniform(0.26, 0.5), 0.4, 0.7)))),
+    "flat for long": ("reward_flat", lambda c: Made(
+        healthy_log(c.randrange(310, 400), c.random(), speed=0.0), {"weights": WEIGHTS})),
+}  # fmt: skip
+HEALTHY: dict[str, Maker] = {
+    "steady": run,
+    "slow": lambda c: run(c, right=line(0.2, 0.4)),
+    "level after a fast rise": lambda c: risen(c, 0.75),
+    "thinks longer": lambda c: run(c).put(completions__mean_length=around(c, line(200, 650))),
+    "thinks shorter": lambda c: run(c).put(completions__mean_length=around(c, line(400, 150))),
+    "one group a step": lambda c: run(c, groups=1),
+    "penalties only": lambda c: run(c).put(
+        reward=lambda at, row: row["reward"] - 3, rewards__form__mean=lambda at, row: row["rewards/form/mean"] - 1,
+        rewards__right__mean=lambda at, row: row["rewards/right/mean"] - 1),
+    "primed: KL from the first row": lambda c: run(c).put(kl=around(c, line(0.9, 1.1), 0.1)),
+    "no KL": lambda c: run(c).put(kl=lambda at, row: None).telling(settings=Settings(beta=0.0)),
+    "held-out rises": lambda c: held_out(run(c), c, line(0.3, 0.75)),
+    "held-out rises, then level": lambda c: held_out(run(c), c, line(0.3, 0.7, 0, 0.5)),
+    "entropy to a third": lambda c: run(c).put(entropy=around(c, line(1.2, 0.4))),
+    "single spikes": lambda c: spiked(spiked(run(c), "kl", c, 70, 2, 0), "grad_norm", c, 60, 12, 0),
+    "success pays 20": lambda c: run(c).put(
+        reward=lambda at, row: 20 * row["rewards/right/mean"], reward_std=lambda at, row: 20 * row["rewards/right/std"],
+        rewards__right__mean=lambda at, row: 20 * row["rewards/right/mean"],
+        rewards__right__std=lambda at, row: 20 * row["rewards/right/std"]),
+    "good from the start": lambda c: run(c, right=line(0.65, 0.82), form=lambda at: 0.95),
+    "short run": lambda c: Made(healthy_log(24, c.random()), {"weights": WEIGHTS}),
+}  # fmt: skip
+
+TRIES = 2
+RUNS = [f"{kind} #{number}" for kind in (*FAULTS, *HEALTHY) for number in range(TRIES)]
+ASIDE = frozenset(random.Random("set aside").sample(RUNS, len(RUNS) // 2))
+SEEN = [name for name in RUNS if name not in ASIDE]
+
+
+def made_run(name: str) -> Made:
+    """The run of a name in `RUNS`."""
+    kind = name.partition(" #")[0]
+    maker = FAULTS[kind][1] if kind in FAULTS else HEALTHY[kind]
+    return maker(random.Random(name))
+
+
+def judged(names: Iterable[str], check: Callable[..., Any]) -> tuple[list[str], list[str]]:
+    """Names of faulty runs whose fault is not named at warning or above at the end, and of healthy ones with a warning."""
+    missed, accused = [], []
+    for name in names:
+        made, kind = made_run(name), name.partition(" #")[0]
+        loud = {alert.rule for alert in check(made.rows, **made.told).latest
+                if alert.severity != "info" and not getattr(alert, "ended", None)}  # fmt: skip
+        if kind in HEALTHY and loud:
+            accused.append(f"{name}: {', '.join(sorted(loud))}")
+        elif kind in FAULTS and not any(rule.startswith(tuple(FAULTS[kind][0].split())) for rule in loud):
+            missed.append(f"{name}: {', '.join(sorted(loud)) or 'nothing'}")
+    return missed, accused
