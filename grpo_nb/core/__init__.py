@@ -27,6 +27,7 @@ from grpo_nb.core.files import (
     write_text,
 )
 from grpo_nb.core.markdown import fence, plain, span, table
+from grpo_nb.core.numbers import require_number
 from grpo_nb.core.pages import code_line, errors_view, heading, last_lines, page, render, style, title
 from grpo_nb.core.processes import ChildError, LineProcess, run_command, run_script
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar

@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks import Estimate, estimate, in_groups
 from grpo_nb.core import Table, displayable, shown_path, staged_folder, text_of, write_json
 from grpo_nb.evaluation.harness import harness_command
-from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, LEVEL, PairedResult, pass_at_k, share_interval
+from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, PairedResult, pass_at_k, share_interval
 from grpo_nb.evaluation.transcripts import Only, Transcripts, rendered, sorted_pairs
 from grpo_nb.tasks import Contamination, answers_of
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-Verdict = Literal["better", "worse", "no difference shown"]
 UNKNOWN_TRAINING = "Which questions were trained on is not known, so it was not looked whether these are among them."
 # From this share on, answers that were cut are said beside the accuracy, which is partly that of the length limit.
 _CUT = 0.1
@@ -205,11 +204,6 @@ class Comparison(PairedResult):
     """Folder it was saved in."""
 
     @property
-    def questions(self) -> int:
-        """How many were asked."""
-        return self.after.questions
-
-    @property
     def changed(self) -> dict[str, int]:
         """Questions by what became of them: `gained`, `lost`, `both right`, `both wrong`; with samples also `equal`."""
         counts = Counter({"gained": 0, "lost": 0, "both right": 0, "both wrong": 0})
@@ -217,14 +211,6 @@ class Comparison(PairedResult):
             equal = {0.0: "both wrong", 1.0: "both right"}.get(a, "equal")
             counts["gained" if b > a else "lost" if b < a else equal] += 1
         return dict(counts)
-
-    @property
-    def verdict(self) -> Verdict:
-        """`better`, `worse` or `no difference shown`, of the second."""
-        low, high = self.interval
-        if self.questions < FEWEST_QUESTIONS or self.p_value >= 1 - LEVEL:
-            return "no difference shown"
-        return "better" if low > 0 else "worse" if high < 0 else "no difference shown"
 
     @property
     def sentence(self) -> str:
@@ -236,7 +222,8 @@ class Comparison(PairedResult):
             for e in (self.before, self.after)
         )
         which = f" of {self.other_set}" if self.other_set else ""
-        unseen = f" {self.power_sentence}" if self.verdict == "no difference shown" else ""
+        unseen = f" {self.disagreement}" if self.disagreement else ""
+        unseen += f" {self.power_sentence}" if self.verdict == "no difference shown" else ""
         spoilt = f" {self.contamination.sentence}" if self.contamination and self.contamination.count else ""
         return (
             f"{self.verdict}: accuracy {shares} on "
@@ -353,7 +340,6 @@ class Comparison(PairedResult):
             "after": self.after.to_dict(),
             "verdict": self.verdict,
             "sentence": self.sentence,
-            "questions": self.questions,
             "changed": self.changed,
             "elsewhere": self.elsewhere,
             "contamination": self.contamination.to_dict() if self.contamination else None,

@@ -203,6 +203,8 @@ def reward_list(rewards: RewardFunction | Iterable[RewardFunction], *, least: in
     >>> reward_list(xml_tags()) == reward_list([xml_tags()])
     True
     """
+    if not callable(rewards) and (isinstance(rewards, (str, Mapping)) or not isinstance(rewards, Iterable)):
+        raise TypeError(f"rewards = {shorten(repr(rewards), 60)} must be a list of reward functions, or one of them.")
     listed = [rewards] if callable(rewards) else list(rewards)
     if len(listed) < least:
         raise ValueError("rewards is empty: without a reward there is nothing to score or to learn from.")

@@ -4,7 +4,7 @@ Nothing here loads a model or reads data; what the machine has is asked of `mach
 """
 
 from grpo_nb.core import open_door
-from grpo_nb.settings.arguments import check_extra, did_you_mean, importance_sampling_levels, loss_types
+from grpo_nb.settings.arguments import check_choice, check_extra, did_you_mean, importance_sampling_levels, loss_types
 from grpo_nb.settings.effective import effective_settings, requested_arguments
 from grpo_nb.settings.number_types import VARIABLE, cpu_number_type, number_type, number_type_of
 from grpo_nb.settings.out_of_memory import memory_advice

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks import completion
-from grpo_nb.core import Part, Shown, Table, as_written, bold, kept_modes, kept_random_state
+from grpo_nb.core import Part, Shown, Table, as_written, bold, kept_modes, kept_random_state, require_number
 from grpo_nb.machine import find_gpu
-from grpo_nb.models import import_unsloth, require_same_settings, tell_unsloth
+from grpo_nb.models import import_unsloth, rest_engine, tell_unsloth
 from grpo_nb.settings import Settings, number_type_of
 from grpo_nb.tasks import Task
 
@@ -28,7 +28,7 @@ from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
 
 from grpo_nb.generation import generate
-from grpo_nb.training.trainer import kept_precision, silence
+from grpo_nb.training.trainer import kept_precision, require_parts, silence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -135,12 +135,14 @@ def prime(
         primed = gn.training.prime(model, tokenizer, task, settings)
         run = gn.train(model, tokenizer, task, rewards, settings)
     """
-    require_same_settings(model, tokenizer, settings)
+    require_parts(model, tokenizer, task, settings)
     for name, value in {"steps": steps, "examples": examples, "batch_size": batch_size, "held_out": held_out}.items():
-        if value < 1:
-            raise ValueError(f"{name} = {value!r} must be at least 1.")
-    if not learning_rate > 0:
-        raise ValueError(f"learning_rate = {learning_rate!r} must be above 0.")
+        require_number(name, value, 1)
+    require_number("learning_rate", learning_rate, 1e-12, 1.0, is_whole=False)
+    if not (reasoning is None or callable(reasoning) or isinstance(reasoning, str)):
+        raise TypeError(f"reasoning = {reasoning!r:.60} must be the name of a column or a function of the row.")
+    if not len(task.holdout):
+        raise ValueError("the task has no held-out questions to measure on: gn.load_task(..., holdout=0.2).")
     drawn = random.Random(settings.seed)
     shown = [task.train[i] for i in sorted(drawn.sample(range(len(task.train)), min(examples, len(task.train))))]
     asked = [task.holdout[i] for i in range(min(held_out, len(task.holdout)))]
@@ -183,6 +185,7 @@ def prime(
                 eval_dataset=Dataset.from_list(measured),
             )
         silence(trainer)
+        rest_engine(model)
         loss_before = trainer.evaluate()["eval_loss"]
         trainer.train()
         loss_after = trainer.evaluate()["eval_loss"]

@@ -5,47 +5,60 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import os
 import platform
 import time
 import warnings
-from typing import Any, Literal, get_args
+from collections.abc import Iterable
+from typing import Any, Literal
 
 from grpo_nb.core import process_identity
 from grpo_nb.machine import find_gpu, package_versions, usable_memory_gib
 from grpo_nb.rewards import (
+    RewardError,
     RewardFunction,
     adaptive_states,
     call_reward,
     hash_of_parts,
     make_batch,
     parts_of,
+    reward_list,
     to_floats,
     weights_by_name,
 )
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import Task
+from grpo_nb.training.errors import infinite
 
 Reference = Literal["start", "base"]
 # What the KL of a run is measured to, as run.json has it.
 BASE_MODEL, START_ADAPTER = "the base model", "the adapter it started from"
+RECORD_COLUMNS = ("step", "group", "prompt", "completion", "total", "advantage")
+"""What the record of a step's completions has beside a column for each reward."""
 
 
-def checked_rewards(rewards: list[RewardFunction], task: Task, settings: Settings) -> dict[str, float]:
+def checked_rewards(
+    rewards: RewardFunction | Iterable[RewardFunction], task: Task, settings: Settings
+) -> dict[str, float]:
     """Return weight by name, after calling each reward once on the first row: what is missing shows before training.
 
     The call is that of trl 1.15 at step 0, and what comes back is read as TRL reads it.
     """
     from transformers import TrainerState
 
-    if not rewards:
-        raise ValueError("rewards is empty: without a reward there is nothing to learn from.")
+    rewards = reward_list(rewards)
     weights = weights_by_name(rewards)
     row = task.train[0]
     text = task.format.render("reasoning", row["answer"])
     state = TrainerState(max_steps=settings.max_steps)
     state.is_trial = True  # not one of TRL's: for rewards that learn from every training call
     for name, reward in zip(weights, rewards, strict=True):
+        if name in RECORD_COLUMNS:
+            raise ValueError(
+                f"the reward {name!r} has the name of a column that the record of completions has already "
+                f"({', '.join(RECORD_COLUMNS)}): give it another, name=... or __name__ of a function."
+            )
         messages = [{"role": "assistant", "content": text}]
         try:
             scores = call_reward(reward, make_batch([messages], row, completion_ids=[[0]], trainer_state=state))
@@ -55,11 +68,13 @@ def checked_rewards(rewards: list[RewardFunction], task: Task, settings: Setting
         if len(scores) != 1:
             raise ValueError(f"the reward {name!r} returned {scores!r} for one completion: return a list of one float.")
         try:
-            to_floats(scores, 1)
+            (value,) = to_floats(scores, 1)
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(
                 f"the reward {name!r} returned {scores[0]!r:.200}, a {type(scores[0]).__name__}, not a float."
             ) from error
+        if math.isinf(value):
+            raise RewardError(name, 0, repr(text), infinite(scores[0]))
     return weights
 
 
@@ -120,12 +135,6 @@ def _described(reward: RewardFunction) -> dict[str, Any]:
         "parts": parts,
         "fades": bool(adaptive_states([reward])),
     }
-
-
-def check_reference(reference: str) -> None:
-    """Raise `ValueError` for what is no `Reference`."""
-    if reference not in get_args(Reference):
-        raise ValueError(f"reference = {reference!r} must be 'start' or 'base'.")
 
 
 def reference_of(model: Any, settings: Settings, reference: Reference) -> str:

@@ -12,6 +12,7 @@ A stage that was cut short goes on from its checkpoint, as a run of its own woul
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -21,20 +22,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Part, Shown, bold, free_path, shown_path, write_json
-from grpo_nb.models import LOADED_WITH, load_adapter
+from grpo_nb.core import Part, Shown, bold, free_path, require_number, shown_path, write_json
+from grpo_nb.models import load_adapter
 from grpo_nb.rewards import (
     adaptive_states,
     describe_difference,
     differing_parts,
     may_be_memory,
     parts_of,
+    reward_list,
 )
 from grpo_nb.runs import Run, describe, new_run_folder, newest_checkpoint
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import Task
 from grpo_nb.training.resume import MAY_CHANGE, differences, named_folder, remove_unbegun
-from grpo_nb.training.run_info import Reference, check_reference, checked_rewards, source_of
+from grpo_nb.training.run_info import Reference, checked_rewards, source_of
 
 if TYPE_CHECKING:
     import pandas
@@ -58,6 +60,19 @@ class Stage:
     task: Task | Callable[[Task, Any], Task] | None = None
     """Another task for this stage, or a function of the task and the stages so far (a `StagedRun`): `lambda task, run:
     task.without_flat_groups(run)`."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z0-9._-]{1,90}", self.name):
+            raise ValueError(f"stage name {self.name!r:.60} may hold up to 90 letters, digits, '.', '_' and '-' only.")
+        object.__setattr__(self, "rewards", reward_list(self.rewards))
+        if self.steps is not None:
+            require_number("steps", self.steps, 1, why=f" (of the stage {self.name!r})")
+        if not isinstance(self.settings, (Settings, type(None))):
+            raise TypeError(
+                f"settings = {self.settings!r:.60} of the stage {self.name!r} are no settings: gn.preset()."
+            )
+        if not (self.task is None or isinstance(self.task, Task) or callable(self.task)):
+            raise TypeError(f"task = {self.task!r:.60} of the stage {self.name!r} is neither a task nor a function.")
 
 
 class StagedRun(Shown):
@@ -237,10 +252,23 @@ def train_stages(
             settings, name="two-stages",
         )
     """  # fmt: skip
-    check_reference(reference)
-    of_stages, plan = _plan_of(stages, settings, task, reference)
+    check_arguments(name, resume, reference=reference, check_fit=check_fit)
+    if (
+        isinstance(stages, (str, Stage))
+        or not isinstance(stages, Iterable)
+        or not all(isinstance(s, Stage) for s in stages)
+    ):
+        raise TypeError(
+            f"stages = {stages!r:.60} must be a list of gn.training.Stage(name=..., rewards=[...], steps=...)."
+        )
+    of_stages = _settings_of(stages, settings)
+    for stage, its_settings in zip(stages, of_stages, strict=True):
+        with _said_of(stage):
+            require_parts(model, tokenizer, stage.task if isinstance(stage.task, Task) else task, its_settings)
+    plan = _plan_of(stages, of_stages, task, reference)
     from grpo_nb.training.recorder import save_figure
-    from grpo_nb.training.session import train
+    from grpo_nb.training.session import check_arguments, train
+    from grpo_nb.training.trainer import require_parts
 
     root = Path(of_stages[0].run_root)
     folder = _find_stages(root, name, resume)
@@ -261,9 +289,7 @@ def train_stages(
         run = finished.get(planned["folder"])
         if run is None:
             goes_on = is_resumed and _can_go_on(folder / planned["folder"])
-            if (
-                not goes_on
-            ):  # adaptive rewards go on from the stages before, and those that are new here begin from nothing
+            if not goes_on:  # adaptive rewards go on from the stages before, and new ones begin from nothing
                 for state, decay in adaptive_states(stage.rewards):
                     state.carry_over(decay) if id(state) in known else state.start_over()
             before = StagedRun(folder, model=model, tokenizer=tokenizer, count=number)
@@ -341,57 +367,61 @@ def _is_finished(run: Run) -> bool:
     return run.status == "finished"
 
 
-def _plan_of(
-    stages: Sequence[Stage], settings: Settings | None, task: Task, reference: str
-) -> tuple[list[Settings], dict[str, Any]]:
-    """Return the settings of each stage, with its steps, and what stages.json says of these stages.
+@contextlib.contextmanager
+def _said_of(stage: Stage) -> Iterator[None]:
+    """Name the stage in whatever is wrong with it."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"This was said of the stage {stage.name!r}; no stage was begun.")
+        raise
 
-    Each reward is called once: a mistake in the third stage's is found before the first is trained.
+
+def _settings_of(stages: Sequence[Stage], settings: Settings | None) -> list[Settings]:
+    """Return the settings of each stage, with its steps.
 
     Raises:
-        ValueError: Stages that cannot be trained one after the other on one model, or with these rewards.
+        ValueError: There is no stage, two have one name, or one has no settings.
     """
     if not stages:
         raise ValueError("stages is empty: give at least one gn.training.Stage(name=..., rewards=[...], steps=...).")
-    names, made, entries = [stage.name for stage in stages], [], []
-    for number, stage in enumerate(stages, 1):
+    names, made = [stage.name for stage in stages], []
+    for number, stage in enumerate(stages):
         if names.count(stage.name) > 1:
             raise ValueError(f"two stages are named {stage.name!r}: give each a name of its own.")
-        if not re.fullmatch(r"[A-Za-z0-9._-]+", stage.name):
-            raise ValueError(f"stage name {stage.name!r} may hold letters, digits, '.', '_' and '-' only.")
         own = stage.settings or settings
         if own is None:
             raise ValueError(f"the stage {stage.name!r} has no settings: give them to it, or to train_stages for all.")
+        if not isinstance(own, Settings):
+            raise TypeError(f"settings = {own!r:.60} are no settings: write settings = gn.preset().")
         # With another seed: drawn alike, the same prompts would be answered alike.
-        made.append(own.replace(max_steps=stage.steps or own.max_steps, seed=own.seed + number - 1))
-        for field in LOADED_WITH:
-            if getattr(own, field) != getattr(made[0], field):
-                raise ValueError(
-                    f"the stage {stage.name!r} has {field} = {getattr(own, field)!r}, the first one "
-                    f"{getattr(made[0], field)!r}: the stages train one adapter on one model, which is loaded already."
-                )
-        if not stage.rewards:
-            raise ValueError(f"the stage {stage.name!r} has no rewards.")
+        made.append(own.replace(max_steps=stage.steps or own.max_steps, seed=own.seed + number))
+    return made
+
+
+def _plan_of(stages: Sequence[Stage], of_stages: Sequence[Settings], task: Task, reference: str) -> dict[str, Any]:
+    """Return what stages.json says of these stages.
+
+    Each reward is called once: a mistake in the third stage's is found before the first is trained.
+    """
+    entries = []
+    for number, (stage, settings) in enumerate(zip(stages, of_stages, strict=True), 1):
         is_task = isinstance(stage.task, Task)
-        try:
-            weights = checked_rewards(list(stage.rewards), stage.task if is_task else task, made[-1])
-        except Exception as error:
-            error.add_note(f"This was a reward of the stage {stage.name!r}; no stage was begun.")
-            raise
+        with _said_of(stage):
+            weights = checked_rewards(stage.rewards, stage.task if is_task else task, settings)
         entries.append(
             {
                 "name": stage.name,
                 "folder": f"{number:02d}-{stage.name}",
-                "steps": made[-1].max_steps,
+                "steps": settings.max_steps,
                 "rewards": weights,
                 "parts": [parts_of(reward) for reward in stage.rewards],
-                "settings": made[-1].to_dict(),
+                "settings": settings.to_dict(),
                 "task": stage.task.fingerprint if is_task else stage.task and source_of(stage.task),
             }
         )
     # Through JSON, so that a plan just made equals the same one read back.
-    plan = {"reference": reference, "task": task.fingerprint, "stages": entries}
-    return made, json.loads(json.dumps(plan, default=str))
+    return json.loads(json.dumps({"reference": reference, "task": task.fingerprint, "stages": entries}, default=str))
 
 
 def _require_same_plan(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from grpo_nb.settings import (
     requested_arguments,
 )
 from grpo_nb.tasks import Task
-from grpo_nb.training.errors import guarded
+from grpo_nb.training.errors import explained, guarded
 from grpo_nb.training.run_info import checked_rewards
 
 import_unsloth()
@@ -37,6 +38,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from grpo_nb.generation import shared_prompt_obstacle
 from grpo_nb.training.shared_trainer import SharedPromptGRPOTrainer
+
+_CHECKPOINTS = "checkpoints"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,9 +66,8 @@ class Prepared:
         Raises:
             ValueError: Rewards, data or settings that cannot work.
         """
-        require_same_settings(model, tokenizer, settings)
-        if not isinstance(task, Task):
-            raise TypeError(f"task = {task!r:.60} is no task: task = gn.load_task(<your file>, settings).")
+        require_parts(model, tokenizer, task, settings)
+        require_holdout(task, settings)
         rewards = reward_list(rewards)
         task = task.fit(tokenizer, settings.max_prompt_length)
         weights = checked_rewards(rewards, task, settings)
@@ -80,6 +82,35 @@ class Prepared:
         )  # fmt: skip
 
 
+def require_parts(model: Any, tokenizer: Any, task: Any, settings: Any) -> None:
+    """Refuse what is no model with a LoRA, no tokenizer, no task or no settings, and settings of another model.
+
+    Raises:
+        TypeError, ValueError: The argument, what it is, and the line that makes one.
+    """
+    require_same_settings(model, tokenizer, settings)
+    if not isinstance(task, Task):
+        raise TypeError(f"task = {task!r:.60} is no task: task = gn.load_task(<your file>, settings).")
+
+
+def require_holdout(task: Task, settings: Settings) -> None:
+    """Refuse settings that need held-out scores where there are none.
+
+    Raises:
+        ValueError: With the setting to change.
+    """
+    if settings.keep == "best" and not settings.holdout_every:
+        raise ValueError(
+            "keep = 'best' is the best by held-out scores, and holdout_every = 0 makes none: "
+            "settings = settings.replace(holdout_every=5)."
+        )
+    if settings.holdout_every and not len(task.holdout):
+        raise ValueError(
+            f"holdout_every = {settings.holdout_every} needs held-out questions, and the task has none: "
+            "settings = settings.replace(holdout_every=0), or gn.load_task(..., holdout=0.2)."
+        )
+
+
 def _stock_reason(model: Any, settings: Settings) -> str | None:
     """Why prompts are not shared, or None if they are; a warning where the user could not know."""
     if not settings.shared_prompts:
@@ -91,31 +122,54 @@ def _stock_reason(model: Any, settings: Settings) -> str | None:
     return obstacle
 
 
-def build_trainer(prepared: Prepared, folder: Path, callback: TrainerCallback, kind: type) -> Any:
-    """Return the trainer.
+def build_trainer(prepared: Prepared, kind: type) -> Any:
+    """Return the trainer, which has nothing on the disk yet: `lead_to` says where it writes.
 
     Args:
         prepared: What it trains.
-        folder: The run's.
-        callback: Told of each step.
         kind: Class that goes in front of TRL's or the kit's.
+
+    Raises:
+        ValueError: TRL refuses the settings. Most of what `extra` hands on is looked at by nobody before.
     """
     drop_leftovers(prepared.model)
     base = GRPOTrainer if prepared.obstacle else SharedPromptGRPOTrainer
-    arguments = grpo_arguments(prepared.settings, prepared.weights, folder, prepared.model)
-    if prepared.task.is_ordered:
-        arguments.setdefault("shuffle_dataset", False)
-    with kept_precision(prepared.model):
-        trainer = type(kind.__name__, (kind, base), {})(
-            model=prepared.model,
-            processing_class=prepared.tokenizer,
-            reward_funcs=[guarded(reward) for reward in prepared.rewards],
-            args=GRPOConfig(**arguments),
-            train_dataset=prepared.task.train,
-            callbacks=[callback],
-        )
+    # transformers makes the folder that it is to write to, so it is one that goes away again.
+    with kept_precision(prepared.model), tempfile.TemporaryDirectory() as nowhere:
+        arguments = grpo_arguments(prepared.settings, prepared.weights, Path(nowhere), prepared.model)
+        if prepared.task.is_ordered:
+            arguments.setdefault("shuffle_dataset", False)
+        try:
+            trainer = type(kind.__name__, (kind, base), {})(
+                model=prepared.model,
+                processing_class=prepared.tokenizer,
+                reward_funcs=[guarded(reward) for reward in prepared.rewards],
+                args=GRPOConfig(**arguments),
+                train_dataset=prepared.task.train,
+            )
+        except Exception as error:
+            raise _refused(error, prepared.settings) from error
     silence(trainer)
     return trainer
+
+
+def _refused(error: Exception, settings: Settings) -> Exception:
+    """What TRL or transformers said of the settings, as an error of the kit; memory, GPU and a full disk as what they are."""
+    told = explained(error, None, settings)
+    if told is not error or isinstance(error, OSError):
+        return told
+    handed = f"extra = {dict(settings.extra)!r:.200}" if settings.extra else "the settings"
+    return ValueError(
+        f"the trainer cannot be built with {handed} ({type(error).__name__}: {' '.join(str(error).split()):.300}). Nothing was "
+        "written. settings = settings.replace(extra={...}) without the argument that it names; gn.settings.effective_settings "
+        "shows what each becomes."
+    )
+
+
+def lead_to(trainer: Any, folder: Path, callback: TrainerCallback) -> None:
+    """Have a trainer write its files into the folder of a run, and tell this of each step."""
+    trainer.args.output_dir = str(folder / _CHECKPOINTS)
+    trainer.add_callback(callback)
 
 
 def silence(trainer: Any) -> None:
@@ -154,7 +208,7 @@ def grpo_arguments(settings: Settings, weights: dict[str, float], folder: Path, 
         "disable_tqdm": True,
         # Installed is not enough: told to use vLLM with a model that was loaded without, TRL starts an engine of its own.
         **requested_arguments(settings, gpu=gpu, number_type=chosen, has_vllm=has_engine(model)),
-        "output_dir": str(folder / "checkpoints"),
+        "output_dir": str(folder / _CHECKPOINTS),
         "reward_weights": list(weights.values()),
     }
 

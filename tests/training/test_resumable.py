@@ -662,7 +662,7 @@ def test_a_full_disk_is_known_whoever_says_it(small_disk: Path) -> None:
     for write in writers:
         with pytest.raises(Exception) as caught:
             write()
-        assert checkpoints.is_disk_full(caught.value), repr(caught.value)
+        assert checkpoints.is_disk_full(caught.value, is_of_a_writer=True), repr(caught.value)
     assert not checkpoints.is_disk_full(RuntimeError("something else")) and not checkpoints.is_disk_full(None)
 
 
