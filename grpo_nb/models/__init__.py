@@ -22,7 +22,7 @@ from grpo_nb.models.load import (
     resolve_model,
     rest_engine,
 )
-from grpo_nb.models.match import LOADED_WITH, require_same_settings
+from grpo_nb.models.match import require_same_settings
 from grpo_nb.models.unsloth import import_unsloth, tell_unsloth, without_loading_bars
 
 __getattr__, __dir__, __all__ = open_door(globals())

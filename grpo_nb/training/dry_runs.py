@@ -32,9 +32,10 @@ import_unsloth()
 import torch
 from transformers import TrainerCallback
 
+from grpo_nb.training.arguments import require_parts
 from grpo_nb.training.recorder import completions_table
 from grpo_nb.training.resumable import load_states, remembering, states_of
-from grpo_nb.training.trainer import Prepared, build_trainer, lead_to, reference_adapter, require_parts
+from grpo_nb.training.trainer import Prepared, build_trainer, lead_to, reference_adapter
 
 if TYPE_CHECKING:
     import pandas

@@ -16,8 +16,6 @@ from grpo_nb.runs import ACCURACY, BEHIND, HIGH, LOW, Alert, read_alerts
 if TYPE_CHECKING:
     import pandas
 
-    from grpo_nb.training.trainer import Prepared
-
 
 class Observer:
     """Looks at each logged step while a run is trained; may add measurements to its row, and may ask to stop.
@@ -77,12 +75,12 @@ class HoldoutScore(Observer):
     step's row is then without a score.
 
     Args:
-        prepared: The training. Always the same questions are asked, so that the curve is of one measure.
+        prepared: The training, a `grpo_nb.training.trainer.Prepared`. Always the same questions are asked, so that the curve is of one measure.
     """
 
     is_interruptible = True
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: Any) -> None:
         self._prepared = prepared
         held, count = prepared.task.holdout, prepared.settings.holdout_questions
         self._questions = [held[i] for i in range(min(count, len(held)))]

@@ -28,7 +28,8 @@ from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
 
 from grpo_nb.generation import generate
-from grpo_nb.training.trainer import kept_precision, require_parts, silence
+from grpo_nb.training.arguments import require_parts
+from grpo_nb.training.trainer import kept_precision, silence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -11,7 +11,7 @@ import platform
 import time
 import warnings
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 from grpo_nb.core import process_identity
 from grpo_nb.machine import find_gpu, package_versions, usable_memory_gib
@@ -29,9 +29,9 @@ from grpo_nb.rewards import (
 )
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import Task
+from grpo_nb.training.arguments import Reference
 from grpo_nb.training.errors import infinite
 
-Reference = Literal["start", "base"]
 # What the KL of a run is measured to, as run.json has it.
 BASE_MODEL, START_ADAPTER = "the base model", "the adapter it started from"
 RECORD_COLUMNS = ("step", "group", "prompt", "completion", "total", "advantage")

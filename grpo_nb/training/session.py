@@ -6,9 +6,9 @@ import contextlib
 import json
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -19,21 +19,21 @@ from grpo_nb.models import base_identity, generation_of, keep_template, load_ada
 from grpo_nb.rewards import RewardFunction
 from grpo_nb.runs import (
     Run,
-    check_run_name,
     find_damage,
     keep_newest,
     new_run_folder,
     write_model_card,
     write_trained_questions,
 )
-from grpo_nb.settings import Settings, check_choice, number_type_of, plan
+from grpo_nb.settings import Settings, number_type_of, plan
 from grpo_nb.tasks import Task
+from grpo_nb.training.arguments import Reference, check_arguments
 from grpo_nb.training.errors import explained
 from grpo_nb.training.observers import CoresWatch, HealthAlerts, HoldoutScore, Observer
 from grpo_nb.training.recorder import Recorder
 from grpo_nb.training.resumable import ResumableTrainer
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
-from grpo_nb.training.run_info import BASE_MODEL, START_ADAPTER, Reference, reference_of, run_info
+from grpo_nb.training.run_info import BASE_MODEL, START_ADAPTER, reference_of, run_info
 from grpo_nb.training.trainer import Prepared, build_trainer, lead_to, reference_adapter
 
 if TYPE_CHECKING:
@@ -125,28 +125,6 @@ def train(
             recorder = Recorder(run, settings, prepared.weights, [CoresWatch(), *scores, *observers, alerts])
             _run_training(trainer, prepared, recorder, info, resumption)
     return run
-
-
-def check_arguments(
-    name: str | None, resume: Any, observers: Any = (), reference: str = "start", check_fit: bool = True
-) -> None:
-    """Refuse what `train` and `train_stages` cannot be told, before anything is looked at.
-
-    Raises:
-        TypeError, ValueError: The argument, its value, and what it must be.
-    """
-    if name is not None:
-        check_run_name(name)
-    if resume is not None and (not isinstance(resume, (str, Path)) or not str(resume)):
-        raise TypeError(f'resume = {resume!r:.60} must be None, "auto", or the path or name of a run.')
-    if isinstance(observers, (str, Observer)) or not all(
-        isinstance(each, Observer) for each in (observers if isinstance(observers, Iterable) else [observers])
-    ):
-        raise TypeError(
-            f"observers = {observers!r:.60} must be a list of gn.training.Observer objects: [MyObserver()]."
-        )
-    check_choice("reference", reference, get_args(Reference))
-    check_choice("check_fit", check_fit, (True, False))
 
 
 def _begin(prepared: Prepared, name: str | None, info: Mapping[str, Any]) -> Run:

@@ -35,8 +35,9 @@ from grpo_nb.rewards import (
 from grpo_nb.runs import Run, describe, new_run_folder, newest_checkpoint
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import Task
+from grpo_nb.training.arguments import Reference, check_arguments, require_parts
 from grpo_nb.training.resume import MAY_CHANGE, differences, named_folder, remove_unbegun
-from grpo_nb.training.run_info import Reference, checked_rewards, source_of
+from grpo_nb.training.run_info import checked_rewards, source_of
 
 if TYPE_CHECKING:
     import pandas
@@ -267,8 +268,7 @@ def train_stages(
             require_parts(model, tokenizer, stage.task if isinstance(stage.task, Task) else task, its_settings)
     plan = _plan_of(stages, of_stages, task, reference)
     from grpo_nb.training.recorder import save_figure
-    from grpo_nb.training.session import check_arguments, train
-    from grpo_nb.training.trainer import require_parts
+    from grpo_nb.training.session import train
 
     root = Path(of_stages[0].run_root)
     folder = _find_stages(root, name, resume)

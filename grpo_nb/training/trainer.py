@@ -17,7 +17,7 @@ from typing import Any
 
 from grpo_nb.generation import drop_leftovers
 from grpo_nb.machine import find_gpu
-from grpo_nb.models import has_engine, import_unsloth, require_same_settings, tell_unsloth
+from grpo_nb.models import has_engine, import_unsloth, tell_unsloth
 from grpo_nb.rewards import RewardFunction, reward_list
 from grpo_nb.settings import (
     Settings,
@@ -28,6 +28,7 @@ from grpo_nb.settings import (
     requested_arguments,
 )
 from grpo_nb.tasks import Task
+from grpo_nb.training.arguments import require_holdout, require_parts
 from grpo_nb.training.errors import explained, guarded
 from grpo_nb.training.run_info import checked_rewards
 
@@ -80,35 +81,6 @@ class Prepared:
             model=model, tokenizer=tokenizer, task=task, rewards=rewards, settings=settings, weights=weights,
             obstacle=_stock_reason(model, settings),
         )  # fmt: skip
-
-
-def require_parts(model: Any, tokenizer: Any, task: Any, settings: Any) -> None:
-    """Refuse what is no model with a LoRA, no tokenizer, no task or no settings, and settings of another model.
-
-    Raises:
-        TypeError, ValueError: The argument, what it is, and the line that makes one.
-    """
-    require_same_settings(model, tokenizer, settings)
-    if not isinstance(task, Task):
-        raise TypeError(f"task = {task!r:.60} is no task: task = gn.load_task(<your file>, settings).")
-
-
-def require_holdout(task: Task, settings: Settings) -> None:
-    """Refuse settings that need held-out scores where there are none.
-
-    Raises:
-        ValueError: With the setting to change.
-    """
-    if settings.keep == "best" and not settings.holdout_every:
-        raise ValueError(
-            "keep = 'best' is the best by held-out scores, and holdout_every = 0 makes none: "
-            "settings = settings.replace(holdout_every=5)."
-        )
-    if settings.holdout_every and not len(task.holdout):
-        raise ValueError(
-            f"holdout_every = {settings.holdout_every} needs held-out questions, and the task has none: "
-            "settings = settings.replace(holdout_every=0), or gn.load_task(..., holdout=0.2)."
-        )
 
 
 def _stock_reason(model: Any, settings: Settings) -> str | None:
