@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
 import json
 import math
 from collections import Counter
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks import Estimate, estimate, in_groups
-from grpo_nb.core import Table, displayable, shown_path, staged_folder, text_of, write_json
+from grpo_nb.core import Table, displayable, free_path, shown_path, staged_folder, text_of, write_json
 from grpo_nb.evaluation.harness import harness_command
 from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, PairedResult, pass_at_k, share_interval
 from grpo_nb.evaluation.transcripts import Only, Transcripts, rendered, sorted_pairs
@@ -308,6 +309,8 @@ class Comparison(PairedResult):
     def save(self, folder: str | Path) -> Comparison:
         """Write numbers, transcripts (parquet, and a page to search in), table and figure; return self with the `path`.
 
+        Another comparison that is in the folder is moved to `earlier` in it.
+
         All are written beside their places before the first is put there, so that a full disk leaves those of an earlier
         comparison as they were.
         """
@@ -328,9 +331,35 @@ class Comparison(PairedResult):
             (staged / "comparison.txt").write_text(f"{self.words}\n", "utf-8")
             # Last, for it is what says that there is a comparison.
             write_json(staged / "comparison.json", self.to_dict())
+            if not self.is_alone_in(folder):
+                _make_room(folder)
             for file in sorted(staged.iterdir(), key=lambda file: file.name == "comparison.json"):
                 file.replace(folder / file.name)
         return dataclasses.replace(self, path=folder)
+
+    def is_alone_in(self, folder: Path) -> bool:
+        """Whether a folder holds no comparison, or this very one."""
+        try:
+            return json.loads((folder / "comparison.json").read_text("utf-8"))["fingerprint"] == self.fingerprint
+        except FileNotFoundError:
+            return True
+        except (ValueError, TypeError, KeyError):  # of an older version, or damaged
+            return False
+
+    @property
+    def fingerprint(self) -> str:
+        """Of who was asked what, how, and what they said."""
+        sides = [
+            (
+                side.label,
+                side.subject,
+                side.folder,
+                side.decoding,
+                [(r["question"], r["completion"]) for r in side.rows],
+            )
+            for side in (self.before, self.after)
+        ]
+        return hashlib.sha256(json.dumps(sides, default=str).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers, fit for JSON."""
@@ -338,6 +367,7 @@ class Comparison(PairedResult):
             **{name: value for name, value in vars(self).items() if name != "path"},
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
+            "fingerprint": self.fingerprint,
             "verdict": self.verdict,
             "sentence": self.sentence,
             "changed": self.changed,
@@ -370,6 +400,14 @@ class Comparison(PairedResult):
             shown=self.transcripts(),
             page=shown_path(self.path / "transcripts.html") if self.path else None,
         )
+
+
+def _make_room(folder: Path) -> None:
+    """Move the files of a comparison to a folder of their own beside them: first the one that says that there is one."""
+    earlier = free_path(folder / "earlier")
+    earlier.mkdir()
+    for file in sorted(filter(Path.is_file, folder.iterdir()), key=lambda file: file.name != "comparison.json"):
+        file.rename(earlier / file.name)
 
 
 def _counted(changed: Mapping[str, int]) -> str:

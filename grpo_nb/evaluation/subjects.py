@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import kept_modes, kept_random_state
+from grpo_nb.evaluation.heldout import is_known_set
 from grpo_nb.generation import answer as generate_with_llama_cpp
-from grpo_nb.machine import find_gpu, usable_memory_gib
+from grpo_nb.machine import EnvironmentProblem, find_gpu, usable_memory_gib
 from grpo_nb.models import (
     import_unsloth,
     load_adapter,
@@ -26,7 +27,7 @@ from grpo_nb.models import (
     without_loading_bars,
 )
 from grpo_nb.runs import Run, open_run
-from grpo_nb.settings import Settings, cpu_number_type
+from grpo_nb.settings import EMBEDDED_MODEL, Settings, cpu_number_type, did_you_mean
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -85,12 +86,18 @@ def located(subjects: Sequence[Any], run: Run | None = None) -> tuple[list[Locat
     Args:
         subjects: Runs or their folders (their adapters), `"base"`, model folders, adapter folders, .gguf files, names of
             models, or `(model, tokenizer)`.
-        run: Theirs; the first run among them if not given.
+        run: Theirs, or its folder; the first run among them if not given.
 
     Raises:
-        ValueError: One is none of these, or `"base"` without a run.
+        TypeError, ValueError: One is none of these, or `"base"` without a run.
         FileNotFoundError: A path that does not exist.
+        EnvironmentProblem: A name that is neither here nor on the Hub.
     """
+    if run is not None and not isinstance(run, Run):
+        opened = _located(run) if isinstance(run, (str, Path)) and str(run) != BASE else None
+        if not isinstance(opened, Run):
+            raise TypeError(f"run = {run!r:.60} is no run: run=gn.open_run('runs/<name>').")
+        run = opened
     found = [None if isinstance(what, (str, Path)) and str(what) == BASE else _located(what) for what in subjects]
     run = run or next((what for what in found if isinstance(what, Run)), None)
     if run is None and any(what is None for what in found):
@@ -99,17 +106,28 @@ def located(subjects: Sequence[Any], run: Run | None = None) -> tuple[list[Locat
 
 
 def _located(what: Any) -> Located:
-    if isinstance(what, (Run, Base)) or (isinstance(what, tuple) and len(what) == 2):
+    if isinstance(what, (Run, Base)):
         return what
-    if not isinstance(what, (str, Path)):
+    if isinstance(what, tuple) and len(what) == 2:
+        if hasattr(what[0], "parameters") and hasattr(what[1], "apply_chat_template"):
+            return what
+        kinds = ", ".join(type(part).__name__ for part in what)
+        raise TypeError(f"({kinds}) is no model with its tokenizer: give (model, tokenizer), in this order.")
+    if not isinstance(what, (str, Path)) or not str(what):
         raise ValueError(
             f"{what!r:.80} cannot be asked: give a run, 'base', a model folder, a .gguf file, or (model, tokenizer)."
         )
+    if is_known_set(what):
+        raise ValueError(f"{what!r} is a set of questions, not a model: gn.evaluate(run, {what!r}).")
     path = Path(what).expanduser()
     if path.suffix == ".gguf" and not path.is_file():
-        raise FileNotFoundError(f"there is no file {str(path)!r} (looked in {Path.cwd()}).")
+        raise _missing(path, "file")
     is_adapter = (path / "adapter_config.json").is_file()
-    for folder in (path, path.parent) if is_adapter else (path,):
+    for folder in (
+        (path, path.parent, Path(Settings().run_root) / path)
+        if is_adapter
+        else (path, Path(Settings().run_root) / path)
+    ):
         if (folder / "run.json").is_file():
             return open_run(folder)
     if is_adapter or path.suffix == ".gguf" or (path / "config.json").is_file():
@@ -124,8 +142,21 @@ def _located(what: Any) -> Located:
             f"{several if files else 'none of these'}."
         )
     if isinstance(what, Path) or what.startswith((".", "/", "~")) or what.count("/") > 1:
-        raise FileNotFoundError(f"there is no folder {str(what)!r} (looked in {Path.cwd()}).")
+        raise _missing(path, "folder")
+    if what != EMBEDDED_MODEL:
+        try:
+            resolve_model(what)  # a name that is none is told now, and not after the first model has answered
+        except EnvironmentProblem as error:
+            if path.parent != Path() and path.parent.is_dir():  # `exports/my-modle`
+                raise _missing(path, "folder") from error
+            raise
     return what
+
+
+def _missing(path: Path, kind: str) -> FileNotFoundError:
+    there = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    hint = did_you_mean(path.name, there) if there else "."
+    return FileNotFoundError(f"there is no {kind} {str(path)!r} (looked in {Path.cwd()}){hint}")
 
 
 def name_of(subject: Located) -> str:

@@ -21,7 +21,7 @@ from grpo_nb.runs.checkpoints import (
     newest_checkpoint,
     write_checkpoint,
 )
-from grpo_nb.runs.records import RecordedExport
+from grpo_nb.runs.records import OTHER_QUESTIONS, RecordedExport
 from grpo_nb.runs.rows import describe, read_rows, tidy_row
 from grpo_nb.runs.run import (
     Run,

@@ -75,7 +75,8 @@ class HoldoutScore(Observer):
     step's row is then without a score.
 
     Args:
-        prepared: The training, a `grpo_nb.training.trainer.Prepared`. Always the same questions are asked, so that the curve is of one measure.
+        prepared: The training, a `grpo_nb.training.trainer.Prepared`. Always the same questions are asked, so that the curve is
+            of one measure.
     """
 
     is_interruptible = True
