@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from grpo_nb.core.arguments import in_line, require_kind, require_number, require_path
 from grpo_nb.core.deadlines import run_in_thread, run_with_deadline
 from grpo_nb.core.doors import open_door
 from grpo_nb.core.errors import EnvironmentProblem
@@ -28,7 +29,6 @@ from grpo_nb.core.files import (
     write_text,
 )
 from grpo_nb.core.markdown import fence, plain, span, table
-from grpo_nb.core.numbers import require_number
 from grpo_nb.core.pages import code_line, errors_view, heading, last_lines, page, render, style, title
 from grpo_nb.core.processes import ChildError, LineProcess, run_command, run_script
 from grpo_nb.core.progress import CellOutput, is_notebook, progress_bar

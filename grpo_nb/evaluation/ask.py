@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import numbered_paths, progress_bar, require_number
+from grpo_nb.core import in_line, numbered_paths, progress_bar, require_kind, require_number
 from grpo_nb.evaluation.comparison import UNKNOWN_TRAINING, Comparison, Evaluation
 from grpo_nb.evaluation.heldout import HeldOut, is_known_set, load_holdout, read_answers, same_as_gold
 from grpo_nb.evaluation.statistics import paired_result
@@ -83,8 +83,7 @@ def evaluate(
     True
     """
     how = _How(rewards, samples, temperature, max_completion_length, settings, seed, allow_contaminated, report)
-    if label is not None and not isinstance(label, str):
-        raise TypeError(f"label = {label!r:.60} must be a text.")
+    require_kind("label", label, (None, str), "a text")
     (found,), run = located([subject if tokenizer is None else (subject, tokenizer)], run)
     (result,), _ = _Asked(task, run, how).of_each([found], [label or name_of(found)])
     return result
@@ -131,8 +130,8 @@ def compare(
     True
     """
     how = _How(rewards, samples, temperature, max_completion_length, settings, seed, allow_contaminated, report)
-    if labels is not None and (len(labels) != 2 or not all(isinstance(label, str) for label in labels)):
-        raise TypeError(f"labels = {labels!r:.60} must be two texts.")
+    if labels is not None and [*map(type, require_kind("labels", labels, (list, tuple), "two texts"))] != [str, str]:
+        raise ValueError(f"labels = {in_line(labels)} must be two texts.")
     if task is None and _is_questions(after):
         task, after = after, None
     is_of_the_run = after is None
@@ -217,10 +216,10 @@ class _How:
             )
         if self.seed is not None:
             require_number("seed", self.seed, 0, 2**32 - 1)
-        if not isinstance(self.settings, (Settings, type(None))):
-            raise TypeError(f"settings = {self.settings!r:.60} are no settings: write settings = gn.preset().")
-        if self.report is not None and not callable(self.report):
-            raise TypeError(f"report = {self.report!r:.60} must be a function of one line, such as print.")
+        require_kind("settings", self.settings, (None, Settings), "settings: gn.preset()")
+        require_kind("allow_contaminated", self.allow_contaminated, bool, "True or False")
+        if not callable(self.report):
+            require_kind("report", self.report, (None,), "a function of one line, such as print")
 
     def decoding(self, run: Run | None) -> Decoding:
         """By what was said, else by the settings given or the run's, else by what serves a short answer."""
@@ -280,9 +279,7 @@ class _Asked:
                 require_adapter(subject)
         results, notes, tokenizer, report = [], [], None, self.how.report or (lambda line: None)
         for what, label in zip(subjects, labels, strict=True):
-            with open_subject(
-                what, run=self.run, tokenizer=tokenizer, report=self.how.report or (lambda line: None)
-            ) as subject:
+            with open_subject(what, run=self.run, tokenizer=tokenizer, report=report) as subject:
                 results.append(self._answer(subject, label, contamination))
                 tokenizer = tokenizer or subject.tokenizer
                 notes += [subject.note] if subject.note else []

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import kept_modes, kept_random_state
+from grpo_nb.core import kept_modes, kept_random_state, require_kind, require_path
 from grpo_nb.evaluation.heldout import is_known_set
 from grpo_nb.generation import answer as generate_with_llama_cpp
 from grpo_nb.machine import EnvironmentProblem, find_gpu, usable_memory_gib
@@ -94,10 +94,8 @@ def located(subjects: Sequence[Any], run: Run | None = None) -> tuple[list[Locat
         EnvironmentProblem: A name that is neither here nor on the Hub.
     """
     if run is not None and not isinstance(run, Run):
-        opened = _located(run) if isinstance(run, (str, Path)) and str(run) != BASE else None
-        if not isinstance(opened, Run):
-            raise TypeError(f"run = {run!r:.60} is no run: run=gn.open_run('runs/<name>').")
-        run = opened
+        run = _located(run) if isinstance(run, (str, Path)) and str(run) != BASE else run
+        require_kind("run", run, Run, "a run: run=gn.open_run('runs/<name>')")
     found = [None if isinstance(what, (str, Path)) and str(what) == BASE else _located(what) for what in subjects]
     run = run or next((what for what in found if isinstance(what, Run)), None)
     if run is None and any(what is None for what in found):
@@ -113,13 +111,9 @@ def _located(what: Any) -> Located:
             return what
         kinds = ", ".join(type(part).__name__ for part in what)
         raise TypeError(f"({kinds}) is no model with its tokenizer: give (model, tokenizer), in this order.")
-    if not isinstance(what, (str, Path)) or not str(what):
-        raise ValueError(
-            f"{what!r:.80} cannot be asked: give a run, 'base', a model folder, a .gguf file, or (model, tokenizer)."
-        )
+    path = require_path("what is asked", what, "a run, 'base', a model folder, a .gguf file, or (model, tokenizer)")
     if is_known_set(what):
         raise ValueError(f"{what!r} is a set of questions, not a model: gn.evaluate(run, {what!r}).")
-    path = Path(what).expanduser()
     if path.suffix == ".gguf" and not path.is_file():
         raise _missing(path, "file")
     is_adapter = (path / "adapter_config.json").is_file()

@@ -29,7 +29,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Drawn, Part, Shown, bold, displayable, escaped, free_path, liveness, shown_path, write_json
+from grpo_nb.core import (
+    Drawn,
+    Part,
+    Shown,
+    bold,
+    displayable,
+    escaped,
+    free_path,
+    in_line,
+    liveness,
+    shown_path,
+    write_json,
+)
 from grpo_nb.runs.alert import Alert, read_alerts
 from grpo_nb.runs.best import BestStep, best_step
 from grpo_nb.runs.checkpoints import checkpoint_folders
@@ -77,7 +89,7 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
 def check_run_name(name: Any) -> None:
     """Raise `ValueError` for what cannot be the name of a run's folder."""
     if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name)):
-        raise ValueError(f"run name {name!r:.60} may hold up to 100 letters, digits, '.', '_' and '-' only.")
+        raise ValueError(f"run name {in_line(name)} may hold up to 100 letters, digits, '.', '_' and '-' only.")
 
 
 class Run(Shown):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Literal, get_args
 
+from grpo_nb.core import in_line, require_kind, require_path
 from grpo_nb.models import require_same_settings
 from grpo_nb.runs import check_run_name
-from grpo_nb.settings import Settings, check_choice
+from grpo_nb.settings import Settings
 from grpo_nb.tasks import Task
 from grpo_nb.training.observers import Observer
 
@@ -18,23 +17,21 @@ Reference = Literal["start", "base"]
 def check_arguments(
     name: str | None, resume: Any, observers: Any = (), reference: str = "start", check_fit: bool = True
 ) -> None:
-    """Refuse what `train` and `train_stages` cannot be told, before anything is looked at.
+    """Refuse what `train` and `train_stages` cannot be told.
 
     Raises:
         TypeError, ValueError: The argument, its value, and what it must be.
     """
     if name is not None:
         check_run_name(name)
-    if resume is not None and (not isinstance(resume, (str, Path)) or not str(resume)):
-        raise TypeError(f'resume = {resume!r:.60} must be None, "auto", or the path or name of a run.')
-    if isinstance(observers, (str, Observer)) or not all(
-        isinstance(each, Observer) for each in (observers if isinstance(observers, Iterable) else [observers])
-    ):
-        raise TypeError(
-            f"observers = {observers!r:.60} must be a list of gn.training.Observer objects: [MyObserver()]."
-        )
-    check_choice("reference", reference, get_args(Reference))
-    check_choice("check_fit", check_fit, (True, False))
+    if resume is not None:
+        require_path("resume", resume, 'None, "auto", or the path or name of a run')
+    require_kind("observers", observers, (list, tuple), "a list of gn.training.Observer objects: [MyObserver()]")
+    for observer in observers:
+        require_kind("an observer", observer, Observer, "a gn.training.Observer: observers=[MyObserver()]")
+    if not isinstance(reference, str) or reference not in get_args(Reference):
+        raise ValueError(f"reference = {in_line(reference)} must be 'start' or 'base'.")
+    require_kind("check_fit", check_fit, bool, "True or False")
 
 
 def require_parts(model: Any, tokenizer: Any, task: Any, settings: Any) -> None:
@@ -44,8 +41,7 @@ def require_parts(model: Any, tokenizer: Any, task: Any, settings: Any) -> None:
         TypeError, ValueError: The argument, what it is, and the line that makes one.
     """
     require_same_settings(model, tokenizer, settings)
-    if not isinstance(task, Task):
-        raise TypeError(f"task = {task!r:.60} is no task: task = gn.load_task(<your file>, settings).")
+    require_kind("task", task, Task, "a task: task = gn.load_task(<your file>, settings)")
 
 
 def require_holdout(task: Task, settings: Settings) -> None:

@@ -15,7 +15,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks import completion
-from grpo_nb.core import Part, Shown, Table, as_written, bold, kept_modes, kept_random_state, require_number
+from grpo_nb.core import (
+    Part,
+    Shown,
+    Table,
+    as_written,
+    bold,
+    kept_modes,
+    kept_random_state,
+    require_kind,
+    require_number,
+)
 from grpo_nb.machine import find_gpu
 from grpo_nb.models import import_unsloth, rest_engine, tell_unsloth
 from grpo_nb.settings import Settings, number_type_of
@@ -140,8 +150,8 @@ def prime(
     for name, value in {"steps": steps, "examples": examples, "batch_size": batch_size, "held_out": held_out}.items():
         require_number(name, value, 1)
     require_number("learning_rate", learning_rate, 1e-12, 1.0, is_whole=False)
-    if not (reasoning is None or callable(reasoning) or isinstance(reasoning, str)):
-        raise TypeError(f"reasoning = {reasoning!r:.60} must be the name of a column or a function of the row.")
+    if not callable(reasoning):
+        require_kind("reasoning", reasoning, (None, str), "the name of a column, or a function of the row")
     if not len(task.holdout):
         raise ValueError("the task has no held-out questions to measure on: gn.load_task(..., holdout=0.2).")
     drawn = random.Random(settings.seed)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Part, Shown, bold, free_path, require_number, shown_path, write_json
+from grpo_nb.core import Part, Shown, bold, free_path, in_line, require_kind, require_number, shown_path, write_json
 from grpo_nb.models import load_adapter
 from grpo_nb.rewards import (
     adaptive_states,
@@ -35,7 +35,7 @@ from grpo_nb.rewards import (
 from grpo_nb.runs import Run, describe, new_run_folder, newest_checkpoint
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import Task
-from grpo_nb.training.arguments import Reference, check_arguments, require_parts
+from grpo_nb.training.arguments import Reference, check_arguments, require_holdout, require_parts
 from grpo_nb.training.resume import MAY_CHANGE, differences, named_folder, remove_unbegun
 from grpo_nb.training.run_info import checked_rewards, source_of
 
@@ -64,16 +64,15 @@ class Stage:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z0-9._-]{1,90}", self.name):
-            raise ValueError(f"stage name {self.name!r:.60} may hold up to 90 letters, digits, '.', '_' and '-' only.")
+            raise ValueError(
+                f"stage name {in_line(self.name)} may hold up to 90 letters, digits, '.', '_' and '-' only."
+            )
         object.__setattr__(self, "rewards", reward_list(self.rewards))
         if self.steps is not None:
             require_number("steps", self.steps, 1, why=f" (of the stage {self.name!r})")
-        if not isinstance(self.settings, (Settings, type(None))):
-            raise TypeError(
-                f"settings = {self.settings!r:.60} of the stage {self.name!r} are no settings: gn.preset()."
-            )
-        if not (self.task is None or isinstance(self.task, Task) or callable(self.task)):
-            raise TypeError(f"task = {self.task!r:.60} of the stage {self.name!r} is neither a task nor a function.")
+        require_kind("settings", self.settings, (None, Settings), "settings: gn.preset()")
+        if not callable(self.task):
+            require_kind("task", self.task, (None, Task), "a task, or a function of the task and the stages so far")
 
 
 class StagedRun(Shown):
@@ -254,14 +253,9 @@ def train_stages(
         )
     """  # fmt: skip
     check_arguments(name, resume, reference=reference, check_fit=check_fit)
-    if (
-        isinstance(stages, (str, Stage))
-        or not isinstance(stages, Iterable)
-        or not all(isinstance(s, Stage) for s in stages)
-    ):
-        raise TypeError(
-            f"stages = {stages!r:.60} must be a list of gn.training.Stage(name=..., rewards=[...], steps=...)."
-        )
+    require_kind("stages", stages, (list, tuple), "a list of gn.training.Stage(name=..., rewards=[...], steps=...)")
+    for stage in stages:
+        require_kind("a stage", stage, Stage, "a gn.training.Stage(name=..., rewards=[...], steps=...)")
     of_stages = _settings_of(stages, settings)
     for stage, its_settings in zip(stages, of_stages, strict=True):
         with _said_of(stage):
@@ -269,6 +263,12 @@ def train_stages(
     plan = _plan_of(stages, of_stages, task, reference)
     from grpo_nb.training.recorder import save_figure
     from grpo_nb.training.session import train
+    from grpo_nb.training.trainer import check_config
+
+    for stage, its_settings, planned in zip(stages, of_stages, plan["stages"], strict=True):
+        with _said_of(stage):
+            require_holdout(stage.task if isinstance(stage.task, Task) else task, its_settings)
+            check_config(its_settings, planned["rewards"], model)
 
     root = Path(of_stages[0].run_root)
     folder = _find_stages(root, name, resume)
@@ -294,10 +294,14 @@ def train_stages(
                     state.carry_over(decay) if id(state) in known else state.start_over()
             before = StagedRun(folder, model=model, tokenizer=tokenizer, count=number)
             its_task = stage.task(task, before) if callable(stage.task) else stage.task or task.after(before)
-            run = train(
-                model, tokenizer, its_task, stage.rewards, its_settings.replace(run_root=str(folder)),
-                name=planned["folder"], reference=reference, resume="auto" if goes_on else None, check_fit=check_fit,
-            )  # fmt: skip
+            try:
+                run = train(
+                    model, tokenizer, its_task, stage.rewards, its_settings.replace(run_root=str(folder)),
+                    name=planned["folder"], reference=reference, resume="auto" if goes_on else None, check_fit=check_fit,
+                )  # fmt: skip
+            except Exception:
+                remove_unbegun(folder, "stages.json", "start", "stages.json")
+                raise
             if run.status != "finished":
                 break
         if is_resumed:
@@ -392,8 +396,7 @@ def _settings_of(stages: Sequence[Stage], settings: Settings | None) -> list[Set
         own = stage.settings or settings
         if own is None:
             raise ValueError(f"the stage {stage.name!r} has no settings: give them to it, or to train_stages for all.")
-        if not isinstance(own, Settings):
-            raise TypeError(f"settings = {own!r:.60} are no settings: write settings = gn.preset().")
+        require_kind("settings", own, Settings, "settings: gn.preset()")
         # With another seed: drawn alike, the same prompts would be answered alike.
         made.append(own.replace(max_steps=stage.steps or own.max_steps, seed=own.seed + number))
     return made

@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.core import in_line, shorten
 from grpo_nb.generation import drop_leftovers
-from grpo_nb.machine import find_gpu
+from grpo_nb.machine import EnvironmentProblem, find_gpu
 from grpo_nb.models import has_engine, import_unsloth, tell_unsloth
 from grpo_nb.rewards import RewardFunction, reward_list
 from grpo_nb.settings import (
@@ -107,35 +108,46 @@ def build_trainer(prepared: Prepared, kind: type) -> Any:
     drop_leftovers(prepared.model)
     base = GRPOTrainer if prepared.obstacle else SharedPromptGRPOTrainer
     # transformers makes the folder that it is to write to, so it is one that goes away again.
-    with kept_precision(prepared.model), tempfile.TemporaryDirectory() as nowhere:
+    with kept_precision(prepared.model), tempfile.TemporaryDirectory() as nowhere, refusals(prepared.settings):
         arguments = grpo_arguments(prepared.settings, prepared.weights, Path(nowhere), prepared.model)
         if prepared.task.is_ordered:
             arguments.setdefault("shuffle_dataset", False)
-        try:
-            trainer = type(kind.__name__, (kind, base), {})(
-                model=prepared.model,
-                processing_class=prepared.tokenizer,
-                reward_funcs=[guarded(reward) for reward in prepared.rewards],
-                args=GRPOConfig(**arguments),
-                train_dataset=prepared.task.train,
-            )
-        except Exception as error:
-            raise _refused(error, prepared.settings) from error
+        trainer = type(kind.__name__, (kind, base), {})(
+            model=prepared.model,
+            processing_class=prepared.tokenizer,
+            reward_funcs=[guarded(reward) for reward in prepared.rewards],
+            args=GRPOConfig(**arguments),
+            train_dataset=prepared.task.train,
+        )
     silence(trainer)
     return trainer
 
 
-def _refused(error: Exception, settings: Settings) -> Exception:
-    """What TRL or transformers said of the settings, as an error of the kit; memory, GPU and a full disk as what they are."""
-    told = explained(error, None, settings)
-    if told is not error or isinstance(error, OSError):
-        return told
-    handed = f"extra = {dict(settings.extra)!r:.200}" if settings.extra else "the settings"
-    return ValueError(
-        f"the trainer cannot be built with {handed} ({type(error).__name__}: {' '.join(str(error).split()):.300}). Nothing was "
-        "written. settings = settings.replace(extra={...}) without the argument that it names; gn.settings.effective_settings "
-        "shows what each becomes."
-    )
+@contextlib.contextmanager
+def refusals(settings: Settings) -> Iterator[None]:
+    """Say what TRL and transformers say of settings as an error of the kit; memory, GPU and disk stay what they are.
+
+    Raises:
+        ValueError: They refuse them.
+    """
+    try:
+        yield
+    except Exception as error:
+        told = explained(error, None, settings)
+        if told is not error or isinstance(error, (OSError, EnvironmentProblem)):
+            raise told from error
+        handed = f"extra = {in_line(dict(settings.extra), 200)}" if settings.extra else "the settings"
+        said = f"{type(error).__name__}: {shorten(' '.join(str(error).split()), 300)}"
+        raise ValueError(
+            f"the trainer cannot be built with {handed} ({said}). Nothing was written. "
+            "Leave out the argument that it names: settings = settings.replace(extra={...})."
+        ) from error
+
+
+def check_config(settings: Settings, weights: dict[str, float], model: Any) -> None:
+    """Raise `ValueError` for settings that TRL's configuration refuses: for a training that begins only later."""
+    with refusals(settings):
+        GRPOConfig(**grpo_arguments(settings, weights, Path("."), model))
 
 
 def lead_to(trainer: Any, folder: Path, callback: TrainerCallback) -> None:

@@ -87,7 +87,7 @@ def test_what_cannot_be_asked(tiny_run: gn.runs.Run, task: gn.tasks.Task, tmp_pa
         (tmp_path, ValueError, "is no run \\(run.json\\), model"),
         ("./nowhere", FileNotFoundError, "there is no folder './nowhere'"),
         ("nowhere.gguf", FileNotFoundError, "there is no file 'nowhere.gguf'"),
-        (7, ValueError, "7 cannot be asked"),
+        (7, TypeError, "what is asked = 7 must be a run"),
     ):
         with pytest.raises(problem, match=said):
             gn.evaluate(subject, task)
