@@ -300,7 +300,8 @@ def train_stages(
                     name=planned["folder"], reference=reference, resume="auto" if goes_on else None, check_fit=check_fit,
                 )  # fmt: skip
             except Exception:
-                remove_unbegun(folder, "stages.json", "start", "stages.json")
+                if not is_resumed:
+                    remove_unbegun(folder, "stages.json", "start", "stages.json")
                 raise
             if run.status != "finished":
                 break

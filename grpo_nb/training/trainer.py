@@ -132,9 +132,11 @@ def refusals(settings: Settings) -> Iterator[None]:
     """
     try:
         yield
+    except (OSError, EnvironmentProblem):
+        raise
     except Exception as error:
         told = explained(error, None, settings)
-        if told is not error or isinstance(error, (OSError, EnvironmentProblem)):
+        if told is not error:
             raise told from error
         handed = f"extra = {in_line(dict(settings.extra), 200)}" if settings.extra else "the settings"
         said = f"{type(error).__name__}: {shorten(' '.join(str(error).split()), 300)}"
