@@ -42,9 +42,10 @@ def guarded(reward: RewardFunction) -> RewardFunction:
                 raise RewardError(name, None, "", error) from error
             raise _named(reward, name, keywords, error) from error
         for row, value in enumerate(read):
-            if math.isinf(value):
+            if math.isinf(value):  # every advantage of its group, and with them the adapter, would be NaN
                 text = shorten(completion_text(keywords["completions"][row]), 120)
-                raise RewardError(name, row, repr(text), infinite(scores[row]))
+                told = f"it gave {scores[row]!r:.40}: give a finite number, or None where it has nothing to say"
+                raise RewardError(name, row, repr(text), ValueError(told))
 
     def guard(**keywords: Any) -> list[Any]:
         with located(keywords) as scores:
@@ -59,11 +60,6 @@ def guarded(reward: RewardFunction) -> RewardFunction:
     guarding = async_guard if is_async(reward) else guard
     guarding.__name__ = name
     return guarding
-
-
-def infinite(score: Any) -> ValueError:
-    """What to say of a score that makes every advantage of its group, and with them the adapter, NaN."""
-    return ValueError(f"it gave {score!r:.40}: give a finite number, or None where it has nothing to say")
 
 
 def _named(reward: RewardFunction, name: str, keywords: dict[str, Any], error: Exception) -> Exception:

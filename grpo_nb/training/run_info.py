@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import math
 import os
 import platform
 import time
@@ -24,13 +23,12 @@ from grpo_nb.rewards import (
     make_batch,
     parts_of,
     reward_list,
-    to_floats,
     weights_by_name,
 )
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import Task
 from grpo_nb.training.arguments import Reference
-from grpo_nb.training.errors import infinite
+from grpo_nb.training.errors import guarded
 
 # What the KL of a run is measured to, as run.json has it.
 BASE_MODEL, START_ADAPTER = "the base model", "the adapter it started from"
@@ -43,7 +41,10 @@ def checked_rewards(
 ) -> dict[str, float]:
     """Return weight by name, after calling each reward once on the first row: what is missing shows before training.
 
-    The call is that of trl 1.15 at step 0, and what comes back is read as TRL reads it.
+    The call is that of trl 1.15 at step 0, and what comes back is read as in a training.
+
+    Raises:
+        ValueError: One fails, or gives what a training could not use.
     """
     from transformers import TrainerState
 
@@ -61,20 +62,9 @@ def checked_rewards(
             )
         messages = [{"role": "assistant", "content": text}]
         try:
-            scores = call_reward(reward, make_batch([messages], row, completion_ids=[[0]], trainer_state=state))
-        except Exception as error:
-            error.add_note(f"This came from the reward {name!r}, tried on the first training row before any training.")
-            raise
-        if len(scores) != 1:
-            raise ValueError(f"the reward {name!r} returned {scores!r} for one completion: return a list of one float.")
-        try:
-            (value,) = to_floats(scores, 1)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(
-                f"the reward {name!r} returned {scores[0]!r:.200}, a {type(scores[0]).__name__}, not a float."
-            ) from error
-        if math.isinf(value):
-            raise RewardError(name, 0, repr(text), infinite(scores[0]))
+            call_reward(guarded(reward), make_batch([messages], row, completion_ids=[[0]], trainer_state=state))
+        except RewardError as error:
+            raise ValueError(f"{error}. It was tried on the first training row, before any training.") from error
     return weights
 
 

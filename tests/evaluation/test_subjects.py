@@ -102,7 +102,7 @@ def test_what_cannot_be_asked(tiny_run: gn.runs.Run, task: gn.tasks.Task, tmp_pa
     (tmp_path / "exports" / "my-model").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("grpo_nb.evaluation.ask.open_subject", lambda *args, **more: pytest.fail("a model was loaded"))
-    with pytest.raises(FileNotFoundError, match="no folder 'exports/my-modle'.*did you mean 'my-model'"):
+    with pytest.raises(FileNotFoundError, match=r"no folder 'exports/my-modle'.*did you mean 'my-model'"):
         gn.compare(tiny_run, "exports/my-modle")
     with pytest.raises(gn.machine.EnvironmentProblem, match="'my-modle' is neither cached here nor"):
         gn.compare(tiny_run, "my-modle")

@@ -119,9 +119,10 @@ def needs_level(completions: list, level: list, **columns: object) -> list[float
         ([], ValueError, "rewards is empty"),
         ([plain, plain], ValueError, "two rewards are named 'plain'"),
         (["plain"], ValueError, "no reward function"),
-        ([too_few], ValueError, "list of one float"),
-        ([not_numbers], ValueError, "not a float"),
-        ([needs_level], TypeError, "level"),
+        ([too_few], ValueError, "'too_few' raised ValueError: it returned 0 scores for 1 completions"),
+        ([not_numbers], ValueError, "'not_numbers' raised TypeError: a score is 'good', a str"),
+        ([needs_level], ValueError, "'needs_level' raised TypeError: .*'level'"),
+        (None, TypeError, "rewards = None must be a list"),
         ([gn.rewards.correctness(column="gold")], ValueError, "needs the data column 'gold'"),
     ],
 )

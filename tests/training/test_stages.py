@@ -261,7 +261,7 @@ def broken(completions: list, **columns: object) -> list[float]:
         ([("a", [brevity], {}), ("a", [brevity], {})], "two stages are named 'a'"),
         ([("a/b", [brevity], {})], "may hold up to 90 letters"),
         ([("a", [], {})], "rewards is empty"),
-        ([("a", [brevity], {}), ("b", [broken], {})], "list of one float"),
+        ([("a", [brevity], {}), ("b", [broken], {})], "it returned 0 scores for 1 completions"),
         ([("a", [brevity], {}), ("b", [brevity], {"extra": {"save_strategy": "nope"}})], "nope"),
     ],
 )
