@@ -305,27 +305,35 @@ def _load(what: Path | str, run: Run | None, report: Callable[[str], None]) -> t
     return model.eval(), tokenizer
 
 
+def answers_of_model(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[list[dict[str, str]]],
+    decoding: Decoding,
+    progress: Progress | None = None,
+) -> list[Completion]:
+    """Answer chats with a model in memory, and leave it and the random state as they were."""
+    import torch
+
+    from grpo_nb.generation import generate
+
+    with kept_random_state(), kept_modes(model), _no_habits(model):
+        torch.manual_seed(decoding.seed)
+        return generate(
+            model,
+            tokenizer,
+            prompts,
+            max_completion_length=decoding.max_completion_length,
+            temperature=decoding.temperature,
+            sampling=decoding.sampling,
+            # All samples of a question together, so that its prompt is computed once.
+            batch_size=decoding.samples * max(1, _BATCH // decoding.samples),
+            progress=progress,
+        )
+
+
 def _model_subject(model: Any, tokenizer: Any, about: str, note: str = "", folder: str = "") -> Subject:
-    def ask(prompts: Sequence[list[dict[str, str]]], decoding: Decoding, progress: Progress) -> list[Completion]:
-        import torch
-
-        from grpo_nb.generation import generate
-
-        with kept_random_state(), kept_modes(model), _no_habits(model):
-            torch.manual_seed(decoding.seed)
-            return generate(
-                model,
-                tokenizer,
-                prompts,
-                max_completion_length=decoding.max_completion_length,
-                temperature=decoding.temperature,
-                sampling=decoding.sampling,
-                # All samples of a question together, so that its prompt is computed once.
-                batch_size=decoding.samples * max(1, _BATCH // decoding.samples),
-                progress=progress,
-            )
-
-    return Subject(about, ask, tokenizer, note, folder)
+    return Subject(about, lambda *asked: answers_of_model(model, tokenizer, *asked), tokenizer, note, folder)
 
 
 @contextlib.contextmanager

@@ -202,7 +202,7 @@ class TrainingFigure:
         ends = [100 * curves[name].at(step) for name in (LOW, HIGH)]
         axis.plot([step, step], ends, color=COLOURS[3], linewidth=1.2, alpha=0.6)
         axis.plot([step], [100 * value], "*", color=COLOURS[3], markersize=10, gid="best")
-        _write(axis, 0.99, 0.03, f"star: best, {_percent(value)} at step {step:.0f}, 95 % interval", 8, ha="right")
+        _write(axis, 0.99, 0.03, f"star: best, {_percent(value)} at step {step:.0f}", 8, ha="right")
 
     def _draw_card(self, key: str, curve: Curve, window: int) -> None:
         axis, (_, shown) = self._axes[key], _CARDS[key]

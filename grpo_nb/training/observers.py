@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from grpo_nb.core import CellOutput, kept_random_state
-from grpo_nb.evaluation import paired_result, read_answers, share_interval
+from grpo_nb.core import CellOutput
+from grpo_nb.evaluation import Decoding, answers_of_model, paired_result, read_answers, share_interval
 from grpo_nb.health import HealthMonitor, HealthReport
 from grpo_nb.machine import busy_sentence, ran_and_waited
 from grpo_nb.runs import ACCURACY, BEHIND, HIGH, LOW, Alert, read_alerts
@@ -97,13 +97,10 @@ class HoldoutScore(Observer):
 
     def score(self) -> dict[str, float]:
         """Answer the questions with the model as it is, and return the measurements."""
-        from grpo_nb.generation import generate
-
-        prompts = [row["prompt"] for row in self._questions]
-        training, limit = self._prepared, self._prepared.settings.max_completion_length
-        with kept_random_state():
-            completions = generate(training.model, training.tokenizer, prompts, max_completion_length=limit)
-            answers = read_answers(self._questions, completions, training.task.format)
+        training, prompts = self._prepared, [row["prompt"] for row in self._questions]
+        greedy = Decoding(max_completion_length=training.settings.max_completion_length)
+        completions = answers_of_model(training.model, training.tokenizer, prompts, greedy)
+        answers = read_answers(self._questions, completions, training.task.format)
         right = [float(row["is_correct"]) for row in answers]
         measured = {
             ACCURACY: right,

@@ -26,6 +26,7 @@ from grpo_nb.core import (
     require_kind,
     require_number,
 )
+from grpo_nb.evaluation import Decoding, answers_of_model
 from grpo_nb.machine import find_gpu
 from grpo_nb.models import import_unsloth, rest_engine, tell_unsloth
 from grpo_nb.settings import Settings, number_type_of
@@ -33,11 +34,9 @@ from grpo_nb.tasks import Task
 
 import_unsloth()
 
-import torch
 from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
 
-from grpo_nb.generation import generate
 from grpo_nb.training.arguments import require_parts
 from grpo_nb.training.trainer import kept_precision, silence
 
@@ -162,7 +161,13 @@ def prime(
     measured = [_tokens(tokenizer, task, row, write(row), settings) for row in asked]
 
     started = time.perf_counter()
-    before = _answers(model, tokenizer, asked, settings)
+    # Sampled as in training, with the same random numbers before and after.
+    drawn = Decoding(
+        max_completion_length=settings.max_completion_length, temperature=settings.temperature, sampling=settings.sampling,
+        seed=settings.seed,
+    )  # fmt: skip
+    prompts = [row["prompt"] for row in asked]
+    before = [c.text for c in answers_of_model(model, tokenizer, prompts, drawn)]
     gpu = find_gpu()
     chosen = number_type_of(model, settings, gpu).name
     tell_unsloth(chosen)
@@ -200,7 +205,7 @@ def prime(
         loss_before = trainer.evaluate()["eval_loss"]
         trainer.train()
         loss_after = trainer.evaluate()["eval_loss"]
-    after = _answers(model, tokenizer, asked, settings)
+    after = [c.text for c in answers_of_model(model, tokenizer, prompts, drawn)]
     return Priming(
         steps=steps,
         examples=len(shown),
@@ -247,18 +252,3 @@ def _tokens(tokenizer: Any, task: Task, row: Row, reasoning: str, settings: Sett
             f"max_completion_length={len(answer)} or more, or a shorter reasoning."
         )
     return {"input_ids": [*prompt, *answer], "labels": [_IGNORED] * len(prompt) + answer}
-
-
-def _answers(model: Any, tokenizer: Any, rows: list[Row], settings: Settings) -> list[str]:
-    """One completion of each row, sampled as in training; the same random numbers at each call."""
-    with kept_random_state():
-        torch.manual_seed(settings.seed)
-        sampled = generate(
-            model,
-            tokenizer,
-            [row["prompt"] for row in rows],
-            max_completion_length=settings.max_completion_length,
-            temperature=settings.temperature,
-            sampling=settings.sampling,
-        )
-    return [c.text for c in sampled]

@@ -71,7 +71,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Reached
 
     for module, name in (
-        (session, "build_trainer"), (dry_runs, "build_trainer"), (priming, "_answers"), (ask, "open_subject"),
+        (session, "build_trainer"), (dry_runs, "build_trainer"), (priming, "answers_of_model"), (ask, "open_subject"),
         (stages, "new_run_folder"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, reached)
