@@ -205,17 +205,14 @@ class _How:
         object.__setattr__(self, "rewards", reward_list(self.rewards, least=0))
         weights_by_name(self.rewards)
         require_number("samples", self.samples, 1, 10_000)
-        if self.max_completion_length is not None:
-            require_number("max_completion_length", self.max_completion_length, 1)
-        if self.temperature is not None:
-            require_number("temperature", self.temperature, 0, is_whole=False)
+        require_number("max_completion_length", self.max_completion_length, 1, or_none=True)
+        require_number("temperature", self.temperature, 0, is_whole=False, or_none=True)
+        require_number("seed", self.seed, 0, 2**32 - 1, or_none=True)
         if self.temperature == 0 and self.samples > 1:
             raise ValueError(
                 f"temperature = {self.temperature!r} with samples = {self.samples}: several greedy answers are all the same. "
                 "Write samples=1, or a temperature above 0."
             )
-        if self.seed is not None:
-            require_number("seed", self.seed, 0, 2**32 - 1)
         require_kind("settings", self.settings, (None, Settings), "settings: gn.preset()")
         require_kind("allow_contaminated", self.allow_contaminated, bool, "True or False")
         if not callable(self.report):

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Part, Shown, Table, as_written, bold, facts
+from grpo_nb.core import Part, Shown, Table, as_written, bold, facts, require_path
 from grpo_nb.machine import EnvironmentProblem
 from grpo_nb.rewards import is_same_answer
 from grpo_nb.settings import did_you_mean
@@ -154,6 +154,8 @@ def load_holdout(
     '2'
     """
     name = source.lower() if isinstance(source, str) else ""
+    if isinstance(source, (str, Path)):
+        require_path("task", source, "a set that is known, a file or the id of a data set")
     if options and not name.startswith(_GYM):
         raise ValueError(f"{sorted(options)} are options of a reasoning-gym family, not of {source!r:.80}.")
     if limit is not None and limit < 1:

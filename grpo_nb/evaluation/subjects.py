@@ -115,7 +115,7 @@ def _located(what: Any) -> Located:
     if is_known_set(what):
         raise ValueError(f"{what!r} is a set of questions, not a model: gn.evaluate(run, {what!r}).")
     if path.suffix == ".gguf" and not path.is_file():
-        raise _missing(path, "file")
+        raise _missing(what, path, "file")
     is_adapter = (path / "adapter_config.json").is_file()
     for folder in (
         (path, path.parent, Path(Settings().run_root) / path)
@@ -136,21 +136,22 @@ def _located(what: Any) -> Located:
             f"{several if files else 'none of these'}."
         )
     if isinstance(what, Path) or what.startswith((".", "/", "~")) or what.count("/") > 1:
-        raise _missing(path, "folder")
+        raise _missing(what, path, "folder")
     if what != EMBEDDED_MODEL:
         try:
             resolve_model(what)  # a name that is none is told now, and not after the first model has answered
         except EnvironmentProblem as error:
             if path.parent != Path() and path.parent.is_dir():  # `exports/my-modle`
-                raise _missing(path, "folder") from error
+                raise _missing(what, path, "folder") from error
             raise
     return what
 
 
-def _missing(path: Path, kind: str) -> FileNotFoundError:
+def _missing(what: str | Path, path: Path, kind: str) -> FileNotFoundError:
     there = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-    hint = did_you_mean(path.name, there) if there else "."
-    return FileNotFoundError(f"there is no {kind} {str(path)!r} (looked in {Path.cwd()}){hint}")
+    nearest = did_you_mean(path.name, there) if there else ""
+    hint = nearest if "did you mean" in nearest else "."
+    return FileNotFoundError(f"there is no {kind} {str(what)!r} (looked in {Path.cwd()}){hint}")
 
 
 def name_of(subject: Located) -> str:

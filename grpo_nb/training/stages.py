@@ -68,8 +68,7 @@ class Stage:
                 f"stage name {in_line(self.name)} may hold up to 90 letters, digits, '.', '_' and '-' only."
             )
         object.__setattr__(self, "rewards", reward_list(self.rewards))
-        if self.steps is not None:
-            require_number("steps", self.steps, 1, why=f" (of the stage {self.name!r})")
+        require_number("steps", self.steps, 1, or_none=True)
         require_kind("settings", self.settings, (None, Settings), "settings: gn.preset()")
         if not callable(self.task):
             require_kind("task", self.task, (None, Task), "a task, or a function of the task and the stages so far")

@@ -98,10 +98,8 @@ def test_it_shows_itself(tiny) -> None:
 
 def test_what_training_would_refuse_is_refused(tiny) -> None:
     model, tokenizer, task, settings = tiny
-    with pytest.raises(ValueError, match="steps = 0"):
-        gn.dry_run(model, tokenizer, task, [brevity], settings, steps=0)
-    with pytest.raises(ValueError, match="rewards is empty"):
-        gn.dry_run(model, tokenizer, task, [], settings)
+    with pytest.raises(ValueError, match="steps = 13 must be between 1 and 12"):
+        gn.dry_run(model, tokenizer, task, [brevity], settings, steps=13)
     with pytest.raises(ValueError, match="did you mean 'dapo'"):
         gn.dry_run(model, tokenizer, task, [brevity], settings.replace(loss_type="dapoo"))
 

@@ -132,17 +132,9 @@ def test_bad_rewards_are_refused_and_nothing_is_written(tiny, tiny_settings, rew
     assert not Path(tiny_settings.run_root).exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"extra": {"epsilonn": 0.1}}, "did you mean 'epsilon'"),
-        ({"extra": {"max_prompt_length": 10}}, "a setting of its own"),
-        ({"max_prompt_length": 5}, "longer than max_prompt_length = 5"),
-    ],
-)
-def test_bad_settings_are_refused_and_nothing_is_written(tiny, tiny_settings, changes, told) -> None:
-    with pytest.raises(ValueError, match=told):
-        gn.train(*tiny, [plain], tiny_settings.replace(**changes))
+def test_prompts_that_are_all_too_long_are_refused_and_nothing_is_written(tiny, tiny_settings) -> None:
+    with pytest.raises(ValueError, match="longer than max_prompt_length = 5"):
+        gn.train(*tiny, [plain], tiny_settings.replace(max_prompt_length=5))
     assert not Path(tiny_settings.run_root).exists()
 
 
@@ -157,8 +149,6 @@ def test_a_run_is_never_overwritten(tiny, tiny_settings: gn.Settings) -> None:
     (Path(tiny_settings.run_root) / "mine").mkdir(parents=True)
     with pytest.raises(FileExistsError, match="never overwritten"):
         gn.train(*tiny, [plain], tiny_settings, name="mine")
-    with pytest.raises(ValueError, match="may hold up to 100 letters"):
-        gn.train(*tiny, [plain], tiny_settings, name="../mine")
 
 
 def test_an_interrupt_keeps_the_adapter(fresh, tiny_settings: gn.Settings) -> None:
