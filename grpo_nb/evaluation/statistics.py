@@ -114,7 +114,7 @@ class PairedResult:
         if self.excludes_zero:
             return (
                 "The interval leaves out zero and the test does not reach 0.05: where few answers changed, the interval, which "
-                "draws these questions again and again, is too narrow, and the test, which is exact, decides."
+                "draws these questions again and again, is too narrow, and the test decides."
             )
         return (
             "The test reaches 0.05 and the interval still holds zero: the difference is too near to it to be claimed."
