@@ -48,14 +48,7 @@ def require_path(name: str, value: Any, must: str = "a path") -> Path:
 
 
 def require_number(
-    name: str,
-    value: Any,
-    least: float,
-    most: float = math.inf,
-    *,
-    is_whole: bool = True,
-    or_none: bool = False,
-    why: str = "",
+    name: str, value: Any, least: float, most: float = math.inf, *, is_whole: bool = True, why: str = ""
 ) -> None:
     """Refuse what is no finite number between two bounds, both included.
 
@@ -64,7 +57,6 @@ def require_number(
         value: What was given for it.
         least, most: The bounds.
         is_whole: Whether only whole numbers will do.
-        or_none: Whether None will do, which stands for "not given".
         why: Said behind it, such as what another value would mean.
 
     Raises:
@@ -75,8 +67,6 @@ def require_number(
     Traceback (most recent call last):
     ValueError: steps = 0 must be at least 1.
     """
-    if or_none and value is None:
-        return
     if isinstance(value, bool) or not isinstance(value, numbers.Integral if is_whole else numbers.Real):
         raise TypeError(f"{name} = {in_line(value)} must be a {'whole ' if is_whole else ''}number{why}.")
     if not (least <= value <= most and value < math.inf):

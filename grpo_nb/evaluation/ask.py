@@ -205,9 +205,9 @@ class _How:
         object.__setattr__(self, "rewards", reward_list(self.rewards, least=0))
         weights_by_name(self.rewards)
         require_number("samples", self.samples, 1, 10_000)
-        require_number("max_completion_length", self.max_completion_length, 1, or_none=True)
-        require_number("temperature", self.temperature, 0, is_whole=False, or_none=True)
-        require_number("seed", self.seed, 0, 2**32 - 1, or_none=True)
+        for name, least, most in (("max_completion_length", 1, 2**20), ("temperature", 0, 100), ("seed", 0, 2**32 - 1)):
+            if (value := getattr(self, name)) is not None:
+                require_number(name, value, least, most, is_whole=name != "temperature")
         if self.temperature == 0 and self.samples > 1:
             raise ValueError(
                 f"temperature = {self.temperature!r} with samples = {self.samples}: several greedy answers are all the same. "

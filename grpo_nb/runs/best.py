@@ -47,7 +47,7 @@ def best_step(rows: Sequence[Mapping[str, Any]]) -> BestStep | None:
     >>> best_step([{"step": 1, ACCURACY: 0.5}, {"step": 5, ACCURACY: 0.75}, {"step": 9, ACCURACY: 0.75}]).step
     5
     """
-    scored = [row for row in rows if ACCURACY in row]
+    scored = [row for row in rows if isinstance(row.get(ACCURACY), (int, float))]
     if not scored:
         return None
     best, last = max(scored, key=lambda row: row[ACCURACY]), scored[-1]

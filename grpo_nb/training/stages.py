@@ -68,7 +68,8 @@ class Stage:
                 f"stage name {in_line(self.name)} may hold up to 90 letters, digits, '.', '_' and '-' only."
             )
         object.__setattr__(self, "rewards", reward_list(self.rewards))
-        require_number("steps", self.steps, 1, or_none=True)
+        if self.steps is not None:
+            require_number("steps", self.steps, 1)
         require_kind("settings", self.settings, (None, Settings), "settings: gn.preset()")
         if not callable(self.task):
             require_kind("task", self.task, (None, Task), "a task, or a function of the task and the stages so far")
