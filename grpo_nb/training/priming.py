@@ -226,7 +226,17 @@ def prime(
 def _writer(task: Task, reasoning: Reasoning | None) -> Callable[[Row], str]:
     """The function that writes the reasoning part of a row's example turn."""
     if callable(reasoning):
-        return reasoning
+
+        def written(row: Row) -> str:
+            try:
+                return require_kind("what reasoning returned", reasoning(row), str, "a text")
+            except Exception as error:
+                raise ValueError(
+                    f"reasoning failed on the row of {in_line(row['question'])} ({type(error).__name__}: {error}): it must be a "
+                    "function of one row, such as lambda row: row['solution']."
+                ) from error
+
+        return written
     columns = task.train.column_names
     if reasoning is None and "reasoning" not in columns and task.name == "arithmetic":
         return lambda row: f"{row['question'].removeprefix('What is ').removesuffix('?')} = {row['answer']}"
