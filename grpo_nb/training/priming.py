@@ -21,6 +21,7 @@ from grpo_nb.core import (
     Table,
     as_written,
     bold,
+    in_line,
     kept_modes,
     kept_random_state,
     require_kind,
@@ -232,8 +233,8 @@ def _writer(task: Task, reasoning: Reasoning | None) -> Callable[[Row], str]:
                 return require_kind("what reasoning returned", reasoning(row), str, "a text")
             except Exception as error:
                 raise ValueError(
-                    f"reasoning failed on the row of {in_line(row['question'])} ({type(error).__name__}: {error}): it must be a "
-                    "function of one row, such as lambda row: row['solution']."
+                    f"reasoning failed on the row of {in_line(row['question'])} ({type(error).__name__}: {error}): it must be "
+                    "a function of one row, such as lambda row: row['solution']."
                 ) from error
 
         return written
