@@ -12,7 +12,6 @@ A stage that was cut short goes on from its checkpoint, as a run of its own woul
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import re
@@ -257,18 +256,9 @@ def train_stages(
     for stage in stages:
         require_kind("a stage", stage, Stage, "a gn.training.Stage(name=..., rewards=[...], steps=...)")
     of_stages = _settings_of(stages, settings)
-    for stage, its_settings in zip(stages, of_stages, strict=True):
-        with _said_of(stage):
-            require_parts(model, tokenizer, stage.task if isinstance(stage.task, Task) else task, its_settings)
-    plan = _plan_of(stages, of_stages, task, reference)
+    plan = _plan_of(model, tokenizer, task, stages, of_stages, reference)
     from grpo_nb.training.recorder import save_figure
     from grpo_nb.training.session import train
-    from grpo_nb.training.trainer import check_config
-
-    for stage, its_settings, planned in zip(stages, of_stages, plan["stages"], strict=True):
-        with _said_of(stage):
-            require_holdout(stage.task if isinstance(stage.task, Task) else task, its_settings)
-            check_config(its_settings, planned["rewards"], model)
 
     root = Path(of_stages[0].run_root)
     folder = _find_stages(root, name, resume)
@@ -372,16 +362,6 @@ def _is_finished(run: Run) -> bool:
     return run.status == "finished"
 
 
-@contextlib.contextmanager
-def _said_of(stage: Stage) -> Iterator[None]:
-    """Name the stage in whatever is wrong with it."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(f"This was said of the stage {stage.name!r}; no stage was begun.")
-        raise
-
-
 def _settings_of(stages: Sequence[Stage], settings: Settings | None) -> list[Settings]:
     """Return the settings of each stage, with its steps.
 
@@ -403,16 +383,27 @@ def _settings_of(stages: Sequence[Stage], settings: Settings | None) -> list[Set
     return made
 
 
-def _plan_of(stages: Sequence[Stage], of_stages: Sequence[Settings], task: Task, reference: str) -> dict[str, Any]:
-    """Return what stages.json says of these stages.
+def _plan_of(
+    model: Any, tokenizer: Any, task: Task, stages: Sequence[Stage], of_stages: Sequence[Settings], reference: str
+) -> dict[str, Any]:
+    """Return what stages.json says of these stages, after looking at each as `train` would.
 
     Each reward is called once: a mistake in the third stage's is found before the first is trained.
     """
+    from grpo_nb.training.trainer import check_config
+
     entries = []
     for number, (stage, settings) in enumerate(zip(stages, of_stages, strict=True), 1):
         is_task = isinstance(stage.task, Task)
-        with _said_of(stage):
-            weights = checked_rewards(stage.rewards, stage.task if is_task else task, settings)
+        its_task = stage.task if is_task else task
+        try:
+            require_parts(model, tokenizer, its_task, settings)
+            require_holdout(its_task, settings)
+            weights = checked_rewards(stage.rewards, its_task, settings)
+            check_config(settings, weights, model)
+        except Exception as error:
+            error.add_note(f"This was said of the stage {stage.name!r}; no stage was begun.")
+            raise
         entries.append(
             {
                 "name": stage.name,
