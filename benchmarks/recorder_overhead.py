@@ -81,9 +81,9 @@ def main() -> None:
     settings = gn.preset("cpu", max_steps=MARKS[-1])
     alerts = HealthAlerts(HealthMonitor(weights=WEIGHTS, settings=settings, folder=folder))
     recorder = Recorder(gn.runs.Run(folder), settings, WEIGHTS, [alerts])
-    recorder.live = live.LivePlot(WEIGHTS, settings.beta)
+    recorder.displays = [plot := live.LivePlot(WEIGHTS, settings.beta)]
     recorder.trainer = SimpleNamespace(_logs=make_logs(settings.per_device_train_batch_size))
-    figure = Part(recorder.live, "update")
+    figure = Part(plot, "update")
     state = SimpleNamespace(global_step=0, max_steps=MARKS[-1])
     measured, before, first, table = 0.0, (0.0, 0.0, 0, 0), 0.0, []
     for step, row in enumerate(make_rows(MARKS[-1]), 1):
@@ -94,7 +94,7 @@ def main() -> None:
                 file.write(json.dumps(row) + "\n")
             alerts._monitor.update(row)
             (folder / "completions" / f"step_{step:06d}.parquet").touch()
-            recorder.live._curves.add(row)
+            plot._curves.add(row)
             continue
         state.global_step = step
         logs = {key: value for key, value in row.items() if key not in ("step", "max_steps")}
@@ -102,9 +102,9 @@ def main() -> None:
         recorder.on_log(None, state, None, logs=logs)
         measured += time.process_time() - start
         if not first:
-            first, before = measured, (measured, figure.seconds, recorder.live.draws, step)
+            first, before = measured, (measured, figure.seconds, plot.draws, step)
         if step in MARKS:
-            now = (measured, figure.seconds, recorder.live.draws, step)
+            now = (measured, figure.seconds, plot.draws, step)
             table.append((step, *(b - a for a, b in zip(before, now, strict=True))))
             before = now
         elif any(step == mark - WINDOW + 1 for mark in MARKS[1:]):
@@ -122,7 +122,7 @@ def main() -> None:
         share = everything / steps / step_seconds
         print(f"| {step:,} | {rest:.1f} | {1000 * drawing / steps:.1f} | {redraws} | {share:.2%} |")
     last = time.process_time()
-    recorder.live.update(recorder.rows, is_last=True)
+    plot.update(recorder.rows, is_last=True)
     print(f"\nThe last figure, drawn in any case: {time.process_time() - last:.2f} s.")
 
 

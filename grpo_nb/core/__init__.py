@@ -17,6 +17,7 @@ from grpo_nb.core.files import (
     check_target,
     free_path,
     made_once,
+    numbered_paths,
     put_in_place,
     set_aside,
     shown_path,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -85,11 +86,14 @@ def free_path(path: Path, mark: str = "-", first: int = 2) -> Path:
     >>> free_path(Path("/nowhere/run"))
     PosixPath('/nowhere/run')
     """
-    free, number = path, first
-    while free.exists():
-        free = path.with_name(f"{path.name}{mark}{number}")
-        number += 1
-    return free
+    return next(free for free in numbered_paths(path, mark, first) if not free.exists())
+
+
+def numbered_paths(path: Path, mark: str = "-", first: int = 2) -> Iterator[Path]:
+    """This path, and the same with a mark and one number after the other."""
+    yield path
+    for number in itertools.count(first):
+        yield path.with_name(f"{path.name}{mark}{number}")
 
 
 def set_aside(path: Path, name: str) -> Path:

@@ -14,7 +14,7 @@ def is_notebook() -> bool:
 
 
 def progress_bar(total: int | None = None, **options: Any) -> Any:
-    """Return a tqdm bar that goes away when it is done.
+    """Return a tqdm bar that goes away when it is done, unless `leave=True`.
 
     tqdm's own bar for notebooks is a widget, whose state is not saved with the page: it stands at 0 % for ever.
 
@@ -25,7 +25,7 @@ def progress_bar(total: int | None = None, **options: Any) -> Any:
     from tqdm import tqdm
 
     place = {"file": _Output(), "ncols": 100} if is_notebook() else {}
-    return tqdm(total=total, leave=False, **place, **options)
+    return tqdm(total=total, **{"leave": False, **place, **options})
 
 
 class CellOutput:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import progress_bar
+from grpo_nb.core import in_line, numbered_paths, progress_bar, require_kind, require_number
 from grpo_nb.evaluation.comparison import UNKNOWN_TRAINING, Comparison, Evaluation
-from grpo_nb.evaluation.heldout import HeldOut, load_holdout, read_answers, same_as_gold
+from grpo_nb.evaluation.heldout import HeldOut, is_known_set, load_holdout, read_answers, same_as_gold
 from grpo_nb.evaluation.statistics import paired_result
 from grpo_nb.evaluation.subjects import (
     BASE,
@@ -27,14 +27,14 @@ from grpo_nb.evaluation.subjects import (
     require_adapter,
 )
 from grpo_nb.models import require_same_settings
-from grpo_nb.rewards import RewardFunction, reward_list, reward_name, score
-from grpo_nb.runs import Run, trained_questions, write_model_card
+from grpo_nb.rewards import RewardFunction, reward_list, reward_name, score, weights_by_name
+from grpo_nb.runs import OTHER_QUESTIONS, Run, trained_questions, write_model_card
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import AnswerFormat, Contamination, Source, Task, find_contamination
 
 Questions = Task | HeldOut | Source
 # What stands second in `compare` is a model if it is a text, but for the name of a file of questions.
-_DATA_FILES = (".csv", ".json", ".jsonl", ".parquet")
+_DATA_FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 _DEFAULT_LENGTH = 48
 
 
@@ -82,10 +82,10 @@ def evaluate(
     >>> 0.0 <= answered.accuracy <= 1.0
     True
     """
+    how = _How(rewards, samples, temperature, max_completion_length, settings, seed, allow_contaminated, report)
+    require_kind("label", label, (None, str), "a text")
     (found,), run = located([subject if tokenizer is None else (subject, tokenizer)], run)
-    decoding = _decoding(_settings_for(settings, run), samples, temperature, max_completion_length, seed)
-    asked = _Asked(task, run, decoding, rewards)
-    (result,), _ = asked.of_each([found], [label or name_of(found)], allow_contaminated, report)
+    (result,), _ = _Asked(task, run, how).of_each([found], [label or name_of(found)])
     return result
 
 
@@ -108,8 +108,9 @@ def compare(
     """Compare two models on the same held-out questions: `compare(run, task)`, or `compare(before, after, task)`.
 
     The same prompts, chat template and way of decoding for both. A run alone is compared with the model it started from, its
-    adapter off and on, and the result is kept as the run's own, for its summary and model card. Any other comparison that a run
-    belongs to is kept beside it, in `comparison/<one>-vs-<other>`.
+    adapter off and on, and the result on its own questions is kept as the run's own, for its summary and model card. Any other
+    comparison that a run belongs to is kept beside it, in `comparison/<one>-vs-<other>` or `comparison/on-<questions>`; none
+    takes the place of another.
 
     Args:
         before: What `evaluate` takes as subject; alone, a run.
@@ -128,7 +129,10 @@ def compare(
     >>> comparison.verdict in ("better", "worse", "no difference shown")
     True
     """
-    if _is_questions(after):
+    how = _How(rewards, samples, temperature, max_completion_length, settings, seed, allow_contaminated, report)
+    if labels is not None and [*map(type, require_kind("labels", labels, (list, tuple), "two texts"))] != [str, str]:
+        raise ValueError(f"labels = {in_line(labels)} must be two texts.")
+    if task is None and _is_questions(after):
         task, after = after, None
     is_of_the_run = after is None
     found, run = located([before] if is_of_the_run else [before, after], run)
@@ -139,14 +143,18 @@ def compare(
                 "gn.compare(before, after, task)."
             )
         found, run = located([BASE, found[0]])
-    decoding = _decoding(_settings_for(settings, run), samples, temperature, max_completion_length, seed)
-    asked = _Asked(task, run, decoding, rewards)
+    asked = _Asked(task, run, how)
     labels = labels or (("before", "after") if is_of_the_run else _distinct(*map(name_of, found)))
-    results, notes = asked.of_each(found, labels, allow_contaminated, report)
+    results, notes = asked.of_each(found, labels)
     if is_of_the_run and (run.path / "reference").is_dir():
         notes.append(
             "This run went on from an adapter that was trained before. 'before' is the model without any adapter, so the "
             "difference is that of both trainings, and the questions of the earlier one were not looked at."
+        )
+    if is_of_the_run and not asked.other_set and (best := run.best) is not None and run.settings.keep == "best":
+        notes.append(
+            f"This adapter is the best of {best.scores} by its score on some of these questions, so its accuracy here is a "
+            "little higher than on new ones."
         )
     if results[0].contamination is None:
         notes.append(UNKNOWN_TRAINING)
@@ -158,12 +166,17 @@ def compare(
 def _kept(comparison: Comparison, run: Run, is_of_the_run: bool) -> Comparison:
     """Save a comparison in the run's folder; where that cannot be written, the answers are not lost with it.
 
-    That of the run itself is kept in `comparison/`, any other in a folder of it.
+    That of the run itself on its own questions is kept in `comparison/`, any other in a folder of it, none in the place of
+    another: of the run's own the newest is in `comparison/` and those before it in `earlier`, of others each has its folder.
     """
-    names = (re.sub(r"[^A-Za-z0-9._-]+", "_", label).strip("._") or "model" for label in comparison.labels)
-    folder = run.path / "comparison"
+    folder, is_own = run.path / "comparison", is_of_the_run and not comparison.other_set
+    if not is_own:
+        name = "" if is_of_the_run else "-vs-".join(comparison.labels) + "-"
+        name += OTHER_QUESTIONS + comparison.other_set if comparison.other_set else ""
+        name = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")[:150]
+        folder = next(place for place in numbered_paths(folder / name) if comparison.is_alone_in(place))
     try:
-        comparison = comparison.save(folder if is_of_the_run else folder / "-vs-".join(names))
+        comparison = comparison.save(folder)
         if is_of_the_run:
             write_model_card(run)
     except OSError as error:
@@ -175,10 +188,58 @@ def _kept(comparison: Comparison, run: Run, is_of_the_run: bool) -> Comparison:
     return comparison
 
 
+@dataclasses.dataclass(frozen=True)
+class _How:
+    """How questions are asked: what `evaluate` and `compare` have in common, looked at before anything is loaded."""
+
+    rewards: Any
+    samples: int
+    temperature: float | None
+    max_completion_length: int | None
+    settings: Settings | None
+    seed: int | None
+    allow_contaminated: bool
+    report: Callable[[str], None] | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rewards", reward_list(self.rewards, least=0))
+        weights_by_name(self.rewards)
+        require_number("samples", self.samples, 1, 10_000)
+        for name, least, most in (("max_completion_length", 1, 2**20), ("temperature", 0, 100), ("seed", 0, 2**32 - 1)):
+            if (value := getattr(self, name)) is not None:
+                require_number(name, value, least, most, is_whole=name != "temperature")
+        if self.temperature == 0 and self.samples > 1:
+            raise ValueError(
+                f"temperature = {self.temperature!r} with samples = {self.samples}: several greedy answers are all the same. "
+                "Write samples=1, or a temperature above 0."
+            )
+        require_kind("settings", self.settings, (None, Settings), "settings: gn.preset()")
+        require_kind("allow_contaminated", self.allow_contaminated, bool, "True or False")
+        if not callable(self.report):
+            require_kind("report", self.report, (None,), "a function of one line, such as print")
+
+    def decoding(self, run: Run | None) -> Decoding:
+        """By what was said, else by the settings given or the run's, else by what serves a short answer."""
+        settings = self.settings
+        if settings is not None and run is not None and run.model is not None:
+            require_same_settings(run.model, run.tokenizer, settings)
+        settings = settings or (run and run.settings)
+        temperature, limit, seed = self.temperature, self.max_completion_length, self.seed
+        if temperature is None:
+            temperature = 0.0 if self.samples == 1 else (settings.temperature if settings else 1.0)
+        return Decoding(
+            max_completion_length=limit or (settings.max_completion_length if settings else _DEFAULT_LENGTH),
+            samples=self.samples,
+            temperature=temperature,
+            sampling=settings.sampling if settings is not None and temperature > 0 else {},
+            seed=(settings.seed if settings else 0) if seed is None else seed,
+        )
+
+
 class _Asked:
     """What is asked and how: the rows, where their answers stand, how answers are drawn, which rewards score them."""
 
-    def __init__(self, task: Questions | None, run: Run | None, decoding: Decoding, rewards: Any) -> None:
+    def __init__(self, task: Questions | None, run: Run | None, how: _How) -> None:
         if task is None and run is None:
             raise ValueError(
                 "which questions? Give a task, gn.evaluation.load_holdout(...), or a run, which has its own."
@@ -186,7 +247,7 @@ class _Asked:
         own = AnswerFormat(**run.info["task"]["format"]) if run is not None else None
         if task is not None and not isinstance(task, (Task, HeldOut)):
             task = load_holdout(task, format=own)
-        self.run, self.task, self.decoding, self.rewards = run, task, decoding, reward_list(rewards, least=0)
+        self.run, self.task, self.how, self.decoding, self.rewards = run, task, how, how.decoding(run), how.rewards
         self.name = run.info["task"]["name"] if task is None else task.name
         self.rows = run.holdout if task is None else list(task.holdout)
         self.format = own if task is None else task.format
@@ -201,27 +262,21 @@ class _Asked:
         is_own = {row["question"] for row in self.rows} <= {row["question"] for row in self.run.holdout}
         return "" if is_own else self.name or "other questions"
 
-    def of_each(
-        self,
-        subjects: Sequence[Located],
-        labels: Sequence[str],
-        allow_contaminated: bool,
-        report: Callable[[str], None] | None,
-    ) -> tuple[list[Evaluation], list[str]]:
+    def of_each(self, subjects: Sequence[Located], labels: Sequence[str]) -> tuple[list[Evaluation], list[str]]:
         """Ask one subject after the other; return their results, and what is to be known of them."""
         runs = {what.path.absolute(): what for what in (self.run, *subjects) if isinstance(what, Run)}
         trained = trained_questions(getattr(self.task, "train", None), runs.values())
         contamination = None
         if trained is not None:
             contamination = find_contamination([row["question"] for row in self.rows], trained)
-            if not allow_contaminated:
+            if not self.how.allow_contaminated:
                 contamination.require_none()
         for subject in subjects:
             if isinstance(subject, Run):
                 require_adapter(subject)
-        results, notes, tokenizer = [], [], None
+        results, notes, tokenizer, report = [], [], None, self.how.report or (lambda line: None)
         for what, label in zip(subjects, labels, strict=True):
-            with open_subject(what, run=self.run, tokenizer=tokenizer, report=report or (lambda line: None)) as subject:
+            with open_subject(what, run=self.run, tokenizer=tokenizer, report=report) as subject:
                 results.append(self._answer(subject, label, contamination))
                 tokenizer = tokenizer or subject.tokenizer
                 notes += [subject.note] if subject.note else []
@@ -262,40 +317,12 @@ class _Asked:
 def _is_questions(what: Any) -> bool:
     """Whether this is a task, or what one can be made of, and not a model."""
     if isinstance(what, (str, Path)):
-        return Path(what).suffix.lower() in _DATA_FILES
+        return Path(what).suffix.lower() in _DATA_FILES or is_known_set(what)
     return isinstance(what, (Task, HeldOut, list)) or hasattr(what, "column_names")
 
 
 def _distinct(first: str, second: str) -> tuple[str, str]:
     return (first, second) if first != second else (f"{first} (1)", f"{second} (2)")
-
-
-def _settings_for(settings: Settings | None, run: Run | None) -> Settings | None:
-    """Those given, or the run's; where the run's model is in memory, they must be those that it was loaded with."""
-    if settings is not None and run is not None and run.model is not None:
-        require_same_settings(run.model, run.tokenizer, settings)
-    return settings or (run and run.settings)
-
-
-def _decoding(
-    settings: Settings | None, samples: int, temperature: float | None, limit: int | None, seed: int | None
-) -> Decoding:
-    if samples < 1:
-        raise ValueError(f"samples = {samples!r} must be at least 1.")
-    if temperature is None:
-        temperature = 0.0 if samples == 1 else (settings.temperature if settings else 1.0)
-    if temperature < 0 or (temperature == 0 and samples > 1):
-        raise ValueError(
-            f"temperature = {temperature!r} with samples = {samples}: several greedy answers are all the same. Write "
-            "samples=1, or a temperature above 0."
-        )
-    if limit is None:
-        limit = settings.max_completion_length if settings else _DEFAULT_LENGTH
-    if limit < 1:
-        raise ValueError(f"max_completion_length = {limit!r} must be at least 1.")
-    sampling = settings.sampling if settings is not None and temperature > 0 else {}
-    seed = (settings.seed if settings else 0) if seed is None else seed
-    return Decoding(max_completion_length=limit, samples=samples, temperature=temperature, sampling=sampling, seed=seed)
 
 
 def _paired(before: Evaluation, after: Evaluation, **more: Any) -> Comparison:

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
 import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks import Estimate, estimate, in_groups
-from grpo_nb.core import Table, displayable, shown_path, staged_folder, text_of, write_json
+from grpo_nb.core import Table, displayable, free_path, shown_path, staged_folder, text_of, write_json
 from grpo_nb.evaluation.harness import harness_command
-from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, LEVEL, PairedResult, pass_at_k, share_interval
+from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, PairedResult, pass_at_k, share_interval
 from grpo_nb.evaluation.transcripts import Only, Transcripts, rendered, sorted_pairs
 from grpo_nb.tasks import Contamination, answers_of
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-Verdict = Literal["better", "worse", "no difference shown"]
 UNKNOWN_TRAINING = "Which questions were trained on is not known, so it was not looked whether these are among them."
 # From this share on, answers that were cut are said beside the accuracy, which is partly that of the length limit.
 _CUT = 0.1
@@ -205,11 +205,6 @@ class Comparison(PairedResult):
     """Folder it was saved in."""
 
     @property
-    def questions(self) -> int:
-        """How many were asked."""
-        return self.after.questions
-
-    @property
     def changed(self) -> dict[str, int]:
         """Questions by what became of them: `gained`, `lost`, `both right`, `both wrong`; with samples also `equal`."""
         counts = Counter({"gained": 0, "lost": 0, "both right": 0, "both wrong": 0})
@@ -217,14 +212,6 @@ class Comparison(PairedResult):
             equal = {0.0: "both wrong", 1.0: "both right"}.get(a, "equal")
             counts["gained" if b > a else "lost" if b < a else equal] += 1
         return dict(counts)
-
-    @property
-    def verdict(self) -> Verdict:
-        """`better`, `worse` or `no difference shown`, of the second."""
-        low, high = self.interval
-        if self.questions < FEWEST_QUESTIONS or self.p_value >= 1 - LEVEL:
-            return "no difference shown"
-        return "better" if low > 0 else "worse" if high < 0 else "no difference shown"
 
     @property
     def sentence(self) -> str:
@@ -236,7 +223,8 @@ class Comparison(PairedResult):
             for e in (self.before, self.after)
         )
         which = f" of {self.other_set}" if self.other_set else ""
-        unseen = f" {self.power_sentence}" if self.verdict == "no difference shown" else ""
+        unseen = f" {self.disagreement}" if self.disagreement else ""
+        unseen += f" {self.power_sentence}" if self.verdict == "no difference shown" else ""
         spoilt = f" {self.contamination.sentence}" if self.contamination and self.contamination.count else ""
         return (
             f"{self.verdict}: accuracy {shares} on "
@@ -321,6 +309,8 @@ class Comparison(PairedResult):
     def save(self, folder: str | Path) -> Comparison:
         """Write numbers, transcripts (parquet, and a page to search in), table and figure; return self with the `path`.
 
+        Another comparison that is in the folder is moved to `earlier` in it.
+
         All are written beside their places before the first is put there, so that a full disk leaves those of an earlier
         comparison as they were.
         """
@@ -341,9 +331,35 @@ class Comparison(PairedResult):
             (staged / "comparison.txt").write_text(f"{self.words}\n", "utf-8")
             # Last, for it is what says that there is a comparison.
             write_json(staged / "comparison.json", self.to_dict())
+            if not self.is_alone_in(folder):
+                _make_room(folder)
             for file in sorted(staged.iterdir(), key=lambda file: file.name == "comparison.json"):
                 file.replace(folder / file.name)
         return dataclasses.replace(self, path=folder)
+
+    def is_alone_in(self, folder: Path) -> bool:
+        """Whether a folder holds no comparison, or this very one."""
+        try:
+            return json.loads((folder / "comparison.json").read_text("utf-8"))["fingerprint"] == self.fingerprint
+        except FileNotFoundError:
+            return True
+        except (ValueError, TypeError, KeyError):  # of an older version, or damaged
+            return False
+
+    @property
+    def fingerprint(self) -> str:
+        """Of who was asked what, how, and what they said."""
+        sides = [
+            (
+                side.label,
+                side.subject,
+                side.folder,
+                side.decoding,
+                [(r["question"], r["completion"]) for r in side.rows],
+            )
+            for side in (self.before, self.after)
+        ]
+        return hashlib.sha256(json.dumps(sides, default=str).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers, fit for JSON."""
@@ -351,9 +367,9 @@ class Comparison(PairedResult):
             **{name: value for name, value in vars(self).items() if name != "path"},
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
+            "fingerprint": self.fingerprint,
             "verdict": self.verdict,
             "sentence": self.sentence,
-            "questions": self.questions,
             "changed": self.changed,
             "elsewhere": self.elsewhere,
             "contamination": self.contamination.to_dict() if self.contamination else None,
@@ -384,6 +400,14 @@ class Comparison(PairedResult):
             shown=self.transcripts(),
             page=shown_path(self.path / "transcripts.html") if self.path else None,
         )
+
+
+def _make_room(folder: Path) -> None:
+    """Move the files of a comparison to a folder of their own beside them: first the one that says that there is one."""
+    earlier = free_path(folder / "earlier")
+    earlier.mkdir()
+    for file in sorted(filter(Path.is_file, folder.iterdir()), key=lambda file: file.name != "comparison.json"):
+        file.rename(earlier / file.name)
 
 
 def _counted(changed: Mapping[str, int]) -> str:

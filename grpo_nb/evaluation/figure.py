@@ -53,6 +53,11 @@ def _write(axis: Axes, text: str, at: tuple[float, float], above: float, **optio
     axis.annotate(text, at, xytext=(0, above), textcoords="offset points", **look)
 
 
+def _draw_interval(axis: Axes, place: float, ends: tuple[float, float], value: float, colour: str, marker: str) -> None:
+    axis.plot(ends, [place, place], color=colour, linewidth=3, solid_capstyle="round", alpha=0.55)
+    axis.plot([value], [place], marker, color=colour, markersize=8, zorder=3, clip_on=False)
+
+
 def _short(label: str) -> str:
     """Cut from the middle, for what tells two exports apart stands at the end."""
     return label if len(label) <= 17 else f"{label[:8]}...{label[-6:]}"
@@ -62,9 +67,7 @@ def _draw_accuracy(axis: Axes, comparison: Compared) -> None:
     _prepare(axis, "Accuracy", f"{comparison.questions} questions, 95 % intervals")
     pairs = ((1, comparison.before, _BEFORE, "s"), (0, comparison.after, _AFTER, "o"))
     for place, side, colour, marker in pairs:
-        low, high = side.interval
-        axis.plot([low, high], [place, place], color=colour, linewidth=3, solid_capstyle="round", alpha=0.55)
-        axis.plot([side.accuracy], [place], marker, color=colour, markersize=8, zorder=3, clip_on=False)
+        _draw_interval(axis, place, side.interval, side.accuracy, colour, marker)
         _write(axis, f"{side.accuracy:.1%}", (side.accuracy, place), 8, fontweight="bold", annotation_clip=False)
         for k, (value, _) in side.pass_at.items():
             if k == side.samples > 1:
@@ -83,8 +86,7 @@ def _draw_difference(axis: Axes, comparison: Compared) -> None:
     value = 100 * comparison.difference
     colour = {"better": _GAINED, "worse": _LOST}.get(comparison.verdict, _BEFORE)
     axis.axvline(0, color=_INK, linewidth=1)
-    axis.plot([low, high], [0, 0], color=colour, linewidth=3, solid_capstyle="round", alpha=0.55)
-    axis.plot([value], [0], "D", color=colour, markersize=8, zorder=3)
+    _draw_interval(axis, 0, (low, high), value, colour, "D")
     # On white, for with no difference they stand on the line at zero.
     _write(axis, f"{value:+.1f}", (value, 0), 9, fontweight="bold", bbox={**_WHITE, "pad": 1.0})
     _write(axis, comparison.verdict, (value, 0), -20, bbox={**_WHITE, "pad": 1.5})

@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Part, Shown, Table, as_written, bold, facts
+from grpo_nb.core import Part, Shown, Table, as_written, bold, facts, require_path
 from grpo_nb.machine import EnvironmentProblem
 from grpo_nb.rewards import is_same_answer
 from grpo_nb.settings import did_you_mean
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 Judge = Callable[[Sequence[str | None], Sequence[Mapping[str, Any]]], Sequence[bool]]
 """From what was given (None: no answer) and the data rows to which answers are right."""
-_GYM = "reasoning-gym:"
+_GYM, _MATH_500 = "reasoning-gym:", ("math-500", "math500")
 # Their scorers run the answer as code, sympy's parser among them (docs/evidence/reward_checks.md), pay for garbage, or raise
 # on it.
 _UNSAFE_FAMILIES = {
@@ -108,6 +108,12 @@ class HeldOut(Shown):
         yield Table([(turn["role"], as_written(turn["content"])) for turn in first["prompt"]])
 
 
+def is_known_set(source: Any) -> bool:
+    """Whether this is the name of a set that people know, which neither a model nor a file has."""
+    name = str(source).lower() if isinstance(source, str) else ""
+    return name in ("gsm8k", *_MATH_500) or name.startswith(_GYM)
+
+
 def load_holdout(
     source: Source,
     *,
@@ -148,6 +154,8 @@ def load_holdout(
     '2'
     """
     name = source.lower() if isinstance(source, str) else ""
+    if isinstance(source, (str, Path)):
+        require_path("task", source, "a set that is known, a file or the id of a data set")
     if options and not name.startswith(_GYM):
         raise ValueError(f"{sorted(options)} are options of a reasoning-gym family, not of {source!r:.80}.")
     if limit is not None and limit < 1:
@@ -156,7 +164,7 @@ def load_holdout(
         return _reasoning_gym(name.removeprefix(_GYM), limit or 100, format, example, seed, options)
     if name == "gsm8k":
         return _gsm8k(5 if shots is None else shots, limit, format, seed, path)
-    if name in ("math-500", "math500"):
+    if name in _MATH_500:
         return _math_500(shots, limit, format, seed, path)
     if shots:
         raise ValueError("shots are those of GSM8K; for your own questions give example=(question, reasoning, answer).")

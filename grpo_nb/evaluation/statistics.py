@@ -12,8 +12,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, variance
-from typing import Any
+from typing import Any, Literal
 
+Verdict = Literal["better", "worse", "no difference shown"]
 LEVEL = 0.95
 POWER = 0.8
 _NORMAL = NormalDist()
@@ -82,6 +83,7 @@ def share_interval(values: Sequence[float], samples: int = 1) -> tuple[float, fl
 class PairedResult:
     """The difference between two models on the same questions, second minus first."""
 
+    questions: int
     difference: float
     interval: tuple[float, float]
     """95 %: bootstrap over questions, in pairs."""
@@ -90,6 +92,33 @@ class PairedResult:
     """Which test the p value is of."""
     smallest: float | None
     """The smallest difference that this test would have shown with a power of 80 %; None if no difference could show."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """`better`, `worse` or `no difference shown`, of the second: test, interval and number of questions must agree."""
+        if self.questions < FEWEST_QUESTIONS or self.p_value >= 1 - LEVEL or not self.excludes_zero:
+            return "no difference shown"
+        return "better" if self.difference > 0 else "worse"
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the interval lies on one side of zero."""
+        low, high = self.interval
+        return low > 0 or high < 0
+
+    @property
+    def disagreement(self) -> str:
+        """Why interval and test say different things, where they do; else empty."""
+        if self.questions < FEWEST_QUESTIONS or self.excludes_zero == (self.p_value < 1 - LEVEL):
+            return ""
+        if self.excludes_zero:
+            return (
+                "The interval leaves out zero and the test does not reach 0.05: where few answers changed, the interval, which "
+                "draws these questions again and again, is too narrow, and the test decides."
+            )
+        return (
+            "The test reaches 0.05 and the interval still holds zero: the difference is too near to it to be claimed."
+        )
 
 
 def paired_result(first: Sequence[float], second: Sequence[float], samples: int = 1) -> PairedResult:
@@ -129,7 +158,7 @@ def paired_result(first: Sequence[float], second: Sequence[float], samples: int 
         )  # fmt: skip
         interval = (float(found.confidence_interval.low), float(found.confidence_interval.high))
     return PairedResult(
-        difference=float(change.mean()), interval=interval, p_value=p_value, test=test,
+        questions=len(change), difference=float(change.mean()), interval=interval, p_value=p_value, test=test,
         smallest=smallest_difference(change.tolist(), samples),
     )  # fmt: skip
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import kept_modes, kept_random_state
+from grpo_nb.core import kept_modes, kept_random_state, require_kind, require_path
+from grpo_nb.evaluation.heldout import is_known_set
 from grpo_nb.generation import answer as generate_with_llama_cpp
-from grpo_nb.machine import find_gpu, usable_memory_gib
+from grpo_nb.machine import EnvironmentProblem, find_gpu, usable_memory_gib
 from grpo_nb.models import (
     base_identity,
     import_unsloth,
@@ -28,7 +29,7 @@ from grpo_nb.models import (
     without_loading_bars,
 )
 from grpo_nb.runs import Run, open_run
-from grpo_nb.settings import Settings, cpu_number_type
+from grpo_nb.settings import EMBEDDED_MODEL, Settings, cpu_number_type, did_you_mean
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -87,12 +88,16 @@ def located(subjects: Sequence[Any], run: Run | None = None) -> tuple[list[Locat
     Args:
         subjects: Runs or their folders (their adapters), `"base"`, model folders, adapter folders, .gguf files, names of
             models, or `(model, tokenizer)`.
-        run: Theirs; the first run among them if not given.
+        run: Theirs, or its folder; the first run among them if not given.
 
     Raises:
-        ValueError: One is none of these, or `"base"` without a run.
+        TypeError, ValueError: One is none of these, or `"base"` without a run.
         FileNotFoundError: A path that does not exist.
+        EnvironmentProblem: A name that is neither here nor on the Hub.
     """
+    if run is not None and not isinstance(run, Run):
+        run = _located(run) if isinstance(run, (str, Path)) and str(run) != BASE else run
+        require_kind("run", run, Run, "a run: run=gn.open_run('runs/<name>')")
     found = [None if isinstance(what, (str, Path)) and str(what) == BASE else _located(what) for what in subjects]
     run = run or next((what for what in found if isinstance(what, Run)), None)
     if run is None and any(what is None for what in found):
@@ -101,17 +106,24 @@ def located(subjects: Sequence[Any], run: Run | None = None) -> tuple[list[Locat
 
 
 def _located(what: Any) -> Located:
-    if isinstance(what, (Run, Base)) or (isinstance(what, tuple) and len(what) == 2):
+    if isinstance(what, (Run, Base)):
         return what
-    if not isinstance(what, (str, Path)):
-        raise ValueError(
-            f"{what!r:.80} cannot be asked: give a run, 'base', a model folder, a .gguf file, or (model, tokenizer)."
-        )
-    path = Path(what).expanduser()
+    if isinstance(what, tuple) and len(what) == 2:
+        if hasattr(what[0], "parameters") and hasattr(what[1], "apply_chat_template"):
+            return what
+        kinds = ", ".join(type(part).__name__ for part in what)
+        raise TypeError(f"({kinds}) is no model with its tokenizer: give (model, tokenizer), in this order.")
+    path = require_path("what is asked", what, "a run, 'base', a model folder, a .gguf file, or (model, tokenizer)")
+    if is_known_set(what):
+        raise ValueError(f"{what!r} is a set of questions, not a model: gn.evaluate(run, {what!r}).")
     if path.suffix == ".gguf" and not path.is_file():
-        raise FileNotFoundError(f"there is no file {str(path)!r} (looked in {Path.cwd()}).")
+        raise _missing(what, path, "file")
     is_adapter = (path / "adapter_config.json").is_file()
-    for folder in (path, path.parent) if is_adapter else (path,):
+    for folder in (
+        (path, path.parent, Path(Settings().run_root) / path)
+        if is_adapter
+        else (path, Path(Settings().run_root) / path)
+    ):
         if (folder / "run.json").is_file():
             return open_run(folder)
     if is_adapter or path.suffix == ".gguf" or (path / "config.json").is_file():
@@ -126,8 +138,22 @@ def _located(what: Any) -> Located:
             f"{several if files else 'none of these'}."
         )
     if isinstance(what, Path) or what.startswith((".", "/", "~")) or what.count("/") > 1:
-        raise FileNotFoundError(f"there is no folder {str(what)!r} (looked in {Path.cwd()}).")
+        raise _missing(what, path, "folder")
+    if what != EMBEDDED_MODEL:
+        try:
+            resolve_model(what)  # a name that is none is told now, and not after the first model has answered
+        except EnvironmentProblem as error:
+            if path.parent != Path() and path.parent.is_dir():  # `exports/my-modle`
+                raise _missing(what, path, "folder") from error
+            raise
     return what
+
+
+def _missing(what: str | Path, path: Path, kind: str) -> FileNotFoundError:
+    there = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    nearest = did_you_mean(path.name, there) if there else ""
+    hint = nearest if "did you mean" in nearest else "."
+    return FileNotFoundError(f"there is no {kind} {str(what)!r} (looked in {Path.cwd()}){hint}")
 
 
 def name_of(subject: Located) -> str:
@@ -283,27 +309,35 @@ def _load(what: Path | str, run: Run | None, report: Callable[[str], None]) -> t
     return model.eval(), tokenizer
 
 
+def answers_of_model(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[list[dict[str, str]]],
+    decoding: Decoding,
+    progress: Progress | None = None,
+) -> list[Completion]:
+    """Answer chats with a model in memory, and leave it and the random state as they were."""
+    import torch
+
+    from grpo_nb.generation import generate
+
+    with kept_random_state(), kept_modes(model), _no_habits(model):
+        torch.manual_seed(decoding.seed)
+        return generate(
+            model,
+            tokenizer,
+            prompts,
+            max_completion_length=decoding.max_completion_length,
+            temperature=decoding.temperature,
+            sampling=decoding.sampling,
+            # All samples of a question together, so that its prompt is computed once.
+            batch_size=decoding.samples * max(1, _BATCH // decoding.samples),
+            progress=progress,
+        )
+
+
 def _model_subject(model: Any, tokenizer: Any, about: str, note: str = "", folder: str = "") -> Subject:
-    def ask(prompts: Sequence[list[dict[str, str]]], decoding: Decoding, progress: Progress) -> list[Completion]:
-        import torch
-
-        from grpo_nb.generation import generate
-
-        with kept_random_state(), kept_modes(model), _no_habits(model):
-            torch.manual_seed(decoding.seed)
-            return generate(
-                model,
-                tokenizer,
-                prompts,
-                max_completion_length=decoding.max_completion_length,
-                temperature=decoding.temperature,
-                sampling=decoding.sampling,
-                # All samples of a question together, so that its prompt is computed once.
-                batch_size=decoding.samples * max(1, _BATCH // decoding.samples),
-                progress=progress,
-            )
-
-    return Subject(about, ask, tokenizer, note, folder)
+    return Subject(about, lambda *asked: answers_of_model(model, tokenizer, *asked), tokenizer, note, folder)
 
 
 @contextlib.contextmanager

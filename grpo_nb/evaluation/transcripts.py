@@ -5,6 +5,7 @@ Everything that a model, a user or a data set wrote is escaped where it is shown
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
@@ -64,10 +65,14 @@ class Transcripts(Sequence[Transcript]):
     labels: tuple[str, str]
     matching: int
     """How many there were to choose from."""
+    first: int = 0
+    """How many of those stand before the first of these."""
 
     def __getitem__(self, index: Any) -> Any:
         found = self.items[index]
-        return Transcripts(found, self.labels, self.matching) if isinstance(index, slice) else found
+        if not isinstance(index, slice):
+            return found
+        return dataclasses.replace(self, items=found, first=self.first + index.indices(len(self))[0])
 
     def __len__(self) -> int:
         return len(self.items)
@@ -89,8 +94,8 @@ class Transcripts(Sequence[Transcript]):
     def page(self, limit: int = _SHOWN, template: str = "transcripts") -> str:
         """Return transcripts with a field that searches in them."""
         shown = self.items[:limit]
-        left = self.matching - len(shown)
-        return rendered(template, items=shown, labels=self.labels, left=left)
+        after = self.first + len(shown)
+        return rendered(template, items=shown, labels=self.labels, left=self.matching - after, after=after, more=_SHOWN)
 
 
 def verdict_of(row: Row) -> str:

@@ -15,8 +15,16 @@ from grpo_nb.models.identity import (
     weights_here,
     weights_identity,
 )
-from grpo_nb.models.load import generation_of, has_engine, load_adapter, load_model, longest_of, resolve_model
-from grpo_nb.models.match import LOADED_WITH, require_same_settings
+from grpo_nb.models.load import (
+    generation_of,
+    has_engine,
+    load_adapter,
+    load_model,
+    longest_of,
+    resolve_model,
+    rest_engine,
+)
+from grpo_nb.models.match import require_same_settings
 from grpo_nb.models.unsloth import import_unsloth, tell_unsloth, without_loading_bars
 
 __getattr__, __dir__, __all__ = open_door(globals())

@@ -72,6 +72,19 @@ def has_engine(model: Any) -> bool:
     return getattr(model, "vllm_engine", None) is not None
 
 
+def rest_engine(model: Any) -> None:
+    """Put a model's engine to sleep before gradients are computed, if it gives its memory back then (standby).
+
+    TRL's GRPO trainer does so by itself; its next sampling wakes it (unsloth_zoo/vllm_utils.py, patch_vllm_enable_sleep_mode).
+    """
+    if has_engine(model) and _is_standby() and not model.vllm_engine.llm_engine.is_sleeping():
+        model.vllm_engine.sleep(1)
+
+
+def _is_standby() -> bool:
+    return os.environ.get("UNSLOTH_VLLM_STANDBY", "0") != "0"
+
+
 def longest_of(engine: Any) -> int:
     """Tokens of prompt and completion together that a vLLM engine was started for; longer ones it cuts without a word."""
     return engine.llm_engine.vllm_config.model_config.max_model_len
@@ -316,7 +329,7 @@ def engine_obstacle() -> VllmObstacle | None:
     (vllm/v1/worker/gpu_worker.py, "CuMem allocator can only be used for one instance per process"). Without standby two may
     live side by side.
     """
-    if _engine is None or os.environ.get("UNSLOTH_VLLM_STANDBY", "0") == "0":
+    if _engine is None or not _is_standby():
         return None
     gc.collect()  # one that nobody holds any more is no obstacle
     engine = _engine()

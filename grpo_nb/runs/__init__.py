@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING
 
 from grpo_nb.core import open_door
 from grpo_nb.runs.alert import KINDS, SEVERITIES, Alert, Severity, alert_table, read_alerts, worst_first
+from grpo_nb.runs.best import ACCURACY, BEHIND, HIGH, LOW, BestStep, best_step
 from grpo_nb.runs.card import public, published_name, shareable, write_export_card, write_model_card
 from grpo_nb.runs.checkpoints import (
     NewestCheckpoint,
     checkpoint_folders,
     clear_away,
+    find_damage,
     is_disk_full,
     keep_newest,
     newest_checkpoint,
     write_checkpoint,
 )
-from grpo_nb.runs.records import RecordedExport
+from grpo_nb.runs.records import OTHER_QUESTIONS, RecordedExport
 from grpo_nb.runs.rows import describe, read_rows, reading, tidy_row
 from grpo_nb.runs.run import (
     Run,
+    check_run_name,
     new_run_folder,
     open_run,
     seconds_since_written,

@@ -73,7 +73,7 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
     except BaseException as error:
         free = free_disk_bytes(root)
         shutil.rmtree(staged, ignore_errors=True)
-        if is_disk_full(error):
+        if isinstance(error, Exception) and is_disk_full(error, is_of_a_writer=True):
             raise EnvironmentProblem(
                 f"the checkpoint of step {step} could not be written: the disk of {root} is full ({free / 1e6:.1f} MB were "
                 f"free when it failed). {_what_is_kept(root)}"
@@ -113,9 +113,11 @@ def find_damage(folder: Path) -> str | None:
     return None
 
 
-def keep_newest(root: Path, count: int) -> None:
-    """Delete all but the newest `count` checkpoints."""
-    for _, folder in checkpoint_folders(root)[:-count]:
+def keep_newest(root: Path, count: int, also: int | None = None) -> None:
+    """Delete all but the newest `count` checkpoints, and that of the step `also`."""
+    for step, folder in checkpoint_folders(root)[:-count]:
+        if step == also:
+            continue
         # First what makes it complete: a deletion cut short leaves nothing that looks whole.
         (folder / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(folder)
@@ -143,11 +145,16 @@ def sync(path: Path) -> None:
             os.close(number)
 
 
-def is_disk_full(error: BaseException | None) -> bool:
-    """Say whether an error, or what caused it, is a full disk or a used-up quota."""
+def is_disk_full(error: BaseException | None, *, is_of_a_writer: bool = False) -> bool:
+    """Say whether an error, or what caused it, is a full disk or a used-up quota.
+
+    Args:
+        error: By its number; its words may be those of anybody, a model's answer among them.
+        is_of_a_writer: It comes from writing tensors: then its words count too, for there the number can be lost.
+    """
     return error is not None and any(
         (isinstance(each, OSError) and each.errno in (errno.ENOSPC, errno.EDQUOT))
-        or (isinstance(each, Exception) and any(word in str(each).lower() for word in _FULL_DISK_WORDS))
+        or (is_of_a_writer and any(word in str(each).lower() for word in _FULL_DISK_WORDS))
         for each in error_chain(error)
     )
 

@@ -64,6 +64,17 @@ class Curve:
         at = numpy.unique([begins + bins.argmin(axis=1), begins + bins.argmax(axis=1)])
         return steps[at], values[at]
 
+    @property
+    def highest(self) -> tuple[float, float]:
+        """The first step with the highest value, and that value."""
+        at = int(numpy.argmax(self._values))
+        return self._steps[at], self._values[at]
+
+    def at(self, step: float) -> float:
+        """The value at a step; NaN where there is none."""
+        found = numpy.flatnonzero(numpy.array(self._steps) == step)
+        return self._values[int(found[0])] if len(found) else math.nan
+
     def means(self, window: int) -> tuple[numpy.ndarray, numpy.ndarray]:
         """Steps and the mean of the last `window` values at each, at the end of each bin and over one bin at least."""
         sums = numpy.concatenate([[0.0], numpy.cumsum(self._values)])

@@ -17,6 +17,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from grpo_nb.core import displayable
 from grpo_nb.runs.alert import Alert, worst_first
+from grpo_nb.runs.best import ACCURACY, HIGH, LOW
 from grpo_nb.runs.curves import LENGTH, SPREAD_HIGH, SPREAD_LOW, Curve, Curves
 
 # Okabe and Ito's palette: told apart with any colour vision, and with the line styles also in grey.
@@ -115,7 +116,7 @@ class TrainingFigure:
             self._draw_total(curves)
             self._draw_each(curves)
             self._draw_one(KL, curves["kl"], curves.window, 2, f"not measured{' (beta = 0)' * (self._beta == 0)}")
-            self._draw_holdout(curves["holdout/accuracy"])
+            self._draw_holdout(curves)
             self._draw_one(LENGTHS, curves[LENGTH], curves.window, 5)
             for key in _CARDS:
                 self._draw_card(key, curves[key], curves.window)
@@ -189,12 +190,20 @@ class TrainingFigure:
             _line(self._axes[panel], curve, window, colour)
             _set_limits(self._axes[panel], *curve.limits, is_from_zero=True)
 
-    def _draw_holdout(self, curve: Curve) -> None:
-        axis = self._axes[HOLDOUT]
-        if not self._is_missing(HOLDOUT, curve, "not measured during training"):
-            last = _line(axis, curve, 1, 3, scale=100, dots=60, markersize=4)
-            _write(axis, 1, 1.055, _percent(last), 10, COLOURS[3], fontweight="bold", ha="right")
-            axis.set_ylim(0, 102)
+    def _draw_holdout(self, curves: Curves) -> None:
+        axis, curve = self._axes[HOLDOUT], curves[ACCURACY]
+        if self._is_missing(HOLDOUT, curve, "not measured during training"):
+            return
+        last = _line(axis, curve, 1, 3, scale=100, dots=60, markersize=4)
+        _write(axis, 1, 1.055, _percent(last), 10, COLOURS[3], fontweight="bold", ha="right")
+        axis.set_ylim(0, 102)
+        if len(curve) < 2:
+            return
+        step, value = curve.highest
+        ends = [100 * curves[name].at(step) for name in (LOW, HIGH)]
+        axis.plot([step, step], ends, color=COLOURS[3], linewidth=1.2, alpha=0.6)
+        axis.plot([step], [100 * value], "*", color=COLOURS[3], markersize=10, gid="best")
+        _write(axis, 0.99, 0.03, f"star: best, {_percent(value)} at step {step:.0f}", 8, ha="right")
 
     def _draw_card(self, key: str, curve: Curve, window: int) -> None:
         axis, (_, shown) = self._axes[key], _CARDS[key]

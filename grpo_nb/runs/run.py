@@ -10,7 +10,7 @@ runs/<name>/
   completions/        per logged step: prompt, completion, each reward, total, advantage (parquet)
   checkpoints/        the newest two (grpo_nb.runs.checkpoints), of a finished run the last
   reference/          the adapter that KL is measured to, where training did not start from the base model
-  adapter/            the final LoRA
+  adapter/            the LoRA after the last step, or the best one (settings.keep) with the last in adapter-last/
   figures/            PNG of the curves
   comparison/         held-out results before and after: numbers, table, figure, every answer
   README.md           the model card
@@ -32,8 +32,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Drawn, Part, Shown, bold, displayable, escaped, free_path, liveness, shown_path, write_json
+from grpo_nb.core import (
+    Drawn,
+    Part,
+    Shown,
+    bold,
+    displayable,
+    escaped,
+    free_path,
+    in_line,
+    liveness,
+    shown_path,
+    write_json,
+)
 from grpo_nb.runs.alert import Alert, read_alerts
+from grpo_nb.runs.best import BestStep, best_step
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.records import RecordedComparison, RecordedExport
 from grpo_nb.runs.rise import Rise, reward_rise
@@ -60,8 +73,8 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
     Raises:
         FileExistsError: A run of that name exists. Nothing is overwritten.
     """
-    if name is not None and not (isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name)):
-        raise ValueError(f"run name {name!r:.60} may hold up to 100 letters, digits, '.', '_' and '-' only.")
+    if name is not None:
+        check_run_name(name)
     root = Path(root)
     folder = root / (name or datetime.datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     if name is None:
@@ -74,6 +87,12 @@ def new_run_folder(root: str | Path, name: str | None) -> Path:
             f"leave name out, or look at the old one: gn.open_run({str(folder)!r})."
         ) from error
     return folder
+
+
+def check_run_name(name: Any) -> None:
+    """Raise `ValueError` for what cannot be the name of a run's folder."""
+    if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name)):
+        raise ValueError(f"run name {in_line(name)} may hold up to 100 letters, digits, '.', '_' and '-' only.")
 
 
 class Run(Shown):
@@ -189,7 +208,7 @@ class Run(Shown):
 
     @property
     def adapter_path(self) -> Path:
-        """Folder of the final LoRA."""
+        """Folder of the LoRA that the run leaves."""
         return self.path / "adapter"
 
     @property
@@ -309,6 +328,11 @@ class Run(Shown):
         """Whether a metric rose over the steps by more than luck: a test over all of them, with its p-value and a sentence."""
         return reward_rise(self.rows, metric)
 
+    @property
+    def best(self) -> BestStep | None:
+        """Its best held-out step so far, with its interval and how it stands to the last; None without `holdout_every`."""
+        return best_step(self.rows)
+
     def plot(self) -> Figure:
         """The training curves as a figure, the same as shown live."""
         # Here, so that looking at a run's numbers loads no matplotlib.
@@ -333,6 +357,9 @@ class Run(Shown):
         if resumed := self.info.get("resumed"):
             said = Counter(map(_said_of_resuming, resumed))
             yield "Resumed at step " + ", ".join(s + f", {n} times" * (n > 1) for s, n in said.items()) + "."
+        if (best := self.best) is not None:
+            kept = self.info.get("adapter_step")
+            yield best.sentence + (f" The adapter is that of step {kept}." if kept else "")
         step = self.checkpoint_step
         if self.status in ("crashed", "failed", "interrupted", "stopped", "unknown") and step is not None:
             yield f"To go on from step {step}: gn.train(..., resume={self.name!r})"

@@ -123,6 +123,8 @@ class Settings(Shown):
     """Steps between two scores on held-out questions; 0 is off, for it takes the time of answering them."""
     holdout_questions: int = _number(32, least=1)
     """How many of them. The curve is rough at 32, the comparison afterwards asks all."""
+    keep: str = _choice("last", "best")
+    """The adapter that a run leaves: of its last step, or the best by held-out scores, with the last beside it."""
     stop_on_alert: str | None = _choice(None, "critical")
     """`"critical"` ends the training, saved and resumable, after a health alert that says it learns nothing or unlearns."""
     seed: int = _number(3407, " (numpy takes no other)", least=0, most=2**32 - 1)

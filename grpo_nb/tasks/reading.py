@@ -69,7 +69,7 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
         return Rows("table", source.set_axis(names, axis="columns").to_dict("records"))
     if isinstance(source, Mapping):
         return _of_mapping(source, split)
-    if isinstance(source, Iterable) and not isinstance(source, (bytes, bytearray)):
+    if isinstance(source, Iterable) and not isinstance(source, (bytes, bytearray)) and getattr(source, "ndim", 1):
         rows = list(source)
         for number, row in enumerate(rows):
             if not isinstance(row, Mapping):

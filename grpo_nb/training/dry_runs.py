@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Part, Shown, Table, bold, kept_modes, kept_random_state, shorten
+from grpo_nb.core import Part, Shown, Table, bold, kept_modes, kept_random_state, require_number, shorten
 from grpo_nb.models import import_unsloth
-from grpo_nb.rewards import weights_by_name
+from grpo_nb.rewards import reward_list, weights_by_name
 from grpo_nb.runs import tidy_row
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import Task
@@ -32,9 +32,10 @@ import_unsloth()
 import torch
 from transformers import TrainerCallback
 
+from grpo_nb.training.arguments import require_parts
 from grpo_nb.training.recorder import completions_table
 from grpo_nb.training.resumable import load_states, remembering, states_of
-from grpo_nb.training.trainer import Prepared, build_trainer, reference_adapter
+from grpo_nb.training.trainer import Prepared, build_trainer, lead_to, reference_adapter
 
 if TYPE_CHECKING:
     import pandas
@@ -130,25 +131,23 @@ def dry_run(
     >>> bool(trial.table["total"].notna().all())
     True
     """
-    if not 1 <= steps <= settings.max_steps:
-        raise ValueError(f"steps = {steps!r} must be between 1 and max_steps = {settings.max_steps}.")
-    rewards = list(rewards)
-    weights_by_name(rewards)  # refuses what is no reward, before anything asks one for its state
+    require_parts(model, tokenizer, task, settings)
+    require_number("steps", steps, 1, settings.max_steps, why=", the max_steps of the settings")
+    rewards = reward_list(rewards)
+    weights_by_name(rewards)  # refuses two of one name, before anything asks one for its state
     # What makes a run visible elsewhere, or saves it, has no place in a dry one.
     quiet = settings.replace(extra={**settings.extra, "report_to": "none"})
-    with (
-        tempfile.TemporaryDirectory() as folder, kept_random_state(), contextlib.ExitStack() as afterwards, kept_modes(model),
-        reference_adapter(model),
-    ):  # fmt: skip
+    with kept_random_state(), contextlib.ExitStack() as afterwards, kept_modes(model), reference_adapter(model):
         # Put back, and not worked on in copies: a reward may hold a lock or a model. Its state is copied, for a state_dict
         # may hand out the very lists that the reward adds to.
         remembers = remembering(rewards)
         afterwards.callback(load_states, remembers, copy.deepcopy(states_of(remembers)))
         prepared = Prepared.checked(model, tokenizer, task, rewards, settings)
         collected = _Collected(prepared, steps)
-        trainer = build_trainer(dataclasses.replace(prepared, settings=quiet), Path(folder), collected, _Dry)
-        collected.trainer = trainer
+        trainer = build_trainer(dataclasses.replace(prepared, settings=quiet), _Dry)
         trainer.beta = 0.0  # only a loss would look at the reference
+        collected.trainer = trainer
+        lead_to(trainer, Path(afterwards.enter_context(tempfile.TemporaryDirectory())), collected)
         trainer.train()
     import pandas
 
@@ -170,6 +169,8 @@ class _Dry:
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         # Of a tensor that is not the model's, so that nothing changes whatever gradient there might be.
         self.optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.0)
+        if self.accelerator.scaler is not None:  # of float16: there is no loss that it could have scaled
+            self.accelerator.scaler = torch.amp.GradScaler(enabled=False)
         return self.optimizer
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
@@ -189,7 +190,7 @@ class _Collected(TrainerCallback):
         self.rows: list[Mapping[str, float]] = []
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        if logs is None or "reward" not in logs:
+        if logs is None or "completions/mean_length" not in logs:  # no new completions
             return
         settings = self.prepared.settings
         row = tidy_row(logs, state.global_step, state.max_steps, settings.beta)

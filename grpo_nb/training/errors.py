@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import free_path
+from grpo_nb.core import free_path, shorten
 from grpo_nb.health import append_alert, explain_out_of_memory
 from grpo_nb.machine import EnvironmentProblem, gpu_problem, is_out_of_memory
-from grpo_nb.rewards import RewardError, RewardFunction, is_async, reward_name, score, to_floats
+from grpo_nb.rewards import RewardError, RewardFunction, completion_text, is_async, reward_name, score, to_floats
 from grpo_nb.runs import Alert, is_disk_full
 from grpo_nb.settings import Settings
 from grpo_nb.training.resume import MAY_CHANGE
@@ -35,11 +36,16 @@ def guarded(reward: RewardFunction) -> RewardFunction:
             raise _named(reward, name, keywords, error) from error
         count = len(keywords["completions"])
         try:
-            to_floats(scores, count)
+            read = to_floats(scores, count)
         except (ValueError, TypeError, OverflowError) as error:
             if len(scores) != count:  # no row has done it
                 raise RewardError(name, None, "", error) from error
             raise _named(reward, name, keywords, error) from error
+        for row, value in enumerate(read):
+            if math.isinf(value):  # every advantage of its group, and with them the adapter, would be NaN
+                text = shorten(completion_text(keywords["completions"][row]), 120)
+                told = f"it gave {scores[row]!r:.40}: give a finite number, or None where it has nothing to say"
+                raise RewardError(name, row, repr(text), ValueError(told))
 
     def guard(**keywords: Any) -> list[Any]:
         with located(keywords) as scores:
@@ -58,7 +64,7 @@ def guarded(reward: RewardFunction) -> RewardFunction:
 
 def _named(reward: RewardFunction, name: str, keywords: dict[str, Any], error: Exception) -> Exception:
     """The error with reward, row and excerpt: each row is tried on its own. Memory is told of as memory."""
-    if is_out_of_memory(error) or isinstance(error, EnvironmentProblem):
+    if isinstance(error, EnvironmentProblem) or (_may_be_of_the_machine(error) and is_out_of_memory(error)):
         return error
     count = len(keywords["completions"])
     columns = {key: values for key, values in keywords.items() if key not in _NOT_COLUMNS}
@@ -73,17 +79,24 @@ def _named(reward: RewardFunction, name: str, keywords: dict[str, Any], error: E
     return RewardError(name, None, "", error)
 
 
-def explained(error: Exception, run: Path, settings: Settings, step: int = 0) -> Exception:
+def _may_be_of_the_machine(error: BaseException | None) -> bool:
+    """Whether what a reward raised may tell of memory or GPU: the words of other errors may be those of a completion."""
+    return isinstance(error, (RuntimeError, MemoryError))
+
+
+def explained(error: Exception, run: Path | None, settings: Settings, step: int = 0) -> Exception:
     """Return the error to raise: with what to do where the machine is the reason, and as it is otherwise.
 
     Args:
         error: What ended the training. Where it was memory, the run's folder has an alert of it.
-        run: The run's folder.
+        run: The run's folder; None before it has one.
         settings: Of the run.
         step: The last one done.
     """
+    if isinstance(error, RewardError) and not _may_be_of_the_machine(error.__cause__) and not is_disk_full(error):
+        return error
     alert = explain_out_of_memory(error, settings, step=step)
-    if alert is not None:
+    if alert is not None and run is not None:
         with contextlib.suppress(OSError, ValueError):  # what is raised says the same
             append_alert(run, alert)
     if isinstance(error, EnvironmentProblem):
@@ -91,7 +104,7 @@ def explained(error: Exception, run: Path, settings: Settings, step: int = 0) ->
     if alert is not None:
         said = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else 'no message'}"
         problem = EnvironmentProblem(f"{alert.message} {alert.why} {_next_attempt(alert, run)}\n({said})")
-    elif is_disk_full(error):
+    elif run is not None and is_disk_full(error):
         problem = EnvironmentProblem(
             f"the disk of {str(run)!r} is full ({error}). What was saved before is kept. Free some space, then go on with "
             f"gn.train(..., resume={str(run)!r})."
@@ -100,15 +113,16 @@ def explained(error: Exception, run: Path, settings: Settings, step: int = 0) ->
         problem = gpu_problem(error)
         if problem is None:
             return error
-        problem.add_note(f"What was trained is kept in {str(run)!r}.")
+        if run is not None:
+            problem.add_note(f"What was trained is kept in {str(run)!r}.")
     problem.__cause__ = error
     return problem
 
 
-def _next_attempt(alert: Alert, run: Path) -> str:
+def _next_attempt(alert: Alert, run: Path | None) -> str:
     """What to do after out-of-memory, as lines to paste. Other settings make another run, but for those a run may change."""
     change = alert.evidence["change"]
-    adapter = run / "adapter"
+    adapter = run and run / "adapter"
     kept = f"What the {alert.step} steps have taught is in {str(adapter)!r}." if alert.step else "No step was done."
     if not change:
         return f"{alert.advice} {kept}"
@@ -116,7 +130,10 @@ def _next_attempt(alert: Alert, run: Path) -> str:
         f"settings = settings.replace({', '.join(f'{name}={value!r}' for name, value in change.items())})",
         "model, tokenizer = gn.load_model(settings)",
     ]
-    if set(change) <= set(MAY_CHANGE):
+    if run is None:
+        why = "The run begins with them"
+        lines.append("run = gn.train(model, tokenizer, task, rewards, settings)")
+    elif set(change) <= set(MAY_CHANGE):
         why = "The run goes on with them"
         lines.append(f"run = gn.train(model, tokenizer, task, rewards, settings, resume={str(run)!r})")
     else:

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tqdm import tqdm
 
-from grpo_nb.core import CellOutput, kept_random_state
-from grpo_nb.evaluation import read_answers
+from grpo_nb.core import CellOutput
+from grpo_nb.evaluation import Decoding, answers_of_model, paired_result, read_answers, share_interval
 from grpo_nb.health import HealthMonitor, HealthReport
 from grpo_nb.machine import busy_sentence, ran_and_waited
-from grpo_nb.runs import Alert, read_alerts
+from grpo_nb.runs import ACCURACY, BEHIND, HIGH, LOW, Alert, read_alerts
 
 if TYPE_CHECKING:
     import pandas
-
-    from grpo_nb.training.trainer import Prepared
 
 
 class Observer:
@@ -73,41 +71,61 @@ class CoresWatch(Observer):
 class HoldoutScore(Observer):
     """Answers held-out questions greedily at intervals while a run is trained, and adds the score to the row of the step.
 
-    The keys are `holdout/accuracy`, `holdout/in_format` and `holdout/mean_length`. The random state is put back
-    afterwards: the training is the same with and without. The stop button cuts it short: that step's row is then without a
-    score.
+    The keys are `holdout/accuracy` with its 95 % interval (`low`, `high`), `in_format`, `mean_length`, and `behind_best`: 1 if
+    the paired comparison with the best step so far shows that this one is worse. The first and the last step are scored too.
+    The random state is put back afterwards: the training is the same with and without. The stop button cuts it short: that
+    step's row is then without a score.
 
     Args:
-        prepared: The training. Always the same questions are asked, so that the curve is of one measure.
+        prepared: The training, a `grpo_nb.training.trainer.Prepared`. Always the same questions are asked, so that the curve is
+            of one measure.
     """
 
     is_interruptible = True
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: Any) -> None:
         self._prepared = prepared
         held, count = prepared.task.holdout, prepared.settings.holdout_questions
         self._questions = [held[i] for i in range(min(count, len(held)))]
+        self._best: list[float] = []
+        """1 for each question that was answered right at the best step so far, else 0."""
 
     def on_row(self, row: dict[str, float], completions: pandas.DataFrame | None) -> bool:
         """Score, if it is time."""
         step = int(row["step"])
-        if step % self._prepared.settings.holdout_every == 0 or step == 1:
+        if step % self._prepared.settings.holdout_every == 0 or step in (1, row.get("max_steps")):
             row |= self.score()
         return False
 
     def score(self) -> dict[str, float]:
         """Answer the questions with the model as it is, and return the measurements."""
-        from grpo_nb.generation import generate
-
-        prompts = [row["prompt"] for row in self._questions]
-        training, limit = self._prepared, self._prepared.settings.max_completion_length
-        with kept_random_state():
-            completions = generate(training.model, training.tokenizer, prompts, max_completion_length=limit)
-            answers = read_answers(self._questions, completions, training.task.format)
-        measured = {"accuracy": "is_correct", "in_format": "is_formatted", "mean_length": "tokens"}
-        return {
-            f"holdout/{name}": sum(row[column] for row in answers) / len(answers) for name, column in measured.items()
+        training, prompts = self._prepared, [row["prompt"] for row in self._questions]
+        greedy = Decoding(max_completion_length=training.settings.max_completion_length)
+        completions = answers_of_model(training.model, training.tokenizer, prompts, greedy)
+        answers = read_answers(self._questions, completions, training.task.format)
+        right = [float(row["is_correct"]) for row in answers]
+        measured = {
+            ACCURACY: right,
+            **{f"holdout/{name}": [row[c] for row in answers] for name, c in _MEASURED.items()},
         }
+        score = {name: sum(values) / len(values) for name, values in measured.items()}
+        score[LOW], score[HIGH] = share_interval(right)
+        is_comparable = len(self._best) == len(right)  # else another number of questions was asked before a resume
+        score[BEHIND] = float(is_comparable and paired_result(self._best, right).verdict == "worse")
+        if not is_comparable or sum(right) > sum(self._best):
+            self._best = right
+        return score
+
+    def state_dict(self) -> dict[str, Any]:
+        """The answers of the best step."""
+        return {"best": self._best}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take them up."""
+        self._best = list(state["best"])
+
+
+_MEASURED = {"in_format": "is_formatted", "mean_length": "tokens"}
 
 
 class HealthAlerts(Observer):

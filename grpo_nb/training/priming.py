@@ -15,19 +15,30 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks import completion
-from grpo_nb.core import Part, Shown, Table, as_written, bold, kept_modes, kept_random_state
+from grpo_nb.core import (
+    Part,
+    Shown,
+    Table,
+    as_written,
+    bold,
+    in_line,
+    kept_modes,
+    kept_random_state,
+    require_kind,
+    require_number,
+)
+from grpo_nb.evaluation import Decoding, answers_of_model
 from grpo_nb.machine import find_gpu
-from grpo_nb.models import import_unsloth, require_same_settings, tell_unsloth
+from grpo_nb.models import import_unsloth, rest_engine, tell_unsloth
 from grpo_nb.settings import Settings, number_type_of
 from grpo_nb.tasks import Task
 
 import_unsloth()
 
-import torch
 from datasets import Dataset
 from trl import SFTConfig, SFTTrainer
 
-from grpo_nb.generation import generate
+from grpo_nb.training.arguments import require_parts
 from grpo_nb.training.trainer import kept_precision, silence
 
 if TYPE_CHECKING:
@@ -135,12 +146,14 @@ def prime(
         primed = gn.training.prime(model, tokenizer, task, settings)
         run = gn.train(model, tokenizer, task, rewards, settings)
     """
-    require_same_settings(model, tokenizer, settings)
+    require_parts(model, tokenizer, task, settings)
     for name, value in {"steps": steps, "examples": examples, "batch_size": batch_size, "held_out": held_out}.items():
-        if value < 1:
-            raise ValueError(f"{name} = {value!r} must be at least 1.")
-    if not learning_rate > 0:
-        raise ValueError(f"learning_rate = {learning_rate!r} must be above 0.")
+        require_number(name, value, 1)
+    require_number("learning_rate", learning_rate, 1e-12, 1.0, is_whole=False)
+    if not callable(reasoning):
+        require_kind("reasoning", reasoning, (None, str), "the name of a column, or a function of the row")
+    if not len(task.holdout):
+        raise ValueError("the task has no held-out questions to measure on: gn.load_task(..., holdout=0.2).")
     drawn = random.Random(settings.seed)
     shown = [task.train[i] for i in sorted(drawn.sample(range(len(task.train)), min(examples, len(task.train))))]
     asked = [task.holdout[i] for i in range(min(held_out, len(task.holdout)))]
@@ -149,7 +162,13 @@ def prime(
     measured = [_tokens(tokenizer, task, row, write(row), settings) for row in asked]
 
     started = time.perf_counter()
-    before = _answers(model, tokenizer, asked, settings)
+    # Sampled as in training, with the same random numbers before and after.
+    drawn = Decoding(
+        max_completion_length=settings.max_completion_length, temperature=settings.temperature, sampling=settings.sampling,
+        seed=settings.seed,
+    )  # fmt: skip
+    prompts = [row["prompt"] for row in asked]
+    before = [c.text for c in answers_of_model(model, tokenizer, prompts, drawn)]
     gpu = find_gpu()
     chosen = number_type_of(model, settings, gpu).name
     tell_unsloth(chosen)
@@ -183,10 +202,11 @@ def prime(
                 eval_dataset=Dataset.from_list(measured),
             )
         silence(trainer)
+        rest_engine(model)
         loss_before = trainer.evaluate()["eval_loss"]
         trainer.train()
         loss_after = trainer.evaluate()["eval_loss"]
-    after = _answers(model, tokenizer, asked, settings)
+    after = [c.text for c in answers_of_model(model, tokenizer, prompts, drawn)]
     return Priming(
         steps=steps,
         examples=len(shown),
@@ -207,7 +227,17 @@ def prime(
 def _writer(task: Task, reasoning: Reasoning | None) -> Callable[[Row], str]:
     """The function that writes the reasoning part of a row's example turn."""
     if callable(reasoning):
-        return reasoning
+
+        def written(row: Row) -> str:
+            try:
+                return require_kind("what reasoning returned", reasoning(row), str, "a text")
+            except Exception as error:
+                raise ValueError(
+                    f"reasoning failed on the row of {in_line(row['question'])} ({type(error).__name__}: {error}): it must be "
+                    "a function of one row, such as lambda row: row['solution']."
+                ) from error
+
+        return written
     columns = task.train.column_names
     if reasoning is None and "reasoning" not in columns and task.name == "arithmetic":
         return lambda row: f"{row['question'].removeprefix('What is ').removesuffix('?')} = {row['answer']}"
@@ -233,18 +263,3 @@ def _tokens(tokenizer: Any, task: Task, row: Row, reasoning: str, settings: Sett
             f"max_completion_length={len(answer)} or more, or a shorter reasoning."
         )
     return {"input_ids": [*prompt, *answer], "labels": [_IGNORED] * len(prompt) + answer}
-
-
-def _answers(model: Any, tokenizer: Any, rows: list[Row], settings: Settings) -> list[str]:
-    """One completion of each row, sampled as in training; the same random numbers at each call."""
-    with kept_random_state():
-        torch.manual_seed(settings.seed)
-        sampled = generate(
-            model,
-            tokenizer,
-            [row["prompt"] for row in rows],
-            max_completion_length=settings.max_completion_length,
-            temperature=settings.temperature,
-            sampling=settings.sampling,
-        )
-    return [c.text for c in sampled]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import time
@@ -10,16 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import is_notebook, kept_random_state, staged_file, write_bytes
+from grpo_nb.core import is_notebook, kept_random_state, progress_bar, staged_file, write_bytes
 from grpo_nb.models import import_unsloth
-from grpo_nb.runs import LivePlot, Run, png, read_rows, tidy_row, training_figure
+from grpo_nb.runs import LivePlot, Run, best_step, png, read_rows, tidy_row, training_figure
 from grpo_nb.settings import Settings
 from grpo_nb.training.interrupts import Interrupts
 from grpo_nb.training.observers import Observer
 
 import_unsloth()
 
-from tqdm import tqdm
 from transformers import TrainerCallback
 
 if TYPE_CHECKING:
@@ -27,12 +27,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+# Generations in a row without any score after which a training ends: one can be bad luck, such as a judge out of reach.
+_PATIENCE = 3
+_GENERATED = "completions/mean_length"
+"""Logged where a step made completions, whatever came of their scores."""
+
+
 class ProgressLine:
-    """What `LivePlot` is in a notebook, for a terminal: a bar of the steps, with the last reward and KL."""
+    """A bar of the steps, with the last reward and KL; also in a notebook, where the figure waits for its next redraw."""
 
     def __init__(self, done: int, total: int) -> None:
         described = f"training, resumed at step {done}" if done else "training"
-        self._bar = tqdm(total=total, initial=done, desc=described, unit="step")
+        self._bar = progress_bar(total, initial=done, desc=described, unit="step", leave=True)
 
     def update(self, rows: Sequence[Mapping[str, float]], *, alerts: Sequence[Any] = (), is_last: bool = False) -> None:
         """Go to the last row."""
@@ -44,6 +50,7 @@ class ProgressLine:
             shown = {"reward": f"{row['reward']:.2f}", "KL": f"{row['kl']:z.3f}" if "kl" in row else "not measured"}
             self._bar.set_postfix(shown, refresh=False)
         self._bar.update(row["step"] - self._bar.n)
+        self._bar.refresh()
 
 
 class Recorder(TrainerCallback):
@@ -71,12 +78,13 @@ class Recorder(TrainerCallback):
         """What went wrong while a step was recorded. Raised when the step is complete: its weights are already changed."""
         self._warned: set[str] = set()
         self.started = time.perf_counter()
-        self.live: LivePlot | ProgressLine | None = LivePlot(weights, settings.beta) if is_notebook() else None
+        self.displays: list[ProgressLine | LivePlot] = []
         (run.path / "completions").mkdir(exist_ok=True)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.begin()
-        self.live = self.live or ProgressLine(state.global_step, state.max_steps)
+        self.displays = [ProgressLine(state.global_step, state.max_steps)]
+        self.displays += [LivePlot(self.weights, self.settings.beta)] if is_notebook() else []
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.interrupts.hold()
@@ -89,20 +97,46 @@ class Recorder(TrainerCallback):
         self.rows.append(row)  # whatever happens below, the step was done
         table: pandas.DataFrame | None = None
         try:
-            table = self._completions(state.global_step) if "reward" in row else None
+            table = self._completions(state.global_step) if _GENERATED in row else None
             for observer in self.observers:
                 if self._ask(observer, row, table):
                     self.stopped_by = type(observer).__name__
+            self._require_scores(row)
         except BaseException as error:
             self._keep(error)
         if self.stopped_by is not None:
             control.should_training_stop = True
+        if self.kept_step == row["step"]:
+            control.should_save = True  # its adapter is in no other place once the next step is done
         try:
             self.rows[-1] = row = self._plain(row, state.global_step)
             self._write(row, table)
         except Exception as error:
             self._keep(error)
         self._show()
+
+    @property
+    def kept_step(self) -> int | None:
+        """The best held-out step, whose checkpoint is kept; None where the last step is what counts."""
+        best = best_step(self.rows) if self.settings.keep == "best" else None
+        return best and best.step
+
+    def _require_scores(self, row: Mapping[str, Any]) -> None:
+        """Refuse to go on, or to end as if all were well, where no reward says anything of any completion.
+
+        Raises:
+            ValueError: Which rewards, what they gave, and what to write.
+        """
+        generated = (row for row in reversed(self.rows) if _GENERATED in row)
+        silent = sum(1 for _ in itertools.takewhile(lambda row: "reward" not in row, generated))
+        is_end = row["step"] == row["max_steps"] and not any("reward" in row for row in self.rows)
+        if silent >= _PATIENCE or (silent and is_end):
+            names = ", ".join(map(repr, self.weights))
+            raise ValueError(
+                f"nothing was learnt in the last {silent} step{'s' * (silent > 1)}: the reward{'s' * (len(self.weights) > 1)} "
+                f"{names} gave NaN or None for every completion. Return a finite number for each, 0.0 for a bad one; "
+                "gn.score(rewards, completions, row) shows what they give, run.completions() what they were given."
+            )
 
     def _ask(self, observer: Observer, row: dict[str, float], table: pandas.DataFrame | None) -> bool:
         if not observer.is_interruptible:
@@ -150,19 +184,18 @@ class Recorder(TrainerCallback):
                 self._keep(error)
 
     def _show(self, *, is_last: bool = False) -> None:
-        """Bring the figure or the bar up to date. One that fails is switched off: it is no reason to end a training."""
-        if self.live is None:
-            return
-        try:
-            self.live.update(self.rows, alerts=self.run.alerts, is_last=is_last)
-        except Exception as error:
-            what = "figure" if isinstance(self.live, LivePlot) else "progress bar"
-            self.live = None
-            self._warn_once(
-                "the display",
-                f"The live {what} is switched off, because it failed ({type(error).__name__}: {error}). The training goes on, "
-                "and everything is recorded: run.plot() draws it.",
-            )
+        """Bring the bar and the figure up to date. One that fails is switched off: it is no reason to end a training."""
+        for display in list(self.displays):
+            try:
+                display.update(self.rows, alerts=self.run.alerts, is_last=is_last)
+            except Exception as error:
+                what = "figure" if isinstance(display, LivePlot) else "progress bar"
+                self.displays.remove(display)
+                self._warn_once(
+                    what,
+                    f"The live {what} is switched off, because it failed ({type(error).__name__}: {error}). The training goes "
+                    "on, and everything is recorded: run.plot() draws it.",
+                )
 
     @property
     def step(self) -> int:
@@ -243,12 +276,16 @@ def completions_table(logs: Mapping[str, Any], step: int, size: int, weights: Ma
             "prompt": [json.dumps(p) if not isinstance(p, str) else p for p in logs["prompt"]],
             "completion": [c if isinstance(c, str) else c[-1]["content"] for c in logs["completion"]],
             **scores,
-            "total": [
-                math.fsum(w * values[i] for values, w in columns if not math.isnan(values[i])) for i in range(count)
-            ],
+            "total": [_total([w * values[i] for values, w in columns]) for i in range(count)],
             "advantage": list(logs["advantages"]),
         }
     )
+
+
+def _total(scores: Sequence[float]) -> float:
+    """The sum of those that are a number, as TRL has it; NaN where none is."""
+    known = [score for score in scores if not math.isnan(score)]
+    return math.fsum(known) if known else math.nan
 
 
 def _as_plain(key: Any, value: Any) -> Any:

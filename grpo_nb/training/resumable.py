@@ -173,7 +173,7 @@ class ResumableTrainer:
         start = time.monotonic()
         write_checkpoint(folder, step, self._write_files)
         self._saved_step = step
-        keep_newest(folder, self.args.save_total_limit or _KEEP)
+        keep_newest(folder, self.args.save_total_limit or _KEEP, self.recorder.kept_step)
         self._saved_at = time.monotonic()
         self._saving_took = self._saved_at - start
 

@@ -18,8 +18,8 @@ from grpo_nb.runs import NewestCheckpoint, Run, clear_away, newest_checkpoint, o
 from grpo_nb.settings import Settings
 
 # What the next step does not depend on, or only in how long there are next steps.
-MAY_CHANGE = ("max_steps", "save_steps", "holdout_every", "holdout_questions", "stop_on_alert", "run_root",
-             "gpu_memory_utilization")  # fmt: skip
+MAY_CHANGE = ("max_steps", "save_steps", "holdout_every", "holdout_questions", "keep", "stop_on_alert",
+             "run_root", "gpu_memory_utilization")  # fmt: skip
 _LEAST_SILENCE = 120.0
 # Files of completions looked at: a crash damages the newest, and on a network drive each of them has to be fetched.
 _NEWEST = 100
@@ -50,8 +50,6 @@ def find_run(settings: Settings, name: str | None, resume: str | Path | None) ->
     """
     if resume is None:
         return None
-    if not isinstance(resume, (str, Path)):
-        raise TypeError(f'resume = {resume!r} must be None, "auto", or the path or name of a run.')
     root, is_named = Path(settings.run_root), resume != "auto"
     run = open_run(named_folder(root, name, resume, "run.json")) if is_named else _newest_run(root, name)
     if run is None:

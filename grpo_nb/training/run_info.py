@@ -10,11 +10,13 @@ import os
 import platform
 import time
 import warnings
-from typing import Any, Literal, get_args
+from collections.abc import Iterable
+from typing import Any
 
 from grpo_nb.core import process_identity
 from grpo_nb.machine import find_gpu, package_versions, usable_memory_gib
 from grpo_nb.rewards import (
+    RewardError,
     RewardFunction,
     adaptive_states,
     call_reward,
@@ -22,26 +24,33 @@ from grpo_nb.rewards import (
     hash_of_parts,
     make_batch,
     parts_of,
-    to_floats,
+    reward_list,
     weights_by_name,
 )
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import Task
+from grpo_nb.training.arguments import Reference
+from grpo_nb.training.errors import guarded
 
-Reference = Literal["start", "base"]
 # What the KL of a run is measured to, as run.json has it.
 BASE_MODEL, START_ADAPTER = "the base model", "the adapter it started from"
+RECORD_COLUMNS = ("step", "group", "prompt", "completion", "total", "advantage")
+"""What the record of a step's completions has beside a column for each reward."""
 
 
-def checked_rewards(rewards: list[RewardFunction], task: Task, settings: Settings) -> dict[str, float]:
+def checked_rewards(
+    rewards: RewardFunction | Iterable[RewardFunction], task: Task, settings: Settings
+) -> dict[str, float]:
     """Return weight by name, after calling each reward once on the first row: what is missing shows before training.
 
-    The call is that of trl 1.15 at step 0, and what comes back is read as TRL reads it.
+    The call is that of trl 1.15 at step 0, and what comes back is read as in a training.
+
+    Raises:
+        ValueError: One fails, or gives what a training could not use.
     """
     from transformers import TrainerState
 
-    if not rewards:
-        raise ValueError("rewards is empty: without a reward there is nothing to learn from.")
+    rewards = reward_list(rewards)
     weights = weights_by_name(rewards)
     row = task.train[0]
     text = task.format.render("reasoning", row["answer"])
@@ -49,20 +58,16 @@ def checked_rewards(rewards: list[RewardFunction], task: Task, settings: Setting
     state = TrainerState(max_steps=settings.max_steps)
     state.is_trial = True  # not one of TRL's: for rewards that learn from every training call
     for name, reward in zip(weights, rewards, strict=True):
+        if name in RECORD_COLUMNS:
+            raise ValueError(
+                f"the reward {name!r} has the name of a column that the record of completions has already "
+                f"({', '.join(RECORD_COLUMNS)}): give it another, name=... or __name__ of a function."
+            )
         messages = [{"role": "assistant", "content": text}]
         try:
-            scores = call_reward(reward, make_batch([messages], row, completion_ids=[[0]], trainer_state=state))
-        except Exception as error:
-            error.add_note(f"This came from the reward {name!r}, tried on the first training row before any training.")
-            raise
-        if len(scores) != 1:
-            raise ValueError(f"the reward {name!r} returned {scores!r} for one completion: return a list of one float.")
-        try:
-            to_floats(scores, 1)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError(
-                f"the reward {name!r} returned {scores[0]!r:.200}, a {type(scores[0]).__name__}, not a float."
-            ) from error
+            call_reward(guarded(reward), make_batch([messages], row, completion_ids=[[0]], trainer_state=state))
+        except RewardError as error:
+            raise ValueError(f"{error}. It was tried on the first training row, before any training.") from error
     return weights
 
 
@@ -132,12 +137,6 @@ def _range_of(reward: RewardFunction) -> list[float] | None:
     if not isinstance(ends, (tuple, list)) or len(ends) != 2:
         return None
     return [float(end) for end in ends] if all(isinstance(e, (int, float)) and math.isfinite(e) for e in ends) else None
-
-
-def check_reference(reference: str) -> None:
-    """Raise `ValueError` for what is no `Reference`."""
-    if reference not in get_args(Reference):
-        raise ValueError(f"reference = {reference!r} must be 'start' or 'base'.")
 
 
 def reference_of(model: Any, settings: Settings, reference: Reference) -> str:

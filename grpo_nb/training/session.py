@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,10 +15,11 @@ from tqdm import tqdm
 from grpo_nb.core import is_notebook, put_in_place, staged_folder, write_json, writing_here
 from grpo_nb.health import HealthMonitor
 from grpo_nb.machine import find_gpu, require_disk
-from grpo_nb.models import base_identity, generation_of, keep_template
+from grpo_nb.models import base_identity, generation_of, keep_template, load_adapter
 from grpo_nb.rewards import RewardFunction
 from grpo_nb.runs import (
     Run,
+    find_damage,
     keep_newest,
     new_run_folder,
     write_model_card,
@@ -25,13 +27,14 @@ from grpo_nb.runs import (
 )
 from grpo_nb.settings import Settings, number_type_of, plan
 from grpo_nb.tasks import Task
+from grpo_nb.training.arguments import Reference, check_arguments
 from grpo_nb.training.errors import explained
 from grpo_nb.training.observers import CoresWatch, HealthAlerts, HoldoutScore, Observer
 from grpo_nb.training.recorder import Recorder
 from grpo_nb.training.resumable import ResumableTrainer
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
-from grpo_nb.training.run_info import BASE_MODEL, START_ADAPTER, Reference, check_reference, reference_of, run_info
-from grpo_nb.training.trainer import Prepared, build_trainer, reference_adapter
+from grpo_nb.training.run_info import BASE_MODEL, START_ADAPTER, reference_of, run_info
+from grpo_nb.training.trainer import Prepared, build_trainer, lead_to, reference_adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -70,7 +73,7 @@ def train(
         resume: None begins a new run. "auto" goes on with the newest run under `settings.run_root` (the one called `name`, if
             given) unless it is finished or there is none, and begins a new one then (under another name, or none). The
             path or name of a run goes on with that one, also with a finished one if `max_steps` is more now.
-        observers: Asked at each logged step; they may add to its row and may stop the training (`grpo_nb.training.recorder`).
+        observers: Asked at each logged step; they may add to its row and may stop the training (`gn.training.Observer`).
         reference: What the KL is measured against, if `beta` is above 0: the model as it is when this run starts, with
             what its adapter has learnt already, or the `"base"` model without any adapter. The same for a new adapter. On a
             GPU it is the base model in any case, and a warning says so.
@@ -88,7 +91,7 @@ def train(
     >>> trained.status, len(trained.metrics)
     ('finished', 2)
     """
-    check_reference(reference)
+    check_arguments(name, resume, observers, reference, check_fit)
     prepared = Prepared.checked(model, tokenizer, task, rewards, settings)
     # What the run will need against what there is, on the path that it will take.
     path_taken = settings.replace(shared_prompts=prepared.obstacle is None)
@@ -104,22 +107,23 @@ def train(
     if resumption is None:
         require_disk(Path(settings.run_root), _bytes_needed(model), "A run")
         info["reference"] = reference_of(model, settings, reference)
-        run = _begin(prepared, name, info)
     else:
         info = continued_info(resumption, settings, info)
-        run = Run(resumption.run.path, model=model, tokenizer=tokenizer)
-        require_disk(run.path, _bytes_needed(model), "Going on with the run")
-        go_back(resumption)
-    with writing_here(run.path):
-        write_json(run.path / "run.json", info)
-        # The health rules come last: they read what all others add to the row.
-        health = HealthMonitor(
-            weights=prepared.weights, settings=settings, folder=run.path, stop_on=settings.stop_on_alert
-        )
-        alerts = HealthAlerts(health, run.path, None if is_notebook() else tqdm.write)
-        scores = [HoldoutScore(prepared)] if settings.holdout_every else []
-        recorder = Recorder(run, settings, prepared.weights, [CoresWatch(), *scores, *observers, alerts])
-        _run_training(prepared, recorder, info, resumption)
+        require_disk(resumption.run.path, _bytes_needed(model), "Going on with the run")
+    with reference_adapter(model):
+        # Before the run has a folder: what TRL refuses leaves nothing behind.
+        trainer = build_trainer(prepared, ResumableTrainer)
+        run = _begin(prepared, name, info) if resumption is None else _go_on(prepared, resumption)
+        with writing_here(run.path):
+            write_json(run.path / "run.json", info)
+            # The health rules come last: they read what all others add to the row.
+            health = HealthMonitor(
+                weights=prepared.weights, settings=settings, folder=run.path, stop_on=settings.stop_on_alert
+            )
+            alerts = HealthAlerts(health, run.path, None if is_notebook() else tqdm.write)
+            scores = [HoldoutScore(prepared)] if settings.holdout_every else []
+            recorder = Recorder(run, settings, prepared.weights, [CoresWatch(), *scores, *observers, alerts])
+            _run_training(trainer, prepared, recorder, info, resumption)
     return run
 
 
@@ -138,32 +142,39 @@ def _begin(prepared: Prepared, name: str | None, info: Mapping[str, Any]) -> Run
     return run
 
 
-def _run_training(prepared: Prepared, recorder: Recorder, info: dict[str, Any], resumption: Resumption | None) -> None:
-    """Build the trainer, train, and leave the folder complete, whatever ends it."""
-    run, settings, failure, trainer = recorder.run, prepared.settings, None, None
+def _go_on(prepared: Prepared, resumption: Resumption) -> Run:
+    """Take the folder of a run back to its checkpoint."""
+    go_back(resumption)
+    return Run(resumption.run.path, model=prepared.model, tokenizer=prepared.tokenizer)
+
+
+def _run_training(
+    trainer: Any, prepared: Prepared, recorder: Recorder, info: dict[str, Any], resumption: Resumption | None
+) -> None:
+    """Train, and leave the folder complete, whatever ends it."""
+    run, settings, failure = recorder.run, prepared.settings, None
     info["status"] = "failed"  # until something better is known; run.json says running meanwhile
     try:
-        with reference_adapter(prepared.model):
-            try:
-                trainer = build_trainer(prepared, run.path, recorder, ResumableTrainer)
-                recorder.trainer, trainer.recorder, trainer.rewards = trainer, recorder, prepared.rewards
-                _settle_reference(trainer, info)
-                if resumption is not None:
-                    trainer.go_on_from(resumption.checkpoint.path)
-                if resumption is not None and resumption.step >= settings.max_steps:
-                    # It ended after its last step, before the adapter was saved. transformers would do one step more.
-                    trainer.restore_only()
-                else:
-                    trainer.train(resume_from_checkpoint=resumption and str(resumption.checkpoint.path))
-                info["status"] = "stopped" if recorder.stopped_by else "finished"
-                info["stopped_by"] = recorder.stopped_by
-            except KeyboardInterrupt:
-                info["status"] = "interrupted"
-            except Exception as error:
-                failure = explained(error, run.path, settings, recorder.step)
-                info["error"] = f"{type(failure).__name__}: {failure}"
-            recorder.interrupts.close()
-            info["not_saved"] = _save_all(trainer, recorder, info)
+        try:
+            lead_to(trainer, run.path, recorder)
+            recorder.trainer, trainer.recorder, trainer.rewards = trainer, recorder, prepared.rewards
+            _settle_reference(trainer, info)
+            if resumption is not None:
+                trainer.go_on_from(resumption.checkpoint.path)
+            if resumption is not None and resumption.step >= settings.max_steps:
+                # It ended after its last step, before the adapter was saved. transformers would do one step more.
+                trainer.restore_only()
+            else:
+                trainer.train(resume_from_checkpoint=resumption and str(resumption.checkpoint.path))
+            info["status"] = "stopped" if recorder.stopped_by else "finished"
+            info["stopped_by"] = recorder.stopped_by
+        except KeyboardInterrupt:
+            info["status"] = "interrupted"
+        except Exception as error:
+            failure = explained(error, run.path, settings, recorder.step)
+            info["error"] = f"{type(failure).__name__}: {failure}"
+        recorder.interrupts.close()
+        info["not_saved"] = _save_all(trainer, recorder, info)
     except BaseException:  # a second interrupt, while saving
         info["status"] = "interrupted" if failure is None else "failed"
         raise
@@ -197,30 +208,57 @@ def _settle_reference(trainer: ResumableTrainer, info: Mapping[str, Any]) -> Non
         )
 
 
-def _save_all(trainer: ResumableTrainer | None, recorder: Recorder, info: Mapping[str, Any]) -> list[str]:
+def _save_all(trainer: ResumableTrainer, recorder: Recorder, info: dict[str, Any]) -> list[str]:
     """Save checkpoint, adapter, figure and card, each as far as possible; return what could not be, with the reason."""
     lost: list[str] = []
     run = recorder.run
-    if trainer is not None and trainer.note is not None:
+    if trainer.note is not None:
         if recorder.interrupts.is_holding:
             lost.append("the adapter: an error came while its weights were changed; the last checkpoint is whole")
         else:
             with _noting("the checkpoint", lost):
                 trainer.save()
-            with _noting("the adapter", lost), staged_folder(run.adapter_path) as staged:
-                model = trainer.accelerator.unwrap_model(trainer.model)
-                model.save_pretrained(staged, selected_adapters=["default"])
-                put_in_place(staged, run.adapter_path)
+            with _noting("the adapter", lost):
+                _save_adapter(trainer, recorder, info)
         if info["status"] == "finished" and not lost:
-            keep_newest(run.path / "checkpoints", 1)
+            keep_newest(run.path / "checkpoints", 1, recorder.kept_step)
     with _noting("the figure", lost):
         recorder.close()
-    if trainer is not None and run.adapter_path.is_dir():
+    if run.adapter_path.is_dir():
         with _noting("the model card", lost):
             # Its status is that of run.json, which says running until here.
             write_json(run.path / "run.json", dict(info))
             write_model_card(run)
     return lost
+
+
+def _save_adapter(trainer: ResumableTrainer, recorder: Recorder, info: dict[str, Any]) -> None:
+    """Leave the adapter of the last step, or that of the best step with the last beside it; the model has it, too.
+
+    Raises:
+        FileNotFoundError: The best step was scored before it was to be kept, and its weights are gone. The last is left.
+    """
+    path, model = recorder.run.adapter_path, trainer.accelerator.unwrap_model(trainer.model)
+    last, best = path.with_name("adapter-last"), recorder.kept_step
+    is_other = best is not None and best != recorder.step
+    checkpoint = Path(trainer.args.output_dir) / f"checkpoint-{best}"
+    is_there = is_other and find_damage(checkpoint) is None
+    with staged_folder(last if is_there else path) as staged:
+        model.save_pretrained(staged, selected_adapters=["default"])
+        put_in_place(staged, last if is_there else path)
+    if is_there:
+        with staged_folder(path) as staged:
+            for file in checkpoint.glob("adapter_*"):
+                shutil.copyfile(file, staged / file.name)
+            put_in_place(staged, path)
+        load_adapter(model, path)
+    else:
+        shutil.rmtree(last, ignore_errors=True)  # of the run before it went on
+    info["adapter_step"] = best if is_there else recorder.step
+    if is_other and not is_there:
+        raise FileNotFoundError(
+            f"that of the best held-out step, {best}, is not there, for its checkpoint was not kept; adapter/ is the last one"
+        )
 
 
 @contextlib.contextmanager

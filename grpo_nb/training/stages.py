@@ -21,20 +21,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Part, Shown, bold, free_path, shown_path, write_json
-from grpo_nb.models import LOADED_WITH, load_adapter
+from grpo_nb.core import Part, Shown, bold, free_path, in_line, require_kind, require_number, shown_path, write_json
+from grpo_nb.models import load_adapter
 from grpo_nb.rewards import (
     adaptive_states,
     describe_difference,
     differing_parts,
     may_be_memory,
     parts_of,
+    reward_list,
 )
 from grpo_nb.runs import Run, describe, new_run_folder, newest_checkpoint
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import Task
+from grpo_nb.training.arguments import Reference, check_arguments, require_holdout, require_parts
 from grpo_nb.training.resume import MAY_CHANGE, differences, named_folder, remove_unbegun
-from grpo_nb.training.run_info import Reference, check_reference, checked_rewards, source_of
+from grpo_nb.training.run_info import checked_rewards, source_of
 
 if TYPE_CHECKING:
     import pandas
@@ -58,6 +60,18 @@ class Stage:
     task: Task | Callable[[Task, Any], Task] | None = None
     """Another task for this stage, or a function of the task and the stages so far (a `StagedRun`): `lambda task, run:
     task.without_flat_groups(run)`."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z0-9._-]{1,90}", self.name):
+            raise ValueError(
+                f"stage name {in_line(self.name)} may hold up to 90 letters, digits, '.', '_' and '-' only."
+            )
+        object.__setattr__(self, "rewards", reward_list(self.rewards))
+        if self.steps is not None:
+            require_number("steps", self.steps, 1)
+        require_kind("settings", self.settings, (None, Settings), "settings: gn.preset()")
+        if not callable(self.task):
+            require_kind("task", self.task, (None, Task), "a task, or a function of the task and the stages so far")
 
 
 class StagedRun(Shown):
@@ -242,8 +256,12 @@ def train_stages(
             settings, name="two-stages",
         )
     """  # fmt: skip
-    check_reference(reference)
-    of_stages, plan = _plan_of(stages, settings, task, reference)
+    check_arguments(name, resume, reference=reference, check_fit=check_fit)
+    require_kind("stages", stages, (list, tuple), "a list of gn.training.Stage(name=..., rewards=[...], steps=...)")
+    for stage in stages:
+        require_kind("a stage", stage, Stage, "a gn.training.Stage(name=..., rewards=[...], steps=...)")
+    of_stages = _settings_of(stages, settings)
+    plan = _plan_of(model, tokenizer, task, stages, of_stages, reference)
     from grpo_nb.training.recorder import save_figure
     from grpo_nb.training.session import train
 
@@ -266,17 +284,20 @@ def train_stages(
         run = finished.get(planned["folder"])
         if run is None:
             goes_on = is_resumed and _can_go_on(folder / planned["folder"])
-            if (
-                not goes_on
-            ):  # adaptive rewards go on from the stages before, and those that are new here begin from nothing
+            if not goes_on:  # adaptive rewards go on from the stages before, and new ones begin from nothing
                 for state, decay in adaptive_states(stage.rewards):
                     state.carry_over(decay) if id(state) in known else state.start_over()
             before = StagedRun(folder, model=model, tokenizer=tokenizer, count=number)
             its_task = stage.task(task, before) if callable(stage.task) else stage.task or task.after(before)
-            run = train(
-                model, tokenizer, its_task, stage.rewards, its_settings.replace(run_root=str(folder)),
-                name=planned["folder"], reference=reference, resume="auto" if goes_on else None, check_fit=check_fit,
-            )  # fmt: skip
+            try:
+                run = train(
+                    model, tokenizer, its_task, stage.rewards, its_settings.replace(run_root=str(folder)),
+                    name=planned["folder"], reference=reference, resume="auto" if goes_on else None, check_fit=check_fit,
+                )  # fmt: skip
+            except Exception:
+                if not is_resumed:
+                    remove_unbegun(folder, "stages.json", "start", "stages.json")
+                raise
             if run.status != "finished":
                 break
         if is_resumed:
@@ -346,57 +367,61 @@ def _is_finished(run: Run) -> bool:
     return run.status == "finished"
 
 
-def _plan_of(
-    stages: Sequence[Stage], settings: Settings | None, task: Task, reference: str
-) -> tuple[list[Settings], dict[str, Any]]:
-    """Return the settings of each stage, with its steps, and what stages.json says of these stages.
-
-    Each reward is called once: a mistake in the third stage's is found before the first is trained.
+def _settings_of(stages: Sequence[Stage], settings: Settings | None) -> list[Settings]:
+    """Return the settings of each stage, with its steps.
 
     Raises:
-        ValueError: Stages that cannot be trained one after the other on one model, or with these rewards.
+        ValueError: There is no stage, two have one name, or one has no settings.
     """
     if not stages:
         raise ValueError("stages is empty: give at least one gn.training.Stage(name=..., rewards=[...], steps=...).")
-    names, made, entries = [stage.name for stage in stages], [], []
-    for number, stage in enumerate(stages, 1):
+    names, made = [stage.name for stage in stages], []
+    for number, stage in enumerate(stages):
         if names.count(stage.name) > 1:
             raise ValueError(f"two stages are named {stage.name!r}: give each a name of its own.")
-        if not re.fullmatch(r"[A-Za-z0-9._-]+", stage.name):
-            raise ValueError(f"stage name {stage.name!r} may hold letters, digits, '.', '_' and '-' only.")
         own = stage.settings or settings
         if own is None:
             raise ValueError(f"the stage {stage.name!r} has no settings: give them to it, or to train_stages for all.")
+        require_kind("settings", own, Settings, "settings: gn.preset()")
         # With another seed: drawn alike, the same prompts would be answered alike.
-        made.append(own.replace(max_steps=stage.steps or own.max_steps, seed=own.seed + number - 1))
-        for field in LOADED_WITH:
-            if getattr(own, field) != getattr(made[0], field):
-                raise ValueError(
-                    f"the stage {stage.name!r} has {field} = {getattr(own, field)!r}, the first one "
-                    f"{getattr(made[0], field)!r}: the stages train one adapter on one model, which is loaded already."
-                )
-        if not stage.rewards:
-            raise ValueError(f"the stage {stage.name!r} has no rewards.")
+        made.append(own.replace(max_steps=stage.steps or own.max_steps, seed=own.seed + number))
+    return made
+
+
+def _plan_of(
+    model: Any, tokenizer: Any, task: Task, stages: Sequence[Stage], of_stages: Sequence[Settings], reference: str
+) -> dict[str, Any]:
+    """Return what stages.json says of these stages, after looking at each as `train` would.
+
+    Each reward is called once: a mistake in the third stage's is found before the first is trained.
+    """
+    from grpo_nb.training.trainer import check_config
+
+    entries = []
+    for number, (stage, settings) in enumerate(zip(stages, of_stages, strict=True), 1):
         is_task = isinstance(stage.task, Task)
+        its_task = stage.task if is_task else task
         try:
-            weights = checked_rewards(list(stage.rewards), stage.task if is_task else task, made[-1])
+            require_parts(model, tokenizer, its_task, settings)
+            require_holdout(its_task, settings)
+            weights = checked_rewards(stage.rewards, its_task, settings)
+            check_config(settings, weights, model)
         except Exception as error:
-            error.add_note(f"This was a reward of the stage {stage.name!r}; no stage was begun.")
+            error.add_note(f"This was said of the stage {stage.name!r}; no stage was begun.")
             raise
         entries.append(
             {
                 "name": stage.name,
                 "folder": f"{number:02d}-{stage.name}",
-                "steps": made[-1].max_steps,
+                "steps": settings.max_steps,
                 "rewards": weights,
                 "parts": [parts_of(reward) for reward in stage.rewards],
-                "settings": made[-1].to_dict(),
+                "settings": settings.to_dict(),
                 "task": stage.task.fingerprint if is_task else stage.task and source_of(stage.task),
             }
         )
     # Through JSON, so that a plan just made equals the same one read back.
-    plan = {"reference": reference, "task": task.fingerprint, "stages": entries}
-    return made, json.loads(json.dumps(plan, default=str))
+    return json.loads(json.dumps({"reference": reference, "task": task.fingerprint, "stages": entries}, default=str))
 
 
 def _require_same_plan(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:

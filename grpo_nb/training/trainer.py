@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.core import in_line, shorten
 from grpo_nb.generation import drop_leftovers
-from grpo_nb.machine import find_gpu
-from grpo_nb.models import has_engine, import_unsloth, require_same_settings, tell_unsloth
+from grpo_nb.machine import EnvironmentProblem, find_gpu
+from grpo_nb.models import has_engine, import_unsloth, tell_unsloth
 from grpo_nb.rewards import RewardFunction, reward_list
 from grpo_nb.settings import (
     Settings,
@@ -27,7 +29,8 @@ from grpo_nb.settings import (
     requested_arguments,
 )
 from grpo_nb.tasks import Task
-from grpo_nb.training.errors import guarded
+from grpo_nb.training.arguments import require_holdout, require_parts
+from grpo_nb.training.errors import explained, guarded
 from grpo_nb.training.run_info import checked_rewards
 
 import_unsloth()
@@ -37,6 +40,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from grpo_nb.generation import shared_prompt_obstacle
 from grpo_nb.training.shared_trainer import SharedPromptGRPOTrainer
+
+_CHECKPOINTS = "checkpoints"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,9 +68,8 @@ class Prepared:
         Raises:
             ValueError: Rewards, data or settings that cannot work.
         """
-        require_same_settings(model, tokenizer, settings)
-        if not isinstance(task, Task):
-            raise TypeError(f"task = {task!r:.60} is no task: task = gn.load_task(<your file>, settings).")
+        require_parts(model, tokenizer, task, settings)
+        require_holdout(task, settings)
         rewards = reward_list(rewards)
         task = task.fit(tokenizer, settings.max_prompt_length)
         weights = checked_rewards(rewards, task, settings)
@@ -91,31 +95,67 @@ def _stock_reason(model: Any, settings: Settings) -> str | None:
     return obstacle
 
 
-def build_trainer(prepared: Prepared, folder: Path, callback: TrainerCallback, kind: type) -> Any:
-    """Return the trainer.
+def build_trainer(prepared: Prepared, kind: type) -> Any:
+    """Return the trainer, which has nothing on the disk yet: `lead_to` says where it writes.
 
     Args:
         prepared: What it trains.
-        folder: The run's.
-        callback: Told of each step.
         kind: Class that goes in front of TRL's or the kit's.
+
+    Raises:
+        ValueError: TRL refuses the settings. Most of what `extra` hands on is looked at by nobody before.
     """
     drop_leftovers(prepared.model)
     base = GRPOTrainer if prepared.obstacle else SharedPromptGRPOTrainer
-    arguments = grpo_arguments(prepared.settings, prepared.weights, folder, prepared.model)
-    if prepared.task.is_ordered:
-        arguments.setdefault("shuffle_dataset", False)
-    with kept_precision(prepared.model):
+    # transformers makes the folder that it is to write to, so it is one that goes away again.
+    with kept_precision(prepared.model), tempfile.TemporaryDirectory() as nowhere, refusals(prepared.settings):
+        arguments = grpo_arguments(prepared.settings, prepared.weights, Path(nowhere), prepared.model)
+        if prepared.task.is_ordered:
+            arguments.setdefault("shuffle_dataset", False)
         trainer = type(kind.__name__, (kind, base), {})(
             model=prepared.model,
             processing_class=prepared.tokenizer,
             reward_funcs=[guarded(reward) for reward in prepared.rewards],
             args=GRPOConfig(**arguments),
             train_dataset=prepared.task.train,
-            callbacks=[callback],
         )
     silence(trainer)
     return trainer
+
+
+@contextlib.contextmanager
+def refusals(settings: Settings) -> Iterator[None]:
+    """Say what TRL and transformers say of settings as an error of the kit; memory, GPU and disk stay what they are.
+
+    Raises:
+        ValueError: They refuse them.
+    """
+    try:
+        yield
+    except (OSError, EnvironmentProblem):
+        raise
+    except Exception as error:
+        told = explained(error, None, settings)
+        if told is not error:
+            raise told from error
+        handed = f"extra = {in_line(dict(settings.extra), 200)}" if settings.extra else "the settings"
+        said = f"{type(error).__name__}: {shorten(' '.join(str(error).split()), 300)}"
+        raise ValueError(
+            f"the trainer cannot be built with {handed} ({said}). Nothing was written. "
+            "Leave out the argument that it names: settings = settings.replace(extra={...})."
+        ) from error
+
+
+def check_config(settings: Settings, weights: dict[str, float], model: Any) -> None:
+    """Raise `ValueError` for settings that TRL's configuration refuses: for a training that begins only later."""
+    with refusals(settings):
+        GRPOConfig(**grpo_arguments(settings, weights, Path("."), model))
+
+
+def lead_to(trainer: Any, folder: Path, callback: TrainerCallback) -> None:
+    """Have a trainer write its files into the folder of a run, and tell this of each step."""
+    trainer.args.output_dir = str(folder / _CHECKPOINTS)
+    trainer.add_callback(callback)
 
 
 def silence(trainer: Any) -> None:
@@ -154,7 +194,7 @@ def grpo_arguments(settings: Settings, weights: dict[str, float], folder: Path, 
         "disable_tqdm": True,
         # Installed is not enough: told to use vLLM with a model that was loaded without, TRL starts an engine of its own.
         **requested_arguments(settings, gpu=gpu, number_type=chosen, has_vllm=has_engine(model)),
-        "output_dir": str(folder / "checkpoints"),
+        "output_dir": str(folder / _CHECKPOINTS),
         "reward_weights": list(weights.values()),
     }
 

@@ -10,7 +10,7 @@ import torch
 
 import grpo_nb as gn
 from grpo_nb.evaluation import Comparison, Evaluation
-from grpo_nb.evaluation.ask import _paired
+from grpo_nb.evaluation.ask import _is_questions, _paired
 from grpo_nb.runs.card import card_data
 from tests.conftest import brevity
 
@@ -90,6 +90,30 @@ def test_what_is_saved_is_what_was_found(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("gained", "told"),
+    [(4, "The interval leaves out zero and the test does not reach 0.05"), (12, ""), (0, "")],
+)
+def test_interval_and_test_agree_in_words(gained: int, told: str) -> None:
+    """Four of forty gained and none lost: bootstrap 2.5 to 20 points, exact McNemar 0.125."""
+    found = paired([False] * 40, [True] * gained + [False] * (40 - gained))
+    assert (told in found.sentence) and bool(found.disagreement) == bool(told)
+    if gained == 4:
+        assert found.p_value == pytest.approx(0.125) and found.interval[0] > 0
+        assert found.verdict == "no difference shown" and told in repr(found) and told in found._repr_html_()
+
+
+def test_a_page_of_many_says_the_line_for_the_rest() -> None:
+    found = paired([False] * 500, [False] * 500)
+    for shown, line in (
+        (found.transcripts(3), "497 more: transcripts(None)[3:203]"),
+        (found.transcripts(None), "300 more: transcripts(None)[200:400]"),
+        (found.transcripts(None)[200:], "100 more: transcripts(None)[400:600]"),
+    ):
+        assert line in shown.page() and "count=None" not in shown.page()
+    assert "more: transcripts" not in found.transcripts(None)[400:].page()
+
+
 def test_a_sentence_says_what_could_not_be_seen() -> None:
     shown = paired([False] * 90 + [True] * 10, [True] * 4 + [False] * 86 + [True] * 8 + [False] * 2)
     assert shown.verdict == "no difference shown"
@@ -165,17 +189,29 @@ def test_a_result_on_other_questions_is_not_said_to_be_on_the_runs_own(
 ) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in fresh()))
-    own = gn.compare(run)
-    assert own.other_set == "" and "on 10 questions (" in own.sentence
-    assert card_result(run) == ("arithmetic", {"fingerprint": run.info["task"]["fingerprint"]})
+    trained = [{"question": q, "answer": "1"} for q in task.train["question"]]
+    gn.compare(run, gn.evaluation.load_holdout(trained), allow_contaminated=True)
+    # A score on what was trained on says itself what it is; a table of numbers cannot.
+    assert card_data(run).eval_results is None
     other = gn.compare(run, gn.evaluation.load_holdout(file))
     assert "on 12 questions of mine (" in other.sentence and "on 12 questions of mine (" in repr(gn.open_run(run.path))
     assert "of mine" in (run.path / "README.md").read_text()
     assert card_result(run) == ("mine", None), "the Hub's table names the questions that were asked"
-    # A score on what was trained on says itself what it is; a table of numbers cannot.
-    trained = [{"question": q, "answer": "1"} for q in task.train["question"]]
-    gn.compare(run, gn.evaluation.load_holdout(trained), allow_contaminated=True)
-    assert card_data(run).eval_results is None
+    own = gn.compare(run)
+    assert own.other_set == "" and "on 10 questions (" in own.sentence
+    # The run's own stays the run's own, and every other stays where it is.
+    more = fresh(13)
+    file.write_text("".join(json.dumps(row) + "\n" for row in more))
+    again = gn.compare(run, gn.evaluation.load_holdout(file))
+    assert card_result(run) == ("arithmetic", {"fingerprint": run.info["task"]["fingerprint"]})
+    assert [found.path.name for found in (other, again)] == ["on-mine", "on-mine-2"]
+    for found in (own, other, again):
+        assert gn.evaluation.open_comparison(found.path).questions == found.questions
+    sampled = gn.compare(run, samples=2)
+    assert sampled.path == own.path and gn.evaluation.open_comparison(run.path).before.samples == 2
+    assert repr(gn.evaluation.open_comparison(run.path / "comparison" / "earlier")) == repr(own)
+    gn.compare(run, samples=2)
+    assert not (run.path / "comparison" / "earlier-2").exists(), "the same once more is no other"
 
 
 def card_result(run: gn.runs.Run) -> tuple[str, dict | None]:
@@ -195,6 +231,7 @@ def test_rows_and_files_of_ones_own_are_asked_in_the_format_of_the_run(
     assert gn.evaluate(tiny_run.model, file, tokenizer=tiny_run.tokenizer, run=tiny_run).questions == 12
     with pytest.raises(ValueError, match="no column 'answer'"):
         gn.evaluate(tiny_run, [{"question": "Say hello."}])
+    assert _is_questions("gsm8k") and _is_questions("reasoning-gym:chain_sum") and not _is_questions("gpt2")
     assert gn.compare(run, fresh()).other_set == "rows" and gn.compare(run, str(file)).other_set == "mine"
 
 

@@ -59,6 +59,14 @@ def test_a_comparison_beside_the_runs_own(tiny_run: gn.runs.Run, task: gn.tasks.
     assert tiny_run.comparison.sentence == own.sentence and (tiny_run.path / "README.md").read_text() == card
 
 
+def test_two_folders_of_one_name_have_each_their_comparison(run: gn.runs.Run, copy: Path, tmp_path: Path) -> None:
+    folders = [Path(shutil.copytree(copy, tmp_path / name / "merged")) for name in ("a", "b")]
+    found = [gn.compare("base", folder, run=run) for folder in (*folders, folders[0])]
+    assert [comparison.path.name for comparison in found] == ["base-vs-merged", "base-vs-merged-2", "base-vs-merged"]
+    for comparison, folder in zip(found, folders, strict=False):
+        assert gn.evaluation.open_comparison(comparison.path).after.folder == str(folder)
+
+
 def test_another_vocabulary_is_said(tiny_run: gn.runs.Run, task: gn.tasks.Task, copy: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(copy, other)
@@ -81,16 +89,27 @@ def test_float16_is_widened_on_a_processor_and_the_model_let_go(copy: Path, tmp_
         assert [model.dtype for model in models] == [torch.float32 if not torch.cuda.is_available() else torch.float16]
 
 
-def test_what_cannot_be_asked(tiny_run: gn.runs.Run, task: gn.tasks.Task, tmp_path: Path) -> None:
+def test_what_cannot_be_asked(tiny_run: gn.runs.Run, task: gn.tasks.Task, tmp_path: Path, monkeypatch) -> None:
     for subject, problem, said in (
         ("base", ValueError, "'base' is the model that a run started from"),
         (tmp_path, ValueError, "is no run \\(run.json\\), model"),
         ("./nowhere", FileNotFoundError, "there is no folder './nowhere'"),
         ("nowhere.gguf", FileNotFoundError, "there is no file 'nowhere.gguf'"),
-        (7, ValueError, "7 cannot be asked"),
+        (7, TypeError, "what is asked = 7 must be a run"),
     ):
         with pytest.raises(problem, match=said):
             gn.evaluate(subject, task)
+    (tmp_path / "exports" / "my-model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("grpo_nb.evaluation.ask.open_subject", lambda *args, **more: pytest.fail("a model was loaded"))
+    with pytest.raises(FileNotFoundError, match=r"no folder 'exports/my-modle'.*did you mean 'my-model'"):
+        gn.compare(tiny_run, "exports/my-modle")
+    with pytest.raises(gn.machine.EnvironmentProblem, match="'my-modle' is neither cached here nor"):
+        gn.compare(tiny_run, "my-modle")
+    with pytest.raises(ValueError, match=r"'gsm8k' is a set of questions, not a model: gn.evaluate\(run, 'gsm8k'\)"):
+        gn.evaluate("gsm8k", task)
+    with pytest.raises(TypeError, match=r"no model with its tokenizer: give \(model, tokenizer\), in this order"):
+        gn.evaluate((tiny_run.tokenizer, tiny_run.model), task)
     with pytest.raises(ValueError, match="alone is no run"):
         gn.compare((tiny_run.model, tiny_run.tokenizer), task)
     with pytest.raises(ValueError, match="which questions"):

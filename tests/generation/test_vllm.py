@@ -251,7 +251,7 @@ def test_an_interrupted_sampling_leaves_nothing_for_the_next(with_engine) -> Non
     assert got.tokens == sampling.sample(with_engine, [PROMPTS[0]], greedy).tokens
     engine.waiting["left"] = ()
     with pytest.raises(AttributeError):  # there are no settings; a trainer would sample from the same engine
-        build_trainer(types.SimpleNamespace(model=with_engine, obstacle=None), None, None, object)
+        build_trainer(types.SimpleNamespace(model=with_engine, obstacle=None), object)
     assert not engine.waiting
     with_engine.vllm_engine = None
     vllm.drop_leftovers(with_engine)  # and without an engine there is nothing to do

@@ -125,7 +125,8 @@ def test_a_held_out_score_at_intervals_is_drawn_where_it_was_taken() -> None:
     rows = made_rows(20)
     for step, score in ((1, 0.25), (10, 0.5), (20, 0.75)):
         rows[step - 1]["holdout/accuracy"] = score
-    (line,) = panels(rows)[HOLDOUT].get_lines()
+    line, _, best = panels(rows)[HOLDOUT].get_lines()
+    assert (*best.get_xdata(), *best.get_ydata()) == (20, 75)
     assert list(line.get_xdata()) == [1, 10, 20] and list(line.get_ydata()) == [25, 50, 75]
     assert "75 %" in said(panels(rows)[HOLDOUT])
 

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import grpo_nb as gn
+from grpo_nb.rewards import RewardError
+from grpo_nb.training import dry_runs
 from tests.conftest import brevity
 from tests.support.tiny import load_tiny
 
@@ -96,12 +98,42 @@ def test_it_shows_itself(tiny) -> None:
 
 def test_what_training_would_refuse_is_refused(tiny) -> None:
     model, tokenizer, task, settings = tiny
-    with pytest.raises(ValueError, match="steps = 0"):
-        gn.dry_run(model, tokenizer, task, [brevity], settings, steps=0)
-    with pytest.raises(ValueError, match="rewards is empty"):
-        gn.dry_run(model, tokenizer, task, [], settings)
+    with pytest.raises(ValueError, match="steps = 13 must be between 1 and 12"):
+        gn.dry_run(model, tokenizer, task, [brevity], settings, steps=13)
     with pytest.raises(ValueError, match="did you mean 'dapo'"):
         gn.dry_run(model, tokenizer, task, [brevity], settings.replace(loss_type="dapoo"))
+
+
+def fails(completions: list, trainer_state=None, **columns: object) -> list[float]:
+    return brevity(completions) if getattr(trainer_state, "is_trial", False) else [1 / 0]
+
+
+def test_an_error_of_a_reward_is_told_as_in_training(tiny) -> None:
+    model, tokenizer, task, settings = tiny
+    with pytest.raises(RewardError, match=r"the reward 'fails' raised ZeroDivisionError.*on row 0"):
+        gn.dry_run(model, tokenizer, task, fails, settings)
+    assert set(model.peft_config) == {"default"}
+
+
+def test_float16_has_nothing_to_scale(tiny, monkeypatch) -> None:
+    """On a T4 accelerate unscales the gradients of a loss, which a dry run does not compute."""
+    from accelerate import Accelerator
+
+    build = dry_runs.build_trainer
+
+    def with_scaler(*parts: object) -> object:
+        trainer = build(*parts)
+        trainer.accelerator.scaler = torch.amp.GradScaler("cpu")
+        return trainer
+
+    def unscale(self: Accelerator, optimizer: object = None) -> None:
+        for prepared in self._optimizers:
+            self.scaler.unscale_(prepared.optimizer)
+
+    monkeypatch.setattr(dry_runs, "build_trainer", with_scaler)
+    monkeypatch.setattr(Accelerator, "unscale_gradients", unscale)
+    model, tokenizer, task, settings = tiny
+    assert len(gn.dry_run(model, tokenizer, task, [brevity], settings, steps=2).rows) == 2
 
 
 class Counting:

@@ -3,15 +3,17 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import grpo_nb as gn
 from grpo_nb.health import HealthMonitor
 from grpo_nb.machine import EnvironmentProblem
+from grpo_nb.runs import best_step
 from grpo_nb.runs.run import read_alerts
 from grpo_nb.training.errors import explained
-from grpo_nb.training.observers import HealthAlerts
+from grpo_nb.training.observers import HealthAlerts, HoldoutScore
 from tests.support.tiny import load_tiny
 
 
@@ -119,3 +121,35 @@ def test_out_of_memory_adds_its_own_alert_and_no_other(tmp_path: Path) -> None:
     other = ValueError("other")
     assert explained(other, tmp_path, gn.preset("cpu"), 30) is other
     assert [a.rule for a in read_alerts(tmp_path / "alerts.jsonl")] == ["kl_spike", "out_of_memory"]
+
+
+def test_each_score_is_held_against_the_best_so_far(monkeypatch) -> None:
+    """20 questions: half right, nearly all, all but one of them, none."""
+    right = iter([[1] * 10 + [0] * 10, [1] * 19 + [0], [1] * 18 + [0] * 2, [0] * 20])
+    rows_of = lambda: [{"is_correct": bool(ok), "is_formatted": True, "tokens": 5} for ok in next(right)]  # noqa: E731
+    monkeypatch.setattr("grpo_nb.training.observers.answers_of_model", lambda *args: [])
+    monkeypatch.setattr("grpo_nb.training.observers.read_answers", lambda *args: rows_of())
+    task = SimpleNamespace(holdout=[{"prompt": "q"}] * 20, format=None)
+    settings = gn.preset("cpu", holdout_every=5, holdout_questions=20)
+    watch = HoldoutScore(SimpleNamespace(task=task, settings=settings, model=None, tokenizer=None))
+    rows = [{"step": step, "max_steps": 12} for step in (1, 3, 5, 10, 12)]
+    for row in rows:
+        watch.on_row(row, None)
+    scored = [row for row in rows if "holdout/accuracy" in row]
+    assert [(row["step"], row["holdout/accuracy"], row["holdout/behind_best"]) for row in scored] == [
+        (1, 0.5, 0.0), (5, 0.95, 0.0), (10, 0.9, 0.0), (12, 0.0, 1.0)
+    ]  # fmt: skip
+    low, high = scored[1]["holdout/low"], scored[1]["holdout/high"]
+    assert (low, high) == pytest.approx((0.764, 0.991), abs=1e-3), "Wilson's interval"
+    assert best_step(rows[:-1]).sentence == (
+        "Best held-out score: 95.0% (76.4% to 99.1%) at step 5, the best of 3; the last, at step 10, had 90.0%, and cannot be "
+        "told from it on the same questions, in pairs."
+    )
+    assert "had 0.0%, and is worse on the same questions" in best_step(rows).sentence
+    assert best_step(rows[:3]).sentence.endswith("at step 5, the last of 2.") and best_step([{"step": 1}]) is None
+    # What it remembers is the best, not the last.
+    state = json.loads(json.dumps(watch.state_dict()))
+    assert sum(state["best"]) == 19
+    figure = gn.runs.training_figure(rows)
+    assert [line.get_xdata()[0] for axis in figure.axes for line in axis.lines if line.get_gid() == "best"] == [5]
+    assert any("best, 95 % at step 5" in text.get_text() for axis in figure.axes for text in axis.texts)

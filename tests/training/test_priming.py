@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -91,8 +92,6 @@ def test_the_reasoning_is_never_made_up(tiny) -> None:
     assert priming._writer(own, lambda row: "")(rows[2]) == ""
     with pytest.raises(ValueError, match="max_completion_length = 32"):
         gn.training.prime(model, tokenizer, own, settings, reasoning=lambda row: "word " * 40)
-    with pytest.raises(ValueError, match="steps = 0"):
-        gn.training.prime(model, tokenizer, task, settings, steps=0)
 
 
 def test_a_tag_that_the_template_opens_is_not_taught_again(tiny) -> None:
@@ -100,3 +99,24 @@ def test_a_tag_that_the_template_opens_is_not_taught_again(tiny) -> None:
     opened = dataclasses.replace(task.format, is_opened_by_template=True)
     turn = priming._tokens(tokenizer, dataclasses.replace(task, format=opened), task.train[0], "short", settings)
     assert tokenizer.decode([t for t in turn["labels"] if t != -100]).startswith("short\n</reasoning>")
+
+
+def test_the_engine_sleeps_while_gradients_are_computed(tiny, monkeypatch) -> None:
+    """In standby its memory is that of the gradients. A trainer of GRPO puts it to sleep; one of SFT knows nothing of it."""
+    model, tokenizer, task, settings = tiny
+    slept, train = [], priming.SFTTrainer.train
+    engine = SimpleNamespace(
+        sleep=slept.append,
+        llm_engine=SimpleNamespace(is_sleeping=lambda: bool(slept), vllm_config=SimpleNamespace(
+            model_config=SimpleNamespace(max_model_len=10**6))),
+    )  # fmt: skip
+
+    def watched(trainer: object, *args: object) -> object:
+        assert slept == [1], "it holds its share of the memory"
+        return train(trainer, *args)
+
+    monkeypatch.setattr(model, "vllm_engine", engine, raising=False)
+    monkeypatch.setattr(priming.SFTTrainer, "train", watched)
+    monkeypatch.setenv("UNSLOTH_VLLM_STANDBY", "1")
+    gn.training.prime(model, tokenizer, task, settings, steps=1, examples=2, held_out=1)
+    assert slept == [1]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import grpo_nb as gn
+from grpo_nb.rewards.calls import RewardError
 from grpo_nb.training.recorder import Recorder
 from tests.conftest import brevity
 from tests.support.tiny import load_tiny
@@ -125,4 +126,58 @@ def test_a_display_that_fails_is_switched_off_and_the_training_goes_on(tiny, set
     assert run.status == "finished" and len(run.rows) == 3 and not run.info["not_saved"]
     assert (run.path / "figures" / "training.png").is_file()
     told = said(caught, "switched off")
-    assert len(told) == 1 and "no font" in told[0] and ("figure" if where == "notebook" else "bar") in told[0]
+    assert ["bar" in text for text in told] == [True, False][: 1 + (where == "notebook")]
+    assert all("no font" in text for text in told)
+
+
+def test_a_notebook_has_a_line_for_each_step_while_the_figure_waits(
+    tiny, settings, monkeypatch, displayed: list
+) -> None:
+    for module in ("grpo_nb.training.recorder", "grpo_nb.core.progress"):
+        monkeypatch.setattr(f"{module}.is_notebook", lambda: True)
+    gn.train(*tiny, [brevity], settings)
+    lines = [data["text/plain"] for _, data, _ in displayed if data.keys() == {"text/plain"}]
+    for step in (1, 2, 3):
+        assert any(f"{step}/3" in line and "reward=" in line for line in lines), (step, lines)
+
+
+def silent_until(step: int, value: float | None):
+    """A reward that says nothing of any completion before a step."""
+
+    def silent(completions: list, trainer_state=None, **columns: object) -> list:
+        return brevity(completions) if trainer_state.global_step >= step else [value] * len(completions)
+
+    return silent
+
+
+@pytest.mark.parametrize(("value", "steps", "after"), [(float("nan"), 5, 3), (None, 5, 3), (None, 1, 1)])
+def test_rewards_that_never_give_a_number_end_the_run_and_are_named(
+    tiny, settings, value, steps: int, after: int
+) -> None:
+    with pytest.raises(
+        ValueError, match=rf"last {after} steps?: the reward 'silent' gave NaN or None.*0.0 for a bad one"
+    ):
+        gn.train(*tiny, [silent_until(99, value)], settings.replace(max_steps=steps), name="silent")
+    run = gn.open_run(Path(settings.run_root) / "silent")
+    assert run.status == "failed" and "'silent' gave NaN or None" in run.info["error"] and len(run.rows) == after
+    table = run.completions(1)
+    assert table["completion"].str.len().max() > 0 and table["total"].isna().all() and table["silent"].isna().all()
+
+
+def test_a_reward_that_is_silent_for_a_moment_ends_nothing(tiny, settings) -> None:
+    run = gn.train(*tiny, [silent_until(2, None)], settings)
+    assert run.status == "finished" and ["reward" in row for row in run.rows] == [False, False, True]
+
+
+@pytest.mark.parametrize("from_step", [0, 1], ids=["tried before", "in training"])
+def test_an_infinite_score_is_refused_with_its_row(tiny, settings, from_step: int) -> None:
+    def infinite(completions: list, trainer_state=None, **columns: object) -> list:
+        is_trial = getattr(trainer_state, "is_trial", False)
+        return [1.0] * (len(completions) - 1) + [1e39 if from_step == 0 or not is_trial else 1.0]
+
+    with pytest.raises(
+        RewardError, match=r"the reward 'infinite' raised ValueError: it gave 1e\+39: give a finite"
+    ) as caught:
+        gn.train(*tiny, [infinite], settings, name="infinite")
+    assert caught.value.row == (7 if from_step else 0)
+    assert (Path(settings.run_root) / "infinite").exists() == bool(from_step)

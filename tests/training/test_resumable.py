@@ -392,6 +392,12 @@ def scores_that_do_not_fit(completions: list, trainer_state=None, **columns: obj
     return [0.0] * (len(completions) + getattr(trainer_state, "global_step", 0))
 
 
+def quotes_a_model(completions: list, trainer_state=None, **columns: object) -> list[float]:
+    if getattr(trainer_state, "global_step", 0) == 1:
+        raise ValueError("no number in 'No space left on device. CUDA out of memory. CUDA error: no kernel image'")
+    return brevity(completions)
+
+
 def no_memory(completions: list, trainer_state=None, **columns: object) -> list[float]:
     if getattr(trainer_state, "global_step", 0) == 1:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
@@ -402,6 +408,7 @@ def no_memory(completions: list, trainer_state=None, **columns: object) -> list[
     ("reward", "error", "told"),
     [
         (scores_that_do_not_fit, RewardError, "'scores_that_do_not_fit' raised ValueError: it returned 9 scores for 8"),
+        (quotes_a_model, RewardError, "'quotes_a_model' raised ValueError: no number in"),
         (no_memory, gn.machine.EnvironmentProblem, r"settings\.replace\(per_device_train_batch_size="),
     ],
 )
@@ -555,7 +562,7 @@ def test_the_stop_button_does_not_wait_for_the_held_out_score(fresh, settings, w
     scored = settings.replace(holdout_every=1)
     run = gn.train(*fresh, [brevity], scored, name="scored", observers=[Last()])
     assert run.status == "interrupted" and len(run.rows) == run.checkpoint_step == 3
-    keys = ["holdout/accuracy", "holdout/in_format", "holdout/mean_length"]
+    keys = [f"holdout/{name}" for name in ("accuracy", "behind_best", "high", "in_format", "low", "mean_length")]
     assert seen == [keys, keys, [], "asked to the end"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     monkeypatch.undo()
@@ -600,8 +607,52 @@ def test_the_same_settings_give_the_same_curves_with_and_without_a_held_out_scor
     rows = {name: untimed(run.rows) for name, run in runs.items()}
     assert rows["first"] == rows["again"] != rows["seed"]
     scored = [row["step"] for row in rows["score"] if "holdout/accuracy" in row]
-    assert scored == [1, 2, 4] and all(0 <= row.get("holdout/accuracy", 0) <= 1 for row in rows["score"])
+    assert scored == [1, 2, 4, 5] and all(0 <= row.get("holdout/accuracy", 0) <= 1 for row in rows["score"])
     assert [{k: v for k, v in row.items() if not k.startswith("holdout/")} for row in rows["score"]] == rows["first"]
+
+
+RIGHT = {1: 1, 2: 4, 3: 5, 4: 5, 5: 0}  # of six questions, by step: the best is the third
+
+
+def test_the_best_adapter_is_left_with_the_last_beside_it(fresh, back, settings, monkeypatch) -> None:
+    on_row = HoldoutScore.on_row
+
+    def planned(self: HoldoutScore, row: dict, completions: object) -> bool:
+        answers = [{"is_correct": i < RIGHT[row["step"]], "is_formatted": False, "tokens": 3} for i in range(6)]
+        monkeypatch.setattr("grpo_nb.training.observers.read_answers", lambda *args: answers)
+        return on_row(self, row, completions)
+
+    monkeypatch.setattr(HoldoutScore, "on_row", planned)
+    best = settings.replace(holdout_every=1, keep="best", save_steps=4)
+    whole = gn.train(*fresh, [brevity], best, name="whole", observers=[CrashImages(settings.run_root, "whole", 5)])
+    adapter, last, third = (
+        load_file(folder / "adapter_model.safetensors")
+        for folder in (whole.adapter_path, whole.path / "adapter-last", whole.path / "checkpoints" / "checkpoint-3")
+    )
+    assert all(torch.equal(adapter[name], third[name]) for name in adapter)
+    assert any(not torch.equal(adapter[name], last[name]) for name in adapter)
+    assert whole.best.step == 3 and whole.info["adapter_step"] == 3 and "The adapter is that of step 3." in repr(whole)
+    assert sorted(p.name for p in (whole.path / "checkpoints").iterdir()) == ["checkpoint-3", "checkpoint-5"]
+    comparison = gn.compare(whole)  # from memory, which is refused for a model that is not the run's
+    assert any("is the best of 5" in note for note in comparison.notes)
+    # Killed after its best step and gone on with, it leaves the same; with more steps it goes on from the last.
+    back()
+    run = gn.train(*fresh, [brevity], best, resume="whole-5")
+    assert run.info["resumed"][0]["step"] == 4 and run.info["adapter_step"] == 3
+    assert_same_run(run, whole)
+    RIGHT[6] = 6
+    with pytest.warns(UserWarning, match="max_steps was 5, is 6"):
+        longer = gn.train(*fresh, [brevity], best.replace(max_steps=6), resume="whole")
+    assert longer.best.step == longer.info["adapter_step"] == 6 and not (longer.path / "adapter-last").exists()
+    last_6 = load_file(longer.adapter_path / "adapter_model.safetensors")
+    assert any(not torch.equal(last_6[name], adapter[name]) for name in adapter)
+    # What was not kept cannot be left.
+    back()
+    kept_last = gn.train(*fresh, [brevity], best.replace(keep="last"), name="kept")
+    assert kept_last.info["adapter_step"] == 5 and kept_last.best.step == 3
+    with pytest.warns(UserWarning, match="Not saved: the adapter: that of the best held-out step, 3, is not there"):
+        RIGHT[6] = 0
+        gn.train(*fresh, [brevity], best.replace(max_steps=6), resume="kept")
 
 
 @pytest.fixture
@@ -662,7 +713,7 @@ def test_a_full_disk_is_known_whoever_says_it(small_disk: Path) -> None:
     for write in writers:
         with pytest.raises(Exception) as caught:
             write()
-        assert checkpoints.is_disk_full(caught.value), repr(caught.value)
+        assert checkpoints.is_disk_full(caught.value, is_of_a_writer=True), repr(caught.value)
     assert not checkpoints.is_disk_full(RuntimeError("something else")) and not checkpoints.is_disk_full(None)
 
 

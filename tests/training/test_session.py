@@ -119,9 +119,10 @@ def needs_level(completions: list, level: list, **columns: object) -> list[float
         ([], ValueError, "rewards is empty"),
         ([plain, plain], ValueError, "two rewards are named 'plain'"),
         (["plain"], ValueError, "no reward function"),
-        ([too_few], ValueError, "list of one float"),
-        ([not_numbers], ValueError, "not a float"),
-        ([needs_level], TypeError, "level"),
+        ([too_few], ValueError, "'too_few' raised ValueError: it returned 0 scores for 1 completions"),
+        ([not_numbers], ValueError, "'not_numbers' raised TypeError: a score is 'good', a str"),
+        ([needs_level], ValueError, "'needs_level' raised TypeError: .*'level'"),
+        (None, TypeError, "rewards = None must be a list"),
         ([gn.rewards.correctness(column="gold")], ValueError, "needs the data column 'gold'"),
     ],
 )
@@ -131,17 +132,9 @@ def test_bad_rewards_are_refused_and_nothing_is_written(tiny, tiny_settings, rew
     assert not Path(tiny_settings.run_root).exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"extra": {"epsilonn": 0.1}}, "did you mean 'epsilon'"),
-        ({"extra": {"max_prompt_length": 10}}, "a setting of its own"),
-        ({"max_prompt_length": 5}, "longer than max_prompt_length = 5"),
-    ],
-)
-def test_bad_settings_are_refused_and_nothing_is_written(tiny, tiny_settings, changes, told) -> None:
-    with pytest.raises(ValueError, match=told):
-        gn.train(*tiny, [plain], tiny_settings.replace(**changes))
+def test_prompts_that_are_all_too_long_are_refused_and_nothing_is_written(tiny, tiny_settings) -> None:
+    with pytest.raises(ValueError, match="longer than max_prompt_length = 5"):
+        gn.train(*tiny, [plain], tiny_settings.replace(max_prompt_length=5))
     assert not Path(tiny_settings.run_root).exists()
 
 
@@ -156,8 +149,6 @@ def test_a_run_is_never_overwritten(tiny, tiny_settings: gn.Settings) -> None:
     (Path(tiny_settings.run_root) / "mine").mkdir(parents=True)
     with pytest.raises(FileExistsError, match="never overwritten"):
         gn.train(*tiny, [plain], tiny_settings, name="mine")
-    with pytest.raises(ValueError, match="may hold up to 100 letters"):
-        gn.train(*tiny, [plain], tiny_settings, name="../mine")
 
 
 def test_an_interrupt_keeps_the_adapter(fresh, tiny_settings: gn.Settings) -> None:

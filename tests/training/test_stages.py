@@ -258,29 +258,26 @@ def broken(completions: list, **columns: object) -> list[float]:
     ("wrong", "told"),
     [
         ([], "stages is empty"),
-        (
-            [gn.training.Stage(name="a", rewards=[brevity]), gn.training.Stage(name="a", rewards=[brevity])],
-            "two stages are named 'a'",
-        ),
-        ([gn.training.Stage(name="a/b", rewards=[brevity])], "may hold letters"),
-        ([gn.training.Stage(name="a", rewards=[])], "no rewards"),
-        (
-            [gn.training.Stage(name="a", rewards=[brevity]), gn.training.Stage(name="b", rewards=[broken])],
-            "list of one float",
-        ),
+        ([("a", [brevity], {}), ("a", [brevity], {})], "two stages are named 'a'"),
+        ([("a/b", [brevity], {})], "may hold up to 90 letters"),
+        ([("a", [], {})], "rewards is empty"),
+        ([("a", [brevity], {}), ("b", [broken], {})], "it returned 0 scores for 1 completions"),
+        ([("a", [brevity], {}), ("b", [brevity], {"extra": {"save_strategy": "nope"}})], "nope"),
     ],
 )
 def test_a_mistake_in_any_stage_is_found_before_the_first(tiny, tmp_path: Path, wrong, told: str) -> None:
     model, tokenizer, task, settings, _ = tiny
+    settings = settings.replace(run_root=str(tmp_path / "none"))
     with pytest.raises(ValueError, match=told):
-        gn.training.train_stages(model, tokenizer, task, wrong, settings.replace(run_root=str(tmp_path / "none")))
+        plan = [gn.training.Stage(name=n, rewards=r, settings=settings.replace(**changes)) for n, r, changes in wrong]
+        gn.training.train_stages(model, tokenizer, task, plan, settings)
     assert not (tmp_path / "none").exists()
 
 
 def test_stages_share_one_model_and_need_settings(tiny, tmp_path: Path) -> None:
     model, tokenizer, task, settings, _ = tiny
     other = gn.training.Stage(name="b", rewards=[brevity], settings=settings.replace(lora_rank=4))
-    with pytest.raises(ValueError, match="lora_rank = 4, the first one 16"):
+    with pytest.raises(ValueError, match="lora_rank is 4 and the model has 16"):
         gn.training.train_stages(model, tokenizer, task, [stages()[0], other], settings)
     with pytest.raises(ValueError, match="'short' has no settings"):
         gn.training.train_stages(model, tokenizer, task, stages())

@@ -1,0 +1,62 @@
+"""What a training is asked for, looked at at the door: before anything slow starts, and before anything is written."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from grpo_nb.core import in_line, require_kind, require_path
+from grpo_nb.models import require_same_settings
+from grpo_nb.runs import check_run_name
+from grpo_nb.settings import Settings
+from grpo_nb.tasks import Task
+from grpo_nb.training.observers import Observer
+
+Reference = Literal["start", "base"]
+
+
+def check_arguments(
+    name: str | None, resume: Any, observers: Any = (), reference: str = "start", check_fit: bool = True
+) -> None:
+    """Refuse what `train` and `train_stages` cannot be told.
+
+    Raises:
+        TypeError, ValueError: The argument, its value, and what it must be.
+    """
+    if name is not None:
+        check_run_name(name)
+    if resume is not None:
+        require_path("resume", resume, 'None, "auto", or the path or name of a run')
+    require_kind("observers", observers, (list, tuple), "a list of gn.training.Observer objects: [MyObserver()]")
+    for observer in observers:
+        require_kind("an observer", observer, Observer, "a gn.training.Observer: observers=[MyObserver()]")
+    if not isinstance(reference, str) or reference not in get_args(Reference):
+        raise ValueError(f"reference = {in_line(reference)} must be 'start' or 'base'.")
+    require_kind("check_fit", check_fit, bool, "True or False")
+
+
+def require_parts(model: Any, tokenizer: Any, task: Any, settings: Any) -> None:
+    """Refuse what is no model with a LoRA, no tokenizer, no task or no settings, and settings of another model.
+
+    Raises:
+        TypeError, ValueError: The argument, what it is, and the line that makes one.
+    """
+    require_same_settings(model, tokenizer, settings)
+    require_kind("task", task, Task, "a task: task = gn.load_task(<your file>, settings)")
+
+
+def require_holdout(task: Task, settings: Settings) -> None:
+    """Refuse settings that need held-out scores where there are none.
+
+    Raises:
+        ValueError: With the setting to change.
+    """
+    if settings.keep == "best" and not settings.holdout_every:
+        raise ValueError(
+            "keep = 'best' is the best by held-out scores, and holdout_every = 0 makes none: "
+            "settings = settings.replace(holdout_every=5)."
+        )
+    if settings.holdout_every and not len(task.holdout):
+        raise ValueError(
+            f"holdout_every = {settings.holdout_every} needs held-out questions, and the task has none: "
+            "settings = settings.replace(holdout_every=0), or gn.load_task(..., holdout=0.2)."
+        )
