@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from grpo_nb.rewards import correctness, exact_text, json_answer, multiple_choice, number, regex_answer
 from grpo_nb.rewards.answers import is_same_answer
-from grpo_nb.rewards.numbers import parse_number
-from grpo_nb.rewards.slot import gold_answers, is_copied, split_answers
+from grpo_nb.rewards.notation import parse_number, split_list
+from grpo_nb.rewards.slot import gold_answers, is_copied
 from grpo_nb.rewards.structured import read_json
 from grpo_nb.tasks import formats
 
@@ -219,7 +219,7 @@ def test_several_gold_answers() -> None:
     assert scores(every, ["2, 2"], ["2", "2.0"]) == [1.0]
     assert scores(correctness(), ["7"], []) == [None]
     assert gold_answers(float("nan")) == [] and gold_answers([None, " 7 ", 0]) == ["7", "0"]
-    assert split_answers("only one", 2) == ["only one"]
+    assert split_list("only one", 2) == ["only one"]
 
 
 def test_units_and_tolerance() -> None:
