@@ -22,9 +22,17 @@ from grpo_nb.rewards.base import (
 from grpo_nb.rewards.calls import Batch, RewardError, call_reward, is_async, make_batch, to_floats
 from grpo_nb.rewards.classifiers import classifier
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.rewards.compose import AdaptiveState, adaptive, adaptive_states, clipped, combined, dummy, inner_rewards
+from grpo_nb.rewards.compose import (
+    AdaptiveState,
+    adaptive,
+    adaptive_states,
+    clipped,
+    combined,
+    dummy,
+    inner_rewards,
+    rewards_for,
+)
 from grpo_nb.rewards.expressions import maths
-from grpo_nb.rewards.fitting import rewards_for
 from grpo_nb.rewards.form import answer_format, incremental_format, json_format, think_format, xml_format, xml_tags
 from grpo_nb.rewards.identity import describe_difference, differing_parts, hash_of_parts, may_be_memory, parts_of
 from grpo_nb.rewards.notation import parse_number

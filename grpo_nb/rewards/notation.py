@@ -41,44 +41,52 @@ _LOWERED = re.compile("[\u2080-\u209c]+")
 _FRACTION_SIGN = re.compile("[\u00bc-\u00be\u2150-\u215e]")
 _ROOT = re.compile(r"\u221a\s*(?:\(([^()]*)\)|([0-9.]+|\w))")
 
-# One after the other. A command's name ends before what is no letter.
+# One after the other, each where the text has the first column in it. A command's name ends before what is no letter.
 _SPELLINGS = [
-    (re.compile(pattern), spelling)
-    for pattern, spelling in (
-        (r"(?<!\\)\$\$?((?:[^$\\]|\\.)*+)\$\$?|(?<!\\)\\[()\[\]]", r" \1 "),
-        (r"\\\$", "$"),
-        (r"(?<!\\)\\!\s*", ""),
-        (r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits)(?![A-Za-z])", ""),
-        (r"(?<!\\)\\[,;: ]|\\q?quad(?![A-Za-z])|(?<=[^\s~])~(?=[^\s~])|\s+", " "),
-        (r"\{\s*,\s*\}", ","),
-        (r"\\(?:mathbf|boldsymbol|bm|mathit)\s*\{([^{}]*)\}|\\mathrm\s*\{\s*([eid])\s*\}", r"\1\2"),
-        (r"\\text\s*\{\s*(and|or),?\s*\}", r" \1 "),
-        (r"\\(?:text[a-z]+|mathrm|mathsf|mbox|operatorname)\s*(?=\{)", r"\\text"),
-        (r"\\?%|\\text\s*\{\s*(?:per ?cent(?:age)?|pct)\s*\}|\s*\b(?:per ?cent(?:age)?|pct)\b", "%"),
-        (r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})|\s*\\degree(?![A-Za-z])", r"^{\\circ}"),
-        (r"\\(?:leq(?:slant|q)?|le)(?![A-Za-z])\s*|<=", r"\\le "),
-        (r"\\(?:geq(?:slant|q)?|ge)(?![A-Za-z])\s*|>=", r"\\ge "),
-        (r"\\neq?(?![A-Za-z])\s*|!=|\\not\s*=", r"\\ne "),
-        (r"\\lt(?![A-Za-z])\s*", "<"),
-        (r"\\gt(?![A-Za-z])\s*", ">"),
-        (r"\\(lbrace|rbrace)(?![A-Za-z])", lambda match: r"\{" if match[1] == "lbrace" else r"\}"),
-        (r"\\(lbrack|rbrack)(?![A-Za-z])", lambda match: "[" if match[1] == "lbrack" else "]"),
-        (r"\\[lr]?vert(?![A-Za-z])", "|"),
-        (r"\\varnothing(?![A-Za-z])|\\\{\s*\\\}", r"\\emptyset"),
-        (r"(?<=[(\[,])\s*\+\s*(?=\\infty)", ""),
-        (r"\\(begin|end)\s*\{[bB]?(?:small)?(?:matrix|array)\}(?:\{[clr|]*\})?", r"\\\1{pmatrix}"),
-        (r"[\[(]\s*(?=\\begin\{pmatrix\})|(?<=\\end\{pmatrix\})\s*[\])]", ""),
-        (r"(?<=[\w)}])\s*\*\*\s*(?=[\w({-])", "^"),
-        (r"\^\s*\(([^()]*)\)", r"^{\1}"),
-        (r"([_^])\s*(-?[0-9]+|[A-Za-z])", r"\1{\2}"),
-        (r"(?<![\\A-Za-z])(?=(?:sqrt|pi|sin|cos|tan|log|ln|exp)(?![A-Za-z]))", r"\\"),
-        (r"\\(frac|sqrt)\s+(?=[\[{])", r"\\\1"),
-        (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
-        (r"\\sqrt\s*(\[[^\]]*\])?\s*([0-9A-Za-z])", r"\\sqrt\1{\2}"),
-        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
-        (r"\\frac\s*([0-9A-Za-z])", r"\\frac{\1}"),
-        (rf"(\\frac\s*\{{{_INSIDE}\}})\s*([0-9A-Za-z])", r"\1{\2}"),
-        (r" +", " "),
+    (needed, re.compile(pattern), spelling)
+    for needed, pattern, spelling in (
+        ("$", r"(?<!\\)\$\$?((?:[^$\\]|\\.)*+)\$\$?", r" \1 "),
+        ("\\", r"(?<!\\)\\[()\[\]]", " "),
+        ("\\$", r"\\\$", "$"),
+        ("\\!", r"(?<!\\)\\!\s*", ""),
+        (
+            "\\", r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits)(?![A-Za-z])", ""
+        ),
+        ("\\", r"(?<!\\)\\[,;: ]|\\q?quad(?![A-Za-z])", " "),
+        ("~", r"(?<=[^\s~])~(?=[^\s~])", " "),
+        ("{", r"\s*\{\s*,\s*\}\s*", ","),
+        ("\\", r"\\(?:mathbf|boldsymbol|bm|mathit)\s*\{([^{}]*)\}|\\mathrm\s*\{\s*([eid])\s*\}", r"\1\2"),
+        ("\\", r"\\text\s*\{\s*(and|or),?\s*\}", r" \1 "),
+        ("\\", r"\\(?:text[a-z]+|mathrm|mathsf|mbox|operatorname)\s*(?=\{)", r"\\text"),
+        ("\\", r"\\text\s*\{\s*(?:per ?cent(?:age)?|pct)\s*\}|\\%", "%"),
+        ("p", r"\s*\b(?:per ?cent(?:age)?|pct)\b", "%"),
+        ("\\", r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})|\s*\\degree(?![A-Za-z])", r"^{\\circ}"),
+        ("\\", r"\\(?:leq(?:slant|q)?|le)(?![A-Za-z])\s*", r"\\le "),
+        ("\\", r"\\(?:geq(?:slant|q)?|ge)(?![A-Za-z])\s*", r"\\ge "),
+        ("\\", r"\\neq?(?![A-Za-z])\s*|\\not\s*=", r"\\ne "),
+        ("=", r"<=", r"\\le "),
+        ("=", r">=", r"\\ge "),
+        ("=", r"!=", r"\\ne "),
+        ("\\", r"\\lt(?![A-Za-z])\s*", "<"),
+        ("\\", r"\\gt(?![A-Za-z])\s*", ">"),
+        ("\\", r"\\([lr])brace(?![A-Za-z])", lambda match: r"\{" if match[1] == "l" else r"\}"),
+        ("\\", r"\\([lr])brack(?![A-Za-z])", lambda match: "[" if match[1] == "l" else "]"),
+        ("\\", r"\\[lr]?vert(?![A-Za-z])", "|"),
+        ("\\", r"\\varnothing(?![A-Za-z])|\\\{\s*\\\}", r"\\emptyset"),
+        ("\\", r"(?<=[(\[,])\s*\+\s*(?=\\infty)", ""),
+        ("\\begin", r"\\(begin|end)\s*\{[bB]?(?:small)?(?:matrix|array)\}(?:\{[clr|]*\})?", r"\\\1{pmatrix}"),
+        ("\\begin", r"[\[(]\s*(?=\\begin\{pmatrix\})|(?<=\\end\{pmatrix\})\s*[\])]", ""),
+        ("**", r"(?<=[\w)}])\s*\*\*\s*(?=[\w({-])", "^"),
+        ("^", r"\^\s*\(([^()]*)\)", r"^{\1}"),
+        ("^", r"\^\s*(-?[0-9]+|[A-Za-z])", r"^{\1}"),
+        ("_", r"_\s*([0-9]+|[A-Za-z])", r"_{\1}"),
+        ("", r"(?<![\\A-Za-z])(?=(?:sqrt|pi|sin|cos|tan|log|ln|exp)(?![A-Za-z]))", r"\\"),
+        ("\\", r"\\(frac|sqrt)\s+(?=[\[{])", r"\\\1"),
+        ("\\sqrt", r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
+        ("\\sqrt", r"\\sqrt\s*(\[[^\]]*\])?\s*([0-9A-Za-z])", r"\\sqrt\1{\2}"),
+        ("\\", r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+        ("\\frac", r"\\frac\s*([0-9A-Za-z])", r"\\frac{\1}"),
+        ("\\frac", rf"(\\frac\s*\{{{_INSIDE}\}})\s*([0-9A-Za-z])", r"\1{\2}"),
     )
 ]  # fmt: skip
 _NOTHING_TO_SPELL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?|[A-Za-z]+")
@@ -110,8 +118,11 @@ def plain(text: str) -> str:
         text = re.sub(r"\\\\(?=[A-Za-z{}()\[\]%])", r"\\", text)
     if "\\boxed" in text or "\\fbox" in text:
         text = _unboxed(text)
-    for pattern, spelling in _SPELLINGS:
-        text = pattern.sub(spelling, text)
+    # A line of its own may be another answer; in a matrix it is none.
+    text = " ".join(text.split()) if "\\begin" in text else re.sub(r"[^\S\n]+", " ", text)
+    for needed, pattern, spelling in _SPELLINGS:
+        if needed in text:
+            text = pattern.sub(spelling, text)
     return unwrap(text)
 
 

@@ -156,7 +156,8 @@ def read_json(text: str) -> tuple[Any, bool]:
 
 
 def _depth(text: str) -> int:
-    brackets = re.sub(r'"(?:[^"\\]|\\.)*+"|[^][{}]', "", text, flags=re.DOTALL)
+    # A string that is not closed ends with the text: else every quote in it would be tried as the start of one.
+    brackets = re.sub(r'"(?:[^"\\]|\\.)*+"?|[^][{}]', "", text, flags=re.DOTALL)
     return max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import grpo_nb as gn
 from grpo_nb.rewards import base, classifier, code_tests, correctness, xml_format, xml_tags
 from grpo_nb.rewards.answers import is_same_answer
-from grpo_nb.rewards.numbers import parse_number
+from grpo_nb.rewards.notation import parse_number
 from grpo_nb.tasks import formats
 
 REWARDS = [correctness(), xml_format(), xml_tags()]
@@ -32,7 +32,7 @@ EVERY = [table.reward for table in TABLES.values()]
         (".5", "0.5", True),
         ("41 = 42", "42", False), ("42 is wrong", "42", False), ("41 or 42", "42", False), ("42 43", "42", False),
         ("0 1 2 42", "42", False), ("1,23", "123", False), ("4 2", "42", False), ("x", "42", False), ("", "42", False),
-        ("\u0664\u0662", "42", False), ("4" * 5000, "42", False), ("NaN", "42", False), ("-", "42", False), (".", "42", False),
+        ("\u0664\u0662", "42", True), ("4" * 5000, "42", False), ("NaN", "42", False), ("-", "42", False), (".", "42", False),
         ("Paris", "paris", True), ("New  York", "new york", True), ("London", "Paris", False),
     ],
 )  # fmt: skip
@@ -264,7 +264,7 @@ def test_one_reward_or_several() -> None:
 
 
 def test_a_class_is_its_own_factory_with_positions_where_they_read_well() -> None:
-    assert repr(gn.rewards.ideal_length(2, 4, unit="words")) == "ideal_length(weight=0.2, unit='words')"
+    assert repr(gn.rewards.ideal_length(2, 4, unit="words")) == "ideal_length(weight=0.2, unit='words', low=2, high=4, format='xml')"
     assert correctness(format=None).format == gn.tasks.xml() and correctness(name="right").__name__ == "right"
     for call in (lambda: correctness(2.0), lambda: gn.rewards.minimum_length(1, 0.5), lambda: xml_tags(weigth=1)):
         with pytest.raises(TypeError):
