@@ -5,9 +5,9 @@ r"""How often `maths` says what Math-Verify's own tests say, the stated answer p
 
 The tests' triples of (gold, prediction, expected) are read, never run: every `parametrize` over gold and pred, but for
 `test_strict` and `test_boxed`, which test arguments of theirs. A prediction is a text with an answer in it, and here an answer
-stands in a slot. So the stated answer is cut out: what "final answer is" names, else the last boxes, else the last formula, else
-the last number; of a chain `z = 3 + 3 = 2`, the end. A gold answer without a box is cut the same way where it is a whole solution.
-Every disagreement is printed.
+stands in a slot. So the stated answer is cut out: what "final answer is" names, else the last boxes, else the last formula,
+else the last number; of a chain `z = 3 + 3 = 2`, the end. A gold answer without a box is cut the same way where it is a whole
+solution. Every disagreement is printed.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ def main() -> None:
         completions=[f"<answer>{answer}</answer>" for _, _, answer, _ in rows], answer=[gold for _, gold, _, _ in rows]
     )
     differing = [(*row, score) for row, score in zip(rows, scores, strict=True) if (score == 1.0) != row[3]]
-    print(f"{len(rows) - len(differing)} of {len(rows)} agree; {sum(not row[3] for row in rows)} are expected to be refused.\n")
+    print(
+        f"{len(rows) - len(differing)} of {len(rows)} agree; {sum(not row[3] for row in rows)} are expected to be refused.\n"
+    )
     for test, gold, answer, is_right, _ in differing:
         print(f"{'right' if is_right else 'wrong'} there ({test}): {gold[:100]!r} <- {answer[:100]!r}")
 

@@ -42,8 +42,10 @@ def is_same_number(
     left, right = read_number(given, units), read_number(gold, units)
     if left is None or right is None or not left.is_alike(right):
         return False
-    allowed = max(Fraction(tolerance), Fraction(relative_tolerance) * abs(right.value)) if tolerance or relative_tolerance else 0
-    return left.value == right.value or (allowed > 0 and abs(left.value - right.value) <= allowed)
+    if left.value == right.value:
+        return True
+    allowed = max(Fraction(tolerance), Fraction(relative_tolerance) * abs(right.value))
+    return allowed > 0 and abs(left.value - right.value) <= allowed
 
 
 def _composed(text: str) -> str:

@@ -89,8 +89,8 @@ class Reward(abc.ABC):
                 raise ValueError(f"{entry.name} = {value!r} must be {must_be['says']}.")
         if not isinstance(self.format, AnswerFormat | None):
             raise ValueError(
-                f"format = {self.format!r} must be an answer format, not its name: write format=gn.tasks.boxed(), or xml(), hashes(), "
-                "think_answer()."
+                f"format = {self.format!r} must be an answer format, not its name: write format=gn.tasks.boxed(), or xml(), "
+                "hashes(), think_answer()."
             )
         self._set(name=self.name or self.made_by(), format=self.format or xml())
 
@@ -105,11 +105,15 @@ class Reward(abc.ABC):
         return self.name
 
     def __repr__(self) -> str:
-        shown = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.repr and f.name not in ("name", "format")}
-        defaults = {f.name: f.default for f in dataclasses.fields(self)}
-        parts = [f"{key}={shorten(repr(held), 80)}" for key, held in shown.items() if key == "weight" or held != defaults[key]]
-        named = [f"name={self.name!r}"] if self.name != self.made_by() else []
-        return f"{self.made_by()}({', '.join([*parts, f'format={self.format.name!r}', *named])})"
+        parts = [f"weight={self.weight:g}"]
+        for entry in dataclasses.fields(self):
+            value = getattr(self, entry.name)
+            if entry.name not in ("weight", "name", "format") and value != entry.default:
+                parts.append(f"{entry.name}={shorten(repr(value), 80)}")
+        parts.append(f"format={self.format.name!r}")
+        return (
+            f"{self.made_by()}({', '.join(parts if self.name == self.made_by() else [*parts, f'name={self.name!r}'])})"
+        )
 
     @classmethod
     def made_by(cls) -> str:
@@ -120,8 +124,8 @@ class Reward(abc.ABC):
     def cases(self) -> CaseTable:
         """Completions with the score each must get, from the easy to the hostile; a table that shows itself.
 
-        They are those of this kind of reward with the parameters that the table names. Where the parameters here are others, the
-        table says so, and a last column has what this reward gives.
+        They are those of this kind of reward with the parameters that the table names. Where the parameters here are others,
+        the table says so, and a last column has what this reward gives.
 
         Raises:
             ValueError: It is not one of the kit's kinds.
@@ -151,7 +155,9 @@ class Reward(abc.ABC):
         # TRL has lists; by hand it may be a column of numpy, pandas or datasets.
         listed = {key: held.tolist() if hasattr(held, "tolist") else held for key, held in columns.items()}
         count = len(completions)
-        per_row = {k: v for k, v in listed.items() if isinstance(v, Sequence) and not isinstance(v, str) and len(v) == count}
+        per_row = {
+            k: v for k, v in listed.items() if isinstance(v, Sequence) and type(v) is not str and len(v) == count
+        }
         rows = [{key: values[i] for key, values in per_row.items()} for i in range(count)]
         return self.score_batch([completion_text(completion) for completion in completions], rows)
 

@@ -37,6 +37,7 @@ from grpo_nb.rewards.notation import (
     split_list,
     split_variable,
     unit_name,
+    words,
 )
 from grpo_nb.rewards.slot import BATCH_SECONDS, Question, TimedReward, Verdicts, is_copied, seconds
 
@@ -52,21 +53,19 @@ _lock = threading.RLock()
 _worker: LineProcess | None = None
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 _LONGEST = 400
 _MOST_PARTS = 16  # each part given is compared with each part wanted
-_COMMANDS = _words(
-    "frac sqrt pi cdot times div infty circ binom text mathbb overline "
-    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp alpha beta gamma delta epsilon varepsilon "
-    "zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta "
-    "Lambda Xi Pi Sigma Phi Psi Omega"
-) | {"%"}
-_FUNCTIONS = _words("sin cos tan cot sec csc arcsin arccos arctan log ln lg exp sqrt pi")
-_COUPLING = _words("or and is not but if no nor to")
-_SHORT_UNITS = _words("mm cm dm km mg kg ml cl dl hl kj kw ms hr ft lb oz mi yd hz kb mb gb pt qt in")
+_COMMANDS = {"%"}.union(
+    words(
+        "frac sqrt pi cdot times div infty circ binom text mathbb overline "
+        "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp alpha beta gamma delta epsilon varepsilon "
+        "zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta "
+        "Lambda Xi Pi Sigma Phi Psi Omega"
+    )
+)
+_FUNCTIONS = {*words("sin cos tan cot sec csc arcsin arccos arctan log ln lg exp sqrt pi")}
+_COUPLING = {*words("or and is not but if no nor to")}
+_SHORT_UNITS = {*words("mm cm dm km mg kg ml cl dl hl kj kw ms hr ft lb oz mi yd hz kb mb gb pt qt in")}
 _CHARACTERS = frozenset(" +-*/^_(){}[].\\$'")
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
 _ORDER = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
@@ -173,7 +172,7 @@ def _compare(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
 
 @dataclass(frozen=True)
 class _Shape:
-    """What an answer consists of: a list `,`, a union, a ratio `:`, a tuple or interval by its brackets, else one expression."""
+    """What an answer consists of: a list `,`, a union, a ratio `:`, a tuple or interval by its brackets, or one expression."""
 
     name: str
     kind: str
@@ -192,8 +191,7 @@ class _Shape:
             return cls("", ",", list(dict.fromkeys(map(bare, parts))) if 0 < count < len(parts) else parts)
         name, rest = split_variable(text)
         if name:
-            named = cls.of(rest, count)
-            return cls("", "", [text]) if named.name else replace(named, name=name)
+            return cls("", "", [text]) if split_variable(rest)[0] else replace(cls.of(rest, count), name=name)
         for kind in (_UNION, ":"):
             parts = parts_at(text, kind)
             if len(parts) > 1:
@@ -210,20 +208,13 @@ class _Shape:
 def _interval(text: str) -> _Shape | None:
     r"""`1 < x \le 2` and `x > 1` as the intervals that they are."""
     parts = _ORDER.split(text)
-    if len(parts) == 3:
-        first, sign, last = parts
-        infinity, minus = r"\infty", r"-\infty"
-        if is_name(first) and not is_name(last):
-            parts = [minus if sign in ("<", r"\le") else infinity, "<" if sign in ("<", r"\le") else ">", first, sign, last]
-        elif is_name(last) and not is_name(first):
-            parts = [first, sign, last, "<" if sign in ("<", r"\le") else ">", infinity if sign in ("<", r"\le") else minus]
-    if len(parts) != 5 or not is_name(parts[2]) or not parts[0] or not parts[4]:
-        return None
-    if parts[1] in (">", r"\ge"):
+    if {*parts[1::2]} <= {">", r"\ge"}:
         parts = [{">": "<", r"\ge": r"\le"}.get(part, part) for part in reversed(parts)]
-    low, after, name, before, high = parts
-    if {after, before} - {"<", r"\le"}:
+    if len(parts) == 3 and is_name(parts[0]) != is_name(parts[2]):
+        parts = [r"-\infty", "<", *parts] if is_name(parts[0]) else [*parts, "<", r"\infty"]
+    if len(parts) != 5 or not (parts[0] and is_name(parts[2]) and parts[4]) or not {*parts[1::2]} <= {"<", r"\le"}:
         return None
+    low, after, name, before, high = parts
     return _Shape(name, ("[" if after == r"\le" else "(") + ("]" if before == r"\le" else ")"), [low, high])
 
 

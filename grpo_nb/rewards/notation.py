@@ -13,10 +13,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import accumulate
 
 _LONGEST = 2000  # characters; what is longer is compared as it is written
 _LONGEST_NUMBER = 64
 _LARGEST_EXPONENT = 400  # beyond any float; keeps 1e999999999 from filling the memory
+
+
+def words(text: str) -> list[str]:
+    """The words of a table that is easier to read as a text."""
+    return text.split()
+
 
 _INSIDE = r"[^{}]*+"
 for _ in range(8):  # braces nested deeper than anyone writes them
@@ -41,58 +48,59 @@ _LOWERED = re.compile("[\u2080-\u209c]+")
 _FRACTION_SIGN = re.compile("[\u00bc-\u00be\u2150-\u215e]")
 _ROOT = re.compile(r"\u221a\s*(?:\(([^()]*)\)|([0-9.]+|\w))")
 
-# One after the other, each where the text has the first column in it. A command's name ends before what is no letter.
+# Commands of one meaning, and those of none; white space after one ends its name.
+_SYNONYMS = {
+    synonym: command
+    for command, synonyms in {
+        "": "left right big Big bigl bigr Bigl Bigr bigg Bigg displaystyle textstyle limits",
+        " ": "quad qquad",
+        r"\le ": "le leq leqslant leqq", r"\ge ": "ge geq geqslant geqq", r"\ne ": "ne neq", "<": "lt", ">": "gt",
+        r"\{": "lbrace", r"\}": "rbrace", "[": "lbrack", "]": "rbrack", "|": "vert lvert rvert mid",
+        r"\emptyset ": "varnothing",
+        r"\frac": "frac dfrac tfrac cfrac", r"\sqrt": "sqrt", r"^{\circ}": "degree",
+        r"\text": "text textbf textit textrm textnormal textsf mathrm mathsf mbox operatorname",
+    }.items()
+    for synonym in words(synonyms)
+}  # fmt: skip
+_COMMAND = re.compile(r"(?<!\\)\\([A-Za-z]+)\s*")
+_COMPARISONS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne "}
+# One after the other, each where the text has the first column in it.
 _SPELLINGS = [
     (needed, re.compile(pattern), spelling)
     for needed, pattern, spelling in (
         ("$", r"(?<!\\)\$\$?((?:[^$\\]|\\.)*+)\$\$?", r" \1 "),
         ("\\", r"(?<!\\)\\[()\[\]]", " "),
         ("\\$", r"\\\$", "$"),
-        ("\\!", r"(?<!\\)\\!\s*", ""),
-        (
-            "\\", r"\\(?:left|right)\s*\.|\\(?:left|right|[bB]igg?[lrm]?|displaystyle|textstyle|limits)(?![A-Za-z])", ""
-        ),
-        ("\\", r"(?<!\\)\\[,;: ]|\\q?quad(?![A-Za-z])", " "),
+        ("\\", r"(?<!\\)\\!\s*|\\(?:left|right)\s*\.", ""),
+        ("\\", r"\\(?:mathbf|boldsymbol|bm|mathit)\s*\{([^{}]*)\}|\\mathrm\s*\{\s*([eid])\s*\}", r"\1\2"),
+        ("\\", _COMMAND.pattern, lambda match: _SYNONYMS.get(match[1], match[0])),
+        ("\\", r"(?<!\\)\\[,;: ]", " "),
         ("~", r"(?<=[^\s~])~(?=[^\s~])", " "),
         ("{", r"\s*\{\s*,\s*\}\s*", ","),
-        ("\\", r"\\(?:mathbf|boldsymbol|bm|mathit)\s*\{([^{}]*)\}|\\mathrm\s*\{\s*([eid])\s*\}", r"\1\2"),
-        ("\\", r"\\text\s*\{\s*(and|or),?\s*\}", r" \1 "),
-        ("\\", r"\\(?:text[a-z]+|mathrm|mathsf|mbox|operatorname)\s*(?=\{)", r"\\text"),
-        ("\\", r"\\text\s*\{\s*(?:per ?cent(?:age)?|pct)\s*\}|\\%", "%"),
+        ("\\", r"\\text\{\s*(and|or),?\s*\}", r" \1 "),
+        ("\\", r"\\text\{\s*(?:per ?cent(?:age)?|pct)\s*\}|\\%", "%"),
         ("p", r"\s*\b(?:per ?cent(?:age)?|pct)\b", "%"),
-        ("\\", r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})|\s*\\degree(?![A-Za-z])", r"^{\\circ}"),
-        ("\\", r"\\(?:leq(?:slant|q)?|le)(?![A-Za-z])\s*", r"\\le "),
-        ("\\", r"\\(?:geq(?:slant|q)?|ge)(?![A-Za-z])\s*", r"\\ge "),
-        ("\\", r"\\neq?(?![A-Za-z])\s*|\\not\s*=", r"\\ne "),
-        ("=", r"<=", r"\\le "),
-        ("=", r">=", r"\\ge "),
-        ("=", r"!=", r"\\ne "),
-        ("\\", r"\\lt(?![A-Za-z])\s*", "<"),
-        ("\\", r"\\gt(?![A-Za-z])\s*", ">"),
-        ("\\", r"\\([lr])brace(?![A-Za-z])", lambda match: r"\{" if match[1] == "l" else r"\}"),
-        ("\\", r"\\([lr])brack(?![A-Za-z])", lambda match: "[" if match[1] == "l" else "]"),
-        ("\\", r"\\[lr]?vert(?![A-Za-z])", "|"),
-        ("\\", r"\\varnothing(?![A-Za-z])|\\\{\s*\\\}", r"\\emptyset"),
-        ("\\", r"(?<=[(\[,])\s*\+\s*(?=\\infty)", ""),
+        ("\\circ", r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})", r"^{\\circ}"),
+        ("=", r"[<>!]=", lambda match: _COMPARISONS[match[0]]),
+        ("\\", r"\\\{\s*\\\}", r"\\emptyset "),
+        ("\\infty", r"(?<=[(\[,])\s*\+\s*(?=\\infty)", ""),
         ("\\begin", r"\\(begin|end)\s*\{[bB]?(?:small)?(?:matrix|array)\}(?:\{[clr|]*\})?", r"\\\1{pmatrix}"),
         ("\\begin", r"[\[(]\s*(?=\\begin\{pmatrix\})|(?<=\\end\{pmatrix\})\s*[\])]", ""),
         ("**", r"(?<=[\w)}])\s*\*\*\s*(?=[\w({-])", "^"),
         ("^", r"\^\s*\(([^()]*)\)", r"^{\1}"),
         ("^", r"\^\s*(-?[0-9]+|[A-Za-z])", r"^{\1}"),
         ("_", r"_\s*([0-9]+|[A-Za-z])", r"_{\1}"),
+        ("\\sqrt", r"\\sqrt(\[[^\]]*\])?\s*([0-9A-Za-z])", r"\\sqrt\1{\2}"),
         ("", r"(?<![\\A-Za-z])(?=(?:sqrt|pi|sin|cos|tan|log|ln|exp)(?![A-Za-z]))", r"\\"),
-        ("\\", r"\\(frac|sqrt)\s+(?=[\[{])", r"\\\1"),
         ("\\sqrt", r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
-        ("\\sqrt", r"\\sqrt\s*(\[[^\]]*\])?\s*([0-9A-Za-z])", r"\\sqrt\1{\2}"),
-        ("\\", r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
-        ("\\frac", r"\\frac\s*([0-9A-Za-z])", r"\\frac{\1}"),
-        ("\\frac", rf"(\\frac\s*\{{{_INSIDE}\}})\s*([0-9A-Za-z])", r"\1{\2}"),
+        ("\\frac", r"\\frac([0-9A-Za-z])", r"\\frac{\1}"),
+        ("\\frac", rf"(\\frac\{{{_INSIDE}\}})\s*([0-9A-Za-z])", r"\1{\2}"),
     )
-]  # fmt: skip
+]
 _NOTHING_TO_SPELL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?|[A-Za-z]+")
 _PAIRS = (
-    ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("***", "***"), ("**", "**"), ("*", "*"), ("__", "__"), ("_", "_"),
-    ("`", "`"), ('"', '"'), ("\u201c", "\u201d"), ("(", ")"), ("{", "}"),
+    ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("***", "***"), ("**", "**"), ("*", "*"), ("__", "__"),
+    ("_", "_"), ("`", "`"), ('"', '"'), ("\u201c", "\u201d"), ("(", ")"), ("{", "}"),
 )  # fmt: skip
 _FENCE = re.compile(r"```[A-Za-z]*[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
 _IN_TEXT = re.compile(rf"\\(?:text[a-z]*|mathrm|mbox)\s*\{{({_INSIDE})\}}")
@@ -126,12 +134,16 @@ def plain(text: str) -> str:
     return unwrap(text)
 
 
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFKC", text)
+
+
 def _ascii(text: str) -> str:
     text = _INVISIBLE.sub("", text)
-    text = _RAISED.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match[0])}}}", text)
-    text = _LOWERED.sub(lambda match: f"_{{{unicodedata.normalize('NFKC', match[0])}}}", text)
-    text = _FRACTION_SIGN.sub(lambda m: r"\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", m[0]).split("\u2044")), text)
-    text = _ROOT.sub(lambda match: f"\\sqrt{{{match[1] or match[2]}}}", unicodedata.normalize("NFKC", text))
+    text = _RAISED.sub(lambda match: f"^{{{_composed(match[0])}}}", text)
+    text = _LOWERED.sub(lambda match: f"_{{{_composed(match[0])}}}", text)
+    text = _FRACTION_SIGN.sub(lambda match: r"\frac{{{}}}{{{}}}".format(*_composed(match[0]).split("\u2044")), text)
+    text = _ROOT.sub(lambda match: f"\\sqrt{{{match[1] or match[2]}}}", _composed(text))
     # Digits of other scripts are digits.
     text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() and not c.isascii() else c for c in text)
     return text.translate(_SIGNS)
@@ -175,8 +187,8 @@ def unwrap(text: str) -> str:
             inner = text[len(start) : len(text) - len(end)]
             # (1, 2) is a pair and (1+x)(1-x) a product.
             is_list = start in "({" and ("," in inner or ";" in inner)
-            if inner and text.startswith(start) and text.endswith(end) and not (start in inner or end in inner or is_list):
-                text = inner.strip()
+            is_around = inner and text.startswith(start) and text.endswith(end) and not (start in inner or end in inner)
+            text = inner.strip() if is_around and not is_list else text
         for pattern in (_FENCE, _BOX, _IN_TEXT):
             wrapped = pattern.fullmatch(text)
             text = wrapped[1].strip() if wrapped else text
@@ -202,19 +214,20 @@ _SIGN = re.compile(rf"([-+]?)\s*([{_SIGNS_OF_UNITS}]?)\s*([-+]?)\s*")
 _UNIT = re.compile(
     rf"(.*?[0-9.}}])\s*([{_SIGNS_OF_UNITS}]|\^\{{\\circ\}}|(?:[^\W\d_]|\\text|[ {{}}/.*]|\\cdot|\^\{{-?[0-9]\}})+)"
 )
-_SHORT_UNIT = {"meter": "m", "metre": "m", "gram": "g", "liter": "l", "litre": "l", "hour": "h", "minute": "min", "second": "s"}
+_SHORT_UNIT = dict(
+    zip(words("meter metre gram liter litre hour minute second"), words("m m g l l h min s"), strict=True)
+)
 _LONG_UNIT = re.compile(rf"\b(kilo|centi|milli|)({'|'.join(_SHORT_UNIT)})\b")
 _UNIT_BEFORE = re.compile(r"([^\W\d_]+)\s*(?=[-+.0-9])")
 _ATOM = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{\w+\})?'?"
 _NAME = rf"(?:{_ATOM}(?:\(\s*{_ATOM}\s*\))?|[A-Z]{{2,4}}|\|[A-Z]{{2}}\||\(\s*{_ATOM}(?:\s*,\s*{_ATOM})+\s*\))"
 _NAMES = rf"(?:{_NAME}(?:\s*[:/]\s*{_NAME})?|\\frac\{{{_NAME}\}}\{{{_NAME}\}})"
 _NAMED = re.compile(rf"\s*({_NAMES})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*")
-_ONES = (
+_ONES = words(
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen "
     "nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-
+)
+_TENS = words("twenty thirty forty fifty sixty seventy eighty ninety")
 _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
 
 Units = tuple[tuple[str, Fraction], ...]
@@ -393,12 +406,10 @@ def split_list(text: str, count: int = 0) -> list[str]:
 
 def in_brackets(text: str) -> tuple[str, str, str] | None:
     """The brackets around a text and what is inside of them, if they are one pair: `(1)(2)` is two."""
-    depth, marks = 0, list(_BRACKET.finditer(text := text.strip()))
-    for mark in marks:
-        depth += 1 if mark["open"] else -1
-        if depth == 0 and mark is not marks[-1]:
-            return None
-    if not marks or depth or marks[0].start() or marks[-1].end() != len(text):
+    text = text.strip()
+    marks = list(_BRACKET.finditer(text))
+    depths = [*accumulate(1 if mark["open"] else -1 for mark in marks)]
+    if 0 in depths[:-1] or depths[-1:] != [0] or marks[0].start() or marks[-1].end() != len(text):
         return None
     return marks[0][0], text[marks[0].end() : marks[-1].start()].strip(), marks[-1][0]
 

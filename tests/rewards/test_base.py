@@ -264,7 +264,10 @@ def test_one_reward_or_several() -> None:
 
 
 def test_a_class_is_its_own_factory_with_positions_where_they_read_well() -> None:
-    assert repr(gn.rewards.ideal_length(2, 4, unit="words")) == "ideal_length(weight=0.2, unit='words', low=2, high=4, format='xml')"
+    assert (
+        repr(gn.rewards.ideal_length(2, 4, unit="words"))
+        == "ideal_length(weight=0.2, unit='words', low=2, high=4, format='xml')"
+    )
     assert correctness(format=None).format == gn.tasks.xml() and correctness(name="right").__name__ == "right"
     for call in (lambda: correctness(2.0), lambda: gn.rewards.minimum_length(1, 0.5), lambda: xml_tags(weigth=1)):
         with pytest.raises(TypeError):
