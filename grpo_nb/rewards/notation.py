@@ -72,7 +72,7 @@ _SPELLINGS = [
         ("\\", r"(?<!\\)\\[()\[\]]", " "),
         ("\\$", r"\\\$", "$"),
         ("\\", r"(?<!\\)\\!\s*|\\(?:left|right)\s*\.", ""),
-        ("\\", r"\\(?:mathbf|boldsymbol|bm|mathit)\s*\{([^{}]*)\}|\\mathrm\s*\{\s*([eid])\s*\}", r"\1\2"),
+        ("\\", r"\\(?:mathbf|boldsymbol|bm|mathit|underline|emph)\s*\{([^{}]*)\}|\\mathrm\s*\{\s*([eid])\s*\}", r"\1\2"),
         ("\\", _COMMAND.pattern, lambda match: _SYNONYMS.get(match[1], match[0])),
         ("\\", r"(?<!\\)\\[,;: ]", " "),
         ("~", r"(?<=[^\s~])~(?=[^\s~])", " "),
@@ -340,7 +340,9 @@ def _unsigned(text: str) -> Fraction | None:
         if abs(exponent) > _LARGEST_EXPONENT:
             return None
         value = _decimal(match["number"])
-        if cycle := match["cycle"]:
+        if (cycle := match["cycle"]) and "." not in match["number"]:
+            return None  # a bar over the digits of a whole number says something else
+        if cycle:
             places = len(match["number"].partition(".")[2])
             value += Fraction(int(cycle), 10**places * (10 ** len(cycle) - 1))
         return value * Fraction(10) ** exponent

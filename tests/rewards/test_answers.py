@@ -1,17 +1,24 @@
 """Rewards for answers: forms of one answer are paid, ways around giving one are not."""
 
+import json
+import time
+from collections import defaultdict
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grpo_nb import rewards
 from grpo_nb.rewards import correctness, exact_text, json_answer, multiple_choice, number, regex_answer
 from grpo_nb.rewards.answers import is_same_answer
 from grpo_nb.rewards.notation import parse_number, split_list
 from grpo_nb.rewards.slot import gold_answers, is_copied
 from grpo_nb.rewards.structured import read_json
 from grpo_nb.tasks import formats
+
+TABLE = Path(__file__).parents[1] / "data" / "answers.jsonl"
 
 
 def slots(*contents: str) -> list[str]:
@@ -181,6 +188,25 @@ def test_one_answer(given_answer: str, gold: str, same: bool) -> None:
     assert is_same_answer(given_answer, gold) is same
 
 
+@pytest.mark.parametrize("name", ["correctness", "number", "maths"])
+def test_the_answers_labelled_by_hand(name: str) -> None:
+    """What a strict and fair person would pay for; labelled before any run. `unseen` was set aside while this was written."""
+    by_options = defaultdict(list)
+    for case in map(json.loads, TABLE.read_text().splitlines()):
+        if name in case["rewards"]:
+            by_options[json.dumps(case.get("options", {}))].append(case)
+    wrongly_paid, wrongly_refused, right = [], [], 0
+    for options, cases in by_options.items():
+        paid = getattr(rewards, name)(**json.loads(options))(
+            completions=slots(*(case["slot"] for case in cases)), answer=[case["gold"] for case in cases]
+        )
+        right += sum(case["pay"] for case in cases)
+        wrongly_paid += [case for case, score in zip(cases, paid, strict=True) if score and not case["pay"]]
+        wrongly_refused += [case for case, score in zip(cases, paid, strict=True) if not score and case["pay"]]
+    assert not wrongly_paid
+    assert right > 200 and len(wrongly_refused) <= 0.02 * right, wrongly_refused
+
+
 def test_nothing_that_takes_it_back_may_follow() -> None:
     after = [" No, 41.", "\nWait, that is wrong.", " \u4e0d\u5bf9", " or 41", " = 41", "0", "%"]
     reward = correctness()
@@ -344,9 +370,17 @@ def test_json() -> None:
         json_answer(column=None, schema={"$ref": "http://localhost:9/schema"})(completions=slots("{}"))
 
 
+@pytest.mark.parametrize(
+    "text", ['["' + '\\"' * 9_995, '\\"' * 10_000, '"\\' * 10_000, "```json\n" + " \n" * 9_000], ids=range(4)
+)
+def test_json_that_is_not_closed_takes_no_longer(text: str) -> None:
+    start = time.process_time()
+    assert read_json(text) == (None, False)
+    assert time.process_time() - start < 0.2  # quadratic, as it was: 2 s
+
+
 def test_a_pattern_that_backtracks_for_ever_is_stopped_in_any_thread() -> None:
     import threading
-    import time
 
     reward = regex_answer(r"(?:(?:a|b|ab)*)*c")
     hostile = slots(*("ab" * n + "cd" for n in range(1000, 1008)))  # without a c, one look would be enough
@@ -364,7 +398,6 @@ def test_a_pattern_that_backtracks_for_ever_is_stopped_in_any_thread() -> None:
 
 
 def test_a_batch_of_slow_answers_costs_its_limit_and_says_so() -> None:
-    import time
 
     reward = regex_answer(r"(?:(?:a|b|ab)*)*c", batch_seconds=0.5)
     hostile = slots(*("ab" * n + "cd" for n in range(1000, 1300)))
