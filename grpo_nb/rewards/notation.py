@@ -29,7 +29,7 @@ _INSIDE = r"[^{}]*+"
 for _ in range(8):  # braces nested deeper than anyone writes them
     _INSIDE = rf"(?:[^{{}}]|\{{{_INSIDE}\}})*+"
 _BOX = re.compile(rf"\\(?:boxed|fbox)\s*\{{({_INSIDE})\}}")
-_JOINT = re.compile(r"(?:[\s$.(){},;]|\\[()\[\],;]|\\q?quad|\\text\b|and|or)*+")
+_JOINT = re.compile(r"(?:[\s$(){},;]|\\[()\[\],;]|\\q?quad|\\text\b|and|or)*+")
 
 # What Unicode has signs for and NFKC leaves alone, or would read as something else.
 _SIGNS = str.maketrans({
@@ -53,7 +53,7 @@ _SYNONYMS = {
     synonym: command
     for command, synonyms in {
         "": "left right big Big bigl bigr Bigl Bigr bigg Bigg displaystyle textstyle limits",
-        " ": "quad qquad",
+        "\n": "quad qquad",
         r"\le ": "le leq leqslant leqq", r"\ge ": "ge geq geqslant geqq", r"\ne ": "ne neq", "<": "lt", ">": "gt",
         r"\{": "lbrace", r"\}": "rbrace", "[": "lbrack", "]": "rbrack", "|": "vert lvert rvert mid",
         r"\emptyset ": "varnothing",
@@ -68,6 +68,7 @@ _COMPARISONS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne "}
 _SPELLINGS = [
     (needed, re.compile(pattern), spelling)
     for needed, pattern, spelling in (
+        ("$", r"\$\s+\$", "$\n$"),
         ("$", r"(?<!\\)\$\$?((?:[^$\\]|\\.)*+)\$\$?", r" \1 "),
         ("\\", r"(?<!\\)\\[()\[\]]", " "),
         ("\\$", r"\\\$", "$"),
@@ -205,14 +206,14 @@ _DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)"
 _EXPONENT = r"(?:[eE](?P<e>[-+]?[0-9]{1,4})|\s*(?:x|\*|\\times|\\cdot)\s*10\s*\^\s*\{?\s*(?P<p>[-+]?[0-9]{1,4})\s*\}?)"
 _NUMBER = re.compile(rf"(?P<number>{_DECIMAL})(?:\\overline\{{(?P<cycle>[0-9]{{1,20}})\}})?{_EXPONENT}?")
 _FRACTION = re.compile(
-    rf"(?:(?P<whole>[0-9]+)(?:\s+|\s*(?=\\)))?"
+    rf"(?:(?P<whole>[1-9][0-9]*)(?: +| *(?=\\)))?"
     rf"(?:(?P<over>{_DECIMAL})\s*/\s*(?P<under>{_DECIMAL})"
     rf"|\\frac\s*\{{\s*(?P<Over>-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(?P<Under>-?\s*{_DECIMAL})\s*\}})"
 )
 _SIGNS_OF_UNITS = "$\u20ac\u00a3\u00a5\u20b9%"
 _SIGN = re.compile(rf"([-+]?)\s*([{_SIGNS_OF_UNITS}]?)\s*([-+]?)\s*")
 _UNIT = re.compile(
-    rf"(.*?[0-9.}}])\s*([{_SIGNS_OF_UNITS}]|\^\{{\\circ\}}|(?:[^\W\d_]|\\text|[ {{}}/.*]|\\cdot|\^\{{-?[0-9]\}})+)"
+    rf"(.*?[0-9.}}])\s*([{_SIGNS_OF_UNITS}]|\^\{{\\circ\}}|(?:[^\W\d_]|\\text|[ {{}}/*]|\\cdot|\^\{{-?[0-9]\}})+)"
 )
 _SHORT_UNIT = dict(
     zip(words("meter metre gram liter litre hour minute second"), words("m m g l l h min s"), strict=True)
@@ -328,7 +329,7 @@ def unit_name(unit: str) -> str:
     >>> unit_name(r"\text{ km}/h"), unit_name("degrees")
     ('km/h', '\u00b0')
     """
-    name = re.sub(r"\\text|\\cdot|[\s{}.*]", "", plain(unit))
+    name = re.sub(r"\\text|\\cdot|[\s{}*]", "", plain(unit))
     name = re.sub(r"(?<=[a-z]{3})s\b", "", name)
     name = _LONG_UNIT.sub(lambda match: match[1][:1] + _SHORT_UNIT[match[2]], name)
     return "\u00b0" if name in ("^\\circ", "degree") else name
@@ -399,7 +400,7 @@ def split_list(text: str, count: int = 0) -> list[str]:
     if len(parts) < 2 and (read_number(text) is None or count > 1):
         parts = parts_at(text, ",")
     elif len(parts) > 1:
-        parts = [part for whole in parts for part in (split_list(whole) if "," in whole else [whole])]
+        parts = [part for whole in parts for part in ([whole] if read_number(whole) else parts_at(whole, ","))]
     if len(parts) == 1 and ("\\pm" in text or "\\mp" in text):
         signs = {"\\pm": "+", "\\mp": "-"}, {"\\pm": "-", "\\mp": "+"}
         return [re.sub(r"\\[pm][pm](?![A-Za-z])\s*", lambda m, of=of: of[m[0].strip()], text) for of in signs]
