@@ -188,7 +188,11 @@ class _Shape:
         parts = split_list(text, count)
         if len(parts) > 1:
             # To say one of them twice adds none.
-            return cls("", ",", list(dict.fromkeys(map(bare, parts))) if 0 < count < len(parts) and " or " not in text else parts)
+            return cls(
+                "",
+                ",",
+                list(dict.fromkeys(map(bare, parts))) if 0 < count < len(parts) and " or " not in text else parts,
+            )
         name, rest = split_variable(text)
         if name:
             return cls("", "", [text]) if split_variable(rest)[0] else replace(cls.of(rest, count), name=name)

@@ -73,7 +73,11 @@ _SPELLINGS = [
         ("\\", r"(?<!\\)\\[()\[\]]", " "),
         ("\\$", r"\\\$", "$"),
         ("\\", r"(?<!\\)\\!\s*|\\(?:left|right)\s*\.", ""),
-        ("\\", r"\\(?:mathbf|boldsymbol|bm|mathit|underline|emph)\s*\{([^{}]*)\}|\\mathrm\s*\{\s*([eid])\s*\}", r"\1\2"),
+        (
+            "\\",
+            r"\\(?:mathbf|boldsymbol|bm|mathit|underline|emph)\s*\{([^{}]*)\}|\\mathrm\s*\{\s*([eid])\s*\}",
+            r"\1\2",
+        ),
         ("\\", _COMMAND.pattern, lambda match: _SYNONYMS.get(match[1], match[0])),
         ("\\", r"(?<!\\)\\[,;: ]", " "),
         ("~", r"(?<=[^\s~])~(?=[^\s~])", " "),
@@ -204,16 +208,19 @@ _DIGITS = (
 )
 _DECIMAL = rf"(?:{_DIGITS}(?:\.[0-9]*)?|\.[0-9]+)"
 _EXPONENT = r"(?:[eE](?P<e>[-+]?[0-9]{1,4})|\s*(?:x|\*|\\times|\\cdot)\s*10\s*\^\s*\{?\s*(?P<p>[-+]?[0-9]{1,4})\s*\}?)"
-_NUMBER = re.compile(rf"(?P<number>{_DECIMAL})(?:\\overline\{{(?P<cycle>[0-9]{{1,20}})\}})?{_EXPONENT}?")
+_NUMBER = re.compile(
+    rf"(?![0-9]*\\overline)(?P<number>{_DECIMAL})(?:\\overline\{{(?P<cycle>[0-9]{{1,20}})\}})?{_EXPONENT}?"
+)
 _FRACTION = re.compile(
     rf"(?:(?P<whole>[1-9][0-9]*)(?: +| *(?=\\)))?"
     rf"(?:(?P<over>{_DECIMAL})\s*/\s*(?P<under>{_DECIMAL})"
     rf"|\\frac\s*\{{\s*(?P<Over>-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(?P<Under>-?\s*{_DECIMAL})\s*\}})"
 )
-_SIGNS_OF_UNITS = "$\u20ac\u00a3\u00a5\u20b9%"
-_SIGN = re.compile(rf"([-+]?)\s*([{_SIGNS_OF_UNITS}]?)\s*([-+]?)\s*")
+_CURRENCIES = "$\u20ac\u00a3\u00a5\u20b9"
+_SIGNS_OF_UNITS = dict.fromkeys(["", "\u00b0", *_CURRENCIES], Fraction(1)) | {"%": Fraction(1, 100)}
+_SIGN = re.compile(rf"([-+]?)\s*([{_CURRENCIES}]?)\s*([-+]?)\s*")
 _UNIT = re.compile(
-    rf"(.*?[0-9.}}])\s*([{_SIGNS_OF_UNITS}]|\^\{{\\circ\}}|(?:[^\W\d_]|\\text|[ {{}}/*]|\\cdot|\^\{{-?[0-9]\}})+)"
+    rf"(.*?[0-9.}}])\s*([{_CURRENCIES}%]|\^\{{\\circ\}}|(?:[^\W\d_]|\\text|[ {{}}/*]|\\cdot|\^\{{-?[0-9]\}})+)"
 )
 _SHORT_UNIT = dict(
     zip(words("meter metre gram liter litre hour minute second"), words("m m g l l h min s"), strict=True)
@@ -236,7 +243,7 @@ Units = tuple[tuple[str, Fraction], ...]
 
 @dataclass(frozen=True)
 class Number:
-    """A number, with the variable and the sign of its unit (a currency, degrees) where they stand beside it."""
+    """A number, with the variable and the sign of its unit (a currency, degrees, percent) where they stand beside it."""
 
     value: Fraction
     variable: str = ""
@@ -294,33 +301,23 @@ def read_number(text: str, units: Units = ()) -> Number | None:
     variable, text = split_variable(plain(text))
     if len(text) > _LONGEST_NUMBER:
         return None
+    known = {unit_name(unit): Fraction(factor) for unit, factor in units}
     before = _SIGN.match(text)
-    text, sign, factor = text[before.end() :], before[2], Fraction(1)
-    value = _unsigned(text)
-    if value is None:
-        named = _named_unit(text, dict(units))
-        if named is None or (sign and named[1]):
-            return None
-        value, sign, factor = named[0], sign or named[1], named[2]
-    if value is None or sign == "%" or (before[1] and before[3]):
+    rest, unit = text[before.end() :], before[2]
+    value = _unsigned(rest)
+    if value is None and not unit:
+        if (match := _UNIT_BEFORE.match(rest)) and match[1] in known:
+            value, unit = _unsigned(rest[match.end() :]), match[1]
+        elif match := _UNIT.fullmatch(rest):
+            value, unit = _unsigned(match[1]), unit_name(match[2])
+        else:
+            value = _spelled(rest)
+    factor = known.get(unit, _SIGNS_OF_UNITS.get(unit))
+    if value is None or factor is None or (before[1] and before[3]):
         return None
-    return Number(-value * factor if "-" in before[1] + before[3] else value * factor, variable, sign)
-
-
-def _named_unit(text: str, units: Mapping[str, Fraction]) -> tuple[Fraction | None, str, Fraction] | None:
-    """Value, sign and factor of a number with its unit, None if that is none of these."""
-    known = {unit_name(unit): factor for unit, factor in units.items()}
-    if (match := _UNIT_BEFORE.match(text)) and match[1] in known:
-        number, unit = text[match.end() :], match[1]
-    elif match := _UNIT.fullmatch(text):
-        number, unit = match[1], unit_name(match[2])
-    else:
-        return _spelled(text), "", Fraction(1)
-    if unit in known:
-        return _unsigned(number), "", Fraction(known[unit])
-    if unit == "%":
-        return _unsigned(number), "", Fraction(1, 100)
-    return (_unsigned(number), unit, Fraction(1)) if len(unit) == 1 and unit in _SIGNS_OF_UNITS + "\u00b0" else None
+    return Number(
+        -value * factor if "-" in before[1] + before[3] else value * factor, variable, "" if unit in known else unit
+    )
 
 
 def unit_name(unit: str) -> str:
@@ -341,9 +338,7 @@ def _unsigned(text: str) -> Fraction | None:
         if abs(exponent) > _LARGEST_EXPONENT:
             return None
         value = _decimal(match["number"])
-        if (cycle := match["cycle"]) and "." not in match["number"]:
-            return None  # a bar over the digits of a whole number says something else
-        if cycle:
+        if cycle := match["cycle"]:
             places = len(match["number"].partition(".")[2])
             value += Fraction(int(cycle), 10**places * (10 ** len(cycle) - 1))
         return value * Fraction(10) ** exponent

@@ -126,6 +126,7 @@ def test_numbers_as_people_write_them(text: str, value: str) -> None:
         "\u00b2\u2075",
         "4\u00b2",
         "one two",
+        r"4\overline{2}",
         "$5\u20ac",
         "-$-5",
         "42 43",
@@ -280,6 +281,13 @@ def test_units_and_tolerance() -> None:
         1.0,
         1.0,
         0.0,
+    ]
+    assert scores(number(units={"$": 1, "\u20ac": 1.1}), ["\u20ac10", "10\u20ac", "$11", "11", "$10"], "$11") == [
+        1,
+        1,
+        1,
+        1,
+        0,
     ]
     assert scores(number(units=["%"]), ["42%", r"42\%", "42"], "42") == [1.0] * 3
     assert scores(number(), ["42%"], "42") == [0.0]

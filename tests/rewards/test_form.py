@@ -109,9 +109,8 @@ def test_no_order_of_wrong_and_right_pays_the_wrong_more() -> None:
 
 def test_a_judge_says_what_is_right_by_its_highest_score() -> None:
     halved = cosine_length(50, judge=combined([correctness(weight=0.5)]))
-    assert halved(completions=["<answer>7</answer>", "<answer>8</answer>"], answer=["7", "7"]) == pytest.approx(
-        [0.99, -0.99], abs=0.01
-    )
+    texts, ids = ["<answer>7</answer>", "<answer>8</answer>"], [[], []]
+    assert halved(completions=texts, answer=["7", "7"], completion_ids=ids) == [1.0, -1.0]
     for judge in (lambda completions, **_: [1.0], classifier("x", output="logit")):
         with pytest.raises(ValueError, match=r"judge = .* must be a reward of the kit whose highest score is known"):
             cosine_length(50, judge=judge)
