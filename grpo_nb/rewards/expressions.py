@@ -1,5 +1,6 @@
 r"""The reward for mathematical answers: equal expressions through math-verify, behind a gate that lets one answer through.
 
+What is written in many ways is put into one first (`notation.plain`), and taken apart where it has parts.
 math-verify is made to find and forgive; a reward must not. By itself it takes `41 = 42`, `42 \text{ is wrong}`, `x + 1 = 42`
 and, after "What is 23 + 19?", `23 + 19` for 42, and `1 2 3 4` for 10. So here an answer first has to be one answer: of the
 form of the gold answer, without words, relations, lists or commands that the gold answer has none of. Plain numbers never
@@ -83,13 +84,16 @@ _UNIT = re.compile(r"[^=<>]*?[0-9}](\s*)((?:\\text\s*\{[^{}]*\}|[A-Za-z][A-Za-z/
 class maths(TimedReward):
     r"""1.0 if the answer slot holds an expression equal to the gold answer, else 0.0; None where there is no gold answer.
 
-    `1+x` is `x+1`, `\frac{1}{2}` is `0.5`, `2\sqrt{3}` is `\sqrt{12}`, `\{2, 1\}` is `\{1, 2\}`. Gives the numbers of TRL's
+    `1+x` is `x+1`, `\frac{1}{2}` is `0.5`, `2\sqrt{3}` is `\sqrt{12}`, `\{2, 1\}` is `1, 2`. Gives the numbers of TRL's
     `accuracy_reward` on its documented examples, and differs where that one pays for nonsense or is not safe:
 
     * Only the slot counts, and it must be the last word; TRL takes the first box, whatever follows.
     * One answer: `41 = 42` and `42 \text{ is wrong}` are refused. TRL pays for both.
     * Where the gold answer is a number, the answer is one too, compared exactly: arithmetic left undone (`23 + 19`,
       `2^{10}`) is refused, and `42\%` is not 42. TRL pays for these. Six decimals stand for a fraction that has no end.
+    * Where the gold answer has parts, each must be given and no other: those of a list in any order, those of a tuple or an
+      interval in theirs. A gold answer of several boxes is such a list. `x < 5` and `(-\infty, 5)` are one interval.
+    * A unit is a name: for `20 cm`, `20` and `20 centimeters` are right and `20 m` is not.
     * An expression copied from the question is no answer to it, unless it is the gold answer to the letter.
     * A gold answer of words is compared as text; TRL skips such rows.
     * Works in any thread. Each expression has `seconds` of processor time, the batch `batch_seconds` in all, kept from
@@ -186,13 +190,10 @@ class _Shape:
             if len(parts) > 1:
                 return cls("", brackets[0] + brackets[2], parts)
         parts = split_list(text, count)
+        if 0 < count < len(parts) and " or " not in text:
+            parts = list(dict.fromkeys(map(bare, parts)))  # to say one of them twice adds none
         if len(parts) > 1:
-            # To say one of them twice adds none.
-            return cls(
-                "",
-                ",",
-                list(dict.fromkeys(map(bare, parts))) if 0 < count < len(parts) and " or " not in text else parts,
-            )
+            return cls("", ",", parts)
         name, rest = split_variable(text)
         if name:
             return cls("", "", [text]) if split_variable(rest)[0] else replace(cls.of(rest, count), name=name)
@@ -249,9 +250,9 @@ def is_one_answer(given: str, gold: str) -> bool:
     plain = _COMMAND.sub("", given)
     if plain.count("{") != plain.count("}") or "}" in plain.partition("{")[0]:
         return False
-    wanted = set(_COMMAND.findall(gold))
-    known = _COMMANDS | wanted | ({"le", "ge"} if wanted & {"le", "ge"} else set())
-    if not set(_COMMAND.findall(given)) <= known or not _texts(given) <= _texts(gold):
+    commands = set(_COMMAND.findall(gold))
+    commands |= {"le", "ge"} if commands & {"le", "ge"} else set()
+    if not set(_COMMAND.findall(given)) <= _COMMANDS | commands or not _texts(given) <= _texts(gold):
         return False
     without_text = _COMMAND.sub(" ", _TEXT.sub(" ", given))
     known = {word.casefold() for word in _WORD.findall(gold)}
