@@ -82,7 +82,7 @@ class Reward(abc.ABC):
     """The lowest and the highest score there can be, before the weight."""
 
     def __post_init__(self) -> None:
-        finite_weight(self.weight, self.made_by())
+        to_weight(self.weight, self.made_by())
         for entry in dataclasses.fields(self):
             value, must_be = getattr(self, entry.name), entry.metadata
             if "fits" in must_be and not must_be["fits"](value):
@@ -205,10 +205,10 @@ def weight_of(reward: RewardFunction) -> float:
     Raises:
         ValueError: It is no finite number, and so would be every total.
     """
-    return finite_weight(getattr(reward, "weight", 1.0), reward_name(reward))
+    return to_weight(getattr(reward, "weight", 1.0), reward_name(reward))
 
 
-def finite_weight(weight: Any, name: str) -> float:
+def to_weight(weight: Any, name: str) -> float:
     """Return a weight as a float.
 
     Raises:

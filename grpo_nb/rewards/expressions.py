@@ -21,25 +21,14 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar
 
 from grpo_nb.core import EnvironmentProblem, LineProcess
 from grpo_nb.rewards.answers import folded, is_same_number
-from grpo_nb.rewards.notation import (
-    boxed_answers,
-    in_brackets,
-    is_name,
-    parts_at,
-    plain,
-    read_number,
-    split_list,
-    split_variable,
-    unit_name,
-    words,
-)
+from grpo_nb.rewards.notation import UNION, Shape, bare, boxed_answers, plain, read_number, unit_name, words
 from grpo_nb.rewards.slot import BATCH_SECONDS, Question, TimedReward, Verdicts, is_copied, seconds
 
 PAIR_SECONDS = 1.0
@@ -69,13 +58,11 @@ _COUPLING = {*words("or and is not but if no nor to")}
 _SHORT_UNITS = {*words("mm cm dm km mg kg ml cl dl hl kj kw ms hr ft lb oz mi yd hz kb mb gb pt qt in")}
 _CHARACTERS = frozenset(" +-*/^_(){}[].\\$'")
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
-_ORDER = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)", re.DOTALL)
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WORD = re.compile(r"[A-Za-z]{2,}")
 _SPLIT_DIGITS = re.compile(r"[0-9]\s+[0-9.]")
 _TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
-_UNION = r"\\cup(?![A-Za-z])"
 _BASE = re.compile(r"[0-9]_\{")
 _UNIT = re.compile(r"[^=<>]*?[0-9}](\s*)((?:\\text\s*\{[^{}]*\}|[A-Za-z][A-Za-z/ ]*)(?:\^\{[0-9]\})?)")
 
@@ -153,19 +140,19 @@ def _compare(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
     if not re.search(r"[0-9\\^_+*/=<>(|,;-]", gold):
         # Words. math-verify reads them as a product of letters, for which "on" is "no".
         return folded(given) == folded(gold)
-    theirs = _Shape.of(gold)
-    mine = _Shape.of(given, len(theirs.parts))
+    theirs = Shape.of(gold)
+    mine = Shape.of(given, len(theirs.parts))
     if mine.name and theirs.name and bare(mine.name) != bare(theirs.name):
         return False
     if "" in (mine.kind, theirs.kind) and not (mine.name and theirs.name) and all(map(_RELATION.search, (given, gold))):
-        mine, theirs = _Shape("", "", [given]), _Shape("", "", [gold])  # an equation or inequality, as a whole
+        mine, theirs = Shape("", "", [given]), Shape("", "", [gold])  # an equation or inequality, as a whole
     kinds = {mine.kind, theirs.kind}
     is_of_one_kind = len(kinds) == 1 or (kinds == {",", "()"} and (mine.has_own_names or theirs.has_own_names))
     if not is_of_one_kind or len(mine.parts) != len(theirs.parts) or len(mine.parts) > _MOST_PARTS:
         return False
     if theirs.kind == "":
         return _compare_expressions(mine, theirs, ask)
-    if theirs.kind not in (",", _UNION) or mine.has_own_names != theirs.has_own_names:
+    if theirs.kind not in (",", UNION) or mine.has_own_names != theirs.has_own_names:
         return all([_compare(a, b, ask) for a, b in zip(mine.parts, theirs.parts, strict=True)])
     table = [[_compare(a, b, ask) for b in theirs.parts] for a in mine.parts]
     left = set(range(len(table)))
@@ -174,56 +161,7 @@ def _compare(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
     return not left
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """What an answer consists of: a list `,`, a union, a ratio `:`, a tuple or interval by its brackets, or one expression."""
-
-    name: str
-    kind: str
-    parts: list[str]
-
-    @classmethod
-    def of(cls, text: str, count: int = 0) -> _Shape:
-        brackets = in_brackets(text)
-        if brackets and brackets[0] in "([" and brackets[2] in ")]":
-            parts = parts_at(brackets[1], "[,;]")
-            if len(parts) > 1:
-                return cls("", brackets[0] + brackets[2], parts)
-        parts = split_list(text, count)
-        if 0 < count < len(parts) and " or " not in text:
-            parts = list(dict.fromkeys(map(bare, parts)))  # to say one of them twice adds none
-        if len(parts) > 1:
-            return cls("", ",", parts)
-        name, rest = split_variable(text)
-        if name:
-            return cls("", "", [text]) if split_variable(rest)[0] else replace(cls.of(rest, count), name=name)
-        for kind in (_UNION, ":"):
-            parts = parts_at(text, kind)
-            if len(parts) > 1:
-                return cls("", kind, parts)
-        return _interval(text) or cls("", "", [text])
-
-    @property
-    def has_own_names(self) -> bool:
-        """Whether it is a list such as `x = 1, y = 2`, whose parts have places."""
-        names = [split_variable(part)[0] for part in self.parts]
-        return self.kind == "," and all(names) and len({*names}) == len(names)
-
-
-def _interval(text: str) -> _Shape | None:
-    r"""`1 < x \le 2` and `x > 1` as the intervals that they are."""
-    parts = _ORDER.split(text)
-    if {*parts[1::2]} <= {">", r"\ge"}:
-        parts = [{">": "<", r"\ge": r"\le"}.get(part, part) for part in reversed(parts)]
-    if len(parts) == 3 and is_name(parts[0]) != is_name(parts[2]):
-        parts = [r"-\infty", "<", *parts] if is_name(parts[0]) else [*parts, "<", r"\infty"]
-    if len(parts) != 5 or not (parts[0] and is_name(parts[2]) and parts[4]) or not {*parts[1::2]} <= {"<", r"\le"}:
-        return None
-    low, after, name, before, high = parts
-    return _Shape(name, ("[" if after == r"\le" else "(") + ("]" if before == r"\le" else ")"), [low, high])
-
-
-def _compare_expressions(mine: _Shape, theirs: _Shape, ask: Callable[[Question], bool]) -> bool:
+def _compare_expressions(mine: Shape, theirs: Shape, ask: Callable[[Question], bool]) -> bool:
     given, gold = mine.parts[0], theirs.parts[0]
     if mine.name and not theirs.name and mine.name in re.findall(r"\\[A-Za-z]+|[A-Za-z]", gold):
         return False  # `x = x + 1` defines nothing
@@ -264,16 +202,6 @@ def is_one_answer(given: str, gold: str) -> bool:
     others = Counter(c for c in without_text if not c.isascii() or not (c.isalnum() or c in _CHARACTERS))
     wanted = Counter(c for c in gold if not c.isalnum() or not c.isascii())
     return all(count <= wanted[c] or c in "=<>" or (c == "&" and wanted[c]) for c, count in others.items())
-
-
-def bare(text: str) -> str:
-    r"""Return a plain text without what never changes an expression: white space, `\cdot` written out.
-
-    >>> bare(r"(\frac{1}{2}, 3 \cdot x)")
-    '(\\frac{1}{2},3x)'
-    """
-    text = re.sub(r"\\cdot(?![A-Za-z])", "*", text)  # while the space after it still ends its name
-    return re.sub(r"(?<=[A-Za-z0-9)}])\*(?=[A-Za-z(\\])", "", re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text))
 
 
 def _compare_numbers(given: str, gold: str) -> bool | None:

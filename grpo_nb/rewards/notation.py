@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
@@ -238,6 +238,9 @@ _ONES = words(
 _TENS = words("twenty thirty forty fifty sixty seventy eighty ninety")
 _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
 
+UNION = r"\\cup(?![A-Za-z])"
+_ORDER = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
+
 Units = tuple[tuple[str, Fraction], ...]
 
 
@@ -424,3 +427,62 @@ def parts_at(text: str, separator: str) -> list[str]:
             parts.append(text[start : match.start()].strip())
             start = match.end()
     return [*parts, text[start:].strip()]
+
+
+def bare(text: str) -> str:
+    r"""Return a plain text without what never changes an expression: white space, `\cdot` written out.
+
+    >>> bare(r"(\frac{1}{2}, 3 \cdot x)")
+    '(\\frac{1}{2},3x)'
+    """
+    text = re.sub(r"\\cdot(?![A-Za-z])", "*", text)  # while the space after it still ends its name
+    return re.sub(r"(?<=[A-Za-z0-9)}])\*(?=[A-Za-z(\\])", "", re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What an answer consists of: a list `,`, a union, a ratio `:`, a tuple or interval by its brackets, or one expression."""
+
+    name: str
+    kind: str
+    parts: list[str]
+
+    @classmethod
+    def of(cls, text: str, count: int = 0) -> Shape:
+        brackets = in_brackets(text)
+        if brackets and brackets[0] in "([" and brackets[2] in ")]":
+            parts = parts_at(brackets[1], "[,;]")
+            if len(parts) > 1:
+                return cls("", brackets[0] + brackets[2], parts)
+        parts = split_list(text, count)
+        if 0 < count < len(parts) and " or " not in text:
+            parts = list(dict.fromkeys(map(bare, parts)))  # to say one of them twice adds none
+        if len(parts) > 1:
+            return cls("", ",", parts)
+        name, rest = split_variable(text)
+        if name:
+            return cls("", "", [text]) if split_variable(rest)[0] else replace(cls.of(rest, count), name=name)
+        for kind in (UNION, ":"):
+            parts = parts_at(text, kind)
+            if len(parts) > 1:
+                return cls("", kind, parts)
+        return _interval(text) or cls("", "", [text])
+
+    @property
+    def has_own_names(self) -> bool:
+        """Whether it is a list such as `x = 1, y = 2`, whose parts have places."""
+        names = [split_variable(part)[0] for part in self.parts]
+        return self.kind == "," and all(names) and len({*names}) == len(names)
+
+
+def _interval(text: str) -> Shape | None:
+    r"""`1 < x \le 2` and `x > 1` as the intervals that they are."""
+    parts = _ORDER.split(text)
+    if {*parts[1::2]} <= {">", r"\ge"}:
+        parts = [{">": "<", r"\ge": r"\le"}.get(part, part) for part in reversed(parts)]
+    if len(parts) == 3 and is_name(parts[0]) != is_name(parts[2]):
+        parts = [r"-\infty", "<", *parts] if is_name(parts[0]) else [*parts, "<", r"\infty"]
+    if len(parts) != 5 or not (parts[0] and is_name(parts[2]) and parts[4]) or not {*parts[1::2]} <= {"<", r"\le"}:
+        return None
+    low, after, name, before, high = parts
+    return Shape(name, ("[" if after == r"\le" else "(") + ("]" if before == r"\le" else ")"), [low, high])

@@ -21,9 +21,9 @@ from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,
     completion_text,
-    finite_weight,
     reward_list,
     reward_name,
+    to_weight,
     weights_by_name,
 )
 from grpo_nb.rewards.calls import FLOAT32_MAX, Batch, RewardError, call_reward, is_async, make_batch, to_floats
@@ -198,7 +198,7 @@ def _changed_weights(weights: Mapping[str, float], changed: Mapping[str, float])
     for name, weight in changed.items():
         if name not in weights:
             raise ValueError(f"weights names {name!r}, but the rewards are {list(weights)}.")
-        finite_weight(weight, name)
+        to_weight(weight, name)
     return {name: float(changed.get(name, weight)) for name, weight in weights.items()}
 
 
