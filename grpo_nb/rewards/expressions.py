@@ -223,7 +223,7 @@ def _unit_of(gold: str) -> str:
     name = unit_name(match[2])
     is_known = "\\text" in match[2] or name.casefold() in _SHORT_UNITS
     # `3xy` is a product, and `3 apples` none.
-    is_word = bool(match[1]) and len(name) > 2 and name not in _FUNCTIONS
+    is_word = bool(match[1]) and len(match[2]) > 2 and name not in _FUNCTIONS
     return name if is_known or is_word else ""
 
 

@@ -144,7 +144,7 @@ def _composed(text: str) -> str:
 
 
 def _ascii(text: str) -> str:
-    text = _INVISIBLE.sub("", text)
+    text = _INVISIBLE.sub("", text).translate(_SIGNS)
     text = _RAISED.sub(lambda match: f"^{{{_composed(match[0])}}}", text)
     text = _LOWERED.sub(lambda match: f"_{{{_composed(match[0])}}}", text)
     text = _FRACTION_SIGN.sub(lambda match: r"\frac{{{}}}{{{}}}".format(*_composed(match[0]).split("\u2044")), text)

@@ -191,7 +191,10 @@ def test_one_answer(given_answer: str, gold: str, same: bool) -> None:
 
 @pytest.mark.parametrize("name", ["correctness", "number", "maths"])
 def test_the_answers_labelled_by_hand(name: str) -> None:
-    """What a strict and fair person would pay for; labelled before any run. `unseen` was set aside while this was written."""
+    """What a strict and fair person would pay for, labelled before any run.
+
+    By `set`: a random third of the first 1,065 was put `aside` while the rewards were written, `second` was written after them.
+    """
     by_options = defaultdict(list)
     for case in map(json.loads, TABLE.read_text().splitlines()):
         if name in case["rewards"]:
