@@ -231,11 +231,8 @@ def _is_rounded(given: str, gold: Fraction) -> bool:
     """Whether a decimal of six places or more is a gold fraction that no decimal can be, rounded: 0.333333 for 1/3."""
     if not re.fullmatch(r"[-+]?[0-9]*\.[0-9]{6,30}", given):
         return False
-    denominator = gold.denominator
-    for prime in (2, 5):
-        while denominator % prime == 0:
-            denominator //= prime
-    return denominator > 1 and round(gold, len(given.partition(".")[2])) == Fraction(given) != 0
+    has_no_end = pow(10, 1000, gold.denominator) > 0
+    return has_no_end and round(gold, len(given.partition(".")[2])) == Fraction(given) != 0
 
 
 def _texts(text: str) -> set[str]:

@@ -190,10 +190,10 @@ def unwrap(text: str) -> str:
         text = text.removesuffix(".").strip() if not text.endswith("..") else text
         for start, end in _PAIRS:
             inner = text[len(start) : len(text) - len(end)]
-            # (1, 2) is a pair and (1+x)(1-x) a product.
-            is_list = start in "({" and ("," in inner or ";" in inner)
+            # (1, 2) is a pair, (1+x)(1-x) a product, and __init__ a name.
+            is_other = ("," in inner or ";" in inner) if start in "({" else start[0] == "_" and inner.isidentifier()
             is_around = inner and text.startswith(start) and text.endswith(end) and not (start in inner or end in inner)
-            text = inner.strip() if is_around and not is_list else text
+            text = inner.strip() if is_around and not is_other else text
         for pattern in (_FENCE, _BOX, _IN_TEXT):
             wrapped = pattern.fullmatch(text)
             text = wrapped[1].strip() if wrapped else text

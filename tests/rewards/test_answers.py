@@ -178,6 +178,7 @@ def test_every_integer_reads_back_in_every_form(value: int) -> None:
         ("Paris or Rome", "Paris", False),
         ("Paris, Rome", "Paris", False),
         ("not Paris", "Paris", False),
+        ("init", "__init__", False),
         ("50", "50%", False),
         ("0.333333", "1/3", False),
         ("$5", "\u20ac5", False),
