@@ -202,7 +202,8 @@ def test_the_answers_labelled_by_hand(name: str) -> None:
             by_options[json.dumps(case.get("options", {}))].append(case)
     wrongly_paid, wrongly_refused, right = [], [], 0
     for options, cases in by_options.items():
-        paid = getattr(rewards, name)(**json.loads(options))(
+        patient = {"batch_seconds": 300} if name == "maths" else {}  # a busy machine is no reason to refuse
+        paid = getattr(rewards, name)(**json.loads(options), **patient)(
             completions=slots(*(case["slot"] for case in cases)), answer=[case["gold"] for case in cases]
         )
         right += sum(case["pay"] for case in cases)
