@@ -10,10 +10,8 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from grpo_nb.rewards.base import checked
-from grpo_nb.rewards.numbers import parse_number, split_variable, unwrap
+from grpo_nb.rewards.notation import Units, plain, read_number
 from grpo_nb.rewards.slot import SlotReward, Verdicts, is_copied
-
-Units = tuple[tuple[str, Fraction], ...]
 
 
 def _tolerance() -> Any:
@@ -30,33 +28,24 @@ def is_same_answer(given: str, gold: str) -> bool:
     """
     if read_number(gold) is not None:
         return is_same_number(given, gold)
-    return folded(unwrap(given)) == folded(unwrap(gold))
-
-
-def read_number(text: str, units: Units = ()) -> tuple[str, Fraction] | None:
-    """Return `(variable, value)` of `x = 42` or `42`, where the variable may be empty; None if it is no number."""
-    if len(text) > 200:  # no number, and not worth taking apart
-        return None
-    variable, rest = split_variable(unwrap(text))
-    value = parse_number(rest, dict(units) if units else None)
-    return None if value is None else (variable, value)
+    return folded(plain(given)) == folded(plain(gold))
 
 
 def is_same_number(
     given: str, gold: str, *, units: Units = (), tolerance: float = 0.0, relative_tolerance: float = 0.0
 ) -> bool:
-    """Whether both are numbers, of the same variable if both name one, and equal: exactly, or within a tolerance.
+    """Whether both are numbers, of the same variable and currency if both name one, and equal: exactly, or within a tolerance.
 
     >>> is_same_number("1e3", "1,000"), is_same_number("3.14", "3.14159", relative_tolerance=0.01)
     (True, True)
     """
     left, right = read_number(given, units), read_number(gold, units)
-    if left is None or right is None or (left[0] and right[0] and left[0] != right[0]):
+    if left is None or right is None or not left.is_alike(right):
         return False
-    if left[1] == right[1]:
+    if left.value == right.value:
         return True
-    allowed = max(Fraction(tolerance), Fraction(relative_tolerance) * abs(right[1]))
-    return allowed > 0 and abs(left[1] - right[1]) <= allowed
+    allowed = max(Fraction(tolerance), Fraction(relative_tolerance) * abs(right.value))
+    return allowed > 0 and abs(left.value - right.value) <= allowed
 
 
 def _composed(text: str) -> str:

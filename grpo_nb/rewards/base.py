@@ -6,6 +6,7 @@ import abc
 import dataclasses
 import functools
 import math
+import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -81,13 +82,17 @@ class Reward(abc.ABC):
     """The lowest and the highest score there can be, before the weight."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.weight, bool) or not isinstance(self.weight, (int, float)) or not math.isfinite(self.weight):
-            raise ValueError(f"weight = {self.weight!r} of {type(self).__name__} must be a finite number.")
+        to_weight(self.weight, self.made_by())
         for entry in dataclasses.fields(self):
             value, must_be = getattr(self, entry.name), entry.metadata
             if "fits" in must_be and not must_be["fits"](value):
                 raise ValueError(f"{entry.name} = {value!r} must be {must_be['says']}.")
-        self._set(name=self.name or type(self).__name__, format=self.format or xml())
+        if not isinstance(self.format, AnswerFormat | None):
+            raise ValueError(
+                f"format = {self.format!r} must be an answer format, not its name: write format=gn.tasks.boxed(), or xml(), "
+                "hashes(), think_answer()."
+            )
+        self._set(name=self.name or self.made_by(), format=self.format or xml())
 
     def _set(self, **values: Any) -> None:
         """Put arguments into the form that they are kept in, which is an argument too: `dataclasses.replace` hands it back."""
@@ -100,13 +105,27 @@ class Reward(abc.ABC):
         return self.name
 
     def __repr__(self) -> str:
-        return f"{self.__name__}(weight={self.weight:g}, format={self.format.name!r})"
+        parts = [f"weight={self.weight:g}"]
+        for entry in dataclasses.fields(self):
+            value = getattr(self, entry.name)
+            if entry.name not in ("weight", "name", "format") and value != entry.default:
+                parts.append(f"{entry.name}={shorten(repr(value), 80)}")
+        parts.append(f"format={self.format.name!r}")
+        return (
+            f"{self.made_by()}({', '.join(parts if self.name == self.made_by() else [*parts, f'name={self.name!r}'])})"
+        )
+
+    @classmethod
+    def made_by(cls) -> str:
+        """The name of what makes such a reward."""
+        return cls.__name__
 
     @property
     def cases(self) -> CaseTable:
         """Completions with the score each must get, from the easy to the hostile; a table that shows itself.
 
-        They are those of this kind of reward with the parameters that the table names, whatever the parameters here.
+        They are those of this kind of reward with the parameters that the table names. Where the parameters here are others,
+        the table says so, and a last column has what this reward gives.
 
         Raises:
             ValueError: It is not one of the kit's kinds.
@@ -133,8 +152,13 @@ class Reward(abc.ABC):
         return [self.score_text(text, row) for text, row in zip(texts, rows, strict=True)]
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> list[float | None]:
-        per_row = {k: v for k, v in columns.items() if isinstance(v, (list, tuple)) and len(v) == len(completions)}
-        rows = [{key: values[i] for key, values in per_row.items()} for i in range(len(completions))]
+        # TRL has lists; by hand it may be a column of numpy, pandas or datasets.
+        listed = {key: held.tolist() if hasattr(held, "tolist") else held for key, held in columns.items()}
+        count = len(completions)
+        per_row = {
+            k: v for k, v in listed.items() if isinstance(v, Sequence) and type(v) is not str and len(v) == count
+        }
+        rows = [{key: values[i] for key, values in per_row.items()} for i in range(count)]
         return self.score_batch([completion_text(completion) for completion in completions], rows)
 
     def column_of(self, row: Mapping[str, Any], column: str) -> Any:
@@ -146,7 +170,7 @@ class Reward(abc.ABC):
         if column not in row:
             raise ValueError(
                 f"the reward {self.__name__!r} needs the data column {column!r}, but the data has "
-                f"{sorted(row) or 'no columns'}; write {self.__name__}(column=...) or rename the column."
+                f"{sorted(row) or 'no columns'}; write {self.made_by()}(column=...) or rename the column."
             )
         return row[column]
 
@@ -176,8 +200,23 @@ def kinds() -> dict[str, type[Reward]]:
 
 
 def weight_of(reward: RewardFunction) -> float:
-    """The weight a reward function carries, 1.0 if it carries none, as plain functions do."""
-    return float(getattr(reward, "weight", 1.0))
+    """The weight a reward function carries, 1.0 if it carries none, as plain functions do.
+
+    Raises:
+        ValueError: It is no finite number, and so would be every total.
+    """
+    return to_weight(getattr(reward, "weight", 1.0), reward_name(reward))
+
+
+def to_weight(weight: Any, name: str) -> float:
+    """Return a weight as a float.
+
+    Raises:
+        ValueError: It is no finite number.
+    """
+    if isinstance(weight, bool) or not isinstance(weight, numbers.Real) or not math.isfinite(weight):
+        raise ValueError(f"weight = {weight!r} of {name} must be a finite number, such as 1.0.")
+    return float(weight)
 
 
 def unwrapped(reward: RewardFunction) -> RewardFunction:
@@ -320,6 +359,8 @@ class CaseTable(Shown):
 
     reward: Reward
     cases: tuple[Case, ...]
+    asked: Reward | None = None
+    """The reward that was asked for its cases, where its parameters are not those of `reward`."""
 
     def __iter__(self) -> Iterator[Case]:
         return iter(self.cases)
@@ -327,19 +368,31 @@ class CaseTable(Shown):
     def __len__(self) -> int:
         return len(self.cases)
 
-    def rows(self) -> list[tuple[str, str, str, str, str, str]]:
-        """Label, completion, columns, expected, score, and `pass` or `FAIL`, for each case, shortened to be read."""
+    def rows(self) -> list[tuple[str, ...]]:
+        """Label, completion, columns, expected, score, `pass` or `FAIL`, and what `asked` gives, for each case, shortened."""
         found = []
         for case in self.cases:
             score = case.score(self.reward)
             columns = ", ".join(f"{key}={value!r}" for key, value in case.columns.items())
             shown = (case.label, _short(repr(case.completion)), _short(columns), _said(case.expected), _said(score))
-            found.append((*shown, "pass" if case.is_met(score) else "FAIL"))
+            verdict = "pass" if case.is_met(score) else "FAIL"
+            found.append((*shown, verdict) if self.asked is None else (*shown, verdict, _tried(case, self.asked)))
         return found
 
     def _parts(self) -> Iterator[Part]:
         yield f"{len(self)} cases of {self.reward!r}. Source: {self.reward.source}."
-        yield Table(self.rows(), ("case", "completion", "columns", "must be", "is", "verdict"))
+        heads = ("case", "completion", "columns", "must be", "is", "verdict")
+        if self.asked is not None:
+            yield f"They show the kind. Yours, {self.asked!r}, has other parameters: the last column has what it gives."
+            heads += ("yours gives",)
+        yield Table(self.rows(), heads)
+
+
+def _tried(case: Case, reward: Reward) -> str:
+    try:
+        return _said(case.score(reward))
+    except ValueError as error:  # it needs another column
+        return _short(str(error))
 
 
 def _said(score: Expected) -> str:

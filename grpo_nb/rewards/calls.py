@@ -113,7 +113,17 @@ def make_batch(
     Raises:
         ValueError: Lengths that do not fit together, rows with different columns, or completions of two shapes.
     """
+    if isinstance(completions, (str, Mapping)):
+        raise ValueError(f"completions = {shorten(repr(completions), 60)} is one: write a list, completions=[...].")
     completions = list(completions)
+    for number, completion in enumerate(completions):
+        if not isinstance(completion, str) and not (
+            isinstance(completion, Sequence) and all(isinstance(message, Mapping) for message in completion)
+        ):
+            raise ValueError(
+                f"completion {number} is {shorten(repr(completion), 60)}: it must be text, or a list of chat messages "
+                '[{"role": "assistant", "content": "..."}].'
+            )
     count = len(completions)
     if count == 0:
         raise ValueError("completions is empty: there is nothing to score.")

@@ -78,7 +78,8 @@ def _enter(
 
     def table(asked: Reward) -> CaseTable:
         reward = made(asked) if made else what if isinstance(what, Reward) else what()
-        return CaseTable(reward, tuple(case(reward, *row) for row in rows))
+        is_alike = dataclasses.replace(reward, weight=asked.weight, name=asked.name) == asked if asked else True
+        return CaseTable(reward, tuple(case(reward, *row) for row in rows), None if is_alike else asked)
 
     case_makers[what if isinstance(what, type) else type(what)] = table
 
@@ -166,7 +167,10 @@ _enter(
     ("valid: percent", slot("50%"), 1.0, gold("0.5")),
     ("percent is a hundredth", slot("42%"), 0.0),
     ("gold is no number", slot("Paris"), None, gold("Paris")),
-    ("other digits", slot("\u0664\u0662"), 0.0),
+    ("valid: other digits", slot("\u0664\u0662"), 1.0),
+    ("valid: unit in LaTeX", slot(r"$1.5\,\text{km}$"), 1.0, gold("1500 m")),
+    ("zero before the separator", slot("0,042"), 0.0),
+    ("hedge: about", slot("about 42"), 0.0),
     ("hostile: exponent", slot("1e999999999"), 0.0),
     ("division by zero", slot("42/0"), 0.0),
     *_NUMBER_HEDGES,

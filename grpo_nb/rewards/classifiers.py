@@ -65,9 +65,6 @@ class classifier(BatchReward):
     def range(self) -> tuple[float, float]:
         return (float("-inf"), float("inf")) if self.output == "logit" else (0.0, 1.0)
 
-    def __repr__(self) -> str:
-        return f"{self.__name__}(weight={self.weight:g}, model={self.model!r}, output={self.output!r})"
-
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         import torch
 

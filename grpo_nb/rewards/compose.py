@@ -1,4 +1,7 @@
-"""Rewards made of rewards: bounded, summed up, fading as they are learnt; and one that is no reward, for debugging."""
+"""Rewards together: made of others (bounded, summed up, fading as they are learnt), and those that fit a task.
+
+And one that is no reward, for debugging.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from grpo_nb.rewards.answers import correctness, exact_text
 from grpo_nb.rewards.base import (
     Completion,
     Reward,
@@ -20,6 +24,12 @@ from grpo_nb.rewards.base import (
     weight_of,
     weights_by_name,
 )
+from grpo_nb.rewards.expressions import maths
+from grpo_nb.rewards.form import xml_format, xml_tags
+from grpo_nb.rewards.structured import multiple_choice
+
+if TYPE_CHECKING:
+    from grpo_nb.tasks import Task
 
 Scores = list[float | None]
 
@@ -82,9 +92,6 @@ class clipped(Wrapper):
         low, high = _range_of(self.reward)
         return (min(max(low, self.low), self.high), min(max(high, self.low), self.high))
 
-    def __repr__(self) -> str:
-        return f"clipped({self.reward!r}, {self.low:g}, {self.high:g})"
-
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> Scores:
         scores = self.reward(completions=completions, **columns)
         # NaN compares with nothing: an unknown score is no score, not the lowest.
@@ -123,9 +130,6 @@ class combined(Composed):
 
     def looks_at(self, text: str) -> tuple[Span, ...]:
         return tuple(sorted({span for part in self.rewards for span in spans(part, text)}))
-
-    def __repr__(self) -> str:
-        return f"{self.__name__}(weight={self.weight:g}, rewards={list(self.rewards)!r})"
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> Scores:
         table = [(weight_of(r), r(completions=completions, **columns)) for r in self.rewards]
@@ -326,3 +330,32 @@ def inner_rewards(reward: RewardFunction) -> tuple[RewardFunction, ...]:
     """The rewards that a reward is made of; none for most."""
     inner = getattr(reward, "reward", None)
     return (inner,) if callable(inner) else tuple(getattr(reward, "rewards", ()))
+
+
+def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
+    """Return rewards to begin with: one for the right answer, which weighs most, and the format's.
+
+    Numbers are compared as numbers, labels as text without regard to case (single letters as options), expressions with
+    math-verify, other text letter for letter.
+
+    Args:
+        task: Its `answers` and its `format` decide.
+        weight: Of being right.
+
+    >>> task = gn.load_task([{"question": f"Is {n} odd?", "answer": ("no", "yes")[n % 2]} for n in range(8)])
+    >>> [type(reward).__name__ for reward in rewards_for(task)]
+    ['exact_text', 'xml_format', 'xml_tags']
+    """
+    labels = [label for label, _ in task.answers.labels]
+    common = {"weight": weight, "format": task.format}
+    if task.answers.kind == "numbers":
+        right: Reward = correctness(**common)
+    elif task.answers.kind == "expressions":
+        right = maths(**common)
+    elif labels and all(len(label) == 1 and label.isalpha() for label in labels):
+        right = multiple_choice(**common)
+    else:
+        right = exact_text(
+            **common, is_case_sensitive=len({label.casefold() for label in labels}) < max(len(labels), 1)
+        )
+    return [right, xml_format(format=task.format), xml_tags(format=task.format)]

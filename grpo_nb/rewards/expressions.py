@@ -1,5 +1,6 @@
 r"""The reward for mathematical answers: equal expressions through math-verify, behind a gate that lets one answer through.
 
+What is written in many ways is put into one first (`notation.plain`), and taken apart where it has parts.
 math-verify is made to find and forgive; a reward must not. By itself it takes `41 = 42`, `42 \text{ is wrong}`, `x + 1 = 42`
 and, after "What is 23 + 19?", `23 + 19` for 42, and `1 2 3 4` for 10. So here an answer first has to be one answer: of the
 form of the gold answer, without words, relations, lists or commands that the gold answer has none of. Plain numbers never
@@ -19,17 +20,16 @@ import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar
 
 from grpo_nb.core import EnvironmentProblem, LineProcess
-from grpo_nb.rewards.answers import folded, is_same_number, read_number
-from grpo_nb.rewards.numbers import split_variable, unwrap
+from grpo_nb.rewards.answers import folded, is_same_number
+from grpo_nb.rewards.notation import UNION, Shape, bare, boxed_answers, plain, read_number, unit_name, words
 from grpo_nb.rewards.slot import BATCH_SECONDS, Question, TimedReward, Verdicts, is_copied, seconds
-from grpo_nb.tasks import AnswerFormat
 
 PAIR_SECONDS = 1.0
 """Processor time for one pair. Most honest expressions take 5 to 100 ms, an identity of trigonometry up to 300."""
@@ -43,46 +43,44 @@ _lock = threading.RLock()
 _worker: LineProcess | None = None
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
 _LONGEST = 400
-_COMMANDS = _words(
-    "frac dfrac tfrac cfrac sqrt pi cdot times div left right infty circ degree binom boxed text mathrm mathbf mathbb "
-    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp alpha beta gamma delta epsilon varepsilon "
-    "zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta "
-    "Lambda Xi Pi Sigma Phi Psi Omega"
-) | set(",!;: %$")
-_FUNCTIONS = _words("sin cos tan cot sec csc arcsin arccos arctan log ln lg exp sqrt pi")
-_COUPLING = _words("or and is not but if no nor to")
-_CHARACTERS = frozenset(" +-*/^_(){}[].\\$'~")
-_RELATION = re.compile(r"[=<>]|\\(?:leq?|geq?|lt|gt|neq?|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
+_MOST_PARTS = 16  # each part given is compared with each part wanted
+_COMMANDS = {"%"}.union(
+    words(
+        "frac sqrt pi cdot times div infty circ binom text mathbb overline "
+        "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp alpha beta gamma delta epsilon varepsilon "
+        "zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta "
+        "Lambda Xi Pi Sigma Phi Psi Omega"
+    )
+)
+_FUNCTIONS = {*words("sin cos tan cot sec csc arcsin arccos arctan log ln lg exp sqrt pi")}
+_COUPLING = {*words("or and is not but if no nor to")}
+_SHORT_UNITS = {*words("mm cm dm km mg kg ml cl dl hl kj kw ms hr ft lb oz mi yd hz kb mb gb pt qt in")}
+_CHARACTERS = frozenset(" +-*/^_(){}[].\\$'")
+_RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)", re.DOTALL)
-_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\s*\{([^{}]*)\}")
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WORD = re.compile(r"[A-Za-z]{2,}")
-_SPLIT_DIGITS = re.compile(r"[0-9](?:\s|~|\\[;:, ])+[0-9.]")
-_TOWER = re.compile(r"[0-9)}]\s*(?:\^|\*\*)\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*(?:\^|\*\*))")
-_SPACING = re.compile(r"\\(?:left|right)(?![A-Za-z])|\\[,!;: ]|[\s~$]")
-_UNICODE = str.maketrans({
-    "\u2212": "-", "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u03c0": r"\pi ", "\u221e": r"\infty ",
-    "\u00b2": "^{2}", "\u00b3": "^{3}", "\u00b0": r"^{\circ}",
-})  # fmt: skip
-_DEGREES = re.compile(r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})$")
-_WITH_UNIT = re.compile(r"(.*?[0-9}])\s*([A-Za-z][A-Za-z/ ]*(?:\^\{?[0-9]\}?)?)")
+_SPLIT_DIGITS = re.compile(r"[0-9]\s+[0-9.]")
+_TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
+_BASE = re.compile(r"[0-9]_\{")
+_UNIT = re.compile(r"[^=<>]*?[0-9}](\s*)((?:\\text\s*\{[^{}]*\}|[A-Za-z][A-Za-z/ ]*)(?:\^\{[0-9]\})?)")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class maths(TimedReward):
     r"""1.0 if the answer slot holds an expression equal to the gold answer, else 0.0; None where there is no gold answer.
 
-    `1+x` is `x+1`, `\frac{1}{2}` is `0.5`, `2\sqrt{3}` is `\sqrt{12}`, `\{2, 1\}` is `\{1, 2\}`. Gives the numbers of TRL's
+    `1+x` is `x+1`, `\frac{1}{2}` is `0.5`, `2\sqrt{3}` is `\sqrt{12}`, `\{2, 1\}` is `1, 2`. Gives the numbers of TRL's
     `accuracy_reward` on its documented examples, and differs where that one pays for nonsense or is not safe:
 
     * Only the slot counts, and it must be the last word; TRL takes the first box, whatever follows.
     * One answer: `41 = 42` and `42 \text{ is wrong}` are refused. TRL pays for both.
     * Where the gold answer is a number, the answer is one too, compared exactly: arithmetic left undone (`23 + 19`,
       `2^{10}`) is refused, and `42\%` is not 42. TRL pays for these. Six decimals stand for a fraction that has no end.
+    * Where the gold answer has parts, each must be given and no other: those of a list in any order, those of a tuple or an
+      interval in theirs. A gold answer of several boxes is such a list. `x < 5` and `(-\infty, 5)` are one interval.
+    * A unit is a name: for `20 cm`, `20` and `20 centimeters` are right and `20 m` is not.
     * An expression copied from the question is no answer to it, unless it is the gold answer to the letter.
     * A gold answer of words is compared as text; TRL skips such rows.
     * Works in any thread. Each expression has `seconds` of processor time, the batch `batch_seconds` in all, kept from
@@ -108,44 +106,70 @@ class maths(TimedReward):
     source: ClassVar[str] = "TRL's accuracy_reward (math-verify 0.9); maths() says where it differs"
 
     def golds(self, row: dict[str, Any]) -> list[str]:
-        return [_last_boxed(gold) for gold in super().golds(row)]
+        return [boxed_answers(gold) for gold in super().golds(row)]
 
-    def question(self, given: str, gold: str) -> Question | None:
-        return math_verify_pair(given, gold) if compare_without_sympy(given, gold) is None else None
+    def questions(self, given: str, gold: str) -> list[Question]:
+        asked: list[Question] = []
+        is_answer(given, gold, lambda question: asked.append(question) or False)
+        return asked
 
     def judge(self, asked: list[Question]) -> Verdicts:
         return judge_pairs(asked, seconds=self.seconds, batch_seconds=self.batch_seconds)
 
     def is_same(self, given: str, gold: str, row: dict[str, Any], verdicts: Verdicts) -> bool:
-        verdict = compare_without_sympy(given, gold)
-        if verdict is None:
-            verdict = verdicts.get(math_verify_pair(given, gold), False)
-        return verdict and (bare(given) == bare(gold) or not is_copied(given, row))
+        verdict = is_answer(given, gold, lambda question: verdicts.get(question, False))
+        return verdict and (bare(plain(given)) == bare(plain(gold)) or not is_copied(given, row))
 
 
-def compare_without_sympy(given: str, gold: str) -> bool | None:
-    r"""Decide what needs no computer algebra: numbers, words, the same letters, and what is not one answer. None: ask.
+def is_answer(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
+    r"""Whether a text is the gold answer; what needs computer algebra is asked, all of it, whatever is answered.
 
-    >>> compare_without_sympy("42.0", "42"), compare_without_sympy("41 = 42", "42"), compare_without_sympy("1+x", "x+1")
-    (True, False, None)
+    >>> is_answer(r"\{2, 1\}", "1, 2", lambda question: False), is_answer("42.0", "42", lambda question: False)
+    (True, True)
+    >>> is_answer("1+x", "x+1", lambda question: print(question) or True)
+    ('x+1', '1+x')
+    True
     """
-    if len(given) > _LONGEST:
+    return len(given) <= _LONGEST and _compare(plain(given), plain(gold), ask)
+
+
+def _compare(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
+    is_equal = bare(given) == bare(gold) or _compare_numbers(given, gold)
+    if is_equal is not None:
+        return is_equal
+    if not re.search(r"[0-9\\^_+*/=<>(|,;-]", gold):
+        # Words. math-verify reads them as a product of letters, for which "on" is "no".
+        return folded(given) == folded(gold)
+    theirs = Shape.of(gold)
+    mine = Shape.of(given, len(theirs.parts))
+    if mine.name and theirs.name and bare(mine.name) != bare(theirs.name):
         return False
-    given, gold = _plain(given), _plain(gold)
-    number = _compare_numbers(given, gold)
-    if number is not None:
-        return number
-    (given_name, given), (gold_name, gold) = split_variable(given), split_variable(gold)
-    if given_name and gold_name and bare(given_name) != bare(gold_name):
+    if "" in (mine.kind, theirs.kind) and not (mine.name and theirs.name) and all(map(_RELATION.search, (given, gold))):
+        mine, theirs = Shape("", "", [given]), Shape("", "", [gold])  # an equation or inequality, as a whole
+    kinds = {mine.kind, theirs.kind}
+    is_of_one_kind = len(kinds) == 1 or (kinds == {",", "()"} and (mine.has_own_names or theirs.has_own_names))
+    if not is_of_one_kind or len(mine.parts) != len(theirs.parts) or len(mine.parts) > _MOST_PARTS:
         return False
-    if given_name and not gold_name and given_name in re.findall(r"\\[A-Za-z]+|[A-Za-z]", gold):
+    if theirs.kind == "":
+        return _compare_expressions(mine, theirs, ask)
+    if theirs.kind not in (",", UNION) or mine.has_own_names != theirs.has_own_names:
+        return all([_compare(a, b, ask) for a, b in zip(mine.parts, theirs.parts, strict=True)])
+    table = [[_compare(a, b, ask) for b in theirs.parts] for a in mine.parts]
+    left = set(range(len(table)))
+    for row in table:  # to be equal is transitive, so the first that fits will do
+        left.discard(next((i for i in left if row[i]), None))
+    return not left
+
+
+def _compare_expressions(mine: Shape, theirs: Shape, ask: Callable[[Question], bool]) -> bool:
+    given, gold = mine.parts[0], theirs.parts[0]
+    if mine.name and not theirs.name and mine.name in re.findall(r"\\[A-Za-z]+|[A-Za-z]", gold):
         return False  # `x = x + 1` defines nothing
     if bare(given) == bare(gold):
         return True
-    if not re.search(r"[0-9\\^_+*/=<>(|-]", gold):
-        # Words. math-verify reads them as a product of letters, for which "on" is "no".
-        return folded(given) == folded(gold)
-    return None if is_one_answer(given, gold) else False
+    if _BASE.search(gold) or not is_one_answer(given, gold):
+        return False
+    return ask((_latex(gold), _latex(given)))
 
 
 def is_one_answer(given: str, gold: str) -> bool:
@@ -159,12 +183,14 @@ def is_one_answer(given: str, gold: str) -> bool:
     """
     if len(_RELATION.findall(given)) > len(_RELATION.findall(gold)):
         return False
-    if any(pattern.search(given) and not pattern.search(gold) for pattern in (_SPLIT_DIGITS, _TOWER)):
+    if any(pattern.search(given) and not pattern.search(gold) for pattern in (_SPLIT_DIGITS, _TOWER, _BASE)):
         return False
     plain = _COMMAND.sub("", given)
     if plain.count("{") != plain.count("}") or "}" in plain.partition("{")[0]:
         return False
-    if not set(_COMMAND.findall(given)) <= _COMMANDS | set(_COMMAND.findall(gold)) or not _texts(given) <= _texts(gold):
+    commands = set(_COMMAND.findall(gold))
+    commands |= {"le", "ge"} if commands & {"le", "ge"} else set()
+    if not set(_COMMAND.findall(given)) <= _COMMANDS | commands or not _texts(given) <= _texts(gold):
         return False
     without_text = _COMMAND.sub(" ", _TEXT.sub(" ", given))
     known = {word.casefold() for word in _WORD.findall(gold)}
@@ -174,69 +200,39 @@ def is_one_answer(given: str, gold: str) -> bool:
         if word.casefold() not in known | _FUNCTIONS and (word.casefold() in _COUPLING or not set(word) <= letters):
             return False
     others = Counter(c for c in without_text if not c.isascii() or not (c.isalnum() or c in _CHARACTERS))
-    return others - Counter(c for c in gold if not c.isalnum() or not c.isascii()) <= Counter(
-        {c: others[c] for c in "=<>"}
-    )
-
-
-def math_verify_pair(given: str, gold: str) -> tuple[str, str]:
-    """Return (gold, given) as math-verify reads them: LaTeX, without a variable's name before it."""
-    return _latex(split_variable(_plain(gold))[1]), _latex(split_variable(_plain(given))[1])
-
-
-def bare(text: str) -> str:
-    r"""Return the text without what never changes an expression: white space, `\left`, `\cdot` written out, `\dfrac`.
-
-    >>> bare(r"\left( \dfrac{1}{2}, 3 \right)")
-    '(\\frac{1}{2},3)'
-    """
-    text = re.sub(r"\\cdot(?![A-Za-z])", "*", text)  # while the space after it still ends its name
-    text = re.sub(r"\\[dt]frac", r"\\frac", _SPACING.sub("", text))
-    return re.sub(r"(?<=[A-Za-z0-9)}])\*(?=[A-Za-z(\\])", "", text)
-
-
-def _plain(text: str) -> str:
-    if not text.isascii():
-        text = text.translate(_UNICODE)
-        text = re.sub(r"\u221a\s*(?:\(([^()]*)\)|([0-9A-Za-z]+))", lambda m: f"\\sqrt{{{m[1] or m[2]}}}", text)
-    return unwrap(text)
+    wanted = Counter(c for c in gold if not c.isalnum() or not c.isascii())
+    return all(count <= wanted[c] or c in "=<>" or (c == "&" and wanted[c]) for c, count in others.items())
 
 
 def _compare_numbers(given: str, gold: str) -> bool | None:
-    gold = _DEGREES.sub("", gold)
-    value = read_number(gold)
-    units: tuple[tuple[str, Fraction], ...] = ()
+    """None where the gold answer is no number, alone or with a unit; the unit may be given then, and no other."""
+    unit = _unit_of(gold)
+    units = ((unit, Fraction(1)),) if unit else ()
+    value = read_number(gold, units)
     if value is None:
-        # A number with its unit, such as `5 \text{ cm}^2`: the unit may be given, and no other.
-        match = _WITH_UNIT.fullmatch(_TEXT.sub(r"\1", gold)) if _TEXT.search(gold) else None
-        value = read_number(match[1]) if match else None
-        if match is None or value is None:
-            return None
-        gold, units = match[1], ((match[2], Fraction(1)),)
-        given = _TEXT.sub(r"\1", given) if len(_TEXT.findall(given)) == 1 else given
-    elif gold.endswith("%") and not given.endswith("%") and is_same_number(given + "%", gold):
+        return None
+    if gold.endswith("%") and not given.endswith("%") and is_same_number(given + "%", gold):
         return True  # the question asks for percent, so the answer may leave the sign out
-    given = _DEGREES.sub("", given)
-    return is_same_number(given, gold, units=units) or _is_rounded(given, value[1])
+    return is_same_number(given, gold, units=units) or _is_rounded(given, value.value)
+
+
+def _unit_of(gold: str) -> str:
+    match = _UNIT.fullmatch(gold)
+    if match is None:
+        return ""
+    name = unit_name(match[2])
+    is_known = "\\text" in match[2] or name.casefold() in _SHORT_UNITS
+    # `3xy` is a product, `25 December` a day, and `3 apples` a number with its unit.
+    is_word = bool(match[1]) and len(match[2]) > 2 and match[2][0].islower() and name not in _FUNCTIONS
+    return name if is_known or is_word else ""
 
 
 def _is_rounded(given: str, gold: Fraction) -> bool:
     """Whether a decimal of six places or more is a gold fraction that no decimal can be, rounded: 0.333333 for 1/3."""
     if not re.fullmatch(r"[-+]?[0-9]*\.[0-9]{6,30}", given):
         return False
-    denominator = gold.denominator
-    for prime in (2, 5):
-        while denominator % prime == 0:
-            denominator //= prime
-    return denominator > 1 and round(gold, len(given.partition(".")[2])) == Fraction(given) != 0
-
-
-def _last_boxed(gold: str) -> str:
-    """The boxed answer of a gold answer that is a worked solution, as in MATH; any other gold answer as it is."""
-    if "\\boxed{" not in gold:
-        return gold
-    last = AnswerFormat(name="last", answer_open="\\boxed{", answer_close="}")
-    return last.extract("\\boxed{" + gold.rsplit("\\boxed{", 1)[1]) or gold
+    has_no_end = pow(10, 1000, gold.denominator) > 0
+    return has_no_end and round(gold, len(given.partition(".")[2])) == Fraction(given) != 0
 
 
 def _texts(text: str) -> set[str]:
@@ -244,13 +240,7 @@ def _texts(text: str) -> set[str]:
 
 
 def _latex(text: str) -> str:
-    """The Python that models write, as LaTeX: `2*sqrt(3)**2`."""
-    text = re.sub(r"(?<!\\)\bsqrt\s*\(([^()]*)\)", r"\\sqrt{\1}", text.replace("**", "^"))
-    text = re.sub(r"\\(?:left|right)(?![A-Za-z])", "", text)
-    text = re.sub(r"\\[dt]?frac\s*([0-9])\s*([0-9])", r"\\frac{\1}{\2}", text)
-    text = re.sub(r"(?<![A-Za-z\\])(pi|sin|cos|tan|log|ln|exp)(?![A-Za-z])", r"\\\1", text)
-    text = re.sub(r"\^\(([^()]*)\)", r"^{\1}", text)
-    return text.replace("*", r" \cdot ")
+    return text.replace("*", r" \cdot ").strip()
 
 
 def judge_pairs(

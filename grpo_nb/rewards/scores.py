@@ -29,7 +29,15 @@ from grpo_nb.core import (
     require_kind,
     shorten,
 )
-from grpo_nb.rewards.base import Completion, RewardFunction, completion_text, reward_list, reward_name, weights_by_name
+from grpo_nb.rewards.base import (
+    Completion,
+    RewardFunction,
+    completion_text,
+    reward_list,
+    reward_name,
+    to_weight,
+    weights_by_name,
+)
 from grpo_nb.rewards.calls import FLOAT32_MAX, Batch, RewardError, call_reward, is_async, make_batch, to_floats
 
 if TYPE_CHECKING:
@@ -171,7 +179,7 @@ def score(
         name, start = reward_name(reward), time.perf_counter()
         try:
             output = call_reward(reward, batch, **logs)
-            values[name] = tuple(to_floats(output, len(batch)))
+            values[name] = _finite_floats(output, len(batch))
         except Exception as error:
             values[name], failures = _score_rows(reward, batch, texts, error)
             if on_error == "raise":
@@ -189,6 +197,15 @@ def score(
     )
 
 
+def _finite_floats(output: Sequence[Any], count: int) -> tuple[float, ...]:
+    """The scores of a batch; what TRL would take without a word and every total and advantage would suffer from is an error."""
+    scores = to_floats(output, count)
+    for value, score in zip(output, scores, strict=True):
+        if value is not None and not math.isfinite(score):
+            raise ValueError(f"a score is {value!r}; it must be a finite number, or None where there is no score")
+    return tuple(scores)
+
+
 def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) -> dict[str, float]:
     """Return weights by name with some of them changed.
 
@@ -199,8 +216,7 @@ def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) 
     for name, weight in changed.items():
         if name not in weights:
             raise ValueError(f"weights names {name!r}, but the rewards are {list(weights)}.")
-        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not math.isfinite(weight):
-            raise ValueError(f"the weight of {name!r} is {weight!r}; it must be a finite number.")
+        to_weight(weight, name)
     return {name: float(changed.get(name, weight)) for name, weight in weights.items()}
 
 
@@ -212,7 +228,7 @@ def _score_rows(
     for i in range(len(batch)):
         alone = batch.select([i])
         try:
-            scores.append(to_floats(call_reward(reward, alone), 1)[0])
+            scores += _finite_floats(call_reward(reward, alone), 1)
         except Exception as error:
             scores.append(math.nan)
             failures.append(RewardError(name, i, excerpt(texts[i]), error))

@@ -10,11 +10,12 @@ import abc
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from grpo_nb.rewards.base import BatchReward, Span, checked, completion_text, slot_span
+from grpo_nb.rewards.notation import plain, split_list
 
 BATCH_SECONDS = 10.0
 """Wall time for judging all answers of one call together. It bounds what a batch of attacks can cost."""
@@ -60,7 +61,7 @@ class SlotReward(BatchReward):
         """The answers given: one, or with `needs_all` as many as there are gold answers; none where there are more or fewer."""
         if not self.needs_all:
             return [given]
-        parts = split_answers(given, len(golds))
+        parts = split_list(plain(given), len(golds))
         return parts if len(parts) == len(golds) else []
 
     def is_right(self, given: str, golds: list[Any], row: dict[str, Any], verdicts: Verdicts) -> bool:
@@ -93,13 +94,13 @@ class TimedReward(SlotReward):
     advice: ClassVar[str] = "Look at the completions."
 
     def verdicts(self, answers: list[tuple[str, list[Any]]]) -> Verdicts:
-        every = (
-            self.question(piece, gold)
+        asked = {
+            question
             for given, golds in answers
             for piece in self.pieces(given, golds)
             for gold in golds
-        )
-        asked = {*every} - {None}
+            for question in self.questions(piece, gold)
+        }
         # Short answers first: only the longest are left when slow ones have used up the time.
         verdicts = self.judge(sorted(asked, key=lambda question: (len(question[1]), question))) if asked else {}
         if len(verdicts) < len(asked):
@@ -112,8 +113,8 @@ class TimedReward(SlotReward):
         return verdicts
 
     @abc.abstractmethod
-    def question(self, given: str, gold: str) -> Question | None:
-        """What has to be judged, None if that takes no time."""
+    def questions(self, given: str, gold: str) -> Iterable[Question]:
+        """What has to be judged; nothing where that takes no time."""
 
     @abc.abstractmethod
     def judge(self, asked: list[Question]) -> Verdicts:
@@ -131,27 +132,6 @@ def gold_answers(value: Any) -> list[str]:
     return [str(v).strip() for v in values if is_there(v)]
 
 
-def split_answers(text: str, count: int) -> list[str]:
-    r"""Split a list of answers, such as `{1, 2}`, `x = 1 or x = 2` or `1; 2`, into its parts.
-
-    A comma without a space is tried last, because of `1,234`.
-
-    >>> split_answers(r"\{1,000, 2\}", 2)
-    ['1,000', '2']
-    """
-    text = text.strip().removeprefix("$").removesuffix("$").strip()
-    for start, end in (("\\left\\{", "\\right\\}"), ("\\{", "\\}"), ("{", "}"), ("[", "]")):
-        if text.startswith(start) and text.endswith(end):
-            text = text[len(start) : -len(end)].strip()
-            break
-    parts = [text]
-    for separator in (r";|,\s*(?:and|or)\s|\s(?:and|or)\s|,\s", ","):
-        parts = [part.strip() for part in re.split(separator, text)]
-        if len(parts) >= count:
-            break
-    return parts
-
-
 def is_copied(given: str, row: Mapping[str, Any]) -> bool:
     """Whether an answer with something left to compute stands word for word in the question.
 
@@ -161,9 +141,11 @@ def is_copied(given: str, row: Mapping[str, Any]) -> bool:
     >>> is_copied("84/2", {"prompts": "What is 84 / 2?"}), is_copied("42", {"prompts": "Is it 41 or 42?"})
     (True, False)
     """
+    given = plain(given)
     if not re.search(r"[/^*%\\(+]|\w\s*-|\d[eE]|\d\s+\d", given) or "prompts" not in row:
         return False
-    return _bare(given) in _bare(completion_text(row["prompts"]))
+    asked = completion_text(row["prompts"])
+    return any(_bare(given) in _bare(text) for text in (asked, plain(asked)))
 
 
 def _bare(text: str) -> str:

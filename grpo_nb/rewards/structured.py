@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from grpo_nb.rewards.answers import folded
 from grpo_nb.rewards.base import completion_text
-from grpo_nb.rewards.numbers import unwrap
+from grpo_nb.rewards.notation import plain
 from grpo_nb.rewards.slot import Question, SlotReward, TimedReward, Verdicts, gold_answers, seconds
 
 _LONGEST = 20_000  # characters of a slot; what is longer is no answer, and not worth the time
@@ -62,15 +62,15 @@ class multiple_choice(SlotReward):
 
     def _label(self, text: str, options: dict[str, str]) -> str | None:
         """The one label that a text stands for: itself, with its option's text, or that text alone."""
-        text = unwrap(text)
+        text = plain(text)
         known = set(options) or set(self.labels)
         match = re.fullmatch(r"\(?\s*([^\W_])\s*(?:\)|\.|:|\)\.)?(?:(?<=[).:])\s*(\S.*))?", text, re.DOTALL)
         if match and match[1].upper() in known:
             label = match[1].upper()
-            if match[2] is None or folded(unwrap(match[2])) == folded(unwrap(options.get(label, ""))):
+            if match[2] is None or folded(plain(match[2])) == folded(plain(options.get(label, ""))):
                 return label
             return None
-        found = [label for label, option in options.items() if folded(unwrap(option)) == folded(text)]
+        found = [label for label, option in options.items() if folded(plain(option)) == folded(text)]
         return found[0] if len(found) == 1 else None
 
 
@@ -156,7 +156,8 @@ def read_json(text: str) -> tuple[Any, bool]:
 
 
 def _depth(text: str) -> int:
-    brackets = re.sub(r'"(?:[^"\\]|\\.)*+"|[^][{}]', "", text, flags=re.DOTALL)
+    # A string that is not closed ends with the text: else every quote in it would be tried as the start of one.
+    brackets = re.sub(r'"(?:[^"\\]|\\.)*+"?|[^][{}]', "", text, flags=re.DOTALL)
     return max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0)
 
 
@@ -269,8 +270,8 @@ class regex_answer(TimedReward):
     def golds(self, row: dict[str, Any]) -> list[str]:
         return [self.pattern] if self.pattern else super().golds(row)
 
-    def question(self, given: str, gold: str) -> Question | None:
-        return (gold, given) if len(given) <= _LONGEST else None
+    def questions(self, given: str, gold: str) -> list[Question]:
+        return [(gold, given)] if len(given) <= _LONGEST else []
 
     def judge(self, asked: list[Question]) -> Verdicts:
         end, found = time.monotonic() + self.batch_seconds, {}

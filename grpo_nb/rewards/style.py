@@ -28,9 +28,6 @@ class LengthReward(Reward):
     unit: str = one_of("tokens", "words", "characters")
     source: ClassVar[str] = "the kit's own"
 
-    def __repr__(self) -> str:
-        return f"{self.__name__}(weight={self.weight:g}, unit={self.unit!r})"
-
     def length(self, text: str, row: dict[str, Any]) -> int:
         """The length of a completion in this reward's unit."""
         ids = row.get("completion_ids")
@@ -135,7 +132,7 @@ class cosine_length(LengthReward, BatchReward):
 
     Args:
         max_length: Where the cosine ends.
-        judge: The reward that says what is right (1.0); `correctness()` if not given.
+        judge: The reward that says what is right, by the highest score that it can give; `correctness()` if not given.
         weight: Of the total reward.
         name: Under which TRL logs it.
         unit: `"tokens"`, `"words"` or `"characters"`.
@@ -157,6 +154,11 @@ class cosine_length(LengthReward, BatchReward):
 
     def __post_init__(self) -> None:
         judge = self.judge or correctness()
+        if not isinstance(judge, Reward) or not math.isfinite(judge.range[1]):
+            raise ValueError(
+                f"judge = {judge!r} must be a reward of the kit whose highest score is known, such as correctness(); "
+                "put clipped(...) around one without bounds."
+            )
         self._set(judge=judge, format=judge.format, wrong=tuple(self.wrong), right=tuple(self.right))
         super().__post_init__()
         if not self.wrong[0] <= self.wrong[1] <= self.right[0] <= self.right[1]:
@@ -171,7 +173,7 @@ class cosine_length(LengthReward, BatchReward):
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         verdicts = self.judge.score_batch(texts, rows)
         return [
-            None if verdict is None else self._scale(verdict >= 1, self.length(text, row))
+            None if verdict is None else self._scale(verdict >= self.judge.range[1] - 1e-9, self.length(text, row))
             for verdict, text, row in zip(verdicts, texts, rows, strict=True)
         ]
 
@@ -297,7 +299,6 @@ def _canonical(text: str) -> str:
 class ScriptReward(Reward):
     """What `language` makes."""
 
-    name: str = "language"
     weight: float = 0.2
     scripts: tuple[str, ...] = ("Latin",)
     letters: int = at_least_one(10)
@@ -308,6 +309,10 @@ class ScriptReward(Reward):
     def __post_init__(self) -> None:
         super().__post_init__()
         _letters(self.scripts)
+
+    @classmethod
+    def made_by(cls) -> str:
+        return "language"
 
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         for tag in (*self.format.tags, self.format.reasoning_open):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import grpo_nb as gn
 from grpo_nb.rewards import base, classifier, code_tests, correctness, xml_format, xml_tags
 from grpo_nb.rewards.answers import is_same_answer
-from grpo_nb.rewards.numbers import parse_number
+from grpo_nb.rewards.notation import parse_number
 from grpo_nb.tasks import formats
 
 REWARDS = [correctness(), xml_format(), xml_tags()]
@@ -32,7 +32,7 @@ EVERY = [table.reward for table in TABLES.values()]
         (".5", "0.5", True),
         ("41 = 42", "42", False), ("42 is wrong", "42", False), ("41 or 42", "42", False), ("42 43", "42", False),
         ("0 1 2 42", "42", False), ("1,23", "123", False), ("4 2", "42", False), ("x", "42", False), ("", "42", False),
-        ("\u0664\u0662", "42", False), ("4" * 5000, "42", False), ("NaN", "42", False), ("-", "42", False), (".", "42", False),
+        ("\u0664\u0662", "42", True), ("4" * 5000, "42", False), ("NaN", "42", False), ("-", "42", False), (".", "42", False),
         ("Paris", "paris", True), ("New  York", "new york", True), ("London", "Paris", False),
     ],
 )  # fmt: skip
@@ -65,8 +65,16 @@ def test_other_formats() -> None:
 
 
 def test_a_missing_column_says_what_to_write() -> None:
-    with pytest.raises(ValueError, match=r"needs the data column 'solution'.*column="):
-        correctness(column="solution")(completions=["7"], answer=["7"])
+    with pytest.raises(ValueError, match=r"'right' needs the data column 'solution'.*write correctness\(column="):
+        correctness(column="solution", name="right")(completions=["7"], answer=["7"])
+
+
+@pytest.mark.parametrize("reward", REWARDS, ids=lambda r: r.__name__)
+def test_a_format_by_its_name_is_told_when_the_reward_is_made(reward) -> None:
+    with pytest.raises(
+        ValueError, match=r"format = 'boxed' must be an answer format.*write format=gn\.tasks\.boxed\(\)"
+    ):
+        type(reward)(format="boxed")
 
 
 @pytest.mark.parametrize("reward", REWARDS, ids=lambda r: r.__name__)
@@ -118,6 +126,18 @@ def test_a_case_table_shows_what_is_and_escapes_it() -> None:
     shown.encode()  # no lone surrogate may get into a notebook file
     bad = base.Case(label="bad", completion="7", expected=1.0, columns={"answer": "7"})
     assert repr(base.CaseTable(correctness(), (bad,))).endswith("FAIL")
+
+
+def test_cases_of_other_parameters_show_what_the_reward_that_was_asked_gives() -> None:
+    shown = repr(gn.rewards.number(column="solution", weight=2.0).cases)
+    assert (
+        "number(weight=2, units=(('km'" in shown.splitlines()[0]
+        and "Yours, number(weight=2, column='solution'" in shown
+    )
+    rows = {row[0]: row for row in gn.rewards.number(weight=3.0).cases.rows()}
+    assert rows["valid: unit"][4:] == ("1", "pass", "no score") and rows["valid"][4:] == ("1", "pass", "1")
+    assert all(row[6] == "0" for row in gn.rewards.banned_phrases(["foo"]).cases.rows())
+    assert len(correctness(weight=1.0, name="right").cases.rows()[0]) == 6, "the weight changes no score"
 
 
 def test_a_reward_from_elsewhere_has_no_cases_here() -> None:
@@ -264,13 +284,30 @@ def test_one_reward_or_several() -> None:
 
 
 def test_a_class_is_its_own_factory_with_positions_where_they_read_well() -> None:
-    assert repr(gn.rewards.ideal_length(2, 4, unit="words")) == "ideal_length(weight=0.2, unit='words')"
+    assert (
+        repr(gn.rewards.ideal_length(2, 4, unit="words"))
+        == "ideal_length(weight=0.2, unit='words', low=2, high=4, format='xml')"
+    )
     assert correctness(format=None).format == gn.tasks.xml() and correctness(name="right").__name__ == "right"
     for call in (lambda: correctness(2.0), lambda: gn.rewards.minimum_length(1, 0.5), lambda: xml_tags(weigth=1)):
         with pytest.raises(TypeError):
             call()
     for reward in EVERY:
         assert dataclasses.replace(reward) == reward, "what is kept is an argument too"
+
+
+def test_columns_of_numpy_pandas_and_datasets_are_columns() -> None:
+    import datasets
+    import numpy
+    import pandas
+
+    texts = ["<answer>7</answer>", "<answer>8</answer>"]
+    for column in (
+        numpy.array(["7", "7"]),
+        pandas.Series([7, 7], index=[5, 6]),
+        datasets.Dataset.from_dict({"a": ["7", "7"]})["a"],
+    ):
+        assert correctness()(completions=texts, answer=column) == [1.0, 0.0]
 
 
 def test_the_kinds_by_name_make_a_reward_again() -> None:

@@ -128,6 +128,15 @@ def test_equal_forms_are_paid(given_answer: str, gold: str) -> None:
         (r"\infty - \infty", "x+1"),
         (r"\frac{x}{0}", "x+1"),
         ("f(x)", "x+1"),
+        ("25", "25 December"),
+        ("20 m", "20 cm"),
+        ("0.4", "12:30"),
+        ("204", "204_5"),
+        ("(3,1)", r"\{1,3\}"),
+        ("x < 5 e 7", "x<5"),
+        ("2", r"so \boxed{1} or \boxed{2}"),
+        ("2, 1", "x = 1, y = 2"),
+        ("1 \\quad x+1", "x+1"),
     ],
 )
 def test_what_is_not_one_right_answer_is_not_paid(given_answer: str, gold: str) -> None:

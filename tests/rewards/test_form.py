@@ -15,6 +15,9 @@ from trl.rewards import (
 from grpo_nb.rewards import (
     answer_format,
     banned_phrases,
+    classifier,
+    combined,
+    correctness,
     cosine_length,
     ideal_length,
     incremental_format,
@@ -102,6 +105,25 @@ def test_no_order_of_wrong_and_right_pays_the_wrong_more() -> None:
     assert right == sorted(right, reverse=True) and wrong == sorted(wrong)
     with pytest.raises(ValueError, match="must rise"):
         cosine_length(50, wrong=(0.0, 0.9), right=(0.5, 1.0))
+
+
+def test_a_judge_says_what_is_right_by_its_highest_score() -> None:
+    halved = cosine_length(50, judge=combined([correctness(weight=0.5)]))
+    texts, ids = ["<answer>7</answer>", "<answer>8</answer>"], [[], []]
+    assert halved(completions=texts, answer=["7", "7"], completion_ids=ids) == [1.0, -1.0]
+    for judge in (lambda completions, **_: [1.0], classifier("x", output="logit")):
+        with pytest.raises(ValueError, match=r"judge = .* must be a reward of the kit whose highest score is known"):
+            cosine_length(50, judge=judge)
+
+
+def test_a_judge_is_asked_once_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    whole = correctness.score_batch
+    monkeypatch.setattr(
+        correctness, "score_batch", lambda self, texts, rows: asked.append(len(texts)) or whole(self, texts, rows)
+    )
+    cosine_length(50)(completions=["<answer>7</answer>"] * 5, answer=["7"] * 5)
+    assert asked == [5]
 
 
 def test_incremental_format_cannot_be_gamed() -> None:

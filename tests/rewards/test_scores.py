@@ -250,6 +250,18 @@ def test_failures_can_be_recorded_and_the_rest_is_scored() -> None:
     assert "row 1" in repr(found) and "row 1" in found._repr_html_()
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e39])
+def test_a_score_that_is_no_finite_number_is_an_error(value: float) -> None:
+    def odd(completions, **_):
+        return [value if text == "b" else 1.0 for text in completions]
+
+    with pytest.raises(
+        RewardError, match=r"'odd' raised ValueError: a score is .* a finite number, or None.*row 1: 'b'"
+    ):
+        score(odd, ["a", "b"])
+    assert score(odd, ["a", "b"], on_error="record").errors[0].row == 1
+
+
 def test_a_wrong_number_of_scores_is_an_error() -> None:
     def short(completions, **_):
         return [1.0] * (len(completions) - 1)
@@ -292,6 +304,14 @@ def test_what_was_not_given_is_not_invented() -> None:
     assert score(long, ["a"], completion_ids=[[1, 2, 3]]).totals == (3.0,)
 
 
+def weighing(weight: object):
+    def constant(completions, **_):
+        return [1.0] * len(completions)
+
+    constant.weight = weight
+    return constant
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -300,6 +320,10 @@ def test_what_was_not_given_is_not_invented() -> None:
         (([xml_tags()], []), "nothing to score"), (([xml_tags()], ["a", "b", "c"], [{}, {}]), "2 rows for 3 completions"),
         (([xml_tags()], ["a", []]), "mixes strings and chat"),
         (([xml_tags()], ["a", "b"], [{"a": 1}, {"b": 1}]), r"row 1 has the columns \['b'\]"),
+        (([xml_tags()], "abc"), r"write a list, completions=\["), (([xml_tags()], [1]), "completion 0 is 1: it must be text"),
+        (([xml_tags()], [{"role": "assistant", "content": "a"}]), "completion 0 is .* a list of chat messages"),
+        (([weighing(math.nan)], ["a"]), "weight = nan of constant must be a finite number"),
+        (([weighing("2")], ["a"]), "weight = '2' of constant must be a finite number"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_scored_says_so(arguments, message) -> None:
