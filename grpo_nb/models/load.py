@@ -67,6 +67,24 @@ def generation_of(model: Any) -> Generation:
     return Generation("kit" if next(model.parameters()).device.type == "cpu" else "unsloth")
 
 
+def hand_copies(model: Any) -> None:
+    """Let vLLM get copies of the LoRA, from whoever samples: the kit, or Unsloth's trainer.
+
+    `load_lora(load_tensors=True)` hands over the trained tensors themselves, and vLLM multiplies `lora_B` by its scaling in
+    place (vLLM 0.31, lora/lora_weights.py, optimize). Where engine and LoRA have one number type nothing copies them on
+    the way: on a real engine in float32 each sampling doubled the trained weights.
+    """
+    stock = model.load_lora
+
+    def load_lora(*args: Any, **named: Any) -> Any:
+        request = stock(*args, **named)
+        if tensors := getattr(request, "lora_tensors", None):
+            request.lora_tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+        return request
+
+    model.load_lora = load_lora
+
+
 def has_engine(model: Any) -> bool:
     """Whether a vLLM engine shares the model's weights: then it samples, for the trainer and for everything else."""
     return getattr(model, "vllm_engine", None) is not None
@@ -287,6 +305,7 @@ def _load(settings: Settings, source: str, gpu: Gpu | None, obstacle: VllmObstac
         generation = Generation("vllm", version=importlib.metadata.version("vllm"))
         _engine = weakref.ref(model.vllm_engine)
         _warn_if_shortened(model.vllm_engine, settings)
+        hand_copies(model)
     else:
         if obstacle is None:  # Unsloth printed its reason, which nobody saw, and went on without
             obstacle = VllmObstacle("Unsloth does not run this model in vLLM", _SKIP_VLLM)

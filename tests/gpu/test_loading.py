@@ -11,6 +11,7 @@ import warnings
 from dataclasses import dataclass
 
 import pytest
+import torch
 
 import grpo_nb as gn
 from grpo_nb.machine.gpu import Gpu
@@ -192,6 +193,7 @@ class FakeLoader:
 
     def __post_init__(self) -> None:
         self.calls: list[dict] = []
+        self.trained = torch.ones(2)
 
     def from_pretrained(self, **arguments):
         assert set(arguments) <= set(parameters_of(LOADER, "FastLanguageModel.from_pretrained"))
@@ -201,6 +203,7 @@ class FakeLoader:
         model = types.SimpleNamespace()
         if arguments.get("fast_inference") and self.engine is not None:
             model.vllm_engine = self.engine
+            model.load_lora = lambda folder, load_tensors: types.SimpleNamespace(lora_tensors={"lora_B": self.trained})
         return model, types.SimpleNamespace()
 
     def get_peft_model(self, model, **arguments):
@@ -232,6 +235,8 @@ def test_with_vllm_the_model_says_so(on_a_gpu) -> None:
         model, tokenizer = on_a_gpu(loader)
     assert loader.calls[0]["fast_inference"] is True
     assert has_engine(model) and str(generation_of(model)) == "vLLM 0.31.0"
+    (handed,) = model.load_lora("adapter", load_tensors=True).lora_tensors.values()
+    assert torch.equal(handed, loader.trained) and handed is not loader.trained, "vLLM scales what it gets in place"
     assert tokenizer.padding_side == "left"
 
 
@@ -276,7 +281,7 @@ def test_a_gpu_that_only_torch_sees_is_refused(on_a_gpu, monkeypatch) -> None:
 def test_without_vllm_it_falls_back_and_says_so_once(on_a_gpu, machine) -> None:
     machine(vllm=None)
     loader = FakeLoader()
-    with pytest.warns(UserWarning, match="vLLM is not installed. What to do: pip install -r requirements-gpu.txt"):
+    with pytest.warns(UserWarning, match="vLLM is not installed. What to do: pip install -r requirements.txt -r requirements-gpu.txt"):
         model, _ = on_a_gpu(loader)
     assert "fast_inference" not in loader.calls[0] and not has_engine(model)
     assert str(generation_of(model)).startswith("Unsloth's own generation; not vLLM: vLLM is not installed")

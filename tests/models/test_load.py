@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import grpo_nb as gn
 from grpo_nb.generation.sampling import generate
 from grpo_nb.models import embedded, load
+from grpo_nb.models.load import hand_copies
 
 
 def test_the_embedded_model_is_an_ordinary_checkpoint(embedded_folder: Path) -> None:
@@ -129,3 +131,18 @@ def test_all_linear_adapts_every_layer_but_the_output(tiny_folder: Path) -> None
         name.rsplit(".lora_A", 1)[0].rsplit(".", 1)[-1] for name, _ in model.named_parameters() if "lora_A" in name
     }
     assert adapted == set(gn.Settings().lora_target_modules)
+
+
+def test_vllm_gets_copies_of_the_tensors_that_are_trained() -> None:
+    trained = {"layer.lora_A.weight": torch.ones(2, 3), "layer.lora_B.weight": torch.ones(3, 2)}
+    model = types.SimpleNamespace(load_lora=lambda folder, load_tensors=False: types.SimpleNamespace(
+        lora_tensors=dict(trained) if load_tensors else None
+    ))  # fmt: skip
+    hand_copies(model)
+    request = model.load_lora("adapter", load_tensors=True)
+    assert {name: tensor.tolist() for name, tensor in request.lora_tensors.items()} == {
+        name: tensor.tolist() for name, tensor in trained.items()
+    }
+    request.lora_tensors["layer.lora_B.weight"].mul_(2.0)  # as vLLM scales it, in place
+    assert torch.equal(trained["layer.lora_B.weight"], torch.ones(3, 2))
+    assert model.load_lora("adapter").lora_tensors is None
