@@ -130,7 +130,8 @@ def plain(text: str) -> str:
     if "\\\\" in text and "\\begin" not in text:  # escaped twice, as in JSON
         text = re.sub(r"\\\\(?=[A-Za-z{}()\[\]%])", r"\\", text)
     if "\\boxed" in text or "\\fbox" in text:
-        text = _unboxed(text)
+        is_list = _JOINT.fullmatch(_BOX.sub("", text))
+        text = boxed_answers(text) if is_list else _BOX.sub(r"\1", text) if len(_BOX.findall(text)) == 1 else text
     # A line of its own may be another answer; in a matrix it is none.
     text = " ".join(text.split()) if "\\begin" in text else re.sub(r"[^\S\n]+", " ", text)
     for needed, pattern, spelling in _SPELLINGS:
@@ -152,14 +153,6 @@ def _ascii(text: str) -> str:
     # Digits of other scripts are digits.
     text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() and not c.isascii() else c for c in text)
     return text.translate(_SIGNS)
-
-
-def _unboxed(text: str) -> str:
-    """The text with the content of its box in place, or, where it is nothing but boxes, their contents as a list."""
-    contents = _BOX.findall(text)
-    if len(contents) == 1:
-        return _BOX.sub(lambda match: match[1], text)
-    return ", ".join(contents) if _JOINT.fullmatch(_BOX.sub("", text)) else text
 
 
 def boxed_answers(text: str) -> str:
