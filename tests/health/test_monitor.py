@@ -417,7 +417,10 @@ def test_a_resumed_run_stops_at_what_stopped_it_before_unless_that_is_mended(
     resumed = HealthMonitor(folder=run.path, stop_on="critical")
     for i, row in enumerate([{**r, "step": 26 + i} for i, r in enumerate(healthy_log(12) if is_mended else rows[:12])]):
         assert not resumed.should_stop or i >= 10, "ten rows to show that it is another run"
-        resumed.update(row)
+        last = resumed.update(row)
+        if resumed.should_stop:
+            assert [a.severity for a in last if a.rule == "no_spread"] == ["critical"], "it says what for"
+            break
     assert resumed.should_stop == stops
 
 
