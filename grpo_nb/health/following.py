@@ -14,7 +14,7 @@ class Rule(NamedTuple):
     """A function that yields the alerts of one name, or nothing.
 
     Where it needs a fact, it is given the values of the last rows, and is not asked before `LEAST` of them were measured.
-    An alert's evidence begins with the number that it is about, whose course is followed; a share is named so.
+    An alert's evidence begins with what it is about. A float there is followed; a share is named so.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Followed:
         self._found, self._key = alert, next(iter(alert.evidence), "")
         self._found_at |= dict.fromkeys(range(SEVERITIES.index(alert.severity) + 1), count)
         value = alert.evidence.get(self._key)
-        if isinstance(value, (int, float)):
+        if isinstance(value, float):  # a count only grows
             now = alert.step, value
             first, worst = self._points.get("first", now), self._points.get("worst", now)
             is_worse = value < worst[1] if self._rule.is_low_worse else value > worst[1]

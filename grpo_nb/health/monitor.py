@@ -105,10 +105,10 @@ class HealthMonitor:
         fresh, count = self._look(row, completions), self._history.count
         if self._file is not None and (fresh or (self._followed and count % LEAST == 0)):
             self._write()
-        is_late = self._resumed_at and count - self._resumed_at >= LEAST
-        self.should_stop |= any(alert.is_open and alert.severity == self.stop_on for alert in fresh) or bool(
-            is_late and any(followed.is_found(self.stop_on, count) for followed in self._followed.values())
-        )
+        if self._resumed_at and count - self._resumed_at >= LEAST and not self.should_stop:
+            old = [f.alert for f in self._followed.values() if f.is_found(self.stop_on, count)]
+            fresh += [alert for alert in old if alert not in fresh]
+        self.should_stop |= any(alert.kind == self.stop_on for alert in fresh)
         return fresh
 
     def _look(self, row: Mapping[str, Any], completions: Iterable[Any] | None) -> list[Alert]:

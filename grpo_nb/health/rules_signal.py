@@ -116,6 +116,9 @@ _SAMENESS = {
 }
 
 
+_UNKNOWN = "the most it can be is not known: give the function an attribute range = (least, most)"
+
+
 def _kind_of_sameness(history: History) -> tuple[str, str]:
     """Too hard, too easy, or all alike, from where the groups without spread lie in what rewards can pay, if that is known."""
     alike = [facts for facts in history.window if facts.get("no_spread", 0) >= 0.5]
@@ -127,7 +130,7 @@ def _kind_of_sameness(history: History) -> tuple[str, str]:
     level, possible = median(same), history.possible(fact)
     if possible is None:
         # Whatever was seen: the best of a run may be its failures. But nothing is earned at 0.
-        return "too hard" if level <= 0 else "all alike", f" ({what} {level:.3g}; the most it can be is not known)"
+        return "too hard" if level <= 0 else "all alike", f" ({what} {level:.3g}; {_UNKNOWN})"
     low, high = possible
     place = (level - low) / (high - low) if high > low else 0.0
     kind = "too easy" if place >= AT_TOP else "too hard" if place <= AT_BOTTOM else "all alike"

@@ -72,7 +72,7 @@ def test_a_run_is_picked_exported_and_read(page: LabPage, folder: Path, tmp_path
     assert f"better: {EVIL} on 10 questions." in page.text(".gn-facts"), "as text, not as an image"
 
     # A broken run says so in words and offers nothing.
-    page.choose("Pick a run", "broken: cannot be read")
+    page.choose("Pick a run", "broken: damaged, no step yet")
     page.wait(lambda: page.find(".gn-lab .gn-errors"), "the words")
     assert not page.button("Export").is_enabled() and planned(page) == []
     page.choose("Pick a run", "tiny: finished, 14 steps")

@@ -199,8 +199,8 @@ def test_without_runs_and_with_damaged_ones(machine: Machine, tmp_path: Path) ->
     (tmp_path / "runs" / "odd").mkdir()
     (tmp_path / "runs" / "odd" / "run.json").write_text("[]")
     panel = gn.export.ExportPanel(run_root=tmp_path / "runs")
-    assert "odd: cannot be read" in [text for text, _ in panel._runs.options]
-    assert "bad: cannot be read" in [text for text, _ in panel._runs.options]
+    assert "odd: damaged, no step yet" in [text for text, _ in panel._runs.options]
+    assert "bad: damaged, no step yet" in [text for text, _ in panel._runs.options]
     panel._runs.value = next(run for text, run in panel._runs.options if text.startswith("bad"))
     assert "gn-errors" in panel._errors.value
     assert panel._export_button.disabled and panel.plan is None

@@ -7,9 +7,8 @@ import pytest
 
 from grpo_nb.health.monitor import HealthMonitor, check_health
 from grpo_nb.runs import Alert
-from tests.health.test_monitor import NAN, RANGES, WEIGHTS, changed, flat, make_run, severest, told
 from tests.support.faulty_runs import ASIDE, FAULTS, RUNS, SEEN, judged
-from tests.support.health_logs import Rows, healthy_log
+from tests.support.health_logs import NAN, RANGES, WEIGHTS, Rows, changed, flat, healthy_log, make_run, severest, told
 
 
 @pytest.mark.parametrize("names", [SEEN, sorted(ASIDE)], ids=["seen", "aside"])

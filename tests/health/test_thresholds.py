@@ -11,8 +11,7 @@ import pytest
 from grpo_nb.health.facts import rank_shift, ranks
 from grpo_nb.health.monitor import check_health
 from grpo_nb.settings.settings import Settings
-from tests.health.test_monitor import DESERVED, RANGES, WEIGHTS, changed, flat, severest, told
-from tests.support.health_logs import Rows, healthy_log
+from tests.support.health_logs import DESERVED, RANGES, WEIGHTS, Rows, changed, flat, healthy_log, severest, told
 
 ORDER = [None, "info", "warning", "critical"]
 

@@ -134,7 +134,7 @@ def test_a_run_without_a_checkpoint_is_left_or_made_room_for(root: Path, setting
     with pytest.warns(UserWarning, match="ended before its first checkpoint"):
         assert find_run(settings, "begun", "auto") is None
     assert not begun.path.exists(), "the new run of that name takes its place"
-    unnamed = make_run(root / "unnamed", steps=0, saved=(), started="2027")
+    unnamed = make_run(root / "unnamed", steps=0, saved=(), started="2027-01-01")
     with pytest.warns(UserWarning, match="a new run begins"):
         assert find_run(settings, None, "auto") is None
     assert unnamed.path.is_dir()
