@@ -26,7 +26,7 @@ _SENTENCE = "so we look at the next part of the question and note what it says b
 _STEPS = "1. Step 1: First, I look.\n- Next, wait, I check.\n"
 # What rewards for style look for, so that one of them does not seem to look at nothing.
 _ALL_SORTS = (
-    "I'm sorry, as an AI I cannot help. TODO: see https://example.org or mail a@b.org!!! LOREM IPSUM, however, maybe \U0001f600 "
+    "I'm sorry, as an AI I cannot help. TODO: see https://example.org or mail a@b.org!!! LOREM IPSUM, maybe \U0001f600 "
     "\u4f60\u597d **bold** $x^2$\n```python\nprint(1)\n```\n| a | b |\n# Head\nthe the the the the the the the the the"
 )
 REFUSED = "right answer refused"
