@@ -106,7 +106,8 @@ class Caller:
             outcome = self.call(batch.select(indexes))
             if outcome.scores is None:
                 alone = [(i, self.call(batch.select([i]))) for i in indexes if not self.is_given_up]
-                if len(alone) == len(indexes) > 1 and all(one.scores is not None for _, one in alone):
+                all_work = len(alone) == len(indexes) > 1 and all(one.scores is not None for _, one in alone)
+                if all_work and not outcome.is_late:
                     self.failed_together.append((len(indexes), outcome.error))
                 yield from alone
                 continue
