@@ -208,11 +208,12 @@ def other_containers(number: int, gold: str, wrong: Sequence[str]) -> Iterator[P
         yield from (Probe("elsewhere wrong", container.format(answer), number, label) for answer in wrong[:2])
 
 
-def harmless(number: int, written: Written, gold: str, wrong: str) -> Iterator[Probe]:
+def harmless(number: int, format: AnswerFormat, written: Written, gold: str, wrong: str) -> Iterator[Probe]:
     """Right completions that differ from the control in something that must not matter."""
     given = {
         "white space": written(PLAIN, f"  {gold}  "),
         "lines": written(LINES, gold),
+        **{f"lines{layout}": LAYOUTS[layout](format, LINES, gold) for layout in (", newline", ", one line")},
         "unicode": written(PLAIN.translate(_UNICODE), gold),
         "other number": written(f"At first I thought of {wrong}, which does not fit.", gold),
         "gold in reasoning": written(f"Step by step I come to {gold} and check it.", gold),
