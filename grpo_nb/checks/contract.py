@@ -55,7 +55,7 @@ class Caller:
     spent: float = 0.0
     """Seconds in all calls."""
     per_completion: float = 0.0
-    """Seconds that one took when the reward was called first."""
+    """Seconds that one took in the quickest call."""
     failed_together: list[tuple[int, BaseException]] = field(default_factory=list)
     """Batches that failed though each of their completions alone did not: how many they held, and what was raised."""
 
@@ -87,7 +87,8 @@ class Caller:
             outcome.error = error
         outcome.seconds = time.perf_counter() - start
         self.spent += outcome.seconds
-        self.per_completion = self.per_completion or outcome.seconds / len(batch)
+        if outcome.scores is not None:
+            self.per_completion = min(self.per_completion or math.inf, outcome.seconds / len(batch))
         outcome.is_late = isinstance(outcome.error, TimeoutError) and outcome.seconds >= limit
         self.late += outcome.is_late
         outcome.printed = seen.getvalue()
@@ -105,7 +106,8 @@ class Caller:
             outcome = self.call(batch.select(indexes))
             if outcome.scores is None:
                 alone = [(i, self.call(batch.select([i]))) for i in indexes if not self.is_given_up]
-                if len(alone) == len(indexes) > 1 and all(one.scores is not None for _, one in alone):
+                all_work = len(alone) == len(indexes) > 1 and all(one.scores is not None for _, one in alone)
+                if all_work and not outcome.is_late:
                     self.failed_together.append((len(indexes), outcome.error))
                 yield from alone
                 continue

@@ -266,10 +266,10 @@ class Sampled:
     def verdict(self) -> Verdict:
         """`no signal`: no group differs. `signal`: at least one group in four does at the interval's lower end. Else weak.
 
-        `form only`: groups differ, but no answer is right and the rewards for answers gave the same to all.
+        `form only`: it would be a signal, but no answer is right and the rewards for answers gave the same to all.
         """
         if self.counts["differs"] == 0:
             return "no signal"
-        if self.unearned and self.right_shares[0] == 0:
-            return "form only"
-        return "signal" if self.useful_interval[0] >= ENOUGH else "weak signal"
+        if self.useful_interval[0] < ENOUGH:
+            return "weak signal"
+        return "form only" if self.unearned and self.right_shares[0] == 0 else "signal"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterator, Sequence
 
 from grpo_nb.checks.catalogue import Finding, found
@@ -25,6 +26,8 @@ PAID = {
     "phrase pays": "a wrong answer is paid for words that the reward looks for",
 }
 _DAMAGED = ("unclosed", "tags in prose", "tags only", "repeated", "trailing text")
+_CHANGED = {"a letter changed", "a digit changed"}
+_NUMBERS = {"off by one", "decimals"}
 _PART = 0.1
 """Of what being right adds: less is not worth the trouble of learning to cheat."""
 _MAY_EARN = {"paid for nothing", "length pays", "near miss"}
@@ -168,9 +171,9 @@ def _find_payments(name: str, results: Results, role: Role, golds: Sequence[str]
             # A reward that reads the first or the last of several answers is lax, but a guess still has to be right there.
             is_open = "every candidate" in seen or any({k, f"{k}, gold first"} <= seen for k in ("hedge", "equation"))
             milder = {} if is_open else {"severity": "warning"}
-        elif family == "retracted" or seen in ({"gold after wrong slot"}, {"a letter changed"}):
+        elif family == "retracted" or seen == {"gold after wrong slot"} or seen <= _CHANGED:
             milder = {"severity": "warning"}
-        elif family == "near miss" and all(len(golds[probe.row]) > 2 and probe.kind == "off by one" for probe in paid):
+        elif seen <= _NUMBERS and all(re.fullmatch(r"-?[0-9]{3,}", golds[probe.row]) for probe in paid):
             milder = {"severity": "note"}
         if milder:
             milder["effect"] = "a habit that is paid"

@@ -26,7 +26,7 @@ _SENTENCE = "so we look at the next part of the question and note what it says b
 _STEPS = "1. Step 1: First, I look.\n- Next, wait, I check.\n"
 # What rewards for style look for, so that one of them does not seem to look at nothing.
 _ALL_SORTS = (
-    "I'm sorry, as an AI I cannot help. TODO: see https://example.org or mail a@b.org!!! LOREM IPSUM, however, maybe \U0001f600 "
+    "I'm sorry, as an AI I cannot help. TODO: see https://example.org or mail a@b.org!!! LOREM IPSUM, maybe \U0001f600 "
     "\u4f60\u597d **bold** $x^2$\n```python\nprint(1)\n```\n| a | b |\n# Head\nthe the the the the the the the the the"
 )
 REFUSED = "right answer refused"
@@ -129,7 +129,7 @@ def near_misses(gold: str) -> list[tuple[str, str]]:
     >>> [answer for _, answer in near_misses("42")]
     ['4', '24', '43', '41', '42.4', '42.9']
     >>> near_misses("2, 3")
-    [('a part of it', '2,'), ('an item too few', '2'), ('an item too many', '2, 3, 2')]
+    [('a part of it', '2,'), ('an item too few', '2'), ('an item too many', '2, 3, 4')]
     """
     number = parse_number(gold)
     near = [("a part of it", gold[: len(gold) // 2].strip()), ("turned round", gold[::-1] if gold.isalnum() else "")]
@@ -145,11 +145,24 @@ def near_misses(gold: str) -> list[tuple[str, str]]:
         near += [("a field changed", json.dumps(record)) for record in itertools.islice(changed, 4)]
     elif "," in gold.strip(","):
         items = [item.strip() for item in gold.split(",")]
-        near += [("an item too few", ", ".join(items[:-1])), ("an item too many", ", ".join([*items, items[0]]))]
-    elif len(gold) >= 4 and (last := re.search(r"[0-9A-Za-z](?=[^0-9A-Za-z]*$)", gold)):
-        kind = "a digit changed" if last.group().isdigit() else "a letter changed"
-        near += [(kind, gold[: last.start()] + _other(last.group()) + gold[last.end() :])]
-    return [(kind, answer) for kind, answer in near if answer and not is_same_answer(answer, gold)]
+        near += [
+            ("an item too few", ", ".join(items[:-1])),
+            ("an item too many", f"{gold}, {_last_changed(items[-1])}"),
+        ]
+    elif 4 <= len(gold) <= 40 and (gold[-1].isdigit() or re.fullmatch("[A-Za-z ]+", gold)):
+        near += [("a digit changed" if gold[-1].isdigit() else "a letter changed", _last_changed(gold))]
+    return [(kind, answer) for kind, answer in near if answer and not _is_close(answer, gold)]
+
+
+def _is_close(answer: str, gold: str) -> bool:
+    """Whether an answer is the gold one, or so near to a gold number with decimals that a tolerance may take it."""
+    given, wanted = parse_number(answer), parse_number(gold)
+    is_within = given is not None and wanted is not None and abs(given - wanted) <= abs(wanted) / 50
+    return is_same_answer(answer, gold) or (is_within and wanted.denominator != 1)
+
+
+def _last_changed(text: str) -> str:
+    return text[:-1] + _other(text[-1]) if text else ""
 
 
 def _json_value(text: str) -> Any:
@@ -195,11 +208,12 @@ def other_containers(number: int, gold: str, wrong: Sequence[str]) -> Iterator[P
         yield from (Probe("elsewhere wrong", container.format(answer), number, label) for answer in wrong[:2])
 
 
-def harmless(number: int, written: Written, gold: str, wrong: str) -> Iterator[Probe]:
+def harmless(number: int, format: AnswerFormat, written: Written, gold: str, wrong: str) -> Iterator[Probe]:
     """Right completions that differ from the control in something that must not matter."""
     given = {
         "white space": written(PLAIN, f"  {gold}  "),
         "lines": written(LINES, gold),
+        **{f"lines{layout}": LAYOUTS[layout](format, LINES, gold) for layout in (", newline", ", one line")},
         "unicode": written(PLAIN.translate(_UNICODE), gold),
         "other number": written(f"At first I thought of {wrong}, which does not fit.", gold),
         "gold in reasoning": written(f"Step by step I come to {gold} and check it.", gold),
@@ -278,7 +292,10 @@ def cheats(
 
 def known(number: int, written: Written, gold: str, bad: str, texts: Sequence[str]) -> Iterator[Probe]:
     """Text that the reward's own code holds, beside a wrong answer and in its place: does a phrase of it pay?"""
-    others = [text for text in texts if gold.casefold() not in text.casefold()]
+    words = set(gold.casefold().split())
+    others = [
+        text for text in texts if gold.casefold() not in text.casefold() and not words & set(text.casefold().split())
+    ]
     for text in others:
         yield Probe("known text", written(f"{PLAIN} {text}", bad), number, text, "phrase pays")
         yield Probe("known text in the slot", written(PLAIN, text), number, text, "phrase pays")

@@ -102,7 +102,7 @@ class Sample:
         """Harmless forms and cheats of every row, and of the first one damaged forms and growing ones, in a layout."""
         written, made = self._written(layout), []
         for i, (gold, wrong) in enumerate(self._answers):
-            made += make.harmless(i, written, gold, wrong[0])
+            made += make.harmless(i, self.format, written, gold, wrong[0])
             made += make.cheats(i, self.format, written, gold, wrong[0], self._every_gold, *_asked(self.rows[i]))
         made += make.formed(0, self.format, written, self.golds[0], self._answers[0][1][0])
         return [dataclasses.replace(probe, layout=layout) for probe in made]

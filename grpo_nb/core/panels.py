@@ -52,6 +52,7 @@ class Panel(widgets.VBox):
         """
         if not self._depth:
             self._failures = []
+            self._show_failures()
         self._depth += 1
         try:
             yield

@@ -123,7 +123,7 @@ def probe_row(
 
     >>> from grpo_nb.rewards import correctness
     >>> probe_row([correctness()], {"question": "What is 20 + 3?", "answer": "23"}).summary
-    'PASS: 11 forms of the right answer and 28 ways to cheat, none went wrong.'
+    'PASS: 11 forms of the right answer and 34 ways to cheat, none went wrong.'
     """
     gold_of(require_kind("row", row, Mapping, "a row of your data: task.train[0]"), answer)
     options = {"weights": weights, "tokenizer": tokenizer, "seconds_per_call": seconds_per_call}

@@ -215,9 +215,9 @@ before
 # The same questions, model, rewards and seed. The only change is the one that the advice proposes: each prompt now shows one solved
 # question before the real one.
 #
-# You should see **signal**: the totals differ in most groups. By reward, nearly all of that is form, and hardly an answer is right
-# yet: so the form will be learnt first, and being right after it, as in `00_quickstart`. The intervals are wide, because eight
-# groups are few; the sentence claims no more than they allow.
+# You should see **signal**, or **form only** where by chance not one answer is right: the totals differ in most groups. By reward,
+# nearly all of that is form, and hardly an answer is right yet: so the form will be learnt first, and being right after it, as in
+# `00_quickstart`. The intervals are wide, because eight groups are few; the sentence claims no more than they allow.
 
 # %%
 example = ("What is 3 + 4?", "3 + 4 = 7", "7")
@@ -255,6 +255,7 @@ print(f"It worked.\nWithout the example: {before.sentence}\nWith it: {after.sent
 # | *stopped after 2 seconds* | a reward is too slow, or hangs on a hostile text | look at the text in the table; `seconds_per_call=` allows more |
 # | *no signal* with an example | too hard, too easy, or cut off | follow the advice under the verdict |
 # | *weak signal* | too few groups to say | `PROMPTS = 32` |
+# | *form only* | nothing that was sampled is right, so only the form would be learnt | easier questions, as the advice says |
 
 # %% [markdown]
 # ## Next

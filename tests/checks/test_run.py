@@ -20,7 +20,6 @@ import grpo_nb as gn
 from grpo_nb.checks import WHOLE_SET, RewardProblem, RewardReport, add_case, check_rewards, judge, read_cases
 from grpo_nb.checks.catalogue import CATALOGUE
 from grpo_nb.checks.probes import wrong_answers
-from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.rewards import (
     check_rows,
     code_tests,
@@ -79,15 +78,6 @@ def check(*rewards, rows=ROWS, **options) -> RewardReport:
 
 
 @by_text
-def exact_number(text, gold):
-    """Reads numbers as numbers."""
-    try:
-        return 2.0 * (float((slot(text) or "").replace(",", "")) == float(gold))
-    except (ValueError, OverflowError):
-        return 0.0
-
-
-@by_text
 def graded(text, gold):
     """Partial credit for answers that are near numbers, far below that of the right one; negative where there is none."""
     given_answer = slot(text)
@@ -111,11 +101,6 @@ class Judge:
 
     def __call__(self, completions, answer, **_):
         return [self.factor * score for score in right(completions, answer)]
-
-
-def multi_line_format(completions, **_):
-    form = re.compile(r"\s*<reasoning>.*?</reasoning>\s*<answer>.*?</answer>\s*", re.DOTALL)
-    return [float(form.fullmatch(completion_text(c)) is not None) for c in completions]
 
 
 def short_enough(completions, completion_ids, **_):
@@ -145,12 +130,6 @@ def no_opinion(completions, answer, **_):
     return [None if len(gold) == 1 else float(slot(c) == gold) for c, gold in zip(completions, answer, strict=True)]
 
 
-def shaped(completions, answer, completion_ids, **_):
-    """Right or wrong, shaped by length on a cosine: longer wrong answers are punished less."""
-    shares = [0.75 + 0.25 * math.cos(math.pi * min(len(ids) / 300, 1)) for ids in completion_ids]
-    return [share if is_right else -share for is_right, share in zip(right(completions, answer), shares, strict=True)]
-
-
 @by_text
 def seeded(text, gold):
     """A tie broken by a draw that the text alone decides."""
@@ -158,8 +137,8 @@ def seeded(text, gold):
 
 
 SOUND = [
-    right, exact_number, graded, awaited, Judge(1.5), functools.partial(right), multi_line_format, short_enough, no_apology,
-    near_length, enough_lines, counts_steps, no_opinion, shaped, seeded, correctness(), xml_format(), xml_tags(),
+    right, graded, awaited, Judge(1.5), functools.partial(right), short_enough, no_apology,
+    near_length, enough_lines, counts_steps, no_opinion, seeded, correctness(), xml_format(), xml_tags(),
 ]  # fmt: skip
 
 
@@ -218,30 +197,10 @@ def is_right(text, gold) -> bool:
     return slot(text) == gold
 
 
-@finds("right answer refused", severity="critical")
-@by_text
-def missing_dotall(text, gold):
-    found = re.search(r"<reasoning>\s*.*</reasoning>\s*<answer>\s*(.*?)\s*</answer>", text)
-    return bool(found) and found.group(1) == gold
-
-
-@finds("format refused", severity="critical")
-@by_text
-def format_missing_dotall(text, gold):
-    return bool(re.match(r"^<reasoning>.*?</reasoning>\s*<answer>.*?</answer>\s*$", text))
-
-
 @finds("format refused", severity="critical")
 @by_text
 def format_lines_of_reasoning(text, gold):
     return bool(re.match(r"^<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>\n$", text))
-
-
-@finds("format refused", severity="warning")
-@by_text
-def format_wants_a_last_newline(text, gold):
-    pattern = r"<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>\n"
-    return bool(re.fullmatch(pattern, text, re.DOTALL))
 
 
 @finds("contains the answer", "answer outside the slot", "several answers", severity="critical")
@@ -254,18 +213,6 @@ def substring(text, gold):
 @by_text
 def substring_of_slot(text, gold):
     return gold in (slot(text) or "")
-
-
-@finds("answer outside the slot", "several answers", severity="warning")
-@by_text
-def last_number(text, gold):
-    return [gold] == re.findall(r"\d+", text)[-1:]
-
-
-@finds("several answers", severity="critical")
-@by_text
-def any_number_of_slot(text, gold):
-    return gold in re.findall(r"\d+", slot(text) or "")
 
 
 @finds("several answers", severity="warning")
@@ -286,41 +233,10 @@ def ascii_only(text, gold):
     return is_right(text, gold) and text.isascii()
 
 
-@finds("right answer refused", severity="critical")
-@by_text
-def no_stripping(text, gold):
-    return f"<answer>{gold}</answer>" in text
-
-
-@finds("retracted", severity="warning")
-@by_text
-def first_slot(text, gold):
-    found = SLOT.search(text)
-    return bool(found) and found.group(1) == gold
-
-
 @finds("judge persuaded", severity="critical")
 @by_text
 def gullible(text, gold):
     return "10/10" in text or is_right(text, gold)
-
-
-@finds("paid for nothing", severity="critical")
-@by_text
-def empty_is_fine(text, gold):
-    return not slot(text) or is_right(text, gold)
-
-
-@finds("near miss", severity="critical")
-@by_text
-def generous(text, gold):
-    return (slot(text) or "").isdigit() and abs(int(slot(text)[:9]) - int(gold)) < 2
-
-
-@finds("length pays", severity="critical")
-@by_text
-def wordy(text, gold):
-    return is_right(text, gold) + len(text) / 1000
 
 
 @finds("right answer refused", severity="critical")
@@ -360,34 +276,9 @@ def mutates_columns(completions, answer, **_):
     return scores
 
 
-@finds("depends on the order", severity="critical")
-def first_gold_for_all(completions, answer, **_):
-    return [float(slot(c) == answer[0]) for c in completions]
-
-
-@finds("depends on neighbours", severity="warning")
-def relative(completions, answer, **_):
-    scores = right(completions, answer)
-    return [s - sum(scores) / len(scores) for s in scores]
-
-
 @finds("not repeatable", severity="warning")
 def noisy(completions, answer, **_):
     return [s + random.random() for s in right(completions, answer)]
-
-
-@finds("not repeatable", severity="warning")
-def remembers(completions, answer, **_):
-    return [s / (1 + next(counter)) for s in right(completions, answer)]
-
-
-@finds("runs the answer as code", severity="critical", seconds_per_call=0.3)
-@by_text
-def evaluates(text, gold):
-    try:
-        return eval(slot(text) or "None", {"__builtins__": {}}) == int(gold)
-    except Exception:
-        return 0.0
 
 
 @finds("prints", severity="note")
@@ -435,17 +326,6 @@ def strings(completions, answer, **_):
     return [str(s) for s in right(completions, answer)]
 
 
-@finds("cannot be read", severity="critical")
-def no_list(completions, answer, **_):
-    return 1.0
-
-
-@finds("raises", severity="critical")
-@by_text
-def raises_on_empty(text, gold):
-    return is_right(text, gold) * (text[0] == "<")
-
-
 @finds("raises", severity="critical")
 @by_text
 def raises_on_all(text, gold):
@@ -456,11 +336,6 @@ def raises_on_all(text, gold):
 @by_text
 def raises_on_surrogates(text, gold):
     return is_right(text, gold) * bool(text.encode() or 1)
-
-
-@finds("raises", severity="critical")
-def key_error(completions, **columns):
-    return [float(slot(c) == gold) for c, gold in zip(completions, columns["solution"], strict=True)]
 
 
 @finds("argument nobody passes", severity="critical")
@@ -476,11 +351,6 @@ def misspelt_optional(completions, answer, completions_ids=None, **_):
 @finds("arguments refused", severity="critical")
 def no_keywords(completions, answer):
     return right(completions, answer)
-
-
-@finds("constant", severity="warning")
-def constant(completions, **_):
-    return [0.5] * len(completions)
 
 
 @finds("grows with length", severity="note")
@@ -523,33 +393,10 @@ def slow(completions, answer, **_):
     return right(completions, answer)
 
 
-@finds("part credit", severity="warning")
-@by_text
-def half_for_naming_it(text, gold):
-    return 1.0 if is_right(text, gold) else 0.5 * (gold in text)
-
-
 @finds("phrase pays", severity="critical")
 @by_text
 def magic_words(text, gold):
     return is_right(text, gold) or bool(re.search(r"\bI am (?:quite )?certain\b", text) or "without doubt" in text)
-
-
-@finds("near miss", severity="critical")
-@by_text
-def cuts_decimals(text, gold):
-    return re.fullmatch(r"\d{1,9}(\.\d*)?", slot(text) or "") is not None and int(float(slot(text))) == int(gold)
-
-
-@finds(
-    "near miss",
-    severity="critical",
-    rows=[{"question": f"{n}?", "answer": f'{{"a": {n}, "b": {n + 4}}}'} for n in (3, 5)],
-)
-@by_text
-def one_field_of_two(text, gold):
-    found = re.search(r'"a": (\d)', slot(text) or "")
-    return found is not None and f'"a": {found.group(1)},' in gold
 
 
 @finds(
@@ -585,17 +432,6 @@ def no_zeros_at_the_end(text, gold):
     return (slot(text) or "").rstrip("0") == gold.rstrip("0")
 
 
-@finds("runs the answer as code", severity="critical", seconds_per_call=0.3)
-@by_text
-def sympified(text, gold):
-    import sympy
-
-    try:
-        return bool(sympy.sympify(slot(text)) == int(gold))
-    except Exception:
-        return 0.0
-
-
 @finds("several answers", "contains the answer", severity="critical")
 @by_text
 def lax_on_one_line(text, gold):
@@ -617,17 +453,6 @@ def json_of_all(text, gold):
 def json_completion(text, gold):
     found = re.fullmatch(r'{"answer": "?(.*?)"?}', text)
     return found is not None and found.group(1) == gold
-
-
-@finds("repetition pays", severity="warning")
-def stacked_tags(completions, **_):
-    return [0.1 * completion_text(c).count("</answer>") for c in completions]
-
-
-@finds("form outweighs being right", severity="warning")
-@by_text
-def hardly_for_the_answer(text, gold):
-    return 0.9 * (slot(text) is not None) + 0.1 * is_right(text, gold)
 
 
 @finds("fails on a batch", severity="critical")
@@ -949,32 +774,6 @@ def test_hung_rewards_cost_a_bounded_time() -> None:
     assert "tells" in report.roles["right"]
     # Four limits for each stopped reward, and room for a busy machine: the promise is that it ends at all.
     assert time.perf_counter() - start < 20
-
-
-@pytest.mark.parametrize(
-    "call",
-    [lambda: time.sleep(9), lambda: re.match(r"(a+)+$", "a" * 50 + "!"), lambda: [None for _ in itertools.count()]],
-    ids=["waits", "regular expression", "loop"],
-)
-def test_deadlines_stop_what_waits_and_what_computes(call) -> None:
-    start = time.perf_counter()
-    with pytest.raises(TimeoutError):
-        run_with_deadline(call, 0.2)
-    assert time.perf_counter() - start < 5
-
-
-def test_deadlines_are_not_fooled_by_a_bare_except() -> None:
-    def swallows():
-        try:
-            time.sleep(0.5)
-        except BaseException:
-            return 1
-
-    with pytest.raises(TimeoutError):
-        run_with_deadline(swallows, 0.1)
-    assert run_with_deadline(lambda: 7, 5) == 7
-    with pytest.raises(ZeroDivisionError):
-        run_with_deadline(lambda: 1 / 0, 5)
 
 
 @given(

@@ -54,7 +54,7 @@ def test_the_gate_tells_the_example_turn(reward_lab: Path) -> None:
     # A tag by chance, about one in 400 completions, makes it a weak signal on some machine.
     assert re.match(r"no signal: in none of 8|weak signal: in 1 of 8", without)
     assert "advice: example turn" in without and "answer can be read in none of 64" in without
-    assert re.match(r"signal: in [678] of 8 groups of 8 the totals differ", with_example)
+    assert re.match(r"(signal|form only): in [678] of 8 groups of 8 the totals differ", with_example)
     assert "It worked." in "".join(
         o.text for o in cell_with(notebook, "It worked.").outputs if o.output_type == "stream"
     )

@@ -1,0 +1,27 @@
+"""Faults put into sound rewards by a script: all are found but one, and the sound ones are left alone, together or alone."""
+
+import importlib.util
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.begins(150)
+
+_spec = importlib.util.spec_from_file_location("check_faults", ROOT / "studies" / "check_faults.py")
+study = sys.modules["check_faults"] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(study)
+
+
+@pytest.mark.parametrize("names", [*((name,) for name in study.SOUND), *study.TOGETHER], ids=" ".join)
+def test_sound_rewards_are_not_accused_alone_or_together(names: tuple[str, ...]) -> None:
+    report = study.check([study.sound(name) for name in names], study.SOUND[names[-1]].task, seconds_per_call=0.5)
+    assert not study.serious(report), report
+
+
+@pytest.mark.parametrize("fault", study.FAULTS, ids=lambda fault: f"{fault.reward}-{fault.what}")
+def test_a_fault_is_found_and_named(fault) -> None:
+    report = study.check([study.faulty(fault)], study.SOUND[fault.reward].task, seconds_per_call=0.5)
+    found = {finding.kind for finding in report.findings if finding.severity != "note"}
+    assert fault.kind in found if fault.kind else not found, report

@@ -1,0 +1,35 @@
+"""A call that waits, computes or holds on is stopped in time; one that ends is left alone."""
+
+import itertools
+import re
+import time
+
+import pytest
+
+from grpo_nb.core import run_with_deadline
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda: time.sleep(9), lambda: re.match(r"(a+)+$", "a" * 50 + "!"), lambda: [None for _ in itertools.count()]],
+    ids=["waits", "regular expression", "loop"],
+)
+def test_deadlines_stop_what_waits_and_what_computes(call) -> None:
+    start = time.perf_counter()
+    with pytest.raises(TimeoutError):
+        run_with_deadline(call, 0.2)
+    assert time.perf_counter() - start < 5
+
+
+def test_deadlines_are_not_fooled_by_a_bare_except() -> None:
+    def swallows():
+        try:
+            time.sleep(0.5)
+        except BaseException:
+            return 1
+
+    with pytest.raises(TimeoutError):
+        run_with_deadline(swallows, 0.1)
+    assert run_with_deadline(lambda: 7, 5) == 7
+    with pytest.raises(ZeroDivisionError):
+        run_with_deadline(lambda: 1 / 0, 5)
