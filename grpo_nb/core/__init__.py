@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from grpo_nb.core.arguments import in_line, require_kind, require_number, require_path
 from grpo_nb.core.deadlines import run_in_thread, run_with_deadline
 from grpo_nb.core.doors import open_door
 from grpo_nb.core.errors import EnvironmentProblem
@@ -46,7 +47,7 @@ from grpo_nb.core.tables import (
     html_of,
     text_of,
 )
-from grpo_nb.core.text import as_score, brief, displayable, excerpt, prompt_lengths, shorten
+from grpo_nb.core.text import as_score, displayable, excerpt, prompt_lengths, shorten
 from grpo_nb.core.writers import liveness, process_identity, writing_here
 
 if TYPE_CHECKING:

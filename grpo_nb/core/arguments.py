@@ -1,0 +1,74 @@
+"""What a user gives for an argument, looked at where it is given: one line that names the argument and the value."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from pathlib import Path
+from typing import Any
+
+
+def in_line(value: Any, limit: int = 60) -> str:
+    """Return a value as one short line, whatever it is.
+
+    >>> in_line("two\\nlines"), in_line([1] * 100, 10)
+    ("'two\\\\nlines'", '[1, 1, 1, ...')
+    """
+    text = " ".join(repr(value).split())
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def require_kind(name: str, value: Any, kinds: type | tuple[type | None, ...], must: str) -> Any:
+    """Return a value, or refuse it where it is of none of these types; None among them stands for itself.
+
+    Raises:
+        TypeError: With what it must be.
+
+    >>> require_kind("label", 5, str, "a text")
+    Traceback (most recent call last):
+    TypeError: label = 5 must be a text.
+    """
+    wanted = tuple(type(None) if kind is None else kind for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
+    if not isinstance(value, wanted):
+        raise TypeError(f"{name} = {in_line(value)} must be {must}.")
+    return value
+
+
+def require_path(name: str, value: Any, must: str = "a path") -> Path:
+    """Return a path from a user, `~` being their home, or refuse what no file system can have.
+
+    Raises:
+        TypeError, ValueError: With what it must be.
+    """
+    path = Path(require_kind(name, value, (str, Path), must))
+    parts = [part.encode("utf-8", "surrogatepass") for part in path.parts]
+    if not str(value) or b"\0" in b"".join(parts) or max(map(len, parts), default=0) > 255 or len(str(path)) > 4000:
+        raise ValueError(f"{name} = {in_line(value)} must be {must}.")
+    return path.expanduser()
+
+
+def require_number(
+    name: str, value: Any, least: float, most: float = math.inf, *, is_whole: bool = True, why: str = ""
+) -> None:
+    """Refuse what is no finite number between two bounds, both included.
+
+    Args:
+        name: Of the argument.
+        value: What was given for it.
+        least, most: The bounds.
+        is_whole: Whether only whole numbers will do.
+        why: Said behind it, such as what another value would mean.
+
+    Raises:
+        TypeError: No number, or none that is whole.
+        ValueError: Not finite, or outside of the bounds.
+
+    >>> require_number("steps", 0, 1)
+    Traceback (most recent call last):
+    ValueError: steps = 0 must be at least 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral if is_whole else numbers.Real):
+        raise TypeError(f"{name} = {in_line(value)} must be a {'whole ' if is_whole else ''}number{why}.")
+    if not (least <= value <= most and value < math.inf):
+        bounds = f"at least {least}" if most == math.inf else f"between {least} and {most}"
+        raise ValueError(f"{name} = {in_line(value)} must be {bounds}{why}.")
