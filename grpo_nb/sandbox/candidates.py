@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 
-from grpo_nb.core import Cell, EnvironmentProblem, Part, Shown, Table, bold, require_kind
+from grpo_nb.core import Cell, EnvironmentProblem, Part, Shown, Table, bold, require_kind, require_number
 from grpo_nb.machine import Check, usable_cores
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome, job_of, outcome_of
 from grpo_nb.sandbox.pool import Pool
@@ -110,10 +110,8 @@ class Sandbox(AbstractContextManager):
         names = [one.name for one in LEVELS]
         if level is not None and level not in names:
             raise ValueError(f"level={level!r}: the levels are {names}.")
-        if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
-            raise ValueError(f"workers={workers!r}: must be a whole number of at least 1.")
-        if workers is None:
-            workers = min(2 * usable_cores(), 32)
+        workers = min(2 * usable_cores(), 32) if workers is None else workers
+        require_number("workers", workers, 1)
         reports = []
         for one in LEVELS:
             if level in (None, one.name):

@@ -12,17 +12,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_nb.core import Drawn, Part, Shown, Table, bold, code, displayable, escaped, require_kind, shorten
+from grpo_nb.core import (
+    Drawn,
+    Part,
+    Shown,
+    Table,
+    bold,
+    code,
+    displayable,
+    escaped,
+    require_kind,
+    require_number,
+    shorten,
+)
 from grpo_nb.sandbox import values
 from grpo_nb.sandbox.pool import Finished
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\(\))?(\.[^\W\d]\w*(\(\))?)*")
 
 
-# Kinds of number, least and most of each limit: a day, a tebibyte, a gibibyte.
+# Least and most of each limit: a day, a tebibyte, a gibibyte.
 _BOUNDS = {
-    "cpu_seconds": ((int, float), 0.01, 86_400), "wall_seconds": ((int, float), 0, 86_400),
-    "memory_mib": (int, 64, 1 << 20), "threads": (int, 0, 4096), "output_kib": (int, 1, 1 << 20),
+    "cpu_seconds": (0.01, 86_400), "wall_seconds": (0, 86_400), "memory_mib": (64, 1 << 20), "threads": (0, 4096),
+    "output_kib": (1, 1 << 20),
 }  # fmt: skip
 _LONGEST_ERROR = 300
 
@@ -47,11 +59,8 @@ class Limits:
     """Of answers and of printed text, each. A candidate that writes more is ended."""
 
     def __post_init__(self) -> None:
-        for name, (kinds, least, most) in _BOUNDS.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
-                number = "a whole number" if kinds is int else "a number"
-                raise ValueError(f"Limits({name}={value!r:.60}): {name} must be {number} from {least} to {most}.")
+        for name, bounds in _BOUNDS.items():
+            require_number(name, getattr(self, name), *bounds, is_whole=not name.endswith("_seconds"))
         if self.wall_seconds == 0:
             object.__setattr__(self, "wall_seconds", 5.0 + 5.0 * self.cpu_seconds)
 
