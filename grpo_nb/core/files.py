@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.core.arguments import require_kind, require_path
 from grpo_nb.core.errors import check_type
 from grpo_nb.core.writers import liveness, process_identity, writing_here
 
@@ -132,9 +133,7 @@ def target_of(path: str | Path) -> Path:
 
     Renaming onto a link would replace the link: an export meant for the disk behind it would lie on this one.
     """
-    if not isinstance(path, (str, Path)):
-        raise TypeError(f"path = {path!r:.60} is no path: write the folder or file to make, as 'exports/my-model'.")
-    target = Path(path).expanduser()
+    target = require_path("path", path, "a folder or file, as 'exports/my-model'")
     return target.resolve() if target.is_symlink() else target
 
 
@@ -239,8 +238,7 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
         FileExistsError: Something is there and `overwrite` is false, or what is there holds something that is needed.
         PermissionError: Its folder cannot be written.
     """
-    if not isinstance(overwrite, bool):
-        raise TypeError(f"overwrite = {overwrite!r:.60} must be True or False.")
+    require_kind("overwrite", overwrite, bool, "True or False")
     problem = target_problem(target, overwrite, needed)
     if problem is not None:
         raise problem

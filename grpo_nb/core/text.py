@@ -18,11 +18,6 @@ def excerpt(text: str, limit: int = _EXCERPT) -> str:
     return literal if len(text) <= limit else f"{literal[:limit]}... ({len(text):,} characters)"
 
 
-def brief(value: Any, limit: int = 60) -> str:
-    """Return any value as Python writes it, on one line, for the error that refuses it."""
-    return shorten(displayable(" ".join(repr(value).split())), limit)
-
-
 def shorten(text: str, limit: int) -> str:
     """Return a text up to a limit, and how long it is where it is longer."""
     return text if len(text) <= limit else f"{text[:limit]}... ({len(text):,} characters)"

@@ -7,10 +7,9 @@ import dataclasses
 import hashlib
 from collections import Counter
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
-from grpo_nb.core import brief, staged_folder, target_of
+from grpo_nb.core import require_kind, staged_folder, target_of
 from grpo_nb.export.conversion import convert, find_converter, require_quantizer
 from grpo_nb.export.merged import VERIFIED_PROMPTS, add_score, make_export, make_merged, run_check, verified_tokens
 from grpo_nb.export.modelfile import modelfile
@@ -60,8 +59,7 @@ def export_gguf(
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization = {quantization!r} is not one of {', '.join(map(repr, QUANTIZATIONS))}.")
     for name, program in (("converter", converter), ("quantizer", quantizer)):
-        if not isinstance(program, (str, Path, NoneType)):
-            raise TypeError(f"{name} = {brief(program)} is no path of a program.")
+        require_kind(name, program, (str, Path, None), "the path of a program")
     target, report = target_of(path), told(report)
     if target.suffix == ".gguf":
         raise ValueError(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Cell, Part, Shown, Table, bold, brief, escaped, shown_path
+from grpo_nb.core import Cell, Part, Shown, Table, bold, escaped, require_kind, shown_path
 from grpo_nb.export.result import Export, ExportError, read_json, told
 from grpo_nb.runs import published_name
 
@@ -121,14 +121,9 @@ def plan_push(export: Any, repo_id: str, *, private: bool = True, unverified: bo
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
-    if not isinstance(export, (Export, str, Path)):
-        raise TypeError(
-            f"export = {brief(export)} is no export and no folder of one: write gn.export.open('exports/<name>')."
-        )
-    if not isinstance(private, bool) or not isinstance(repo_id, str):
-        raise TypeError(
-            f"repo_id = {brief(repo_id)} must be a name, as 'me/my-model', and private = {brief(private)} True or False."
-        )
+    require_kind("export", export, (Export, str, Path), "an export or its folder: gn.export.open('exports/<name>')")
+    require_kind("repo_id", repo_id, str, "a name, as 'me/my-model'")
+    require_kind("private", private, bool, "True or False")
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from grpo_nb.core import Part, Shown, Table, code, target_of, target_problem
+from grpo_nb.core import Part, Shown, Table, code, require_kind, target_of, target_problem
 from grpo_nb.export.result import verdict
 from grpo_nb.machine import EnvironmentProblem, free_disk_bytes
 from grpo_nb.runs import Run, open_run
@@ -105,8 +105,7 @@ def plan_export(
 
     >>> gn.export.plan_export(gn.open_run("runs/first"), ["merged", "q8_0"], "exports/first")  # doctest: +SKIP
     """
-    if isinstance(formats, str) or not isinstance(formats, Sequence):
-        raise TypeError(f"formats = {formats!r:.60} must be a list of formats: ['merged', 'q8_0'].")
+    require_kind("formats", formats, (list, tuple), "a list of formats: ['merged', 'q8_0']")
     unknown = [name for name in formats if name not in FORMATS]
     if unknown:
         raise ValueError(f"format {unknown[0]!r} is not one of {', '.join(map(repr, FORMATS))}.")

@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Cell, Part, Shown, Table, bold, brief, escaped, target_of
+from grpo_nb.core import Cell, Part, Shown, Table, bold, escaped, require_kind, target_of
 from grpo_nb.models import require_trained_on, resolve_model, weight_files, weights_here
 from grpo_nb.runs import Run, open_run
 from grpo_nb.settings import EMBEDDED_MODEL, Settings
@@ -150,18 +150,13 @@ def _is_said(sentence: str, verification: Mapping[str, Any]) -> bool:
 
 def export_of(export: Export | str | Path) -> Export:
     """Return the export that is meant, opened if it is a folder. Raises TypeError for anything else."""
-    if isinstance(export, Export):
-        return export
-    if not isinstance(export, (str, Path)):
-        raise TypeError(f"export = {brief(export)} is no export: write gn.export.open('exports/<name>').")
-    return open_export(export)
+    require_kind("export", export, (Export, str, Path), "an export or its folder: gn.export.open('exports/<name>')")
+    return export if isinstance(export, Export) else open_export(export)
 
 
 def told(report: Report | None) -> Report:
     """Return what is told of each stage. Raises TypeError for what cannot be called."""
-    if report is not None and not callable(report):
-        raise TypeError(f"report = {brief(report)} is no function of a line: write report=print.")
-    return report or (lambda line: None)
+    return require_kind("report", report, (Callable, None), "a function of a line: report=print") or (lambda line: None)
 
 
 def require_readable(file: Path, whose: str) -> None:

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_nb.core import Drawn, Part, Shown, bold, escaped
+from grpo_nb.core import Drawn, Part, Shown, bold, escaped, require_kind
 from grpo_nb.export.result import Export, base_of, export_of
 
 _RUN = "run in the kit's tests, on a CPU"
+_CHAT = [{"role": "user", "content": "2 + 2?"}]
 _NOT_RUN = "not run by the kit's tests"
 PORTS = {"transformers serve": 8000, "vLLM": 8000, "llama.cpp": 8080}
 
@@ -71,10 +72,8 @@ def inference_commands(export: Export | str | Path, messages: Sequence[Mapping[s
     'transformers serve exports/my-model --host 127.0.0.1 --port 8000'
     """
     export = export_of(export)
-    if messages is not None and (
-        not isinstance(messages, (list, tuple)) or not all(isinstance(message, Mapping) for message in messages)
-    ):
-        raise TypeError(f'messages = {messages!r:.60} is no chat: [{{"role": "user", "content": "2 + 2?"}}].')
+    for message in require_kind("messages", messages, (list, tuple, None), f"a chat, as {_CHAT}") or ():
+        require_kind("messages", message, Mapping, f"a chat, as {_CHAT}")
     limit = export.run.settings.max_completion_length if export.run is not None else 256
     if messages is None:
         messages = export.run.holdout[0]["prompt"] if export.run is not None else [{"role": "user", "content": "Hello"}]

@@ -12,9 +12,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
-from types import NoneType
 
-from grpo_nb.core import Cell, EnvironmentProblem, Part, Shown, Table, bold
+from grpo_nb.core import Cell, EnvironmentProblem, Part, Shown, Table, bold, require_kind, require_number
 from grpo_nb.machine import Check, usable_cores
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome, job_of, outcome_of
 from grpo_nb.sandbox.pool import Pool
@@ -111,10 +110,8 @@ class Sandbox(AbstractContextManager):
         names = [one.name for one in LEVELS]
         if level is not None and level not in names:
             raise ValueError(f"level={level!r}: the levels are {names}.")
-        if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
-            raise ValueError(f"workers={workers!r}: must be a whole number of at least 1.")
-        if workers is None:
-            workers = min(2 * usable_cores(), 32)
+        workers = min(2 * usable_cores(), 32) if workers is None else workers
+        require_number("workers", workers, 1)
         reports = []
         for one in LEVELS:
             if level in (None, one.name):
@@ -147,10 +144,9 @@ class Sandbox(AbstractContextManager):
         An endless loop costs its own processor time and a worker, nothing else: with `n` of them the batch takes about
         `n * cpu_seconds / cores`, and the others still get their full time.
         """
-        if not isinstance(limits, (Limits, NoneType)):
-            raise TypeError(f"limits = {limits!r:.60} must be Limits: Limits(cpu_seconds=2).")
-        if not isinstance(candidates, (tuple, list)) or not all(isinstance(one, Candidate) for one in candidates):
-            raise TypeError(f"candidates = {candidates!r:.60} must be a list of candidates: [Candidate(code='x = 1')].")
+        require_kind("limits", limits, (Limits, None), "limits, as Limits(cpu_seconds=2)")
+        for candidate in require_kind("candidates", candidates, (tuple, list), "a list of candidates"):
+            require_kind("candidates", candidate, Candidate, "candidates, as Candidate(code='x = 1')")
         finished = self._pool.run([job_of(candidate, limits or Limits()) for candidate in candidates])
         return [outcome_of(candidate, one) for candidate, one in zip(candidates, finished, strict=True)]
 

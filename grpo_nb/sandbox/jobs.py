@@ -10,20 +10,31 @@ import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import NoneType
 from typing import Any
 
-from grpo_nb.core import Drawn, Part, Shown, Table, bold, code, displayable, escaped, shorten
+from grpo_nb.core import (
+    Drawn,
+    Part,
+    Shown,
+    Table,
+    bold,
+    code,
+    displayable,
+    escaped,
+    require_kind,
+    require_number,
+    shorten,
+)
 from grpo_nb.sandbox import values
 from grpo_nb.sandbox.pool import Finished
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\(\))?(\.[^\W\d]\w*(\(\))?)*")
 
 
-# Kinds of number, least and most of each limit: a day, a tebibyte, a gibibyte.
+# Least and most of each limit: a day, a tebibyte, a gibibyte.
 _BOUNDS = {
-    "cpu_seconds": ((int, float), 0.01, 86_400), "wall_seconds": ((int, float), 0, 86_400),
-    "memory_mib": (int, 64, 1 << 20), "threads": (int, 0, 4096), "output_kib": (int, 1, 1 << 20),
+    "cpu_seconds": (0.01, 86_400), "wall_seconds": (0, 86_400), "memory_mib": (64, 1 << 20), "threads": (0, 4096),
+    "output_kib": (1, 1 << 20),
 }  # fmt: skip
 _LONGEST_ERROR = 300
 
@@ -48,11 +59,8 @@ class Limits:
     """Of answers and of printed text, each. A candidate that writes more is ended."""
 
     def __post_init__(self) -> None:
-        for name, (kinds, least, most) in _BOUNDS.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, kinds) or not least <= value <= most:
-                number = "a whole number" if kinds is int else "a number"
-                raise ValueError(f"Limits({name}={value!r:.60}): {name} must be {number} from {least} to {most}.")
+        for name, bounds in _BOUNDS.items():
+            require_number(name, getattr(self, name), *bounds, is_whole=not name.endswith("_seconds"))
         if self.wall_seconds == 0:
             object.__setattr__(self, "wall_seconds", 5.0 + 5.0 * self.cpu_seconds)
 
@@ -70,10 +78,8 @@ class Call:
             raise ValueError(
                 f"Call({self.function!r:.80}): not a function to call. Write its name, as 'add' or 'Solution().add'."
             )
-        if not isinstance(self.args, (tuple, list)) or not isinstance(self.kwargs, Mapping):
-            raise TypeError(
-                f"Call({self.function!r}, {self.args!r:.60}, {self.kwargs!r:.60}): write its arguments as (1, 2), {{}}."
-            )
+        require_kind("args", self.args, (tuple, list), "the arguments in order, as (1, 2)")
+        require_kind("kwargs", self.kwargs, Mapping, "the arguments by name, as {'base': 2}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +93,10 @@ class Candidate:
     """Candidates of a group, as the tests of one completion, run one after the other and share the time of one."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.code, str) or not isinstance(self.stdin, (str, NoneType)):
-            raise TypeError(f"code = {self.code!r:.60} and stdin = {self.stdin!r:.60} must be text (stdin: or None).")
-        if not isinstance(self.calls, (tuple, list)) or not all(isinstance(call, Call) for call in self.calls):
-            raise TypeError(f"calls = {self.calls!r:.60} must be a list of calls: [Call('add', (1, 2))].")
+        require_kind("code", self.code, str, "a text")
+        require_kind("stdin", self.stdin, (str, None), "a text")
+        for call in require_kind("calls", self.calls, (tuple, list), "a list, as [Call('add', (1, 2))]"):
+            require_kind("calls", call, Call, "calls, as Call('add', (1, 2))")
         if self.stdin is not None and self.calls:
             raise ValueError("a candidate is called or run with stdin, not both: make two of it.")
 

@@ -13,15 +13,15 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import (
-    brief,
     check_target,
     fence,
     plain,
     put_in_place,
+    require_kind,
+    require_path,
     span,
     staged_folder,
     table,
@@ -127,10 +127,8 @@ def write_bundle(
         FileExistsError: Something is there.
         ValueError: The task is not the one of the run, or a source holds what looks like an access token.
     """
-    if not isinstance(task, (Task, NoneType)) or not isinstance(rows, (bool, NoneType)):
-        raise TypeError(
-            f"task = {brief(task)} must be the run's task or None, rows = {rows!r:.60} True, False or None."
-        )
+    require_kind("task", task, (Task, None), "the task of the run")
+    require_kind("rows", rows, (bool, None), "True, False or None")
     run, target = open_run(run), target_of(path)
     check_target(target, overwrite, needed_by(run))
     info = run.info
@@ -165,9 +163,7 @@ def open_bundle(path: str | Path, *, trust_code: bool = False) -> Bundle:
 
     >>> bundle = open_bundle("bundle.zip")  # doctest: +SKIP
     """
-    if not isinstance(path, (str, Path)):
-        raise TypeError(f"path = {path!r:.60} is no path of a bundle: write gn.scaleout.open_bundle('bundle.zip').")
-    place = Path(path).expanduser()
+    place = require_path("path", path, "the path of a bundle, as 'bundle.zip'")
     if not place.exists():
         raise FileNotFoundError(f"there is no bundle {str(place)!r}.")
     recorded = _read_record(place)

@@ -993,7 +993,7 @@ def test_settings_are_checked() -> None:
         ("wall_seconds", "5"),
     )  # fmt: skip
     for name, value in bad:
-        with pytest.raises(ValueError, match=name):
+        with pytest.raises((TypeError, ValueError), match=f"^{name} = "):
             Limits(**{name: value})
     with pytest.raises(ValueError, match="levels are"):
         Sandbox(level="docker")
@@ -1008,7 +1008,7 @@ def test_settings_are_checked() -> None:
         with pytest.raises(TypeError, match=field):
             Candidate(**{"code": "", field: wrong})
     for wrong in ((5,), ("ab",), ((), 5)):
-        with pytest.raises(TypeError, match=r"Call\('f'"):
+        with pytest.raises(TypeError, match="args = "):
             Call("f", *wrong)
     for arguments in (([5],), (HONEST,), ([HONEST], {"cpu_seconds": 1})):
         with pytest.raises(TypeError, match=r"candidates|limits"):
