@@ -94,6 +94,17 @@ def test_each_stage_is_held_to_where_it_began_or_all_to_the_base_model(staged: g
     assert held.runs[1].completions(1)["completion"].tolist() == staged.runs[1].completions(1)["completion"].tolist()
 
 
+def test_a_stage_begins_with_the_adapter_that_the_one_before_has_left(tiny) -> None:
+    """No answer is ever right, so the first score is the best one."""
+    model, tokenizer, task, settings, again = tiny
+    again()
+    best = settings.replace(keep="best", holdout_every=1)
+    first, second = gn.training.train_stages(model, tokenizer, task, stages(), best, name="best").runs
+    assert first.info["adapter_step"] == 1 and (first.path / "adapter-last").is_dir()
+    left, begun = (load_file(f / "adapter_model.safetensors") for f in (first.adapter_path, second.path / "reference"))
+    assert left.keys() == begun.keys() and all(torch.equal(left[name], begun[name]) for name in left)
+
+
 def test_finished_stages_are_not_trained_again(staged: gn.training.StagedRun, tiny, monkeypatch) -> None:
     model, tokenizer, task, settings, again = tiny
     expected = staged.last.adapter_path
