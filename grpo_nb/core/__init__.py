@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from grpo_nb.core.arguments import in_line, require_kind, require_number, require_path
 from grpo_nb.core.deadlines import run_in_thread, run_with_deadline
 from grpo_nb.core.doors import open_door
-from grpo_nb.core.errors import EnvironmentProblem, check_type
+from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.files import (
-    as_path,
     check_target,
     free_path,
     made_once,

@@ -20,18 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.arguments import require_kind, require_path
-from grpo_nb.core.errors import check_type
 from grpo_nb.core.writers import liveness, process_identity, writing_here
-
-
-def as_path(name: str, path: Any) -> Path:
-    """Return a path from a user.
-
-    Raises:
-        TypeError: It is none, by the name of its argument.
-    """
-    check_type(name, path, (str, os.PathLike), f"write a path, as a text, such as {name}='runs/my-run'")
-    return Path(path)
 
 
 def write_json(path: Path, value: Any) -> None:

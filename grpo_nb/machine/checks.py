@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grpo_nb.core import Cell, EnvironmentProblem, Shown, Table, as_path, bold, escaped
+from grpo_nb.core import Cell, EnvironmentProblem, Shown, Table, bold, escaped, require_path
 from grpo_nb.machine import packages
 from grpo_nb.machine.cores import usable_cores
 from grpo_nb.machine.gpu import Driver, GpuProcess, GpuState, nvidia_smi, read_driver
@@ -439,7 +439,7 @@ def check_environment(run_root: str | Path = ".") -> EnvironmentReport:
     >>> gn.check_environment().is_ready
     True
     """
-    return check_machine(read_machine(as_path("run_root", run_root)))
+    return check_machine(read_machine(require_path("run_root", run_root)))
 
 
 def check_machine(machine: Machine) -> EnvironmentReport:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from grpo_nb.core import EnvironmentProblem, check_type
+from grpo_nb.core import EnvironmentProblem, require_kind
 
 _DRIVE = Path("/content/drive")
 # Control groups, version 2 and 1.
@@ -95,7 +95,7 @@ def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None
     'runs'
     """
     say = report or (lambda line: None)
-    check_type("drive", drive, str, "write a folder on your Drive, such as 'grpo_nb/quickstart'")
+    require_kind("drive", drive, str, "a folder on your Drive, such as 'grpo_nb/quickstart'")
     wanted = PurePosixPath(drive.strip())
     if wanted.is_absolute() or ".." in wanted.parts:
         raise ValueError(f"drive = {drive!r} must be a folder inside your Drive, such as 'grpo_nb/quickstart'.")

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grpo_nb.core import Cell, ChildError, EnvironmentProblem, Shown, as_path, bold, run_command
+from grpo_nb.core import Cell, ChildError, EnvironmentProblem, Shown, bold, require_path, run_command
 from grpo_nb.machine import packages
 from grpo_nb.machine.combinations import BY_NAME, Choice, Found, choose
 from grpo_nb.machine.gpu import read_driver
@@ -123,7 +123,7 @@ def install(*, vllm: bool = True, report: Say | None = None, root: str | Path | 
         EnvironmentProblem: Something has to be done first, or pip failed: what, why, and what to type.
     """
     say = report or (lambda line: None)
-    folder = as_path("root", root) if root is not None else _ROOT
+    folder = require_path("root", root) if root is not None else _ROOT
     _check_place(folder)
     choice = choose(_look(), with_vllm=vllm)
     if choice.stop:

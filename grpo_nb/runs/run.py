@@ -42,6 +42,7 @@ from grpo_nb.core import (
     free_path,
     in_line,
     liveness,
+    require_path,
     shown_path,
     write_json,
 )
@@ -392,7 +393,7 @@ def open_run(path: str | Path | Run) -> Run:
     """
     if isinstance(path, Run):
         return path
-    path = checked_path(path, "gn.open_run('runs/<name>')")
+    path = require_path("path", path, "the folder of a run: gn.open_run('runs/<name>')")
     for folder in (path, Path(Settings().run_root) / path):
         with contextlib.suppress(OSError):  # a name too long for a disk
             if (folder / "run.json").is_file():
@@ -408,13 +409,6 @@ def _runs_in(place: Path) -> list[str]:
     with contextlib.suppress(OSError):  # a name too long for a disk
         return sorted(file.parent.name for file in place.glob("*/run.json"))
     return []
-
-
-def checked_path(path: Any, call: str) -> Path:
-    """Return a path, or raise `TypeError` for what is none, with the call to write."""
-    if not isinstance(path, (str, Path)):
-        raise TypeError(f"path = {path!r:.60} is no path: {call}.")
-    return Path(path)
 
 
 def seconds_since_written(path: Path) -> float:

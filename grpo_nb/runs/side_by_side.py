@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Drawn, Part, Shown, Table, bold
+from grpo_nb.core import Drawn, Part, Shown, Table, bold, require_path
 from grpo_nb.runs.rows import mean, series
-from grpo_nb.runs.run import Run, checked_path, open_run
+from grpo_nb.runs.run import Run, open_run
 from grpo_nb.settings import Settings
 
 if TYPE_CHECKING:
@@ -116,7 +116,9 @@ def list_runs(root: str | Path | None = None) -> RunList:
     >>> [run.name for run in gn.runs.list(run.path.parent)]
     ['tiny']
     """
-    root = checked_path(root if root is not None else Settings().run_root, "gn.runs.list('runs')")
+    root = require_path(
+        "root", Settings().run_root if root is None else root, "the folder of runs: gn.runs.list('runs')"
+    )
     runs, unreadable = [], {}
     for file in sorted(root.glob("*/run.json")):
         run = Run(file.parent)

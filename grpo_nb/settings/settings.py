@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import Shown, Table, as_path, check_type, write_text
+from grpo_nb.core import Shown, Table, require_kind, require_path, write_text
 from grpo_nb.settings import arguments
 from grpo_nb.settings.batches import check_batch, generation_batch_size
 
@@ -198,7 +198,7 @@ class Settings(Shown):
         Names are not compared with the installed versions here: the record of an old run stays readable. Training compares
         them.
         """
-        check_type("values", values, Mapping, "give what settings.to_dict() gave")
+        require_kind("values", values, Mapping, "what settings.to_dict() gave")
         _refuse_unknown(values)
         settings = object.__new__(cls)
         vars(settings).update(_DEFAULTS | json.loads(json.dumps(values, default=str), object_hook=_decoded))
@@ -219,7 +219,7 @@ class Settings(Shown):
         from grpo_nb import __version__
 
         values = {"grpo_nb": __version__, "settings": self._encoded(allow_objects=False)}
-        path = as_path("path", path)
+        path = require_path("path", path)
         if path.is_dir() or not path.parent.is_dir():
             raise ValueError(f"path = {str(path)!r} must be a file in a folder that is there, such as 'settings.json'.")
         write_text(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
@@ -233,7 +233,7 @@ class Settings(Shown):
             FileNotFoundError: It is not there.
             ValueError: The file is none of the kit, or holds something that this version does not know or cannot run.
         """
-        path = as_path("path", path)
+        path = require_path("path", path)
         if not path.is_file():
             raise FileNotFoundError(f"there is no file of settings {str(path)!r}: write it with settings.save(path).")
         try:
@@ -348,7 +348,7 @@ def require_settings(settings: Any) -> None:
 
     >>> require_settings(Settings())
     """
-    check_type("settings", settings, Settings, "write settings = gn.preset()")
+    require_kind("settings", settings, Settings, "gn.preset() or made from it")
 
 
 def check_loss(settings: Settings) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from grpo_nb.core import check_type, displayable, shorten
+from grpo_nb.core import displayable, require_kind, shorten
 from grpo_nb.settings import check_choice
 from grpo_nb.tasks.answers import after_hashes, answers_of, with_point
 from grpo_nb.tasks.reading import Rows
@@ -199,10 +199,10 @@ def _parts(
 ) -> dict[str, str]:
     """Part -> column, from what was asked for and what is there."""
     map_it = 'columns={"question": "<column>", "answer": "<column>"}'
-    check_type("columns", columns, Mapping | None, f"write {map_it}")
+    require_kind("columns", columns, (Mapping, None), f"the name of the column of each part: {map_it}")
     named = dict(columns or {})
     for column in named.values():
-        check_type("the column of a part", column, str, "give the name of one column; join others before, into it")
+        require_kind("the column of a part", column, str, "the name of one column; join others before, into it")
     if named and set(named.values()) <= set(PARTS) and set(named) <= set(found) and not set(named) <= set(PARTS):
         named = {part: column for column, part in named.items()}
         cleaned.notes.append(f"columns was the other way round; read as columns={named}")

@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import check_type
+from grpo_nb.core import require_kind
 from grpo_nb.settings import check_value, did_you_mean, require_settings
 from grpo_nb.tasks.answers import Answers, answers_of, doubts_of
 from grpo_nb.tasks.cleaning import Contradictory, clean
@@ -134,7 +134,7 @@ def fitting_format(
 ) -> AnswerFormat:
     """Return the format with a system prompt that fits the answers, or the one given, and with the tags of the template."""
     format = format if format is not None else xml()
-    check_type("format", format, AnswerFormat, "write format=gn.tasks.xml(), or boxed(), hashes(), ...")
+    require_kind("format", format, AnswerFormat, "an answer format: gn.tasks.xml(), boxed(), hashes(), ...")
     if system is not None:
         if not isinstance(system, str) or not system.strip():
             raise ValueError(f"system = {system!r:.60} must be a text: what the model is told before each question.")

@@ -165,7 +165,7 @@ def test_cells_stay_as_written_and_other_columns_are_numbers(tmp_path: Path) -> 
         ({"question": "2+2?", "answer": "4"}, {}, ValueError, "lists of one length"),
         ({"question": ["a", "b"], "answer": ["1"]}, {}, ValueError, "lists of one length"),
         (REVIEWS, {}, ValueError, r'columns=\{"question": "Review text", "answer": "label"\}'),
-        (REVIEWS, {"columns": ["a"]}, TypeError, r"columns = \['a'\] is of type list: write columns="),
+        (REVIEWS, {"columns": ["a"]}, TypeError, r"columns = \['a'\] must be the name of the column of each part: columns="),
         (REVIEWS, {"columns": {"question": ["label", "x"]}}, TypeError, "the name of one column"),
         (REVIEWS, {"columns": {"question": "label", "answer": "label"}}, ValueError, "two parts"),
         (REVIEWS, {"columns": MAPPED, "format": "xml"}, TypeError, r"gn\.tasks\.xml\(\)"),
@@ -312,7 +312,7 @@ def test_what_a_newcomer_stumbled_over(source: Any, options: dict, error: type, 
 
 
 def test_settings_and_data_in_each_other_s_place() -> None:
-    with pytest.raises(TypeError, match=r"settings = 'reviews.csv' is of type str: write settings = gn\.preset"):
+    with pytest.raises(TypeError, match=r"settings = 'reviews.csv' must be gn\.preset"):
         gn.load_task(gn.preset("cpu"), "reviews.csv")
 
 
