@@ -12,7 +12,7 @@ import grpo_nb as gn
 from grpo_nb.runs.run import Run
 from grpo_nb.tasks.curriculum import visits_of
 from tests.checks.test_gate import RIGHT, WRONG, made
-from tests.support.run_folders import write_run_folder
+from tests.support.run_folders import info_of, write_run_folder
 
 QUESTIONS = [f"What is {n} + 1?" for n in range(10)]
 
@@ -28,7 +28,7 @@ def task() -> gn.tasks.Task:
 
 def make_run(folder: Path, task: gn.tasks.Task, steps: list[dict[int, list[float]]], fades: bool = False) -> Run:
     """A run's folder with a group for each question (by its row) and step: these are the scores of `correctness`."""
-    run = write_run_folder(folder, {"status": "finished", "rewards": [{"name": "correctness", "fades": fades}]})
+    run = write_run_folder(folder, info_of({}) | {"rewards": [{"name": "correctness", "fades": fades}]})
     (folder / "completions").mkdir()
     for number, groups in enumerate(steps, 1):
         rows = [
