@@ -203,7 +203,10 @@ def reward_list(rewards: RewardFunction | Iterable[RewardFunction], *, least: in
     >>> reward_list(xml_tags()) == reward_list([xml_tags()])
     True
     """
-    if not callable(rewards) and (isinstance(rewards, (str, Mapping)) or not isinstance(rewards, Iterable)):
+    is_listed = (
+        isinstance(rewards, Iterable) and not isinstance(rewards, (str, Mapping)) and getattr(rewards, "ndim", 1)
+    )
+    if not (is_listed or callable(rewards)):
         raise TypeError(f"rewards = {shorten(repr(rewards), 60)} must be a list of reward functions, or one of them.")
     listed = [rewards] if callable(rewards) else list(rewards)
     if len(listed) < least:
