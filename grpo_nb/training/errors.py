@@ -49,12 +49,12 @@ def guarded(reward: RewardFunction) -> RewardFunction:
 
     def guard(**keywords: Any) -> list[Any]:
         with located(keywords) as scores:
-            scores += reward(**keywords)
+            scores.extend(reward(**keywords))  # `+=` of a list would add the numbers of an array
         return scores
 
     async def async_guard(**keywords: Any) -> list[Any]:
         with located(keywords) as scores:
-            scores += await reward(**keywords)
+            scores.extend(await reward(**keywords))
         return scores
 
     guarding = async_guard if is_async(reward) else guard

@@ -59,7 +59,8 @@ TASK = {"source": "arithmetic"}  # @param {"type": "raw"}
 DRIVE = ""  # @param {"type": "string"}
 
 # %%
-held_out = {"holdout_every": 7, "holdout_questions": 16}  # a score on questions that are not trained on, while it trains
+# A score on held-out questions while it trains: at the first step, every seventh and the last.
+held_out = {"holdout_every": 7, "holdout_questions": 16}
 settings = gn.preset(PRESET, **{"run_root": gn.machine.run_folder(DRIVE, report=print), **held_out, **CHANGES})
 settings
 

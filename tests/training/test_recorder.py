@@ -175,9 +175,8 @@ def test_an_infinite_score_is_refused_with_its_row(tiny, settings, from_step: in
         is_trial = getattr(trainer_state, "is_trial", False)
         return [1.0] * (len(completions) - 1) + [1e39 if from_step == 0 or not is_trial else 1.0]
 
-    with pytest.raises(
-        RewardError, match=r"the reward 'infinite' raised ValueError: it gave 1e\+39: give a finite"
-    ) as caught:
+    kind = RewardError if from_step else ValueError
+    with pytest.raises(kind, match=r"'infinite' raised ValueError: it gave 1e\+39: give a finite number") as caught:
         gn.train(*tiny, [infinite], settings, name="infinite")
-    assert caught.value.row == (7 if from_step else 0)
+    assert f"on row {7 if from_step else 0}" in str(caught.value)
     assert (Path(settings.run_root) / "infinite").exists() == bool(from_step)
