@@ -138,7 +138,7 @@ class HealthMonitor:
         if not history.count:
             return "No row has a reward, so there was nothing to look at."
         if history.count < LEAST:
-            return f"{history.count} rows with a reward were looked at; the rules speak from {LEAST} on."
+            return f"{history.count} rows were looked at; the rules speak from {LEAST} on."
         return f"{history.count} rows up to step {history.last_step} were looked at."
 
     @property

@@ -326,11 +326,11 @@ def test_more_steps_go_on_and_are_stated(half_done) -> None:
 def test_auto_goes_on_with_what_is_not_finished_and_begins_otherwise(half_done) -> None:
     model, tokenizer, task, settings, whole, crashed = half_done
     root = Path(settings.run_root)
-    change_info(crashed.path, started="2998")
+    change_info(crashed.path, started="2998-01-01")
     assert gn.train(model, tokenizer, task, [brevity], settings, resume="auto").path == crashed.path
     one = gn.train(model, tokenizer, task, [brevity], settings.replace(max_steps=1), name="new", resume="auto")
     assert one.path == root / "new" and "resumed" not in one.info
-    change_info(one.path, started="2999")  # the newest, and finished
+    change_info(one.path, started="2999-01-01")  # the newest, and finished
     two = gn.train(model, tokenizer, task, [brevity], settings.replace(max_steps=1), resume="auto")
     assert two.path not in (one.path, whole.path, crashed.path) and two.status == "finished"
     (root / "killed").mkdir()  # before its first file
@@ -348,7 +348,7 @@ def test_a_run_that_is_being_trained_is_left_alone(half_done) -> None:
 
     sleeper = subprocess.Popen(["sleep", "600"])
     try:
-        change_info(crashed.path, started="2999", pid=sleeper.pid, process_start=liveness._start_of(sleeper.pid))
+        change_info(crashed.path, started="2999-01-01", pid=sleeper.pid, process_start=liveness._start_of(sleeper.pid))
         assert crashed.status == "running"
         for how in ("auto", "whole-5"):
             with pytest.raises(ValueError, match="being trained right now"):
