@@ -24,13 +24,13 @@ def sentence(file: Path) -> str:
 
 def subject(file: Path) -> str:
     """What that sentence is about: up to its first colon or semicolon, unless that only repeats the file's name."""
-    whole = sentence(file).rstrip(".").replace("|", "\\|")
+    whole = sentence(file).rstrip(".")
     first = re.split(r"[:;] ", whole, maxsplit=1)[0]
     return first if len(first.split()) > 3 else whole
 
 
 def tree() -> str:
-    """The rooms in import order, each as a heading, its sentence and a table of its files."""
+    """The rooms in import order, each as a heading, its sentence and a list of its files."""
     names = ast.parse((ROOT / "grpo_nb" / "__init__.py").read_text())
     rooms = next(
         ast.literal_eval(node.value)
@@ -41,10 +41,10 @@ def tree() -> str:
     for room in rooms:
         folder = ROOT / "grpo_nb" / room
         files = sorted(p for p in folder.rglob("*.py") if p.name != "__init__.py")
-        lines += [f"### {room}/", "", sentence(folder / "__init__.py"), "", "| file | what it holds |", "| --- | --- |"]
-        lines += [f"| `{file.relative_to(folder)}` | {subject(file)} |" for file in files]
+        lines += [f"### {room}/", "", sentence(folder / "__init__.py"), ""]
+        lines += [f"- `{file.relative_to(folder)}`: {subject(file)}" for file in files]
         views = sorted(f"`{p.name}`" for p in folder.rglob("*") if p.suffix in (".jinja", ".css"))
-        lines += [f"| {', '.join(views)} | the views |"] * bool(views) + [""]
+        lines += [f"- {', '.join(views)}: the views"] * bool(views) + [""]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies from the output layer on a CPU, without ever holding more logits than the gradient needs.
+"""The output layer on a CPU: log-probabilities and entropies in tiles, without more logits than the gradient needs.
 
 TRL's fused head (`add_fused_lm_head`) leaves the arithmetic to a function of its own, which Unsloth serves: on a CPU a dozen
 passes over all logits, each into fresh memory, which cost more than the matrix product (docs/evidence/cpu_step.md). Here the

@@ -1,4 +1,4 @@
-"""Something of another library replaced while it is needed, and put back by the last who needed it."""
+"""Functions of other libraries replaced for a while."""
 
 from __future__ import annotations
 

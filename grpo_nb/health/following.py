@@ -1,4 +1,4 @@
-"""A rule, and an alert of it followed from the first row in which it is found to the one in which it is true no more."""
+"""Alerts followed from the first row in which they are found until they are true no more."""
 
 from __future__ import annotations
 
