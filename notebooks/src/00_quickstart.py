@@ -113,7 +113,8 @@ for text in (good, good.replace("</answer>", ""), "The answer is 7."):
 #
 # The figure below updates itself. Expect the tags to be learnt first, then the whole format, and correctness last, because
 # it can only be paid once the answer stands where it belongs. KL grows from zero: that is the distance from the starting
-# model. Held-out accuracy is that of 16 questions that are never trained on, a rough first look. A loss near zero, by the way, is normal in GRPO and says nothing, so it is not shown.
+# model. Held-out accuracy is that of 16 questions that are never trained on, a rough first look. A loss near zero, by the way, is
+# normal in GRPO and says nothing, so it is not shown.
 
 # %%
 resume = "auto" if DRIVE else None
