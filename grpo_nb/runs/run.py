@@ -393,7 +393,7 @@ def open_run(path: str | Path | Run) -> Run:
     """
     if isinstance(path, Run):
         return path
-    path = require_path("path", path, "the folder of a run: gn.open_run('runs/<name>')")
+    path = require_path("run", path, "the folder of a run: gn.open_run('runs/<name>')")
     for folder in (path, Path(Settings().run_root) / path):
         with contextlib.suppress(OSError):  # a name too long for a disk
             if (folder / "run.json").is_file():

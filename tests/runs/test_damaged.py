@@ -164,7 +164,7 @@ def test_runs_are_in_the_order_of_their_time_and_not_of_its_text(run: gn.runs.Ru
 @pytest.mark.parametrize("bad", [None, 5, [], {"a": 1}, b"runs", object()])
 @pytest.mark.parametrize("call", [gn.open_run, lambda bad: gn.RunViewer(bad), lambda bad: gn.runs.compare(bad, bad)])
 def test_what_is_no_path_is_refused_in_one_line(call: Callable[[Any], Any], bad: Any) -> None:
-    with pytest.raises(TypeError, match=r"path = .* is no path: gn.open_run\('runs/<name>'\)"):
+    with pytest.raises(TypeError, match=r"run = .* must be the folder of a run: gn\.open_run\('runs/<name>'\)"):
         call(bad)
 
 
@@ -176,5 +176,5 @@ def test_a_path_without_a_run_is_refused_in_one_line(path: str) -> None:
 
 
 def test_a_list_of_runs_wants_a_folder() -> None:
-    with pytest.raises(TypeError, match=r"path = 5 is no path: gn.runs.list"):
+    with pytest.raises(TypeError, match=r"root = 5 must be the folder of runs: gn\.runs\.list"):
         gn.runs.list(5)
