@@ -168,9 +168,13 @@ def test_what_is_no_path_is_refused_in_one_line(call: Callable[[Any], Any], bad:
         call(bad)
 
 
-@pytest.mark.parametrize("path", ["", "x" * 400, "a\0b", "/dev/null", "no/such/run"])
-def test_a_path_without_a_run_is_refused_in_one_line(path: str) -> None:
-    with pytest.raises(FileNotFoundError, match="is no run") as caught:
+@pytest.mark.parametrize(
+    "path, kind, told",
+    [(path, ValueError, "must be the folder of a run") for path in ("", "x" * 400, "a\0b")]
+    + [(path, FileNotFoundError, "is no run") for path in ("/dev/null", "no/such/run")],
+)
+def test_a_path_without_a_run_is_refused_in_one_line(path: str, kind: type[Exception], told: str) -> None:
+    with pytest.raises(kind, match=told) as caught:
         gn.open_run(path)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
