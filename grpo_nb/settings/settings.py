@@ -348,7 +348,7 @@ def require_settings(settings: Any) -> None:
 
     >>> require_settings(Settings())
     """
-    require_kind("settings", settings, Settings, "gn.preset() or made from it")
+    require_kind("settings", settings, Settings, "settings: write settings = gn.preset()")
 
 
 def check_loss(settings: Settings) -> None:

@@ -621,7 +621,7 @@ def test_data_that_a_reward_cannot_read_is_told_by_the_check_and_before_training
         ({"format": "xml"}, r"format = 'xml' must be an answer format such as gn.tasks.xml\(\)"),
         ({"answer": 5}, "no column 5"),
         ({"weights": {"nope": 1}}, r"weights names 'nope', but the rewards are \['right'\]"),
-        ({"weights": {"right": math.nan}}, "the weight of 'right' is nan"),
+        ({"weights": {"right": math.nan}}, "weight = nan of right must be a finite number"),
         ({"weights": 5}, "weights = 5"),
         ({"num_generations": -3}, "num_generations = -3 must be at least 2"),
         ({"num_generations": "8"}, "num_generations = '8' must be a whole number"),

@@ -121,7 +121,7 @@ def test_a_folder_that_questions_cannot_be_put_to_is_told_before_it_is_loaded(
                 (folder / name).write_bytes((tiny_folder / name).read_bytes())
         with pytest.raises(ValueError, match=told):
             gn.load_model(gn.preset("cpu", model=str(folder)))
-    with pytest.raises(TypeError, match=r"settings = None must be gn\.preset"):
+    with pytest.raises(TypeError, match=r"settings = None must be settings: write settings = gn\.preset"):
         gn.load_model(None)
 
 

@@ -312,7 +312,7 @@ def test_what_a_newcomer_stumbled_over(source: Any, options: dict, error: type, 
 
 
 def test_settings_and_data_in_each_other_s_place() -> None:
-    with pytest.raises(TypeError, match=r"settings = 'reviews.csv' must be gn\.preset"):
+    with pytest.raises(TypeError, match=r"settings = 'reviews.csv' must be settings: write settings = gn\.preset"):
         gn.load_task(gn.preset("cpu"), "reviews.csv")
 
 

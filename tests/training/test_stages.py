@@ -273,7 +273,7 @@ def broken(completions: list, **columns: object) -> list[float]:
         ([("a/b", [brevity], {})], "may hold up to 90 letters"),
         ([("a", [], {})], "rewards is empty"),
         ([("a", [brevity], {}), ("b", [broken], {})], "it returned 0 scores for 1 completions"),
-        ([("a", [brevity], {}), ("b", [brevity], {"extra": {"save_strategy": "nope"}})], "nope"),
+        ([("a", [brevity], {}), ("b", [brevity], {"extra": {"save_strategy": "nope"}})], "save_strategy"),
     ],
 )
 def test_a_mistake_in_any_stage_is_found_before_the_first(tiny, tmp_path: Path, wrong, told: str) -> None:
