@@ -32,6 +32,8 @@ UNKNOWN_TRAINING = "Which questions were trained on is not known, so it was not 
 _CUT = 0.1
 # More than this opens slowly in a browser; transcripts.parquet has all.
 _ON_THE_PAGE = 1000
+# The share of the questions from which one answer is frequent enough to be held against.
+_OFTEN = 0.2
 # Before the name of a reward, in the columns of transcripts.parquet.
 _REWARD_COLUMN = "reward/"
 
@@ -235,10 +237,13 @@ class Comparison(PairedResult):
     @property
     def floor_sentence(self) -> str:
         """What the most frequent label alone would get, where the answers are labels; else empty."""
-        answers = answers_of([group[0]["answer"] for group in self.after.groups])
-        if answers.floor is None:
+        golds = [group[0]["answer"] for group in self.after.groups]
+        answers = answers_of(golds)
+        # Of few questions labels may be too rare to be known as such; what comes again and again is a floor all the same.
+        label, count = Counter(golds).most_common(1)[0]
+        if answers.floor is None and (answers.kind == "numbers" or count < max(3, _OFTEN * len(golds))):
             return ""
-        label, share = answers.floor
+        share = count / len(golds)
         stands = (
             "above" if self.after.interval[0] > share else "below" if self.after.interval[1] < share else "not clear of"
         )

@@ -98,6 +98,12 @@ def doubts_of(answers: Answers, golds: Sequence[str]) -> list[str]:
             f"{count} of {len(golds)} answers are no numbers ({', '.join(map(repr, others[:4]))}): as they are, they are asked "
             "for and paid as texts; leave those rows out if they mean that there is no answer"
         )
+    padded = [gold for gold in golds if re.fullmatch(r"0\d+", gold.strip())]
+    if padded:
+        found.append(
+            f"{len(padded)} answers, such as {padded[0]!r}, begin with zeros: as numbers they are the same without; where they "
+            "are names, such as order numbers, reward them with gn.rewards.exact_text()"
+        )
     if commas:
         found.append(
             f"{len(commas)} answers, such as {commas[0]!r}, may have a decimal comma: decimal=',' reads them so; now they are "
@@ -106,14 +112,14 @@ def doubts_of(answers: Answers, golds: Sequence[str]) -> list[str]:
     return found
 
 
-def with_point(gold: str) -> str:
-    """A number written with a decimal comma, as English writes it; any other text as it is.
+def with_point(gold: str) -> str | None:
+    """A number written with a decimal comma, as English writes it, with its unit if there is one; None for any other text.
 
-    >>> with_point("1.234,50"), with_point("-3,5 %"), with_point("n/a")
-    ('1234.50', '-3.5 %', 'n/a')
+    >>> with_point("1.234,50"), with_point("-3,5 %"), with_point("1.12.2024")
+    ('1234.50', '-3.5 %', None)
     """
-    if not re.fullmatch(r"[-+\u2212]?[$€£]?\s*\d[\d. '\u202f]*(,\d+)?\s*\S{0,3}", gold):
-        return gold
+    if not re.fullmatch(r"[-+\u2212]?[$€£]?\s*(\d{1,3}([. '\u202f]\d{3})+|\d+)(,\d+)?\s*[^\s\d.,]{0,3}", gold):
+        return None
     return re.sub(r"(?<=\d)[. '\u202f](?=\d{3})", "", gold).replace(",", ".")
 
 

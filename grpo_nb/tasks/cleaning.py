@@ -107,9 +107,8 @@ def clean(
     values = {name: _column(column, name, read.is_text, cleaned) for name, column in kept.items()}
     for place, item in enumerate(items):
         cleaned.rows.append({**{name: column[place] for name, column in values.items()}, **item.parts})
-    unseen = [name for name, column in values.items() if any(isinstance(v, (str, list, dict)) for v in column)]
-    if unseen and "solution" not in unseen:
-        cleaned.notes.append(f"not part of the prompt, but there for rewards: {', '.join(map(repr, unseen[:8]))}")
+    if values and "solution" not in values:
+        cleaned.notes.append(f"not part of the prompt, but there for rewards: {', '.join(map(repr, [*values][:8]))}")
     return cleaned
 
 
@@ -121,8 +120,16 @@ def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleane
         for row, (solution, answer) in zip(parts, solutions, strict=True):
             row |= {"solution": solution, "answer": answer}
     if decimal == ",":
-        for row in parts:
-            row["answer"] = with_point(row["answer"])
+        read = {row["answer"]: with_point(row["answer"]) for row in parts}
+        changed = [old for old, new in read.items() if new not in (old, None)]
+        if sum(read[row["answer"]] is None for row in parts) > len(parts) / 2:
+            cleaned.notes.append("decimal=',' changed nothing: most answers are no numbers")
+        elif changed:
+            for row in parts:
+                row["answer"] = read[row["answer"]] or row["answer"]
+            cleaned.notes.append(
+                f"decimal=',' wrote {len(changed)} answers anew, such as {changed[0]!r} as {read[changed[0]]!r}"
+            )
     folded, spellings = [row["answer"].casefold() for row in parts], Counter(row["answer"] for row in parts)
     if answers_of(folded).kind == "labels":
         # The one that occurs most often, of equals the first.
@@ -217,6 +224,10 @@ def _parts(
     if len(set(named.values())) < len(named):
         raise ValueError(f"columns gives one column two parts: {named}. Question and answer are two columns.")
     for part in (*named, *(("answer",) if "prompt" in named else ("question", "answer"))):
+        if part not in named and part in named.values():
+            raise ValueError(
+                f"columns gives the column {part!r} to another part, and none to the {part}: {named}. {map_it}"
+            )
         if named.get(part, part) not in found:
             raise ValueError(_no_column(part, named.get(part, part), rows, named))
     return named

@@ -110,7 +110,12 @@ def load_task(
     format = fitting_format(format, answers, system, tokenizer)
     rows = with_prompts(cleaned.rows, format, example)
     train, held = (_table(part) for part in _split(rows, holdout, seed))
-    notes = (*cleaned.notes, *doubts_of(answers, golds), *_doubts(format, rows))
+    notes = (
+        *cleaned.notes,
+        *doubts_of(answers, golds),
+        *_doubts(format, rows),
+        *_check_example(example, held, answers),
+    )
     task = Task(
         read.name, format, train, held, cleaned.left_out, examples=cleaned.examples, notes=notes, answers=answers,
         tokenizer=tokenizer,
@@ -162,6 +167,25 @@ def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None =
         turns += [("user", asked), ("assistant", shown)]
     before = [{"role": role, "content": text} for role, text in turns]
     return [{"prompt": [*before, {"role": "user", "content": row["question"]}], **row} for row in rows]
+
+
+def _check_example(example: Example | None, held: Dataset, answers: Answers) -> list[str]:
+    """What is odd about the example turn.
+
+    Raises:
+        ValueError: Its question is held out: its answer would stand in every prompt.
+    """
+    if example is None:
+        return []
+    asked = normalized_question(example[0])
+    if any(normalized_question(question) == asked for question in held["question"]):
+        raise ValueError(
+            f"the example's question {example[0]!r:.80} is one of the held-out ones, and its answer would stand in every "
+            "prompt: write one of your own, or take one of task.train of a task without example."
+        )
+    if answers.labels and str(example[2]) not in dict(answers.labels):
+        return [f"the example's answer {example[2]!r:.60} is none of the labels"]
+    return []
 
 
 def _doubts(format: AnswerFormat, rows: TaskRows) -> list[str]:

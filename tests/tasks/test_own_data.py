@@ -165,6 +165,7 @@ def test_cells_stay_as_written_and_other_columns_are_numbers(tmp_path: Path) -> 
         ({"question": "2+2?", "answer": "4"}, {}, ValueError, "lists of one length"),
         ({"question": ["a", "b"], "answer": ["1"]}, {}, ValueError, "lists of one length"),
         (REVIEWS, {}, ValueError, r'columns=\{"question": "Review text", "answer": "label"\}'),
+        ([{"question": "a", "answer": "b"}], {"columns": {"question": "answer"}}, ValueError, "to another part, and none to the"),
         (REVIEWS, {"columns": ["a"]}, TypeError, r"columns = \['a'\] must be the name of the column of each part: columns="),
         (REVIEWS, {"columns": {"question": ["label", "x"]}}, TypeError, "the name of one column"),
         (REVIEWS, {"columns": {"question": "label", "answer": "label"}}, ValueError, "two parts"),
@@ -324,3 +325,33 @@ def test_a_data_set_of_the_hub_is_named_with_its_configuration(monkeypatch: pyte
     gn.load_task("gsm8k", columns=MAPPED)
     gn.load_task("me/reviews", columns=MAPPED, config="short", split="test")
     assert asked == [(("openai/gsm8k", "main"), {"split": "train"}), (("me/reviews", "short"), {"split": "test"})]
+
+
+def test_a_decimal_comma_leaves_what_is_no_number_alone() -> None:
+    days = [{"question": f"due {i}", "answer": f"{i % 28 + 1}.12.2024"} for i in range(60)]
+    task = gn.load_task(days, decimal=",")
+    assert sorted({*task.train["answer"], *task.holdout["answer"]}) == sorted({row["answer"] for row in days})
+    assert "decimal=',' changed nothing: most answers are no numbers" in repr(task)
+    for unit in ("", " kg"):
+        amounts = [{"question": f"amount {i}", "answer": f"{i}.000,50{unit}"} for i in range(1, 20)] + [
+            {"question": "no amount", "answer": "n/k"}
+        ]
+        task = gn.load_task(amounts, decimal=",")
+        assert {f"1000.50{unit}", "n/k"} <= {*task.train["answer"], *task.holdout["answer"]}
+        assert f"wrote 19 answers anew, such as '1.000,50{unit}' as '1000.50{unit}'" in repr(task)
+
+
+def test_an_example_must_not_tell_a_held_out_answer() -> None:
+    rows = [{"question": f"Where is parcel {i}?", "answer": "lost" if i % 2 else "sent"} for i in range(40)]
+    held = gn.load_task(rows).holdout[0]
+    with pytest.raises(ValueError, match="is one of the held-out ones"):
+        gn.load_task(rows, example=(held["question"].upper(), "It says so.", held["answer"]))
+    odd = gn.load_task(rows, example=("Where is mine?", "It says so.", "Versand"))
+    assert "the example's answer 'Versand' is none of the labels" in repr(odd)
+
+
+def test_names_made_of_digits_and_columns_of_every_kind_are_told() -> None:
+    rows = [{"question": f"order {i}", "answer": f"{i * 37:06d}", "pages": i, "paid": i % 2 == 0} for i in range(30)]
+    shown = repr(gn.load_task(rows))
+    assert "answers, such as '000000', begin with zeros" in shown and "exact_text()" in shown
+    assert "not part of the prompt, but there for rewards: 'pages', 'paid'" in shown
