@@ -165,7 +165,7 @@ def test_cells_stay_as_written_and_other_columns_are_numbers(tmp_path: Path) -> 
         ({"question": "2+2?", "answer": "4"}, {}, ValueError, "lists of one length"),
         ({"question": ["a", "b"], "answer": ["1"]}, {}, ValueError, "lists of one length"),
         (REVIEWS, {}, ValueError, r'columns=\{"question": "Review text", "answer": "label"\}'),
-        ([{"question": "a", "answer": "b"}], {"columns": {"question": "answer"}}, ValueError, "to another part, and none to the"),
+        ([{"question": "a", "answer": "b"}], {"columns": {"question": "answer"}}, ValueError, "and none to the answer"),
         (REVIEWS, {"columns": ["a"]}, TypeError, r"columns = \['a'\] must be the name of the column of each part: columns="),
         (REVIEWS, {"columns": {"question": ["label", "x"]}}, TypeError, "the name of one column"),
         (REVIEWS, {"columns": {"question": "label", "answer": "label"}}, ValueError, "two parts"),
