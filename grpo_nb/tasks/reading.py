@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,6 +60,8 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
                 f"{str(source)!r}: the ending {path.suffix!r} is not read, only {', '.join(_FILES)}. Read it with pandas "
                 "(read_excel, read_csv, read_json) and give the DataFrame: gn.load_task(frame)."
             )
+        if path.suffix and (meant := _meant(path)):
+            raise FileNotFoundError(f"there is no file {str(path)!r}.{meant}")
         return _read_hub(str(source), split, config)
     if hasattr(source, "to_pandas") and hasattr(source, "features"):  # datasets.Dataset
         return Rows(source.info.dataset_name or "dataset", source.to_list())
@@ -82,6 +85,13 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
         f"source = {source!r:.60} is {_article(source)}: load_task takes 'arithmetic', a file ({', '.join(_FILES)}), a "
         "DataFrame, a Dataset, a list of dicts, a dict of columns, or the id of a data set on the Hub."
     )
+
+
+def _meant(path: Path) -> str:
+    """Which file beside a missing one may be meant, as a sentence."""
+    there = [file.name for file in path.parent.glob("*") if file.is_file()]
+    near = difflib.get_close_matches(path.name, there, n=1, cutoff=0.75)
+    return f" Did you mean {str(path.parent / near[0])!r}?" if near else ""
 
 
 def _article(value: Any) -> str:
@@ -120,7 +130,7 @@ def _is_column(values: Any) -> bool:
 
 def _read_file(path: Path, encoding: str | None) -> Rows:
     if not path.is_file():
-        raise FileNotFoundError(f"there is no file {str(path)!r} (looked in {Path.cwd()}).")
+        raise FileNotFoundError(f"there is no file {str(path)!r} (looked in {Path.cwd()}).{_meant(path)}")
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty: a task needs at least two rows.")
     if path.suffix.lower() == ".parquet":

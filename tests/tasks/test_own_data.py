@@ -11,7 +11,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 import grpo_nb as gn
-from grpo_nb.tasks import answers_of
+from grpo_nb.tasks import answers_of, reading
 from grpo_nb.tasks.questions import normalized_question
 
 REVIEWS = [
@@ -355,3 +355,13 @@ def test_names_made_of_digits_and_columns_of_every_kind_are_told() -> None:
     shown = repr(gn.load_task(rows))
     assert "answers, such as '000000', begin with zeros" in shown and "exact_text()" in shown
     assert "not part of the prompt, but there for rewards: 'pages', 'paid'" in shown
+
+
+@pytest.mark.parametrize("typed", ["dates.jsn", "datess.json"])
+def test_a_misspelt_file_is_told_at_once_with_the_one_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    (tmp_path / "dates.json").write_text("[]")
+    monkeypatch.setattr(reading, "_read_hub", None)  # what asks the Hub for it would take 20 s to say less
+    with pytest.raises(FileNotFoundError, match=r"Did you mean '.*dates\.json'"):
+        gn.load_task(str(tmp_path / typed))
