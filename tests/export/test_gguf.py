@@ -281,6 +281,7 @@ def test_the_library_quantizes_where_the_program_is_not(tmp_path: Path, monkeypa
         quantized("bad.gguf")
 
 
+@pytest.mark.usefixtures("checked_here")
 def test_a_file_of_another_quantization_is_refused(merged: Export, converter: conversion.Tool, tmp_path: Path) -> None:
     """A quantizer that does nothing: the words are as good as they can be, and the file is not what it says."""
     script(tmp_path / "bin", "lazy", f"#!{sys.executable}\nimport shutil, sys\nshutil.copy(*sys.argv[1:3])\n")

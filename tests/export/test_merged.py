@@ -137,6 +137,7 @@ def test_classic_failures_are_caught(merged: export.Export, tiny_run: gn.runs.Ru
     assert any(found in name for name in failed), failed
 
 
+@pytest.mark.usefixtures("checked_here")
 def test_a_failed_verification_leaves_nothing(
     tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,10 +51,13 @@ def test_the_lab_is_there_with_and_without_a_kernel(reward_lab: Path) -> None:
 def test_the_gate_tells_the_example_turn(reward_lab: Path) -> None:
     notebook = nbformat.read(reward_lab, as_version=4)
     without, with_example = (text_of(cell_with(notebook, f"{name} = gn.baseline(")) for name in ("before", "after"))
-    # A tag by chance, about one in 400 completions, makes it a weak signal on some machine.
+    # About one completion in 400 holds a tag by chance; which, depends on how a machine rounds.
     assert re.match(r"no signal: in none of 8|weak signal: in 1 of 8", without)
-    assert "advice: example turn" in without and "answer can be read in none of 64" in without
+    assert "answer can be read in none of 64 completions" in without and re.search(r"stands in (none|1) of 64", without)
+    (first, *_) = re.findall(r"advice: (.+?):", without)
+    assert first == "example turn" and "unearned reward" not in without
     assert re.match(r"(signal|form only): in [678] of 8 groups of 8 the totals differ", with_example)
+    assert "example turn" not in with_example and int(re.search(r"read +(\d+) of 64", with_example)[1]) > 3
     assert "It worked." in "".join(
         o.text for o in cell_with(notebook, "It worked.").outputs if o.output_type == "stream"
     )
