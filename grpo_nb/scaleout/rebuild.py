@@ -1,11 +1,9 @@
-"""Rewards made again from what a run recorded of them: those of the kit from their parameters, others from their source."""
+"""Rewards of the kit made again from the parameters that a run recorded of them. Nothing that a record holds is run."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-import linecache
-import textwrap
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -37,36 +35,6 @@ def rebuild_reward(entry: Mapping[str, Any]) -> tuple[Reward | None, str]:
     except Exception as error:  # whatever a damaged record, or one made up by somebody, leads to
         return None, f"its parameters do not fit this version of the kit ({error})"
     return (made, "") if name == entry["name"] else (None, f"it would be named {name}")
-
-
-def run_source(entry: Mapping[str, Any]) -> tuple[Reward | None, str]:
-    """Run the recorded source of a reward, which can do all that its user can, and return the function it defines.
-
-    Only one function by the reward's own name is run, in a namespace of its own: what else it used of its notebook is not
-    there, and is missed at its first call.
-
-    Returns:
-        The function, or None and why.
-    """
-    source = textwrap.dedent(entry["source"])
-    try:
-        tree = ast.parse(source)
-    except SyntaxError as error:
-        return None, f"its source cannot be run by itself ({error.msg})"
-    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == entry["name"]]
-    if len(found) != 1 or len(tree.body) != 1:
-        return None, "its source is not one function of its name: make it by hand, from rewards.py"
-    file = f"<reward {entry['name']}>"
-    # For inspect.getsource, from which a run records the source and the identity.
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    namespace: dict[str, Any] = {"__name__": "bundle_rewards"}
-    try:
-        exec(compile(source, file, "exec"), namespace)
-    except Exception as error:  # whatever the code of somebody raises when it is defined
-        return None, f"its source could not be run ({type(error).__name__}: {error})"
-    made = namespace[entry["name"]]
-    made.weight = entry["weight"]
-    return made, ""
 
 
 def _made(kind: type, prefix: str, parts: Mapping[str, str]) -> Any:
