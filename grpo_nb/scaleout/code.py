@@ -92,9 +92,11 @@ class RewardsCode:
             if type(value).__name__ == "maths":
                 self._packages.add("math_verify")
             return f"kit.{type(value).__name__}({', '.join(self._fields(value, reward, states))})"
-        if isinstance(value, AnswerFormat):
+        room = type(value).__module__.split(".")[:2]
+        if dataclasses.is_dataclass(value) and room[0] == _KIT:  # such as an answer format
             self.needs_kit = True
-            return f"AnswerFormat({', '.join(self._fields(value, reward, states))})"
+            self.imports[type(value).__name__] = f"from {'.'.join(room)} import {type(value).__name__}"
+            return f"{type(value).__name__}({', '.join(self._fields(value, reward, states))})"
         if isinstance(value, Fraction):
             self.imports.setdefault("Fraction", "from fractions import Fraction")
             return repr(value)

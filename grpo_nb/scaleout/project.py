@@ -10,6 +10,7 @@ import json
 import math
 import shlex
 import shutil
+import textwrap
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -279,7 +280,7 @@ def _write_rewards(staged: Path, plan: _Plan) -> None:
         render(
             "scaleout/templates/rewards.py.jinja", run=plan.run.name, version=__version__, needs_kit=code.needs_kit,
             needs_sharing=code.needs_sharing, imports=[line for line in lines if "grpo_nb" not in line],
-            kit_imports=[line for line in lines if "grpo_nb" in line], parts=code.parts.values(), rewards=plan.calls,
+            kit_imports=[f"{line}  # noqa: E402" for line in lines if "grpo_nb" in line], parts=code.parts.values(), rewards=plan.calls,
         ), "utf-8",
     )  # fmt: skip
     for name, source in code.folders.items():
@@ -418,9 +419,9 @@ def _write_programs(staged: Path, plan: _Plan, processes: int, base: Path | None
     more = {
         "name": run.name, "gpu": (gpu or {"name": "A100"})["name"].split()[-1], "use_cpu": "false",
     }  # fmt: skip
-    quoted = ",\n".join(f"#     {json.dumps(pin)}" for pin in pins)
+    quoted = textwrap.fill(", ".join(f'"{pin}"' for pin in pins), 110, break_on_hyphens=False)
     texts = {
-        "train.py": {"pins": f"\n{quoted},\n# "},
+        "train.py": {"pins": textwrap.indent(quoted, "#     ")},
         "steps.py": {},
         **dict.fromkeys(("ddp.yaml", "fsdp2.yaml", "zero3.yaml", "slurm.sh", "sky.yaml"), several | more),
     }

@@ -9,9 +9,11 @@ from fractions import Fraction
 from typing import Any
 
 from grpo_nb.rewards import kinds, reward_name
+from grpo_nb.sandbox import Limits
 from grpo_nb.tasks import AnswerFormat
 
 Reward = Callable[..., Any]
+_HELD = {kind.__name__: kind for kind in (AnswerFormat, Limits)}
 
 
 def rebuild_reward(entry: Mapping[str, Any]) -> tuple[Reward | None, str]:
@@ -53,8 +55,8 @@ def _made(kind: type, prefix: str, parts: Mapping[str, str]) -> Any:
 
 def _value(path: str, parts: Mapping[str, str]) -> Any:
     text = parts[path]
-    if text == "AnswerFormat":
-        return _made(AnswerFormat, f"{path}.", parts)
+    if text in _HELD:
+        return _made(_HELD[text], f"{path}.", parts)
     if text in kinds():
         return _made(kinds()[text], f"{path}.", parts)
     if text.startswith(("tuple of ", "list of ")):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ import yaml
 import grpo_nb as gn
 from grpo_nb.rewards.identity import identity_of
 from grpo_nb.scaleout.code import CannotLeave
-from tests.support.scale import letters_folder, plain_trl, signs, start, started, trained
+from tests.support.scale import letters_folder, plain_trl, signs, start, trained
 
 __all__ = ["letters_folder", "plain_trl"]  # fixtures
 
@@ -57,39 +59,57 @@ def test_nothing_private_leaves(project: gn.scaleout.Project, letters_folder: Pa
     assert not [word for word in private if any(word in text for text in texts)]
 
 
-@pytest.mark.parametrize(("count", "said"), [(1, "1 processes x 8 completions x 1"), (8, "8 processes x 1 completions x 1")])
-def test_the_plan_is_that_of_the_readme(project: gn.scaleout.Project, plain_trl: Path, count: int, said: str) -> None:
-    assert said in start(project.path, plain_trl, "--plan", "--processes", str(count))
+def told(project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What train.py says with these arguments, before it loads anything."""
+    program = runpy.run_path(str(project.path / "train.py"), run_name="train")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["train.py", *arguments])
+        try:
+            program["main"]()
+        except SystemExit as end:
+            return str(end)
+    return capsys.readouterr().out
+
+
+def test_the_plan_is_that_of_the_readme(project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]) -> None:
     readme = (project.path / "README.md").read_text()
-    size = said.split()[3]
-    assert f"| {count} | {size} | 1 | {count} x {size} x 1 = 8 |" in readme
+    for count, size in ((1, 8), (2, 4), (4, 2), (8, 1)):
+        said = told(project, capsys, "--plan", "--processes", str(count))
+        assert said == f"{count} processes x {size} completions x 1 passes a step\n"
+        assert f"| {count} | {size} | 1 | {count} x {size} x 1 = 8 |" in readme
 
 
-def test_train_py_refuses_what_it_does_not_know(project: gn.scaleout.Project, plain_trl: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(project.path, tmp_path / "copy"))
-    for arguments, told in (
-        (("--processes", "3", "--plan"), "do not divide by 3 processes"),
-        (("--processes", "2"), "planned for 2 processes, started with 1"),
-        (("--set", "lerning_rate=1"), "unknown ['lerning_rate']"),
-    ):
-        done = started(copy, plain_trl, *arguments)
-        assert done.returncode == 1 and told in done.stderr and "Traceback" not in done.stderr
-    assert not (copy / "result").exists()
+def test_train_py_refuses_what_it_does_not_know(
+    project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "do not divide by 3 processes" in told(project, capsys, "--processes", "3", "--plan")
+    assert "planned for 2 processes, started with 1" in told(project, capsys, "--processes", "2")
+    assert "unknown ['lerning_rate']" in told(project, capsys, "--set", "lerning_rate=1")
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    file, text = project.path / "run.yaml", (project.path / "run.yaml").read_text()
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(project.path)
+        file.write_text(text.replace("load_in_4bit: false", "load_in_4bit: true"))
+        assert "4 bit cannot be sharded" in told(project, capsys)
+        file.write_text("surprise: 1\n" + text)
+        assert "unknown ['surprise']" in told(project, capsys)
+    file.write_text(text)
+    for module in ("rewards", "steps"):
+        sys.modules.pop(module, None)
+    assert not (project.path / "result").exists()
 
 
 def test_accelerate_knows_every_key(project: gn.scaleout.Project) -> None:
     from accelerate.commands.config.config_args import load_config_from_file
-    from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin
+    from accelerate.commands.launch import launch_command_parser
 
+    known = {option.dest for option in launch_command_parser()._actions}
     for name, kind, count in (("ddp", "MULTI_GPU", 8), ("cpu2", "MULTI_GPU", 2), ("fsdp2", "FSDP", 8), ("zero3", "DEEPSPEED", 8)):
-        config = load_config_from_file(str(project.path / f"{name}.yaml"))
+        config = load_config_from_file(str(project.path / f"{name}.yaml"))  # refuses keys of its own level
         assert config.distributed_type.value == kind and config.num_processes == count
         assert config.use_cpu is (name == "cpu2")
-    known = {f"fsdp_{field}" for field in FullyShardedDataParallelPlugin.__dataclass_fields__}
-    known |= {"fsdp_auto_wrap_policy", "fsdp_offload_params", "fsdp_state_dict_type"}
-    assert set(load_config_from_file(str(project.path / "fsdp2.yaml")).fsdp_config) <= known
-    plugin = set(DeepSpeedPlugin.__dataclass_fields__) | {"zero3_save_16bit_model"}
-    assert set(load_config_from_file(str(project.path / "zero3.yaml")).deepspeed_config) <= plugin
+        assert {*config.fsdp_config, *config.deepspeed_config} <= known, "the launcher would drop it without a word"
+    assert load_config_from_file(str(project.path / "fsdp2.yaml")).fsdp_config["fsdp_state_dict_type"] == "SHARDED_STATE_DICT"
 
 
 def test_slurm_says_what_it_would_start(project: gn.scaleout.Project) -> None:
@@ -128,9 +148,8 @@ def test_a_stage_begins_with_the_adapter_and_the_memory_of_the_one_before(
     project = gn.scaleout.write(staged.last, tmp_path / "folder", rewards=stages[1].rewards)
     known = json.loads((staged.last.start_path / "rewards.json").read_text())["dummy_length"]["history"][0][1]
     assert known > 0 and f"[-1, {known}]" in (project.path / "rewards.py").read_text()
-    for processes in (1, 2):  # each process sees its own completions, and knows the success of all
-        said = start(project.path, plain_trl, "--replay", "--tolerance", "1e-5", processes=processes)
-        assert "The same numbers in 2 steps" in said
+    # Each process sees its own completions, and knows the success of all.
+    assert "The same numbers in 2 steps" in start(project.path, plain_trl, "--replay", "--tolerance", "1e-5", processes=2)
     assert yaml.safe_load((project.path / "run.yaml").read_text())["reference"] == "start"
 
 
@@ -165,12 +184,13 @@ def ranked(completions: list, **columns: object) -> list[float]:
     return [float(length == max(group)) for group in groups for length in group]
 
 
-def test_a_reward_that_ranks_its_group_wants_it_whole(letters_folder: Path, plain_trl: Path, tmp_path: Path) -> None:
+def test_a_reward_that_ranks_its_group_wants_it_whole(
+    letters_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     project = rewritten(letters_folder, tmp_path, [ranked, signs])
     assert yaml.safe_load((project.path / "run.yaml").read_text())["rewards_look_at"] == "group"
     assert "| 2 | 4 | 1 | 2 x 4 x 1 = 8 |" in (project.path / "README.md").read_text()
-    done = started(project.path, plain_trl, "--plan", "--processes", "4")
-    assert done.returncode == 1 and "looks at the whole group, which 4 processes would split" in done.stderr
+    assert "looks at the whole group, which 4 processes would split" in told(project, capsys, "--plan", "--processes", "4")
     with pytest.raises(ValueError, match=r"processes = 4 cannot be: a reward looks at its whole group.*one of 1, 2"):
         gn.scaleout.write(project_run(project), tmp_path / "four", processes=4, rewards=[ranked, signs])
 
