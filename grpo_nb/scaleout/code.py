@@ -131,7 +131,9 @@ class RewardsCode:
                 f"def {reward}(completions, {function.__code__.co_freevars[0]}=..., **columns)."
             )
         if function.__name__ == "<lambda>":
-            raise CannotLeave(f"the reward {reward!r} is or uses a lambda, whose source is no statement. Write it with def.")
+            raise CannotLeave(
+                f"the reward {reward!r} is or uses a lambda, whose source is no statement. Write it with def."
+            )
         source = _source(function, reward)
         if self._is_taken(function.__name__, function, reward):
             return function.__name__

@@ -73,7 +73,7 @@ class Project(Shown):
         """
         if not self.is_trained:
             raise FileNotFoundError(
-                f"nothing was trained to its end in {str(shown_path(self.path))!r}: start train.py there, as its README.md says."
+                f"nothing was trained to its end in {str(shown_path(self.path))!r}: start train.py there, see its README.md."
             )
         target = self.path / "runs" / self.recorded["run"]
         finished = self.path / "result" / "finished.json"
@@ -89,7 +89,8 @@ class Project(Shown):
         count = len(self.rewards) + len(self.missing_rewards)
         text = (
             f"{self.recorded['run']}, {'trained' if self.is_trained else 'to be trained'} in {shown_path(self.path)}: "
-            f"{len(self.task.train)} training and {len(self.task.holdout)} held-out rows, {len(self.rewards)} of {count} rewards. "
+            f"{len(self.task.train)} training and {len(self.task.holdout)} held-out rows, "
+            f"{len(self.rewards)} of {count} rewards. "
         )
         if self.missing_rewards:
             text += f"Not made again: {', '.join(self.missing_rewards)}. "
@@ -195,7 +196,9 @@ def _run_rewards(place: Path) -> list[Callable[..., Any]]:
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # whatever the code of somebody raises
-        raise ValueError(f"{str(place / 'rewards.py')!r} could not be run ({type(error).__name__}: {error}).") from error
+        raise ValueError(
+            f"{str(place / 'rewards.py')!r} could not be run ({type(error).__name__}: {error})."
+        ) from error
     return list(module.REWARDS)
 
 

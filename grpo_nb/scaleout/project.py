@@ -12,7 +12,7 @@ import shlex
 import shutil
 import textwrap
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ TRL = "1.16.0"
 _PINNED = ("torch", "transformers", "peft", "accelerate", "datasets")
 _ROOMS = ("core", "machine", "settings", "tasks", "sandbox", "rewards")
 """What the kit's rewards import, and all that is packed of the kit."""
+_KIT = "grpo_nb"
 _PER_MACHINE = 8
 _COUNTS = (8, 4, 2, 1)
 # Set by train.py, or of this machine alone.
@@ -54,6 +55,7 @@ _DECIDED_THERE = {
     "per_device_train_batch_size", "gradient_accumulation_steps", "generation_batch_size", "steps_per_generation",
     "use_cpu", "dataloader_pin_memory", "output_dir", "reward_weights", "logging_dir", "max_seq_length",
 }  # fmt: skip
+_KEPT = ("started", "versions", "machine", "number_type", "reference", "base", "generation")
 _ONLY_MEMORY = ("unsloth_num_chunks", "unsloth_logit_chunk_multiplier", "unsloth_grpo_mini_batch")
 _OF_UNSLOTH = ("vllm_sampling_params", "context_parallel_size", "context_parallel_backend")
 
@@ -187,10 +189,14 @@ def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[Reward
         return [reward for reward, _ in made]
     names = [entry["name"] for entry in recorded]
     if [reward_name(reward) for reward in held] != names:
-        raise ValueError(f"rewards are {[reward_name(r) for r in held]}, the run has {names}: give those, in this order.")
+        raise ValueError(
+            f"rewards are {[reward_name(r) for r in held]}, the run has {names}: give those, in this order."
+        )
     for entry, reward in zip(recorded, held, strict=True):
         if given is not None and hash_of_parts(parts_of(reward)) != entry["identity"]:
-            raise ValueError(f"the reward {entry['name']!r} is not as it was in the run: give it as it was trained with.")
+            raise ValueError(
+                f"the reward {entry['name']!r} is not as it was in the run: give it as it was trained with."
+            )
     return list(held)
 
 
@@ -204,7 +210,7 @@ def _planned(run: Run, rewards: list[RewardFunction]) -> _Plan:
     plan.trainer = dict(effective_settings(settings, Gpu(**gpu) if gpu else "cpu").arguments)
     if refused := [name for name in _OF_UNSLOTH if plan.trainer.get(name) is not None]:
         raise ValueError(
-            f"{', '.join(refused)} in extra is an argument of Unsloth that TRL has not, and the run would be another without it: "
+            f"{', '.join(refused)} in extra is Unsloth's alone, and the run would be another without it: "
             "train without it, settings.replace(extra={...}), and write that run."
         )
     for name in [name for name in _ONLY_MEMORY if plan.trainer.pop(name, None) is not None]:
@@ -215,8 +221,8 @@ def _planned(run: Run, rewards: list[RewardFunction]) -> _Plan:
     if plan.trainer["loss_type"] == "bnpo":
         plan.trainer["loss_type"] = "dapo"
         plan.changes.append(
-            "The loss bnpo becomes dapo: bnpo divides by the tokens of one process, so that every number of processes would learn "
-            "something else. In one process with one pass a step they are the same."
+            "The loss bnpo becomes dapo: bnpo divides by the tokens of one process, so that every number of processes would "
+            "learn something else. In one process with one pass a step they are the same."
         )
     plan.trainer["shuffle_dataset"] = plan.trainer.get("shuffle_dataset", not run.info["task"].get("is_ordered", False))
     return plan
@@ -229,7 +235,9 @@ def _record(run: Run) -> list[dict[str, Any]]:
         return []
     rows, record, size = {row["step"]: row for row in run.rows}, [], settings.num_generations
     # bnpo divides by the tokens of one pass, dapo by those of a generation: only there are they the same.
-    is_same_loss = settings.loss_type != "bnpo" or settings.generation_batch_size == settings.per_device_train_batch_size
+    is_same_loss = (
+        settings.loss_type != "bnpo" or settings.generation_batch_size == settings.per_device_train_batch_size
+    )
     for made in json.loads(file.read_text("utf-8")):
         step = made["step"] + 1
         if step not in run.steps or step not in rows:
@@ -276,11 +284,11 @@ def _write_rewards(staged: Path, plan: _Plan) -> None:
 
     code = plan.code
     lines = sorted(code.imports.values())
+    of_kit = [f"{line}  # noqa: E402" for line in lines if _KIT in line]
     (staged / "rewards.py").write_text(
         render(
             "scaleout/templates/rewards.py.jinja", run=plan.run.name, version=__version__, needs_kit=code.needs_kit,
-            needs_sharing=code.needs_sharing, imports=[line for line in lines if "grpo_nb" not in line],
-            kit_imports=[f"{line}  # noqa: E402" for line in lines if "grpo_nb" in line], parts=code.parts.values(), rewards=plan.calls,
+            needs_sharing=code.needs_sharing, imports=[line for line in lines if _KIT not in line], kit_imports=of_kit, parts=code.parts.values(), rewards=plan.calls,
         ), "utf-8",
     )  # fmt: skip
     for name, source in code.folders.items():
@@ -313,15 +321,17 @@ def _try_rewards(staged: Path, plan: _Plan) -> None:
     try:
         found = run_script(script, {"folder": str(staged), "batches": batches})
     except ChildError as error:
-        raise CannotLeave(f"rewards.py fails in a process of its own: {error.last(1)}. Mend the reward, and train again.") from error
+        raise CannotLeave(
+            f"rewards.py fails in a process of its own: {error.last(1)}. Mend the reward, and train again."
+        ) from error
     for entry, scores in zip(plan.record, found["scores"], strict=True):
         for name, now in zip(plan.run.weights, scores, strict=True):
             then = entry["rewards"][name]
             off = [i for i, (a, b) in enumerate(zip(then, now, strict=True)) if not _is_close(a, b)]
             if off:
                 raise CannotLeave(
-                    f"the reward {name!r} gives other scores in a fresh process: {now[off[0]]:g} in place of {then[off[0]]:g} for "
-                    f"completion {off[0]} of step {entry['step']}. It remembers something, or draws numbers: make it depend on "
+                    f"the reward {name!r} gives other scores in a fresh process: {now[off[0]]:g} in place of {then[off[0]]:g} "
+                    f"for completion {off[0]} of step {entry['step']}. It remembers something, or draws numbers: make it depend on "
                     "its arguments alone."
                 )
     plan.looks_at = max(found["looks_at"], key=("completion", "group", "batch").index, default="completion")
@@ -364,7 +374,9 @@ def _write_settings(staged: Path, plan: _Plan, base: Path | None) -> None:
         "reward_weights": run.weights,
         "trainer": plan.trainer,
     }
-    head = "# All settings of the run; names under trainer are those of TRL's GRPOConfig. train.py refuses a name that it does not know.\n"
+    head = (
+        "# All settings of the run; those under trainer are TRL's own. train.py refuses a name that it does not know.\n"
+    )
     (staged / "run.yaml").write_text(head + yaml.safe_dump(values, sort_keys=False, allow_unicode=True), "utf-8")
     (staged / "record.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in plan.record), "utf-8")
     record = settings.to_dict()
@@ -379,7 +391,10 @@ def _write_settings(staged: Path, plan: _Plan, base: Path | None) -> None:
         "task": {**info["task"], "name": shareable(info["task"]["name"])},
         # Code of the user's own goes as it is: it is read and run elsewhere.
         "rewards": [{**shareable(entry), "source": entry["source"]} for entry in info["rewards"]],
-        **{name: info.get(name) for name in ("started", "versions", "machine", "number_type", "reference", "base", "generation")},
+        **{
+            name: info.get(name)
+            for name in ("started", "versions", "machine", "number_type", "reference", "base", "generation")
+        },
     }
     write_json(staged / "origin.json", origin)
 
@@ -409,7 +424,11 @@ def _write_programs(staged: Path, plan: _Plan, processes: int, base: Path | None
 
     run, settings, versions = plan.run, plan.settings, plan.run.info["versions"]
     pins = [f"{name}=={versions[name].partition('+')[0]}" for name in _PINNED]
-    pins += [f"trl=={TRL}", "pyyaml>=6", *(["bitsandbytes==" + versions["bitsandbytes"]] if settings.load_in_4bit else [])]
+    pins += [
+        f"trl=={TRL}",
+        "pyyaml>=6",
+        *(["bitsandbytes==" + versions["bitsandbytes"]] if settings.load_in_4bit else []),
+    ]
     pins += [pin for pin in plan.code.requirements() if pin.partition("==")[0] not in (*_PINNED, "trl")]
     machines = -(-processes // _PER_MACHINE)
     gpu = run.info["machine"].get("gpu")
@@ -429,7 +448,9 @@ def _write_programs(staged: Path, plan: _Plan, processes: int, base: Path | None
         (staged / name).write_text(render(f"scaleout/templates/{name}.jinja", **values), "utf-8")
     two = {"machines": 1, "processes": 2, "use_cpu": "true"}
     (staged / "cpu2.yaml").write_text(render("scaleout/templates/ddp.yaml.jinja", **two), "utf-8")
-    job = shlex.join(["hf", "jobs", "uv", "run", "--flavor", "a100-large", "--timeout", "6h", "train.py", "steps.py", *names])
+    job = shlex.join(
+        ["hf", "jobs", "uv", "run", "--flavor", "a100-large", "--timeout", "6h", "train.py", "steps.py", *names]
+    )
     rows = [(count, *_row(plan, count)) for count in sorted({1, 2, 4, 8, processes})]
     (staged / "README.md").write_text(
         render(

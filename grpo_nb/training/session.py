@@ -149,9 +149,7 @@ def _begin(prepared: Prepared, name: str | None, info: Mapping[str, Any]) -> Run
 def _go_on(prepared: Prepared, resumption: Resumption) -> Run:
     """Take the folder of a run back to its checkpoint."""
     go_back(resumption)
-    return Run(
-        resumption.run.path, model=prepared.model, tokenizer=prepared.tokenizer, rewards=prepared.rewards
-    )
+    return Run(resumption.run.path, model=prepared.model, tokenizer=prepared.tokenizer, rewards=prepared.rewards)
 
 
 def _run_training(

@@ -19,7 +19,7 @@ from grpo_nb.scaleout.code import CannotLeave, RewardsCode
 from grpo_nb.scaleout.project import _Plan, _write_rewards
 
 WORDS = re.compile(r"\w+", re.IGNORECASE)
-LIMIT, NAMES = 12, {"a": (1, 2.5), "b": None}
+LIMIT, FACTOR, NAMES = 12, 2, {"a": (1, 2.5), "b": None}
 SLOT = gn.tasks.boxed()
 
 
@@ -36,10 +36,10 @@ class Scale:
         return count / self.top
 
 
-def varied(completions, weight=len(NAMES), **columns):
+def varied(completions, weight=FACTOR, **columns):
     """Uses a constant, a pattern, a function, a class, an import and the kit."""
     texts = [gn.rewards.completion_text(c) for c in completions]
-    return [Scale().of(len(Counter(words_of(t)))) * weight + (SLOT.extract(t) is not None) for t in texts]
+    return [Scale().of(len(Counter(words_of(t)))) * weight * len(NAMES) + (SLOT.extract(t) is not None) for t in texts]
 
 
 def loaded(tmp_path: Path, rewards: list, name: str = "rewards_there") -> ModuleType:
@@ -126,7 +126,10 @@ from tests.support import tiny  # noqa: E402
 @pytest.mark.parametrize(
     ("reward", "told"),
     [
-        (closure_of(3), r"'held' uses limit of the function around held, a closure.*def held\(completions, limit=\.\.\."),
+        (
+            closure_of(3),
+            r"'held' uses limit of the function around held, a closure.*def held\(completions, limit=\.\.\.",
+        ),
         (Judge(), "'Judge' is an object of the class Judge.*def NAME"),
         (reads_a_widget, "'reads_a_widget' uses slider, .*IntSlider, which lives in this process only.*SLIDER = "),
         (uses_a_lambda, "is or uses a lambda"),

@@ -69,7 +69,7 @@ def test_the_same_completions_give_the_same_numbers(projects: dict, loss: str, b
 
 
 def test_each_loss_learns_something_else(projects: dict) -> None:
-    """Else the comparisons above would hold whatever train.py computed. Of completions used once, cispo learns what dapo does."""
+    """Else the comparisons above would hold whatever was computed. Used once, cispo learns what dapo does."""
     left = {case: lora_of(run.adapter_path) for case, (run, _) in projects.items()}
     for other in (("grpo", 0.0), ("dr_grpo", 0.0), ("dapo", 0.04)):
         assert apart(left["dapo", 0.0], left[other]) > 1000 * WEIGHTS, other

@@ -24,7 +24,9 @@ __all__ = ["letters_folder", "plain_trl"]  # fixtures
 @pytest.fixture(scope="module")
 def run(letters_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.runs.Run:
     """A run of three steps, with its rewards in memory."""
-    return trained(letters_folder, tmp_path_factory.mktemp("runs"), "a-run", extra={"adam_beta2": 0.9, "hub_token": "mine"})
+    return trained(
+        letters_folder, tmp_path_factory.mktemp("runs"), "a-run", extra={"adam_beta2": 0.9, "hub_token": "mine"}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,7 @@ def test_the_folder_has_all_that_it_needs(run: gn.runs.Run, project: gn.scaleout
     assert {"loss", "grad_norm", "advantages", "completion_ids"} <= set(record[0])
     program = (project.path / "train.py").read_text()
     assert len(program.splitlines()) <= 150 and "unsloth" not in program and "import grpo_nb" not in program
-    assert '"trl==1.16.0"' in program.partition("///\n\"\"\"")[0]
+    assert '"trl==1.16.0"' in program.partition('///\n"""')[0]
 
 
 def test_nothing_private_leaves(project: gn.scaleout.Project, letters_folder: Path) -> None:
@@ -104,17 +106,29 @@ def test_accelerate_knows_every_key(project: gn.scaleout.Project) -> None:
     from accelerate.commands.launch import launch_command_parser
 
     known = {option.dest for option in launch_command_parser()._actions}
-    for name, kind, count in (("ddp", "MULTI_GPU", 8), ("cpu2", "MULTI_GPU", 2), ("fsdp2", "FSDP", 8), ("zero3", "DEEPSPEED", 8)):
+    for name, kind, count in (
+        ("ddp", "MULTI_GPU", 8),
+        ("cpu2", "MULTI_GPU", 2),
+        ("fsdp2", "FSDP", 8),
+        ("zero3", "DEEPSPEED", 8),
+    ):
         config = load_config_from_file(str(project.path / f"{name}.yaml"))  # refuses keys of its own level
         assert config.distributed_type.value == kind and config.num_processes == count
         assert config.use_cpu is (name == "cpu2")
         assert {*config.fsdp_config, *config.deepspeed_config} <= known, "the launcher would drop it without a word"
-    assert load_config_from_file(str(project.path / "fsdp2.yaml")).fsdp_config["fsdp_state_dict_type"] == "SHARDED_STATE_DICT"
+    assert (
+        load_config_from_file(str(project.path / "fsdp2.yaml")).fsdp_config["fsdp_state_dict_type"]
+        == "SHARDED_STATE_DICT"
+    )
 
 
 def test_slurm_says_what_it_would_start(project: gn.scaleout.Project) -> None:
     done = subprocess.run(
-        ["bash", "slurm.sh", "--replay"], cwd=project.path, env={**os.environ, "DRY_RUN": "1"}, capture_output=True, text=True
+        ["bash", "slurm.sh", "--replay"],
+        cwd=project.path,
+        env={**os.environ, "DRY_RUN": "1"},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert "1 x 8 GPUs" in done.stdout and "--num_processes 8" in done.stdout
@@ -149,7 +163,9 @@ def test_a_stage_begins_with_the_adapter_and_the_memory_of_the_one_before(
     known = json.loads((staged.last.start_path / "rewards.json").read_text())["dummy_length"]["history"][0][1]
     assert known > 0 and f"[-1, {known}]" in (project.path / "rewards.py").read_text()
     # Each process sees its own completions, and knows the success of all.
-    assert "The same numbers in 2 steps" in start(project.path, plain_trl, "--replay", "--tolerance", "1e-5", processes=2)
+    assert "The same numbers in 2 steps" in start(
+        project.path, plain_trl, "--replay", "--tolerance", "1e-5", processes=2
+    )
     assert yaml.safe_load((project.path / "run.yaml").read_text())["reference"] == "start"
 
 
@@ -168,7 +184,10 @@ def test_a_reward_model_goes_with_the_folder(letters_folder: Path, tmp_path: Pat
 
 
 def test_code_rewards_and_mathematics_take_their_own_processes_along(letters_folder: Path, tmp_path: Path) -> None:
-    rows = [{"question": f"Write f that adds {n}.", "answer": str(n), "tests": [f"assert f(1) == {n + 1}"]} for n in range(8)]
+    rows = [
+        {"question": f"Write f that adds {n}.", "answer": str(n), "tests": [f"assert f(1) == {n + 1}"]}
+        for n in range(8)
+    ]
     task = gn.load_task(rows, format=gn.tasks.xml(), holdout=2)
     rewards = [signs, gn.rewards.code_tests(), gn.rewards.maths()]
     project = rewritten(letters_folder, tmp_path, rewards, task=task)
@@ -190,7 +209,9 @@ def test_a_reward_that_ranks_its_group_wants_it_whole(
     project = rewritten(letters_folder, tmp_path, [ranked, signs])
     assert yaml.safe_load((project.path / "run.yaml").read_text())["rewards_look_at"] == "group"
     assert "| 2 | 4 | 1 | 2 x 4 x 1 = 8 |" in (project.path / "README.md").read_text()
-    assert "looks at the whole group, which 4 processes would split" in told(project, capsys, "--plan", "--processes", "4")
+    assert "looks at the whole group, which 4 processes would split" in told(
+        project, capsys, "--plan", "--processes", "4"
+    )
     with pytest.raises(ValueError, match=r"processes = 4 cannot be: a reward looks at its whole group.*one of 1, 2"):
         gn.scaleout.write(project_run(project), tmp_path / "four", processes=4, rewards=[ranked, signs])
 
@@ -221,12 +242,20 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     refused = [
         (lambda: gn.scaleout.write(run, target), FileExistsError, "overwrite=True"),
         (lambda: gn.scaleout.write(run, run.path, overwrite=True), FileExistsError, "which would be gone with it"),
-        (lambda: gn.scaleout.write(opened, tmp_path / "a"), CannotLeave, r"of signs the text alone.*rewards=\[\.\.\.\]"),
+        (
+            lambda: gn.scaleout.write(opened, tmp_path / "a"),
+            CannotLeave,
+            r"of signs the text alone.*rewards=\[\.\.\.\]",
+        ),
         (lambda: gn.scaleout.write(without, tmp_path / "a"), FileNotFoundError, "has not kept the adapter"),
         (lambda: gn.scaleout.write(run, tmp_path / "a", processes=3), ValueError, "do not divide.*one of 1, 2, 4, 8"),
         (lambda: gn.scaleout.write(run, tmp_path / "a", processes=0), ValueError, "processes = 0"),
         (lambda: gn.scaleout.write(run, tmp_path / "a", rewards=[signs]), ValueError, "the run has"),
-        (lambda: gn.scaleout.write(lucky, tmp_path / "a"), CannotLeave, "other scores in a fresh process.*draws numbers"),
+        (
+            lambda: gn.scaleout.write(lucky, tmp_path / "a"),
+            CannotLeave,
+            "other scores in a fresh process.*draws numbers",
+        ),
         (lambda: gn.scaleout.write(tmp_path / "no", tmp_path / "a"), FileNotFoundError, "is no run"),
     ]
     for call, kind, told in refused:
@@ -244,7 +273,9 @@ def test_bad_input_is_one_line_and_leaves_nothing(
 def test_no_key_goes_out(letters_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "hf_" + "k" * 34
     file = tmp_path / "leaks.py"
-    file.write_text(f"def leaks(completions, key={key!r}, **columns):\n    return [1 / (1 + len(str(c))) for c in completions]\n")
+    file.write_text(
+        f"def leaks(completions, key={key!r}, **columns):\n    return [1 / (1 + len(str(c))) for c in completions]\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     from leaks import leaks
 

@@ -1,4 +1,4 @@
-"""What tests of folders for TRL's own trainer share: TRL's next release, a model of letters, and train.py started as a user does."""
+"""Shared by tests of folders for TRL's own trainer: its next release, a model of letters, train.py started as a user does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ABSENT = ("grpo_nb", "unsloth", "unsloth_zoo")
 
 @pytest.fixture(scope="session")
 def plain_trl(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for PYTHONPATH with the release of TRL that train.py is for, in which neither the kit nor Unsloth can be imported."""
+    """A folder for PYTHONPATH with the release of TRL that train.py is for; neither kit nor Unsloth can be imported there."""
 
     def install(folder: Path) -> None:
         command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), f"trl=={TRL}"]
@@ -45,7 +45,11 @@ def letters_folder(embedded_folder: Path, tmp_path_factory: pytest.TempPathFacto
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     marks = ["<pad>", "<end>", "<unk>"]
-    letters = [*string.printable[:95], "\n", *map(chr, range(0x3B1, 0x3B1 + 400))]  # below that, a tokenizer looks broken
+    letters = [
+        *string.printable[:95],
+        "\n",
+        *map(chr, range(0x3B1, 0x3B1 + 400)),
+    ]  # below that, a tokenizer looks broken
     signs = {sign: at for at, sign in enumerate([*marks, *letters])}
     made = Tokenizer(models.WordLevel(signs, unk_token="<unk>"))
     made.pre_tokenizer, made.decoder = pre_tokenizers.Split("", "isolated"), decoders.Fuse()
@@ -85,7 +89,11 @@ def started(
     many = ["--processes", str(processes)] if processes > 1 else []
     variables = {**os.environ, "PYTHONPATH": str(plain_trl), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, *launcher, str(script), *many, *arguments], cwd=folder, env=variables, capture_output=True, text=True
+        [sys.executable, *launcher, str(script), *many, *arguments],
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
     )
 
 

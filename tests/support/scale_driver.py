@@ -1,6 +1,6 @@
-"""Start the train.py of several folders one after the other in this process, as each would be started alone: imports once.
+"""Start the train.py of several folders one after the other in this process, each as it would be alone: imports once.
 
-    scale_driver.py [--processes N] FOLDER ... ARGUMENTS
+scale_driver.py [--processes N] FOLDER ... ARGUMENTS
 """
 
 import runpy
