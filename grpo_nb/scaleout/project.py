@@ -285,12 +285,12 @@ def _write_rewards(staged: Path, plan: _Plan) -> None:
     code = plan.code
     lines = sorted(code.imports.values())
     of_kit = [f"{line}  # noqa: E402" for line in lines if _KIT in line]
-    (staged / "rewards.py").write_text(
-        render(
-            "scaleout/templates/rewards.py.jinja", run=plan.run.name, version=__version__, needs_kit=code.needs_kit,
-            needs_sharing=code.needs_sharing, imports=[line for line in lines if _KIT not in line], kit_imports=of_kit, parts=code.parts.values(), rewards=plan.calls,
-        ), "utf-8",
+    text = render(
+        "scaleout/templates/rewards.py.jinja", run=plan.run.name, version=__version__, needs_kit=code.needs_kit,
+        needs_sharing=code.needs_sharing, imports=[line for line in lines if _KIT not in line], kit_imports=of_kit,
+        parts=code.parts.values(), rewards=plan.calls,
     )  # fmt: skip
+    (staged / "rewards.py").write_text(text, "utf-8")
     for name, source in code.folders.items():
         link(source, staged / name)
     if code.needs_kit:
@@ -331,8 +331,8 @@ def _try_rewards(staged: Path, plan: _Plan) -> None:
             if off:
                 raise CannotLeave(
                     f"the reward {name!r} gives other scores in a fresh process: {now[off[0]]:g} in place of {then[off[0]]:g} "
-                    f"for completion {off[0]} of step {entry['step']}. It remembers something, or draws numbers: make it depend on "
-                    "its arguments alone."
+                    f"for completion {off[0]} of step {entry['step']}. It remembers something, or draws numbers: make it "
+                    "depend on its arguments alone."
                 )
     plan.looks_at = max(found["looks_at"], key=("completion", "group", "batch").index, default="completion")
 

@@ -11,9 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 import grpo_nb as gn
-from tests.support.scale import DRIVER, letters_folder, plain_trl, start, started, trained
+from tests.support.scale import DRIVER, start, started, trained
 
-__all__ = ["letters_folder", "plain_trl"]  # fixtures
 pytestmark = pytest.mark.begins(70)
 
 CASES = [(loss, beta) for loss in ("dapo", "grpo", "dr_grpo", "cispo") for beta in (0.0, 0.04)]

@@ -11,9 +11,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.rewards.identity import identity_of
 from grpo_nb.settings.number_types import number_type
-from tests.support.scale import letters_folder, plain_trl, signs, start, started, trained
-
-__all__ = ["letters_folder", "plain_trl"]  # fixtures
+from tests.support.scale import signs, start, started, trained
 
 
 @pytest.fixture(scope="module")

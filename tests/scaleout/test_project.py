@@ -16,9 +16,7 @@ import yaml
 import grpo_nb as gn
 from grpo_nb.rewards.identity import identity_of
 from grpo_nb.scaleout.code import CannotLeave
-from tests.support.scale import letters_folder, plain_trl, signs, start, trained
-
-__all__ = ["letters_folder", "plain_trl"]  # fixtures
+from tests.support.scale import signs, start, trained
 
 
 @pytest.fixture(scope="module")
