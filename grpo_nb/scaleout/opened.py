@@ -1,4 +1,4 @@
-"""A folder of `write`, opened: settings, task and rewards again, what differs on this machine, and what was trained there.
+"""A folder of `write`, opened again, also after a training in it.
 
 Nothing in it is run when it is opened. Rewards of the kit are made again from their recorded parameters and compared with the
 recorded identity; rewards of the user's own are code, which is only run when that is asked for by name.

@@ -1,4 +1,4 @@
-"""A run written as a folder that trains it again anywhere: for TRL's own trainer, in one process or in many.
+"""A run written as a folder for TRL's own trainer.
 
 What cannot be the same there is changed with a sentence (`Project.changes`, README.md) or refused; nothing is changed silently.
 The rewards are tried in a process of their own before the folder is there: same scores on the recorded completions, or none.
