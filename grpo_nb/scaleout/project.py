@@ -207,7 +207,8 @@ def _planned(run: Run, rewards: list[RewardFunction]) -> _Plan:
     states = iter([state for state in known.values() if isinstance(state, dict) and "history" in state])
     plan = _Plan(run, settings, rewards, code, [code.add(reward, states) for reward in rewards], _record(run))
     gpu = run.info["machine"].get("gpu")
-    plan.trainer = dict(effective_settings(settings, Gpu(**gpu) if gpu else "cpu").arguments)
+    machine = Gpu(**gpu | {"compute_capability": tuple(gpu["compute_capability"])}) if gpu else "cpu"
+    plan.trainer = dict(effective_settings(settings, machine).arguments)
     if refused := [name for name in _OF_UNSLOTH if plan.trainer.get(name) is not None]:
         raise ValueError(
             f"{', '.join(refused)} in extra is Unsloth's alone, and the run would be another without it: "

@@ -218,6 +218,38 @@ def project_run(project: gn.scaleout.Project) -> gn.runs.Run:
     return gn.open_run(project.path.parent / "runs" / "other")
 
 
+def changed(run: gn.runs.Run, folder: Path, **changes: object) -> Path:
+    """A copy of a run that says it had other settings, or another machine."""
+    copy = Path(shutil.copytree(run.path, folder))
+    info = json.loads((copy / "run.json").read_text())
+    info["machine"]["gpu"] = changes.pop("gpu", None)
+    info["settings"] |= changes
+    (copy / "run.json").write_text(json.dumps(info))
+    return copy
+
+
+def test_a_run_of_a_gpu_takes_along_what_unsloth_set_there(run: gn.runs.Run, tmp_path: Path) -> None:
+    gpu = {"name": "Tesla T4", "memory_gib": 15.0, "compute_capability": [7, 5]}
+    copy = changed(run, tmp_path / "copy", gpu=gpu, loss_type="dapo", load_in_4bit=True)
+    project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards, processes=8)
+    values = yaml.safe_load((project.path / "run.yaml").read_text())
+    assert values["trainer"]["mask_truncated_completions"] is True and values["trainer"]["epsilon_high"] == 0.28
+    assert values["load_in_4bit"] is True and '"bitsandbytes==' in (project.path / "train.py").read_text()
+    assert yaml.safe_load((project.path / "sky.yaml").read_text())["resources"] == {"accelerators": "T4:8"}
+
+
+def test_a_model_of_the_hub_stays_there_and_a_job_gets_every_file(run: gn.runs.Run, tmp_path: Path) -> None:
+    project = gn.scaleout.write(
+        changed(run, tmp_path / "copy", model="acme/tiny"), tmp_path / "folder", rewards=run.rewards
+    )
+    values = yaml.safe_load((project.path / "run.yaml").read_text())
+    assert values["model"] == "acme/tiny" and not (project.path / "base").exists()
+    (line,) = [line for line in (project.path / "README.md").read_text().splitlines() if "hf jobs uv run" in line]
+    needed = {"train.py", "steps.py", "rewards.py", "run.yaml", "train.jsonl", "record.jsonl", "kit_rewards.zip"}
+    needed |= {"adapter_init/adapter_config.json", "adapter_init/adapter_model.safetensors", "chat_template.jinja"}
+    assert needed <= set(line.replace("`", " ").split())
+
+
 # -- refusals -------------------------------------------------------------------------------------------------------
 
 
@@ -283,14 +315,10 @@ def test_no_key_goes_out(letters_folder: Path, tmp_path: Path, monkeypatch: pyte
 
 
 def test_what_unsloth_alone_knows_is_told(run: gn.runs.Run, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
-    info = json.loads((copy / "run.json").read_text())
-    info["settings"]["extra"] = {"unsloth_num_chunks": 4}
-    (copy / "run.json").write_text(json.dumps(info))
+    copy = changed(run, tmp_path / "copy", extra={"unsloth_num_chunks": 4})
     project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
     assert "unsloth_num_chunks is left out" in " ".join(project.changes)
     assert "unsloth_num_chunks is left out" in (project.path / "README.md").read_text()
-    info["settings"]["extra"] = {"vllm_sampling_params": "SamplingParams()"}
-    (copy / "run.json").write_text(json.dumps(info))
-    with pytest.raises(ValueError, match="vllm_sampling_params in extra is an argument of Unsloth"):
+    copy = changed(run, tmp_path / "sampled", extra={"vllm_sampling_params": "SamplingParams()"})
+    with pytest.raises(ValueError, match="vllm_sampling_params in extra is Unsloth's alone"):
         gn.scaleout.write(copy, tmp_path / "other", rewards=run.rewards)
