@@ -14,6 +14,7 @@ import textwrap
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -427,7 +428,7 @@ def _write_programs(staged: Path, plan: _Plan, processes: int, base: Path | None
     pins = [f"{name}=={versions[name].partition('+')[0]}" for name in _PINNED]
     pins += [
         f"trl=={TRL}",
-        "pyyaml>=6",
+        f"pyyaml=={version('pyyaml')}",
         *(["bitsandbytes==" + versions["bitsandbytes"]] if settings.load_in_4bit else []),
     ]
     pins += [pin for pin in plan.code.requirements() if pin.partition("==")[0] not in (*_PINNED, "trl")]
