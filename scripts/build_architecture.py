@@ -43,8 +43,8 @@ def tree() -> str:
         files = sorted(p for p in folder.rglob("*.py") if p.name != "__init__.py")
         lines += [f"### {room}/", "", sentence(folder / "__init__.py"), ""]
         lines += [f"- `{file.relative_to(folder)}`: {subject(file)}" for file in files]
-        views = sorted(f"`{p.name}`" for p in folder.rglob("*") if p.suffix in (".jinja", ".css"))
-        lines += [f"- {', '.join(views)}: the views"] * bool(views) + [""]
+        kinds = sorted({f"`*{p.suffix}`" for p in folder.rglob("*") if p.suffix in (".jinja", ".css")})
+        lines += [f"- {', '.join(kinds)}: what is filled in"] * bool(kinds) + [""]
     return "\n".join(lines)
 
 

@@ -17,9 +17,11 @@ import grpo_nb as gn
 from grpo_nb.export.result import Export
 from grpo_nb.models.unsloth import import_unsloth
 from tests.support.notebooks import execute_notebook, executed_in
+from tests.support.scale import letters_folder, plain_trl, trained
 from tests.support.shared import made_once
 
 import_unsloth()  # before any test module imports transformers
+__all__ = ["letters_folder", "plain_trl"]  # fixtures
 # Each training, loading and evaluation collects garbage, and would look through all that these imports made: a third of a
 # second each time. What is made from here on is collected as ever.
 gc.freeze()
@@ -179,6 +181,15 @@ def evaluate(
     shutil.copytree(quickstart[1].path, folder / "runs" / "quickstart")
     executed = execute_notebook("04_evaluate", folder, RUN="runs/quickstart", SAMPLES=2, QUESTIONS=12)
     return executed, gn.open_run(folder / "runs" / "quickstart")
+
+
+@pytest.fixture(scope="session")
+def scale_out(plain_trl: Path, letters_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/06_scale_out`, executed on a run of the model of letters: what it does is the same, in a tenth of the time."""
+    folder = tmp_path_factory.mktemp("scale_out")
+    rewards = [gn.rewards.dummy("hash"), gn.rewards.xml_tags()]
+    trained(letters_folder, folder / "runs", "letters", rewards=rewards, loss_type="bnpo")
+    return execute_notebook("06_scale_out", folder, RUN="runs/letters")
 
 
 @pytest.fixture(scope="session")

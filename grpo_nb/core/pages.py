@@ -22,21 +22,22 @@ _TRACEBACK_LINES = 8
 
 
 @functools.cache
-def _environment(is_markdown: bool = False) -> Environment:
+def _environment(kind: str = "html") -> Environment:
     import jinja2
     from markupsafe import Markup
 
-    escaped = plain if is_markdown else displayable
+    escaped = {"html": displayable, "md": plain, "code": str}[kind]
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("grpo_nb", "."),
-        autoescape=not is_markdown,
+        autoescape=kind == "html",
+        keep_trailing_newline=kind == "code",
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
         # Autoescape makes text safe for HTML; a lone surrogate or NUL, which a model may write, no notebook can hold.
         finalize=lambda value: value if isinstance(value, Markup) else escaped(str(value)),
     )
-    if is_markdown:
+    if kind == "md":
         made.filters["span"] = lambda text: Markup(span(text))
         made.filters["fence"] = lambda text, language="": Markup(fence(text, language))
     return made
@@ -48,10 +49,13 @@ def render(template: str, **values: Any) -> str:
     Args:
         template: As `lab/templates/scores.jinja`, under the package's folder. A template takes headings and lines of code
             from `core/templates/parts.jinja`. In one whose name ends in `.md.jinja`, values are made plain Markdown, or with
-            the filters `span` and `fence` code; what macros of it return would be escaped again.
+            the filters `span` and `fence` code; what macros of it return would be escaped again. In a template of a program
+            or of settings (`.py.jinja`, `.sh.jinja`, `.yaml.jinja`) values stand as they are: whoever fills it in quotes them.
         values: Every name the template uses; one that is missing raises.
     """
-    return _environment(template.endswith(".md.jinja")).get_template(template).render(values)
+    ending = template.removesuffix(".jinja").rpartition(".")[2] if template.count(".") > 1 else "html"
+    kind = {"md": "md", "py": "code", "sh": "code", "yaml": "code"}.get(ending, "html")
+    return _environment(kind).get_template(template).render(values)
 
 
 def _part(name: str, *values: Any, **more: Any) -> str:

@@ -43,7 +43,15 @@ from grpo_nb.rewards.compose import (
 )
 from grpo_nb.rewards.expressions import maths
 from grpo_nb.rewards.form import answer_format, incremental_format, json_format, think_format, xml_format, xml_tags
-from grpo_nb.rewards.identity import describe_difference, differing_parts, hash_of_parts, may_be_memory, parts_of
+from grpo_nb.rewards.identity import (
+    describe_difference,
+    differing_parts,
+    globals_used,
+    hash_of_parts,
+    is_own_module,
+    may_be_memory,
+    parts_of,
+)
 from grpo_nb.rewards.notation import parse_number
 from grpo_nb.rewards.scores import ScaleRewards, Scores, changed_weights, group_advantages, reweight, score
 from grpo_nb.rewards.slot import gold_answers

@@ -6,6 +6,8 @@ of a reward that can be checked, and read the completions.
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 import threading
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
@@ -124,9 +126,10 @@ def load_classifier(model: str, device: str = "", dtype: str = "auto") -> tuple[
         device: As torch names it; the GPU if there is one, when empty.
         dtype: As transformers takes it.
     """
-    from grpo_nb.models import import_unsloth
+    if not _is_without_unsloth():
+        from grpo_nb.models import import_unsloth
 
-    import_unsloth()  # before transformers, which it patches
+        import_unsloth()  # before transformers, which it patches
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -145,6 +148,11 @@ def load_classifier(model: str, device: str = "", dtype: str = "auto") -> tuple[
             loaded.requires_grad_(False)
             _loaded[model, device, dtype] = (loaded, tokenizer)
         return _loaded[model, device, dtype]
+
+
+def _is_without_unsloth() -> bool:
+    """Whether this is a training by TRL alone, in a folder of `grpo_nb.scaleout`, which has only the rewards of the kit."""
+    return "unsloth" not in sys.modules and importlib.util.find_spec("grpo_nb.models") is None
 
 
 def forget_classifiers() -> None:

@@ -158,7 +158,7 @@ class _Reader:
     def _read_object(self, path: str, value: Any, depth: int) -> None:
         kind = type(value)
         self._note(path, kind.__name__)
-        is_own = _is_own(kind.__module__)
+        is_own = is_own_module(kind.__module__)
         if dataclasses.is_dataclass(value):
             if is_own or callable(value):
                 self._read_class(path, kind, depth)
@@ -170,8 +170,8 @@ class _Reader:
             self._read_all(path, "attribute ", _attributes(value), depth)
 
     def _read_class(self, path: str, kind: type, depth: int) -> None:
-        bases = [kind, *(base for base in kind.__mro__[1:] if _is_own(base.__module__))]
-        functions = [function for base in bases if _is_own(base.__module__) for function in _functions_of(base)]
+        bases = [kind, *(base for base in kind.__mro__[1:] if is_own_module(base.__module__))]
+        functions = [function for base in bases if is_own_module(base.__module__) for function in _functions_of(base)]
         self._read_code(path, kind, lambda: "\n".join(map(_class_text, bases)), functions, depth)
 
     def _read_code(
@@ -191,9 +191,9 @@ class _Reader:
         self._read_all(path, "default ", defaults, depth)
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         self._read_all(path, "closure ", {n: c.cell_contents for n, c in cells.items() if _is_filled(c)}, depth)
-        if _is_own(function.__module__):
+        if is_own_module(function.__module__):
             held = function.__globals__
-            used = sorted(name for name in _globals_used(function.__code__) if name in held)
+            used = sorted(name for name in globals_used(function.__code__) if name in held)
             self._read_all(path, "global ", {name: held[name] for name in used}, depth)
 
     def _read_all(self, path: str, kind: str, values: Mapping[Any, Any], depth: int) -> None:
@@ -259,7 +259,7 @@ def _array_text(value: Any) -> str | None:
     return f"{type(value).__name__} {getattr(value, 'dtype', '')} {shape} {_digest(content)}"
 
 
-def _is_own(module: str | None) -> bool:
+def is_own_module(module: str | None) -> bool:
     """Whether a module is the user's own: a notebook, or a file that is neither of the kit nor installed."""
     top = (module or "__main__").partition(".")[0]
     if top == "__main__":
@@ -321,11 +321,11 @@ def _compiled_text(code: types.CodeType, *, with_instructions: bool) -> str:
     return repr([code.co_code.hex() if with_instructions else "", *names, constants])
 
 
-def _globals_used(code: types.CodeType) -> set[str]:
+def globals_used(code: types.CodeType) -> set[str]:
     used = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     for held in code.co_consts:
         if isinstance(held, types.CodeType):
-            used |= _globals_used(held)
+            used |= globals_used(held)
     return used
 
 

@@ -10,6 +10,7 @@ runs/<name>/
   completions/        per logged step: prompt, completion, each reward, total, advantage (parquet)
   checkpoints/        the newest two (grpo_nb.runs.checkpoints), of a finished run the last
   reference/          the adapter that KL is measured to, where training did not start from the base model
+  start/              what the run began with: adapter, training rows, first completions (grpo_nb.training.beginning)
   adapter/            the LoRA after the last step, or the best one (settings.keep) with the last in adapter-last/
   figures/            PNG of the curves
   comparison/         held-out results before and after: numbers, table, figure, every answer
@@ -99,13 +100,16 @@ def check_run_name(name: Any) -> None:
 class Run(Shown):
     """A finished, crashed or still running run, read from its folder whenever it is asked.
 
-    `train` returns one that also holds the model and tokenizer; `open_run` gives the same without them.
+    `train` returns one that also holds model, tokenizer and rewards; `open_run` gives the same without them.
     """
 
-    def __init__(self, path: str | Path, *, model: Any = None, tokenizer: Any = None) -> None:
+    def __init__(
+        self, path: str | Path, *, model: Any = None, tokenizer: Any = None, rewards: Iterable[Callable[..., Any]] = ()
+    ) -> None:
         self.path = Path(path)
         self.model = model
         self.tokenizer = tokenizer
+        self.rewards = list(rewards)
 
     @property
     def name(self) -> str:
@@ -211,6 +215,11 @@ class Run(Shown):
     def adapter_path(self) -> Path:
         """Folder of the LoRA that the run leaves."""
         return self.path / "adapter"
+
+    @property
+    def start_path(self) -> Path:
+        """Folder of what the run began with."""
+        return self.path / "start"
 
     @property
     def alerts(self) -> list[Alert]:

@@ -1,9 +1,11 @@
-"""A run as a folder that is run again anywhere.
+"""A run as a folder that is trained again anywhere, on one process or many, and what was trained there brought back.
 
 Not here: the models that a run made (`export`).
 """
 
 from grpo_nb.core import open_door
-from grpo_nb.scaleout.bundle import open_bundle, write_bundle
+from grpo_nb.scaleout.opened import Project
+from grpo_nb.scaleout.opened import open_project as open
+from grpo_nb.scaleout.project import write
 
 __getattr__, __dir__, __all__ = open_door(globals())

@@ -9,6 +9,7 @@ from typing import Any
 from grpo_nb.machine import find_gpu, package_versions
 from grpo_nb.rewards import describe_difference, parts_of, weight_of
 from grpo_nb.settings import Settings, number_type
+from grpo_nb.tasks import Task
 
 # Of these every release computes something a little differently; others only have to work.
 _TELLING = ("torch", "transformers", "trl", "unsloth", "unsloth_zoo", "peft", "bitsandbytes", "vllm", "grpo_nb")
@@ -60,6 +61,13 @@ def reward_difference(entry: Mapping[str, Any], reward: Callable[..., Any]) -> l
     if weight_of(reward) != entry["weight"]:
         found.append(Difference(f"weight of {entry['name']}", f"{entry['weight']:g}", f"{weight_of(reward):g}", True))
     return found
+
+
+def data_difference(recorded: Mapping[str, Any], task: Task) -> list[Difference]:
+    """Compare the rows with those that the run was trained on."""
+    if task.fingerprint == recorded["fingerprint"]:
+        return []
+    return [Difference("data", f"fingerprint {recorded['fingerprint']}", f"fingerprint {task.fingerprint}", True)]
 
 
 def _platform() -> str:

@@ -1,19 +1,19 @@
-"""Rewards made again from what a run recorded of them: those of the kit from their parameters, others from their source."""
+"""Rewards of the kit made again from the parameters that a run recorded of them. Nothing that a record holds is run."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-import linecache
-import textwrap
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
 from grpo_nb.rewards import kinds, reward_name
+from grpo_nb.sandbox import Limits
 from grpo_nb.tasks import AnswerFormat
 
 Reward = Callable[..., Any]
+_HELD = {kind.__name__: kind for kind in (AnswerFormat, Limits)}
 
 
 def rebuild_reward(entry: Mapping[str, Any]) -> tuple[Reward | None, str]:
@@ -39,36 +39,6 @@ def rebuild_reward(entry: Mapping[str, Any]) -> tuple[Reward | None, str]:
     return (made, "") if name == entry["name"] else (None, f"it would be named {name}")
 
 
-def run_source(entry: Mapping[str, Any]) -> tuple[Reward | None, str]:
-    """Run the recorded source of a reward, which can do all that its user can, and return the function it defines.
-
-    Only one function by the reward's own name is run, in a namespace of its own: what else it used of its notebook is not
-    there, and is missed at its first call.
-
-    Returns:
-        The function, or None and why.
-    """
-    source = textwrap.dedent(entry["source"])
-    try:
-        tree = ast.parse(source)
-    except SyntaxError as error:
-        return None, f"its source cannot be run by itself ({error.msg})"
-    found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == entry["name"]]
-    if len(found) != 1 or len(tree.body) != 1:
-        return None, "its source is not one function of its name: make it by hand, from rewards.py"
-    file = f"<reward {entry['name']}>"
-    # For inspect.getsource, from which a run records the source and the identity.
-    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    namespace: dict[str, Any] = {"__name__": "bundle_rewards"}
-    try:
-        exec(compile(source, file, "exec"), namespace)
-    except Exception as error:  # whatever the code of somebody raises when it is defined
-        return None, f"its source could not be run ({type(error).__name__}: {error})"
-    made = namespace[entry["name"]]
-    made.weight = entry["weight"]
-    return made, ""
-
-
 def _made(kind: type, prefix: str, parts: Mapping[str, str]) -> Any:
     """Make a dataclass from the parts under a prefix; what the record does not name keeps its default."""
     values = {}
@@ -85,8 +55,8 @@ def _made(kind: type, prefix: str, parts: Mapping[str, str]) -> Any:
 
 def _value(path: str, parts: Mapping[str, str]) -> Any:
     text = parts[path]
-    if text == "AnswerFormat":
-        return _made(AnswerFormat, f"{path}.", parts)
+    if text in _HELD:
+        return _made(_HELD[text], f"{path}.", parts)
     if text in kinds():
         return _made(kinds()[text], f"{path}.", parts)
     if text.startswith(("tuple of ", "list of ")):

@@ -22,6 +22,7 @@ from grpo_nb.core import random_state, restore_random_state
 from grpo_nb.models import load_adapter
 from grpo_nb.rewards import AdaptiveState, inner_rewards, reward_name
 from grpo_nb.runs import keep_newest, write_checkpoint
+from grpo_nb.training.beginning import KeptGenerations
 from grpo_nb.training.recorder import Recorder
 
 _KEEP = 2
@@ -34,7 +35,7 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-class ResumableTrainer:
+class ResumableTrainer(KeptGenerations):
     """Mixed into a `GRPOTrainer`, in front of it. Set the attributes before `train()`.
 
     At the end of each optimizer step it notes everything that the next step starts from. A checkpoint is that note with the

@@ -102,6 +102,7 @@ def run_info(prepared: Any, number_type: str) -> dict[str, Any]:
             "holdout": len(task.holdout),
             "dropped": dict(task.dropped),
             "fingerprint": task.fingerprint,
+            "is_ordered": task.is_ordered,
         },
         "rewards": [
             {"name": name, "weight": weight, **_described(reward)}

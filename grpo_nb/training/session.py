@@ -7,6 +7,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +29,11 @@ from grpo_nb.runs import (
 from grpo_nb.settings import Settings, number_type_of, plan
 from grpo_nb.tasks import Task
 from grpo_nb.training.arguments import Reference, check_arguments
+from grpo_nb.training.beginning import keep_beginning, keep_generation
 from grpo_nb.training.errors import explained
 from grpo_nb.training.observers import CoresWatch, HealthAlerts, HoldoutScore, Observer
 from grpo_nb.training.recorder import Recorder
-from grpo_nb.training.resumable import ResumableTrainer
+from grpo_nb.training.resumable import ResumableTrainer, remembering, states_of
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
 from grpo_nb.training.run_info import BASE_MODEL, START_ADAPTER, reference_of, run_info
 from grpo_nb.training.trainer import Prepared, build_trainer, lead_to, reference_adapter
@@ -130,7 +132,8 @@ def train(
 def _begin(prepared: Prepared, name: str | None, info: Mapping[str, Any]) -> Run:
     """Make the folder of a new run."""
     model, task = prepared.model, prepared.task
-    run = Run(new_run_folder(prepared.settings.run_root, name), model=model, tokenizer=prepared.tokenizer)
+    folder = new_run_folder(prepared.settings.run_root, name)
+    run = Run(folder, model=model, tokenizer=prepared.tokenizer, rewards=prepared.rewards)
     write_json(run.path / "run.json", info)  # first of all: it is what makes the folder a run
     if info["reference"] == START_ADAPTER:
         model.save_pretrained(run.path / "reference", selected_adapters=["default"])
@@ -138,6 +141,7 @@ def _begin(prepared: Prepared, name: str | None, info: Mapping[str, Any]) -> Run
     kept = task.holdout.select_columns(["prompt", "question", "answer"])
     (run.path / "holdout.jsonl").write_text("".join(json.dumps(row, default=str) + "\n" for row in kept))
     write_trained_questions(run, task.train["question"])
+    keep_beginning(run, model, task, states_of(remembering(prepared.rewards)))
     keep_template(run.path, prepared.tokenizer)
     return run
 
@@ -145,7 +149,7 @@ def _begin(prepared: Prepared, name: str | None, info: Mapping[str, Any]) -> Run
 def _go_on(prepared: Prepared, resumption: Resumption) -> Run:
     """Take the folder of a run back to its checkpoint."""
     go_back(resumption)
-    return Run(resumption.run.path, model=prepared.model, tokenizer=prepared.tokenizer)
+    return Run(resumption.run.path, model=prepared.model, tokenizer=prepared.tokenizer, rewards=prepared.rewards)
 
 
 def _run_training(
@@ -158,6 +162,7 @@ def _run_training(
         try:
             lead_to(trainer, run.path, recorder)
             recorder.trainer, trainer.recorder, trainer.rewards = trainer, recorder, prepared.rewards
+            trainer.keep = partial(keep_generation, run, size=settings.num_generations)
             _settle_reference(trainer, info)
             if resumption is not None:
                 trainer.go_on_from(resumption.checkpoint.path)
@@ -271,8 +276,8 @@ def _noting(what: str, lost: list[str]) -> Iterator[None]:
 
 
 def _bytes_needed(model: Any) -> int:
-    """Room for a run: three checkpoints (two and the one being written) with Adam's two moments, an adapter, the logs."""
+    """Room for a run: three checkpoints (two and the one being written) with Adam's two moments, adapters, the logs."""
     trained = [p for p in model.parameters() if p.requires_grad]
     adapter = sum(p.numel() * p.element_size() for p in trained)
     moments = sum(8 * p.numel() for p in trained)
-    return _RUN_BYTES + 3 * (adapter + moments) + 2 * adapter
+    return _RUN_BYTES + 3 * (adapter + moments) + 3 * adapter

@@ -190,28 +190,15 @@ else:
     print("Nothing was sent: PUSH_TO is empty.")
 
 # %% [markdown]
-# ## So that it can be done again
-#
-# Settings, rows, rewards with their parameters, versions. Opened on another machine it says what differs there; here nothing
-# should. A reward of your own is code, which is only run with `trust_code=True`: without it, it is listed as not made again.
-
-# %%
-known = task if task.fingerprint == run.info["task"]["fingerprint"] else None
-bundle = gn.scaleout.open_bundle(gn.scaleout.write_bundle(run, f"{EXPORT_TO}/bundle.zip", task=known, overwrite=True))
-bundle
-
-# %% [markdown]
 # ## Did it work?
 #
-# Four things that must hold; each line says which one did not.
+# Three things that must hold; each line says which one did not.
 
 # %%
 assert merged.verification["passed"] and adapter.verification["passed"], "an export was kept that is not verified"
 assert gguf is None or (gguf.verification["passed"] and served is not None), "the GGUF file does not answer"
 assert not gn.export.plan_push(merged, "your-name/my-model").problems, "the folder is not fit for the Hub"
-named = [entry["name"] for entry in run.info["rewards"]]
-assert len(bundle.rewards) + len(bundle.missing_rewards) == len(named), "the bundle lost a reward without a word"
-print(f"It worked: merged and adapter verified, GGUF {'verified and served' if gguf else 'not made'}, bundle written.")
+print(f"It worked: merged and adapter verified, GGUF {'verified and served' if gguf else 'not made'}.")
 
 # %% [markdown]
 # ## If something went wrong
@@ -229,6 +216,7 @@ print(f"It worked: merged and adapter verified, GGUF {'verified and served' if g
 # %% [markdown]
 # ## Next
 #
-# * All about cards, pushing and bundles: docs/guide/publish.md.
+# * All about cards and pushing: docs/guide/publish.md.
+# * Train it again elsewhere, on many processes: notebook 06.
 # * Serve the merged folder: `transformers serve`, or `vllm serve` on a GPU; the lines are in `gn.export.inference_commands(merged)`.
 # * Is it better than the base? Notebook 03 compares on held-out questions.

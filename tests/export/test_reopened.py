@@ -192,10 +192,10 @@ WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda run: gn.export.open(None), "path = None must be a folder or file"),
     (lambda run: gn.export.open("."), r"'\.' is no export: it has no verification\.json"),
     (lambda run: gn.export.ExportPanel(5), "run = 5 must be the folder of a run"),
-    (lambda run: gn.scaleout.write_bundle(None, "b.zip"), "run = None must be the folder of a run"),
-    (lambda run: gn.scaleout.write_bundle(run, "b.zip", task=[1]), r"task = \[1\] must be the task of the run"),
-    (lambda run: gn.scaleout.write_bundle(run, "b.zip", rows="all"), "rows = 'all' must be True"),
-    (lambda run: gn.scaleout.open_bundle(None), "path = None must be the path of a bundle"),
+    (lambda run: gn.scaleout.write(None, "there"), "run = None must be the folder of a run"),
+    (lambda run: gn.scaleout.write(run, "there", task=[1]), r"task = \[1\] must be the task of the run"),
+    (lambda run: gn.scaleout.write(run, "there", processes="all"), "processes = 'all' must be"),
+    (lambda run: gn.scaleout.open(None), "folder = None must be a folder that gn.scaleout.write made"),
 ]
 
 

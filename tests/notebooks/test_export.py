@@ -28,14 +28,13 @@ def test_a_run_that_is_given_is_opened_and_not_loaded(export: Path) -> None:
     assert names["run"] is opened and names["task"] == {"settings": "its own"}
 
 
-def test_the_export_notebook_makes_uses_and_packs(export: Path) -> None:
+def test_the_export_notebook_makes_and_uses(export: Path) -> None:
     notebook = nbformat.read(export, as_version=4)
     folder = export.parent.parent.parent / "exports" / "notebook"
     for kind in ("merged", "adapter", "gguf"):
         verification = json.loads((folder / kind / "verification.json").read_text())
         assert verification["passed"] and all(verification["checks"].values()), kind
         assert (folder / kind / "README.md").is_file() and (folder / kind / "figures" / "training.png").is_file()
-    assert (folder / "bundle.zip").is_file()
     answers = [printed(cell_with(notebook, text)) for text in ('pipeline("text-generation', "server = xllamacpp")]
     question = gn.open_run(folder.parent.parent / "runs" / "tiny").holdout[0]["question"]
     assert all(answer.startswith(f"{question} -> ") for answer in answers)

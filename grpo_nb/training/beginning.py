@@ -1,0 +1,69 @@
+"""What a run began with, kept in its folder, so that its first steps can be made again elsewhere (`grpo_nb.scaleout`).
+
+runs/<name>/start/
+  adapter_*         the LoRA before the first step
+  train.jsonl, holdout.jsonl   the rows in their order, up to 100 MB of them
+  rewards.json      what rewards that learn knew before the first step, as those of a stage do
+  generations.json  of the first three generations: the row of each group, and the token ids of each completion
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.core import write_json, write_text
+from grpo_nb.runs import Run
+from grpo_nb.tasks import Task
+
+_MOST_BYTES = 100_000_000
+_GENERATIONS = 3
+
+
+def keep_beginning(run: Run, model: Any, task: Task, remembered: Mapping[str, Any]) -> None:
+    """Write adapter, training rows and what rewards remember (by name) of a run that begins."""
+    folder = run.start_path
+    model.save_pretrained(folder, selected_adapters=["default"])
+    if task.train.data.nbytes + task.holdout.data.nbytes <= _MOST_BYTES:
+        write_task(folder, task)
+    write_json(folder / "rewards.json", remembered)
+
+
+def write_task(folder: Path, task: Task) -> None:
+    """Write the rows of a task as JSON lines, what JSON does not know as its text."""
+    for name, rows in (("train", task.train), ("holdout", task.holdout)):
+        write_text(folder / f"{name}.jsonl", "".join(json.dumps(row, default=str) + "\n" for row in rows))
+
+
+def keep_generation(
+    run: Run, at: int, step: int, rows: Sequence[Mapping[str, Any]], completion_ids: Sequence[Sequence[int]], size: int
+) -> None:
+    """Write what was generated, if it is among the first generations: their text alone would not give the tokens back.
+
+    Args:
+        run: Whose folder is written to.
+        at: Forward passes of the training before it.
+        step: Optimizer steps before it.
+        rows: The data row of each completion, those of a group one after another.
+        completion_ids: Its tokens.
+        size: Of a group.
+    """
+    file = run.start_path / "generations.json"
+    kept = json.loads(file.read_text("utf-8")) if file.is_file() else []
+    kept = [entry for entry in kept if entry["at"] < at]  # a resumed run makes some again
+    if len(kept) < _GENERATIONS and run.start_path.is_dir():
+        made = {"at": at, "step": step, "rows": list(rows[::size]), "completion_ids": list(map(list, completion_ids))}
+        write_json(file, [*kept, made])
+
+
+class KeptGenerations:
+    """Mixed into a `GRPOTrainer`, in front of it: tells `keep` of each generation what `keep_generation` writes."""
+
+    keep: Callable[[int, int, Sequence[Mapping[str, Any]], Sequence[Sequence[int]]], None] | None = None
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
+        if self.keep is not None and self.model.training:
+            self.keep(self._step, self.state.global_step, inputs, completion_ids_list)
+        return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)

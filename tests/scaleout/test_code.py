@@ -1,0 +1,150 @@
+"""A reward leaves as code with all that it uses, or is refused with the name of what holds it here."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import pickle
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.rewards.identity import identity_of
+from grpo_nb.scaleout.code import CannotLeave, RewardsCode
+from grpo_nb.scaleout.project import _Plan, _write_rewards
+
+WORDS = re.compile(r"\w+", re.IGNORECASE)
+LIMIT, FACTOR, NAMES = 12, 2, {"a": (1, 2.5), "b": None}
+SLOT = gn.tasks.boxed()
+
+
+def words_of(text: str) -> list[str]:
+    return WORDS.findall(text)
+
+
+class Scale:
+    """Used by a reward."""
+
+    top = LIMIT
+
+    def of(self, count: int) -> float:
+        return count / self.top
+
+
+def varied(completions, weight=FACTOR, **columns):
+    """Uses a constant, a pattern, a function, a class, an import and the kit."""
+    texts = [gn.rewards.completion_text(c) for c in completions]
+    return [Scale().of(len(Counter(words_of(t)))) * weight * len(NAMES) + (SLOT.extract(t) is not None) for t in texts]
+
+
+def loaded(tmp_path: Path, rewards: list, name: str = "rewards_there") -> ModuleType:
+    """The module that rewards.py is, imported by itself."""
+    code = RewardsCode()
+    run = type("Run", (), {"name": "a-run"})()
+    plan = _Plan(run, None, rewards, code, [code.add(reward, iter(())) for reward in rewards], [])
+    _write_rewards(tmp_path, plan)
+    spec = importlib.util.spec_from_file_location(name, tmp_path / "rewards.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TEXTS = ["one two two", r"\boxed{7} three", ""]
+
+
+def test_a_function_takes_with_it_what_it_uses(tmp_path: Path) -> None:
+    (there,) = loaded(tmp_path, [varied]).REWARDS
+    assert there is not varied and there(completions=TEXTS) == varied(completions=TEXTS)
+    assert pickle.loads(pickle.dumps(there))(completions=TEXTS) == varied(completions=TEXTS)
+    text = (tmp_path / "rewards.py").read_text()
+    assert "LIMIT = 12" in text and "from collections import Counter" in text and "Uses a constant" in text
+    assert "test_code" not in text and "NAMES = {'a': (1, 2.5), 'b': None}" in text
+
+
+def test_a_partial_and_a_coroutine_leave_too(tmp_path: Path) -> None:
+    there = loaded(tmp_path, [functools.partial(varied, weight=3), waits]).REWARDS
+    assert there[0](completions=TEXTS) == varied(completions=TEXTS, weight=3)
+    assert gn.rewards.reward_name(there[0]) == "varied"
+    import asyncio
+
+    assert asyncio.run(there[1](completions=TEXTS)) == [1.0] * 3
+
+
+async def waits(completions, **columns):
+    return [1.0 for _ in completions]
+
+
+def test_rewards_of_the_kit_are_the_same_ones(tmp_path: Path) -> None:
+    ours = [
+        gn.rewards.correctness(weight=2.0, format=gn.tasks.hashes()), gn.rewards.number(units={"m": 1, "cm": 0.01}),
+        gn.rewards.clipped(gn.rewards.xml_tags(name="tags"), 0.0, 0.5), gn.rewards.banned_phrases(["as an AI", 'a "b"']),
+        gn.rewards.combined([gn.rewards.xml_format(), gn.rewards.adaptive(gn.rewards.repetition())], name="all"),
+    ]  # fmt: skip
+    there = loaded(tmp_path, ours).REWARDS
+    assert [identity_of(reward) for reward in there] == [identity_of(reward) for reward in ours]
+    assert [repr(reward) for reward in there[:4]] == [repr(reward) for reward in ours[:4]]
+
+
+def closure_of(limit: int):
+    def held(completions, **columns):
+        return [float(len(c) < limit) for c in completions]
+
+    return held
+
+
+class Judge:
+    def __call__(self, completions, **columns):
+        return [0.0 for _ in completions]
+
+
+slider = type("IntSlider", (), {"value": 3})()
+
+
+def reads_a_widget(completions, **columns):
+    return [slider.value for _ in completions]
+
+
+def uses_a_lambda(completions, **columns):
+    return [double(1.0) for _ in completions]
+
+
+double = lambda number: 2 * number  # noqa: E731
+
+
+def uses_a_file(completions, **columns):
+    return [tiny.load_tiny for _ in completions]
+
+
+from tests.support import tiny  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    ("reward", "told"),
+    [
+        (
+            closure_of(3),
+            r"'held' uses limit of the function around held, a closure.*def held\(completions, limit=\.\.\.",
+        ),
+        (Judge(), "'Judge' is an object of the class Judge.*def NAME"),
+        (reads_a_widget, "'reads_a_widget' uses slider, .*IntSlider, which lives in this process only.*SLIDER = "),
+        (uses_a_lambda, "is or uses a lambda"),
+        (uses_a_file, "uses the module tests.support.tiny, a file of your own.*from tests.support.tiny import NAME"),
+        (functools.partial(varied, weight=slider), "uses weight, .*IntSlider"),
+    ],
+)
+def test_what_cannot_leave_is_named(reward: object, told: str) -> None:
+    with pytest.raises(CannotLeave, match=told) as caught:
+        RewardsCode().add(reward, iter(()))
+    assert "\n" not in str(caught.value)
+
+
+def test_two_things_of_one_name_are_not_mixed_up() -> None:
+    code = RewardsCode()
+    code.add(varied, iter(()))
+    with pytest.raises(CannotLeave, match=r"'second' uses another 'LIMIT' than one before it: rename one of the two"):
+        code._take_used({"LIMIT"}, {"LIMIT": 3.5}, "second")

@@ -1,0 +1,103 @@
+"""One process of the kit, one of train.py and two of train.py: the same numbers for the same completions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import grpo_nb as gn
+from tests.support.scale import DRIVER, start, started, trained
+
+pytestmark = pytest.mark.begins(70)
+
+CASES = [(loss, beta) for loss in ("dapo", "grpo", "dr_grpo", "cispo") for beta in (0.0, 0.04)]
+# Of what is logged, relative above 1 and for gradients; of each LoRA tensor after the last step, relative to its norm. Float32.
+LOGGED, WEIGHTS = 1e-6, 1e-6
+REAL_WEIGHTS = 1e-6
+
+
+@pytest.fixture(scope="module")
+def projects(letters_folder: Path, plain_trl: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple, tuple]:
+    """Of each case the kit's run and its folder, in which one process and then two have replayed it."""
+    root, made = tmp_path_factory.mktemp("cases"), {}
+    for loss, beta in CASES:
+        extra = {"epsilon_high": 5.0} if loss == "cispo" else {}
+        run = trained(letters_folder, root / "runs", f"{loss}-{beta}", loss_type=loss, beta=beta, extra=extra)
+        made[loss, beta] = run, gn.scaleout.write(run, root / run.name).path
+    folders = [str(folder) for _, folder in made.values()]
+    for processes in (1, 2):
+        start(made["dapo", 0.0][1], plain_trl, "--replay", *folders, processes=processes, script=DRIVER)
+        for _, folder in made.values():
+            (folder / "replay").rename(folder / f"replay-{processes}")
+    return made
+
+
+def apart(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> float:
+    """The largest difference of two tensors, relative to the first."""
+    assert ours.keys() == theirs.keys()
+    return max(float((ours[name] - theirs[name]).norm() / ours[name].norm().clamp(min=1e-12)) for name in ours)
+
+
+def lora_of(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "adapter_model.safetensors")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(("loss", "beta"), CASES)
+def test_the_same_completions_give_the_same_numbers(projects: dict, loss: str, beta: float, processes: int) -> None:
+    run, folder = projects[loss, beta]
+    steps = [json.loads(line) for line in (folder / f"replay-{processes}" / "steps.jsonl").read_text().splitlines()]
+    assert [step["step"] for step in steps] == [1, 2, 3]
+    lengths = set()
+    for step, row in zip(steps, run.rows, strict=True):
+        table = run.completions(step["step"])
+        lengths |= set(map(len, table["completion"]))
+        assert step["rewards"]["signs"] == table["signs"].tolist() and len(set(table["signs"])) > 2
+        assert step["advantages"] == pytest.approx(table["advantage"].tolist(), abs=LOGGED)
+        assert step["logs"]["loss"] == pytest.approx(row["loss"], abs=LOGGED)
+        assert step["logs"]["grad_norm"] == pytest.approx(row["grad_norm"], rel=LOGGED)
+    assert len(lengths) > 5, "losses differ in how they weigh lengths"
+    begun, ours, theirs = map(lora_of, (run.start_path, run.adapter_path, folder / f"replay-{processes}" / "adapter"))
+    assert apart(begun, ours) > 0.1, "nothing was learnt, so nothing was compared"
+    assert apart(ours, theirs) < WEIGHTS
+
+
+def test_each_loss_learns_something_else(projects: dict) -> None:
+    """Else the comparisons above would hold whatever was computed. Used once, cispo learns what dapo does."""
+    left = {case: lora_of(run.adapter_path) for case, (run, _) in projects.items()}
+    for other in (("grpo", 0.0), ("dr_grpo", 0.0), ("dapo", 0.04)):
+        assert apart(left["dapo", 0.0], left[other]) > 1000 * WEIGHTS, other
+
+
+@pytest.fixture(scope="module")
+def real(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[gn.runs.Run, gn.scaleout.Project]:
+    """Two steps of the embedded model, of four completions each, and their folder."""
+    root = tmp_path_factory.mktemp("real")
+    run = trained(
+        gn.settings.EMBEDDED_MODEL, root / "runs", "real", steps=2, per_device_train_batch_size=4, max_prompt_length=256,
+        learning_rate=0.01, beta=0.04, loss_type="bnpo",
+    )  # fmt: skip
+    return run, gn.scaleout.write(run, root / "real")
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_real_model_as_the_readme_says(real: tuple, plain_trl: Path, processes: int) -> None:
+    run, project = real
+    assert "bnpo becomes dapo" in repr(project)
+    said = start(project.path, plain_trl, "--replay", "--tolerance", "1e-5", processes=processes)
+    assert "The same numbers in 2 steps" in said
+    begun, ours, theirs = map(lora_of, (run.start_path, run.adapter_path, project.path / "replay" / "adapter"))
+    assert apart(begun, ours) > 100 * REAL_WEIGHTS and apart(ours, theirs) < REAL_WEIGHTS
+
+
+def test_a_record_of_other_numbers_is_told(projects: dict, plain_trl: Path, tmp_path: Path) -> None:
+    """What --replay is for: a changed setting ends it."""
+    _, folder = projects["grpo", 0.04]
+    copy = Path(shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("replay*")))
+    told = started(copy, plain_trl, "--replay", "--set", "beta=0.5")
+    assert told.returncode == 1 and "NOT the same numbers" in told.stderr and "loss: largest difference" in told.stdout

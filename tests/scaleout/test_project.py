@@ -1,0 +1,324 @@
+"""The folder: what is in it, what it says, which runs it is written of, and what is refused before anything is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import grpo_nb as gn
+from grpo_nb.rewards.identity import identity_of
+from grpo_nb.scaleout.code import CannotLeave
+from tests.support.scale import signs, start, trained
+
+
+@pytest.fixture(scope="module")
+def run(letters_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> gn.runs.Run:
+    """A run of three steps, with its rewards in memory."""
+    return trained(
+        letters_folder, tmp_path_factory.mktemp("runs"), "a-run", extra={"adam_beta2": 0.9, "hub_token": "mine"}
+    )
+
+
+@pytest.fixture(scope="module")
+def project(run: gn.runs.Run, tmp_path_factory: pytest.TempPathFactory) -> gn.scaleout.Project:
+    return gn.scaleout.write(run, tmp_path_factory.mktemp("folders") / "anywhere")
+
+
+def test_the_folder_has_all_that_it_needs(run: gn.runs.Run, project: gn.scaleout.Project) -> None:
+    names = {file.name for file in project.path.iterdir()}
+    assert names == {
+        "train.py", "steps.py", "rewards.py", "kit_rewards.zip", "run.yaml", "train.jsonl", "holdout.jsonl", "record.jsonl",
+        "adapter_init", "base", "chat_template.jinja", "origin.json", "README.md", "ddp.yaml", "cpu2.yaml", "fsdp2.yaml",
+        "zero3.yaml", "slurm.sh", "sky.yaml",
+    }  # fmt: skip
+    values = yaml.safe_load((project.path / "run.yaml").read_text())
+    assert values["model"] == "base" and (project.path / "base" / "config.json").is_file()
+    assert values["reward_weights"] == {"signs": 1.0, "xml_tags": 1.0} and values["rewards_look_at"] == "completion"
+    assert values["trainer"]["learning_rate"] == 0.5 and values["trainer"]["adam_beta2"] == 0.9
+    assert project.task.fingerprint == run.info["task"]["fingerprint"] and len(project.task.train) == 16
+    record = [json.loads(line) for line in (project.path / "record.jsonl").read_text().splitlines()]
+    assert [entry["step"] for entry in record] == [1, 2, 3]
+    assert record[1]["rewards"]["signs"] == run.completions(2)["signs"].tolist()
+    assert {"loss", "grad_norm", "advantages", "completion_ids"} <= set(record[0])
+    program = (project.path / "train.py").read_text()
+    assert len(program.splitlines()) <= 150 and "unsloth" not in program and "import grpo_nb" not in program
+    assert '"trl==1.16.0"' in program.partition('///\n"""')[0]
+
+
+def test_nothing_private_leaves(project: gn.scaleout.Project, letters_folder: Path) -> None:
+    texts = [file.read_text("latin1") for file in project.path.iterdir() if file.is_file() and file.suffix != ".zip"]
+    private = ("hub_token", str(letters_folder), str(Path.cwd()), str(letters_folder.parent))
+    assert not [word for word in private if any(word in text for text in texts)]
+
+
+def told(project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What train.py says with these arguments, before it loads anything."""
+    program = runpy.run_path(str(project.path / "train.py"), run_name="train")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["train.py", *arguments])
+        try:
+            program["main"]()
+        except SystemExit as end:
+            return str(end)
+    return capsys.readouterr().out
+
+
+def test_the_plan_is_that_of_the_readme(project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (project.path / "README.md").read_text()
+    for count, size in ((1, 8), (2, 4), (4, 2), (8, 1)):
+        said = told(project, capsys, "--plan", "--processes", str(count))
+        assert said == f"{count} processes x {size} completions x 1 passes a step\n"
+        assert f"| {count} | {size} | 1 | {count} x {size} x 1 = 8 |" in readme
+
+
+def test_train_py_refuses_what_it_does_not_know(
+    project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "do not divide by 3 processes" in told(project, capsys, "--processes", "3", "--plan")
+    assert "planned for 2 processes, started with 1" in told(project, capsys, "--processes", "2")
+    assert "unknown ['lerning_rate']" in told(project, capsys, "--set", "lerning_rate=1")
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    file, text = project.path / "run.yaml", (project.path / "run.yaml").read_text()
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(project.path)
+        file.write_text(text.replace("load_in_4bit: false", "load_in_4bit: true"))
+        assert "4 bit cannot be sharded" in told(project, capsys)
+        file.write_text("surprise: 1\n" + text)
+        assert "unknown ['surprise']" in told(project, capsys)
+    file.write_text(text)
+    for module in ("rewards", "steps"):
+        sys.modules.pop(module, None)
+    assert not (project.path / "result").exists()
+
+
+def test_accelerate_knows_every_key(project: gn.scaleout.Project) -> None:
+    from accelerate.commands.config.config_args import load_config_from_file
+    from accelerate.commands.launch import launch_command_parser
+
+    known = {option.dest for option in launch_command_parser()._actions}
+    for name, kind, count in (
+        ("ddp", "MULTI_GPU", 8),
+        ("cpu2", "MULTI_GPU", 2),
+        ("fsdp2", "FSDP", 8),
+        ("zero3", "DEEPSPEED", 8),
+    ):
+        config = load_config_from_file(str(project.path / f"{name}.yaml"))  # refuses keys of its own level
+        assert config.distributed_type.value == kind and config.num_processes == count
+        assert config.use_cpu is (name == "cpu2")
+        assert {*config.fsdp_config, *config.deepspeed_config} <= known, "the launcher would drop it without a word"
+    assert (
+        load_config_from_file(str(project.path / "fsdp2.yaml")).fsdp_config["fsdp_state_dict_type"]
+        == "SHARDED_STATE_DICT"
+    )
+
+
+def test_slurm_says_what_it_would_start(project: gn.scaleout.Project) -> None:
+    done = subprocess.run(
+        ["bash", "slurm.sh", "--replay"],
+        cwd=project.path,
+        env={**os.environ, "DRY_RUN": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1 x 8 GPUs" in done.stdout and "--num_processes 8" in done.stdout
+    assert done.stdout.endswith("train.py --processes 8 --replay\n")
+    assert yaml.safe_load((project.path / "sky.yaml").read_text())["num_nodes"] == 1
+
+
+# -- other runs -----------------------------------------------------------------------------------------------------
+
+
+def rewritten(folder: Path, root: Path, rewards: list, **more: object) -> gn.scaleout.Project:
+    """A run of two steps with these rewards, written: so they gave the same scores in a fresh process."""
+    return gn.scaleout.write(trained(folder, root / "runs", "other", steps=2, rewards=rewards, **more), root / "folder")
+
+
+def test_a_stage_begins_with_the_adapter_and_the_memory_of_the_one_before(
+    letters_folder: Path, plain_trl: Path, tmp_path: Path
+) -> None:
+    fading = gn.rewards.adaptive(gn.rewards.clipped(gn.rewards.dummy("length", name="d"), 0.0, 0.02), threshold=0.01)
+    settings = gn.preset(
+        "cpu", model=str(letters_folder), max_steps=2, max_completion_length=16, max_prompt_length=1024, learning_rate=0.5,
+        optim="sgd", warmup_steps=0, max_grad_norm=1e9, num_generations=4, per_device_train_batch_size=8, loss_type="dapo",
+        run_root=str(tmp_path / "runs"),
+    )  # fmt: skip
+    model, tokenizer = gn.load_model(settings)
+    task = gn.load_task("arithmetic", settings, train_size=16, holdout_size=4, tokenizer=tokenizer)
+    stages = [gn.training.Stage(name=name, rewards=[signs, fading]) for name in ("first", "second")]
+    staged = gn.training.train_stages(model, tokenizer, task, stages, settings, name="staged")
+    with pytest.raises(ValueError, match=r"is a run in stages.*runs\[-1\]"):
+        gn.scaleout.write(staged, tmp_path / "folder")
+    project = gn.scaleout.write(staged.last, tmp_path / "folder", rewards=stages[1].rewards)
+    known = json.loads((staged.last.start_path / "rewards.json").read_text())["dummy_length"]["history"][0][1]
+    assert known > 0 and f"[-1, {known}]" in (project.path / "rewards.py").read_text()
+    # Each process sees its own completions, and knows the success of all.
+    assert "The same numbers in 2 steps" in start(
+        project.path, plain_trl, "--replay", "--tolerance", "1e-5", processes=2
+    )
+    assert yaml.safe_load((project.path / "run.yaml").read_text())["reference"] == "start"
+
+
+def test_a_reward_model_goes_with_the_folder(letters_folder: Path, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForSequenceClassification
+
+    torch.manual_seed(1)
+    config = LlamaConfig.from_pretrained(letters_folder, num_labels=1)
+    LlamaForSequenceClassification(config).save_pretrained(tmp_path / "judge")
+    AutoTokenizer.from_pretrained(letters_folder).save_pretrained(tmp_path / "judge")
+    project = rewritten(letters_folder, tmp_path, [gn.rewards.classifier(str(tmp_path / "judge"))])
+    assert (project.path / "reward_model" / "config.json").is_file()
+    text = (project.path / "rewards.py").read_text()
+    assert "str(HERE / 'reward_model')" in text and str(tmp_path) not in text
+
+
+def test_code_rewards_and_mathematics_take_their_own_processes_along(letters_folder: Path, tmp_path: Path) -> None:
+    rows = [
+        {"question": f"Write f that adds {n}.", "answer": str(n), "tests": [f"assert f(1) == {n + 1}"]}
+        for n in range(8)
+    ]
+    task = gn.load_task(rows, format=gn.tasks.xml(), holdout=2)
+    rewards = [signs, gn.rewards.code_tests(), gn.rewards.maths()]
+    project = rewritten(letters_folder, tmp_path, rewards, task=task)
+    assert project.task.train[0]["tests"] == task.train[0]["tests"] and len(project.task.holdout) == 2
+    assert [identity_of(reward) for reward in project.rewards] == [identity_of(reward) for reward in rewards[1:]]
+    assert '"math-verify==' in (project.path / "train.py").read_text()
+
+
+def ranked(completions: list, **columns: object) -> list[float]:
+    """Which of a group of four is longest: it has to see its whole group."""
+    lengths = [len(c[-1]["content"]) for c in completions]
+    groups = [lengths[i : i + 4] for i in range(0, len(lengths), 4)]
+    return [float(length == max(group)) for group in groups for length in group]
+
+
+def test_a_reward_that_ranks_its_group_wants_it_whole(
+    letters_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = rewritten(letters_folder, tmp_path, [ranked, signs])
+    assert yaml.safe_load((project.path / "run.yaml").read_text())["rewards_look_at"] == "group"
+    assert "| 2 | 4 | 1 | 2 x 4 x 1 = 8 |" in (project.path / "README.md").read_text()
+    assert "looks at the whole group, which 4 processes would split" in told(
+        project, capsys, "--plan", "--processes", "4"
+    )
+    with pytest.raises(ValueError, match=r"processes = 4 cannot be: a reward looks at its whole group.*one of 1, 2"):
+        gn.scaleout.write(project_run(project), tmp_path / "four", processes=4, rewards=[ranked, signs])
+
+
+def project_run(project: gn.scaleout.Project) -> gn.runs.Run:
+    return gn.open_run(project.path.parent / "runs" / "other")
+
+
+def changed(run: gn.runs.Run, folder: Path, **changes: object) -> Path:
+    """A copy of a run that says it had other settings, or another machine."""
+    copy = Path(shutil.copytree(run.path, folder))
+    info = json.loads((copy / "run.json").read_text())
+    info["machine"]["gpu"] = changes.pop("gpu", None)
+    info["settings"] |= changes
+    (copy / "run.json").write_text(json.dumps(info))
+    return copy
+
+
+def test_a_run_of_a_gpu_takes_along_what_unsloth_set_there(run: gn.runs.Run, tmp_path: Path) -> None:
+    gpu = {"name": "Tesla T4", "memory_gib": 15.0, "compute_capability": [7, 5]}
+    copy = changed(run, tmp_path / "copy", gpu=gpu, loss_type="dapo", load_in_4bit=True)
+    project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards, processes=8)
+    values = yaml.safe_load((project.path / "run.yaml").read_text())
+    assert values["trainer"]["mask_truncated_completions"] is True and values["trainer"]["epsilon_high"] == 0.28
+    assert values["load_in_4bit"] is True and '"bitsandbytes==' in (project.path / "train.py").read_text()
+    assert yaml.safe_load((project.path / "sky.yaml").read_text())["resources"] == {"accelerators": "T4:8"}
+
+
+def test_a_model_of_the_hub_stays_there_and_a_job_gets_every_file(run: gn.runs.Run, tmp_path: Path) -> None:
+    project = gn.scaleout.write(
+        changed(run, tmp_path / "copy", model="acme/tiny"), tmp_path / "folder", rewards=run.rewards
+    )
+    values = yaml.safe_load((project.path / "run.yaml").read_text())
+    assert values["model"] == "acme/tiny" and not (project.path / "base").exists()
+    (line,) = [line for line in (project.path / "README.md").read_text().splitlines() if "hf jobs uv run" in line]
+    needed = {"train.py", "steps.py", "rewards.py", "run.yaml", "train.jsonl", "record.jsonl", "kit_rewards.zip"}
+    needed |= {"adapter_init/adapter_config.json", "adapter_init/adapter_model.safetensors", "chat_template.jinja"}
+    assert needed <= set(line.replace("`", " ").split())
+
+
+# -- refusals -------------------------------------------------------------------------------------------------------
+
+
+def drawn(completions: list, **columns: object) -> list[float]:
+    import random
+
+    return [random.random() for _ in completions]
+
+
+def test_bad_input_is_one_line_and_leaves_nothing(
+    run: gn.runs.Run, letters_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "there"
+    target.mkdir()
+    (target / "mine.txt").write_text("kept")
+    opened = gn.open_run(run.path)
+    without = Path(shutil.copytree(run.path, tmp_path / "without"))
+    shutil.rmtree(without / "start")
+    lucky = trained(letters_folder, tmp_path / "runs", "lucky", steps=2, rewards=[drawn])
+    refused = [
+        (lambda: gn.scaleout.write(run, target), FileExistsError, "overwrite=True"),
+        (lambda: gn.scaleout.write(run, run.path, overwrite=True), FileExistsError, "which would be gone with it"),
+        (
+            lambda: gn.scaleout.write(opened, tmp_path / "a"),
+            CannotLeave,
+            r"of signs the text alone.*rewards=\[\.\.\.\]",
+        ),
+        (lambda: gn.scaleout.write(without, tmp_path / "a"), FileNotFoundError, "has not kept the adapter"),
+        (lambda: gn.scaleout.write(run, tmp_path / "a", processes=3), ValueError, "do not divide.*one of 1, 2, 4, 8"),
+        (lambda: gn.scaleout.write(run, tmp_path / "a", processes=0), ValueError, "processes = 0"),
+        (lambda: gn.scaleout.write(run, tmp_path / "a", rewards=[signs]), ValueError, "the run has"),
+        (
+            lambda: gn.scaleout.write(lucky, tmp_path / "a"),
+            CannotLeave,
+            "other scores in a fresh process.*draws numbers",
+        ),
+        (lambda: gn.scaleout.write(tmp_path / "no", tmp_path / "a"), FileNotFoundError, "is no run"),
+    ]
+    for call, kind, told in refused:
+        with pytest.raises(kind, match=told) as caught:
+            call()
+        assert "\n" not in str(caught.value), told
+    with monkeypatch.context() as patch:
+        patch.setattr("grpo_nb.machine.host.free_disk_bytes", lambda path: 1000)
+        with pytest.raises(gn.machine.EnvironmentProblem, match="The folder needs"):
+            gn.scaleout.write(run, tmp_path / "a")
+    assert not (tmp_path / "a").exists() and (target / "mine.txt").read_text() == "kept"
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_no_key_goes_out(letters_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "hf_" + "k" * 34
+    file = tmp_path / "leaks.py"
+    file.write_text(
+        f"def leaks(completions, key={key!r}, **columns):\n    return [1 / (1 + len(str(c))) for c in completions]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    from leaks import leaks
+
+    with pytest.raises(ValueError, match=r"rewards.py would hold what looks like an access token") as caught:
+        rewritten(letters_folder, tmp_path, [leaks])
+    assert key not in str(caught.value) and not (tmp_path / "folder").exists()
+
+
+def test_what_unsloth_alone_knows_is_told(run: gn.runs.Run, tmp_path: Path) -> None:
+    copy = changed(run, tmp_path / "copy", extra={"unsloth_num_chunks": 4})
+    project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards)
+    assert "unsloth_num_chunks is left out" in " ".join(project.changes)
+    assert "unsloth_num_chunks is left out" in (project.path / "README.md").read_text()
+    copy = changed(run, tmp_path / "sampled", extra={"vllm_sampling_params": "SamplingParams()"})
+    with pytest.raises(ValueError, match="vllm_sampling_params in extra is Unsloth's alone"):
+        gn.scaleout.write(copy, tmp_path / "other", rewards=run.rewards)

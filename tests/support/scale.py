@@ -1,0 +1,120 @@
+"""Shared by tests of folders for TRL's own trainer: its next release, a model of letters, train.py started as a user does."""
+
+from __future__ import annotations
+
+import os
+import string
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.scaleout.project import TRL
+from tests.support.shared import made_once
+
+DRIVER = Path(__file__).with_name("scale_driver.py")
+# Nothing of this may be asked for by what is to run without it; the folder's own copy of the rewards' code comes before.
+_ABSENT = ("grpo_nb", "unsloth", "unsloth_zoo")
+
+
+@pytest.fixture(scope="session")
+def plain_trl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for PYTHONPATH with the release of TRL that train.py is for; neither kit nor Unsloth can be imported there."""
+
+    def install(folder: Path) -> None:
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), f"trl=={TRL}"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        (folder / "said.txt").write_text("" if done.returncode == 0 else done.stderr or done.stdout)
+        for name in _ABSENT:
+            (folder / f"{name}.py").write_text(f"raise ModuleNotFoundError('{name} is not installed here')\n")
+
+    folder = made_once(tmp_path_factory, "plain-trl", install)
+    if said := (folder / "said.txt").read_text().strip():
+        pytest.skip(f"trl {TRL} cannot be had from the package registry: {said.splitlines()[-1][:200]}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def letters_folder(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of two narrow layers that writes letters: steps of a tenth of a second, and completions of all lengths."""
+    import torch
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    marks = ["<pad>", "<end>", "<unk>"]
+    letters = [
+        *string.printable[:95],
+        "\n",
+        *map(chr, range(0x3B1, 0x3B1 + 400)),
+    ]  # below that, a tokenizer looks broken
+    signs = {sign: at for at, sign in enumerate([*marks, *letters])}
+    made = Tokenizer(models.WordLevel(signs, unk_token="<unk>"))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.Split("", "isolated"), decoders.Fuse()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="<pad>", eos_token="<end>", unk_token="<unk>", padding_side="left",
+        model_max_length=2048,
+    )  # fmt: skip
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['role'][0] }}:{{ m['content'] }}\n{% endfor %}"
+        "{% if add_generation_prompt %}a:{% endif %}"
+    )
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(signs), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, eos_token_id=1, pad_token_id=0, bos_token_id=None, max_position_embeddings=2048,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("models") / "letters"
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    # One sign in twelve ends a completion.
+    GenerationConfig(eos_token_id=[1, *range(3, len(signs), 12)], pad_token_id=0).save_pretrained(folder)
+    return folder
+
+
+def start(folder: Path, plain_trl: Path, *arguments: str, processes: int = 1, script: str | Path = "train.py") -> str:
+    """Start train.py in its folder as its README says, and return what it said; an exit that is not 0 fails the test."""
+    done = started(folder, plain_trl, *arguments, processes=processes, script=script)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    return done.stdout
+
+
+def started(
+    folder: Path, plain_trl: Path, *arguments: str, processes: int = 1, script: str | Path = "train.py"
+) -> subprocess.CompletedProcess[str]:
+    """The same, whatever comes of it."""
+    launcher = ["-m", "accelerate.commands.launch", "--config_file", "cpu2.yaml"] if processes > 1 else []
+    many = ["--processes", str(processes)] if processes > 1 else []
+    variables = {**os.environ, "PYTHONPATH": str(plain_trl), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *launcher, str(script), *many, *arguments],
+        cwd=folder,
+        env=variables,
+        capture_output=True,
+        text=True,
+    )
+
+
+def signs(completions: list, **columns: object) -> list[float]:
+    """A score with spread in every group, in sixteenths, which float32 holds exactly."""
+    return [sum(map(ord, c[-1]["content"])) % 17 / 16 for c in completions]
+
+
+def trained(
+    folder: Path | str, root: Path, name: str, steps: int = 3, rewards: Any = None, task: Any = None, **changes: object
+) -> gn.runs.Run:
+    """A run of the kit whose updates are the gradients themselves, so that every difference stays one.
+
+    Its rewards are `signs` and the kit's tags, its task sixteen sums, unless `rewards` and `task` say otherwise.
+    """
+    defaults = dict(
+        max_steps=steps, max_completion_length=16, max_prompt_length=1024, learning_rate=0.5, optim="sgd", warmup_steps=0,
+        lr_scheduler_type="constant", max_grad_norm=1e9, run_root=str(root), num_generations=4,
+        per_device_train_batch_size=8,
+    )  # fmt: skip
+    settings = gn.preset("cpu", model=str(folder), **{**defaults, **changes})
+    model, tokenizer = gn.load_model(settings)
+    task = task or gn.load_task("arithmetic", settings, train_size=16, holdout_size=4, tokenizer=tokenizer)
+    return gn.train(model, tokenizer, task, rewards or [signs, gn.rewards.xml_tags()], settings, name=name)

@@ -1,0 +1,17 @@
+"""Start the train.py of several folders one after the other in this process, each as it would be alone: imports once.
+
+scale_driver.py [--processes N] FOLDER ... ARGUMENTS
+"""
+
+import runpy
+import sys
+from pathlib import Path
+
+given = sys.argv[1:]
+folders = [word for word in given if Path(word).is_dir()]
+rest = [word for word in given if word not in folders]
+for folder in folders:
+    for module in ("rewards", "steps"):
+        sys.modules.pop(module, None)
+    sys.path[0], sys.argv = folder, [f"{folder}/train.py", *rest]
+    runpy.run_path(sys.argv[0], run_name="__main__")
