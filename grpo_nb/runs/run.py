@@ -50,8 +50,8 @@ from grpo_nb.runs.alert import Alert, read_alerts
 from grpo_nb.runs.best import BestStep, best_step
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.records import RecordedComparison, RecordedExport
-from grpo_nb.runs.rise import Rise, reward_rise
-from grpo_nb.runs.rows import describe, read_rows, reading
+from grpo_nb.runs.rise import Rise, describe, reward_rise
+from grpo_nb.runs.rows import read_rows, reading
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import TrainedQuestions, write_hashes
 

@@ -9,7 +9,6 @@ the check waits until training, which asks the class itself.
 from __future__ import annotations
 
 import ast
-import difflib
 import functools
 import importlib.util
 import math
@@ -19,6 +18,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any
+
+from grpo_nb.core import did_you_mean
 
 # Fields that Unsloth adds to GRPOConfig on a GPU (unsloth 2026.10.9, unsloth/models/rl.py, the class template). Its CPU
 # backend leaves TRL's class as it is, so there they do not exist.
@@ -111,15 +112,6 @@ REPLACED = {
     "fp16_backend": "gone since transformers 5: leave it out",
     "half_precision_backend": "gone since transformers 5: leave it out",
 }  # fmt: skip
-
-
-def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """Return `"; did you mean 'x'?"` for the nearest known name, or a list of them where it can be read."""
-    known = sorted(map(str, known))
-    nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-    if nearest:
-        return f"; did you mean {nearest[0]!r}?"
-    return f"; known: {', '.join(known)}" if len(known) <= 60 else f"; none of the {len(known)} known names is near"
 
 
 def check_value(name: str, value: Any, kind: str, why: str = "", instead: str = "", **bounds: float) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.settings import did_you_mean
+from grpo_nb.core import did_you_mean
 
 Source = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] | Any
 _FILES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")

@@ -152,7 +152,7 @@ def reference_of(model: Any, settings: Settings, reference: Reference) -> str:
     warnings.warn(
         "On a GPU Unsloth measures the KL to the base model, not to the adapter as it is now, so this run is held to the base "
         'model. reference="base" says that you want it so.',
-        stacklevel=3,
+        stacklevel=4,
     )
     return BASE_MODEL
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from grpo_nb.core import is_notebook, put_in_place, staged_folder, write_json, writing_here
+from grpo_nb.core import is_notebook, put_in_place, staged_folder, with_known_names, write_json, writing_here
 from grpo_nb.health import HealthMonitor
 from grpo_nb.machine import find_gpu, require_disk
 from grpo_nb.models import base_identity, generation_of, keep_template, load_adapter
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _RUN_BYTES = 200_000_000
 
 
+@with_known_names
 def train(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -99,7 +100,7 @@ def train(
     if check_fit:
         planned.require_fit()
     elif planned.obstacle is not None:
-        warnings.warn(f"Training all the same (check_fit=False), though: {planned.obstacle}", stacklevel=2)
+        warnings.warn(f"Training all the same (check_fit=False), though: {planned.obstacle}", stacklevel=3)
     resumption = find_run(settings, name, resume)
     info = run_info(prepared, number_type_of(model, settings, find_gpu()).name)
     info["generation"] = str(generation_of(model))
@@ -190,7 +191,7 @@ def _run_training(
             failure.add_note(f"Not saved: {lost}")
         raise failure
     if info["not_saved"]:
-        warnings.warn(f"Not saved: {'; '.join(info['not_saved'])}.", stacklevel=3)
+        warnings.warn(f"Not saved: {'; '.join(info['not_saved'])}.", stacklevel=4)
 
 
 def _settle_reference(trainer: ResumableTrainer, info: Mapping[str, Any]) -> None:
