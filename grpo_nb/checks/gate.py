@@ -253,6 +253,7 @@ def baseline(
         ranges={reward_name(r): tuple(r.range) for r in rewards if getattr(r, "range", None) is not None},
         seed=seed,
         greedy=tuple(c.text for c in greedy),
+        available=len(task.train),
         floor=task.answers.floor,
     )
 
