@@ -222,7 +222,7 @@ class Run(Shown):
         """The held-out rows this run was started with: `prompt`, `question`, `answer`."""
         rows = read_rows(file := self.path / "holdout.jsonl", needed="prompt")
         with reading(file):
-            if 0 < len(rows) < (count := self.info.get("task", {}).get("holdout", 0)):
+            if file.is_file() and len(rows) < (count := self.info.get("task", {}).get("holdout", 0)):
                 raise ValueError(f"it has {len(rows)} of the run's {count} questions")
             return rows
 

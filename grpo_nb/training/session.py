@@ -30,6 +30,7 @@ from grpo_nb.tasks import Task
 from grpo_nb.training.arguments import Reference, check_arguments
 from grpo_nb.training.errors import explained
 from grpo_nb.training.observers import CoresWatch, HealthAlerts, HoldoutScore, Observer
+from grpo_nb.training.own_rewards import said_of_own_rewards
 from grpo_nb.training.recorder import Recorder
 from grpo_nb.training.resumable import ResumableTrainer
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
@@ -106,6 +107,8 @@ def train(
     info["generation"] = str(generation_of(model))
     info["base"] = base_identity(model, settings.model)
     if resumption is None:
+        if said := said_of_own_rewards(prepared.rewards, prepared.task, settings, prepared.harmless):
+            warnings.warn(said, stacklevel=3)
         require_disk(Path(settings.run_root), _bytes_needed(model), "A run")
         info["reference"] = reference_of(model, settings, reference)
     else:
