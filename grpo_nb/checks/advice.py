@@ -15,6 +15,8 @@ from grpo_nb.settings import Settings
 MANY_CUT = 0.1
 FEW_SLOTS = 0.05
 _FAR_APART = 0.3
+# Of fewer questions, the likeliest answer of one makes more than `_FAR_APART` of all.
+_FEWEST_GROUPS = 5
 _SAME = 1e-6
 _CHECK = "gn.check_rewards(rewards, task, settings)"
 _PARTIAL_CREDIT = "rewards.append(gn.rewards.incremental_format(format=task.format, weight=0.5))"
@@ -122,7 +124,9 @@ def _of_difficulty(gate: Sampled) -> Iterator[Advice]:
         return f"task = gn.load_task({source}, tokenizer=tokenizer)  # the rest as before"
 
     is_form = gate.verdict == "form only"
-    if (is_form or counts["all wrong"] * 2 >= count) and gate.slot_share >= FEW_SLOTS:
+    # Half and half is no reason to change either way: the questions are as different as they should be.
+    too_hard = counts["all wrong"] * 2 >= count and counts["all wrong"] > counts["all right"]
+    if (is_form or too_hard) and gate.slot_share >= FEW_SLOTS:
         wrong = f"in {_of(counts['all wrong'], count)} groups no completion earned more than an empty one"
         what = (
             f"{'no sampled answer is right' if is_form else wrong}, though {gate.slot_share:.0%} of the answers can be read: "
@@ -130,7 +134,7 @@ def _of_difficulty(gate: Sampled) -> Iterator[Advice]:
         )
         easy = line("high=9, train_size=60, holdout_size=20", "[row for row in rows if is_easy(row)]")
         yield Advice("easier data", what, easy)
-    if counts["all right"] * 2 >= count:
+    if counts["all right"] * 2 >= count and counts["all right"] > counts["all wrong"]:
         what = f"in {_of(counts['all right'], count)} groups every completion is right: nothing is left to learn there."
         yield Advice("harder data", what, line("high=99", "[row for row in rows if is_hard(row)]"))
 
@@ -153,7 +157,10 @@ def _of_length(gate: Sampled) -> Iterator[Advice]:
 def _of_sampling(gate: Sampled) -> Iterator[Advice]:
     count, size, temperature = len(gate.groups), gate.num_generations, gate.settings.temperature
     sampled, greedy = gate.right_shares
-    if greedy - sampled >= _FAR_APART:
+    differ = gate.counts["differs"]
+    distinct = sum(len(set(group)) for group in in_groups(gate.scores.completions, size)) / count
+    # One word on the temperature: what makes it lower and what makes it higher may both be seen in a few questions.
+    if count >= _FEWEST_GROUPS and greedy - sampled >= _FAR_APART:
         what = (
             f"{greedy:.0%} of the likeliest answers are right and {sampled:.0%} of those drawn at temperature {temperature:g}: "
             "the model knows more than it says when it draws. Training will first sharpen what it draws, and the reward rises "
@@ -162,9 +169,7 @@ def _of_sampling(gate: Sampled) -> Iterator[Advice]:
         yield Advice(
             "sampling", what, f"settings = settings.replace(temperature={max(0.2, round(0.7 * temperature, 1))})"
         )
-    differ = gate.counts["differs"]
-    distinct = sum(len(set(group)) for group in in_groups(gate.scores.completions, size)) / count
-    if 2 * distinct <= size and 4 * differ < 3 * count:
+    elif 2 * distinct <= size and 4 * differ < 3 * count:
         what = (
             f"a group of {size} holds {distinct:.1f} different completions on average at temperature {temperature:g}: "
             "equal ones get equal scores."
@@ -194,13 +199,14 @@ def _larger_group(settings: Settings, size: int) -> str:
 def _of_sample_size(gate: Sampled, *, has_other: bool) -> Iterator[Advice]:
     low, high = gate.useful_interval
     # Where nothing differs at all, what else was seen comes first; more of the same would show more of the same.
-    if gate.verdict == "signal" or high <= ENOUGH or (gate.verdict == "no signal" and has_other):
-        return
     count = len(gate.groups)
+    prompts = min(4 * count, gate.available) if gate.available else 4 * count
+    if gate.verdict == "signal" or high <= ENOUGH or (gate.verdict == "no signal" and has_other) or prompts <= count:
+        return
     what = (
         f"after {count} groups anything from {low:.0%} to {high:.0%} of all groups may differ; a larger sample tells."
     )
-    yield Advice("more prompts", what, f"gn.baseline(model, tokenizer, task, rewards, settings, prompts={4 * count})")
+    yield Advice("more prompts", what, f"gn.baseline(model, tokenizer, task, rewards, settings, prompts={prompts})")
 
 
 def _of(number: int, count: int) -> str:

@@ -180,7 +180,9 @@ CATALOGUE: dict[str, Kind] = {
     "right answer refused (gold in reasoning)": Kind("critical", _PUNISHED, _IN_SLOT),
     "right answer refused (white space)": Kind("warning", _PUNISHED, "strip the answer before comparing"),
     "right answer refused (number form)": Kind(
-        "note", "a strict reward, if you mean it", "compare as numbers, unless the form is what you teach"
+        "note",
+        "a strict reward, if you mean it",
+        "compare as numbers, unless they are names or the form is what you teach",
     ),
     # What is paid though it is not right.
     "several answers": Kind("critical", _LEARNT, "compare the whole slot with the gold answer; never search in it"),
@@ -193,6 +195,9 @@ CATALOGUE: dict[str, Kind] = {
     "judge persuaded": Kind("critical", _LEARNT, "show a judge the answer slot alone, or compare with the gold answer"),
     "length pays": Kind("critical", _LEARNT, "bound what length can add, well below what being right adds"),
     "near miss": Kind("critical", _LEARNT, "compare the whole answer exactly, or state the tolerance"),
+    "other numbers": Kind(
+        "critical", _LEARNT, "check that the answer uses the numbers of its row, and each as often as given"
+    ),
     "phrase pays": Kind("critical", _LEARNT, "pay words only beside the right answer, or in a reward of small weight"),
     "part credit": Kind(
         "warning",
@@ -201,6 +206,11 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "upside down": Kind(
         "critical", "the model learns to be wrong", "turn the comparison round, or the sign of its weight"
+    ),
+    "one answer pays": Kind(
+        "warning",
+        "the model gives this answer to every question",
+        "compare with the row's own answer: zip(completions, answer, strict=True)",
     ),
     # Form.
     "another format": Kind("critical", "being right is never paid in the format that the prompt asks for", _ONE_FORMAT),

@@ -15,9 +15,8 @@ from typing import Any
 
 from grpo_nb.checks.catalogue import Finding, found
 from grpo_nb.checks.groups import in_groups
-from grpo_nb.core import excerpt, run_in_thread, run_with_deadline
+from grpo_nb.core import did_you_mean, excerpt, run_in_thread, run_with_deadline
 from grpo_nb.rewards import Batch, RewardFunction, call_reward, completion_text, reward_name, to_floats
-from grpo_nb.settings import did_you_mean
 
 # What trl 1.15 passes besides the columns; `environments` only where there are some.
 TRL_ARGUMENTS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")

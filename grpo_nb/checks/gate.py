@@ -31,6 +31,7 @@ from grpo_nb.core import (
     require_kind,
     require_number,
     shorten,
+    with_known_names,
 )
 from grpo_nb.models import require_same_settings
 from grpo_nb.rewards import RewardFunction, reward_list, reward_name, score
@@ -179,6 +180,7 @@ def _completion(total: float, text: str) -> Cell:
     return Cell(said, f"<div style='{_CODE_STYLE}'>{escaped(said)}</div><b>total {_said(total)}</b>")
 
 
+@with_known_names
 def baseline(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -251,6 +253,7 @@ def baseline(
         ranges={reward_name(r): tuple(r.range) for r in rewards if getattr(r, "range", None) is not None},
         seed=seed,
         greedy=tuple(c.text for c in greedy),
+        available=len(task.train),
         floor=task.answers.floor,
     )
 

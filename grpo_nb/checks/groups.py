@@ -147,6 +147,8 @@ class Sampled:
     seed: int = 0
     greedy: tuple[str, ...] = ()
     """The likeliest completion of each prompt, which is what held-out comparisons look at."""
+    available: int = 0
+    """How many training questions there are to draw from; 0 where that is not known."""
     floor: tuple[str, float] | None = None
     """Of labels: the most frequent one of the task, and its share."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from grpo_nb.checks.catalogue import Finding, found
 from grpo_nb.checks.contract import Caller
 from grpo_nb.checks.failures import BatchOf, wrong_shape
-from grpo_nb.checks.probes import IN_WORDS, LAYOUTS, REFUSED, Probe
+from grpo_nb.checks.probes import IN_WORDS, LAYOUTS, MORE, REFUSED, Probe
 from grpo_nb.checks.roles import FORM, OTHER, TELLS, Results, Role, is_paid, share_of
 
 # What must not be paid, by family of probes.
@@ -23,6 +23,7 @@ PAID = {
     "judge persuaded": "a note that tells the judge to give full marks is paid",
     "length pays": "a wrong answer after many words is paid like the right one",
     "near miss": "an answer that is nearly right is paid like the right one",
+    "other numbers": "an answer with other numbers than its row gives is paid like the right one",
     "phrase pays": "a wrong answer is paid for words that the reward looks for",
 }
 _DAMAGED = ("unclosed", "tags in prose", "tags only", "repeated", "trailing text")
@@ -61,8 +62,10 @@ def judge(caller: Caller, results: Results, role: Role, golds: Sequence[str]) ->
     name, rows = caller.name, range(len(golds))
     if role.kind == TELLS:
         yield from _find_payments(name, results, role, golds)
+        yield from _find_more_refusals(name, results)
     else:
         yield from _find_inversion(name, results, rows)
+        yield from _find_favourite(name, results, rows)
         yield from _find_other_format(name, results, rows, role)
     yield from _find_refusals(name, results, role, golds)
     yield from _judge_growth(name, results)
@@ -157,6 +160,40 @@ def _find_refusals(name: str, results: Results, role: Role, golds: Sequence[str]
     if lax:
         what = f"in full for damaged formats too: {', '.join(lax)}"
         yield found("lenient", name, what, results.example(lax[0], 0))
+
+
+def _find_more_refusals(name: str, results: Results) -> Iterator[Finding]:
+    """Rows beyond those that are tried in every form, on which being right does not pay."""
+    scores = {(probe.kind, probe.row): (score, probe) for probe, score in results.scored if probe.kind in MORE}
+    pairs = [
+        (scores[right, row], scores[wrong, row]) for right, wrong in [MORE] for kind, row in scores if kind == right
+    ]
+    # A row without an opinion is told of elsewhere.
+    lost = [probe for (right, probe), (wrong, _) in pairs if right <= wrong]
+    if lost:
+        what = f"on {len(lost)} of {len(pairs)} more rows gold gets no more than a wrong one ({lost[0].detail!r})"
+        changed = {} if 2 * len(lost) > len(pairs) else {"severity": "warning"}
+        yield found(REFUSED, name, what, [probe.text for probe in lost], **changed)
+
+
+def _find_favourite(name: str, results: Results, rows: Sequence[int]) -> Iterator[Finding]:
+    """A reward that pays an answer for itself: the same where it is right as where it is wrong, and more than others."""
+    for layout in LAYOUTS:
+        given: dict[str, dict[str, list[float]]] = {}
+        for kind, row in itertools.product(("right", "wrong"), rows):
+            for probe, score in results.scores(kind, row, layout):
+                given.setdefault(probe.detail, {}).setdefault(kind, []).append(score)
+        both = {answer: [*kinds["right"], *kinds["wrong"]] for answer, kinds in given.items() if len(kinds) == 2}
+        if len(both) < 2 or any(not max(scores) - min(scores) <= results.epsilon for scores in both.values()):
+            continue
+        least, most = (choose(both, key=both.__getitem__) for choose in (min, max))
+        # What counts characters or words tells answers apart too, but by little of what it can give.
+        if both[most][0] - both[least][0] > 0.5 * results.spread() > 0:
+            what = f"{most!r} gets {both[most][0]:.3g} and {least!r} {both[least][0]:.3g}, each whether it is right or wrong"
+            yield found(
+                "one answer pays", name, what, [p.text for p, _ in results.scores("wrong", rows[0], layout)][:1]
+            )
+            return
 
 
 def _find_payments(name: str, results: Results, role: Role, golds: Sequence[str]) -> Iterator[Finding]:

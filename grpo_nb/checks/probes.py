@@ -30,6 +30,8 @@ _ALL_SORTS = (
     "\u4f60\u597d **bold** $x^2$\n```python\nprint(1)\n```\n| a | b |\n# Head\nthe the the the the the the the the the"
 )
 REFUSED = "right answer refused"
+MORE = ("right, more rows", "wrong, more rows")
+"""The kinds of the probes on rows of which no other form is tried."""
 IN_WORDS = "words in the reasoning"
 """The series of completions that differ in nothing but the number of words."""
 
@@ -183,8 +185,8 @@ def controls(number: int, format: AnswerFormat, gold: str, wrong: Sequence[str])
     """The right answer and wrong ones in the same words and the same format."""
     yield Probe("prose", PLAIN, number)
     for layout, written in LAYOUTS.items():
-        yield Probe("right", written(format, PLAIN, gold), number, layout=layout)
-        yield from (Probe("wrong", written(format, PLAIN, answer), number, layout=layout) for answer in wrong)
+        yield Probe("right", written(format, PLAIN, gold), number, gold, layout=layout)
+        yield from (Probe("wrong", written(format, PLAIN, answer), number, answer, layout=layout) for answer in wrong)
 
 
 def other_containers(number: int, gold: str, wrong: Sequence[str]) -> Iterator[Probe]:
@@ -220,7 +222,8 @@ def harmless(number: int, format: AnswerFormat, written: Written, gold: str, wro
     }
     yield from (Probe(kind, text, number, family=REFUSED) for kind, text in given.items())
     value = parse_number(gold)
-    if value is not None and value.denominator == 1:
+    # With a zero before it, it is more likely a name, such as an order number, than a number.
+    if value is not None and value.denominator == 1 and not re.match("0.", gold):
         forms = [f"{gold}.0", f"{gold}."]
         forms += [f"+{gold}"] if value > 0 else []
         forms += [f"{int(value):,}"] if abs(value) >= 1000 else []

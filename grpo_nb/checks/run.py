@@ -24,7 +24,7 @@ from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.roles import OTHER, TELLS, Results, Role, find_role
 from grpo_nb.checks.sample import Sample, check_options, rows_of
 from grpo_nb.checks.together import check_names, check_set, check_signal, silent_share
-from grpo_nb.core import in_line, require_kind, require_number, require_path
+from grpo_nb.core import in_line, require_kind, require_number, require_path, with_known_names
 from grpo_nb.rewards import (
     RewardError,
     RewardFunction,
@@ -41,6 +41,7 @@ from grpo_nb.tasks import AnswerFormat, Task
 _GRID = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
 
 
+@with_known_names
 def check_rewards(
     rewards: RewardFunction | Sequence[RewardFunction],
     task: Task | Iterable[Mapping[str, Any]],
@@ -103,7 +104,7 @@ def check_rewards(
     else:
         broken = {f.reward for f in findings if f.severity == "critical" or f.kind == "constant"}
         is_form = len(rewards) == 1 and not broken and not _asks_for(rewards[0], sample)
-        findings += check_set(seen, by_weight, range(len(sample.rows)), pass_rate, broken, is_form)
+        findings += check_set(seen, by_weight, sample.tried, pass_rate, broken, is_form)
     findings += _check_cases(rewards, kept, sample)
     findings += check_signal(pass_rate, size)
     if tokenizer is None:
@@ -111,8 +112,11 @@ def check_rewards(
             "token counts: no tokenizer was given, so rewards that look at completion_ids saw words and marks"
         )
     completions, calls = (sum(getattr(c, name) for c in callers.values()) for name in ("completions", "calls"))
+    tried, left = len(sample.tried), len(sample.rows) - len(sample.tried)
+    more = f", and the right and a wrong answer on {left} more" if left else ""
     summary = (
-        f"Checked {len(rewards)} reward(s) on {len(sample.rows)} rows with {completions:,} completions in {calls:,} calls: "
+        f"Checked {len(rewards)} reward(s) on {tried} rows{more}, "
+        f"with {completions:,} completions in {calls:,} calls: "
         "arguments, types, side effects, repeatability, threads, time, the gold answer in harmless forms, "
         "cheats, damaged formats, lengths and hostile text."
     )
@@ -144,7 +148,7 @@ def _check_one(caller: Caller, sample: Sample) -> _Checked:
     findings = list(check_arguments(caller.reward, columns))
     if any(finding.severity == "critical" for finding in findings):
         return _Checked(findings)
-    results, rows = Results(), range(len(sample.rows))
+    results, rows = Results(), sample.tried
 
     def run(probes: Sequence[Probe]) -> bool:
         """Try these; whether all of them could be tried."""
@@ -186,6 +190,10 @@ def _check_one(caller: Caller, sample: Sample) -> _Checked:
         findings.append(found("runs the answer as code", caller.name, what, tried))
     if caller.is_given_up and not all(probe in results.outcomes for probe in sample.hostile if not probe.is_long):
         findings.append(_not_to_the_end(caller, results))
+    more = sample.more(role.layout)
+    # One that is slow has said on the first rows what it says.
+    if is_whole and not caller.is_given_up and len(more) * caller.per_completion < 0.5 * caller.seconds:
+        run(more)
     findings += failed()
     if not is_whole:
         return _Checked(findings, said="too slow to be judged")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import itertools
@@ -17,7 +18,7 @@ from grpo_nb.rewards import Batch, make_batch
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import AnswerFormat, Task, read_rows, xml
 
-_TRIED_ROWS = 4
+_TRIED_ROWS, _MORE_ROWS = 4, 60
 _GOLDS_FROM_ROWS = 200
 
 
@@ -90,6 +91,11 @@ class Sample:
         step = max(1, len(distinct) // _TRIED_ROWS)
         chosen = distinct[::step][:_TRIED_ROWS]
         self.rows, self.golds = [rows[i] for i in chosen], [every_gold[i] for i in chosen]
+        self.tried = range(len(chosen))
+        """Those that are tried in every form; of the others, only whether being right pays."""
+        left = [i for i in range(len(rows)) if i not in chosen]
+        left = left[:: max(1, -(-len(left) // _MORE_ROWS))]
+        self.rows, self._more = self.rows + [rows[i] for i in left], [every_gold[i] for i in left]
         wrong = [_wrong(gold, every_gold) for gold in self.golds]
         self._answers = list(zip(self.golds, wrong, strict=True))
         self._every_gold = every_gold
@@ -104,8 +110,20 @@ class Sample:
         for i, (gold, wrong) in enumerate(self._answers):
             made += make.harmless(i, self.format, written, gold, wrong[0])
             made += make.cheats(i, self.format, written, gold, wrong[0], self._every_gold, *_asked(self.rows[i]))
+            if _is_of_given_numbers(gold, self.rows[i]):
+                made.append(Probe("7 - 7 added", written(make.PLAIN, f"{gold} + 7 - 7"), i, family="other numbers"))
         made += make.formed(0, self.format, written, self.golds[0], self._answers[0][1][0])
         return [dataclasses.replace(probe, layout=layout) for probe in made]
+
+    def more(self, layout: str) -> list[Probe]:
+        """The right and a wrong answer of the rows that are not tried in every form."""
+        written = self._written(layout)
+        pairs = [(gold, _wrong(gold, self._every_gold)[0]) for gold in self._more]
+        return [
+            Probe(kind, written(make.PLAIN, answer), row, answer, layout=layout)
+            for row, pair in enumerate(pairs, len(self.tried))
+            for kind, answer in zip(make.MORE, pair, strict=True)
+        ]
 
     def known(self, texts: Sequence[str]) -> list[Probe]:
         """What a reward's own code looks for, in completions of the first row."""
@@ -134,6 +152,14 @@ def _wrong(gold: str, every_gold: Sequence[str]) -> list[str]:
     wrong = make.wrong_answers(gold, every_gold)
     alike = [other for other in wrong if len(other) == len(gold)]
     return alike if len(alike) >= 2 else wrong
+
+
+def _is_of_given_numbers(gold: str, row: Mapping[str, Any]) -> bool:
+    """Whether a gold answer is a sum of numbers that a column of the row lists, as in the game of Countdown."""
+    used = collections.Counter(re.findall(r"\d+", gold))
+    listed = [str(v) for v in row.values() if re.fullmatch(r"[\d\s,;\[\]()]*\d[\s,;]+\d[\d\s,;\[\]()]*", str(v))]
+    is_sum = re.fullmatch(r"[\d\s()+*/-]*\d\s*[-+*/][\d\s()+*/-]*", gold)
+    return bool(is_sum) and any(used <= collections.Counter(re.findall(r"\d+", given)) for given in listed)
 
 
 def _asked(row: Mapping[str, Any]) -> tuple[str, str]:

@@ -85,16 +85,9 @@ def check_set(
             yield found("wrong pays as much as right", WHOLE_SET, what)
             return
     yield from _check_weights(seen, weights, telling, rows)
-    # Where the chance of being right is small enough, nothing is better than an attempt.
     silent = {row: max(best.get((kind, row, ""), -math.inf) for kind in ("empty", "blank")) for row in rows}
-    worth = max((silent[row] - wrong) / (right - wrong) for row, (right, wrong) in pairs.items())
-    if worth < 1 and (worth > pass_rate if pass_rate is not None else worth >= _SILENT):
-        at = f"at the pass rate of {pass_rate:.0%}" if pass_rate is not None else f"below a pass rate of {worth:.0%}"
-        (row, (right, wrong)) = max(pairs.items(), key=lambda entry: silent[entry[0]])
-        what = f"{at} an empty completion ({silent[row]:.3g}) gets more than an attempt (right {right:.3g}, wrong {wrong:.3g})"
-        # One reward alone may stand beside others that pay for writing something.
-        severity = "critical" if pass_rate is not None else ("warning" if len(seen) > 1 else "note")
-        yield found("silence pays", WHOLE_SET, what, severity=severity)
+    plain = {row: best.get(("prose", row, ""), math.nan) for row in rows}
+    yield from _check_silence(pairs, silent, plain, pass_rate, is_alone=len(seen) == 1)
     # What the reward for the answer pays itself has been said of that reward.
     known = {
         probe.kind
@@ -115,6 +108,37 @@ def check_set(
         probe, total = min(beaten, key=lambda entry: len(entry[0].text))
         what = f"a total of {total:.3g} for {beaters}, the right answer has {pairs[probe.row][0]:.3g}"
         yield found("beats the right answer", WHOLE_SET, what, [probe.text])
+
+
+def _check_silence(
+    pairs: Mapping[int, tuple[float, float]],
+    silent: Mapping[int, float],
+    plain: Mapping[int, float],
+    pass_rate: float | None,
+    *,
+    is_alone: bool,
+) -> Iterator[Finding]:
+    """Where the chance of being right is small enough, nothing is better than an attempt.
+
+    An attempt is a wrong answer in the format, or, of a model that does not know the format yet, plain words.
+    """
+    wrong = {row: wrong for row, (_, wrong) in pairs.items()}
+    for how, attempt in (("wrong", wrong), ("in plain words", plain)):
+        gains = {row: right - attempt[row] for row, (right, _) in pairs.items() if right > attempt[row]}
+        worth, row = max(((silent[row] - attempt[row]) / gain, row) for row, gain in gains.items()) if gains else (1, 0)
+        if worth < 1 and (worth > pass_rate if pass_rate is not None else worth >= _SILENT):
+            at = (
+                f"at the pass rate of {pass_rate:.0%}" if pass_rate is not None else f"below a pass rate of {worth:.0%}"
+            )
+            attempted = f"right {pairs[row][0]:.3g}, {how} {attempt[row]:.3g}"
+            what = f"{at} an empty completion ({silent[row]:.3g}) gets more than an attempt ({attempted})"
+            # One reward alone may stand beside others that pay for writing something. What is written at first is plain words
+            # only where the format is not known yet, which a pass rate does not say.
+            is_sure = pass_rate is not None and attempt is wrong
+            yield found(
+                "silence pays", WHOLE_SET, what, severity="critical" if is_sure else ("note" if is_alone else "warning")
+            )
+            return
 
 
 def _totals(seen: Seen, weights: Mapping[str, float]) -> list[tuple[Probe, float]]:

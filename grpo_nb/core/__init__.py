@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grpo_nb.core.arguments import in_line, require_kind, require_number, require_path
+from grpo_nb.core.arguments import did_you_mean, in_line, require_kind, require_number, require_path, with_known_names
 from grpo_nb.core.deadlines import run_in_thread, run_with_deadline
 from grpo_nb.core.doors import open_door
 from grpo_nb.core.errors import EnvironmentProblem

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
 import math
 import numbers
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P, T = ParamSpec("P"), TypeVar("T")
 
 
 def in_line(value: Any, limit: int = 60) -> str:
@@ -72,3 +78,32 @@ def require_number(
     if not (least <= value <= most and value < math.inf):
         bounds = f"at least {least}" if most == math.inf else f"between {least} and {most}"
         raise ValueError(f"{name} = {in_line(value)} must be {bounds}{why}.")
+
+
+def did_you_mean(name: object, known: Iterable[object]) -> str:
+    """Return `"; did you mean 'x'?"` for the nearest known name, or a list of them where it can be read."""
+    known = sorted(map(str, known))
+    nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    if nearest:
+        return f"; did you mean {nearest[0]!r}?"
+    return f"; known: {', '.join(known)}" if len(known) <= 60 else f"; none of the {len(known)} known names is near"
+
+
+def with_known_names(function: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that refuses a keyword it does not have with the nearest that it has, where Python names none.
+
+    >>> @with_known_names
+    ... def ask(samples=1): ...
+    >>> ask(sample=2)
+    Traceback (most recent call last):
+    TypeError: ask has no argument 'sample'; did you mean 'samples'?
+    """
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def called(*args: P.args, **named: P.kwargs) -> T:
+        for name in named.keys() - known.keys():
+            raise TypeError(f"{function.__name__} has no argument {name!r}{did_you_mean(name, known)}")
+        return function(*args, **named)
+
+    return called

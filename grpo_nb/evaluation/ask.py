@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import in_line, numbered_paths, progress_bar, require_kind, require_number
+from grpo_nb.core import in_line, numbered_paths, progress_bar, require_kind, require_number, with_known_names
 from grpo_nb.evaluation.comparison import UNKNOWN_TRAINING, Comparison, Evaluation
 from grpo_nb.evaluation.heldout import HeldOut, is_known_set, load_holdout, read_answers, same_as_gold
 from grpo_nb.evaluation.statistics import paired_result
@@ -38,6 +38,7 @@ _DATA_FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 _DEFAULT_LENGTH = 48
 
 
+@with_known_names
 def evaluate(
     subject: Any,
     task: Questions | None = None,
@@ -89,6 +90,7 @@ def evaluate(
     return result
 
 
+@with_known_names
 def compare(
     before: Any,
     after: Any = None,

@@ -15,10 +15,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Part, Shown, Table, as_written, bold, facts, require_path
+from grpo_nb.core import Part, Shown, Table, as_written, bold, did_you_mean, facts, require_path
 from grpo_nb.machine import EnvironmentProblem
 from grpo_nb.rewards import is_same_answer
-from grpo_nb.settings import did_you_mean
 from grpo_nb.tasks import (
     AnswerFormat,
     Messages,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import kept_modes, kept_random_state, require_kind, require_path
+from grpo_nb.core import did_you_mean, kept_modes, kept_random_state, require_kind, require_path
 from grpo_nb.evaluation.heldout import is_known_set
 from grpo_nb.generation import answer as generate_with_llama_cpp
 from grpo_nb.machine import EnvironmentProblem, find_gpu, usable_memory_gib
@@ -29,7 +29,7 @@ from grpo_nb.models import (
     without_loading_bars,
 )
 from grpo_nb.runs import Run, open_run
-from grpo_nb.settings import EMBEDDED_MODEL, Settings, cpu_number_type, did_you_mean
+from grpo_nb.settings import EMBEDDED_MODEL, Settings, cpu_number_type
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

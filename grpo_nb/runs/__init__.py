@@ -22,7 +22,8 @@ from grpo_nb.runs.checkpoints import (
     write_checkpoint,
 )
 from grpo_nb.runs.records import OTHER_QUESTIONS, RecordedExport
-from grpo_nb.runs.rows import describe, read_rows, reading, tidy_row
+from grpo_nb.runs.rise import describe
+from grpo_nb.runs.rows import read_rows, reading, tidy_row
 from grpo_nb.runs.run import (
     Run,
     check_run_name,

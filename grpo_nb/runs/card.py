@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import displayable, render
 from grpo_nb.runs.records import RecordedComparison
-from grpo_nb.runs.rows import describe
+from grpo_nb.runs.rise import describe
 from grpo_nb.runs.run import Run
 from grpo_nb.settings import EMBEDDED_MODEL, Settings
 from grpo_nb.tasks import AnswerFormat

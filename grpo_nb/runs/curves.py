@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy
 
-from grpo_nb.runs.rows import Row, describe
+from grpo_nb.runs.rise import describe
+from grpo_nb.runs.rows import Row
 
 # Half a panel is some 450 pixels wide: with two points a bin there is about one for each.
 BINS = 256

@@ -1,14 +1,19 @@
-"""Did the reward of a run rise, by more than the luck of its prompts and draws? A test over all steps, not a ratio of a few."""
+"""Did the reward of a run rise, by more than the luck of its prompts and draws? A test over steps, not a ratio of a few.
+
+And the sentence about a run that is said everywhere, which goes by that test.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.runs.rows import series
+from grpo_nb.runs.rows import Row, mean, series
 
+_FIRST, _LAST = 3, 10
 LEVEL = 0.01
 """One run in a hundred that learns nothing would be called a rise."""
 _FEWEST = 5
@@ -81,6 +86,47 @@ def reward_rise(rows: Sequence[Mapping[str, Any]], metric: str = "reward") -> Ri
         p_value=1.0 if math.isnan(p_value) else p_value,
         steps=len(values),
     )
+
+
+def describe(rows: Sequence[Row]) -> str:
+    """One sentence about a run so far: reward then and now, KL, and what is cut at the length limit.
+
+    Of a long run only the first and the last rows are looked at, for it is said again at every redraw. That the reward rose
+    or fell is said only where the test of `reward_rise` shows it on these rows.
+    """
+    ends = [list(itertools.islice((r for r in way if "reward" in r), _FIRST + _LAST)) for way in (rows, reversed(rows))]
+    begin, end = ends[0], ends[1][::-1]
+    if not rows:
+        return "No step has been logged yet."
+    if not begin:
+        return (
+            f"None of the {len(rows)} steps logged has a reward: each was NaN, None or infinite for every completion, so that "
+            "nothing was learnt. gn.check_rewards(rewards, task) says which reward does that."
+        )
+    # One window for all that is said, and none that reaches over both ends of a short run.
+    first, last = (_FIRST, _LAST) if len(begin) >= _FIRST + _LAST else (max(1, len(begin) // 3),) * 2
+    if len(begin) == 1:
+        text = f"Step {begin[0]['step']:.0f}: reward {series(begin, 'reward')[0]:.2f}"
+    else:
+        before, now = mean(series(begin[:first], "reward")), mean(series(end[-last:], "reward"))
+        looked_at = {id(row): row for row in (*begin, *end)}.values()
+        fallen = [
+            {**row, "reward": -value} for row, value in zip(looked_at, series([*looked_at], "reward"), strict=True)
+        ]
+        verb = "stayed" if now == before else "went"
+        if not math.isfinite(before + now):
+            verb = "is NaN or infinite in some steps: it went"
+        elif reward_rise([*looked_at]).is_clear:
+            verb = "rose"
+        elif reward_rise(fallen).is_clear:
+            verb = "fell"
+        text = f"Reward {verb} from {before:.2f} (first {first} step{'s' * (first > 1)}) to {now:.2f} (last {last})"
+    kl = mean(series(end[-last:], "kl"))
+    text += f"; KL to the starting model {kl:.3f}" if not math.isnan(kl) else "; KL not measured"
+    clipped = mean(series(end[-last:], "completions/clipped_ratio"))
+    if not math.isnan(clipped):
+        text += f"; {clipped:.0%} of completions cut at the length limit"
+    return text + "."
 
 
 def _share(p_value: float) -> str:

@@ -1,9 +1,8 @@
-"""The rows of a run, one for each logged step: read from its folder, tidied, and what they say in words."""
+"""The rows of a run, one for each logged step: read from its folder and tidied."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,6 @@ from grpo_nb.core import shown_path
 T = TypeVar("T")
 
 Row = Mapping[str, float]
-_FIRST, _LAST = 3, 10
 _MISREAD = (ValueError, TypeError, KeyError, AttributeError, IndexError, OSError)
 
 
@@ -95,35 +93,3 @@ def mean(values: Sequence[float]) -> float:
     """Mean of what was measured; NaN if nothing was."""
     known = [v for v in values if not math.isnan(v)]
     return sum(known) / len(known) if known else math.nan
-
-
-def describe(rows: Sequence[Row]) -> str:
-    """One sentence about a run so far: reward then and now, KL, and what is cut at the length limit.
-
-    Of a long run only the first and the last rows are looked at, for it is said again at every redraw.
-    """
-    ends = [list(itertools.islice((r for r in way if "reward" in r), _FIRST + _LAST)) for way in (rows, reversed(rows))]
-    begin, end = ends[0], ends[1][::-1]
-    if not rows:
-        return "No step has been logged yet."
-    if not begin:
-        return (
-            f"None of the {len(rows)} steps logged has a reward: each was NaN, None or infinite for every completion, so that "
-            "nothing was learnt. gn.check_rewards(rewards, task) says which reward does that."
-        )
-    # One window for all that is said, and none that reaches over both ends of a short run.
-    first, last = (_FIRST, _LAST) if len(begin) >= _FIRST + _LAST else (max(1, len(begin) // 3),) * 2
-    if len(begin) == 1:
-        text = f"Step {begin[0]['step']:.0f}: reward {series(begin, 'reward')[0]:.2f}"
-    else:
-        before, now = mean(series(begin[:first], "reward")), mean(series(end[-last:], "reward"))
-        verb = "rose" if now > before else "fell" if now < before else "stayed"
-        if not math.isfinite(before + now):
-            verb = "is NaN or infinite in some steps: it went"
-        text = f"Reward {verb} from {before:.2f} (first {first} step{'s' * (first > 1)}) to {now:.2f} (last {last})"
-    kl = mean(series(end[-last:], "kl"))
-    text += f"; KL to the starting model {kl:.3f}" if not math.isnan(kl) else "; KL not measured"
-    clipped = mean(series(end[-last:], "completions/clipped_ratio"))
-    if not math.isnan(clipped):
-        text += f"; {clipped:.0%} of completions cut at the length limit"
-    return text + "."

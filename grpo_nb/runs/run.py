@@ -51,8 +51,8 @@ from grpo_nb.runs.alert import Alert, read_alerts
 from grpo_nb.runs.best import BestStep, best_step
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.records import RecordedComparison, RecordedExport
-from grpo_nb.runs.rise import Rise, reward_rise
-from grpo_nb.runs.rows import describe, read_rows, reading
+from grpo_nb.runs.rise import Rise, describe, reward_rise
+from grpo_nb.runs.rows import read_rows, reading
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import TrainedQuestions, write_hashes
 
@@ -231,7 +231,7 @@ class Run(Shown):
         """The held-out rows this run was started with: `prompt`, `question`, `answer`."""
         rows = read_rows(file := self.path / "holdout.jsonl", needed="prompt")
         with reading(file):
-            if 0 < len(rows) < (count := self.info.get("task", {}).get("holdout", 0)):
+            if file.is_file() and len(rows) < (count := self.info.get("task", {}).get("holdout", 0)):
                 raise ValueError(f"it has {len(rows)} of the run's {count} questions")
             return rows
 

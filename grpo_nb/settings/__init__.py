@@ -8,7 +8,6 @@ from grpo_nb.settings.arguments import (
     check_choice,
     check_extra,
     check_value,
-    did_you_mean,
     importance_sampling_levels,
     loss_types,
 )

@@ -9,7 +9,6 @@ the check waits until training, which asks the class itself.
 from __future__ import annotations
 
 import ast
-import difflib
 import functools
 import importlib.util
 import math
@@ -19,6 +18,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any
+
+from grpo_nb.core import did_you_mean
 
 # Fields that Unsloth adds to GRPOConfig on a GPU (unsloth 2026.10.9, unsloth/models/rl.py, the class template). Its CPU
 # backend leaves TRL's class as it is, so there they do not exist.
@@ -47,6 +48,10 @@ _OWNED = {
     "load_best_model_at_end": "the trainer evaluates nothing; the setting for a held-out curve is holdout_every",
     "logging_strategy": "a run is recorded by steps: set logging_steps",
     "sync_ref_model": "with a LoRA there is no second model to synchronise, and TRL refuses it",
+    **dict.fromkeys(
+        ("fsdp", "fsdp_config", "deepspeed", "ddp_backend", "parallelism_config"),
+        "a run is trained in one process, and this is for several",
+    ),
     "auto_find_batch_size": "a smaller batch would cut groups, and TRL refuses it: set per_device_train_batch_size",
 }
 
@@ -81,6 +86,8 @@ _KIND_OF_EXTRA = {
     # A text would be the path of a file, or not be read at all.
     **dict.fromkeys(("generation_kwargs", "chat_template_kwargs", "lr_scheduler_kwargs"), "dict | None"),
     **dict.fromkeys(("gradient_checkpointing_kwargs", "transformers_continuous_batching_config"), "dict | None"),
+    "accelerator_config": "dict | None",
+    "hub_strategy": "str",
 }
 
 # Names of guides and older releases. Used only for names that the installed class does not take.
@@ -111,15 +118,6 @@ REPLACED = {
     "fp16_backend": "gone since transformers 5: leave it out",
     "half_precision_backend": "gone since transformers 5: leave it out",
 }  # fmt: skip
-
-
-def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """Return `"; did you mean 'x'?"` for the nearest known name, or a list of them where it can be read."""
-    known = sorted(map(str, known))
-    nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-    if nearest:
-        return f"; did you mean {nearest[0]!r}?"
-    return f"; known: {', '.join(known)}" if len(known) <= 60 else f"; none of the {len(known)} known names is near"
 
 
 def check_value(name: str, value: Any, kind: str, why: str = "", instead: str = "", **bounds: float) -> None:

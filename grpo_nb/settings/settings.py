@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import Shown, Table, require_kind, require_path, write_text
+from grpo_nb.core import Shown, Table, did_you_mean, require_kind, require_path, write_text
 from grpo_nb.settings import arguments
 from grpo_nb.settings.batches import check_batch, generation_batch_size
 
@@ -294,7 +294,7 @@ def _unknown(name: str) -> str | None:
     if name in (arguments.installed_arguments() or ()):
         return f"{name!r} is an argument of TRL without a field here: write extra={{{name!r}: ...}}."
     return (
-        f"unknown setting {name!r}{arguments.did_you_mean(name, _DEFAULTS)} "
+        f"unknown setting {name!r}{did_you_mean(name, _DEFAULTS)} "
         f"(arguments of TRL that have no field here go into extra={{{name!r}: ...}})"
     )
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from grpo_nb.core import shorten
 
 Kind = Literal["numbers", "labels", "expressions", "text"]
 # With a currency before it or a unit, a percent sign say, behind it; as a fraction; with grouped digits.
@@ -20,8 +22,33 @@ _FORMULA = re.compile(
 _MOST_LABELS, _LONGEST_LABEL = 24, 60
 # A few answers of another kind are told, and do not change what all are.
 _NEARLY_ALL = 0.9
-# 1,50 and 1.234,50, and 1.050.000; 1,500 and 1.050 may be either, and are taken as English.
-_COMMA = re.compile(r"[-+]?\d+,(\d{1,2}|\d{4,})|[-+]?\d{1,3}(\.\d{3})+,\d+|[-+]?\d{1,3}(\.\d{3}){2,}")
+# Where no more than this share are of another kind, they are told, whatever all are then taken for.
+_MOST_ODD: dict[Kind, float] = {"numbers": 0.5, "labels": 0.2, "expressions": 0.2}
+_ODD: dict[Kind, str] = {
+    "numbers": "are no numbers",
+    "labels": "come once or twice, while all others are a few labels",
+    "expressions": "are no expressions",
+}
+# What tables and people write where there is no value.
+MISSING = ("", "na", "n/a", "nan", "null", "none", "<na>", "nat")
+# What is read as a number and may be meant otherwise. 1,50 and 1.234,50, and 1.050.000 may have a decimal comma; 1,500 and
+# 1.050 may be either, and are taken as English.
+_DOUBTFUL = (
+    (
+        re.compile(r"0\d+"),
+        "begin with zeros: as numbers they are the same without; where they are names, such as order numbers, reward them with "
+        "gn.rewards.exact_text()",
+    ),
+    (
+        re.compile(r"(0?[1-9]|[12]\d|3[01])/(0?[1-9]|1[0-2])|(0?[1-9]|1[0-2])/(0?[1-9]|[12]\d|3[01])"),
+        "are read as fractions, so that 0.5 is right for 1/2; where they are days and months, reward them with "
+        "gn.rewards.exact_text()",
+    ),
+    (
+        re.compile(r"[-+]?\d+,(\d{1,2}|\d{4,})|[-+]?\d{1,3}(\.\d{3})+,\d+|[-+]?\d{1,3}(\.\d{3}){2,}"),
+        "may have a decimal comma: decimal=',' reads them so; now they are read as English writes numbers",
+    ),
+)
 _AFTER_HASHES = re.compile(r"(?s)(.*?)\n?\s*####\s*([^\n]+?)\s*")
 
 
@@ -75,41 +102,51 @@ def answers_of(golds: Sequence[str]) -> Answers:
         and not any("\n" in label for label in counts)
     ):
         return Answers("labels", tuple((label, count / len(golds)) for label, count in counts.most_common()))
-    formulas = [bool(_FORMULA.search(gold)) for gold in golds if not _NUMBER.fullmatch(gold)]
+    formulas = [_is_formula(gold) for gold in golds if not _NUMBER.fullmatch(gold)]
     if sum(formulas) >= _NEARLY_ALL * len(formulas) and any("\n" not in gold for gold in golds):
         return Answers("expressions")
     return Answers("text")
 
 
 def doubts_of(answers: Answers, golds: Sequence[str]) -> list[str]:
-    """What in these answers may not be what it seems: words among numbers, numbers written with a decimal comma.
+    """What in these answers may not be what it seems: those of another kind than most, numbers that may be meant otherwise.
 
     >>> doubts_of(Answers("numbers"), ["1,50", "9,99", "3"])[0][:60]
     "2 answers, such as '1,50', may have a decimal comma: decimal"
     """
-    if answers.kind != "numbers":
-        return []
-    others = list(dict.fromkeys(gold for gold in golds if not _NUMBER.fullmatch(gold)))
-    commas = [gold for gold in golds if _COMMA.fullmatch(gold.strip())]
-    found = []
-    if others:
-        count = sum(gold in others for gold in golds)
-        found.append(
-            f"{count} of {len(golds)} answers are no numbers ({', '.join(map(repr, others[:4]))}): as they are, they are asked "
-            "for and paid as texts; leave those rows out if they mean that there is no answer"
+    most, odd = _odd_ones(golds)
+    said = []
+    if odd:
+        taken = "they are asked for and paid" if answers.kind == most else f"all are taken as {answers.kind}"
+        shown = ", ".join(map(repr, list(dict.fromkeys(shorten(gold, 60) for gold in odd))[:4]))
+        said.append(
+            f"{len(odd)} of {len(golds)} answers {_ODD[most]} ({shown}): as they are, {taken}; mend those rows, or leave them "
+            "out if they mean that there is no answer"
         )
-    padded = [gold for gold in golds if re.fullmatch(r"0\d+", gold.strip())]
-    if padded:
-        found.append(
-            f"{len(padded)} answers, such as {padded[0]!r}, begin with zeros: as numbers they are the same without; where they "
-            "are names, such as order numbers, reward them with gn.rewards.exact_text()"
-        )
-    if commas:
-        found.append(
-            f"{len(commas)} answers, such as {commas[0]!r}, may have a decimal comma: decimal=',' reads them so; now they are "
-            "read as English writes numbers"
-        )
-    return found
+    for pattern, what in _DOUBTFUL if answers.kind == "numbers" else ():
+        if found := [gold for gold in golds if pattern.fullmatch(gold.strip())]:
+            said.append(f"{len(found)} answers, such as {found[0]!r}, {what}")
+    return said
+
+
+def _odd_ones(golds: Sequence[str]) -> tuple[Kind, list[str]]:
+    """The kind that most answers are of, and the few that are not; of labels, those that never come again."""
+    counts = Counter(golds)
+    usual = {gold for gold, count in counts.items() if count > 2 and len(gold) <= _LONGEST_LABEL}
+    is_of: dict[Kind, Callable[[str], bool]] = {
+        "numbers": lambda gold: bool(_NUMBER.fullmatch(gold)),
+        "labels": lambda gold: gold in usual or counts[gold] > 2,
+        "expressions": _is_formula,
+    }
+    for kind, is_such in is_of.items():
+        odd = [gold for gold in golds if not is_such(gold)]
+        if len(odd) <= _MOST_ODD[kind] * len(golds) and (kind != "labels" or 2 <= len(usual) <= _MOST_LABELS):
+            return kind, odd
+    return "text", []
+
+
+def _is_formula(gold: str) -> bool:
+    return bool(_NUMBER.fullmatch(gold) or (_FORMULA.search(gold) and gold.casefold() not in MISSING))
 
 
 def with_point(gold: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import difflib
 import json
 import math
@@ -16,11 +17,12 @@ from typing import Any, Literal, get_args
 
 from grpo_nb.core import displayable, require_kind, shorten
 from grpo_nb.settings import check_choice
-from grpo_nb.tasks.answers import after_hashes, answers_of, with_point
+from grpo_nb.tasks.answers import MISSING, after_hashes, answers_of, with_point
 from grpo_nb.tasks.reading import Rows
 
 Contradictory = Literal["ask", "drop", "first", "majority"]
 PARTS = ("question", "answer", "prompt")
+_MAP_IT = 'columns={"question": "<column>", "answer": "<column>"}'
 _AROUND_OPERATORS = re.compile(r"(?<=[\w)])\s*([-+*/=<>^\u00d7])\s*(?=[\w(])")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 # What people call these columns; only ever proposed, never taken.
@@ -31,7 +33,6 @@ _USUAL = {
     "answer": ["answer", "final", "label", "target", "gold", "solution", "output", "response", "category", "class"],
 }  # fmt: skip
 _SPEAKERS = {"human": "user", "gpt": "assistant", "bot": "assistant"}
-_MISSING = ("", "na", "n/a", "nan", "null", "none", "<na>", "nat")
 
 
 @dataclass
@@ -79,12 +80,16 @@ def clean(
     Raises:
         ValueError: No rows, a part without a column, rows that contradict each other, or no row left.
     """
+    require_kind("columns", columns, (Mapping, None), f"the name of the column of each part: {_MAP_IT}")
+    for column in (columns or {}).values():
+        require_kind("the column of a part", column, str, "the name of one column; join others before, into it")
     check_choice("contradictory", contradictory, get_args(Contradictory))
     check_choice("decimal", decimal, (".", ","))
     if not read.rows:
         raise ValueError("the data has no rows: a task needs at least two, one to train on and one held out.")
     cleaned = Cleaned([], notes=list(read.notes))
-    rows = [_as_messages({name: _plain(value) for name, value in row.items()}) for row in read.rows]
+    plain = [{name: _plain(value) for name, value in row.items()} for row in _named(read.rows, columns, cleaned)]
+    rows = [_as_messages(row) for row in plain]
     if columns is None and "messages" in rows[0] and not any("answer" in row for row in rows):
         rows = [_answered_last(row) for row in rows]
         cleaned.notes.append("the answer is what the assistant says last, the prompt all before it")
@@ -96,8 +101,10 @@ def clean(
             items.append(_Item(number, row, _question_and_answer(row, named)))
         except _LeftOut as reason:
             cleaned.leave_out(str(reason), number, row)
+    cures = [cure for part, column in named.items() if (cure := _cure(part, column, rows, read.code))]
     if not items:
-        raise ValueError(f"no row is left of {len(rows)}: {describe(cleaned)}.")
+        raise ValueError(f"no row is left of {len(rows)}: {'. '.join([describe(cleaned), *cures])}.")
+    cleaned.notes += cures
     _read_answers([item.parts for item in items], decimal, cleaned)
     items = _once(items, contradictory, cleaned)
     others = [name for name in found if name not in named.values()]
@@ -110,6 +117,48 @@ def clean(
     if values and "solution" not in values:
         cleaned.notes.append(f"not part of the prompt, but there for rewards: {', '.join(map(repr, [*values][:8]))}")
     return cleaned
+
+
+def _named(
+    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | None, cleaned: Cleaned
+) -> Sequence[Mapping[str, Any]]:
+    """The rows, their columns without spaces around the names, and with the fields of dicts that the map speaks of."""
+    found = {name for row in rows for name in row}
+    if len({name.strip() for name in found}) == len(found) and any(name != name.strip() for name in found):
+        cleaned.notes.append("spaces around the names of columns were taken away")
+        rows = [{name.strip(): value for name, value in row.items()} for row in rows]
+    asked = [name for name in (columns or {}).values() if "." in name and name not in found]
+    return (
+        [{**row, **{name: v for name, v in _fields(row).items() if name in asked}} for row in rows] if asked else rows
+    )
+
+
+def _fields(row: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Every value of a row, those inside of dicts as `column.field`."""
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        is_dict = isinstance(value, Mapping) and value
+        flat |= _fields(value, f"{before}{name}.") if is_dict else {f"{before}{name}": value}
+    return flat
+
+
+def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]], source: str) -> str:
+    """What a column holds that is no text, with the line that makes texts of it; empty where it is text."""
+    values = (row.get(column) for row in rows)
+    value = next((v for v in values if v is not None and not isinstance(v, (str, numbers.Number))), None)
+    made = f"as texts: frame = pandas.DataFrame(gn.tasks.read_rows({source}).rows); frame[{column!r}] = "
+    match value:
+        case {}:
+            # Only a proposal: the longest field for a question, the shortest for an answer.
+            field, _ = sorted(_fields({column: value}).items(), key=lambda item: len(str(item[1])))[-(part != "answer")]
+            return f'{column!r} holds dicts; one field is named so: columns={{..., "{part}": "{field}"}}'
+        case datetime.date():
+            return f"{column!r} holds dates; {made}pandas.to_datetime(frame[{column!r}]).dt.strftime('%Y-%m-%d')"
+        case datetime.time() | datetime.timedelta():
+            return f"{column!r} holds times; {made}frame[{column!r}].astype(str)"
+        case [str() | int() | float(), *_]:
+            return f"{column!r} holds lists; {made}frame[{column!r}].str.join(', '), or .str[0] where one of them is enough"
+    return ""
 
 
 def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleaned) -> None:
@@ -145,7 +194,7 @@ def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleane
 def _column(values: list[Any], name: str, is_text: bool, cleaned: Cleaned) -> list[Any]:
     """A column that is no part of the question, in one type: what is missing is None, numbers of a text file are numbers."""
     if is_text:
-        known = [None if v is None or v.strip().casefold() in _MISSING else v for v in values]
+        known = [None if v is None or v.strip().casefold() in MISSING else v for v in values]
         if any(v is not None for v in known) and all(v is None or _is_number(v) for v in known):
             return [None if v is None else _number(v) for v in known]
     import pyarrow
@@ -205,17 +254,13 @@ def _parts(
     rows: Sequence[Mapping[str, Any]], found: Sequence[str], columns: Mapping[str, str] | None, cleaned: Cleaned
 ) -> dict[str, str]:
     """Part -> column, from what was asked for and what is there."""
-    map_it = 'columns={"question": "<column>", "answer": "<column>"}'
-    require_kind("columns", columns, (Mapping, None), f"the name of the column of each part: {map_it}")
-    named = dict(columns or {})
-    for column in named.values():
-        require_kind("the column of a part", column, str, "the name of one column; join others before, into it")
+    named = {part: column.strip() for part, column in (columns or {}).items()}
     if named and set(named.values()) <= set(PARTS) and set(named) <= set(found) and not set(named) <= set(PARTS):
         named = {part: column for column, part in named.items()}
         cleaned.notes.append(f"columns was the other way round; read as columns={named}")
     if unknown := named.keys() - PARTS:
         raise ValueError(
-            f"columns maps {[*unknown]}, but the parts are 'question', 'answer' and 'prompt': {map_it}. The data has "
+            f"columns maps {[*unknown]}, but the parts are 'question', 'answer' and 'prompt': {_MAP_IT}. The data has "
             f"the columns {list(found)}."
         )
     named |= {part: part for part in PARTS if part not in named and part in found and part not in named.values()}
@@ -226,7 +271,7 @@ def _parts(
     for part in (*named, *(("answer",) if "prompt" in named else ("question", "answer"))):
         if part not in named and part in named.values():
             raise ValueError(
-                f"columns gives the column {part!r} to another part, and none to the {part}: {named}. {map_it}"
+                f"columns gives the column {part!r} to another part, and none to the {part}: {named}. {_MAP_IT}"
             )
         if named.get(part, part) not in found:
             raise ValueError(_no_column(part, named.get(part, part), rows, named))
@@ -235,12 +280,13 @@ def _parts(
 
 def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named: Mapping[str, str]) -> str:
     """What is missing, and a map to copy: by the columns' names, else the longest texts as the question."""
+    rows = [_fields(row) for row in rows[:100]]  # what is inside of dicts can be named, too
     found = list(rows[0])
     free = [name for name in found if name not in named.values()]
-    lengths = {name: sum(len(str(row.get(name) or "")) for row in rows[:100]) for name in free}
+    lengths = {name: sum(len(str(row.get(name) or "")) for row in rows) for name in free}
     guesses = {}
     for missing in ("question", "answer"):
-        likely = [name for usual in _USUAL[missing] for name in free if usual in name.lower().split()]
+        likely = [name for usual in _USUAL[missing] for name in free if usual in name.lower().replace(".", " ").split()]
         if len(free) + len(set(named.values()) & set(found)) == 2:  # the longer texts are the questions
             likely += sorted(free, key=lengths.__getitem__, reverse=missing == "question")
         taken = named.get(missing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.settings import did_you_mean
+from grpo_nb.core import did_you_mean
 
 Source = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] | Any
 _FILES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
@@ -31,6 +32,8 @@ class Rows:
     """Every value is text as in the file, also the numbers."""
     takes: tuple[str, ...] = ()
     """Which of `split`, `config` and `encoding` mean something for such a source."""
+    code: str = "rows"
+    """What stands for the source in a line of code that is proposed."""
 
 
 def read_rows(source: Source, split: str | None = None, config: str | None = None, encoding: str | None = None) -> Rows:
@@ -52,7 +55,7 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
         if len(path.name.encode("utf-8", "replace")) > 255 or "\0" in str(source):  # no file system has such a name
             raise ValueError(f"source = {str(source)!r:.60}... is neither a path nor the id of a data set.")
         if path.suffix.lower() in _FILES:
-            return _read_file(path, encoding)
+            return dataclasses.replace(_read_file(path, encoding), code=repr(str(path)))
         if path.is_dir() or not str(source).strip():
             raise ValueError(f"{str(source)!r} is a folder or nothing; load_task reads files: {', '.join(_FILES)}.")
         if path.is_file() or path.suffix.lower() in _OTHER_FILES:
@@ -170,6 +173,8 @@ def _read_csv(path: Path, text: str) -> tuple[list[dict[str, Any]], tuple[str, .
     text = text.lstrip("\r\n")
     if text.startswith("sep="):  # a line that Excel reads, and other programs should not
         text = text.split("\n", 1)[-1]
+    if is_closed := _is_closed(lines := text.split("\n")):
+        text = "\n".join(line.rstrip()[:-1] for line in lines)
     separator = max(_SEPARATORS, key=text.split("\n", 1)[0].count)
     csv.field_size_limit(2**31 - 1)  # else a text of 131,072 characters is an error
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator, restval="", strict=True)
@@ -183,9 +188,10 @@ def _read_csv(path: Path, text: str) -> tuple[list[dict[str, Any]], tuple[str, .
                 "down, take the lines above them away, or read it with pandas.read_csv(path, skiprows=...)."
             )
         for row in reader:
-            if None in row:
+            more = row.pop(None, ())
+            if any(cell.strip() for cell in more):
                 raise ValueError(
-                    f"{path} line {reader.line_num} has {len(names) + len(row[None])} cells and the first line {len(names)}: "
+                    f"{path} line {reader.line_num} has {len(names) + len(more)} cells and the first line {len(names)}: "
                     f"a text that holds {separator!r} needs quotation marks around it."
                 )
             rows.append({name: row[name] for name in names[is_index:]})
@@ -195,7 +201,14 @@ def _read_csv(path: Path, text: str) -> tuple[list[dict[str, Any]], tuple[str, .
             'twice: "He said ""no"".".'
         ) from error
     notes = ("its first column has no name (an index) and was left out",) * is_index
+    notes += ("the mark at the end of each line was taken away",) * is_closed
     return rows, notes if separator == "," else (*notes, f"separated by {separator!r}")
+
+
+def _is_closed(lines: Sequence[str]) -> bool:
+    """Whether each line ends with the same mark, as some programs write a separator or a semicolon behind the last cell."""
+    ends = {line.rstrip()[-1:] for line in lines} - {""}
+    return len(ends) == 1 and ends <= set(",;|")
 
 
 def _read_json(path: Path, text: str) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import require_kind
-from grpo_nb.settings import check_value, did_you_mean, require_settings
+from grpo_nb.core import did_you_mean, require_kind
+from grpo_nb.settings import check_value, require_settings
 from grpo_nb.tasks.answers import Answers, answers_of, doubts_of
 from grpo_nb.tasks.cleaning import Contradictory, clean
 from grpo_nb.tasks.formats import AnswerFormat, xml

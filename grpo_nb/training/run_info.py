@@ -38,12 +38,16 @@ RECORD_COLUMNS = ("step", "group", "prompt", "completion", "total", "advantage")
 """What the record of a step's completions has beside a column for each reward."""
 
 
+_QUICK = 0.01
+"""Seconds for one completion: what asks a model or a server takes longer."""
+
+
 def checked_rewards(
     rewards: RewardFunction | Iterable[RewardFunction], task: Task, settings: Settings
-) -> dict[str, float]:
-    """Return weight by name, after calling each reward once on the first row: what is missing shows before training.
+) -> tuple[dict[str, float], set[str]]:
+    """Return weight by name, and which were quick and left themselves as they were, after one call on the first row.
 
-    The call is that of trl 1.15 at step 0, and what comes back is read as in a training.
+    What is missing shows before training. The call is that of trl 1.15 at step 0, and what comes back is read as in a training.
 
     Raises:
         ValueError: One fails, or gives what a training could not use.
@@ -57,6 +61,7 @@ def checked_rewards(
     check_rows(rewards, task.train)
     state = TrainerState(max_steps=settings.max_steps)
     state.is_trial = True  # not one of TRL's: for rewards that learn from every training call
+    harmless = set()
     for name, reward in zip(weights, rewards, strict=True):
         if name in RECORD_COLUMNS:
             raise ValueError(
@@ -64,11 +69,14 @@ def checked_rewards(
                 f"({', '.join(RECORD_COLUMNS)}): give it another, name=... or __name__ of a function."
             )
         messages = [{"role": "assistant", "content": text}]
+        identity, begun = hash_of_parts(parts_of(reward)), time.perf_counter()
         try:
             call_reward(guarded(reward), make_batch([messages], row, completion_ids=[[0]], trainer_state=state))
         except RewardError as error:
             raise ValueError(f"{error}. It was tried on the first training row, before any training.") from error
-    return weights
+        if time.perf_counter() - begun < _QUICK and hash_of_parts(parts_of(reward)) == identity:
+            harmless.add(name)
+    return weights, harmless
 
 
 def source_of(reward: RewardFunction) -> str:
@@ -153,7 +161,7 @@ def reference_of(model: Any, settings: Settings, reference: Reference) -> str:
     warnings.warn(
         "On a GPU Unsloth measures the KL to the base model, not to the adapter as it is now, so this run is held to the base "
         'model. reference="base" says that you want it so.',
-        stacklevel=3,
+        stacklevel=4,
     )
     return BASE_MODEL
 

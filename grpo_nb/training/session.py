@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from grpo_nb.core import is_notebook, put_in_place, staged_folder, write_json, writing_here
+from grpo_nb.core import is_notebook, put_in_place, staged_folder, with_known_names, write_json, writing_here
 from grpo_nb.health import HealthMonitor
 from grpo_nb.machine import find_gpu, require_disk
 from grpo_nb.models import base_identity, generation_of, keep_template, load_adapter
@@ -32,6 +32,7 @@ from grpo_nb.training.arguments import Reference, check_arguments
 from grpo_nb.training.beginning import keep_beginning, keep_generation
 from grpo_nb.training.errors import explained
 from grpo_nb.training.observers import CoresWatch, HealthAlerts, HoldoutScore, Observer
+from grpo_nb.training.own_rewards import said_of_own_rewards
 from grpo_nb.training.recorder import Recorder
 from grpo_nb.training.resumable import ResumableTrainer, remembering, states_of
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 _RUN_BYTES = 200_000_000
 
 
+@with_known_names
 def train(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -101,12 +103,14 @@ def train(
     if check_fit:
         planned.require_fit()
     elif planned.obstacle is not None:
-        warnings.warn(f"Training all the same (check_fit=False), though: {planned.obstacle}", stacklevel=2)
+        warnings.warn(f"Training all the same (check_fit=False), though: {planned.obstacle}", stacklevel=3)
     resumption = find_run(settings, name, resume)
     info = run_info(prepared, number_type_of(model, settings, find_gpu()).name)
     info["generation"] = str(generation_of(model))
     info["base"] = base_identity(model, settings.model)
     if resumption is None:
+        if said := said_of_own_rewards(prepared.rewards, prepared.task, settings, prepared.harmless):
+            warnings.warn(said, stacklevel=3)
         require_disk(Path(settings.run_root), _bytes_needed(model), "A run")
         info["reference"] = reference_of(model, settings, reference)
     else:
@@ -195,7 +199,7 @@ def _run_training(
             failure.add_note(f"Not saved: {lost}")
         raise failure
     if info["not_saved"]:
-        warnings.warn(f"Not saved: {'; '.join(info['not_saved'])}.", stacklevel=3)
+        warnings.warn(f"Not saved: {'; '.join(info['not_saved'])}.", stacklevel=4)
 
 
 def _settle_reference(trainer: ResumableTrainer, info: Mapping[str, Any]) -> None:

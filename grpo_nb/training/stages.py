@@ -404,7 +404,7 @@ def _plan_of(
         try:
             require_parts(model, tokenizer, its_task, settings)
             require_holdout(its_task, settings)
-            weights = checked_rewards(stage.rewards, its_task, settings)
+            weights, _ = checked_rewards(stage.rewards, its_task, settings)
             check_config(settings, weights, model)
         except Exception as error:
             error.add_note(f"This was said of the stage {stage.name!r}; no stage was begun.")

@@ -56,6 +56,8 @@ class Prepared:
     settings: Settings
     weights: dict[str, float]
     """Of the rewards by name."""
+    harmless: set[str]
+    """Names of the rewards that were quick when they were tried, and computed with the same values afterwards."""
     obstacle: str | None
     """Why TRL's own path computes it, or None if prompts are shared."""
 
@@ -72,7 +74,7 @@ class Prepared:
         require_holdout(task, settings)
         rewards = reward_list(rewards)
         task = task.fit(tokenizer, settings.max_prompt_length)
-        weights = checked_rewards(rewards, task, settings)
+        weights, harmless = checked_rewards(rewards, task, settings)
         # The installed GRPOConfig decides: TRL raises on unknown names, Unsloth's only warns.
         known, own = set(inspect.signature(GRPOConfig).parameters), {f.name for f in dataclasses.fields(Settings)}
         check_extra(settings.extra, own, known, has_gpu=find_gpu() is not None)
@@ -80,7 +82,7 @@ class Prepared:
         check_reporting(settings)
         return cls(
             model=model, tokenizer=tokenizer, task=task, rewards=rewards, settings=settings, weights=weights,
-            obstacle=_stock_reason(model, settings),
+            harmless=harmless, obstacle=_stock_reason(model, settings),
         )  # fmt: skip
 
 

@@ -214,6 +214,24 @@ class TestAdvice:
         few = [[RIGHT, WRONG]] + [[WRONG, RIGHT + str(i)] for i in range(2)]
         assert "more prompts" in kinds(made(few + [[WRONG] * 2] * 9))
 
+    def test_a_few_questions_give_no_contradictory_advice(self) -> None:
+        draw = random.Random(1)
+        for _ in range(200):
+            count = draw.randint(1, 8)
+            groups = [[draw.choice([RIGHT, WRONG, BARE])] * 4 for _ in range(count)]
+            gate = made(groups, temperature=draw.choice([0.7, 1.0, 1.2]))
+            gate = dataclasses.replace(gate, greedy=tuple(draw.choice([RIGHT, WRONG]) for _ in groups), available=count)
+            said = kinds(gate)
+            assert not {"easier data", "harder data"} <= set(said) and not {"sampling", "temperature"} <= set(said), (
+                gate
+            )
+            assert "more prompts" not in said, "there are no more"
+            assert count >= 5 or "sampling" not in said, "one answer of a few is no share"
+        assert (
+            "prompts=12"
+            in dataclasses.replace(made([[WRONG] * 2] * 7 + [[RIGHT, WRONG]]), available=12).advice[-1].line
+        )
+
     def test_every_line_of_advice_is_code(self) -> None:
         samples = [
             made([[BARE] * 4] * 4, [*REWARDS, dead, constant, silent], example=False),

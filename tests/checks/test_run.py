@@ -173,7 +173,7 @@ def test_a_task_and_a_format_that_the_template_opens() -> None:
 
 def test_nothing_found_says_what_was_checked() -> None:
     report = check(correctness())
-    assert report.findings == () and repr(report).startswith("Nothing found. Checked 1 reward(s) on 4 rows with ")
+    assert report.findings == () and repr(report).startswith("Nothing found. Checked 1 reward(s) on 4 rows, ")
 
 
 # ---- Broken rewards, each with what must be said of it -------------------------------------------------------------
@@ -669,6 +669,10 @@ def brevity(completions, **_):
     return [max(0.0, 1 - len(completion_text(c)) / 200) for c in completions]
 
 
+def always_rome(completions, **_):
+    return [float(slot(c) == "Rome") for c in completions]
+
+
 @pytest.mark.parametrize(
     ("finding", "severity", "broken", "options", "sound"),
     [
@@ -678,7 +682,11 @@ def brevity(completions, **_):
         ("form outweighs being right", "warning", [right, xml_format()], {"weights": {"right": 0.5}}, [right]),
         ("beats the right answer", "critical", [right, longer(20.0)], {}, [right, longer(0.2)]),
         ("silence pays", "warning", [right, brevity], {}, [right, near_length]),
-        ("silence pays", "critical", [right, brevity], {"pass_rate": 0.1}, [right, brevity, xml_format()]),
+        ("silence pays", "critical", [right, brevity], {"pass_rate": 0.1}, [right, near_length, xml_format()]),
+        # In the format an empty completion gets less, but at first nothing is in the format.
+        ("silence pays", "warning", [right, brevity, xml_format()], {}, [right, near_length, xml_format()]),
+        ("silence pays", "warning", [right, brevity, xml_format()], {"pass_rate": 0.05}, [right, xml_format()]),
+        ("one answer pays", "warning", [right, always_rome], {"rows": WORDS}, [right, near_length]),
         ("dwarfs the answer", "warning", [right, longer(100.0)], {}, [right, longer_is_better]),
         ("wrong pays as much as right", "critical", [right], {"weights": {"right": -1.0}}, [right]),
         ("column name taken", "critical", [right], {"rows": [{**row, "completions": 1} for row in ROWS]}, [right]),
@@ -687,6 +695,43 @@ def brevity(completions, **_):
 def test_what_shows_only_in_the_set(finding: str, severity: str, broken: list, options: dict, sound: list) -> None:
     assert finding in kinds(check(*broken, **options), severity)
     assert finding not in kinds(check(*sound))
+
+
+def test_a_rate_at_which_attempts_pay_more_than_silence_is_no_fault() -> None:
+    assert "silence pays" not in kinds(check(right, brevity, xml_format(), pass_rate=0.3))
+
+
+def test_rows_beyond_the_first_are_tried_with_their_right_answer() -> None:
+    """Every tenth gold answer is written in a way that this reward does not read."""
+
+    @by_text
+    def digits_alone(text, gold):
+        return gold.isdigit() and slot(text) == gold
+
+    rows = [{"question": f"{n}?", "answer": f"{n},5" if n % 10 == 3 else str(n)} for n in range(100, 160)]
+    assert check(right, rows=rows).ok
+    (found,) = [f for f in check(digits_alone, rows=rows).of("digits_alone") if "more rows" in f.what]
+    assert found.severity == "warning" and re.match(
+        "on [56] of 56 more rows gold gets no more .*'1[0-5]3,5'", found.what
+    )
+
+
+@pytest.mark.parametrize("given", [list, str])
+def test_an_expression_of_other_numbers_than_the_given_is_tried(given: type) -> None:
+    rows = [
+        {"question": f"Make {8 * k + 7}.", "answer": f"8 * {k} + 7", "numbers": given([8, k, 7])} for k in (2, 3, 4)
+    ]
+
+    @by_text
+    def any_sum(text, gold):
+        said = slot(text) or ""
+        return bool(re.fullmatch(r"[0-9 +*-]+", said)) and eval(said) == eval(gold)
+
+    assert "other numbers" in kinds(check(any_sum, rows=rows), "critical")
+    assert "other numbers" not in kinds(check(right, rows=rows))
+    for row in rows:
+        del row["numbers"]
+    assert "other numbers" not in kinds(check(any_sum, rows=rows)), "any sum may be right where no numbers are given"
 
 
 def test_signal() -> None:

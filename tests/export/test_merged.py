@@ -323,7 +323,7 @@ def test_runs_that_cannot_be_written_or_verified(
         with pytest.warns(UserWarning, match=r"complete and verified, but could not be noted .*Read-only"):
             made = gn.export.export_adapter(run, tmp_path / "lora")
     assert made.verification["passed"] and (made.path / "verification.json").is_file()
-    (run.path / "holdout.jsonl").write_text("")
+    (run.path / "holdout.jsonl").unlink()
     with pytest.raises(export.ExportError, match="has no held-out questions"):
         gn.export_merged(run, tmp_path / "out")
     file = run.adapter_path / "adapter_model.safetensors"

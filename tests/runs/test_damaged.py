@@ -49,7 +49,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "a number": lambda data: b"7\n" * 3,
 }
 # What is no damage, or cannot be seen: no row yet, no alert; a last row that a crash cut short.
-HARMLESS = {("emptied", f"{name}.jsonl") for name in ("metrics", "alerts", "holdout")} | {("cut", "metrics.jsonl")}
+HARMLESS = {("emptied", f"{name}.jsonl") for name in ("metrics", "alerts")} | {("cut", "metrics.jsonl")}
 
 
 @pytest.fixture

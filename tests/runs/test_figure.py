@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from grpo_nb.runs import Alert
+from grpo_nb.runs import Alert, rise
 from grpo_nb.runs import live as plots
-from grpo_nb.runs import rows as run_rows
 from grpo_nb.runs.curves import BINS, Curve, Curves
 from grpo_nb.runs.figure import EACH, HOLDOUT, KL, LENGTHS, TOTAL, TrainingFigure
 
@@ -277,7 +276,7 @@ def test_the_live_figure_is_one_display_and_throttled(displayed: list) -> None:
     assert live.update(rows, is_last=True)
     assert [kind for kind, *_ in displayed].count("display") == 1
     _, data, metadata = displayed[-1]
-    assert set(data) == {"image/png", "text/plain"} and data["text/plain"] == run_rows.describe(rows)
+    assert set(data) == {"image/png", "text/plain"} and data["text/plain"] == rise.describe(rows)
     assert "Reward rose" in metadata["image/png"]["alt"]
 
 
@@ -306,7 +305,7 @@ def test_a_new_alert_is_news_and_a_run_that_went_back_is_read_anew(displayed: li
     back = made_rows(20, reward=9.0)
     live.update(back, is_last=True)
     assert len(live._curves.rows) == 20 and live._curves["reward"].limits == (9.0, 9.0)
-    assert displayed[-1][1]["text/plain"] == run_rows.describe(back)
+    assert displayed[-1][1]["text/plain"] == rise.describe(back)
 
 
 def test_a_withdrawn_alert_comes_last_is_grey_and_says_so() -> None:
@@ -335,5 +334,5 @@ def test_the_sentence_of_a_long_run_looks_at_its_ends_only() -> None:
                 read += 1
                 yield row
 
-    said = run_rows.describe(Counted(made_rows(5000)))
-    assert said == run_rows.describe(made_rows(5000)) and read <= 40
+    said = rise.describe(Counted(made_rows(5000)))
+    assert said == rise.describe(made_rows(5000)) and read <= 40

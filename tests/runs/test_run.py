@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.runs import live, run
+from grpo_nb.runs import live, rise, run
 from grpo_nb.runs import rows as run_rows
 from grpo_nb.runs.records import RecordedExport
 from tests.runs.test_figure import made_rows
@@ -58,7 +58,10 @@ def test_what_was_not_measured_has_no_key() -> None:
     [
         ([], "No step has been logged yet"),
         (made_rows(1), "Step 1: reward 1.00; KL"),
-        (made_rows(2), "Reward rose from 1.00 (first 1 step) to 2.00 (last 1)"),
+        (made_rows(2), "Reward went from 1.00 (first 1 step) to 2.00 (last 1)"),
+        ([{"step": i, "reward": 3 - i / 10} for i in range(20)], "Reward fell from 2.90"),
+        # The last ten are higher than the first three, and a model that learns nothing may well look so.
+        ([{"step": i, "reward": 1.0 + i % 4} for i in range(400)], "Reward went from 2.00 (first 3 steps) to 2.70"),
         (made_rows(20), "Reward rose from 1.10 (first 3 steps) to 2.45 (last 10); KL to the starting model 0.082; 25%"),
         (made_rows(20, kl=math.nan), "KL not measured; 25%"),
         (made_rows(20, reward=1.0), "Reward stayed from 1.00"),
@@ -67,7 +70,7 @@ def test_what_was_not_measured_has_no_key() -> None:
     ],
 )
 def test_the_sentence(rows: list[dict], said: str) -> None:
-    assert said in run_rows.describe(rows)
+    assert said in rise.describe(rows)
 
 
 def test_what_came_after_training_are_objects(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from datasets import Dataset, DatasetDict
 
 import grpo_nb as gn
 from grpo_nb.tasks import answers_of, reading
+from grpo_nb.tasks.answers import doubts_of
 from grpo_nb.tasks.questions import normalized_question
 
 REVIEWS = [
@@ -267,10 +269,79 @@ def test_a_decimal_comma_is_asked_about_and_read() -> None:
     )
 
 
-def test_words_among_numbers_are_told_and_change_nothing() -> None:
-    rows = [{"question": f"{n}?", "answer": str(n)} for n in range(19)] + [{"question": "x?", "answer": "n/a"}]
-    task = gn.load_task(rows)
-    assert task.answers.kind == "numbers" and "1 of 20 answers are no numbers ('n/a')" in repr(task)
+@pytest.mark.parametrize(
+    ("golds", "kind", "told"),
+    [
+        ([*map(str, range(19)), "n/a"], "numbers", "1 of 20 answers are no numbers ('n/a'): as they are, they are asked for"),
+        ([*map(str, range(12)), *["n/a"] * 3], "text", "3 of 15 answers are no numbers ('n/a'): as they are, all are taken as"),
+        ([*map(str, range(12)), *["twelve"] * 6], "text", "6 of 18 answers are no numbers ('twelve')"),
+        ([*"AABB" * 4, "neither"], "labels", "1 of 17 answers come once or twice, while all others are a few labels"),
+        ([*"AABB" * 4, "nobody knows " * 9], "text", "1 of 17 answers come once or twice"),
+        ([*(f"x^{n}" for n in range(19)), "none"], "expressions", "1 of 20 answers are no expressions ('none')"),
+        ([f"{n}/5" for n in range(1, 8)], "numbers", "7 answers, such as '1/5', are read as fractions"),
+    ],
+)  # fmt: skip
+def test_the_few_that_are_not_like_the_others_are_told(golds: list[str], kind: str, told: str) -> None:
+    task = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)])
+    assert task.answers.kind == kind and told in repr(task)
+
+
+@pytest.mark.parametrize(
+    "golds",
+    [["1", "2.5", "-3"] * 4, ["yes", "no"] * 6, ["Paris", "the Seine", "1789"], ["x^2", "3", "2x"], ["40/50", "3/70"]],
+)
+def test_answers_of_one_kind_raise_no_doubt(golds: list[str]) -> None:
+    assert not doubts_of(answers_of(golds), golds)
+
+
+@pytest.mark.parametrize(
+    ("answers", "first"),
+    [
+        (pandas.date_range("2026-01-30", periods=6), "2026-01-30"),
+        ([["wet", "cold"], ["dry"]] * 3, "wet, cold"),
+        ([datetime.timedelta(minutes=n) for n in range(1, 7)], "0 days 00:01:00"),
+    ],
+)
+def test_what_is_no_text_is_refused_with_the_line_that_makes_texts_of_it(answers: Any, first: str) -> None:
+    rows = [{"question": f"{n}?", "when": answer} for n, answer in enumerate(answers)]
+    mapped = {"question": "question", "answer": "when"}
+    with pytest.raises(ValueError, match="6 whose answer is no text") as told:
+        gn.load_task(rows, columns=mapped)
+    line = str(told.value).partition("as texts: ")[2].partition(", or .str[0]")[0].removesuffix(".")
+    names = {"pandas": pandas, "gn": gn, "rows": rows}
+    exec(line, names)
+    assert gn.load_task(names["frame"], columns=mapped, holdout=1).train[0]["answer"] == first
+
+
+def test_fields_of_nested_rows_are_columns(tmp_path: Path) -> None:
+    tickets = [{"ticket": {"id": n, "body": f"It is broken, {n}."}, "solved": {"by": "ab"[n % 2]}} for n in range(8)]
+    file = written(tmp_path, "\n".join(map(json.dumps, tickets)).encode(), "tickets.jsonl")
+    with pytest.raises(ValueError, match=r"'ticket\.body', 'solved\.by'"):
+        gn.load_task(file)
+    with pytest.raises(ValueError, match=r'"question": "ticket\.body"\}.*"answer": "solved\.by"\}'):
+        gn.load_task(file, columns={"question": "ticket", "answer": "solved"})
+    task = gn.load_task(file, columns={"question": "ticket.body", "answer": "solved.by"})
+    assert task.answers.hint == "one of: a, b" and task.train[0]["question"].startswith("It is broken")
+    assert {row["ticket"]["id"] for row in both(task)} == set(range(8))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "question,answer;\nWhat?,1;\nWho?,2;\n",
+        "question;answer;\nWhat?;1;\nWho?;2;",
+        "question;answer\nWhat?;1;\nWho?;2;",
+    ],
+)
+def test_a_mark_at_the_end_of_lines_is_no_column(form: str, tmp_path: Path) -> None:
+    task = gn.load_task(written(tmp_path, form.encode()))
+    assert {row["question"]: row["answer"] for row in both(task)} == {"What?": "1", "Who?": "2"}
+
+
+def test_spaces_around_the_names_of_columns_do_not_count() -> None:
+    frame = pandas.DataFrame({" Review ": ["a", "b"], "label ": ["1", "2"]})
+    task = gn.load_task(frame, columns={"question": "Review", "answer": "label "})
+    assert len(both(task)) == 2 and "spaces around the names of columns were taken away" in repr(task)
 
 
 def test_symbols_tell_questions_apart_but_not_the_sides() -> None:

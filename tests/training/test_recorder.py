@@ -169,6 +169,19 @@ def test_a_reward_that_is_silent_for_a_moment_ends_nothing(tiny, settings) -> No
     assert run.status == "finished" and ["reward" in row for row in run.rows] == [False, False, True]
 
 
+@pytest.mark.parametrize("value", [None, float("nan")], ids=["None", "NaN"])
+def test_a_completion_without_a_score_has_that_of_the_other_rewards(tiny, settings, value) -> None:
+    def now_and_then(completions: list, **columns: object) -> list:
+        return [value if i % 2 else 1.0 for i in range(len(completions))]
+
+    run = gn.train(*tiny, [now_and_then, brevity], settings.replace(max_steps=1))
+    table = run.completions(1)
+    unscored = table["now_and_then"].isna()
+    assert run.status == "finished" and 0 < unscored.sum() < len(table)
+    assert table["total"].tolist() == pytest.approx((table["now_and_then"].fillna(0) + table["brevity"]).tolist())
+    assert table["advantage"].notna().all() and not run.info["not_saved"]
+
+
 @pytest.mark.parametrize("from_step", [0, 1], ids=["tried before", "in training"])
 def test_an_infinite_score_is_refused_with_its_row(tiny, settings, from_step: int) -> None:
     def infinite(completions: list, trainer_state=None, **columns: object) -> list:
