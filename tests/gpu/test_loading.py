@@ -108,6 +108,23 @@ def machine(monkeypatch: pytest.MonkeyPatch):
     return installed
 
 
+@pytest.mark.parametrize(
+    ("asked", "found", "fits"),
+    [
+        ("2.13.0", "2.13.0+cu130", True),
+        ("2.13.0+cpu", "2.13.0+cpu", True),
+        ("2.13.0+cpu", "2.13.0+cu130", False),
+        ("2.13.0", "2.11.0+cpu", False),
+    ],
+)
+def test_a_build_of_torch_counts_only_where_one_is_asked_for(machine, monkeypatch, asked, found, fits) -> None:
+    machine(torch=found)
+    needs = [f"torch=={asked}", *(line for line in FACTS["requires"] if not line.startswith("torch"))]
+    monkeypatch.setitem(FACTS, "requires", needs)
+    obstacle = vllm_obstacle(gn.preset("t4"), GPUS["t4"])
+    assert obstacle is None if fits else f"torch =={asked}, and {found} is installed" in obstacle.reason
+
+
 @pytest.mark.parametrize("name", ["t4", "l4", "a100", "h100"])
 def test_nothing_is_in_the_way_with_the_pins(machine, name: str) -> None:
     assert vllm_obstacle(gn.preset(name), GPUS[name]) is None
