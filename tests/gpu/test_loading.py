@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from unsloth_zoo import vllm_utils
 
 import grpo_nb as gn
 from grpo_nb.machine.gpu import Gpu
@@ -210,7 +211,6 @@ class FakeLoader:
 
     def __post_init__(self) -> None:
         self.calls: list[dict] = []
-        self.trained = torch.ones(2)
 
     def from_pretrained(self, **arguments):
         assert set(arguments) <= set(parameters_of(LOADER, "FastLanguageModel.from_pretrained"))
@@ -220,7 +220,6 @@ class FakeLoader:
         model = types.SimpleNamespace()
         if arguments.get("fast_inference") and self.engine is not None:
             model.vllm_engine = self.engine
-            model.load_lora = lambda folder, load_tensors: types.SimpleNamespace(lora_tensors={"lora_B": self.trained})
         return model, types.SimpleNamespace()
 
     def get_peft_model(self, model, **arguments):
@@ -233,6 +232,7 @@ def on_a_gpu(machine, monkeypatch, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     monkeypatch.setattr(models, "find_gpu", lambda: GPUS["t4"])
     monkeypatch.setattr(models, "_require_usable_tokenizer", lambda folder: None)
+    monkeypatch.setattr(vllm_utils, "_build_lora_request", lambda *_: None)
     models._say_once.cache_clear()
     monkeypatch.setattr(models, "_engine", None)
 
@@ -252,8 +252,7 @@ def test_with_vllm_the_model_says_so(on_a_gpu) -> None:
         model, tokenizer = on_a_gpu(loader)
     assert loader.calls[0]["fast_inference"] is True
     assert has_engine(model) and str(generation_of(model)) == "vLLM 0.31.0"
-    (handed,) = model.load_lora("adapter", load_tensors=True).lora_tensors.values()
-    assert torch.equal(handed, loader.trained) and handed is not loader.trained, "vLLM scales what it gets in place"
+    assert vllm_utils._build_lora_request.hands_copies, "vLLM scales what it gets in place"
     assert tokenizer.padding_side == "left"
 
 
@@ -284,7 +283,6 @@ def test_an_engine_with_less_room_than_asked_for_is_noticed(on_a_gpu) -> None:
 
 
 def test_a_gpu_that_only_torch_sees_is_refused(on_a_gpu, monkeypatch) -> None:
-    import torch
 
     monkeypatch.setattr(models, "find_gpu", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -49,7 +49,7 @@ def start_engine(model: Any, *, dtype: str = "float32", longest: int = 256, rank
     inner.vllm_engine, inner.fast_generate = engine, engine.generate
     inner.fast_generate_batches = functools.partial(vllm_utils.generate_batches, engine)
     patch_peft_fast_inference(model)
-    hand_copies(model)
+    hand_copies()
     return engine
 
 
