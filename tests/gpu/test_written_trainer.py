@@ -24,6 +24,7 @@ from grpo_nb.settings.presets import GPUS
 from grpo_nb.training import resumable
 from tests.support.shared import made_once
 from tests.support.signatures import text_of
+from tests.support.written_trainer import trained_elsewhere
 
 # Importing what patches trl on a GPU writes the trainers, wherever it runs; where to is said by the environment.
 _WRITE = "import unsloth, unsloth.models.rl"
@@ -211,3 +212,24 @@ def test_the_number_type_is_what_the_plan_says(name: str, dtype: str, written, m
     lines = ast.Module(body[begin:end], type_ignores=[])
     exec(compile(lines, NAME, "exec"), {"args": args, "model": model, "os": os, "torch": torch})
     assert (args.bf16, args.fp16) == (predicted["bf16"], predicted["fp16"])
+
+
+def check_run(seen: dict) -> None:
+    """What any run of three steps must show, whoever sampled."""
+    assert seen["trainer"] == NAME and seen["dry"] == 4
+    assert [row["step"] for row in seen["rows"]] == [1, 2, 3] and seen["moved"] > 0
+    assert all(row["grad_norm"] > 0 for row in seen["rows"])
+    # KL to the base model: none before the first update, and then some.
+    first, *later = [row["kl"] for row in seen["rows"]]
+    assert first == pytest.approx(0, abs=1e-6) and all(kl > 1e-4 for kl in later)
+    assert seen["rewards"] == pytest.approx(seen["again"], abs=1e-6), "what is recorded beside a completion is its own"
+    mean = sum(seen["rewards"]) / len(seen["rewards"])
+    assert all((a > 0) == (r > mean) for a, r in zip(seen["advantages"], seen["rewards"], strict=True))
+    assert seen["rows"][0]["reward"] == pytest.approx(mean, abs=1e-6)
+
+
+def test_it_trains_on_a_cpu_with_all_that_the_kit_adds(embedded_folder: Path, tmp_path: Path) -> None:
+    """Its loss, its KL, its generation: what is left for a GPU is its kernels, number types and engine."""
+    seen = trained_elsewhere(tmp_path, embedded_folder)
+    check_run(seen)
+    assert seen["calls"] == 0
