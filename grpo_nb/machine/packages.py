@@ -33,13 +33,24 @@ _WATCHED = (*NEEDED, "vllm", "torchvision", "torchaudio", "torchao", "numpy", "p
 _TORCHVISION_OFFSET = 15
 # peft 0.21 raises ImportError on an older one whenever it puts a LoRA on a model; Colab has 0.10.
 _OLDEST_TORCHAO = (0, 16)
-# vLLM turns a failure of its compiled part into a log line and runs into it later, so these are imported by name; what they
-# are called changes between releases (_C, _C_stable_libtorch), hence the look into the folder.
+# vLLM imports the compiled part for this machine (_C, _C_stable_libtorch, _C_AVX512), turns a failure into a log line, and runs
+# into it later. So what it asked for and did not get is asked for again. Those for other machines are left alone: two in one
+# process register the same operators, which ends it. vLLM's older parts for a CPU are libraries that lack a module's entry.
 _TRY_VLLM = """
-import importlib, pathlib, vllm
+import importlib, sys
+asked = []
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("vllm._C"):
+            asked.append(name)
+sys.meta_path.insert(0, Watch())
 from vllm import LLM, SamplingParams
-for file in sorted(pathlib.Path(vllm.__file__).parent.glob("_C*.so")):
-    importlib.import_module("vllm." + file.name.split(".")[0])
+for name in dict.fromkeys(asked):
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        if "does not define module export function" not in str(error):
+            raise
 """
 # The import alone takes 5 to 20 seconds on a machine that has just started.
 _VLLM_SECONDS = 90

@@ -67,22 +67,30 @@ def generation_of(model: Any) -> Generation:
     return Generation("kit" if next(model.parameters()).device.type == "cpu" else "unsloth")
 
 
-def hand_copies(model: Any) -> None:
+def hand_copies() -> None:
     """Let vLLM get copies of the LoRA, from whoever samples: the kit, or Unsloth's trainer.
 
     `load_lora(load_tensors=True)` hands over the trained tensors themselves, and vLLM multiplies `lora_B` by its scaling in
     place (vLLM 0.31, lora/lora_weights.py, optimize). Where engine and LoRA have one number type nothing copies them on
-    the way: on a real engine in float32 each sampling doubled the trained weights.
+    the way: on a real engine in float32 each sampling doubled the trained weights. Replaced is what builds all of Unsloth's
+    requests, not `load_lora` alone: where its merged rollouts fall back to a LoRA they build one themselves
+    (unsloth_zoo/vllm_utils.py, _merged_rollout_lora_fallback).
     """
-    stock = model.load_lora
+    from unsloth_zoo import vllm_utils
 
-    def load_lora(*args: Any, **named: Any) -> Any:
+    stock = vllm_utils._build_lora_request
+    if hasattr(stock, "hands_copies"):
+        return
+
+    @functools.wraps(stock)
+    def build(*args: Any, **named: Any) -> Any:
         request = stock(*args, **named)
         if tensors := getattr(request, "lora_tensors", None):
             request.lora_tensors = {name: tensor.clone() for name, tensor in tensors.items()}
         return request
 
-    model.load_lora = load_lora
+    build.hands_copies = True
+    vllm_utils._build_lora_request = build
 
 
 def has_engine(model: Any) -> bool:
@@ -305,7 +313,7 @@ def _load(settings: Settings, source: str, gpu: Gpu | None, obstacle: VllmObstac
         generation = Generation("vllm", version=importlib.metadata.version("vllm"))
         _engine = weakref.ref(model.vllm_engine)
         _warn_if_shortened(model.vllm_engine, settings)
-        hand_copies(model)
+        hand_copies()
     else:
         if obstacle is None:  # Unsloth printed its reason, which nobody saw, and went on without
             obstacle = VllmObstacle("Unsloth does not run this model in vLLM", _SKIP_VLLM)

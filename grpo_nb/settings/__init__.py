@@ -17,7 +17,7 @@ from grpo_nb.settings.out_of_memory import memory_advice
 from grpo_nb.settings.planning import models_for, plan
 from grpo_nb.settings.presets import preset
 from grpo_nb.settings.settings import ALL_LINEAR, EMBEDDED_MODEL, Settings, check_loss, require_settings
-from grpo_nb.settings.trackers import check_reporting
+from grpo_nb.settings.trackers import check_reporting, reports_to
 from grpo_nb.settings.vllm import VllmObstacle, vllm_obstacle
 
 __getattr__, __dir__, __all__ = open_door(globals())

@@ -66,7 +66,7 @@ class EffectiveSettings(Shown):
             self._of_unsloth_on_cpu()
         else:
             self._of_the_kit_on_gpu(obstacle)
-            self._of_unsloth_on_gpu()
+            self._of_unsloth_on_gpu(chosen.name, gpu)
         self._of_trl(is_gpu=gpu is not None)
 
     def _tell(self, name: str, runs: Any, why: str, source: str) -> None:
@@ -148,8 +148,14 @@ class EffectiveSettings(Shown):
                 )
                 self._tell("shared_prompts", True, why, _SHARING)
 
-    def _of_unsloth_on_gpu(self) -> None:
+    def _of_unsloth_on_gpu(self, number_type: str, gpu: Gpu) -> None:
         arguments = self.arguments
+        if number_type == "float32" and gpu.compute_capability >= (8, 0):
+            why = (
+                "Unsloth's trainer computes a float32 model's products in bfloat16 where the GPU has it (autocast). Weights "
+                "and LoRA stay in float32; a GPU without it, such as a T4, computes in float32."
+            )
+            self._change("bf16", True, why, _GPU_TRAINER)
         loss = arguments["loss_type"] = arguments["loss_type"].lower()
         if arguments.get("use_vllm") and not arguments.get("top_k"):
             where = "unsloth/models/rl_replacements.py, grpo_config_fix_vllm_top_k"

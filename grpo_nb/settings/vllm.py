@@ -95,8 +95,8 @@ def _obstacles(settings: Settings, gpu: Gpu | None, source: str | None, try_impo
 def _of_versions(version: str) -> Iterator[tuple[str, str]]:
     for asked in asked_of("vllm", ("torch", "transformers")):
         found = installed_version(asked.name)
-        # A build's local part (+cu128) is no other version.
-        if found is not None and not asked.specifier.contains(found.partition("+")[0], prereleases=True):
+        # A build (+cu128) counts only where one is asked for, as vLLM's own build for a CPU does (==2.13.0+cpu).
+        if found is not None and not asked.specifier.contains(found, prereleases=True):
             yield f"vLLM {version} was made for {asked.name} {asked.specifier}, and {found} is installed", _INSTALL
     for asked in asked_of("trl", ("vllm",), extra="vllm"):
         if not asked.specifier.contains(version, prereleases=True):

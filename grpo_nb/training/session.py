@@ -26,12 +26,12 @@ from grpo_nb.runs import (
     write_model_card,
     write_trained_questions,
 )
-from grpo_nb.settings import Settings, number_type_of, plan
+from grpo_nb.settings import Settings, number_type_of, plan, reports_to
 from grpo_nb.tasks import Task
 from grpo_nb.training.arguments import Reference, check_arguments
 from grpo_nb.training.beginning import keep_beginning, keep_generation
 from grpo_nb.training.errors import explained
-from grpo_nb.training.observers import CoresWatch, HealthAlerts, HoldoutScore, Observer
+from grpo_nb.training.observers import CoresWatch, HealthAlerts, HoldoutScore, Observer, alert_by_trackio
 from grpo_nb.training.own_rewards import said_of_own_rewards
 from grpo_nb.training.recorder import Recorder
 from grpo_nb.training.resumable import ResumableTrainer, remembering, states_of
@@ -126,7 +126,8 @@ def train(
             health = HealthMonitor(
                 weights=prepared.weights, settings=settings, folder=run.path, stop_on=settings.stop_on_alert
             )
-            alerts = HealthAlerts(health, run.path, None if is_notebook() else tqdm.write)
+            forward = alert_by_trackio if reports_to(settings, "trackio") else None
+            alerts = HealthAlerts(health, run.path, None if is_notebook() else tqdm.write, forward)
             scores = [HoldoutScore(prepared)] if settings.holdout_every else []
             recorder = Recorder(run, settings, prepared.weights, [CoresWatch(), *scores, *observers, alerts])
             _run_training(trainer, prepared, recorder, info, resumption)

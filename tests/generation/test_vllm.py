@@ -34,6 +34,7 @@ class FakeEngine:
     def __init__(self, model: torch.nn.Module) -> None:
         self.model, self.calls, self.sleeping, self.slept = model, [], False, []
         self.waiting: dict[str, tuple] = {}
+        self.cut_off: set[str] = set()
         self.numbers = itertools.count()
         self.interrupted_at: int | None = None
         self.llm_engine = types.SimpleNamespace(
@@ -58,8 +59,10 @@ class FakeEngine:
         with contextlib.nullcontext() if more["lora_request"] else self.model.disable_adapter():
             while self.waiting:  # as vLLM's _run_engine: until nothing is left, whoever asked for it
                 if len(outputs) == self.interrupted_at:
+                    self.cut_off |= set(self.waiting)
                     raise KeyboardInterrupt
                 name = next(iter(self.waiting))
+                assert name not in self.cut_off, "vLLM waits for ever for a request whose step was cut off"
                 outputs.append(self._one(*self.waiting[name]))
                 del self.waiting[name]
         return outputs
@@ -72,10 +75,13 @@ class FakeEngine:
         if not greedy and params.seed is not None:
             torch.manual_seed(params.seed)
         drawn = {} if greedy else {"temperature": params.temperature, "top_p": params.top_p, "top_k": 0}
+        ends = list(params.stop_token_ids)
+        if not getattr(params, "ignore_eos", False):
+            ends.append(self.model.generation_config.eos_token_id)
         with torch.no_grad():
             out = self.model.generate(
                 input_ids=ids, do_sample=not greedy, max_new_tokens=params.max_tokens, pad_token_id=0,
-                eos_token_id=params.stop_token_ids, return_dict_in_generate=True, output_scores=True,
+                eos_token_id=ends, return_dict_in_generate=True, output_scores=True,
                 disable_compile=True, **drawn,
             )  # fmt: skip
         tokens = out.sequences[0, ids.shape[1] :].tolist()
@@ -168,6 +174,17 @@ def test_greedy_text_is_that_of_the_cpu_with_the_adapter_and_without(with_engine
     assert base.tokens != got.tokens, "the adapter has an effect, or the test shows nothing"
 
 
+def test_a_completion_ends_at_the_tokens_asked_for_and_no_others(with_engine) -> None:
+    """vLLM adds those of the model unless it is told not to (vllm/sampling_params.py, update_from_generation_config)."""
+    longest = config(do_sample=False, eos_token_id=[5])
+    own = sampling.sample(with_engine, PROMPTS, longest).tokens
+    with_engine.generation_config.eos_token_id = own[0][1]
+    assert vllm.sample_with_vllm(with_engine, PROMPTS, longest).tokens == own
+    asked = config(do_sample=False, eos_token_id=[5, own[0][1]])
+    ended = vllm.sample_with_vllm(with_engine, PROMPTS, asked).tokens
+    assert ended == sampling.sample(with_engine, PROMPTS, asked).tokens and ended[0] == own[0][:2]
+
+
 def test_drawing_has_a_seed_for_each_row_out_of_torchs_state(with_engine) -> None:
     prompts = [PROMPTS[0]] * 6
     torch.manual_seed(5)
@@ -247,6 +264,8 @@ def test_an_interrupted_sampling_leaves_nothing_for_the_next(with_engine) -> Non
         vllm.sample_with_vllm(with_engine, PROMPTS[:3], greedy)
     assert len(engine.waiting) == 2, "or the test shows nothing"
     engine.interrupted_at = None
+    with pytest.raises(AssertionError, match="waits for ever"):
+        engine.generate([{"prompt_token_ids": PROMPTS[0]}], [SamplingParams(temperature=0)], lora_request=None)
     got = vllm.sample_with_vllm(with_engine, [PROMPTS[0]], greedy)
     assert got.tokens == sampling.sample(with_engine, [PROMPTS[0]], greedy).tokens
     engine.waiting["left"] = ()

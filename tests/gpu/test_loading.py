@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from unsloth_zoo import vllm_utils
 
 import grpo_nb as gn
 from grpo_nb.machine.gpu import Gpu
@@ -70,7 +71,8 @@ def test_precision_is_left_to_the_function_that_the_trainer_asks() -> None:
         wanted = gn.preset(name, dtype="float32")
         assert str(loader_arguments(wanted, "folder", gpu, use_vllm=False)["dtype"]) == "torch.float32"
         arguments = gn.effective_settings(wanted, name).arguments
-        assert arguments["fp16"] is arguments["bf16"] is False
+        # Autocast over float32 weights: Unsloth's own lines say so in test_written_trainer.py.
+        assert arguments["fp16"] is False and arguments["bf16"] is (gpu.compute_capability >= (8, 0))
 
 
 def test_what_unsloth_says_of_models_is_what_the_kit_says() -> None:
@@ -106,6 +108,23 @@ def machine(monkeypatch: pytest.MonkeyPatch):
 
     installed()
     return installed
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "fits"),
+    [
+        ("2.13.0", "2.13.0+cu130", True),
+        ("2.13.0+cpu", "2.13.0+cpu", True),
+        ("2.13.0+cpu", "2.13.0+cu130", False),
+        ("2.13.0", "2.11.0+cpu", False),
+    ],
+)
+def test_a_build_of_torch_counts_only_where_one_is_asked_for(machine, monkeypatch, asked, found, fits) -> None:
+    machine(torch=found)
+    needs = [f"torch=={asked}", *(line for line in FACTS["requires"] if not line.startswith("torch"))]
+    monkeypatch.setitem(FACTS, "requires", needs)
+    obstacle = vllm_obstacle(gn.preset("t4"), GPUS["t4"])
+    assert obstacle is None if fits else f"torch =={asked}, and {found} is installed" in obstacle.reason
 
 
 @pytest.mark.parametrize("name", ["t4", "l4", "a100", "h100"])
@@ -193,7 +212,6 @@ class FakeLoader:
 
     def __post_init__(self) -> None:
         self.calls: list[dict] = []
-        self.trained = torch.ones(2)
 
     def from_pretrained(self, **arguments):
         assert set(arguments) <= set(parameters_of(LOADER, "FastLanguageModel.from_pretrained"))
@@ -203,7 +221,6 @@ class FakeLoader:
         model = types.SimpleNamespace()
         if arguments.get("fast_inference") and self.engine is not None:
             model.vllm_engine = self.engine
-            model.load_lora = lambda folder, load_tensors: types.SimpleNamespace(lora_tensors={"lora_B": self.trained})
         return model, types.SimpleNamespace()
 
     def get_peft_model(self, model, **arguments):
@@ -216,6 +233,7 @@ def on_a_gpu(machine, monkeypatch, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     monkeypatch.setattr(models, "find_gpu", lambda: GPUS["t4"])
     monkeypatch.setattr(models, "_require_usable_tokenizer", lambda folder: None)
+    monkeypatch.setattr(vllm_utils, "_build_lora_request", lambda *_: None)
     models._say_once.cache_clear()
     monkeypatch.setattr(models, "_engine", None)
 
@@ -235,8 +253,7 @@ def test_with_vllm_the_model_says_so(on_a_gpu) -> None:
         model, tokenizer = on_a_gpu(loader)
     assert loader.calls[0]["fast_inference"] is True
     assert has_engine(model) and str(generation_of(model)) == "vLLM 0.31.0"
-    (handed,) = model.load_lora("adapter", load_tensors=True).lora_tensors.values()
-    assert torch.equal(handed, loader.trained) and handed is not loader.trained, "vLLM scales what it gets in place"
+    assert vllm_utils._build_lora_request.hands_copies, "vLLM scales what it gets in place"
     assert tokenizer.padding_side == "left"
 
 
@@ -267,7 +284,6 @@ def test_an_engine_with_less_room_than_asked_for_is_noticed(on_a_gpu) -> None:
 
 
 def test_a_gpu_that_only_torch_sees_is_refused(on_a_gpu, monkeypatch) -> None:
-    import torch
 
     monkeypatch.setattr(models, "find_gpu", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -372,11 +372,23 @@ def test_vllm_is_tried_in_another_process(
     assert "vllm" not in sys.modules
 
 
-def test_the_compiled_part_of_vllm_is_loaded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_vllm(tmp_path / "site", "", monkeypatch)
-    (tmp_path / "site" / "vllm" / "_C_stable_libtorch.abi3.so").write_bytes(b"no library")
+def test_the_compiled_part_that_vllm_takes_here_is_loaded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in vllm/platforms/cuda.py, import_kernels: a failure becomes a line of a log; parts for other machines lie beside."""
+    body = """
+try:
+    import vllm._C_stable_libtorch
+except ImportError as error:
+    print("Failed to import from vllm._C_stable_libtorch", error)
+"""
+    fake_vllm(tmp_path / "site", body, monkeypatch)
+    part = tmp_path / "site" / "vllm" / "_C_stable_libtorch.abi3.so"
+    part.write_bytes(b"no library")
     assert "_C_stable_libtorch" in packages.vllm_problem()
     assert packages.torch_for_vllm() == "2.13.0", "as its metadata asks"
+    part.with_name("_C_stable_libtorch.py").write_text("")
+    part.rename(part.with_name("_C_AVX2.abi3.so"))
+    packages._try_vllm.cache_clear()
+    assert packages.vllm_problem() is None, "vLLM asks for one of them, and so does the kit"
 
 
 @pytest.mark.parametrize(

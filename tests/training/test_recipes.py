@@ -1,15 +1,21 @@
 """The code of docs/guide/train.md runs; adaptive weights, reward models and trackers do in a training what they say."""
 
+import importlib.util
 import json
+import os
 import re
+import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import grpo_nb as gn
+from grpo_nb.runs import Alert
 from grpo_nb.settings import presets as config
 from grpo_nb.settings import trackers
+from grpo_nb.training.observers import HealthAlerts
 from grpo_nb.training.trainer import grpo_arguments
 from tests.conftest import ROOT, brevity
 from tests.rewards.test_classifiers import make_folder
@@ -132,6 +138,93 @@ def test_tensorboard_files_hold_the_run(tiny, tmp_path: Path) -> None:
     ):
         found = {event.step: event.value for event in written.Scalars(tag)}
         assert found == pytest.approx({row["step"]: row[key] for row in run.rows}, abs=1e-6)
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    missing = importlib.util.find_spec(package) is None
+    return pytest.mark.skipif(missing, reason=f"reads back what {package} wrote: pip install {package}")
+
+
+def always(completions: list, **columns: object) -> list[float]:
+    """A reward that says nothing, which the health rules notice."""
+    return [1.0] * len(completions)
+
+
+@needs("trackio")
+def test_trackio_holds_the_run_and_its_alerts(tiny, tmp_path: Path, request) -> None:
+    import trackio
+    from trackio.sqlite_storage import SQLiteStorage
+    from trackio.utils import TRACKIO_DIR
+
+    model, tokenizer, task, settings = tiny
+    project = f"grpo_nb-test-{os.getpid()}"  # where Trackio keeps all, which is decided when it is imported
+    request.addfinalizer(lambda: (TRACKIO_DIR / f"{project}.lock").unlink(missing_ok=True))
+    request.addfinalizer(lambda: trackio.delete_project(project, force=True))
+    extra = {"report_to": "trackio", "project": project, "run_name": "followed"}
+    settings = settings.replace(max_steps=12, run_root=str(tmp_path), extra=extra)
+    run = gn.train(model, tokenizer, task, [always], settings, name="followed")
+    rows = [row for row in SQLiteStorage.get_logs(project, "followed") if "train/reward" in row]
+    for key in ("reward", "kl", "rewards/always/mean"):
+        expected = [row[key] for row in run.rows]
+        assert [row[f"train/{key}"] for row in rows] == pytest.approx(expected, abs=1e-6) and len(expected) == 12
+    assert run.alerts, "or the test shows nothing"
+    told = {alert["title"]: alert for run in trackio.Api().runs(project) for alert in run.alerts()}
+    for alert in run.alerts:
+        title = f"{alert.rule} {alert.subject}".strip()
+        assert told[title]["level"] == {"critical": "error", "warning": "warn", "info": "info"}[alert.severity]
+        assert alert.advice in told[title]["text"]
+
+
+def wandb_history(file: Path) -> list[dict[str, float]]:
+    """The logged rows of a run that wandb kept for later: records in blocks of 32 KiB, as LevelDB writes its log."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, parts, rows = file.read_bytes(), 7, b"", []  # 7 bytes say that it is wandb's
+    while at + 7 < len(data):
+        if (left := 2**15 - at % 2**15) < 7:
+            at += left
+            continue
+        length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
+        parts += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # a whole record, or the last part of one
+            items = Record.FromString(parts).history.item
+            rows.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+            parts = b""
+    return [row for row in rows if "train/reward" in row]
+
+
+@needs("wandb")
+def test_wandb_offline_holds_the_run(tiny, tmp_path: Path, monkeypatch) -> None:
+    for name, value in (("WANDB_MODE", "offline"), ("WANDB_DIR", str(tmp_path)), ("WANDB_SILENT", "true")):
+        monkeypatch.setenv(name, value)
+    model, tokenizer, task, settings = tiny
+    settings = settings.replace(max_steps=3, run_root=str(tmp_path), extra={"report_to": "wandb"})
+    run = gn.train(model, tokenizer, task, [brevity], settings, name="kept")
+    import wandb
+
+    wandb.finish()
+    (file,) = tmp_path.rglob("*.wandb")
+    rows = wandb_history(file)
+    for key in ("reward", "kl", "rewards/brevity/mean"):
+        assert [row[f"train/{key}"] for row in rows] == pytest.approx([row[key] for row in run.rows], abs=1e-6)
+    assert len(rows) == 3
+
+
+def test_a_tracker_that_fails_is_told_no_more_and_the_training_goes_on() -> None:
+    said: list[Alert] = []
+    alert = Alert(rule="kl_spike", severity="info", step=2, message="KL 3.", why="Odd text.", advice="Look at it.")
+    monitor = SimpleNamespace(update=lambda row, texts: [alert, alert], should_stop=False)
+
+    def fails(alert: Alert) -> None:
+        said.append(alert)
+        raise ConnectionError("no route")
+
+    alerts = HealthAlerts(monitor, forward=fails)
+    with pytest.warns(UserWarning, match="told no more alerts .ConnectionError: no route.; run.alerts has them"):
+        assert alerts.on_row({"step": 2}, None) is False
+    alerts.on_row({"step": 3}, None)
+    assert said == [alert]
 
 
 @pytest.mark.parametrize("tracker", ["wandb", "trackio"])

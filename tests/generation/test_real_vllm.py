@@ -1,0 +1,262 @@
+"""The kit drives a real vLLM, without a GPU: what it writes against transformers, and that sampling leaves the weights alone.
+
+vLLM's own build for a CPU is the very Python code that requirements-gpu.txt pins. What a GPU alone has stays with the stand-in
+of test_vllm.py and with `make gpu-check`: memory that is given back in sleep, 4 bit, CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+import grpo_nb as gn
+from grpo_nb.generation import drop_leftovers, generate, sampling, vllm
+from grpo_nb.lab import sample_group
+from grpo_nb.machine import vllm_problem
+from grpo_nb.models import generation_of, has_engine, longest_of
+from tests.support.real_vllm import needs_vllm, start_engine, trained_tensors
+
+pytestmark = [needs_vllm, pytest.mark.begins(120)]
+
+LONGEST = 256
+LENGTH = 12
+SETTINGS = {"max_completion_length": LENGTH, "num_generations": 4, "max_prompt_length": LONGEST - LENGTH}
+
+
+@pytest.fixture(scope="module")
+def loaded(embedded_folder: Path) -> tuple[Any, Any, gn.tasks.Task]:
+    """The embedded model in float32 with a LoRA that has an effect, a real engine on it, and questions."""
+    settings = gn.preset("cpu", model=str(embedded_folder), **SETTINGS)
+    model, tokenizer = gn.load_model(settings)
+    torch.manual_seed(0)
+    for name, weight in model.named_parameters():
+        if ".lora_B." in name:
+            torch.nn.init.normal_(weight, std=0.05)
+    start_engine(model, longest=LONGEST, rank=settings.lora_rank)
+    task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=6, tokenizer=tokenizer)
+    return model, tokenizer, task
+
+
+@pytest.fixture
+def model(loaded) -> Iterator[Any]:
+    """The model; whatever a test does with it, the tensors that are trained are bit for bit what they were."""
+    before = trained_tensors(loaded[0])
+    assert before and all(weight.dtype == torch.float32 for weight in before.values())
+    yield loaded[0]
+    for name, weight in trained_tensors(loaded[0]).items():
+        assert torch.equal(weight, before[name]), f"{name} was changed by sampling"
+
+
+@pytest.fixture
+def prompts(loaded) -> list[list[int]]:
+    """Three prompts as token ids."""
+    _, tokenizer, task = loaded
+    chats = task.holdout["prompt"][:3]
+    return tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=True, return_dict=True)[
+        "input_ids"
+    ]
+
+
+@pytest.fixture
+def tokenizer(loaded) -> Any:
+    return loaded[1]
+
+
+@pytest.fixture
+def task(loaded) -> gn.tasks.Task:
+    return loaded[2]
+
+
+def config(**values: object) -> GenerationConfig:
+    greedy = {
+        "max_new_tokens": LENGTH,
+        "pad_token_id": 0,
+        "eos_token_id": [2],
+        "disable_compile": True,
+        "do_sample": False,
+    }
+    return GenerationConfig(**{**greedy, **values})
+
+
+def on_the_cpu(model: Any, monkeypatch: pytest.MonkeyPatch, ask: Any) -> Any:
+    """What `ask()` gives on the kit's own path, with the same model."""
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "vllm_engine", None)
+        return ask()
+
+
+def counted(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Filled with the number of prompts of each call of the engine."""
+    calls: list[int] = []
+    stock = model.fast_generate
+
+    def fast_generate(prompts: list, **named: Any) -> Any:
+        calls.append(len(prompts))
+        return stock(prompts, **named)
+
+    monkeypatch.setattr(model, "fast_generate", fast_generate)
+    return calls
+
+
+def test_the_installed_vllm_loads_and_its_engine_says_what_the_kit_asks_of_it(model) -> None:
+    assert vllm_problem() is None
+    assert has_engine(model) and longest_of(model.vllm_engine) == LONGEST
+    assert vllm.vllm_rollout_obstacle(model, LONGEST) is None
+    assert str(LONGEST) in vllm.vllm_rollout_obstacle(model, LONGEST + 1)
+    assert generation_of(model.get_base_model()).path == "vllm", "of a model that the kit did not load"
+
+
+def test_greedy_text_is_that_of_transformers_with_the_adapter_and_without(model, prompts) -> None:
+    got = vllm.sample_with_vllm(model, prompts, config())
+    assert got.tokens == sampling._stock_sample(model, prompts, config()).tokens
+    assert got.tokens == sampling.sample(model, prompts, config()).tokens and got.log_probs is None
+    with model.disable_adapter():
+        base = vllm.sample_with_vllm(model, prompts, config())
+        assert base.tokens == sampling._stock_sample(model, prompts, config()).tokens
+    assert base.tokens != got.tokens, "the adapter has an effect, or the test shows nothing"
+
+
+def test_drawing_repeats_with_torchs_seed_and_gives_each_row_its_own(model, prompts) -> None:
+    drawn, said = config(do_sample=True, top_k=0), []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        said.append(vllm.sample_with_vllm(model, [prompts[0]] * 4, drawn))
+    assert said[0] == said[1] and said[0].tokens != said[2].tokens
+    assert len({tuple(row) for row in said[0].tokens}) > 1, "rows of one prompt are not one completion"
+
+
+@pytest.mark.parametrize("more", [{}, {"top_p": 0.8}, {"min_p": 0.1, "repetition_penalty": 1.2}, {"top_k": 5}])
+def test_log_probabilities_are_those_of_the_distribution_drawn_from(model, prompts, more) -> None:
+    """With transformers' own processors. Measured: within 2e-5."""
+    drawn = config(do_sample=True, temperature=0.8, **{"top_k": 0, **more})
+    torch.manual_seed(3)
+    first = vllm.sample_with_vllm(model, [prompts[0]] * 2, drawn)
+    start = len(prompts[0])
+    processors = model._get_logits_processor(
+        generation_config=model._prepare_generation_config(drawn)[0], input_ids_seq_length=start, device="cpu"
+    )
+    for tokens, said in zip(first.tokens, first.log_probs, strict=True):
+        written = torch.tensor([prompts[0] + tokens])
+        with torch.no_grad():
+            logits = model(input_ids=written).logits[0, start - 1 : -1].float()
+        expected = [
+            processors(written[:, : start + at], logits[at][None]).log_softmax(-1)[0, token].item()
+            for at, token in enumerate(tokens)
+        ]
+        assert said == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_completion_ends_at_the_tokens_asked_for_and_no_others(model, prompts) -> None:
+    written = vllm.sample_with_vllm(model, prompts, config()).tokens
+    within = written[0][len(written[0]) // 2]
+    two = config(eos_token_id=[2, within])
+    ended = vllm.sample_with_vllm(model, prompts, two).tokens
+    assert ended == sampling.sample(model, prompts, two).tokens
+    assert ended[0] == written[0][: written[0].index(within) + 1]
+    # The model's own end token, where it is not asked for: left to itself vLLM ends there, and the CPU path goes on.
+    own, other = config(max_new_tokens=20), config(max_new_tokens=20, eos_token_id=[5])
+    assert model.generation_config.eos_token_id == 2
+    with model.disable_adapter():
+        ends = [len(row) for row in vllm.sample_with_vllm(model, prompts, own).tokens]
+        assert min(ends) < 20, "or the test shows nothing"
+        assert vllm.sample_with_vllm(model, prompts, other).tokens == sampling.sample(model, prompts, other).tokens
+
+
+def test_the_adapter_is_seen_anew_after_an_optimizer_step(loaded, prompts) -> None:
+    model, before = loaded[0], trained_tensors(loaded[0])
+    first = vllm.sample_with_vllm(model, prompts, config()).tokens
+    optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=5e-3)
+    ids = torch.tensor([prompts[0]])
+    model(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    after = trained_tensors(model)
+    second = vllm.sample_with_vllm(model, prompts, config()).tokens
+    assert second == sampling.sample(model, prompts, config()).tokens and second != first
+    assert all(torch.equal(weight, after[name]) for name, weight in trained_tensors(model).items())
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name in before:
+                weight.copy_(before[name])
+    assert vllm.sample_with_vllm(model, prompts, config()).tokens == first
+
+
+def test_an_interrupted_step_makes_the_next_call_wait_and_leftovers_can_be_dropped(model, prompts, monkeypatch) -> None:
+    """A real Ctrl-C between what is scheduled and what is computed, where an interrupt nearly always falls."""
+    expected = vllm.sample_with_vllm(model, prompts, config())
+    engine = model.vllm_engine.llm_engine
+    executor, steps = engine.model_executor, []
+    stock = executor.execute_model
+
+    def execute_model(*args: Any, **named: Any) -> Any:
+        steps.append(1)
+        if len(steps) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return stock(*args, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "execute_model", execute_model)
+        with pytest.raises(KeyboardInterrupt):
+            vllm.sample_with_vllm(model, prompts, config())
+    assert len(engine.output_processor.request_states) == len(prompts)
+    assert [engine.step() for _ in range(5)] == [[]] * 5 and engine.has_unfinished_requests(), "it would wait for ever"
+    drop_leftovers(model)
+    assert not engine.has_unfinished_requests()
+    assert vllm.sample_with_vllm(model, prompts, config()) == expected
+
+
+def test_what_is_longer_than_the_engine_was_started_for_takes_the_other_path(
+    model, tokenizer, task, monkeypatch
+) -> None:
+    """vLLM would end it at its own limit as if it were the one asked for: the last line shows it."""
+    chats, calls = task.holdout["prompt"][:2], counted(model, monkeypatch)
+    assert len(generate(model, tokenizer, chats, max_completion_length=8)) == 2 and calls == [2]
+    monkeypatch.setattr(
+        model.vllm_engine.llm_engine.vllm_config.model_config, "max_model_len", 16
+    )  # as one started for less
+    generate(model, tokenizer, chats, max_completion_length=8)
+    assert calls == [2]
+    monkeypatch.undo()
+    room = [[50] * (LONGEST - 4)]
+    assert [len(row) for row in vllm.sample_with_vllm(model, room, config(eos_token_id=[])).tokens] == [4]
+
+
+def test_an_engine_that_slept_sleeps_afterwards(model, tokenizer, task) -> None:
+    """What sleeps here is its scheduler alone: a CPU has no memory to give back."""
+    engine, chats = model.vllm_engine, task.holdout["prompt"][:2]
+    generate(model, tokenizer, chats, max_completion_length=4)
+    assert not engine.llm_engine.is_sleeping()
+    engine.sleep(1)
+    with vllm.engine_as_before(model):
+        engine.wake_up()
+        generate(model, tokenizer, chats, max_completion_length=4)
+        assert not engine.llm_engine.is_sleeping()
+    assert engine.llm_engine.is_sleeping()
+    engine.wake_up()
+
+
+def test_all_that_asks_a_model_asks_the_engine_and_says_the_same(model, tokenizer, task, monkeypatch) -> None:
+    """Evaluation, baseline and the lab: through the engine, and greedily as on a CPU."""
+    calls = counted(model, monkeypatch)
+    settings = gn.preset("cpu", model=model.get_base_model().config._name_or_path, **SETTINGS)
+
+    def evaluated() -> list[str]:
+        asked = gn.evaluate((model, tokenizer), task, settings=settings)
+        return [row["completion"] for row in asked.rows]
+
+    texts = evaluated()
+    assert calls == [6] and len(texts) == 6
+    assert texts == on_the_cpu(model, monkeypatch, evaluated) and calls == [6]
+    rewards = [gn.rewards.correctness(), gn.rewards.xml_tags()]
+    gate = gn.baseline(model, tokenizer, task, rewards, settings, prompts=2)
+    assert calls == [6, 8, 2] and len(gate.tokens) == 8
+    again = gn.baseline(model, tokenizer, task, rewards, settings, prompts=2)
+    assert again.tokens == gate.tokens and again.scores.totals == gate.scores.totals, "the same seed, the same sample"
+    group = sample_group(model, tokenizer, task.train[0], num_generations=4, max_completion_length=LENGTH)
+    assert calls[-1] == 4 and len(group) == 4 and len(set(group)) > 1

@@ -1,0 +1,119 @@
+"""The kit's training with the trainer that Unsloth writes for a GPU, on a CPU, in a process where it takes TRL's place.
+
+Run as a child it prints what came of it. With `--vllm` a real engine samples.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def trained_elsewhere(place: Path, words: Path, *more: str) -> dict[str, Any]:
+    """What `main` returns in a child.
+
+    Args:
+        place: An empty folder.
+        words: A model folder, for its tokenizer.
+        more: `--vllm`.
+    """
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.written_trainer", place, words, *more], cwd=place, capture_output=True,
+        text=True, env=os.environ | {"PYTHONPATH": str(root), "HF_HUB_OFFLINE": "1"}, timeout=600,
+    )  # fmt: skip
+    told = [line.partition("RESULT ")[2] for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert told, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return json.loads(told[-1])
+
+
+def small_model(folder: Path, words: Path) -> None:
+    """A Llama of two layers with heads as wide as vLLM's attention on a CPU asks for."""
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(words)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=128, head_dim=64, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id, bos_token_id=tokenizer.bos_token_id,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def main(place: Path, words: Path, *, use_vllm: bool) -> dict[str, Any]:
+    """Try without learning, then train for three steps; what the run says, and what was seen on the way."""
+    import grpo_nb as gn
+    from grpo_nb.models import import_unsloth
+
+    import_unsloth()
+    import unsloth.models.rl  # noqa: F401 writes the trainers, and puts them in place of TRL's
+
+    import torch
+
+    from tests.conftest import brevity
+    from tests.support.real_vllm import trained_tensors
+
+    small_model(place / "model", words)
+    settings = gn.preset(
+        "cpu", model=str(place / "model"), max_steps=3, max_completion_length=8, num_generations=4, learning_rate=2e-2,
+        per_device_train_batch_size=4, shared_prompts=False, warmup_steps=0, max_grad_norm=10.0, beta=0.05,
+        lora_dropout=0.0, run_root=str(place / "runs"),
+    )  # fmt: skip
+    model, tokenizer = gn.load_model(settings)
+    seen: dict[str, Any] = {"calls": 0, "changed": []}
+    if use_vllm:
+        _with_engine(model, seen)
+    from grpo_nb.training import trainer
+
+    seen["trainer"] = trainer.GRPOTrainer.__name__
+    if use_vllm:
+        stock = trainer.requested_arguments
+        in_place = {"use_vllm": True, "vllm_mode": "colocate"}  # which the kit asks for on a GPU alone
+        trainer.requested_arguments = lambda *args, **named: stock(*args, **named) | in_place
+    task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=4, tokenizer=tokenizer)
+    dry = gn.training.dry_run(model, tokenizer, task, [brevity], settings, steps=1)
+    before = trained_tensors(model)
+    run = gn.train(model, tokenizer, task, [brevity], settings, name="written")
+    learnt = trained_tensors(model)
+    table = run.completions(1)
+    return seen | {
+        "dry": len(dry.table),
+        "rows": [dict(row) for row in run.rows],
+        "moved": sum(not torch.equal(before[name], learnt[name]) for name in before),
+        "rewards": list(table["brevity"]),
+        "again": brevity([[{"content": text}] for text in table["completion"]]),
+        "advantages": list(table["advantage"]),
+    }
+
+
+def _with_engine(model: Any, seen: dict[str, Any]) -> None:
+    """A real engine, which notes each call and what it did to the tensors that are trained."""
+    import torch
+
+    from tests.support.real_vllm import start_engine, trained_tensors
+
+    engine = start_engine(model)
+    engine.shared_weights = True  # as Unsloth marks its own
+    stock = engine.generate
+
+    def generate(*args: Any, **named: Any) -> Any:
+        before = trained_tensors(model)
+        answers = stock(*args, **named)
+        seen["calls"] += 1
+        after = trained_tensors(model)
+        seen["changed"] += [name for name in before if not torch.equal(before[name], after[name])]
+        return answers
+
+    engine.generate = generate
+
+
+if __name__ == "__main__":
+    place, words, *more = sys.argv[1:]
+    print("RESULT", json.dumps(main(Path(place), Path(words), use_vllm="--vllm" in more)))
