@@ -39,7 +39,7 @@ PASS_RATES = (0.95, 0.9, 0.75, 0.5, 0.3, 0.2, 0.12, 0.08, 0.05, 0.02)
 GO_ON = 0.6
 """The chance of one more repetition: 1.5 on average, at most 8."""
 BASE = {
-    "max_steps": 40, "num_generations": 8, "per_device_train_batch_size": 32, "max_prompt_length": 16,
+    "max_steps": 40, "num_generations": 8, "per_device_train_batch_size": 64, "max_prompt_length": 16,
     "max_completion_length": 32, "learning_rate": 1e-3, "warmup_steps": 0, "max_grad_norm": 10.0, "beta": 0.0,
     "loss_type": "grpo", "save_steps": 1_000,
 }  # fmt: skip
@@ -59,7 +59,7 @@ CLIPS: dict[str, dict[str, Any]] = {
     "sapo": {"loss_type": "sapo"},
 }
 ALGORITHMS = ON_POLICY | {
-    f"{name}, used {times} times": {**changes, "num_iterations": times}
+    f"{name}, used {times} times": {**changes, "num_iterations": times, "max_steps": 80}
     for times in (8, 4)
     for name, changes in CLIPS.items()
 }
@@ -126,7 +126,7 @@ def _text(draw: random.Random, *, is_wrong_at_times: bool) -> str:
 
 
 def make_task(low: float = 0.0, high: float = 1.0) -> gn.tasks.Task:
-    """The thousand sums, 200 held out, those for training within these pass rates; prompt and split are the same for every seed."""
+    """The thousand sums, of which 200 are held out and the others kept within these pass rates; the same for every seed."""
     rows = [
         {"question": f"{a}+{b}+{c}", "answer": str(a + b + c), "pass_rate": PASS_RATES[a]}
         for a in range(10) for b in range(10) for c in range(10)
@@ -146,8 +146,8 @@ def is_right(completions: list[Any], answer: list[str], **_: Any) -> list[float]
 def settings_of(name: str, seed: int, folder: str | Path) -> gn.Settings:
     """The settings of a training."""
     changes = {key: value for key, value in ALGORITHMS[name].items() if key not in ("baseline", "filtered")}
-    own = {key: changes.pop(key) for key in ("loss_type",) if key in changes}
-    return gn.preset("cpu", **BASE, **own, model=str(MODEL), seed=seed, run_root=str(folder), extra=changes)
+    own = BASE | {key: changes.pop(key) for key in BASE if key in changes}
+    return gn.preset("cpu", **own, model=str(MODEL), seed=seed, run_root=str(folder), extra=changes)
 
 
 # A training.
@@ -166,14 +166,17 @@ def train(name: str, seed: int) -> dict[str, Any]:
         seconds = time.perf_counter() - started
         after = held_out(model, tokenizer, whole, settings)
         rows, versions = run.rows, run.info["versions"]
-        written = [run.completions(int(row["step"])) for row in rows]
+        # Of each sampling: one a step, but where a sampling is used for several.
+        written = [run.completions(step) for step in run.steps]
     clipped = [row["clip_ratio/region_mean"] for row in rows if "clip_ratio/region_mean" in row]
     return {
         "name": name, "seed": seed, "before": before, "after": after,
-        "rewards": [round(row["reward"], 4) for row in rows],
+        "rewards": [round(float(table["is_right"].mean()), 4) for table in written],
         "tokens, right": [_tokens(table[table["is_right"] > 0]) for table in written],
         "tokens, wrong": [_tokens(table[table["is_right"] == 0]) for table in written],
-        "silent groups": [round(row["frac_reward_zero_std"], 3) for row in rows],
+        "silent groups": [
+            round(float((table.groupby("group")["is_right"].nunique() < 2).mean()), 3) for table in written
+        ],
         "clipped": [round(share, 4) for share in clipped],
         "gradient": [float(f"{row['grad_norm']:.3g}") for row in rows],
         "changes": ALGORITHMS[name], "base": BASE, "seconds": round(seconds, 1), "machine": machine(),
@@ -187,7 +190,7 @@ def _tokens(table: Any) -> float | None:
 
 
 def held_out(model: Any, tokenizer: Any, task: gn.tasks.Task, settings: gn.Settings) -> dict[str, float]:
-    """The share of right answers to the held-out sums, four drawn of each with the same seed: of all, and by pass rate at the start."""
+    """The share of right answers to the held-out sums, four drawn of each with one seed: all, and by their first digit."""
     asked = gn.evaluate((model, tokenizer), task, settings=settings, samples=4, temperature=1.0, seed=0)
     found: dict[str, list[float]] = {"all": asked.shares}
     for group, share in zip(asked.groups, asked.shares, strict=True):
@@ -224,6 +227,93 @@ def kept(file: Path = KEPT) -> list[dict[str, Any]]:
     return [line for line in lines if line["base"] == BASE and ALGORITHMS.get(line["name"]) == line["changes"]]
 
 
+MEASURES = {
+    "held-out accuracy": lambda line: line["after"]["all"],
+    "held-out accuracy, easy": lambda line: line["after"]["easy"],
+    "held-out accuracy, middle": lambda line: line["after"]["middle"],
+    "held-out accuracy, hard": lambda line: line["after"]["hard"],
+    "letters of wrong answers": lambda line: _last(line["tokens, wrong"]),
+    "letters of right answers": lambda line: _last(line["tokens, right"]),
+}
+"""What is measured -> how it is read from a line. Lengths are means of the last quarter of the samplings."""
+
+
+def _last(values: Sequence[float | None]) -> float:
+    known = [value for value in values[-(len(values) // 4) :] if value is not None]
+    return sum(known) / len(known)
+
+
+def scores(
+    lines: Sequence[dict[str, Any]], names: Sequence[str], measure: str = "held-out accuracy", curves: str = ""
+) -> gn.runs.SeedScores:
+    """Some of the algorithms side by side; the others are compared with the first.
+
+    Args:
+        lines: From `kept`.
+        names: Of `ALGORITHMS`.
+        measure: Of `MEASURES`.
+        curves: What is drawn over the steps: "rewards", "tokens, wrong" and the like; nothing if empty.
+    """
+    read = MEASURES[measure]
+    found = {name: {line["seed"]: read(line) for line in lines if line["name"] == name} for name in names}
+    drawn = {
+        name: {line["seed"]: _filled(line[curves]) for line in lines if line["name"] == name}
+        for name in names
+        if curves
+    }
+    told = {"rewards": "reward", "tokens, wrong": "letters of wrong answers"}.get(curves, curves)
+    return gn.runs.SeedScores(found, measure, drawn, told)
+
+
+def _filled(values: Sequence[float | None]) -> list[float]:
+    """Where a sampling had no such completion, the value before it."""
+    found: list[float] = []
+    for value in values:
+        found.append(value if value is not None else found[-1] if found else float("nan"))
+    return found
+
+
+LESSONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "length": (("grpo", "dapo"), ("letters of wrong answers", "letters of right answers", "held-out accuracy")),
+    "length, not scaled": (
+        ("grpo, not scaled", "dr_grpo"), ("letters of wrong answers", "letters of right answers", "held-out accuracy"),
+    ),
+    "difficulty": (
+        ("grpo", "grpo, not scaled", "grpo, filtered"),
+        ("held-out accuracy", "held-out accuracy, easy", "held-out accuracy, middle", "held-out accuracy, hard"),
+    ),
+    "baseline": (("dr_grpo", "reinforce"), ("held-out accuracy",)),
+    **{
+        f"used {times} times": (tuple(f"{name}, used {times} times" for name in CLIPS), ("held-out accuracy",))
+        for times in (4, 8)
+    },
+}  # fmt: skip
+"""Lesson -> the algorithms that are compared with the first of them, and by what."""
+
+
+def tables(lines: Sequence[dict[str, Any]]) -> str:
+    """The tables of docs/evidence/algorithms.md."""
+    said = []
+    for lesson, (names, measures) in LESSONS.items():
+        if not all(sum(line["name"] == name for line in lines) > 1 for name in names):
+            continue
+        said += [f"### {lesson}", ""]
+        said += ["| measure | algorithm | seeds | IQM, 95 % interval | difference in pairs | p | would have shown | |"]
+        said += ["| --- | --- | --- | --- | --- | --- | --- | --- |"]
+        for measure in measures:
+            found = scores(lines, names, measure)
+            for name, (value, (low, high)) in found.means.items():
+                cells = [measure, name, len(found.scores[name]), f"{value:.3f} ({low:.3f} to {high:.3f})"]
+                one = found.differences.get(name)
+                cells += ["", "", "", ""] if one is None else [
+                    f"{one.value:+.3f} ({one.interval[0]:+.3f} to {one.interval[1]:+.3f})", f"{one.p_value:.3f}",
+                    f"{one.smallest:.3f}", one.verdict,
+                ]  # fmt: skip
+                said.append(f"| {' | '.join(map(str, cells))} |")
+        said.append("")
+    return "\n".join(said)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(range(10)))
@@ -235,13 +325,15 @@ def main() -> None:
         make_model()
         return
     have = {(line["name"], line["seed"]) for line in kept()}
-    # Whatever ends it early, each setting has been trained with as many seeds as the next, or one more.
-    wanted = [(name, seed) for seed in arguments.seeds for name in arguments.names if (name, seed) not in have]
+    # Whatever ends it early, what was trained with all seeds can be compared.
+    wanted = [(name, seed) for name in arguments.names for seed in arguments.seeds if (name, seed) not in have]
     for name, seed in () if arguments.table else wanted:
         line = train(name, seed)
         with KEPT.open("a") as file:
             file.write(json.dumps(line) + "\n")
-        print(f"{name}, seed {seed}: {line['before']['all']:.3f} to {line['after']['all']:.3f}, {line['seconds']} s", flush=True)
+        told = f"{line['before']['all']:.3f} to {line['after']['all']:.3f}, {line['seconds']} s"
+        print(f"{name}, seed {seed}: {told}", flush=True)
+    print(tables(kept()))
 
 
 if __name__ == "__main__":

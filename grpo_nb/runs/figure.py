@@ -6,6 +6,7 @@ score, length), then six small cards with what goes wrong first. A card or panel
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from grpo_nb.core import displayable
+from grpo_nb.core import Drawn, displayable, escaped
 from grpo_nb.runs.alert import Alert, worst_first
 from grpo_nb.runs.best import ACCURACY, HIGH, LOW
 from grpo_nb.runs.curves import LENGTH, SPREAD_HIGH, SPREAD_LOW, Curve, Curves
@@ -367,6 +368,7 @@ def seeds_figure(
     differences: Mapping[str, Any],
     measure: str,
     bands: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]],
+    curve: str,
 ) -> Figure:
     """Draw groups of runs: each seed a dot with the mean and its interval, and the differences to the first group.
 
@@ -375,8 +377,9 @@ def seeds_figure(
         means: Group -> mean, (low, high).
         differences: Group, but for the first -> `runs.seeds.Difference`.
         measure: What the scores are.
-        bands: Group -> low, mean and high of the reward at each step; empty if there are no curves. More than there are
-            colours cannot be told apart, and are left out.
+        bands: Group -> low, mean and high at each step; empty if there are no curves. More than there are colours cannot be
+            told apart, and are left out.
+        curve: What the curves are.
     """
     bands = bands if len(bands) <= len(COLOURS) else {}
     rows, head = 0.34 * len(scores) + 1.0, 2.9 if bands else 0.0
@@ -411,14 +414,17 @@ def seeds_figure(
         axis.tick_params(colors=_INK, labelsize=9, length=0)
         axis.set_yticks(range(len(names)), [_cut(name, 26) for name in names] if axis is left else [], parse_math=False)
     if bands:
-        _draw_bands(figure.add_subplot(grid[0, :]), bands, colours)
+        _draw_bands(figure.add_subplot(grid[0, :]), curve, bands, colours)
     figure.subplots_adjust(0.2, 0.36 / (rows + head), 0.88, 1 - 0.32 / (rows + head), wspace=0.08, hspace=0.35)
     return figure
 
 
-def _draw_bands(axis: Axes, bands: Mapping[str, Sequence[Sequence[float]]], colours: Mapping[str, str]) -> None:
-    """The mean reward of each step with its interval, each line with its name at its end."""
-    axis.set_title("reward by step: mean of the seeds, interval", loc="left", fontsize=10, fontweight="bold", color=_INK)
+def _draw_bands(
+    axis: Axes, curve: str, bands: Mapping[str, Sequence[Sequence[float]]], colours: Mapping[str, str]
+) -> None:
+    """The mean of each step with its interval, each line with its name at its end."""
+    title = f"{curve}, by step: mean of the seeds, interval"
+    axis.set_title(title, loc="left", fontsize=10, fontweight="bold", color=_INK)
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", color=_GRID)
     axis.tick_params(colors=_INK, labelsize=8.5, length=2.5)
@@ -429,6 +435,14 @@ def _draw_bands(axis: Axes, bands: Mapping[str, Sequence[Sequence[float]]], colo
         axis.plot(steps, middle, color=colours[name], linewidth=2, linestyle=_STYLES[i % len(_STYLES)])
         ends.append((middle[-1], name, colours[name]))
     _label_ends(axis, ends)
+
+
+def drawn(figure: Figure, words: str) -> Drawn:
+    """Return a figure as a part of what shows itself, with these words in its place for those who do not see it."""
+    picture = io.StringIO()
+    figure.savefig(picture, format="svg", bbox_inches="tight")
+    markup = picture.getvalue()[picture.getvalue().index("<svg") :]
+    return Drawn(markup.replace("<svg", f'<svg role="img" aria-label="{escaped(words)}"', 1), words)
 
 
 def overlay(runs: Mapping[str, Curves]) -> Figure:

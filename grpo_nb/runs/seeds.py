@@ -7,13 +7,12 @@ purpose, and paired by seed, which takes away the luck that both shared: the sta
 from __future__ import annotations
 
 import functools
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Drawn, Part, Shown, Table, bold, in_line, require_kind
+from grpo_nb.core import Part, Shown, Table, bold, in_line, require_kind
 from grpo_nb.runs.rows import mean, series
 from grpo_nb.runs.run import Run, open_run
 
@@ -69,7 +68,9 @@ class SeedScores(Shown):
     measure: str = "score"
     """What the scores are."""
     curves: Mapping[str, Mapping[Any, Sequence[float]]] = field(default_factory=dict)
-    """Group -> seed -> the reward of each step, where there are curves to draw."""
+    """Group -> seed -> a value for each step, where there are curves to draw."""
+    curve: str = "reward"
+    """What the curves are."""
 
     def __post_init__(self) -> None:
         require_kind("scores", self.scores, Mapping, 'group -> seed -> score: {"grpo": {0: 0.71, 1: 0.68}}')
@@ -115,7 +116,11 @@ class SeedScores(Shown):
         picks = _resampled(keys)
         drawn = _iqm(b[picks]) - _iqm(a[picks])
         return Difference(
-            len(keys), float(_iqm(b) - _iqm(a)), _middle(drawn), _sign_flips(b - a), _DETECTABLE * float(drawn.std(ddof=1))
+            len(keys),
+            float(_iqm(b) - _iqm(a)),
+            _middle(drawn),
+            _sign_flips(b - a),
+            _DETECTABLE * float(drawn.std(ddof=1)),
         )
 
     @property
@@ -150,13 +155,13 @@ class SeedScores(Shown):
         from grpo_nb.runs.figure import seeds_figure
 
         bands = {name: _band(curves) for name, curves in self.curves.items()}
-        return seeds_figure(self.scores, self.means, self.differences, self.measure, bands)
+        return seeds_figure(self.scores, self.means, self.differences, self.measure, bands, self.curve)
 
     def _parts(self) -> Iterable[Part]:
         yield bold(self.sentence)
-        picture = io.StringIO()
-        self.plot().savefig(picture, format="svg", bbox_inches="tight")
-        yield Drawn(picture.getvalue()[picture.getvalue().index("<svg") :], f"plot() draws it. {self.sentence}")
+        from grpo_nb.runs.figure import drawn
+
+        yield drawn(self.plot(), "plot() draws every seed, the means with their intervals, and the differences.")
         rows = []
         for name, (value, (low, high)) in self.means.items():
             row = [name, len(self.scores[name]), f"{value:.3g} ({low:.3g} to {high:.3g})"]
@@ -195,7 +200,9 @@ def by_seed(
         require_kind("by", by, str, 'a setting such as "loss_type", or a function of a run')
         # In `extra` of one run, and in another left at its default: that one is of the group "default".
         if not any(by in _told(run) for run in opened):
-            raise ValueError(f"by = {by!r} is no setting that any of these runs has: gn.runs.compare names what differs.")
+            raise ValueError(
+                f"by = {by!r} is no setting that any of these runs has: gn.runs.compare names what differs."
+            )
     are_compared = all(run.comparison for run in opened)
     tasks = {run.info.get("task", {}).get("name") for run in opened}
     scores: dict[str, dict[Any, float]] = {}
