@@ -63,6 +63,11 @@ ALGORITHMS = ON_POLICY | {
     for times in (8, 4)
     for name, changes in CLIPS.items()
 }
+# Is what was seen at eight uses the loss, or a learning rate that is too high for it?
+ALGORITHMS |= {
+    f"{name}, used 8 times, slowly": {**changes, "num_iterations": 8, "max_steps": 80, "learning_rate": 3e-4}
+    for name, changes in CLIPS.items()
+}
 """Name -> what differs from `BASE`: settings, arguments of TRL, and the two that are neither, `baseline` and `filtered`."""
 
 
@@ -265,6 +270,12 @@ def scores(
     return gn.runs.SeedScores(found, measure, drawn, told)
 
 
+def mean_after(lines: Sequence[dict[str, Any]], name: str) -> float:
+    """The mean held-out accuracy of an algorithm after training."""
+    found = [line["after"]["all"] for line in lines if line["name"] == name]
+    return sum(found) / len(found)
+
+
 def _filled(values: Sequence[float | None]) -> list[float]:
     """Where a sampling had no such completion, the value before it."""
     found: list[float] = []
@@ -287,6 +298,7 @@ LESSONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         f"used {times} times": (tuple(f"{name}, used {times} times" for name in CLIPS), ("held-out accuracy",))
         for times in (4, 8)
     },
+    "used 8 times, slowly": (tuple(f"{name}, used 8 times, slowly" for name in CLIPS), ("held-out accuracy",)),
 }  # fmt: skip
 """Lesson -> the algorithms that are compared with the first of them, and by what."""
 

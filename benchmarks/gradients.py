@@ -10,19 +10,32 @@ prints their tables for docs/evidence/algorithms.md.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy
 
 import grpo_nb as gn
+from grpo_nb.core import Part, Shown
+from grpo_nb.runs.figure import COLOURS, drawn
 
 DIGITS = tuple("0123456789")
 PASS_RATES = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
 GROUPS = (2, 4, 8, 16, 32)
 ESTIMATORS = ("no baseline", "batch mean", "leave-one-out", "group mean", "group mean and std")
 TRAINED_LAYERS = 8
+
+
+@dataclass(frozen=True, repr=False)
+class Picture(Shown):
+    """A figure, and what it says in words."""
+
+    figure: Any
+    words: str
+
+    def _parts(self) -> Iterable[Part]:
+        yield drawn(self.figure, self.words)
 
 
 # Lesson 1: the exact gradient.
@@ -169,11 +182,18 @@ def angle_table(policies: Policies, rates: Sequence[float] = PASS_RATES, groups:
     return pandas.DataFrame(rows)
 
 
-def draw_angles(table: Any, group: int = 8) -> Any:
+def mixed_angles(policies: Policies, low: float = 0.05, high: float = 0.95, group: int = 8) -> Any:
+    """Estimator -> mean angle, where every second prompt has a low and the others a high pass rate."""
+    import pandas
+
+    is_high = numpy.arange(policies.prompts)[:, None] % 2 == 1
+    rewards = numpy.where(is_high, paid_digits(policies, high), paid_digits(policies, low))
+    return pandas.Series({name: found.mean() for name, found in angles(policies, rewards, group).items()}, name="angle")
+
+
+def draw_angles(table: Any, group: int = 8) -> Picture:
     """Draw the mean angle of each estimator over the pass rate, with the range of nine batches in ten for two of them."""
     from matplotlib.figure import Figure
-
-    from grpo_nb.runs.figure import COLOURS
 
     figure = Figure(figsize=(8.5, 3.6), facecolor="white")
     axis = figure.add_subplot()
@@ -205,7 +225,14 @@ def draw_angles(table: Any, group: int = 8) -> Any:
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", color="#EEEEEE")
     figure.subplots_adjust(0.07, 0.15, 0.76, 0.9)
-    return figure
+    at = part.set_index(["estimator", "pass rate"])["angle"]
+    lowest, highest = part["pass rate"].min(), part["pass rate"].max()
+    words = "; ".join(
+        f"{name} {at[name, lowest]:.0f} degrees at a pass rate of {lowest:.0%}, {at[name, 0.5]:.0f} at 50%, "
+        f"{at[name, highest]:.0f} at {highest:.0%}"
+        for name in ("no baseline", "group mean")
+    )
+    return Picture(figure, f"Angle to the exact gradient, {group} completions of each prompt: {words}.")
 
 
 # Lesson 2: which losses are one.
@@ -298,11 +325,9 @@ def identities(found: Mapping[str, Any], shared: Mapping[str, Any]) -> list[tupl
     return said
 
 
-def draw_identities(said: Sequence[tuple[str, float]]) -> Any:
+def draw_identities(said: Sequence[tuple[str, float]]) -> Picture:
     """Draw the relative differences on a logarithmic axis: those of rounding at the left, a real one at the right."""
     from matplotlib.figure import Figure
-
-    from grpo_nb.runs.figure import COLOURS
 
     figure = Figure(figsize=(8.5, 0.32 * len(said) + 0.9), facecolor="white")
     axis = figure.add_subplot()
@@ -321,7 +346,7 @@ def draw_identities(said: Sequence[tuple[str, float]]) -> Any:
     axis.tick_params(axis="y", length=0)
     axis.grid(axis="x", color="#EEEEEE")
     figure.subplots_adjust(0.36, 0.5 / (0.32 * len(said) + 0.9), 0.97, 1 - 0.3 / (0.32 * len(said) + 0.9))
-    return figure
+    return Picture(figure, "Relative differences: " + "; ".join(f"{name}: {value:.0e}" for name, value in said) + ".")
 
 
 def main() -> None:
