@@ -116,7 +116,7 @@ def paid_digits(policies: Policies, rate: float) -> numpy.ndarray:
 def angles(
     policies: Policies, rewards: numpy.ndarray, group: int, draws: int = 1_000, prompts: int = 4, seed: int = 0
 ) -> dict[str, numpy.ndarray]:
-    """Estimator -> angle to the exact gradient in degrees, of each of many batches; 90 where the estimate is zero.
+    """Estimator -> angle to the exact gradient of the same prompts in degrees, of many batches; 90 where the estimate is zero.
 
     Args:
         policies: Of all prompts; each batch has some of them at random.
@@ -142,19 +142,21 @@ def angles(
         "group mean": paid - mean,
         "group mean and std": (paid - mean) / (spread + 1e-4),
     }
-    # Each estimate as weights of the gradients of (prompt, digit). The exact one is that of all prompts together: what a
-    # training wants to raise; a batch has some of them.
-    exact = (policies.chances / policies.chances.sum(1, keepdims=True) * rewards / count).ravel()
-    toward = policies.products @ exact
-    length = numpy.sqrt(exact @ toward)
+    # Each estimate as weights of the gradients of (prompt, digit), and so is the exact gradient of the prompts in the batch.
+    of_each = policies.chances / policies.chances.sum(1, keepdims=True) * rewards
+    exact = numpy.zeros((draws, count, 10))
+    exact[numpy.arange(draws)[:, None], chosen] = of_each[chosen]
+    exact = exact.reshape(draws, -1)
+    toward = exact @ policies.products
+    length = numpy.sqrt((exact * toward).sum(1))
     place = (chosen[..., None] * 10 + digits).reshape(draws, -1)
     found = {}
     for name, advantage in advantages.items():
         weights = numpy.zeros((draws, count * 10))
         numpy.add.at(weights, (numpy.arange(draws)[:, None], place), advantage.reshape(draws, -1))
-        lengths = numpy.sqrt(numpy.maximum(numpy.einsum("ij,jk,ik->i", weights, policies.products, weights), 0))
+        lengths = numpy.sqrt(numpy.maximum((weights @ policies.products * weights).sum(1), 0))
         with numpy.errstate(invalid="ignore", divide="ignore"):
-            cosines = numpy.where(lengths > 1e-12, weights @ toward / (lengths * length), 0.0)
+            cosines = numpy.where(lengths > 1e-12, (weights * toward).sum(1) / (lengths * length), 0.0)
         found[name] = numpy.degrees(numpy.arccos(numpy.clip(cosines, -1, 1)))
     return found
 
@@ -261,7 +263,6 @@ def loss_gradients(
         `lengths` (completions,), `longest` and `group`.
     """
     import torch
-    from trl import RLOOConfig, RLOOTrainer
 
     from grpo_nb.training.trainer import Prepared, build_trainer
 
@@ -293,17 +294,28 @@ def loss_gradients(
         changed = settings.replace(loss_type=changes.pop("loss_type"), beta=0.0, extra=changes)
         prepared = Prepared.checked(model, tokenizer, task, rewards, changed)
         found[name] = gradient(build_trainer(prepared, SameCompletions))
+    found["rloo"] = gradient(_rloo(model, tokenizer, task, rewards, settings, lambda: drawn["texts"][0]))
+    shared = {"lengths": drawn["lengths"], "longest": settings.max_completion_length, "group": settings.num_generations}
+    return found, shared
+
+
+def _rloo(model: Any, tokenizer: Any, task: Any, rewards: list[Any], settings: gn.Settings, completions: Any) -> Any:
+    """TRL's own trainer of RLOO, for these completions."""
+    from trl import RLOOConfig, RLOOTrainer
+
+    class GivenCompletions(RLOOTrainer):
+        def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+            return completions()
+
     with tempfile.TemporaryDirectory() as folder:
         config = RLOOConfig(
             folder, num_generations=settings.num_generations, per_device_train_batch_size=settings.batch_size, beta=0.0,
-            max_completion_length=settings.max_completion_length, report_to="none", use_cpu=True, bf16=False,
+            max_completion_length=settings.max_completion_length, reward_weights=[reward.weight for reward in rewards],
+            report_to="none", use_cpu=True, bf16=False,
         )  # fmt: skip
-        kind = type("Rloo", (SameCompletions, RLOOTrainer), {})
-        found["rloo"] = gradient(
-            kind(model=model, processing_class=tokenizer, reward_funcs=rewards, args=config, train_dataset=task.train)
+        return GivenCompletions(
+            model=model, processing_class=tokenizer, reward_funcs=rewards, args=config, train_dataset=task.train
         )
-    shared = {"lengths": drawn["lengths"], "longest": settings.max_completion_length, "group": settings.num_generations}
-    return found, shared
 
 
 def identities(found: Mapping[str, Any], shared: Mapping[str, Any]) -> list[tuple[str, float]]:

@@ -21,7 +21,7 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | TIME minutes on 2 CPU cores; on a GPU not yet measured |
+# | Time | 5 minutes on 2 CPU cores; on a GPU not yet measured |
 # | Memory | under 5 GB on a CPU; on a GPU not yet measured |
 # | Disk | 0.3 GB for the model, 0.1 GB for two runs |
 # | Writes | `runs/`, and the converted model in your cache folder |
@@ -174,7 +174,9 @@ difficulty
 
 # %%
 for part in ("easy", "middle", "hard"):
-    print(algorithms.scores(lines, ["grpo", "grpo, not scaled", "grpo, filtered"], f"held-out accuracy, {part}").sentence)
+    print(
+        algorithms.scores(lines, ["grpo", "grpo, not scaled", "grpo, filtered"], f"held-out accuracy, {part}").sentence
+    )
 algorithms.scores(lines, ["dr_grpo", "reinforce"])
 
 # %% [markdown]
@@ -207,7 +209,9 @@ live = {name: algorithms.train(name, SEED) for name in PAIR}
 for name, now in live.items():
     (then,) = [line for line in lines if (line["name"], line["seed"]) == (name, SEED)]
     same = sum(a == b for a, b in zip(now["rewards"], then["rewards"], strict=True))
-    print(f"{name}: held-out {now['after']['all']:.3f} now, {then['after']['all']:.3f} stored; {same} of {len(now['rewards'])} steps alike")
+    print(
+        f"{name}: held-out {now['after']['all']:.3f} now, {then['after']['all']:.3f} stored; {same} of {len(now['rewards'])} steps alike"
+    )
 
 # %% [markdown]
 # ## Your own experiment
@@ -229,7 +233,9 @@ assert policies.error < 1e-3, "the exact gradient is not that of autograd"
 assert all(difference < 1e-3 for said, difference in identities[:-1]), "two losses that are one differ"
 assert identities[-1][1] > 0.01, "two losses that differ do not"
 assert all(len(found) == 10 for found in reused.scores.values()), "not every setting has its ten seeds"
-assert all(abs(now["after"]["all"] - algorithms.mean_after(lines, name)) < 0.2 for name, now in live.items()), "another result"
+assert all(abs(now["after"]["all"] - algorithms.mean_after(lines, name)) < 0.2 for name, now in live.items()), (
+    "another result"
+)
 print(f"It worked. {length.sentence} {difficulty.sentence} {reused.sentence}")
 
 # %% [markdown]
