@@ -68,6 +68,7 @@ ALGORITHMS |= {
     f"{name}, used 8 times, slowly": {**changes, "num_iterations": 8, "max_steps": 80, "learning_rate": 3e-4}
     for name, changes in CLIPS.items()
 }
+ALGORITHMS |= {f"{name}, 120 steps": {**ON_POLICY[name], "max_steps": 120} for name in ("grpo", "dapo")}
 """Name -> what differs from `BASE`: settings, arguments of TRL, and the two that are neither, `baseline` and `filtered`."""
 
 
@@ -288,6 +289,10 @@ LESSONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "length": (("grpo", "dapo"), ("letters of wrong answers", "letters of right answers", "held-out accuracy")),
     "length, not scaled": (
         ("grpo, not scaled", "dr_grpo"), ("letters of wrong answers", "letters of right answers", "held-out accuracy"),
+    ),
+    "length, 120 steps": (
+        ("grpo, 120 steps", "dapo, 120 steps"),
+        ("letters of wrong answers", "letters of right answers", "held-out accuracy"),
     ),
     "difficulty": (
         ("grpo", "grpo, not scaled", "grpo, filtered"),
