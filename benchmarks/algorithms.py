@@ -261,9 +261,13 @@ def scores(
         curves: What is drawn over the steps: "rewards", "tokens, wrong" and the like; nothing if empty.
     """
     read = MEASURES[measure]
-    found = {name: {line["seed"]: read(line) for line in lines if line["name"] == name} for name in names}
+    # What all names end with is said once, in the text around.
+    shared = names[0].partition(",")[2]
+    is_shared = len(names) > 1 and all(name.partition(",")[2] == shared for name in names)
+    labels = {name: name.partition(",")[0] if is_shared else name for name in names}
+    found = {labels[name]: {line["seed"]: read(line) for line in lines if line["name"] == name} for name in names}
     drawn = {
-        name: {line["seed"]: _filled(line[curves]) for line in lines if line["name"] == name}
+        labels[name]: {line["seed"]: _filled(line[curves]) for line in lines if line["name"] == name}
         for name in names
         if curves
     }

@@ -200,9 +200,10 @@ def draw_angles(table: Any, group: int = 8) -> Picture:
     figure = Figure(figsize=(8.5, 3.6), facecolor="white")
     axis = figure.add_subplot()
     part, ends = table[table["group"] == group], []
-    for name, colour, style in zip(ESTIMATORS, COLOURS, ("-", "--", "-", "-.", ":"), strict=False):
-        if name == "leave-one-out":  # the same direction as the group mean: (G - 1) / G of it
-            continue
+    # Leave-one-out has the direction of the group mean, and no line of its own.
+    styles = {"no baseline": (1, "-"), "batch mean": (2, "--"), "group mean": (0, "-"), "group mean and std": (4, ":")}
+    for name, (colour, style) in styles.items():
+        colour = COLOURS[colour]
         rows = part[part["estimator"] == name]
         rates = 100 * rows["pass rate"]
         if name in ("no baseline", "group mean"):
@@ -210,11 +211,13 @@ def draw_angles(table: Any, group: int = 8) -> Picture:
         axis.plot(rates, rows["angle"], style, color=colour, linewidth=2)
         said = "group mean, leave-one-out" if name == "group mean" else name
         ends.append((float(rows["angle"].iloc[-1]), said, colour))
-    axis.set_ylim(0, 92)
+    axis.axhline(90, color="#666666", linewidth=0.9)
+    axis.annotate("90: knows nothing", (1, 92), fontsize=8.5, color="#666666")
+    axis.set_ylim(0, 120)
     axis.set_xlim(0, 100)
-    place = 92.0
+    place = 120.0
     for end, name, colour in sorted(ends, reverse=True):
-        place = min(end, place - 6)
+        place = min(end, place - 8)
         axis.annotate(name, (100, place), xytext=(6, 0), textcoords="offset points", va="center", color=colour, fontsize=9,
                       annotation_clip=False)  # fmt: skip
     axis.set_title(

@@ -382,9 +382,9 @@ def seeds_figure(
         curve: What the curves are.
     """
     bands = bands if len(bands) <= len(COLOURS) else {}
-    rows, head = 0.34 * len(scores) + 1.0, 2.9 if bands else 0.0
+    rows, head = 0.34 * len(scores) + 1.25, 2.9 if bands else 0.0
     figure = Figure(figsize=(_WIDTH, rows + head), facecolor="white")
-    grid = figure.add_gridspec(2 if bands else 1, 2, height_ratios=[head - 0.5, rows - 0.6] if bands else None)
+    grid = figure.add_gridspec(2 if bands else 1, 2, height_ratios=[head - 0.5, rows - 0.85] if bands else None)
     left, right = (figure.add_subplot(grid[-1, column]) for column in (0, 1))
     names = list(scores)
     colours = dict(zip(names, COLOURS, strict=False)) if len(names) <= len(COLOURS) else {}
@@ -405,7 +405,7 @@ def seeds_figure(
         _note(right, (1.0, at), one.verdict, (6, 0), xycoords=right.get_yaxis_transform(), va="center", fontsize=8.5,
               color=_INK if is_told else _SOFT, annotation_clip=False)  # fmt: skip
     right.axvline(0, color=_INK, linewidth=0.9)
-    for axis, title in ((left, f"{measure}: seeds, mean, interval"), (right, f"minus {_cut(names[0], 30)}, in pairs")):
+    for axis, title in ((left, _cut(measure, 42)), (right, f"minus {_cut(names[0], 30)}, in pairs")):
         axis.set_title(title, loc="left", fontsize=10, fontweight="bold", color=_INK)
         axis.spines[["top", "right", "left"]].set_visible(False)
         axis.grid(axis="x", color=_GRID)
@@ -413,9 +413,11 @@ def seeds_figure(
         axis.set_ylim(len(names) - 0.5, -0.6)
         axis.tick_params(colors=_INK, labelsize=9, length=0)
         axis.set_yticks(range(len(names)), [_cut(name, 26) for name in names] if axis is left else [], parse_math=False)
+    said = "Dots are seeds, diamonds interquartile means, bars and bands their 95 % intervals; grey is not told apart."
+    figure.text(0.2, 0.02, said, fontsize=8.5, color=_SOFT)
     if bands:
         _draw_bands(figure.add_subplot(grid[0, :]), curve, bands, colours)
-    figure.subplots_adjust(0.2, 0.36 / (rows + head), 0.88, 1 - 0.32 / (rows + head), wspace=0.08, hspace=0.35)
+    figure.subplots_adjust(0.2, 0.6 / (rows + head), 0.86, 1 - 0.32 / (rows + head), wspace=0.08, hspace=0.35)
     return figure
 
 
@@ -423,8 +425,7 @@ def _draw_bands(
     axis: Axes, curve: str, bands: Mapping[str, Sequence[Sequence[float]]], colours: Mapping[str, str]
 ) -> None:
     """The mean of each step with its interval, each line with its name at its end."""
-    title = f"{curve}, by step: mean of the seeds, interval"
-    axis.set_title(title, loc="left", fontsize=10, fontweight="bold", color=_INK)
+    axis.set_title(curve, loc="left", fontsize=10, fontweight="bold", color=_INK)
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", color=_GRID)
     axis.tick_params(colors=_INK, labelsize=8.5, length=2.5)

@@ -154,8 +154,10 @@ class SeedScores(Shown):
         """Every seed as a dot and the means with intervals, beside the differences by pairs; above them the curves, if any."""
         from grpo_nb.runs.figure import seeds_figure
 
-        bands = {name: _band(curves) for name, curves in self.curves.items()}
-        return seeds_figure(self.scores, self.means, self.differences, self.measure, bands, self.curve)
+        window = max(1, min((len(one) for curves in self.curves.values() for one in curves.values()), default=1) // 8)
+        bands = {name: _band(curves, window) for name, curves in self.curves.items()}
+        curve = f"{self.curve}, mean of the last {window} steps" if window > 1 else self.curve
+        return seeds_figure(self.scores, self.means, self.differences, self.measure, bands, curve)
 
     def _parts(self) -> Iterable[Part]:
         yield bold(self.sentence)
@@ -281,12 +283,15 @@ def _sign_flips(change: Any) -> float:
     return float((flipped >= abs(change.sum()) - 1e-12).mean())
 
 
-def _band(curves: Mapping[Any, Sequence[float]]) -> tuple[list[float], list[float], list[float]]:
-    """The interquartile mean of each step, and its interval: low, middle, high."""
+def _band(curves: Mapping[Any, Sequence[float]], window: int) -> tuple[list[float], list[float], list[float]]:
+    """The interquartile mean of the trailing means at each step, and its interval: low, middle, high."""
     import numpy
+    import pandas
 
     length = min(map(len, curves.values()))
-    values = numpy.asarray([curve[:length] for curve in curves.values()], float).T
+    values = (
+        pandas.DataFrame([list(curve)[:length] for curve in curves.values()]).T.rolling(window, 1).mean().to_numpy()
+    )
     drawn = _iqm(values[:, _resampled(list(curves))[:500]])
     low, high = numpy.quantile(drawn, [0.025, 0.975], axis=1)
     return low.tolist(), _iqm(values).tolist(), high.tolist()

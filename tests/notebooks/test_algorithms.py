@@ -33,7 +33,7 @@ def test_each_lesson_shows_its_figure_with_words_for_those_who_do_not_see_it(alg
         "draw_identities(": 'aria-label="Relative differences: grpo, clip-higher = grpo: ',
         "length = ": "lower than grpo: dapo",
         "difficulty = ": "higher than grpo: grpo, filtered",
-        "reused = ": "lower than grpo, used 8 times: ",
+        "reused = ": "lower than grpo: cispo, sapo",
     }
     for source, said in shown.items():
         html = text_of(cell_with(notebook, source), "text/html")
