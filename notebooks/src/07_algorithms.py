@@ -55,7 +55,7 @@ BATCH = 16  # @param {"type": "integer"}
 # ## What is measured on what
 #
 # Lessons 1 and 2 take gradients of the real model, SmolLM2-135M. Lessons 3 to 5 need many trainings, and one of the real
-# model takes minutes; so they use a model of 90,000 weights that learns in four seconds, in `benchmarks/results`. It reads `7+5+9` and
+# model takes minutes; so they use a model of 90,000 weights that learns in five seconds, in `benchmarks/results`. It reads `7+5+9` and
 # writes an attempt, writes it again as often as it likes, and ends with an answer: `21,21,21#21`. How hard a sum is was set by its
 # first digit, and how long the answer is helps nothing. **What such a model shows is a mechanism, not how a large one will do.**
 #
