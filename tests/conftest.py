@@ -198,3 +198,9 @@ def export(tiny_run: gn.runs.Run, tmp_path_factory: pytest.TempPathFactory) -> P
     folder = tmp_path_factory.mktemp("export")
     shutil.copytree(tiny_run.path, folder / "runs" / "tiny")
     return execute_notebook("05_export", folder, RUN="runs/tiny")
+
+
+@pytest.fixture(scope="session")
+def algorithms(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/07_algorithms`, executed, with half the completions in lesson 2."""
+    return execute_notebook("07_algorithms", tmp_path_factory.mktemp("algorithms"), BATCH=8)

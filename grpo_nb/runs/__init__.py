@@ -33,6 +33,7 @@ from grpo_nb.runs.run import (
     trained_questions,
     write_trained_questions,
 )
+from grpo_nb.runs.seeds import SeedScores, by_seed
 from grpo_nb.runs.side_by_side import compare_runs as compare
 from grpo_nb.runs.side_by_side import list_runs as list
 

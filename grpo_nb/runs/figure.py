@@ -6,6 +6,7 @@ score, length), then six small cards with what goes wrong first. A card or panel
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from grpo_nb.core import displayable
+from grpo_nb.core import Drawn, displayable, escaped
 from grpo_nb.runs.alert import Alert, worst_first
 from grpo_nb.runs.best import ACCURACY, HIGH, LOW
 from grpo_nb.runs.curves import LENGTH, SPREAD_HIGH, SPREAD_LOW, Curve, Curves
@@ -175,15 +176,7 @@ class TrainingFigure:
             weight = f" x{self._weights[name]:g}" if name in self._weights else ""
             end = _line(axis, curve, curves.window, i, linestyle=_STYLES[i % len(_STYLES)])
             ends.append((end, f"{_cut(name, 19)}{weight}", COLOURS[i % len(COLOURS)]))
-        # Direct labels at the right, moved apart where lines end close together, and back up from the lower edge.
-        bottom, top = axis.get_ylim()
-        ends.sort()
-        apart = 0.085 * (top - bottom)
-        places = list(itertools.accumulate((end for end, *_ in ends), lambda last, end: max(end, last + apart)))
-        over = max(0.0, places[-1] - top)
-        right = {"xycoords": axis.get_yaxis_transform(), "va": "center", "annotation_clip": False}
-        for place, (_, label, colour) in zip(places, ends, strict=True):
-            _note(axis, (1.0, place - over), label, (5, 0), color=colour, fontsize=9, **right)
+        _label_ends(axis, ends)
 
     def _draw_one(self, panel: str, curve: Curve, window: int, colour: int, why: str = "not measured") -> None:
         if not self._is_missing(panel, curve, why):
@@ -298,6 +291,18 @@ def _note(axis: Axes, at: tuple[float, float], text: str, offset: tuple[float, f
     axis.annotate(text, at, xytext=offset, textcoords="offset points", parse_math=False, **options)
 
 
+def _label_ends(axis: Axes, ends: list[tuple[float, str, str]]) -> None:
+    """Write names (end of the line, name, colour) at the right, moved apart where lines end close together."""
+    bottom, top = axis.get_ylim()
+    ends.sort()
+    apart = 0.085 * (top - bottom)
+    places = list(itertools.accumulate((end for end, *_ in ends), lambda last, end: max(end, last + apart)))
+    over = max(0.0, places[-1] - top)  # back up from the lower edge
+    right = {"xycoords": axis.get_yaxis_transform(), "va": "center", "annotation_clip": False}
+    for place, (_, label, colour) in zip(places, ends, strict=True):
+        _note(axis, (1.0, place - over), label, (5, 0), color=colour, fontsize=9, **right)
+
+
 def _mark(axis: Axes, at: Sequence[float], height: float, colour: str, shape: str, size: float) -> None:
     edge = axis.get_xaxis_transform()
     axis.plot(at, [height] * len(at), shape, color=colour, markersize=size, clip_on=False, transform=edge)
@@ -355,6 +360,90 @@ def _set_limits(axis: Axes, low: float, high: float, is_from_zero: bool = False)
     low = min(low, 0.0) if is_from_zero else low
     room = (high - low) * 0.06 or abs(high) * 0.1 or 0.5
     axis.set_ylim(low if is_from_zero and low == 0 else low - room, high + room)
+
+
+def seeds_figure(
+    scores: Mapping[str, Mapping[Any, float]],
+    means: Mapping[str, tuple[float, tuple[float, float]]],
+    differences: Mapping[str, Any],
+    measure: str,
+    bands: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]],
+    curve: str,
+) -> Figure:
+    """Draw groups of runs: each seed a dot with the mean and its interval, and the differences to the first group.
+
+    Args:
+        scores: Group -> seed -> score.
+        means: Group -> mean, (low, high).
+        differences: Group, but for the first -> `runs.seeds.Difference`.
+        measure: What the scores are.
+        bands: Group -> low, mean and high at each step; empty if there are no curves. More than there are colours cannot be
+            told apart, and are left out.
+        curve: What the curves are.
+    """
+    bands = bands if len(bands) <= len(COLOURS) else {}
+    rows, head = 0.34 * len(scores) + 1.25, 2.9 if bands else 0.0
+    figure = Figure(figsize=(_WIDTH, rows + head), facecolor="white")
+    grid = figure.add_gridspec(2 if bands else 1, 2, height_ratios=[head - 0.5, rows - 0.85] if bands else None)
+    left, right = (figure.add_subplot(grid[-1, column]) for column in (0, 1))
+    names = list(scores)
+    colours = dict(zip(names, COLOURS, strict=False)) if len(names) <= len(COLOURS) else {}
+    for at, name in enumerate(names):
+        colour = colours.get(name, COLOURS[0])
+        values, (middle, ends) = list(scores[name].values()), means[name]
+        left.plot(values, [at] * len(values), "o", color=colour, alpha=0.3, markersize=4, markeredgewidth=0)
+        left.plot(ends, [at, at], color=colour, linewidth=2.5, solid_capstyle="butt")
+        left.plot([middle], [at], "D", color=colour, markersize=6)
+        if (one := differences.get(name)) is None:
+            _write(right, 0.0, 0, "what the others are compared with", 8.5, va="center")
+            right.texts[-1].set_transform(right.get_yaxis_transform())
+            continue
+        is_told = one.verdict != "not told apart"
+        right.plot(one.interval, [at, at], color=colour if is_told else _SOFT, linewidth=2.5, solid_capstyle="butt")
+        fill = colour if is_told else "white"
+        right.plot([one.value], [at], "D", color=colour if is_told else _SOFT, markerfacecolor=fill, markersize=6)
+        _note(right, (1.0, at), one.verdict, (6, 0), xycoords=right.get_yaxis_transform(), va="center", fontsize=8.5,
+              color=_INK if is_told else _SOFT, annotation_clip=False)  # fmt: skip
+    right.axvline(0, color=_INK, linewidth=0.9)
+    for axis, title in ((left, _cut(measure, 42)), (right, f"minus {_cut(names[0], 30)}, in pairs")):
+        axis.set_title(title, loc="left", fontsize=10, fontweight="bold", color=_INK)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+        axis.grid(axis="x", color=_GRID)
+        axis.set_axisbelow(True)
+        axis.set_ylim(len(names) - 0.5, -0.6)
+        axis.tick_params(colors=_INK, labelsize=9, length=0)
+        axis.set_yticks(range(len(names)), [_cut(name, 26) for name in names] if axis is left else [], parse_math=False)
+    said = "Dots are seeds, diamonds interquartile means, bars and bands their 95 % intervals; grey is not told apart."
+    figure.text(0.2, 0.02, said, fontsize=8.5, color=_SOFT)
+    if bands:
+        _draw_bands(figure.add_subplot(grid[0, :]), curve, bands, colours)
+    figure.subplots_adjust(0.2, 0.6 / (rows + head), 0.86, 1 - 0.32 / (rows + head), wspace=0.08, hspace=0.35)
+    return figure
+
+
+def _draw_bands(
+    axis: Axes, curve: str, bands: Mapping[str, Sequence[Sequence[float]]], colours: Mapping[str, str]
+) -> None:
+    """The mean of each step with its interval, each line with its name at its end."""
+    axis.set_title(curve, loc="left", fontsize=10, fontweight="bold", color=_INK)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="y", color=_GRID)
+    axis.tick_params(colors=_INK, labelsize=8.5, length=2.5)
+    ends = []
+    for i, (name, (low, middle, high)) in enumerate(bands.items()):
+        steps = range(1, len(middle) + 1)
+        axis.fill_between(steps, low, high, color=colours[name], alpha=0.13, linewidth=0)
+        axis.plot(steps, middle, color=colours[name], linewidth=2, linestyle=_STYLES[i % len(_STYLES)])
+        ends.append((middle[-1], name, colours[name]))
+    _label_ends(axis, ends)
+
+
+def drawn(figure: Figure, words: str) -> Drawn:
+    """Return a figure as a part of what shows itself, with these words in its place for those who do not see it."""
+    picture = io.StringIO()
+    figure.savefig(picture, format="svg", bbox_inches="tight")
+    markup = picture.getvalue()[picture.getvalue().index("<svg") :]
+    return Drawn(markup.replace("<svg", f'<svg role="img" aria-label="{escaped(words)}"', 1), words)
 
 
 def overlay(runs: Mapping[str, Curves]) -> Figure:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Drawn, Part, Shown, Table, bold, require_path
+from grpo_nb.core import Part, Shown, Table, bold, require_path
 from grpo_nb.runs.rows import mean, series
 from grpo_nb.runs.run import Run, open_run
 from grpo_nb.settings import Settings
@@ -92,9 +91,9 @@ class RunsCompared(Shown):
 
     def _parts(self) -> Iterable[Part]:
         yield bold("Runs " + ", ".join(run.name for run in self.runs))
-        picture = io.StringIO()
-        self.plot().savefig(picture, format="svg", bbox_inches="tight")
-        yield Drawn(picture.getvalue()[picture.getvalue().index("<svg") :], "plot() draws their curves.")
+        from grpo_nb.runs.figure import drawn
+
+        yield drawn(self.plot(), "plot() draws their curves.")
         yield Table([(run.name, run.status, _ended(run)) for run in self.runs], head=("run", "status", "how it ended"))
         differing = self.differences
         if not differing:

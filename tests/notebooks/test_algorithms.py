@@ -1,0 +1,122 @@
+"""The course about algorithms, executed: gradients of the real model, the stored trainings, and one pair trained again."""
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import nbformat
+import numpy
+import pytest
+
+from tests.support.notebooks import ROOT, assert_nothing_went_wrong, cell_with, printed, text_of
+
+pytestmark = pytest.mark.begins(80)
+
+
+@pytest.fixture
+def course(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    yield importlib.import_module("algorithms"), importlib.import_module("gradients")
+    for name in ("algorithms", "gradients", "_measure"):
+        sys.modules.pop(name, None)
+
+
+def test_no_cell_warns_or_shows_an_error(algorithms: Path) -> None:
+    assert_nothing_went_wrong(algorithms)
+
+
+def test_each_lesson_shows_its_figure_with_words_for_those_who_do_not_see_it(algorithms: Path) -> None:
+    notebook = nbformat.read(algorithms, as_version=4)
+    shown = {
+        "draw_angles(": 'aria-label="Angle to the exact gradient, 8 completions of each prompt: no baseline',
+        "draw_identities(": 'aria-label="Relative differences: grpo, clip-higher = grpo: ',
+        "length = ": "lower than grpo: dapo",
+        "difficulty = ": "higher than grpo: grpo, filtered",
+        "reused = ": "lower than grpo: cispo, sapo",
+    }
+    for source, said in shown.items():
+        html = text_of(cell_with(notebook, source), "text/html")
+        assert '<svg role="img"' in html and said in html, source
+
+
+def test_the_pair_trained_again_does_as_the_stored_one(algorithms: Path) -> None:
+    notebook = nbformat.read(algorithms, as_version=4)
+    told = printed(cell_with(notebook, "live = {"))
+    assert told.count(" stored; ") == 2 and "grpo: held-out" in told and "dapo: held-out" in told
+    assert printed(cell_with(notebook, "It worked")).startswith(
+        "It worked. Letters of wrong answers; lower than grpo: dapo."
+    )
+
+
+def test_the_estimators_are_right_on_average_where_they_should_be(course: tuple[ModuleType, ModuleType]) -> None:
+    """On made-up policies whose gradients are known: of many completions only what weighs prompts otherwise stays off."""
+    _, gradients = course
+    draw = numpy.random.default_rng(0)
+    chances = draw.dirichlet(numpy.ones(10), size=6)
+    # The gradient of a log-probability with respect to a softmax's own inputs: one at the digit, minus the chances.
+    rows = numpy.zeros((60, 60))
+    for prompt in range(6):
+        part = slice(10 * prompt, 10 * prompt + 10)
+        rows[part, part] = numpy.eye(10) - chances[prompt]
+    policies = gradients.Policies(chances, rows @ rows.T, 60, 0.0)
+    rewards = gradients.paid_digits(policies, 0.9)
+    rewards[::2] = gradients.paid_digits(policies, 0.3)[::2]
+    few = gradients.angles(policies, rewards, 4, draws=200, prompts=6)
+    many = gradients.angles(policies, rewards, 20_000, draws=8, prompts=6)
+    for name in ("no baseline", "batch mean", "leave-one-out", "group mean"):
+        assert many[name].mean() < 5 < few[name].mean(), name
+    assert many["group mean and std"].mean() > 2 * many["group mean"].mean(), "its limit is another direction"
+    assert numpy.allclose(few["leave-one-out"], few["group mean"], atol=1e-4)
+
+
+def test_paid_digits_come_as_near_to_a_pass_rate_as_the_digits_allow(course: tuple[ModuleType, ModuleType]) -> None:
+    _, gradients = course
+    chances = numpy.array([[0.5, 0.3, 0.1, 0.05, 0.02, 0.01, 0.01, 0.005, 0.003, 0.002]])
+    policies = gradients.Policies(chances, numpy.eye(10), 10, 0.0)
+    for rate, reached in ((0.02, 0.02), (0.5, 0.5), (0.9, 0.9), (0.98, 0.98)):
+        assert (gradients.paid_digits(policies, rate) * chances).sum() == pytest.approx(reached, abs=0.003)
+
+
+def test_every_stored_training_has_its_seeds_and_its_pair(course: tuple[ModuleType, ModuleType]) -> None:
+    algorithms, _ = course
+    lines = algorithms.kept()
+    for name in algorithms.ALGORITHMS:
+        of_it = [line for line in lines if line["name"] == name]
+        assert sorted(line["seed"] for line in of_it) == list(range(10)), name
+        assert {tuple(line["before"].items()) for line in of_it} == {tuple(lines[0]["before"].items())}, "one start"
+    by_seed = {line["seed"]: line["rewards"][0] for line in lines if line["name"] == "grpo"}
+    first = {line["seed"]: line["rewards"][0] for line in lines if line["name"] == "sapo, used 8 times"}
+    assert first == by_seed, "the first sampling of a seed is the same whatever the loss"
+
+
+def test_the_reward_pays_for_the_answer_at_the_end_alone(course: tuple[ModuleType, ModuleType]) -> None:
+    algorithms, _ = course
+    written = ["21,21#21", "21,21#2", "21#211", "#21,21", "21"]
+    assert algorithms.is_right(written, answer=["21"] * 5) == [1.0, 0.0, 0.0, 0.0, 0.0]
+    task = algorithms.make_task(0.1, 0.9)
+    assert len(task.holdout) == 200 and set(task.train["pass_rate"]) == {0.9, 0.75, 0.5, 0.3, 0.2, 0.12}
+
+
+def test_without_a_baseline_the_advantage_is_the_reward(
+    course: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a training of two steps: what the loss is given, and that the next training has its baseline again."""
+    from grpo_nb.training import trainer
+
+    algorithms, _ = course
+    stock, seen = trainer.SharedPromptGRPOTrainer, []
+    loss = stock._compute_loss
+
+    def noting(self: object, model: object, inputs: dict) -> object:
+        seen.append(inputs["advantages"].clone())
+        return loss(self, model, inputs)
+
+    monkeypatch.setattr(stock, "_compute_loss", noting)
+    monkeypatch.setitem(algorithms.BASE, "max_steps", 1)
+    monkeypatch.setattr(algorithms, "held_out", lambda *_: {"all": 0.0})
+    for name in ("reinforce", "dr_grpo"):
+        algorithms.train(name, 0)
+    assert set(seen[0].tolist()) == {0.0, 1.0}, "paid or not, and nothing taken off"
+    assert seen[1].min() < 0 and seen[1].view(-1, 8).sum(1).abs().max() < 1e-5
+    assert trainer.SharedPromptGRPOTrainer is stock
