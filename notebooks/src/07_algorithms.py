@@ -23,8 +23,8 @@
 # | --- | --- |
 # | Time | 5 minutes on 2 CPU cores; on a GPU not yet measured |
 # | Memory | under 5 GB on a CPU; on a GPU not yet measured |
-# | Disk | 0.3 GB for the model, 0.1 GB for two runs |
-# | Writes | `runs/`, and the converted model in your cache folder |
+# | Disk | 0.3 GB for the model |
+# | Writes | the converted model in your cache folder; its two runs go away again |
 # | Checked on | 2-core Intel Xeon without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
 
 # %% [markdown]
