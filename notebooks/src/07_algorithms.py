@@ -43,13 +43,14 @@ gn.check_environment()
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. `PAIR` and `SEED` are the two trainings that are done again here, of those that are stored; `BATCH` is
-# how many completions lesson 2 takes its gradients on.
+# The only cell to edit. `PROMPTS` is how many sums lesson 1 takes its gradients of, `BATCH` how many completions lesson 2. `PAIR` and
+# `SEED` are the two trainings that are done again here, of those that are stored.
 
 # %% tags=["parameters"]
+PROMPTS = 16  # @param {"type": "integer"}
+BATCH = 16  # @param {"type": "integer"}
 PAIR = ["grpo", "dapo"]  # @param {"type": "raw"}
 SEED = 0  # @param {"type": "integer"}
-BATCH = 16  # @param {"type": "integer"}
 
 # %% [markdown]
 # ## What is measured on what
@@ -86,7 +87,7 @@ print(f"{len(lines)} trainings of {len({line['name'] for line in lines})} settin
 # %%
 settings = gn.preset("cpu", per_device_train_batch_size=BATCH)
 model, tokenizer = gn.load_model(settings, report=print)
-policies = gradients.digit_policies(model, tokenizer)
+policies = gradients.digit_policies(model, tokenizer, PROMPTS)
 print(f"{policies.parameters:,} weights of the LoRA; exact gradient and autograd differ by {policies.error:.0e}")
 
 # %% [markdown]
