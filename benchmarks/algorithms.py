@@ -47,8 +47,8 @@ ON_POLICY: dict[str, dict[str, Any]] = {
     "grpo": {},
     "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"},
     "dapo": {"loss_type": "dapo"},
-    "grpo, not scaled": {"scale_rewards": "none"},
-    "grpo, filtered": {"filtered": True},
+    "grpo unscaled": {"scale_rewards": "none"},
+    "grpo filtered": {"filtered": True},
     "reinforce": {"loss_type": "dr_grpo", "scale_rewards": "none", "baseline": False},
 }
 CLIPS: dict[str, dict[str, Any]] = {
@@ -291,15 +291,15 @@ def _filled(values: Sequence[float | None]) -> list[float]:
 
 LESSONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "length": (("grpo", "dapo"), ("letters of wrong answers", "letters of right answers", "held-out accuracy")),
-    "length, not scaled": (
-        ("grpo, not scaled", "dr_grpo"), ("letters of wrong answers", "letters of right answers", "held-out accuracy"),
+    "length, unscaled": (
+        ("grpo unscaled", "dr_grpo"), ("letters of wrong answers", "letters of right answers", "held-out accuracy"),
     ),
     "length, 120 steps": (
         ("grpo, 120 steps", "dapo, 120 steps"),
         ("letters of wrong answers", "letters of right answers", "held-out accuracy"),
     ),
     "difficulty": (
-        ("grpo", "grpo, not scaled", "grpo, filtered"),
+        ("grpo", "grpo unscaled", "grpo filtered"),
         ("held-out accuracy", "held-out accuracy, easy", "held-out accuracy, middle", "held-out accuracy, hard"),
     ),
     "baseline": (("dr_grpo", "reinforce"), ("held-out accuracy",)),
