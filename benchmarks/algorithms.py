@@ -10,7 +10,7 @@ prompts and the draws, so the trainings of one seed are pairs. docs/evidence/alg
 The task is made so that the questions of the course can be asked in seconds. A prompt is a sum of three digits, `7+5+9`. The
 model writes an attempt, writes it again as often as it likes, and ends with the answer: `21,21,21#21`. How often is free and
 helps nothing. It was pretrained on answers that are wrong as often as the first digit says (`PASS_RATES`), so how hard each
-prompt is was set, and is known.
+prompt is was set, though it came out flatter than that (docs/evidence/algorithms.md).
 """
 
 from __future__ import annotations

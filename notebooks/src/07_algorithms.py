@@ -169,8 +169,8 @@ for right in (1, 2, 4, 7):
     print(f"{right} of 8 right: {pushes[0]:.1f} divided by the spread, {pushes[1]:.1f} not divided")
 
 # %% [markdown]
-# Then the trainings: as GRPO has it, not divided, and with the prompts kept whose pass rate at the start was from 10 to 90 % (known
-# here by construction; `task.curriculum()` measures it). The score is of all held-out sums, those that were filtered away included.
+# Then the trainings: as GRPO has it, not divided, and with the prompts kept whose pass rate at the start was from 10 to 90 % (as it
+# was set; for a task of your own, `task.curriculum()` goes by what was measured). The score is of all held-out sums, those that were filtered away included.
 
 # %%
 difficulty = algorithms.scores(lines, ["grpo", "grpo unscaled", "grpo filtered"], curves="silent groups")
