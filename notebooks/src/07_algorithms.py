@@ -67,7 +67,7 @@ SEED = 0  # @param {"type": "integer"}
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(gn.__file__).parents[1] / "benchmarks"))
+sys.path.insert(0, str(Path(gn.machine.__file__).parents[2] / "benchmarks"))
 import algorithms
 import gradients
 
@@ -170,7 +170,8 @@ for right in (1, 2, 4, 7):
 
 # %% [markdown]
 # Then the trainings: as GRPO has it, not divided, and with the prompts kept whose pass rate at the start was from 10 to 90 % (as it
-# was set; for a task of your own, `task.curriculum()` goes by what was measured). The score is of all held-out sums, those that were filtered away included.
+# was set; for a task of your own, `task.curriculum()` goes by what was measured). The score is of all held-out sums, those that were
+# filtered away included.
 
 # %%
 difficulty = algorithms.scores(lines, ["grpo", "grpo unscaled", "grpo filtered"], curves="silent groups")
@@ -184,8 +185,7 @@ algorithms.scores(lines, ["dr_grpo", "reinforce"])
 # %% [markdown]
 # The last table is lesson 1 again, as a training: REINFORCE without a baseline beside the same with one. They are not told apart. Most of
 # these sums are hard, where a baseline has little to take off, and Adam does not mind how large a gradient is.
-
-# %% [markdown]
+#
 # ## Lesson 5: used more than once
 #
 # **The claim.** Here the names part. Clip-higher leaves rare tokens room to grow (arXiv:2503.14476); GSPO clips whole completions, at 3e-4
