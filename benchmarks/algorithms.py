@@ -10,7 +10,7 @@ prompts and the draws, so the trainings of one seed are pairs. docs/evidence/alg
 The task is made so that the questions of the course can be asked in seconds. A prompt is a sum of three digits, `7+5+9`. The
 model writes an attempt, writes it again as often as it likes, and ends with the answer: `21,21,21#21`. How often is free and
 helps nothing. It was pretrained on answers that are wrong as often as the first digit says (`PASS_RATES`), so how hard each
-prompt is was set, and is known.
+prompt is was set, though it came out flatter than that (docs/evidence/algorithms.md).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ ON_POLICY: dict[str, dict[str, Any]] = {
     "grpo": {},
     "dr_grpo": {"loss_type": "dr_grpo", "scale_rewards": "none"},
     "dapo": {"loss_type": "dapo"},
-    "grpo, not scaled": {"scale_rewards": "none"},
-    "grpo, filtered": {"filtered": True},
+    "grpo unscaled": {"scale_rewards": "none"},
+    "grpo filtered": {"filtered": True},
     "reinforce": {"loss_type": "dr_grpo", "scale_rewards": "none", "baseline": False},
 }
 CLIPS: dict[str, dict[str, Any]] = {
@@ -291,15 +291,15 @@ def _filled(values: Sequence[float | None]) -> list[float]:
 
 LESSONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "length": (("grpo", "dapo"), ("letters of wrong answers", "letters of right answers", "held-out accuracy")),
-    "length, not scaled": (
-        ("grpo, not scaled", "dr_grpo"), ("letters of wrong answers", "letters of right answers", "held-out accuracy"),
+    "length, unscaled": (
+        ("grpo unscaled", "dr_grpo"), ("letters of wrong answers", "letters of right answers", "held-out accuracy"),
     ),
     "length, 120 steps": (
         ("grpo, 120 steps", "dapo, 120 steps"),
         ("letters of wrong answers", "letters of right answers", "held-out accuracy"),
     ),
     "difficulty": (
-        ("grpo", "grpo, not scaled", "grpo, filtered"),
+        ("grpo", "grpo unscaled", "grpo filtered"),
         ("held-out accuracy", "held-out accuracy, easy", "held-out accuracy, middle", "held-out accuracy, hard"),
     ),
     "baseline": (("dr_grpo", "reinforce"), ("held-out accuracy",)),

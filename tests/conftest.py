@@ -202,5 +202,5 @@ def export(tiny_run: gn.runs.Run, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="session")
 def algorithms(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/07_algorithms`, executed, with half the completions in lesson 2."""
-    return execute_notebook("07_algorithms", tmp_path_factory.mktemp("algorithms"), BATCH=8)
+    """`notebooks/07_algorithms`, executed, with half the prompts and completions in its first two lessons."""
+    return execute_notebook("07_algorithms", tmp_path_factory.mktemp("algorithms"), PROMPTS=8, BATCH=8)
