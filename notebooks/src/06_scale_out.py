@@ -144,7 +144,7 @@ back = gn.scaleout.open(FOLDER).run
 back
 
 # %%
-gn.runs.compare([run, back])
+gn.runs.compare(run, back)
 
 # %%
 back.step(1)
