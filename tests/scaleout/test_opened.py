@@ -11,7 +11,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.rewards.identity import identity_of
 from grpo_nb.settings.number_types import number_type
-from tests.support.scale import signs, start, told, trained
+from tests.support.scale import said_by, signs, start, trained
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_it_can_be_compared_and_exported(back: gn.scaleout.Project, tmp_path: Pa
 
 
 def test_a_training_is_not_written_over(back: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "holds a training already: move it away" in told(back.path, capsys)
+    assert "holds a training already: move it away" in said_by(back.path, capsys)
     assert back.run.rows
 
 

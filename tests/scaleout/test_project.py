@@ -15,7 +15,7 @@ import yaml
 import grpo_nb as gn
 from grpo_nb.rewards.identity import identity_of
 from grpo_nb.scaleout.code import CannotLeave
-from tests.support.scale import signs, start, told, trained
+from tests.support.scale import said_by, signs, start, trained
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_nothing_private_leaves(project: gn.scaleout.Project, letters_folder: Pa
 def test_the_plan_is_that_of_the_readme(project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]) -> None:
     readme = (project.path / "README.md").read_text()
     for count, size in ((1, 8), (2, 4), (4, 2), (8, 1)):
-        said = told(project.path, capsys, "--plan", "--processes", str(count))
+        said = said_by(project.path, capsys, "--plan", "--processes", str(count))
         assert said == f"{count} processes x {size} completions x 1 passes a step\n"
         assert f"| {count} | {size} | 1 | {count} x {size} x 1 = 8 |" in readme
 
@@ -69,17 +69,17 @@ def test_the_plan_is_that_of_the_readme(project: gn.scaleout.Project, capsys: py
 def test_train_py_refuses_what_it_does_not_know(
     project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "do not divide by 3 processes" in told(project.path, capsys, "--processes", "3", "--plan")
-    assert "planned for 2 processes, started with 1" in told(project.path, capsys, "--processes", "2")
-    assert "unknown ['lerning_rate']" in told(project.path, capsys, "--set", "lerning_rate=1")
+    assert "do not divide by 3 processes" in said_by(project.path, capsys, "--processes", "3", "--plan")
+    assert "planned for 2 processes, started with 1" in said_by(project.path, capsys, "--processes", "2")
+    assert "unknown ['lerning_rate']" in said_by(project.path, capsys, "--set", "lerning_rate=1")
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     file, text = project.path / "run.yaml", (project.path / "run.yaml").read_text()
     with monkeypatch.context() as patch:
         patch.syspath_prepend(project.path)
         file.write_text(text.replace("load_in_4bit: false", "load_in_4bit: true"))
-        assert "4 bit cannot be sharded" in told(project.path, capsys)
+        assert "4 bit cannot be sharded" in said_by(project.path, capsys)
         file.write_text("surprise: 1\n" + text)
-        assert "unknown ['surprise']" in told(project.path, capsys)
+        assert "unknown ['surprise']" in said_by(project.path, capsys)
     file.write_text(text)
     for module in ("rewards", "steps"):
         sys.modules.pop(module, None)

@@ -98,7 +98,7 @@ def started(
     )
 
 
-def told(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def said_by(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What train.py says with these arguments, before it loads anything."""
     program = runpy.run_path(str(folder / "train.py"), run_name="train")
     with pytest.MonkeyPatch.context() as patch:
