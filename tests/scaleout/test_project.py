@@ -194,8 +194,8 @@ def test_a_reward_that_ranks_its_group_wants_it_whole(
     project = rewritten(letters_folder, tmp_path, [ranked, signs])
     assert yaml.safe_load((project.path / "run.yaml").read_text())["rewards_look_at"] == "group"
     assert "| 2 | 4 | 1 | 2 x 4 x 1 = 8 |" in (project.path / "README.md").read_text()
-    assert "looks at the whole group, which 4 processes would split" in told(
-        project, capsys, "--plan", "--processes", "4"
+    assert "looks at the whole group, which 4 processes would split" in said_by(
+        project.path, capsys, "--plan", "--processes", "4"
     )
     with pytest.raises(ValueError, match=r"processes = 4 cannot be: a reward looks at its whole group.*one of 1, 2"):
         gn.scaleout.write(project_run(project), tmp_path / "four", processes=4, rewards=[ranked, signs])
