@@ -21,8 +21,8 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | 4 minutes on 2 CPU cores; on a GPU not yet measured |
-# | Memory | under 6 GB on a CPU, for two processes with a model each; on a GPU not yet measured |
+# | Time | 4 and a half minutes on 2 CPU cores with other work beside it; on a GPU not yet measured |
+# | Memory | two processes with a model each; on a CPU and on a GPU not yet measured |
 # | Disk | 0.3 GB for the model, which the folder links, 0.1 GB for the rest |
 # | Writes | `runs/`, `anywhere/`, and the converted model in your cache folder |
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0 here and 1.16.0 there, torch 2.13.0, November 2026 |
@@ -144,7 +144,7 @@ back = gn.scaleout.open(FOLDER).run
 back
 
 # %%
-gn.runs.compare([run, back])
+gn.runs.compare(run, back)
 
 # %%
 back.step(1)

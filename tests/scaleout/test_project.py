@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import yaml
 import grpo_nb as gn
 from grpo_nb.rewards.identity import identity_of
 from grpo_nb.scaleout.code import CannotLeave
-from tests.support.scale import signs, start, trained
+from tests.support.scale import said_by, signs, start, trained
 
 
 @pytest.fixture(scope="module")
@@ -59,22 +58,10 @@ def test_nothing_private_leaves(project: gn.scaleout.Project, letters_folder: Pa
     assert not [word for word in private if any(word in text for text in texts)]
 
 
-def told(project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What train.py says with these arguments, before it loads anything."""
-    program = runpy.run_path(str(project.path / "train.py"), run_name="train")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["train.py", *arguments])
-        try:
-            program["main"]()
-        except SystemExit as end:
-            return str(end)
-    return capsys.readouterr().out
-
-
 def test_the_plan_is_that_of_the_readme(project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]) -> None:
     readme = (project.path / "README.md").read_text()
     for count, size in ((1, 8), (2, 4), (4, 2), (8, 1)):
-        said = told(project, capsys, "--plan", "--processes", str(count))
+        said = said_by(project.path, capsys, "--plan", "--processes", str(count))
         assert said == f"{count} processes x {size} completions x 1 passes a step\n"
         assert f"| {count} | {size} | 1 | {count} x {size} x 1 = 8 |" in readme
 
@@ -82,17 +69,17 @@ def test_the_plan_is_that_of_the_readme(project: gn.scaleout.Project, capsys: py
 def test_train_py_refuses_what_it_does_not_know(
     project: gn.scaleout.Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "do not divide by 3 processes" in told(project, capsys, "--processes", "3", "--plan")
-    assert "planned for 2 processes, started with 1" in told(project, capsys, "--processes", "2")
-    assert "unknown ['lerning_rate']" in told(project, capsys, "--set", "lerning_rate=1")
+    assert "do not divide by 3 processes" in said_by(project.path, capsys, "--processes", "3", "--plan")
+    assert "planned for 2 processes, started with 1" in said_by(project.path, capsys, "--processes", "2")
+    assert "unknown ['lerning_rate']" in said_by(project.path, capsys, "--set", "lerning_rate=1")
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     file, text = project.path / "run.yaml", (project.path / "run.yaml").read_text()
     with monkeypatch.context() as patch:
         patch.syspath_prepend(project.path)
         file.write_text(text.replace("load_in_4bit: false", "load_in_4bit: true"))
-        assert "4 bit cannot be sharded" in told(project, capsys)
+        assert "4 bit cannot be sharded" in said_by(project.path, capsys)
         file.write_text("surprise: 1\n" + text)
-        assert "unknown ['surprise']" in told(project, capsys)
+        assert "unknown ['surprise']" in said_by(project.path, capsys)
     file.write_text(text)
     for module in ("rewards", "steps"):
         sys.modules.pop(module, None)
@@ -145,7 +132,7 @@ def rewritten(folder: Path, root: Path, rewards: list, **more: object) -> gn.sca
 def test_a_stage_begins_with_the_adapter_and_the_memory_of_the_one_before(
     letters_folder: Path, plain_trl: Path, tmp_path: Path
 ) -> None:
-    fading = gn.rewards.adaptive(gn.rewards.clipped(gn.rewards.dummy("length", name="d"), 0.0, 0.02), threshold=0.01)
+    fading = gn.rewards.adaptive(gn.rewards.dummy("hash"), threshold=0.5, decay=0.5)
     settings = gn.preset(
         "cpu", model=str(letters_folder), max_steps=2, max_completion_length=16, max_prompt_length=1024, learning_rate=0.5,
         optim="sgd", warmup_steps=0, max_grad_norm=1e9, num_generations=4, per_device_train_batch_size=8, loss_type="dapo",
@@ -158,13 +145,20 @@ def test_a_stage_begins_with_the_adapter_and_the_memory_of_the_one_before(
     with pytest.raises(ValueError, match=r"is a run in stages.*runs\[-1\]"):
         gn.scaleout.write(staged, tmp_path / "folder")
     project = gn.scaleout.write(staged.last, tmp_path / "folder", rewards=stages[1].rewards)
-    known = json.loads((staged.last.start_path / "rewards.json").read_text())["dummy_length"]["history"][0][1]
+    known = json.loads((staged.last.start_path / "rewards.json").read_text())["dummy_hash"]["history"][0][1]
     assert known > 0 and f"[-1, {known}]" in (project.path / "rewards.py").read_text()
-    # Each process sees its own completions, and knows the success of all.
+    # Each process sees its own completions, and knows the success of all, which here is another than that of its own.
+    paid = staged.last.completions(1)["dummy_hash"] >= 0.5 * known_factor(known)
+    assert paid[:4].sum() != paid[4:].sum()
     assert "The same numbers in 2 steps" in start(
         project.path, plain_trl, "--replay", "--tolerance", "1e-5", processes=2
     )
     assert yaml.safe_load((project.path / "run.yaml").read_text())["reference"] == "start"
+
+
+def known_factor(success: float) -> float:
+    """What an adaptive reward multiplies with at a success rate."""
+    return 0.1 + 0.9 * (1 - success)
 
 
 def test_a_reward_model_goes_with_the_folder(letters_folder: Path, tmp_path: Path) -> None:
@@ -207,8 +201,8 @@ def test_a_reward_that_ranks_its_group_wants_it_whole(
     project = rewritten(letters_folder, tmp_path, [ranked, signs])
     assert yaml.safe_load((project.path / "run.yaml").read_text())["rewards_look_at"] == "group"
     assert "| 2 | 4 | 1 | 2 x 4 x 1 = 8 |" in (project.path / "README.md").read_text()
-    assert "looks at the whole group, which 4 processes would split" in told(
-        project, capsys, "--plan", "--processes", "4"
+    assert "looks at the whole group, which 4 processes would split" in said_by(
+        project.path, capsys, "--plan", "--processes", "4"
     )
     with pytest.raises(ValueError, match=r"processes = 4 cannot be: a reward looks at its whole group.*one of 1, 2"):
         gn.scaleout.write(project_run(project), tmp_path / "four", processes=4, rewards=[ranked, signs])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import string
 import subprocess
 import sys
@@ -95,6 +96,18 @@ def started(
         capture_output=True,
         text=True,
     )
+
+
+def said_by(folder: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What train.py says with these arguments, before it loads anything."""
+    program = runpy.run_path(str(folder / "train.py"), run_name="train")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["train.py", *arguments])
+        try:
+            program["main"]()
+        except SystemExit as end:
+            return str(end)
+    return capsys.readouterr().out
 
 
 def signs(completions: list, **columns: object) -> list[float]:
