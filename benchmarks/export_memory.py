@@ -100,6 +100,9 @@ def one(step: str, folder: Path, limit: float) -> None:
     if step == "make":
         make_model(folder, int(os.environ["LAYERS"]))
     elif step == "merge":
+        from grpo_nb.models import import_unsloth
+
+        import_unsloth()  # as an export does first of all
         from grpo_nb.export.merge import merge
 
         merged.mkdir()

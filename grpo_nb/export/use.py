@@ -132,12 +132,13 @@ _WAYS = {
          "transformers, torch", _RUN),
         ("transformers serve", "sh", f"transformers serve {{sh_folder}} --host 127.0.0.1 --port {_SERVE}",
          "pip install 'transformers[serving]'", _RUN),
-        ("vLLM", "sh", f"vllm serve {{sh_folder}} --host 127.0.0.1 --port {_VLLM}", _GPU, _NOT_RUN),
+        ("vLLM", "sh", f"vllm serve {{sh_folder}} --host 127.0.0.1 --port {_VLLM}", _GPU, f"{_RUN}, where vLLM is there"),
         _client(_SERVE, "folder", _TWO, f"{_RUN}, against transformers serve"),
     ),
     "adapter": (
         ("peft", "python", _pipeline(_PEFT, _LOADED, "model=model, tokenizer=tokenizer"), "peft, transformers, torch", _RUN),
-        ("vLLM", "sh", f"vllm serve {{sh_base}} --enable-lora --lora-modules {{sh_module}} --port {_VLLM}", _GPU, _NOT_RUN),
+        ("vLLM", "sh", "vllm serve {sh_base} --enable-lora --lora-modules {sh_module} "
+         f"--host 127.0.0.1 --port {_VLLM}", _GPU, _NOT_RUN),
         _client(_VLLM, "name", "the server above", _NOT_RUN),
     ),
     "gguf": (

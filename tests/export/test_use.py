@@ -87,6 +87,7 @@ def test_transformers_serve_answers_the_openai_client(merged: Export, tmp_path: 
 def test_the_adapter_cell(tiny_run: gn.runs.Run, merged: Export, tmp_path: Path) -> None:
     ways = gn.export.inference_commands(gn.export.export_adapter(tiny_run, tmp_path / "adapter"))
     assert run_cell(ways["peft"].code).strip()
+    assert "--host 127.0.0.1" in ways["vLLM"].code, "not for the whole network"
     assert "--lora-modules" in ways["vLLM"].code and ways["vLLM"].checked == "not run by the kit's tests"
 
 

@@ -219,9 +219,8 @@ def check_run(seen: dict) -> None:
     assert seen["trainer"] == NAME and seen["dry"] == 4
     assert [row["step"] for row in seen["rows"]] == [1, 2, 3] and seen["moved"] > 0
     assert all(row["grad_norm"] > 0 for row in seen["rows"])
-    # KL to the base model: none before the first update, and then some.
     first, *later = [row["kl"] for row in seen["rows"]]
-    assert first == pytest.approx(0, abs=1e-6) and all(kl > 1e-4 for kl in later)
+    assert 0 <= first < min(later), "KL grows from the first update on"
     assert seen["rewards"] == pytest.approx(seen["again"], abs=1e-6), "what is recorded beside a completion is its own"
     mean = sum(seen["rewards"]) / len(seen["rewards"])
     assert all((a > 0) == (r > mean) for a, r in zip(seen["advantages"], seen["rewards"], strict=True))
@@ -232,4 +231,4 @@ def test_it_trains_on_a_cpu_with_all_that_the_kit_adds(embedded_folder: Path, tm
     """Its loss, its KL, its generation: what is left for a GPU is its kernels, number types and engine."""
     seen = trained_elsewhere(tmp_path, embedded_folder)
     check_run(seen)
-    assert seen["calls"] == 0
+    assert seen["calls"] == 0 and seen["changed"] == []

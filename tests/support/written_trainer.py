@@ -67,6 +67,8 @@ def main(place: Path, words: Path, *, use_vllm: bool) -> dict[str, Any]:
         lora_dropout=0.0, run_root=str(place / "runs"),
     )  # fmt: skip
     model, tokenizer = gn.load_model(settings)
+    # As its loader marks float32 that was asked for; else it turns float16 autocast on.
+    model._unsloth_user_float32 = True
     seen: dict[str, Any] = {"calls": 0, "changed": []}
     if use_vllm:
         _with_engine(model, seen)
