@@ -48,6 +48,10 @@ _OWNED = {
     "load_best_model_at_end": "the trainer evaluates nothing; the setting for a held-out curve is holdout_every",
     "logging_strategy": "a run is recorded by steps: set logging_steps",
     "sync_ref_model": "with a LoRA there is no second model to synchronise, and TRL refuses it",
+    **dict.fromkeys(
+        ("fsdp", "fsdp_config", "deepspeed", "ddp_backend", "parallelism_config"),
+        "a run is trained in one process, and this is for several",
+    ),
     "auto_find_batch_size": "a smaller batch would cut groups, and TRL refuses it: set per_device_train_batch_size",
 }
 
@@ -82,6 +86,8 @@ _KIND_OF_EXTRA = {
     # A text would be the path of a file, or not be read at all.
     **dict.fromkeys(("generation_kwargs", "chat_template_kwargs", "lr_scheduler_kwargs"), "dict | None"),
     **dict.fromkeys(("gradient_checkpointing_kwargs", "transformers_continuous_batching_config"), "dict | None"),
+    "accelerator_config": "dict | None",
+    "hub_strategy": "str",
 }
 
 # Names of guides and older releases. Used only for names that the installed class does not take.
