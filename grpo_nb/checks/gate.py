@@ -34,7 +34,7 @@ from grpo_nb.core import (
     with_known_names,
 )
 from grpo_nb.models import require_same_settings
-from grpo_nb.rewards import RewardFunction, reward_list, reward_name, score
+from grpo_nb.rewards import RewardFunction, range_of, reward_list, reward_name, score
 from grpo_nb.settings import Settings, preset
 from grpo_nb.tasks import Task
 
@@ -250,7 +250,7 @@ def baseline(
         settings=settings,
         task_name=task.name,
         has_example=any(turn["role"] == "assistant" for turn in rows[0]["prompt"]),
-        ranges={reward_name(r): tuple(r.range) for r in rewards if getattr(r, "range", None) is not None},
+        ranges={reward_name(r): ends for r in rewards if (ends := range_of(r))},
         seed=seed,
         greedy=tuple(c.text for c in greedy),
         available=len(task.train),

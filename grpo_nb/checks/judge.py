@@ -12,6 +12,7 @@ from grpo_nb.checks.contract import Caller
 from grpo_nb.checks.failures import BatchOf, wrong_shape
 from grpo_nb.checks.probes import IN_WORDS, LAYOUTS, MORE, REFUSED, Probe
 from grpo_nb.checks.roles import FORM, OTHER, TELLS, Results, Role, is_paid, share_of
+from grpo_nb.rewards import range_of
 
 # What must not be paid, by family of probes.
 PAID = {
@@ -115,8 +116,8 @@ def check_scores(caller: Caller, results: Results, rows: Sequence[int], batch_of
         what = f"{known[0]:g} for every one of {len(known)} completions, right, wrong and nonsense"
         paid = "it pays whatever is written: return a score that depends on the completion"
         yield found("constant", name, what, **({"fix": paid} if known[0] > 0 else {}))
-    declared = getattr(caller.reward, "range", None)
-    if isinstance(declared, tuple) and len(declared) == 2 and known:
+    declared = range_of(caller.reward)
+    if declared and known:
         low, high = declared
         outside = [p.text for p, s in scored if not math.isnan(s) and not low - 1e-6 <= s <= high + 1e-6]
         if outside:

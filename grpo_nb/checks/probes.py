@@ -132,9 +132,17 @@ def near_misses(gold: str) -> list[tuple[str, str]]:
     ['4', '24', '43', '41', '42.4', '42.9']
     >>> near_misses("2, 3")
     [('a part of it', '2,'), ('an item too few', '2'), ('an item too many', '2, 3, 4')]
+    >>> near_misses("12.0 mmol/l")
+    []
     """
     number = parse_number(gold)
-    near = [("a part of it", gold[: len(gold) // 2].strip()), ("turned round", gold[::-1] if gold.isalnum() else "")]
+    part = gold[: len(gold) // 2].strip()
+    # The number without its unit is what many mean by right.
+    is_unit_alone_lost = parse_number(part) is not None and re.match(r"\s*[^\W\d]", gold.removeprefix(part))
+    near = [
+        ("a part of it", "" if is_unit_alone_lost else part),
+        ("turned round", gold[::-1] if gold.isalnum() else ""),
+    ]
     if number is not None:
         near += [("the other sign", gold.removeprefix("-"))]
         whole = number.denominator == 1

@@ -27,7 +27,7 @@ from grpo_nb.evaluation.subjects import (
     require_adapter,
 )
 from grpo_nb.models import require_same_settings
-from grpo_nb.rewards import RewardFunction, reward_list, reward_name, score, weights_by_name
+from grpo_nb.rewards import RewardFunction, range_of, reward_list, reward_name, score, weights_by_name
 from grpo_nb.runs import OTHER_QUESTIONS, Run, trained_questions, write_model_card
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import AnswerFormat, Contamination, Source, Task, find_contamination
@@ -310,9 +310,7 @@ class _Asked:
             subject=" ".join(part for part in (subject.about, subject.note) if part),
             contamination=contamination,
             folder=subject.folder,
-            reward_ranges={
-                reward_name(r): tuple(r.range) for r in self.rewards if getattr(r, "range", None) is not None
-            },
+            reward_ranges={reward_name(r): ends for r in self.rewards if (ends := range_of(r))},
         )
 
 

@@ -13,6 +13,7 @@ from grpo_nb.rewards.base import (
     Span,
     completion_text,
     kinds,
+    range_of,
     reward_list,
     reward_name,
     spans,

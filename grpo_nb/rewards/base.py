@@ -208,6 +208,13 @@ def weight_of(reward: RewardFunction) -> float:
     return to_weight(getattr(reward, "weight", 1.0), reward_name(reward))
 
 
+def range_of(reward: RewardFunction) -> tuple[float, float] | None:
+    """The least and the most that a reward pays, where its attribute `range` says it."""
+    ends = getattr(reward, "range", None)
+    is_pair = isinstance(ends, (tuple, list)) and [isinstance(end, (int, float)) for end in ends] == [True, True]
+    return (float(ends[0]), float(ends[1])) if is_pair else None
+
+
 def to_weight(weight: Any, name: str) -> float:
     """Return a weight as a float.
 

@@ -19,6 +19,7 @@ from grpo_nb.rewards.base import (
     Span,
     checked,
     one_of,
+    range_of,
     reward_name,
     spans,
     weight_of,
@@ -34,8 +35,7 @@ if TYPE_CHECKING:
 Scores = list[float | None]
 
 
-def _range_of(reward: RewardFunction) -> tuple[float, float]:
-    return tuple(getattr(reward, "range", (-math.inf, math.inf)))
+_UNBOUNDED = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -89,7 +89,7 @@ class clipped(Wrapper):
 
     @property
     def range(self) -> tuple[float, float]:
-        low, high = _range_of(self.reward)
+        low, high = range_of(self.reward) or _UNBOUNDED
         return (min(max(low, self.low), self.high), min(max(high, self.low), self.high))
 
     def __call__(self, *, completions: Sequence[Completion], **columns: Any) -> Scores:
@@ -124,7 +124,10 @@ class combined(Composed):
 
     @property
     def range(self) -> tuple[float, float]:
-        ends = [sorted(weight_of(r) * end if weight_of(r) else 0.0 for end in _range_of(r)) for r in self.rewards]
+        ends = [
+            sorted(weight_of(r) * end if weight_of(r) else 0.0 for end in range_of(r) or _UNBOUNDED)
+            for r in self.rewards
+        ]
         # A reward may have nothing to say, which counts as nothing.
         return (sum(min(low, 0.0) for low, _ in ends), sum(max(high, 0.0) for _, high in ends))
 
@@ -228,14 +231,14 @@ class adaptive(Wrapper):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        threshold = _range_of(self.reward)[1] if self.threshold is None else float(self.threshold)
+        threshold = (range_of(self.reward) or _UNBOUNDED)[1] if self.threshold is None else float(self.threshold)
         if self.threshold is None and not math.isfinite(threshold):
             raise ValueError(f"{self.name} has no range, so success is not known: write threshold=1.0, or what it is.")
         self._set(threshold=threshold)
 
     @property
     def range(self) -> tuple[float, float]:
-        low, high = _range_of(self.reward)
+        low, high = range_of(self.reward) or _UNBOUNDED
         return (min(low, low * self.floor), max(high, high * self.floor))
 
     @property

@@ -49,6 +49,7 @@ _DOUBTFUL = (
         "may have a decimal comma: decimal=',' reads them so; now they are read as English writes numbers",
     ),
 )
+_WITH_UNIT = re.compile(r"[-+\u2212]?\d[\d.,' ]*(\s[^\W\d]\S{0,8}|[^\W\d]{2}\S{0,7})")
 _AFTER_HASHES = re.compile(r"(?s)(.*?)\n?\s*####\s*([^\n]+?)\s*")
 
 
@@ -123,6 +124,13 @@ def doubts_of(answers: Answers, golds: Sequence[str]) -> list[str]:
             f"{len(odd)} of {len(golds)} answers {_ODD[most]} ({shown}): as they are, {taken}; mend those rows, or leave them "
             "out if they mean that there is no answer"
         )
+    measured = [gold for gold in golds if _WITH_UNIT.fullmatch(gold)]
+    if 2 * len(measured) > len(golds):
+        unit = re.sub(r"^[^a-zA-Z\u00b5\u00b0%]*", "", measured[0])
+        said.append(
+            f"{len(measured)} answers are a number with a unit, such as {measured[0]!r}: reward them with "
+            f"gn.rewards.number(units={{{unit!r}: 1}}), which reads the number with its unit and without"
+        )
     for pattern, what in _DOUBTFUL if answers.kind == "numbers" else ():
         if found := [gold for gold in golds if pattern.fullmatch(gold.strip())]:
             said.append(f"{len(found)} answers, such as {found[0]!r}, {what}")
@@ -155,7 +163,7 @@ def with_point(gold: str) -> str | None:
     >>> with_point("1.234,50"), with_point("-3,5 %"), with_point("1.12.2024")
     ('1234.50', '-3.5 %', None)
     """
-    if not re.fullmatch(r"[-+\u2212]?[$€£]?\s*(\d{1,3}([. '\u202f]\d{3})+|\d+)(,\d+)?\s*[^\s\d.,]{0,3}", gold):
+    if not re.fullmatch(r"[-+\u2212]?[$€£]?\s*(\d{1,3}([. '\u202f]\d{3})+|\d+)(,\d+)?\s*[^\s\d.,]{0,8}", gold):
         return None
     return re.sub(r"(?<=\d)[. '\u202f](?=\d{3})", "", gold).replace(",", ".")
 

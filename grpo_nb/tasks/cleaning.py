@@ -146,7 +146,7 @@ def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]], source: str
     """What a column holds that is no text, with the line that makes texts of it; empty where it is text."""
     values = (row.get(column) for row in rows)
     value = next((v for v in values if v is not None and not isinstance(v, (str, numbers.Number))), None)
-    made = f"as texts: frame = pandas.DataFrame(gn.tasks.read_rows({source}).rows); frame[{column!r}] = "
+    made = f"as texts: frame = pandas.json_normalize(gn.tasks.read_rows({source}).rows); frame[{column!r}] = "
     match value:
         case {}:
             # Only a proposal: the longest field for a question, the shortest for an answer.

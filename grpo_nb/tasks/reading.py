@@ -177,7 +177,9 @@ def _read_csv(path: Path, text: str) -> tuple[list[dict[str, Any]], tuple[str, .
         text = "\n".join(line.rstrip()[:-1] for line in lines)
     separator = max(_SEPARATORS, key=text.split("\n", 1)[0].count)
     csv.field_size_limit(2**31 - 1)  # else a text of 131,072 characters is an error
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator, restval="", strict=True)
+    reader = csv.DictReader(
+        io.StringIO(text, newline=""), delimiter=separator, restval="", strict=True, skipinitialspace=True
+    )
     rows = []
     try:
         reader.fieldnames = names = [name.strip() for name in reader.fieldnames or ()]

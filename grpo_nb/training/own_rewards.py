@@ -1,4 +1,4 @@
-"""What `check_rewards` would say of the user's own rewards, in one line before a training, where asking costs a moment."""
+"""What is wrong with rewards of one's own, in a line before a training"""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from grpo_nb.rewards import (
     hash_of_parts,
     make_batch,
     parts_of,
+    range_of,
     reward_list,
     weights_by_name,
 )
@@ -129,23 +130,16 @@ def run_info(prepared: Any, number_type: str) -> dict[str, Any]:
 
 
 def _described(reward: RewardFunction) -> dict[str, Any]:
-    parts = parts_of(reward)
+    parts, ends = parts_of(reward), range_of(reward)
     return {
         "call": repr(reward),
         "source": source_of(reward),
         "identity": hash_of_parts(parts),
         "parts": parts,
-        "range": _range_of(reward),
+        # The health rules judge levels by it.
+        "range": [*ends] if ends and all(map(math.isfinite, ends)) else None,
         "fades": bool(adaptive_states([reward])),
     }
-
-
-def _range_of(reward: RewardFunction) -> list[float] | None:
-    """The least and the most that it pays, where its attribute `range` says it: the health rules judge levels by that."""
-    ends = getattr(reward, "range", None)
-    if not isinstance(ends, (tuple, list)) or len(ends) != 2:
-        return None
-    return [float(end) for end in ends] if all(isinstance(e, (int, float)) and math.isfinite(e) for e in ends) else None
 
 
 def reference_of(model: Any, settings: Settings, reference: Reference) -> str:

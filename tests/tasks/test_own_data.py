@@ -279,6 +279,7 @@ def test_a_decimal_comma_is_asked_about_and_read() -> None:
         ([*"AABB" * 4, "nobody knows " * 9], "text", "1 of 17 answers come once or twice"),
         ([*(f"x^{n}" for n in range(19)), "none"], "expressions", "1 of 20 answers are no expressions ('none')"),
         ([f"{n}/5" for n in range(1, 8)], "numbers", "7 answers, such as '1/5', are read as fractions"),
+        (["4.2 mmol/l", "7 mmol/l", "n.b."], "text", "'4.2 mmol/l': reward them with gn.rewards.number(units={'mmol/l': 1})"),
     ],
 )  # fmt: skip
 def test_the_few_that_are_not_like_the_others_are_told(golds: list[str], kind: str, told: str) -> None:
