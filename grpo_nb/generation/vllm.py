@@ -2,8 +2,8 @@
 
 What goes in and comes out is what `grpo_nb.generation.sampling` has on a CPU. Prompts go in as token ids: a text would
 be tokenized again, and a template that writes the beginning-of-text token would then have two. Checked against the signatures
-in vLLM's and Unsloth's source (tests/data/vllm_facts.json), and by `make test-vllm` with a real engine on a CPU; run on a GPU by
-`make gpu-check`.
+in vLLM's and Unsloth's source (tests/data/vllm_facts.json), and by `make test-vllm` with a real engine on a CPU; run on a GPU
+by `make gpu-check`.
 """
 
 from __future__ import annotations
