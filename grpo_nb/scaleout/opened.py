@@ -18,7 +18,7 @@ from typing import Any
 from grpo_nb.core import Part, Shown, Table, bold, put_in_place, require_path, shown_path, staged_folder, write_json
 from grpo_nb.health import HealthMonitor
 from grpo_nb.rewards import Reward
-from grpo_nb.runs import Run, png, tidy_row, training_figure, write_model_card, write_trained_questions
+from grpo_nb.runs import Run, tidy_row, write_model_card, write_trained_questions
 from grpo_nb.scaleout.differences import (
     Difference,
     data_difference,
@@ -204,6 +204,7 @@ def _run_rewards(place: Path) -> list[Callable[..., Any]]:
 
 def _make_run(folder: Path, project: Project) -> None:
     """Fill a folder with what was trained, as `gn.train` would have left it."""
+    from grpo_nb.runs import png, training_figure
     from grpo_nb.training import completions_table
 
     place, recorded, settings = project.path, project.recorded, project.settings
