@@ -44,7 +44,7 @@ def tree() -> str:
         lines += [f"### {room}/", "", sentence(folder / "__init__.py"), ""]
         lines += [f"- `{file.relative_to(folder)}`: {subject(file)}" for file in files]
         kinds = sorted({f"`*{p.suffix}`" for p in folder.rglob("*") if p.suffix in (".jinja", ".css")})
-        lines += [f"- {', '.join(kinds)}: what is filled in"] * bool(kinds) + [""]
+        lines += [f"- {', '.join(kinds)}: templates"] * bool(kinds) + [""]
     return "\n".join(lines)
 
 

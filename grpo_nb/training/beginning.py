@@ -1,4 +1,6 @@
-"""What a run began with, kept in its folder, so that its first steps can be made again elsewhere (`grpo_nb.scaleout`).
+"""What a run began with, kept in its folder.
+
+So that its first steps can be made again elsewhere (`grpo_nb.scaleout`).
 
 runs/<name>/start/
   adapter_*         the LoRA before the first step
