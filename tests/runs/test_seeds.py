@@ -96,7 +96,7 @@ def test_seeds_are_drawn_within_their_task() -> None:
 @pytest.fixture
 def make_run(tiny_run: gn.runs.Run, tmp_path: Path) -> Callable[..., gn.runs.Run]:
     def make(name: str, reward: float, **changes: object) -> gn.runs.Run:
-        folder = shutil.copytree(tiny_run.path, tmp_path / "runs" / name)
+        folder = shutil.copytree(tiny_run.path, tmp_path / "runs" / name, ignore=shutil.ignore_patterns("comparison"))
         info = json.loads((folder / "run.json").read_text())
         info["settings"] |= changes
         (folder / "run.json").write_text(json.dumps(info))
