@@ -21,7 +21,7 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | 3 minutes on 2 CPU cores; on a GPU not yet measured |
+# | Time | 4 minutes on 2 CPU cores; on a GPU not yet measured |
 # | Memory | 3.4 GB on a CPU with half the prompts and completions; on a GPU not yet measured |
 # | Disk | 0.3 GB for the model |
 # | Writes | the converted model in your cache folder; its two runs go away again |
@@ -210,10 +210,13 @@ algorithms.scores(lines, [f"{name}, used 8 times, slowly" for name in algorithms
 # %% [markdown]
 # ## One pair again
 #
-# Two of the stored trainings, done here and now. On a processor of the same kind you should see the same numbers to the last digit; on
-# another one a rounding can turn a draw, and the curves part from there on.
+# Two of the stored trainings, done here and now, on one thread as they were. On a processor of the same kind you should see the same
+# numbers to the last digit; on another one a rounding can turn a draw, and the curves part from there on.
 
 # %%
+import torch
+
+torch.set_num_threads(1)
 live = {name: algorithms.train(name, SEED) for name in PAIR}
 for name, now in live.items():
     (then,) = [line for line in lines if (line["name"], line["seed"]) == (name, SEED)]
