@@ -49,7 +49,10 @@ _DOUBTFUL = (
         "may have a decimal comma: decimal=',' reads them so; now they are read as English writes numbers",
     ),
 )
-_WITH_UNIT = re.compile(r"[-+\u2212]?\d[\d.,' ]*(\s[^\W\d]\S{0,8}|[^\W\d]{2}\S{0,7})")
+# 2.5 kg, 12,90 €, EUR 12,90. A percent sign, and a currency's sign before the number, are read without a word.
+_WITH_UNIT = re.compile(
+    r"[-+\u2212]?\d[\d.,' ]*(\s[^\W\d]\S{0,8}|[^\W\d]{2}\S{0,7}|\s?[$€£¥])|[A-Z]{3}\s?[-+\u2212]?\d[\d.,' ]*"
+)
 _AFTER_HASHES = re.compile(r"(?s)(.*?)\n?\s*####\s*([^\n]+?)\s*")
 
 
@@ -96,8 +99,10 @@ def answers_of(golds: Sequence[str]) -> Answers:
     if _share(golds, _NUMBER) >= _NEARLY_ALL:
         return Answers("numbers")
     counts = Counter(golds)
+    # Prices and measures that come again and again are none: a label is not computed.
     if (
-        2 <= len(counts) <= _MOST_LABELS
+        _share(golds, _WITH_UNIT) < _NEARLY_ALL
+        and 2 <= len(counts) <= _MOST_LABELS
         and len(golds) >= 3 * len(counts)
         and max(map(len, counts)) <= _LONGEST_LABEL
         and not any("\n" in label for label in counts)
@@ -126,7 +131,7 @@ def doubts_of(answers: Answers, golds: Sequence[str]) -> list[str]:
         )
     measured = [gold for gold in golds if _WITH_UNIT.fullmatch(gold)]
     if 2 * len(measured) > len(golds):
-        unit = re.sub(r"^[^a-zA-Z\u00b5\u00b0%]*", "", measured[0])
+        unit = re.sub(r"^[^a-zA-Z\u00b5\u00b0%$€£¥]*|[-+\u2212\d.,' ]*$", "", measured[0])
         said.append(
             f"{len(measured)} answers are a number with a unit, such as {measured[0]!r}: reward them with "
             f"gn.rewards.number(units={{{unit!r}: 1}}), which reads the number with its unit and without"
@@ -160,10 +165,12 @@ def _is_formula(gold: str) -> bool:
 def with_point(gold: str) -> str | None:
     """A number written with a decimal comma, as English writes it, with its unit if there is one; None for any other text.
 
-    >>> with_point("1.234,50"), with_point("-3,5 %"), with_point("1.12.2024")
-    ('1234.50', '-3.5 %', None)
+    >>> with_point("1.234,50"), with_point("-3,5 %"), with_point("EUR 12,90"), with_point("1.12.2024")
+    ('1234.50', '-3.5 %', 'EUR 12.90', None)
     """
-    if not re.fullmatch(r"[-+\u2212]?[$€£]?\s*(\d{1,3}([. '\u202f]\d{3})+|\d+)(,\d+)?\s*[^\s\d.,]{0,8}", gold):
+    if not re.fullmatch(
+        r"[-+\u2212]?([$€£¥]|[A-Z]{3})?\s*(\d{1,3}([. '\u202f]\d{3})+|\d+)(,\d+)?\s*[^\s\d.,]{0,8}", gold
+    ):
         return None
     return re.sub(r"(?<=\d)[. '\u202f](?=\d{3})", "", gold).replace(",", ".")
 

@@ -143,30 +143,30 @@ def _read_file(path: Path, encoding: str | None) -> Rows:
             return Rows(path.stem, pyarrow.parquet.read_table(path).to_pylist())
         except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]:.160}") from error
-    text, notes = _decoded(path, encoding)
+    text, read_as, notes = _decoded(path, encoding)
     if path.suffix.lower() in (".csv", ".tsv"):
-        rows, separated = _read_csv(path, text)
+        rows, separated = _read_csv(path, text, read_as)
         return Rows(path.stem, rows, (*notes, *separated), is_text=True, takes=("encoding",))
     return Rows(path.stem, _read_json(path, text), notes, takes=("encoding",))
 
 
-def _decoded(path: Path, encoding: str | None) -> tuple[str, tuple[str, ...]]:
-    """The text of a file, and a note where its encoding had to be guessed."""
+def _decoded(path: Path, encoding: str | None) -> tuple[str, str, tuple[str, ...]]:
+    """The text of a file, what it was read as, and a note where that had to be guessed."""
     data = path.read_bytes()
     if encoding:
         try:
-            return data.decode(encoding), ()
+            return data.decode(encoding), encoding, ()
         except (UnicodeError, LookupError) as error:
             raise ValueError(f"{path} is not {encoding}: {error}. Leave encoding= out, or write another.") from error
     marked = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     for guess in (marked, "cp1252", "latin-1"):
         with contextlib.suppress(UnicodeError):
             notes = (f"read as {guess}, for it is not UTF-8; encoding= chooses another",) * (guess != marked)
-            return data.decode(guess), notes
+            return data.decode(guess), guess, notes
     raise AssertionError("latin-1 reads every file")
 
 
-def _read_csv(path: Path, text: str) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+def _read_csv(path: Path, text: str, encoding: str) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     import csv
     import io
 
@@ -182,13 +182,17 @@ def _read_csv(path: Path, text: str) -> tuple[list[dict[str, Any]], tuple[str, .
     )
     rows = []
     try:
-        reader.fieldnames = names = [name.strip() for name in reader.fieldnames or ()]
+        names = [name.strip() for name in reader.fieldnames or ()]
+        # A mark at the end of each line, which a cell with a line break in it hides, or several.
+        is_closed, names = is_closed or names[-1:] == [""], _without_ends(names)
         is_index = names[:1] == [""]  # as pandas writes it
         if len(set(names)) < len(names) or not all(names[is_index:]):
             raise ValueError(
                 f"{path}: the columns in its first line have no names, or twice the same: {names}. If the names stand further "
-                "down, take the lines above them away, or read it with pandas.read_csv(path, skiprows=...)."
+                "down, take the lines above them away, or read it with pandas.read_csv(path, "
+                f"sep={max(_SEPARATORS, key=text.count)!r}, encoding={encoding!r}, skiprows=...)."
             )
+        reader.fieldnames = names
         for row in reader:
             more = row.pop(None, ())
             if any(cell.strip() for cell in more):
@@ -205,6 +209,14 @@ def _read_csv(path: Path, text: str) -> tuple[list[dict[str, Any]], tuple[str, .
     notes = ("its first column has no name (an index) and was left out",) * is_index
     notes += ("the mark at the end of each line was taken away",) * is_closed
     return rows, notes if separator == "," else (*notes, f"separated by {separator!r}")
+
+
+def _without_ends(names: Sequence[str]) -> list[str]:
+    """Column names without those that are empty at the end; as they are where one alone would be left, as in a title."""
+    kept = list(names)
+    while kept and not kept[-1]:
+        kept.pop()
+    return kept if len(kept) > 1 else list(names)
 
 
 def _is_closed(lines: Sequence[str]) -> bool:

@@ -21,7 +21,7 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | 4 and a half minutes on 2 CPU cores with other work beside it; on a GPU not yet measured |
+# | Time | 3 minutes on 2 CPU cores; on a GPU not yet measured |
 # | Memory | two processes with a model each; on a CPU and on a GPU not yet measured |
 # | Disk | 0.3 GB for the model, which the folder links, 0.1 GB for the rest |
 # | Writes | `runs/`, `anywhere/`, and the converted model in your cache folder |

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -437,3 +438,41 @@ def test_a_misspelt_file_is_told_at_once_with_the_one_beside_it(
     monkeypatch.setattr(reading, "_read_hub", None)  # what asks the Hub for it would take 20 s to say less
     with pytest.raises(FileNotFoundError, match=r"Did you mean '.*dates\.json'"):
         gn.load_task(str(tmp_path / typed))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'Nr;Text;Covered?;\r\n1;"two\r\nlines";yes;\r\n2;b;no;\r\n3;c;no;\r\n4;d;yes;\r\n',
+        "Nr;Text;Covered?;;\n1;a;yes;;\n2;b;no;;\n3;c;no;;\n4;d;yes;;\n",
+    ],
+)
+def test_marks_at_the_end_of_each_line_are_taken_away(text: str, tmp_path: Path) -> None:
+    """Also where a cell has a line break in it, and where there are two of them."""
+    (tmp_path / "claims.csv").write_bytes(text.encode())
+    read = gn.tasks.read_rows(tmp_path / "claims.csv")
+    assert list(read.rows[0]) == ["Nr", "Text", "Covered?"] and [row["Covered?"] for row in read.rows] == [
+        "yes", "no", "no", "yes",
+    ]  # fmt: skip
+    assert "the mark at the end of each line was taken away" in read.notes
+
+
+def test_the_line_for_a_title_above_the_names_reads_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "claims.csv"
+    path.write_bytes("Schäden;;\n;;\nNr;Text;Covered?\n1;ü;yes\n2;b;no\n".encode("cp1252"))
+    with pytest.raises(ValueError, match=r"take the lines above them away") as caught:
+        gn.tasks.read_rows(path)
+    line = re.search(r"pandas\.read_csv\(.*\)", str(caught.value))[0].replace("...", "2")
+    assert list(eval(line, {"pandas": pandas, "path": path})["Text"]) == ["ü", "b"]
+
+
+@pytest.mark.parametrize("prices", [["EUR 12,90", "EUR 5,00", "EUR 129,00"], ["12,90 €", "5,00 €", "129,00 €"]])
+def test_prices_that_come_again_are_no_labels(prices: list[str]) -> None:
+    rows = [{"question": f"What does {n} cost?", "answer": prices[n % 3]} for n in range(30)]
+    task = gn.load_task(rows, decimal=",")
+    shown = repr(task)
+    assert task.answers.kind == "text" and "a number with a unit" in shown and "changed nothing" not in shown
+    gold = task.train[0]["answer"]
+    reward = eval(re.search(r"gn\.rewards\.number\(units=\{.*?\}\)", shown)[0], {"gn": gn})
+    right, wrong = (task.format.render("So.", text) for text in (gold, gold.replace("2", "3").replace("5", "6")))
+    assert reward(completions=[right, wrong], answer=[gold, gold]) == [1.0, 0.0]
