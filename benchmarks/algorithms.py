@@ -146,7 +146,8 @@ def make_task(low: float = 0.0, high: float = 1.0) -> gn.tasks.Task:
 def is_right(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
     """1 where the completion ends with the mark and the right answer, else 0."""
     texts = [turn if isinstance(turn, str) else turn[-1]["content"] for turn in completions]
-    return [float(text.rpartition("#")[2].strip() == gold) for text, gold in zip(texts, answer, strict=True)]
+    ends = [text.rpartition("#")[1:] for text in texts]  # without a mark: ("", text)
+    return [float(mark == "#" and end.strip() == gold) for (mark, end), gold in zip(ends, answer, strict=True)]
 
 
 def settings_of(name: str, seed: int, folder: str | Path) -> gn.Settings:
