@@ -53,7 +53,6 @@ from grpo_nb.rewards.identity import (
     may_be_memory,
     parts_of,
 )
-from grpo_nb.rewards.notation import parse_number
 from grpo_nb.rewards.scores import ScaleRewards, Scores, changed_weights, group_advantages, reweight, score
 from grpo_nb.rewards.slot import gold_answers
 from grpo_nb.rewards.structured import json_answer, multiple_choice, regex_answer
@@ -67,6 +66,7 @@ from grpo_nb.rewards.style import (
     repetition,
     soft_overlong,
 )
+from grpo_nb.tasks import parse_number
 
 # Last, for they need the rewards: each enters its cases where the rewards look for them.
 from grpo_nb.rewards import cases as cases  # isort: skip

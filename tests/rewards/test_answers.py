@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from grpo_nb import rewards
 from grpo_nb.rewards import correctness, exact_text, json_answer, multiple_choice, number, regex_answer
 from grpo_nb.rewards.answers import is_same_answer
-from grpo_nb.rewards.notation import parse_number, split_list
+from grpo_nb.tasks import parse_number, split_list
 from grpo_nb.rewards.slot import gold_answers, is_copied
 from grpo_nb.rewards.structured import read_json
 from grpo_nb.tasks import formats
