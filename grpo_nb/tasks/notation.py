@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -102,6 +102,7 @@ _SPELLINGS = [
         ("\\frac", rf"(\\frac\{{{_INSIDE}\}})\s*([0-9A-Za-z])", r"\1{\2}"),
     )
 ]
+_PLAIN_NUMBER = re.compile(r"-?[0-9]{1,50}(?:\.[0-9]{1,12})?")
 _NOTHING_TO_SPELL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?|[A-Za-z]+")
 _PAIRS = (
     ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("***", "***"), ("**", "**"), ("*", "*"), ("__", "__"),
@@ -342,6 +343,8 @@ def unit_of(text: str) -> str:
 @lru_cache(maxsize=20_000)
 def _measured(text: str) -> Number | None:
     """A number as it stands there, its sign whatever is written beside it."""
+    if _PLAIN_NUMBER.fullmatch(text):
+        return Number(Fraction(text))
     if len(text) > 200:  # no number, and not worth taking apart
         return None
     variable, text = split_variable(plain(text))

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 import grpo_nb as gn
 from grpo_nb.rewards import base, classifier, code_tests, correctness, xml_format, xml_tags
 from grpo_nb.rewards.answers import is_same_answer
-from grpo_nb.tasks import parse_number
-from grpo_nb.tasks import formats
+from grpo_nb.tasks import formats, parse_number
 
 REWARDS = [correctness(), xml_format(), xml_tags()]
 # A classifier needs a model, and code a sandbox: tests/rewards/test_classifiers.py and test_code.py.

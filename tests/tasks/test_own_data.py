@@ -75,6 +75,14 @@ def test_labels_are_asked_for_by_name() -> None:
         (["Paris", "Rome", "Oslo", "Lima"], "text"),
         (["def f(x):\n    return x", "def g(x):\n    return 1"] * 5, "text"),
         (["He went home.", "She did not.", "They left at 5."], "text"),
+        (["\u00bd", "\u2153", "3\u00bd"], "numbers"),
+        (["1 h", "45 min", "2 h", "30 min"] * 3, "numbers"),
+        (["CHF 5.20", "CHF 12.00", "12,90 CHF"], "numbers"),
+        (["-4 \u00b0C", "12.5 \u00b0C"], "numbers"),
+        (["2x", "3y", "-x"], "expressions"),
+        (["1st", "2nd", "3rd"] * 6, "labels"),
+        (["12 Angry Men", "7 Samurai", "8 Mile", "127 Hours"], "text"),
+        (["Route 66", "Area 51"], "text"),
     ],
 )
 def test_the_kind_of_answers(golds: list[str], kind: str) -> None:
@@ -275,12 +283,12 @@ def test_a_decimal_comma_is_asked_about_and_read() -> None:
     [
         ([*map(str, range(19)), "n/a"], "numbers", "1 of 20 answers are no numbers ('n/a'): as they are, they are asked for"),
         ([*map(str, range(12)), *["n/a"] * 3], "text", "3 of 15 answers are no numbers ('n/a'): as they are, all are taken as"),
-        ([*map(str, range(12)), *["twelve"] * 6], "text", "6 of 18 answers are no numbers ('twelve')"),
+        ([*map(str, range(12)), *["a dozen"] * 6], "text", "6 of 18 answers are no numbers ('a dozen')"),
         ([*"AABB" * 4, "neither"], "labels", "1 of 17 answers come once or twice, while all others are a few labels"),
         ([*"AABB" * 4, "nobody knows " * 9], "text", "1 of 17 answers come once or twice"),
         ([*(f"x^{n}" for n in range(19)), "none"], "expressions", "1 of 20 answers are no expressions ('none')"),
         ([f"{n}/5" for n in range(1, 8)], "numbers", "7 answers, such as '1/5', are read as fractions"),
-        (["4.2 mmol/l", "7 mmol/l", "n.b."], "text", "'4.2 mmol/l': reward them with gn.rewards.number(units={'mmol/l': 1})"),
+        (["4.2 mmol/l", "7 mmol/l", "n.b."], "text", "'4.2 mmol/l': gn.rewards.correctness() pays"),
     ],
 )  # fmt: skip
 def test_the_few_that_are_not_like_the_others_are_told(golds: list[str], kind: str, told: str) -> None:
@@ -471,8 +479,40 @@ def test_prices_that_come_again_are_no_labels(prices: list[str]) -> None:
     rows = [{"question": f"What does {n} cost?", "answer": prices[n % 3]} for n in range(30)]
     task = gn.load_task(rows, decimal=",")
     shown = repr(task)
-    assert task.answers.kind == "text" and "a number with a unit" in shown and "changed nothing" not in shown
+    assert task.answers.kind == "numbers" and "a number with a unit" in shown and "changed nothing" not in shown
     gold = task.train[0]["answer"]
-    reward = eval(re.search(r"gn\.rewards\.number\(units=\{.*?\}\)", shown)[0], {"gn": gn})
     right, wrong = (task.format.render("So.", text) for text in (gold, gold.replace("2", "3").replace("5", "6")))
-    assert reward(completions=[right, wrong], answer=[gold, gold]) == [1.0, 0.0]
+    for reward in (gn.rewards.rewards_for(task)[0], proposed_number(shown)):
+        assert reward(completions=[right, wrong], answer=[gold, gold]) == [1.0, 0.0]
+
+
+def proposed_number(shown: str) -> Any:
+    """The reward of the line that a task proposes."""
+    return eval(re.search(r"gn\.rewards\.number\(units=\[.*?\]\)", shown)[0], {"gn": gn})
+
+
+def paid(reward: Any, given: str, gold: str) -> float:
+    return reward(completions=[gn.tasks.xml().render("So.", given)], answer=[gold])[0]
+
+
+def test_numbers_with_several_units_are_told_asked_for_and_paid_alike() -> None:
+    """A bare 15 was paid nothing for 15 %, where the prompt asked for a number."""
+    golds = ["3/4", "15 %", "2.5 kg", "\u00be", "20 m", "30%"] * 5
+    task = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)])
+    shown = repr(task)
+    assert "numbers: alone (33%), in % (33%), in kg (17%), in m (17%)" in shown and "and 10 fractions" in shown
+    assert "number, with its unit (%, kg, m) if it has one" in task.train[0]["prompt"][0]["content"]
+    right, lenient = gn.rewards.rewards_for(task)[0], proposed_number(shown)
+    for gold in golds[:6]:
+        assert paid(right, gold, gold) == paid(lenient, gold, gold) == 1.0
+    for given, gold in [("2.50 kg", "2.5 kg"), ("2.5 kilograms", "2.5 kg"), ("15%", "15 %"), ("0.75", "\u00be")]:
+        assert paid(right, given, gold) == paid(lenient, given, gold) == 1.0
+    for given, gold in [("2.5 m", "2.5 kg"), ("25 kg", "2.5 kg"), ("20 %", "20 m")]:
+        assert paid(right, given, gold) == paid(lenient, given, gold) == 0.0
+    for given, gold in [("15", "15 %"), ("2.5", "2.5 kg")]:
+        assert (paid(right, given, gold), paid(lenient, given, gold)) == (0.0, 1.0)
+
+
+def test_one_unit_is_asked_for() -> None:
+    task = gn.load_task([{"question": f"{n}?", "answer": f"{n} star" + "s" * (n > 1)} for n in range(1, 9)])
+    assert task.answers.hint == "number with its unit (star)"
