@@ -66,9 +66,9 @@ def folded(text: str) -> str:
 class correctness(SlotReward):
     r"""1.0 if the answer slot holds the gold answer and nothing else, else 0.0; None where there is no gold answer.
 
-    Numbers are compared as numbers (`7`, `7.0`, `+7`, `14/2`, `x = 7`, `$7$` are equal), with the unit where the gold answer has
-    one, everything else as text without regard to case. Not paid: a hedge such as `41 or 42`; arithmetic left undone (`3 + 4`); a quotient copied from the
-    question; a second slot; an answer that is taken back after the slot.
+    Numbers are compared as numbers (`7`, `7.0`, `+7`, `14/2`, `x = 7`, `$7$` are equal), with the unit where the gold answer
+    has one, everything else as text without regard to case. Not paid: a hedge such as `41 or 42`; arithmetic left undone
+    (`3 + 4`); a quotient copied from the question; a second slot; an answer that is taken back after the slot.
 
     Args:
         weight: Of the total reward; the largest, so that being right pays more than looking right.
@@ -152,8 +152,8 @@ class number(SlotReward):
         for group in groups:
             if not is_convertible(group):
                 raise ValueError(
-                    f"units = {self.units!r} would take {' for '.join(map(repr, group))}: write units={[*group]} for units that "
-                    "are not converted, or a map for each quantity, units=[{'kg': 1, 'g': 0.001}, {'m': 1}]."
+                    f"units = {self.units!r} would take {' for '.join(map(repr, group))}: write units={[*group]} for "
+                    "units that are not converted, or a map for each quantity, units=[{'kg': 1, 'g': 0.001}, {'m': 1}]."
                 )
         self._set(units=tuple(tuple(group.items()) for group in groups))
 

@@ -62,7 +62,7 @@ class Answers:
     labels: tuple[tuple[str, float], ...] = ()
     """(label, share of the rows)."""
     units: tuple[tuple[str, float], ...] = ()
-    """(unit, share of the rows) of numbers with units, signs of percent or currencies; no name where there is none beside it."""
+    """(unit, share of the rows) of numbers beside units, percent signs or currencies; an empty one for numbers alone."""
 
     @property
     def hint(self) -> str:
@@ -71,11 +71,8 @@ class Answers:
             return "one of: " + ", ".join(sorted(label for label, _ in self.labels))
         if self.units:
             named = ", ".join(unit for unit, _ in self.units if unit)
-            return (
-                f"number, with its unit ({named}) if it has one"
-                if "" in dict(self.units)
-                else f"number with its unit ({named})"
-            )
+            has_all = "" not in dict(self.units)
+            return f"number with its unit ({named})" if has_all else f"number, with its unit ({named}) if it has one"
         return {"numbers": "number", "expressions": "expression", "text": "answer"}[self.kind]
 
     @property
@@ -202,7 +199,7 @@ def _units(golds: Sequence[str]) -> Counter[str]:
 
 @lru_cache(maxsize=100_000)
 def _unit(gold: str) -> str | None:
-    """The unit beside a number, empty where it stands alone; None for what is no number to the rewards, with a point or comma."""
+    """The unit beside a number, empty where it stands alone; None for what is no number, also with a decimal comma."""
     if len(gold) > _LONGEST_NUMBER:
         return None
     for text in {gold: 0, with_point(gold): 0}:

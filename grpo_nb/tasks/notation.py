@@ -303,7 +303,7 @@ def parse_number(text: str, units: Mapping[str, Fraction] | None = None) -> Frac
 @lru_cache(maxsize=20_000)
 def read_number(text: str, units: Units = ()) -> Number | None:
     """Return the number of `x = 42` or `42`, with a unit beside it if it is one of these; None if it is no number."""
-    number = _measured(text)
+    number = read_measure(text)
     if number is None:
         return None
     known = {unit_name(unit): (factor, unit_name(group[0][0])) for group in units for unit, factor in group}
@@ -333,7 +333,7 @@ def unit_of(text: str) -> str:
     >>> unit_of("2.5 kg"), unit_of("15 %"), unit_of("EUR 12.90"), unit_of("3rd"), unit_of("3/4")
     ('kg', '%', 'EUR', '', '')
     """
-    number = _measured(text)
+    number = read_measure(text)
     unit = "" if number is None else number.sign
     # What stands before a number is a currency, as in EUR 5, or else part of a name: Route 66.
     is_name = unit and plain(text).startswith(unit) and not re.fullmatch(rf"[A-Z]{{3}}|[{_CURRENCIES}]", unit)
@@ -341,7 +341,7 @@ def unit_of(text: str) -> str:
 
 
 @lru_cache(maxsize=20_000)
-def _measured(text: str) -> Number | None:
+def read_measure(text: str) -> Number | None:
     """A number as it stands there, its sign whatever is written beside it."""
     if _PLAIN_NUMBER.fullmatch(text):
         return Number(Fraction(text))

@@ -6,13 +6,12 @@ import dataclasses
 import inspect
 import numbers
 import random
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import did_you_mean, require_kind
 from grpo_nb.settings import check_value, require_settings
 from grpo_nb.tasks.answers import Answers, answers_of, doubts_of
-from grpo_nb.tasks.cleaning import Contradictory, clean
+from grpo_nb.tasks.cleaning import Columns, Contradictory, Keep, clean
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.questions import normalized_question
 from grpo_nb.tasks.reading import Rows, Source, read_rows
@@ -32,7 +31,8 @@ def load_task(
     source: Source = "arithmetic",
     settings: Any = None,
     *,
-    columns: Mapping[str, str] | None = None,
+    columns: Columns | None = None,
+    keep: Keep | None = None,
     format: AnswerFormat | None = None,
     system: str | None = None,
     example: Example | None = None,
@@ -52,8 +52,9 @@ def load_task(
         source: `"arithmetic"`; the path of a .csv, .tsv, .json, .jsonl or .parquet file; a DataFrame, a `Dataset` or
             `DatasetDict`; a list of dicts or a dict of columns; `"gsm8k"` or the id of a data set on the Hub.
         settings: For `seed` and, with `tokenizer`, `max_prompt_length`.
-        columns: Which column plays which part, as `{"question": "Review text", "answer": "label"}`. A `prompt` is text, or chat
-            messages that are taken as they are.
+        columns: Which column plays which part, as `{"question": "Review text", "answer": "label"}`. A question may be made of
+            several, `["title", "body"]`, one below the other. A `prompt` is text, or chat messages that are taken as they are.
+        keep: A function of a row, a dict by column, that says whether it stays: `lambda row: row["Nr"] != "Total"`.
         format: The answer format; `xml()` if not given. Where it says nothing of the answer, the answers do: a number, one of
             these labels, an expression.
         system: The system prompt, instead of the one that the format makes.
@@ -104,7 +105,7 @@ def load_task(
     for name, value in given.items():
         if value is not None and name not in read.takes:
             raise ValueError(f"{name} = {value!r:.80} does nothing for {read.name}, which has none: leave it out.")
-    cleaned = clean(read, columns, contradictory, decimal)
+    cleaned = clean(read, columns, contradictory, decimal, keep)
     golds = [row["answer"] for row in cleaned.rows]
     answers = answers_of(golds)
     format = fitting_format(format, answers, system, tokenizer)

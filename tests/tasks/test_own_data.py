@@ -178,7 +178,11 @@ def test_cells_stay_as_written_and_other_columns_are_numbers(tmp_path: Path) -> 
         (REVIEWS, {}, ValueError, r'columns=\{"question": "Review text", "answer": "label"\}'),
         ([{"question": "a", "answer": "b"}], {"columns": {"question": "answer"}}, ValueError, "and none to the answer"),
         (REVIEWS, {"columns": ["a"]}, TypeError, r"columns = \['a'\] must be the name of the column of each part: columns="),
-        (REVIEWS, {"columns": {"question": ["label", "x"]}}, TypeError, "the name of one column"),
+        (REVIEWS, {"columns": {"question": ["label", "x"]}}, ValueError, "no column 'x' for the question"),
+        (REVIEWS, {"columns": {**MAPPED, "answer": ["label"]}}, TypeError, "the name of one column"),
+        (REVIEWS, {"columns": MAPPED, "keep": "label"}, TypeError, "keep = 'label' must be a function of a row"),
+        (REVIEWS, {"columns": MAPPED, "keep": lambda row: row["mood"]}, ValueError, "row 0 with KeyError.*'Review text', 'label'"),
+        (REVIEWS, {"columns": MAPPED, "keep": lambda row: False}, ValueError, "no row is left of 24: 24 that keep= leaves out"),
         (REVIEWS, {"columns": {"question": "label", "answer": "label"}}, ValueError, "two parts"),
         (REVIEWS, {"columns": MAPPED, "format": "xml"}, TypeError, r"gn\.tasks\.xml\(\)"),
         (REVIEWS, {"columns": MAPPED, "system": " "}, ValueError, "must be a text"),
@@ -352,6 +356,66 @@ def test_spaces_around_the_names_of_columns_do_not_count() -> None:
     frame = pandas.DataFrame({" Review ": ["a", "b"], "label ": ["1", "2"]})
     task = gn.load_task(frame, columns={"question": "Review", "answer": "label "})
     assert len(both(task)) == 2 and "spaces around the names of columns were taken away" in repr(task)
+
+
+def test_a_question_of_several_columns_stands_one_below_the_other(tmp_path: Path) -> None:
+    goods = [
+        {"item": {"title": f"Pan {n}", "body": f"Iron, {n}." if n else None}, "kind": "ab"[n % 2]} for n in range(8)
+    ]
+    file = written(tmp_path, "\n".join(map(json.dumps, goods)).encode(), "goods.jsonl")
+    task = gn.load_task(file, columns={"question": ["item.title", "item.body"], "answer": "kind"})
+    assert {"Pan 0", "Pan 3\nIron, 3."} < {row["question"] for row in both(task)}
+
+
+def test_a_total_line_is_told_with_the_line_that_leaves_it_out(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        b"no,question,answer\n" + b"".join(b"%d,is %d odd?,no\n" % (n, n) for n in range(8)) + b"Total,all,8\n",
+    )
+    shown = repr(gn.load_task(file))
+    told = re.search(r"the last row seems to add up the others.*: keep=(lambda row: .*?) leaves it out", shown)
+    task = gn.load_task(file, keep=eval(told[1]))
+    assert task.dropped == {"that keep= leaves out": 1} and "row 8: question='all', answer='8'" in repr(task)
+    assert {row["answer"] for row in both(task)} == {"no"} and "add up" not in repr(task)
+    sums = [{"question": f"{n}?", "answer": ("total", "part")[n % 2]} for n in range(9)]
+    assert "add up" not in repr(gn.load_task(sums)), "a word that other rows have is one of the data"
+
+
+def test_one_answer_in_two_spellings_is_no_contradiction() -> None:
+    spelled = ["70%", "70 %", "2.5 kg", "2.50 kg", "7", "7.0"]
+    task = gn.load_task([{"question": f"{n // 2}?", "answer": gold} for n, gold in enumerate(spelled)])
+    assert task.dropped == {"repeated": 3}
+    for pair in (["70 %", "70 kg"], ["007", "agent 7"]):
+        with pytest.raises(ValueError, match="different answers"):
+            gn.load_task([{"question": "a?", "answer": gold} for gold in pair] + [{"question": "b?", "answer": "c"}])
+
+
+def test_spaces_around_answers_are_told() -> None:
+    task = gn.load_task([{"question": f"{n}?", "answer": f"{n} kg" + " " * (n % 2)} for n in range(8)])
+    assert "spaces around 4 answers were taken away, as around '1 kg '" in repr(task)
+
+
+@pytest.mark.parametrize("name", ["__index_level_0__", "Unnamed: 0"])
+def test_an_index_that_pandas_wrote_is_no_column(name: str, tmp_path: Path) -> None:
+    frame = pandas.DataFrame({"question": list("abc"), "answer": list("xyz"), name: [7, 8, 9]})
+    frame.to_parquet(tmp_path / "goods.parquet")
+    task = gn.load_task(tmp_path / "goods.parquet")
+    assert name not in task.train.column_names and f"{name} is an index that pandas wrote" in repr(task)
+    asked = gn.load_task(tmp_path / "goods.parquet", columns={"question": "question", "answer": name})
+    assert {row["answer"] for row in both(asked)} == {"7", "8", "9"}, "what is asked for is taken"
+
+
+@pytest.mark.parametrize(
+    ("row", "question", "answer"),
+    [
+        ({"text": "a pan", "category": {"id": 7, "name": "kitchen"}}, "text", "category.name"),
+        ({"review_id": "a9", "review_text": "ok", "label": 3, "label_text": "good"}, "review_text", "label_text"),
+        ({"query": "q", "class_id": 4, "score": 0.3}, "query", "class_id"),
+    ],
+)
+def test_names_are_proposed_before_numbers_that_stand_for_them(row: dict, question: str, answer: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f'columns={{"question": "{question}", "answer": "{answer}"}}')):
+        gn.load_task([row] * 3)
 
 
 def test_symbols_tell_questions_apart_but_not_the_sides() -> None:
