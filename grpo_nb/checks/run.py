@@ -122,7 +122,7 @@ def check_rewards(
     )
     return RewardReport(
         findings=tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))),
-        roles={key: one.judged[1].kind if one.judged else one.said for key, one in checked.items()},
+        roles={key: _role_said(*one.judged) if one.judged else one.said for key, one in checked.items()},
         checked=summary,
         signal=[(rate, silent_share(rate, size)) for rate in (_GRID if pass_rate is None else (pass_rate,))],
         num_generations=size,
@@ -202,6 +202,12 @@ def _check_one(caller: Caller, sample: Sample) -> _Checked:
     findings += check_scores(caller, results, rows, sample.batch)
     findings += judge(caller, results, role, sample.golds)
     return _Checked(findings, (results, role))
+
+
+def _role_said(results: Results, role: Role) -> str:
+    """The role, and how many rows the reward scores where that is not all of them."""
+    scored = [*results.rows_scored().values()]
+    return role.kind if all(scored) or not any(scored) else f"{role.kind} (scores {sum(scored)} of {len(scored)} rows)"
 
 
 def _not_to_the_end(caller: Caller, results: Results) -> Finding:

@@ -179,7 +179,7 @@ def _is_kept(keep: Keep, number: int, row: Mapping[str, Any]) -> bool:
 
 def _total_line(items: Sequence[_Item], rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What to write where the last row adds up the others; a word that more rows have is one of the data."""
-    if len(rows) < 3 or items[-1].number != len(rows) - 1:
+    if not items or len(rows) < 3 or items[-1].number != len(rows) - 1:
         return []
     said = []
     for name, value in items[-1].row.items():

@@ -716,6 +716,23 @@ def test_rows_beyond_the_first_are_tried_with_their_right_answer() -> None:
     )
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_units_that_leave_most_answers_unscored_are_no_small_matter(seed: int) -> None:
+    """Whichever rows are tried: what it does is judged where it has a score, and those without are counted."""
+    draw = random.Random(seed)
+    golds = [f"{draw.randint(2, 60)} {unit}" for unit in ("kg", "m", "h", "l", "t") for _ in range(12)]
+    draw.shuffle(golds)
+    rows = [{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)]
+    narrow = check(gn.rewards.number(units=["kg"]), xml_format(), rows=rows)
+    (found,) = [f for f in narrow.of(WHOLE_SET) if f.kind == "rows without score"]
+    assert found.severity == "critical" and re.search(r"scores 4[0-9] of [56][0-9] rows", found.what)
+    assert "depends neither" not in narrow.roles["number"] and not narrow.roles["xml_format"].endswith("rows)")
+    half = check(gn.rewards.number(units=["kg", "m", "h", "l"]), rows=rows)
+    assert re.fullmatch(r"tells right from wrong \(scores \d+ of \d+ rows\)", half.roles["number"])
+    assert [f.severity for f in half.of(WHOLE_SET) if f.kind == "rows without score"] == ["warning"]
+    assert check(correctness(), rows=rows).ok and check(gn.rewards.number(units=["kg"]), correctness(), rows=rows).ok
+
+
 @pytest.mark.parametrize("given", [list, str])
 def test_an_expression_of_other_numbers_than_the_given_is_tried(given: type) -> None:
     rows = [
