@@ -96,8 +96,11 @@ def check_rewards(
     by_weight = changed_weights(own_weights, {} if weights is None else weights)
     checked = {key: _check_one(caller, sample) for key, caller in callers.items()}
     seen = {key: one.judged for key, one in checked.items() if one.judged is not None}
-    findings = [*check_names(rewards, list(sample.rows[0])), *_check_data(rewards, rows_of(task))]
-    findings += [finding for one in checked.values() for finding in one.findings]
+    unread = list(_check_data(rewards, rows_of(task)))
+    findings = [*check_names(rewards, list(sample.rows[0])), *unread]
+    # A reward that cannot read its data raises on it: said once, with what mends it.
+    of_data = {(finding.reward, "raises") for finding in unread}
+    findings += [f for one in checked.values() for f in one.findings if (f.reward, f.kind) not in of_data]
     limits = [f"{key}: {one.said}" for key, one in checked.items() if one.judged is None]
     if limits:
         limits.append("the weighted total: each reward has to be mended first")

@@ -44,6 +44,7 @@ from grpo_nb.rewards.compose import (
 )
 from grpo_nb.rewards.expressions import maths
 from grpo_nb.rewards.form import answer_format, incremental_format, json_format, think_format, xml_format, xml_tags
+from grpo_nb.rewards.hidden_tests import read_tests
 from grpo_nb.rewards.identity import (
     describe_difference,
     differing_parts,

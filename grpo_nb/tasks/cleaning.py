@@ -27,7 +27,8 @@ Keep = Callable[[Mapping[str, Any]], object]
 PARTS = ("question", "answer", "prompt")
 _MAP_IT = 'columns={"question": "<column>", "answer": "<column>"}'
 _AROUND_OPERATORS = re.compile(r"(?<=[\w)])\s*([-+*/=<>^\u00d7])\s*(?=[\w(])")
-_ROLES = ("system", "developer", "user", "assistant", "tool")
+INSTRUCTS = ("system", "developer")
+_ROLES = (*INSTRUCTS, "user", "assistant", "tool")
 # What stands in the last line of a table that adds up the others.
 _TOTAL = re.compile(
     r"(?:grand |sub)?totals?|sum|sums|summe|gesamt|insgesamt|somme|suma|totale?|totaal|sous-total|\u03a3", re.I
@@ -392,9 +393,15 @@ def _question_and_answer(row: Mapping[str, Any], named: Mapping[str, str]) -> di
     if isinstance(prompt, list):
         _require_chat(prompt)
         parts["prompt"] = [{**turn, "content": displayable(turn["content"])} for turn in prompt]
-        prompt = prompt[-1]["content"]
+        prompt = _asked_by(prompt)
     parts["question"] = _text(row.get(named["question"]) if "question" in named else prompt, "question")
     return {**parts, "answer": _text(row.get(named["answer"]), "answer").strip()}
+
+
+def _asked_by(chat: Sequence[Mapping[str, Any]]) -> str:
+    """What a chat asks: what the user says or, after other turns, all of it, for many chats end with the same "ok"."""
+    said = [turn for turn in chat if turn["role"] not in INSTRUCTS]
+    return said[0]["content"] if len(said) == 1 else "\n".join(f"{turn['role']}: {turn['content']}" for turn in said)
 
 
 def _text(value: Any, part: str) -> str:
@@ -430,7 +437,8 @@ def _once(items: Sequence[_Item], contradictory: Contradictory, cleaned: Cleaned
         answers = " and ".join(repr(answer) for answer in dict.fromkeys(item.parts["answer"][:60] for item in first))
         raise ValueError(
             f"{len(at_odds)} question{'s stand' if len(at_odds) > 1 else ' stands'} there with different answers, such as "
-            f"{first[0].parts['question'][:120]!r} with {answers} (rows {', '.join(str(item.number) for item in first[:4])}). "
+            f"{shorten(first[0].parts['question'], 120)!r} with {answers} (rows "
+            f"{', '.join(str(item.number) for item in first[:4])}). "
             'Say what to do: contradictory="drop" leaves them out, "first" keeps the first, "majority" the most frequent.'
         )
     chosen = [_chosen(group, contradictory, same) for group in groups.values()]

@@ -159,6 +159,47 @@ def test_chats_and_prompts_that_are_text() -> None:
     assert texts.train[0]["prompt"][-1]["content"] == texts.train[0]["question"]
 
 
+def _chat(first: str, last: str = "ok thanks") -> list[dict[str, str]]:
+    turns = ("system", "Route it."), ("user", first), ("assistant", "Your number?"), ("user", last)
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+def test_chats_that_end_alike_are_different_questions() -> None:
+    rows = [{"messages": _chat(f"case {n}"), "team": ("billing", "technical")[n % 2]} for n in range(40)]
+    task = gn.load_task(rows, columns={"answer": "team"}, holdout=0.25)
+    assert (len(task.train), len(task.holdout)) == (30, 10)
+    assert not {*map(normalized_question, task.train["question"])} & {
+        *map(normalized_question, task.holdout["question"])
+    }
+    assert "Route it" not in task.train[0]["question"]  # what all of them are told tells no question from another
+    twice = [*rows, {"messages": _chat("case 1"), "team": "billing"}]
+    with pytest.raises(ValueError, match=r"user: case 1.*'technical' and 'billing'"):
+        gn.load_task(twice, columns={"answer": "team"})
+
+
+def test_what_is_asked_for_is_put_into_chats() -> None:
+    rows = [{"messages": _chat(f"case {n}")[n % 2 :], "answer": "ab"[n % 2]} for n in range(8)]
+    asked = {"system": "Answer in <answer></answer>.", "example": ("case x", "as x is one", "a")}
+    for row in gn.load_task(rows, **asked).train:
+        said = [(turn["role"], turn["content"]) for turn in row["prompt"]]
+        assert [role for role, _ in said] == ["system", "user", "assistant", "user", "assistant", "user"]
+        assert said[0][1] == asked["system"] and said[1][1] == "case x" and "<answer>" in said[2][1]
+        assert said[3][1].startswith("case ") and said[5][1] == "ok thanks"
+    shown = gn.load_task(rows, example=asked["example"]).train
+    assert {row["prompt"][0]["content"] for row in shown} == {
+        "Route it.",
+        "case x",
+    }  # half have nothing of the system's
+
+
+@pytest.mark.parametrize("top", ["# exported on Monday, by hand\n", "# one\n# two, three\n"])
+def test_remarks_above_the_names_are_left_out(top: str, tmp_path: Path) -> None:
+    task = gn.load_task(written(tmp_path, (top + csv_text("\t")).encode(), "reviews.tsv"), columns=MAPPED)
+    assert len(task.train) + len(task.holdout) == len(REVIEWS) and "above the names were left out" in repr(task)
+    numbered = csv_text("\t").replace("Review text", "#text", 1)
+    assert gn.load_task(written(tmp_path, numbered.encode(), "x.tsv"), columns={"question": "#text", "answer": "label"})
+
+
 def test_cells_stay_as_written_and_other_columns_are_numbers(tmp_path: Path) -> None:
     file = written(tmp_path, b"question,answer,level\nwho?,007,1\nwhat?,NA,2\nwhere?,None,3\n")
     task = gn.load_task(file, holdout=1)
