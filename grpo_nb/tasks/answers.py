@@ -63,17 +63,24 @@ class Answers:
     """(label, share of the rows)."""
     units: tuple[tuple[str, float], ...] = ()
     """(unit, share of the rows) of numbers beside units, percent signs or currencies; an empty one for numbers alone."""
+    has_point: bool = False
+    """Whether to ask for a decimal point, where the data has a comma."""
 
     @property
     def hint(self) -> str:
         """What the system prompt puts in the place of the answer."""
         if self.kind == "labels":
             return "one of: " + ", ".join(sorted(label for label, _ in self.labels))
+        number = "number with a decimal point" if self.has_point else "number"
         if self.units:
             named = ", ".join(unit for unit, _ in self.units if unit)
             has_all = "" not in dict(self.units)
-            return f"number with its unit ({named})" if has_all else f"number, with its unit ({named}) if it has one"
-        return {"numbers": "number", "expressions": "expression", "text": "answer"}[self.kind]
+            return (
+                f"{number}{' and' if self.has_point else ' with'} its unit ({named})"
+                if has_all
+                else f"{number}, with its unit ({named}) if it has one"
+            )
+        return {"numbers": number, "expressions": "expression", "text": "answer"}[self.kind]
 
     @property
     def floor(self) -> tuple[str, float] | None:

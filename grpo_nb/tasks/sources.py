@@ -108,7 +108,7 @@ def load_task(
             raise ValueError(f"{name} = {value!r:.80} does nothing for {read.name}, which has none: leave it out.")
     cleaned = clean(read, columns, contradictory, decimal, keep)
     golds = [row["answer"] for row in cleaned.rows]
-    answers = answers_of(golds)
+    answers = dataclasses.replace(answers_of(golds), has_point=decimal == ",")
     format = fitting_format(format, answers, system, tokenizer)
     rows = with_prompts(cleaned.rows, format, example, is_told=system is not None)
     train, held = (_table(part) for part in _split(rows, holdout, seed))

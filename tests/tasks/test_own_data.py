@@ -318,9 +318,9 @@ def test_a_decimal_comma_is_asked_about_and_read() -> None:
     rows = [{"question": f"{n}?", "answer": gold} for n, gold in enumerate(["1,50", "9,99", "1.234,50", "3"])]
     assert "may have a decimal comma: decimal=','" in repr(gn.load_task(rows))
     task = gn.load_task(rows, decimal=",")
-    assert {row["answer"] for row in both(task)} == {"1.50", "9.99", "1234.50", "3"} and "decimal comma" not in repr(
-        task
-    )
+    assert {row["answer"] for row in both(task)} == {"1.50", "9.99", "1234.50", "3"}
+    # The reward reads a point, so a model that reads commas in the question has to be told.
+    assert "decimal comma" not in repr(task) and "number with a decimal point" in task.format.system_prompt()
 
 
 @pytest.mark.parametrize(
