@@ -83,16 +83,22 @@ def _of_broken(gate: Sampled) -> Iterator[Advice]:
 
 
 def _of_constant(gate: Sampled, *, with_unearned: bool) -> Iterator[Advice]:
+    unearned = []
     for reward in filter(_knows, _constant(gate)):
         gave = f"{reward.name} gave {reward.highest:g} to all {len(gate.scores)} completions"
         if reward.highest >= reward.right - _SAME:
             yield Advice("earned reward", f"{gave}, as much as a right answer gets.", _without(reward))
         elif with_unearned:
-            what = (
-                f"{gave}; a right answer in the format gets {reward.right:g}: "
-                "it is not broken, but teaches nothing until one earns it. Partial credit beside it is a slope towards it."
-            )
-            yield Advice("unearned reward", what, _PARTIAL_CREDIT)
+            unearned.append(f"{gave}; a right answer in the format gets {reward.right:g}")
+    if not unearned:
+        return
+    what = f"{'. '.join(unearned)}: not broken, but nothing is taught until one earns it."
+    # Who has the form already is not led to the answer by more pay for form.
+    if any(map(gate.format.is_exact, gate.scores.completions)) or "incremental_format" in gate.scores.values:
+        line = _larger_group(gate.settings, 2 * gate.num_generations)
+        yield Advice("unearned reward", f"{what} A larger group is likelier to hold a right answer.", line)
+    else:
+        yield Advice("unearned reward", f"{what} Partial credit beside it is a slope towards it.", _PARTIAL_CREDIT)
 
 
 def _of_form(gate: Sampled) -> Iterator[Advice]:

@@ -149,6 +149,11 @@ CATALOGUE: dict[str, Kind] = {
         "try it on one completion that it must pay, in the exact form of your prompt",
     ),
     "outside its range": Kind("warning", "weights chosen by its range are wrong", "correct the range, or the score"),
+    "rows without score (answers)": Kind(
+        "critical",
+        "from these rows the model learns form at best",
+        "name the units of all answers, number(units=[...]), or take gn.rewards.rewards_for(task)",
+    ),
     "rows without score": Kind("note", "these rows are not judged by it", "look at the gold answers of these rows"),
     # Hostile text.
     "raises": Kind("critical", "one such completion stops the training", _PARSING),

@@ -123,9 +123,10 @@ def check_scores(caller: Caller, results: Results, rows: Sequence[int], batch_of
         if outside:
             what = f"scores from {min(known):g} to {max(known):g}, though it says {low:g} to {high:g}"
             yield found("outside its range", name, what, outside)
-    lost = sum(bool(results.scores("right", row)) and math.isnan(results.best("right", row)) for row in rows)
-    if 0 < lost < len(rows):
-        yield found("rows without score", name, f"None for the right answer on {lost} of {len(rows)} rows")
+    is_scored = results.rows_scored()
+    lost = sum(not one for one in is_scored.values())
+    if 0 < lost < len(is_scored):
+        yield found("rows without score", name, f"None for the right answer on {lost} of {len(is_scored)} rows")
 
 
 def _find_refusals(name: str, results: Results, role: Role, golds: Sequence[str]) -> Iterator[Finding]:

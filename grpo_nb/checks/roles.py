@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from grpo_nb.checks.contract import Outcome
-from grpo_nb.checks.probes import LAYOUTS, Probe
+from grpo_nb.checks.probes import LAYOUTS, MORE, Probe
 
 TELLS = "tells right from wrong"
 FORM = "pays for form, whatever the answer"
 OTHER = "depends neither on the answer nor on the format"
+UNSCORED = "scores none of the rows that were tried in every form"
 
 
 @dataclass
@@ -34,6 +35,14 @@ class Results:
         """The scored probes of a kind on a row, in one layout."""
         wanted = (kind, row, layout)
         return [(probe, score) for probe, score in self.scored if (probe.kind, probe.row, probe.layout) == wanted]
+
+    def rows_scored(self) -> dict[int, bool]:
+        """By row, also those tried with the right and a wrong answer alone, whether the right answer was given a score."""
+        scored: dict[int, bool] = {}
+        for probe, score in self.scored:
+            if probe.kind in ("right", MORE[0]):
+                scored[probe.row] = scored.get(probe.row, False) or not math.isnan(score)
+        return scored
 
     def example(self, kind: str, row: int, layout: str = "") -> list[str]:
         """The first scored completion of a kind on a row, if there is one."""
@@ -81,8 +90,14 @@ class Role:
 
 
 def find_role(results: Results, rows: Sequence[int]) -> Role:
-    """Say what a reward does on the controls: whether right beats every wrong answer in the same words."""
+    """Say what a reward does on the controls: whether right beats every wrong answer in the same words.
+
+    Rows that it has no opinion on, such as those with a gold answer in a unit that it does not know, say nothing of it.
+    """
     epsilon, best = results.epsilon, Role(OTHER)
+    rows = [row for row in rows if any(probe.row == row and not math.isnan(score) for probe, score in results.scored)]
+    if not rows:
+        return Role(UNSCORED)
     for layout in LAYOUTS:
         pairs = {}
         for row in rows:

@@ -96,8 +96,11 @@ def check_rewards(
     by_weight = changed_weights(own_weights, {} if weights is None else weights)
     checked = {key: _check_one(caller, sample) for key, caller in callers.items()}
     seen = {key: one.judged for key, one in checked.items() if one.judged is not None}
-    findings = [*check_names(rewards, list(sample.rows[0])), *_check_data(rewards, rows_of(task))]
-    findings += [finding for one in checked.values() for finding in one.findings]
+    unread = list(_check_data(rewards, rows_of(task)))
+    findings = [*check_names(rewards, list(sample.rows[0])), *unread]
+    # A reward that cannot read its data raises on it: said once, with what mends it.
+    of_data = {(finding.reward, "raises") for finding in unread}
+    findings += [f for one in checked.values() for f in one.findings if (f.reward, f.kind) not in of_data]
     limits = [f"{key}: {one.said}" for key, one in checked.items() if one.judged is None]
     if limits:
         limits.append("the weighted total: each reward has to be mended first")
@@ -122,7 +125,7 @@ def check_rewards(
     )
     return RewardReport(
         findings=tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))),
-        roles={key: one.judged[1].kind if one.judged else one.said for key, one in checked.items()},
+        roles={key: _role_said(*one.judged) if one.judged else one.said for key, one in checked.items()},
         checked=summary,
         signal=[(rate, silent_share(rate, size)) for rate in (_GRID if pass_rate is None else (pass_rate,))],
         num_generations=size,
@@ -202,6 +205,12 @@ def _check_one(caller: Caller, sample: Sample) -> _Checked:
     findings += check_scores(caller, results, rows, sample.batch)
     findings += judge(caller, results, role, sample.golds)
     return _Checked(findings, (results, role))
+
+
+def _role_said(results: Results, role: Role) -> str:
+    """The role, and how many rows the reward scores where that is not all of them."""
+    scored = [*results.rows_scored().values()]
+    return role.kind if all(scored) or not any(scored) else f"{role.kind} (scores {sum(scored)} of {len(scored)} rows)"
 
 
 def _not_to_the_end(caller: Caller, results: Results) -> Finding:

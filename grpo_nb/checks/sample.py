@@ -86,8 +86,14 @@ class Sample:
             raise ValueError(f"no row has a gold answer in {in_line(answer)}: rewards are tried with the right answer.")
         rows = [row for row, gold in zip(rows, every_gold, strict=True) if gold]
         every_gold = [gold for gold in every_gold if gold]
-        # Rows with different answers, spread over those that were read.
+        # Rows with different answers, spread over those that were read, and over the forms of answers: 3 kg, 3/4, 3 %.
         distinct = list({gold: i for i, gold in reversed(list(enumerate(every_gold)))}.values())[::-1]
+        forms: dict[str, list[int]] = {}
+        for i in distinct:
+            forms.setdefault(re.sub(r"[\d.,+-]+", "", every_gold[i]), []).append(i)
+        if len(forms) > 1:
+            turns = itertools.chain(*itertools.zip_longest(*forms.values()))
+            distinct = [i for i in turns if i is not None][: max(len(forms), _TRIED_ROWS)]
         step = max(1, len(distinct) // _TRIED_ROWS)
         chosen = distinct[::step][:_TRIED_ROWS]
         self.rows, self.golds = [rows[i] for i in chosen], [every_gold[i] for i in chosen]

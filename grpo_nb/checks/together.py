@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from grpo_nb.checks.catalogue import WHOLE_SET, Finding, found
 from grpo_nb.checks.contract import TRL_ARGUMENTS
 from grpo_nb.checks.probes import REFUSED, Probe
-from grpo_nb.checks.roles import TELLS, Results, Role, is_paid
+from grpo_nb.checks.roles import TELLS, UNSCORED, Results, Role, is_paid
 from grpo_nb.rewards import RewardFunction, reward_name
 
 Seen = Mapping[str, tuple[Results, Role]]
@@ -24,6 +24,7 @@ _LAX = {
     "echo of the prompt",
 }
 
+_FEW_UNSCORED = 0.1
 _SILENT = 0.1
 """Without a known pass rate: models that begin with a smaller one are said to fall silent."""
 
@@ -58,6 +59,22 @@ def check_set(
         is_form: It is one reward that is sound and has nothing to do with the gold answer.
     """
     telling = [name for name, (_, role) in seen.items() if role.kind == TELLS and weights[name]]
+    judges = [
+        results.rows_scored()
+        for name, (results, role) in seen.items()
+        if role.kind in (TELLS, UNSCORED) and name not in broken
+    ]
+    common = set.intersection(*map(set, judges)) if judges else set()
+    if unscored := [row for row in sorted(common) if not any(scored[row] for scored in judges)]:
+        gold = next(
+            p.detail for results, _ in seen.values() for p in results.outcomes if p.row == unscored[0] and p.detail
+        )
+        what = (
+            f"no reward for the answer scores {len(unscored)} of {len(common)} rows, as with the gold answer {gold!r}"
+        )
+        if len(unscored) > _FEW_UNSCORED * len(common):
+            most = {} if 2 * len(unscored) > len(common) else {"severity": "warning"}
+            yield found("rows without score (answers)", WHOLE_SET, what, **most)
     if not telling:
         what = "no reward gives the gold answer more than a wrong one in the same words and format"
         changed = {"fix": f"mend what is said of {', '.join(sorted(broken))}"} if broken else {}

@@ -44,6 +44,7 @@ from grpo_nb.rewards.compose import (
 )
 from grpo_nb.rewards.expressions import maths
 from grpo_nb.rewards.form import answer_format, incremental_format, json_format, think_format, xml_format, xml_tags
+from grpo_nb.rewards.hidden_tests import read_tests
 from grpo_nb.rewards.identity import (
     describe_difference,
     differing_parts,
@@ -53,7 +54,6 @@ from grpo_nb.rewards.identity import (
     may_be_memory,
     parts_of,
 )
-from grpo_nb.rewards.notation import parse_number
 from grpo_nb.rewards.scores import ScaleRewards, Scores, changed_weights, group_advantages, reweight, score
 from grpo_nb.rewards.slot import gold_answers
 from grpo_nb.rewards.structured import json_answer, multiple_choice, regex_answer
@@ -67,6 +67,7 @@ from grpo_nb.rewards.style import (
     repetition,
     soft_overlong,
 )
+from grpo_nb.tasks import parse_number
 
 # Last, for they need the rewards: each enters its cases where the rewards look for them.
 from grpo_nb.rewards import cases as cases  # isort: skip

@@ -10,8 +10,8 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from grpo_nb.rewards.base import checked
-from grpo_nb.rewards.notation import Units, plain, read_number
 from grpo_nb.rewards.slot import SlotReward, Verdicts, is_copied
+from grpo_nb.tasks import Units, is_convertible, plain, read_number, unit_of
 
 
 def _tolerance() -> Any:
@@ -21,13 +21,18 @@ def _tolerance() -> Any:
 def is_same_answer(given: str, gold: str) -> bool:
     r"""Compare as numbers if the gold answer is one, else as text without regard to case, white space and wrappers.
 
-    One `variable =` before a number is part of the answer, not another one: `x = 42` is 42, `41 = 42` is not.
+    One `variable =` before a number is part of the answer, not another one: `x = 42` is 42, `41 = 42` is not. A number with a
+    unit is the same number with the same unit.
 
     >>> is_same_answer(r"\frac{1}{2}", "0.5"), is_same_answer("x = 42", "42"), is_same_answer("41 = 42", "42")
     (True, True, False)
+    >>> is_same_answer("5/2 kg", "2.5 kg"), is_same_answer("2.5", "2.5 kg"), is_same_answer("2.5 m", "2.5 kg")
+    (True, False, False)
     """
     if read_number(gold) is not None:
         return is_same_number(given, gold)
+    if (unit := unit_of(gold)) and unit == unit_of(given):
+        return is_same_number(given, gold, units=(((unit, Fraction(1)),),))
     return folded(plain(given)) == folded(plain(gold))
 
 
@@ -61,9 +66,9 @@ def folded(text: str) -> str:
 class correctness(SlotReward):
     r"""1.0 if the answer slot holds the gold answer and nothing else, else 0.0; None where there is no gold answer.
 
-    Numbers are compared as numbers (`7`, `7.0`, `+7`, `14/2`, `x = 7`, `$7$` are equal), everything else as text without
-    regard to case. Not paid: a hedge such as `41 or 42`; arithmetic left undone (`3 + 4`); a quotient copied from the
-    question; a second slot; an answer that is taken back after the slot.
+    Numbers are compared as numbers (`7`, `7.0`, `+7`, `14/2`, `x = 7`, `$7$` are equal), with the unit where the gold answer
+    has one, everything else as text without regard to case. Not paid: a hedge such as `41 or 42`; arithmetic left undone
+    (`3 + 4`); a quotient copied from the question; a second slot; an answer that is taken back after the slot.
 
     Args:
         weight: Of the total reward; the largest, so that being right pays more than looking right.
@@ -83,7 +88,8 @@ class correctness(SlotReward):
     def is_same(self, given: str, gold: str, row: dict[str, Any], verdicts: Verdicts) -> bool:
         if given == gold:
             return True
-        return is_same_answer(given, gold) and not (read_number(gold) is not None and is_copied(given, row))
+        is_number = read_number(gold) is not None or unit_of(gold)
+        return is_same_answer(given, gold) and not (is_number and is_copied(given, row))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -118,8 +124,8 @@ class number(SlotReward):
         name: Under which TRL logs it.
         is_last: Nothing but white space and closing marks may follow the slot.
         needs_all: Of several gold numbers, all must be given and no other; by default any one.
-        units: Units that may stand beside the number; any other makes it wrong. With factors, `{"km": 1000, "m": 1}`,
-            they are converted; without, all count as one.
+        units: Units that may stand beside the number, or be left out; any other makes it wrong. `["kg", "m"]` are not
+            converted, `{"km": 1000, "m": 1}` are, by their factors; a list of such maps has one for each quantity.
         tolerance: Largest difference that still counts as equal. A wide one pays for guessing.
         relative_tolerance: The same as a share of the gold number.
 
@@ -128,7 +134,7 @@ class number(SlotReward):
     [1.0, 0.0]
     """
 
-    units: Sequence[str] | Mapping[str, float | str] | Units = ()
+    units: Sequence[str | Mapping[str, float | str]] | Mapping[str, float | str] | Units = ()
     tolerance: float = _tolerance()
     relative_tolerance: float = _tolerance()
     source: ClassVar[str] = "the kit's own"
@@ -137,12 +143,19 @@ class number(SlotReward):
         super().__post_init__()
         if isinstance(self.units, str):
             raise ValueError(f"units = {self.units!r} must be a list: write units=[{self.units!r}].")
-        pairs = self.units.items() if isinstance(self.units, Mapping) else self.units
-        pairs = [pair if isinstance(pair, tuple) else (pair, 1) for pair in pairs]
+        listed = [self.units] if isinstance(self.units, Mapping) else self.units
+        groups = [{unit: 1} if isinstance(unit, str) else dict(unit) for unit in listed]
         try:
-            self._set(units=tuple((str(unit), Fraction(str(factor))) for unit, factor in pairs))
+            groups = [{str(unit): Fraction(str(factor)) for unit, factor in group.items()} for group in groups]
         except ValueError as error:
             raise ValueError(f"units = {self.units!r}: each factor must be a number ({error}).") from error
+        for group in groups:
+            if not is_convertible(group):
+                raise ValueError(
+                    f"units = {self.units!r} would take {' for '.join(map(repr, group))}: write units={[*group]} for "
+                    "units that are not converted, or a map for each quantity, units=[{'kg': 1, 'g': 0.001}, {'m': 1}]."
+                )
+        self._set(units=tuple(tuple(group.items()) for group in groups))
 
     def golds(self, row: dict[str, Any]) -> list[str]:
         return [gold for gold in super().golds(row) if read_number(gold, self.units) is not None]

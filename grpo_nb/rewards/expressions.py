@@ -28,8 +28,8 @@ from typing import Any, ClassVar
 
 from grpo_nb.core import EnvironmentProblem, LineProcess
 from grpo_nb.rewards.answers import folded, is_same_number
-from grpo_nb.rewards.notation import UNION, Shape, bare, boxed_answers, plain, read_number, unit_name, words
 from grpo_nb.rewards.slot import BATCH_SECONDS, Question, TimedReward, Verdicts, is_copied, seconds
+from grpo_nb.tasks import UNION, Shape, bare, boxed_answers, plain, read_number, unit_name, words
 
 PAIR_SECONDS = 1.0
 """Processor time for one pair. Most honest expressions take 5 to 100 ms, an identity of trigonometry up to 300."""
@@ -207,7 +207,7 @@ def is_one_answer(given: str, gold: str) -> bool:
 def _compare_numbers(given: str, gold: str) -> bool | None:
     """None where the gold answer is no number, alone or with a unit; the unit may be given then, and no other."""
     unit = _unit_of(gold)
-    units = ((unit, Fraction(1)),) if unit else ()
+    units = (((unit, Fraction(1)),),) if unit else ()
     value = read_number(gold, units)
     if value is None:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -13,7 +14,8 @@ from typing import Any
 
 from grpo_nb.sandbox import Call, is_same_value, refuse_equal_hashes
 
-_MOST_FRACTIONS = 100
+_MOST_FRACTIONS, _MOST = 100, 1_000_000
+_OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: operator.pow}
 
 
 def _as_set(value: Any) -> set[Any]:
@@ -240,11 +242,34 @@ def _is_candidate_call(node: ast.expr) -> bool:
 
 
 def _constant(node: ast.expr) -> Any:
-    """Return the value of a literal, also of `set([1, 2])`, `float("inf")` and the like."""
-    name = _wrapper(node)
-    if name is None or node.keywords:
+    """Return the value of a literal, also of `set([1, 2])`, `float("inf")`, `list(range(9))`, `"ab" * 3`, `10**9 + 7`."""
+    match node:
+        case ast.Call(func=ast.Name("range"), args=args, keywords=[]):
+            return _bounded(range(*map(_constant, args)))
+        case ast.Call(args=args, keywords=[]) if (name := _wrapper(node)) is not None:
+            return _WRAPPERS[name](*map(_constant, args))
+        case ast.BinOp(left=left, op=operation, right=right) if type(operation) in _OPERATIONS:
+            one, other = _constant(left), _constant(right)
+            if isinstance(operation, ast.Pow):
+                _bounded(range(abs(other) * abs(int(one)).bit_length()))
+            elif isinstance(operation, ast.Mult):
+                items, times = (other, one) if isinstance(one, int) else (one, other)
+                _bounded(range(0 if isinstance(items, (int, float)) else len(items) * times))
+            return _OPERATIONS[type(operation)](one, other)
+        case ast.List(elts=items):
+            return [*map(_constant, items)]
+        case ast.Tuple(elts=items):
+            return tuple(map(_constant, items))
+    try:
         return ast.literal_eval(node)
-    return _WRAPPERS[name](*map(_constant, node.args))
+    except ValueError as error:
+        raise ValueError(f"{ast.unparse(node):.60} is no value") from error
+
+
+def _bounded(values: range) -> range:
+    if len(values) > _MOST:
+        raise ValueError(f"a value of more than {_MOST:,} items or bits")
+    return values
 
 
 def _path(node: ast.expr) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from grpo_nb.rewards.base import BatchReward, Span, checked, completion_text, slot_span
-from grpo_nb.rewards.notation import plain, split_list
+from grpo_nb.tasks import plain, split_list
 
 BATCH_SECONDS = 10.0
 """Wall time for judging all answers of one call together. It bounds what a batch of attacks can cost."""

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 from grpo_nb.rewards.answers import folded
 from grpo_nb.rewards.base import completion_text
-from grpo_nb.rewards.notation import plain
 from grpo_nb.rewards.slot import Question, SlotReward, TimedReward, Verdicts, gold_answers, seconds
+from grpo_nb.tasks import plain
 
 _LONGEST = 20_000  # characters of a slot; what is longer is no answer, and not worth the time
 _DEEPEST = 64

@@ -7,6 +7,21 @@ from grpo_nb.core import open_door
 from grpo_nb.tasks.answers import Answers, answers_of
 from grpo_nb.tasks.cleaning import clean
 from grpo_nb.tasks.formats import AnswerFormat, boxed, hashes, think_answer, xml
+from grpo_nb.tasks.notation import (
+    UNION,
+    Shape,
+    Units,
+    bare,
+    boxed_answers,
+    is_convertible,
+    parse_number,
+    plain,
+    read_number,
+    split_list,
+    unit_name,
+    unit_of,
+    words,
+)
 from grpo_nb.tasks.questions import Contamination, TrainedQuestions, find_contamination, write_hashes
 from grpo_nb.tasks.reading import Source, read_rows
 from grpo_nb.tasks.sources import Messages, fitting_format, load_task, with_prompts

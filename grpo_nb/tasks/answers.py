@@ -6,20 +6,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from grpo_nb.core import shorten
+from grpo_nb.tasks.notation import parse_number, read_number, unit_name, unit_of
 
 Kind = Literal["numbers", "labels", "expressions", "text"]
-# With a currency before it or a unit, a percent sign say, behind it; as a fraction; with grouped digits.
-_NUMBER = re.compile(
-    r"[-+\u2212]?\s*[$€£]?\s*(\d{1,3}(\.\d{3})+(,\d+)?|(\d[\d,' \u202f]*)?\.?\d+(e[-+]?\d+)?)(\s*/\s*\d+)?\s*%?",
-    re.IGNORECASE,
-)
 _FORMULA = re.compile(
     r"^\$.+\$$|\\[a-zA-Z]+|^[-+\d.]+(\s*,\s*[-+\d.]+)+$|[\^=_{}]|\d\s*[a-z]\b|\b[a-z]\s*[-+*/]|[-+*/]\s*[a-z]\b|^[(\[].*,.*[)\]]$"
 )
 _MOST_LABELS, _LONGEST_LABEL = 24, 60
+_MOST_UNITS, _LONGEST_UNIT, _LONGEST_NUMBER = 8, 12, 80
 # A few answers of another kind are told, and do not change what all are.
 _NEARLY_ALL = 0.9
 # Where no more than this share are of another kind, they are told, whatever all are then taken for.
@@ -46,30 +44,43 @@ _DOUBTFUL = (
     ),
     (
         re.compile(r"[-+]?\d+,(\d{1,2}|\d{4,})|[-+]?\d{1,3}(\.\d{3})+,\d+|[-+]?\d{1,3}(\.\d{3}){2,}"),
-        "may have a decimal comma: decimal=',' reads them so; now they are read as English writes numbers",
+        "may have a decimal comma: decimal=',' reads them so; as they are, English reads them otherwise or not at all",
     ),
 )
-# 2.5 kg, 12,90 €, EUR 12,90. A percent sign, and a currency's sign before the number, are read without a word.
-_WITH_UNIT = re.compile(
-    r"[-+\u2212]?\d[\d.,' ]*(\s[^\W\d]\S{0,8}|[^\W\d]{2}\S{0,7}|\s?[$€£¥])|[A-Z]{3}\s?[-+\u2212]?\d[\d.,' ]*"
-)
+# A letter alone is a unit where it is one that people know: 5 m, 5 N, but 2x is a product, and 3 x another.
+_PRODUCT = re.compile(r".*(\d[a-zA-Z]|\s[a-z])(?<!\s[dghlmst])")
+_FRACTION = re.compile(r"/\s*\d|\\frac|[\u00bc-\u00be\u2150-\u215e]")
+_AROUND_DIGITS = re.compile(r"^[^\d+-]*|\D*$")
 _AFTER_HASHES = re.compile(r"(?s)(.*?)\n?\s*####\s*([^\n]+?)\s*")
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The kind of a task's gold answers and, of labels, how often each occurs, the most frequent first."""
+    """The kind of a task's gold answers and, of labels and units, how often each occurs, the most frequent first."""
 
     kind: Kind
     labels: tuple[tuple[str, float], ...] = ()
     """(label, share of the rows)."""
+    units: tuple[tuple[str, float], ...] = ()
+    """(unit, share of the rows) of numbers beside units, percent signs or currencies; an empty one for numbers alone."""
+    has_point: bool = False
+    """Whether to ask for a decimal point, where the data has a comma."""
 
     @property
     def hint(self) -> str:
         """What the system prompt puts in the place of the answer."""
         if self.kind == "labels":
             return "one of: " + ", ".join(sorted(label for label, _ in self.labels))
-        return {"numbers": "number", "expressions": "expression", "text": "answer"}[self.kind]
+        number = "number with a decimal point" if self.has_point else "number"
+        if self.units:
+            named = ", ".join(unit for unit, _ in self.units if unit)
+            has_all = "" not in dict(self.units)
+            return (
+                f"{number}{' and' if self.has_point else ' with'} its unit ({named})"
+                if has_all
+                else f"{number}, with its unit ({named}) if it has one"
+            )
+        return {"numbers": number, "expressions": "expression", "text": "answer"}[self.kind]
 
     @property
     def floor(self) -> tuple[str, float] | None:
@@ -81,6 +92,10 @@ class Answers:
         """The kind in words."""
         if self.kind == "labels":
             return f"{len(self.labels)} labels: " + ", ".join(f"{label} ({share:.0%})" for label, share in self.labels)
+        if self.units:
+            return "numbers: " + ", ".join(
+                f"in {unit} ({s:.0%})" if unit else f"alone ({s:.0%})" for unit, s in self.units
+            )
         return self.kind
 
 
@@ -96,19 +111,21 @@ def answers_of(golds: Sequence[str]) -> Answers:
     """
     if not golds:
         return Answers("text")
-    if _share(golds, _NUMBER) >= _NEARLY_ALL:
-        return Answers("numbers")
+    units = _units(golds)
+    # Prices and measures that come again and again are no labels: a label is not computed.
+    if units.total() >= _NEARLY_ALL * len(golds):
+        is_measured = set(units) != {""}
+        shares = tuple((unit, count / len(golds)) for unit, count in units.most_common()) if is_measured else ()
+        return Answers("numbers", units=shares)
     counts = Counter(golds)
-    # Prices and measures that come again and again are none: a label is not computed.
     if (
-        _share(golds, _WITH_UNIT) < _NEARLY_ALL
-        and 2 <= len(counts) <= _MOST_LABELS
+        2 <= len(counts) <= _MOST_LABELS
         and len(golds) >= 3 * len(counts)
         and max(map(len, counts)) <= _LONGEST_LABEL
         and not any("\n" in label for label in counts)
     ):
         return Answers("labels", tuple((label, count / len(golds)) for label, count in counts.most_common()))
-    formulas = [_is_formula(gold) for gold in golds if not _NUMBER.fullmatch(gold)]
+    formulas = [_is_formula(gold) for gold in golds if _unit(gold) is None]
     if sum(formulas) >= _NEARLY_ALL * len(formulas) and any("\n" not in gold for gold in golds):
         return Answers("expressions")
     return Answers("text")
@@ -129,15 +146,17 @@ def doubts_of(answers: Answers, golds: Sequence[str]) -> list[str]:
             f"{len(odd)} of {len(golds)} answers {_ODD[most]} ({shown}): as they are, {taken}; mend those rows, or leave them "
             "out if they mean that there is no answer"
         )
-    measured = [gold for gold in golds if _WITH_UNIT.fullmatch(gold)]
-    if 2 * len(measured) > len(golds):
-        unit = re.sub(r"^[^a-zA-Z\u00b5\u00b0%$€£¥]*|[-+\u2212\d.,' ]*$", "", measured[0])
+    measured = [gold for gold in golds if _unit(gold)]
+    if answers.units or 2 * len(measured) > len(golds):
+        units = [unit for unit in _units(golds) if unit]
+        fractions = sum(bool(_FRACTION.search(gold)) for gold in golds if _unit(gold) is not None)
+        also = f", and {fractions} fractions" if fractions else ""
         said.append(
-            f"{len(measured)} answers are a number with a unit, such as {measured[0]!r}: reward them with "
-            f"gn.rewards.number(units={{{unit!r}: 1}}), which reads the number with its unit and without"
+            f"{len(measured)} answers are a number with a unit, such as {measured[0]!r}{also}: gn.rewards.correctness() pays "
+            f"number and unit together, gn.rewards.number(units={units}) the number alone too"
         )
     for pattern, what in _DOUBTFUL if answers.kind == "numbers" else ():
-        if found := [gold for gold in golds if pattern.fullmatch(gold.strip())]:
+        if found := [gold for gold in golds if pattern.fullmatch(_AROUND_DIGITS.sub("", gold))]:
             said.append(f"{len(found)} answers, such as {found[0]!r}, {what}")
     return said
 
@@ -147,7 +166,7 @@ def _odd_ones(golds: Sequence[str]) -> tuple[Kind, list[str]]:
     counts = Counter(golds)
     usual = {gold for gold, count in counts.items() if count > 2 and len(gold) <= _LONGEST_LABEL}
     is_of: dict[Kind, Callable[[str], bool]] = {
-        "numbers": lambda gold: bool(_NUMBER.fullmatch(gold)),
+        "numbers": lambda gold: _unit(gold) is not None,
         "labels": lambda gold: gold in usual or counts[gold] > 2,
         "expressions": _is_formula,
     }
@@ -159,7 +178,7 @@ def _odd_ones(golds: Sequence[str]) -> tuple[Kind, list[str]]:
 
 
 def _is_formula(gold: str) -> bool:
-    return bool(_NUMBER.fullmatch(gold) or (_FORMULA.search(gold) and gold.casefold() not in MISSING))
+    return _unit(gold) is not None or bool(_FORMULA.search(gold) and gold.casefold() not in MISSING)
 
 
 def with_point(gold: str) -> str | None:
@@ -175,8 +194,35 @@ def with_point(gold: str) -> str | None:
     return re.sub(r"(?<=\d)[. '\u202f](?=\d{3})", "", gold).replace(",", ".")
 
 
-def _share(golds: Sequence[str], pattern: re.Pattern[str]) -> float:
-    return sum(bool(pattern.fullmatch(gold)) for gold in golds) / len(golds)
+def _units(golds: Sequence[str]) -> Counter[str]:
+    """How many numbers there are in each unit, as it is first written; none of those that are too many for units."""
+    units, written = Counter[str](), dict[str, str]()
+    for gold in golds:
+        if (unit := _unit(gold)) is not None:
+            units[written.setdefault(unit, _written(gold, unit))] += 1
+    is_many = len(units) > min(_MOST_UNITS, max(1, len(golds) // 2))
+    return Counter({"": units[""]} if units[""] else {}) if is_many else units
+
+
+@lru_cache(maxsize=100_000)
+def _unit(gold: str) -> str | None:
+    """The unit beside a number, empty where it stands alone; None for what is no number, also with a decimal comma."""
+    if len(gold) > _LONGEST_NUMBER:
+        return None
+    for text in {gold: 0, with_point(gold): 0}:
+        if text is not None and (unit := unit_of(text)):
+            words = [word for word in gold.split() if any(map(str.isalpha, word))]
+            is_unit = len(words) < 2 and len(unit) <= _LONGEST_UNIT and not _PRODUCT.fullmatch(gold)
+            return unit if is_unit or read_number(text) else None
+        if text is not None and parse_number(text) is not None:
+            return ""
+    return None
+
+
+def _written(gold: str, unit: str) -> str:
+    """A unit as it stands there: `stars`, which are counted with `star`."""
+    written = re.sub(r"^[^a-zA-Z\u00b5\u00b0%$€£¥]*|[-+\u2212\d.,' ]*$", "", gold)
+    return written if unit_name(written) == unit else unit
 
 
 def after_hashes(golds: Sequence[str]) -> list[tuple[str, str]] | None:

@@ -11,20 +11,31 @@ import numbers
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from grpo_nb.core import displayable, require_kind, shorten
 from grpo_nb.settings import check_choice
 from grpo_nb.tasks.answers import MISSING, after_hashes, answers_of, with_point
+from grpo_nb.tasks.notation import read_measure
 from grpo_nb.tasks.reading import Rows
 
 Contradictory = Literal["ask", "drop", "first", "majority"]
+Columns = Mapping[str, str | Sequence[str]]
+Keep = Callable[[Mapping[str, Any]], object]
 PARTS = ("question", "answer", "prompt")
 _MAP_IT = 'columns={"question": "<column>", "answer": "<column>"}'
 _AROUND_OPERATORS = re.compile(r"(?<=[\w)])\s*([-+*/=<>^\u00d7])\s*(?=[\w(])")
-_ROLES = ("system", "developer", "user", "assistant", "tool")
+INSTRUCTS = ("system", "developer")
+_ROLES = (*INSTRUCTS, "user", "assistant", "tool")
+# What stands in the last line of a table that adds up the others.
+_TOTAL = re.compile(
+    r"(?:grand |sub)?totals?|sum|sums|summe|gesamt|insgesamt|somme|suma|totale?|totaal|sous-total|\u03a3", re.I
+)
+# An index that pandas wrote, which is no column of anybody's.
+_INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0")
+_ID = {"id", "ids", "uid", "uuid", "idx", "index"}
 # What people call these columns; only ever proposed, never taken.
 _USUAL = {
     "question": [
@@ -66,23 +77,33 @@ class _Item:
 
 
 def clean(
-    read: Rows, columns: Mapping[str, str] | None = None, contradictory: Contradictory = "ask", decimal: str = "."
+    read: Rows,
+    columns: Columns | None = None,
+    contradictory: Contradictory = "ask",
+    decimal: str = ".",
+    keep: Keep | None = None,
 ) -> Cleaned:
     """Find question and answer of each row, and leave out what cannot be trained on.
 
     Args:
         read: What `read_rows` gave.
-        columns: Part -> column.
+        columns: Part -> column; of a question also several, which stand one below the other.
         contradictory: What to do with a question that stands there with different answers: `ask` raises, `drop` leaves out
             all of them, `first` keeps the first, `majority` the answer that occurs most often, and none if that is a draw.
         decimal: Of the numbers among the answers: `.` or `,`.
+        keep: Of a row, whether it stays.
 
     Raises:
-        ValueError: No rows, a part without a column, rows that contradict each other, or no row left.
+        ValueError: No rows, a part without a column, rows that contradict each other, a `keep` that fails, or no row left.
     """
     require_kind("columns", columns, (Mapping, None), f"the name of the column of each part: {_MAP_IT}")
-    for column in (columns or {}).values():
-        require_kind("the column of a part", column, str, "the name of one column; join others before, into it")
+    for part, column in (columns or {}).items():
+        if part == "question" and isinstance(column, (list, tuple)) and column:
+            continue
+        require_kind(
+            "the column of a part", column, str, 'the name of one column; "question": ["<one>", "<other>"] joins'
+        )
+    require_kind("keep", keep, (Callable, None), 'a function of a row: keep=lambda row: row["<column>"] != "Total"')
     check_choice("contradictory", contradictory, get_args(Contradictory))
     check_choice("decimal", decimal, (".", ","))
     if not read.rows:
@@ -90,6 +111,7 @@ def clean(
     cleaned = Cleaned([], notes=list(read.notes))
     plain = [{name: _plain(value) for name, value in row.items()} for row in _named(read.rows, columns, cleaned)]
     rows = [_as_messages(row) for row in plain]
+    rows, columns, joined = _with_joined(rows, columns)
     if columns is None and "messages" in rows[0] and not any("answer" in row for row in rows):
         rows = [_answered_last(row) for row in rows]
         cleaned.notes.append("the answer is what the assistant says last, the prompt all before it")
@@ -98,16 +120,22 @@ def clean(
     items = []
     for number, row in enumerate(rows):
         try:
+            if keep is not None and not _is_kept(keep, number, row):
+                raise _LeftOut("that keep= leaves out")
             items.append(_Item(number, row, _question_and_answer(row, named)))
         except _LeftOut as reason:
             cleaned.leave_out(str(reason), number, row)
+    cleaned.notes += _total_line(items, rows)
+    spaced = [str(v) for item in items if (v := item.row[named["answer"]]) != str(v).strip() and isinstance(v, str)]
+    if spaced:
+        cleaned.notes.append(f"spaces around {len(spaced)} answers were taken away, as around {spaced[0]!r}")
     cures = [cure for part, column in named.items() if (cure := _cure(part, column, rows, read.code))]
     if not items:
         raise ValueError(f"no row is left of {len(rows)}: {'. '.join([describe(cleaned), *cures])}.")
     cleaned.notes += cures
     _read_answers([item.parts for item in items], decimal, cleaned)
     items = _once(items, contradictory, cleaned)
-    others = [name for name in found if name not in named.values()]
+    others = [name for name in found if name not in (*named.values(), *joined)]
     for name in set(others).intersection(PARTS, named):
         cleaned.notes.append(f"the data's own column {name!r} is not used: {named[name]!r} takes its place")
     kept = {name: [item.row.get(name) for item in items] for name in others if name not in PARTS}
@@ -119,15 +147,61 @@ def clean(
     return cleaned
 
 
-def _named(
-    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str] | None, cleaned: Cleaned
-) -> Sequence[Mapping[str, Any]]:
+def _with_joined(
+    rows: Sequence[Mapping[str, Any]], columns: Columns | None
+) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, str] | None, Sequence[str]]:
+    """A question of several columns as one of its own, the map that names it, and the columns that it is made of."""
+    names = (columns or {}).get("question")
+    if columns is None or names is None or isinstance(names, str):
+        return rows, columns, ()
+    names, found = [name.strip() for name in names], {name for row in rows for name in row}
+    for name in names:
+        if name not in found:
+            raise ValueError(_no_column("question", name, rows, {}))
+    joined = " + ".join(names)
+
+    def one_below_the_other(row: Mapping[str, Any]) -> Any:
+        values = [value for name in names if (value := row.get(name)) not in (None, "")]
+        is_text = all(isinstance(value, (str, numbers.Number)) for value in values)
+        return "\n".join(map(str, values)) if is_text else values
+
+    return [{**row, joined: one_below_the_other(row)} for row in rows], {**columns, "question": joined}, names
+
+
+def _is_kept(keep: Keep, number: int, row: Mapping[str, Any]) -> bool:
+    try:
+        return bool(keep(dict(row)))
+    except Exception as error:
+        raise ValueError(
+            f"keep failed on row {number} with {type(error).__name__}: {error}. It is called with each row as a dict with "
+            f"{[*row]}, and says whether the row stays."
+        ) from error
+
+
+def _total_line(items: Sequence[_Item], rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What to write where the last row adds up the others; a word that more rows have is one of the data."""
+    if not items or len(rows) < 3 or items[-1].number != len(rows) - 1:
+        return []
+    said = []
+    for name, value in items[-1].row.items():
+        is_total = isinstance(value, str) and _TOTAL.fullmatch(value.strip(" :"))
+        if is_total and sum(row.get(name) == value for row in rows) == 1:
+            line = f"keep=lambda row: row[{name!r}] != {value!r}"
+            said.append(f"the last row seems to add up the others ({name!r} is {value!r}): {line} leaves it out")
+    return said[:1]
+
+
+def _named(rows: Sequence[Mapping[str, Any]], columns: Columns | None, cleaned: Cleaned) -> Sequence[Mapping[str, Any]]:
     """The rows, their columns without spaces around the names, and with the fields of dicts that the map speaks of."""
     found = {name for row in rows for name in row}
     if len({name.strip() for name in found}) == len(found) and any(name != name.strip() for name in found):
         cleaned.notes.append("spaces around the names of columns were taken away")
         rows = [{name.strip(): value for name, value in row.items()} for row in rows]
-    asked = [name for name in (columns or {}).values() if "." in name and name not in found]
+    named = {name for column in (columns or {}).values() for name in ([column] if isinstance(column, str) else column)}
+    if unasked := sorted(name for name in found - named if _INDEX.fullmatch(name)):
+        cleaned.notes.append(f"{unasked[0]} is an index that pandas wrote, and was left out")
+        rows = [{name: value for name, value in row.items() if name not in unasked} for row in rows]
+    asked = [name for name in named if "." in name and name not in found]
     return (
         [{**row, **{name: v for name, v in _fields(row).items() if name in asked}} for row in rows] if asked else rows
     )
@@ -286,7 +360,8 @@ def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named:
     lengths = {name: sum(len(str(row.get(name) or "")) for row in rows) for name in free}
     guesses = {}
     for missing in ("question", "answer"):
-        likely = [name for usual in _USUAL[missing] for name in free if usual in name.lower().replace(".", " ").split()]
+        likely = [name for usual in _USUAL[missing] for name in free if usual in _words(name)]
+        likely.sort(key=lambda name: _stands_for_a_name(name, free))
         if len(free) + len(set(named.values()) & set(found)) == 2:  # the longer texts are the questions
             likely += sorted(free, key=lengths.__getitem__, reverse=missing == "question")
         taken = named.get(missing)
@@ -302,15 +377,31 @@ def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named:
     )
 
 
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[^\W_]+", name.lower()))
+
+
+def _stands_for_a_name(name: str, others: Sequence[str]) -> bool:
+    """Whether a column holds numbers for what another one names: `category.id`, `label` beside `label_text`."""
+    named = [_words(name) | {word} for word in ("name", "text", "title")]
+    return bool(_ID & _words(name)) or any(_words(other) in named for other in others if other != name)
+
+
 def _question_and_answer(row: Mapping[str, Any], named: Mapping[str, str]) -> dict[str, Any]:
     prompt = row.get(named["prompt"]) if "prompt" in named else None
     parts: dict[str, Any] = {}
     if isinstance(prompt, list):
         _require_chat(prompt)
         parts["prompt"] = [{**turn, "content": displayable(turn["content"])} for turn in prompt]
-        prompt = prompt[-1]["content"]
+        prompt = _asked_by(prompt)
     parts["question"] = _text(row.get(named["question"]) if "question" in named else prompt, "question")
     return {**parts, "answer": _text(row.get(named["answer"]), "answer").strip()}
+
+
+def _asked_by(chat: Sequence[Mapping[str, Any]]) -> str:
+    """What a chat asks: what the user says or, after other turns, all of it, for many chats end with the same "ok"."""
+    said = [turn for turn in chat if turn["role"] not in INSTRUCTS]
+    return said[0]["content"] if len(said) == 1 else "\n".join(f"{turn['role']}: {turn['content']}" for turn in said)
 
 
 def _text(value: Any, part: str) -> str:
@@ -339,20 +430,22 @@ def _once(items: Sequence[_Item], contradictory: Contradictory, cleaned: Cleaned
     for item in items:
         turns = item.parts.get("prompt") or [{"content": item.parts["question"]}]
         groups.setdefault(_as_asked("\n".join(turn["content"] for turn in turns)), []).append(item)
-    at_odds = [group for group in groups.values() if len({item.parts["answer"] for item in group}) > 1]
+    same = _same_answers([item.parts["answer"] for item in items])
+    at_odds = [group for group in groups.values() if len({same[item.parts["answer"]] for item in group}) > 1]
     if at_odds and contradictory == "ask":
         first = at_odds[0]
         answers = " and ".join(repr(answer) for answer in dict.fromkeys(item.parts["answer"][:60] for item in first))
         raise ValueError(
             f"{len(at_odds)} question{'s stand' if len(at_odds) > 1 else ' stands'} there with different answers, such as "
-            f"{first[0].parts['question'][:120]!r} with {answers} (rows {', '.join(str(item.number) for item in first[:4])}). "
+            f"{shorten(first[0].parts['question'], 120)!r} with {answers} (rows "
+            f"{', '.join(str(item.number) for item in first[:4])}). "
             'Say what to do: contradictory="drop" leaves them out, "first" keeps the first, "majority" the most frequent.'
         )
-    chosen = [_chosen(group, contradictory) for group in groups.values()]
+    chosen = [_chosen(group, contradictory, same) for group in groups.values()]
     for one, group in zip(chosen, groups.values(), strict=True):
         for item in group:
             if item is not one:
-                is_same = one is not None and item.parts["answer"] == one.parts["answer"]
+                is_same = one is not None and same[item.parts["answer"]] == same[one.parts["answer"]]
                 cleaned.leave_out("repeated" if is_same else "contradictory", item.number, item.row)
     return [item for item in chosen if item is not None]
 
@@ -363,13 +456,19 @@ def _as_asked(question: str) -> str:
     return text.rstrip(" ?.") or text
 
 
-def _chosen(group: Sequence[_Item], contradictory: Contradictory) -> _Item | None:
-    counts = Counter(item.parts["answer"] for item in group).most_common()
+def _same_answers(golds: Sequence[str]) -> dict[str, Any]:
+    """By answer what it says, however it is written: of numbers the value and the unit, of others the words."""
+    is_number = answers_of(golds).kind == "numbers"
+    return {gold: (is_number and read_measure(gold)) or " ".join(gold.split()) for gold in golds}
+
+
+def _chosen(group: Sequence[_Item], contradictory: Contradictory, same: Mapping[str, Any]) -> _Item | None:
+    counts = Counter(same[item.parts["answer"]] for item in group).most_common()
     if len(counts) == 1 or contradictory == "first":
         return group[0]
     if contradictory == "drop" or counts[0][1] == counts[1][1]:
         return None
-    return next(item for item in group if item.parts["answer"] == counts[0][0])
+    return next(item for item in group if same[item.parts["answer"]] == counts[0][0])
 
 
 def _is_number(value: Any) -> bool:

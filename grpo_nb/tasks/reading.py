@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -173,9 +174,12 @@ def _read_csv(path: Path, text: str, encoding: str) -> tuple[list[dict[str, Any]
     text = text.lstrip("\r\n")
     if text.startswith("sep="):  # a line that Excel reads, and other programs should not
         text = text.split("\n", 1)[-1]
-    if is_closed := _is_closed(lines := text.split("\n")):
-        text = "\n".join(line.rstrip()[:-1] for line in lines)
-    separator = max(_SEPARATORS, key=text.split("\n", 1)[0].count)
+    lines = text.split("\n")
+    remarks = _remarks(lines)
+    lines = lines[remarks:]
+    if is_closed := _is_closed(lines):
+        lines = [line.rstrip()[:-1] for line in lines]
+    text, separator = "\n".join(lines), max(_SEPARATORS, key=lines[0].count)
     csv.field_size_limit(2**31 - 1)  # else a text of 131,072 characters is an error
     reader = csv.DictReader(
         io.StringIO(text, newline=""), delimiter=separator, restval="", strict=True, skipinitialspace=True
@@ -208,6 +212,7 @@ def _read_csv(path: Path, text: str, encoding: str) -> tuple[list[dict[str, Any]
         ) from error
     notes = ("its first column has no name (an index) and was left out",) * is_index
     notes += ("the mark at the end of each line was taken away",) * is_closed
+    notes += (f"{remarks} line{'s' * (remarks > 1)} above the names were left out as a remark (#)",) * (remarks > 0)
     return rows, notes if separator == "," else (*notes, f"separated by {separator!r}")
 
 
@@ -217,6 +222,15 @@ def _without_ends(names: Sequence[str]) -> list[str]:
     while kept and not kept[-1]:
         kept.pop()
     return kept if len(kept) > 1 else list(names)
+
+
+def _remarks(lines: Sequence[str]) -> int:
+    """How many lines on top begin with # and are no names of columns: those have the separators of the line below them."""
+    for count, (line, below) in enumerate(itertools.pairwise(lines)):
+        separator = max(_SEPARATORS, key=below.count)
+        if not line.startswith("#") or 0 < below.count(separator) <= line.count(separator):
+            return count
+    return 0
 
 
 def _is_closed(lines: Sequence[str]) -> bool:

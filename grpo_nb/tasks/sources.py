@@ -6,13 +6,12 @@ import dataclasses
 import inspect
 import numbers
 import random
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import did_you_mean, require_kind
 from grpo_nb.settings import check_value, require_settings
 from grpo_nb.tasks.answers import Answers, answers_of, doubts_of
-from grpo_nb.tasks.cleaning import Contradictory, clean
+from grpo_nb.tasks.cleaning import INSTRUCTS, Columns, Contradictory, Keep, clean
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.questions import normalized_question
 from grpo_nb.tasks.reading import Rows, Source, read_rows
@@ -32,7 +31,8 @@ def load_task(
     source: Source = "arithmetic",
     settings: Any = None,
     *,
-    columns: Mapping[str, str] | None = None,
+    columns: Columns | None = None,
+    keep: Keep | None = None,
     format: AnswerFormat | None = None,
     system: str | None = None,
     example: Example | None = None,
@@ -52,8 +52,10 @@ def load_task(
         source: `"arithmetic"`; the path of a .csv, .tsv, .json, .jsonl or .parquet file; a DataFrame, a `Dataset` or
             `DatasetDict`; a list of dicts or a dict of columns; `"gsm8k"` or the id of a data set on the Hub.
         settings: For `seed` and, with `tokenizer`, `max_prompt_length`.
-        columns: Which column plays which part, as `{"question": "Review text", "answer": "label"}`. A `prompt` is text, or chat
-            messages that are taken as they are.
+        columns: Which column plays which part, as `{"question": "Review text", "answer": "label"}`. A question may be made of
+            several, `["title", "body"]`, one below the other. A `prompt` is text, or chat messages, which stay as they are
+            but for `system` and `example`.
+        keep: A function of a row, a dict by column, that says whether it stays: `lambda row: row["Nr"] != "Total"`.
         format: The answer format; `xml()` if not given. Where it says nothing of the answer, the answers do: a number, one of
             these labels, an expression.
         system: The system prompt, instead of the one that the format makes.
@@ -104,11 +106,11 @@ def load_task(
     for name, value in given.items():
         if value is not None and name not in read.takes:
             raise ValueError(f"{name} = {value!r:.80} does nothing for {read.name}, which has none: leave it out.")
-    cleaned = clean(read, columns, contradictory, decimal)
+    cleaned = clean(read, columns, contradictory, decimal, keep)
     golds = [row["answer"] for row in cleaned.rows]
-    answers = answers_of(golds)
+    answers = dataclasses.replace(answers_of(golds), has_point=decimal == ",")
     format = fitting_format(format, answers, system, tokenizer)
-    rows = with_prompts(cleaned.rows, format, example)
+    rows = with_prompts(cleaned.rows, format, example, is_told=system is not None)
     train, held = (_table(part) for part in _split(rows, holdout, seed))
     notes = (
         *cleaned.notes,
@@ -149,24 +151,36 @@ def fitting_format(
     return format.for_template(tokenizer) if tokenizer is not None else format
 
 
-def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None = None) -> TaskRows:
-    """Return the rows with the chat messages that ask their question, but for those that have messages of their own.
+def with_prompts(
+    rows: TaskRows, format: AnswerFormat, example: Example | None = None, *, is_told: bool = False
+) -> TaskRows:
+    """Return the rows with the chat messages that ask their question.
+
+    Messages of a row's own stay as they are, but for what was asked for: an example turn comes before what they say, and with
+    `is_told` the format's system prompt takes the place of theirs.
 
     Raises:
         ValueError: An example that is no (question, reasoning, answer), or whose answer the format cannot read back.
     """
-    turns = [("system", format.system_prompt())]
+    system, shown = [{"role": "system", "content": format.system_prompt()}], []
     if example is not None:
         is_three = isinstance(example, (list, tuple)) and len(example) == 3
         if not is_three or any(part is None or not str(part).strip() for part in (example[0], example[2])):
             raise ValueError(f'example = {example!r:.80} must be three texts: ("<question>", "<reasons>", "<answer>")')
         asked, reasoning, answer = map(str, example)
-        shown = format.render(reasoning, answer)
-        if format.extract(shown) != answer.strip():
-            raise ValueError(f"the example's answer cannot be read back in the format {format.name!r}: {shown!r:.160}")
-        turns += [("user", asked), ("assistant", shown)]
-    before = [{"role": role, "content": text} for role, text in turns]
-    return [{"prompt": [*before, {"role": "user", "content": row["question"]}], **row} for row in rows]
+        reply = format.render(reasoning, answer)
+        if format.extract(reply) != answer.strip():
+            raise ValueError(f"the example's answer cannot be read back in the format {format.name!r}: {reply!r:.160}")
+        shown = [{"role": "user", "content": asked}, {"role": "assistant", "content": reply}]
+
+    def prompt(row: dict[str, Any]) -> Messages:
+        own = row.get("prompt")
+        if own is None:
+            return [*system, *shown, {"role": "user", "content": row["question"]}]
+        told = [turn for turn in own if turn["role"] in INSTRUCTS]
+        return [*(system if is_told else told), *shown, *(turn for turn in own if turn not in told)]
+
+    return [{**row, "prompt": prompt(row)} for row in rows]
 
 
 def _check_example(example: Example | None, held: Dataset, answers: Answers) -> list[str]:

@@ -46,12 +46,12 @@ gn.check_environment()
 #
 # The only cell to edit. For your own data, put your file's path (or a DataFrame, a `datasets.Dataset`, the id of a data set on the
 # Hub) in `DATA` and say in `COLUMNS` which column is the question and which the answer. `EXAMPLE` is one solved question that
-# stands in every prompt: question, reasoning, answer. A small model needs it. Fourteen steps of 32 completions: with fewer, the
+# stands in every prompt: question, reasoning, answer. A small model needs it. Twelve steps of 32 completions: with fewer, the
 # reward of a step would say more of its prompts than of the model.
 
 # %% tags=["parameters"]
 PRESET = "cpu"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
-CHANGES = {"max_steps": 14, "per_device_train_batch_size": 32}  # @param {"type": "raw"}
+CHANGES = {"max_steps": 12, "per_device_train_batch_size": 32}  # @param {"type": "raw"}
 DATA = "reviews.csv"  # @param {"type": "raw"}
 COLUMNS = {"question": "Guest's remark", "answer": "mood (by hand)"}  # @param {"type": "raw"}
 EXAMPLE = ("The bed was lovely.", "lovely is praise", "positive")  # @param {"type": "raw"}
@@ -175,7 +175,7 @@ gate
 # %% [markdown]
 # ## Train
 #
-# Fourteen steps. Expect the format first, then the labels: the model becomes sure of what it half knew.
+# Twelve steps. Expect the format first, then the labels: the model becomes sure of what it half knew.
 
 # %%
 run = gn.train(model, tokenizer, task, rewards, settings)

@@ -152,6 +152,15 @@ class TestAdvice:
         (advice,) = [a for a in gate.advice if a.kind == "unearned reward"]
         assert "correctness gave 0 to all 16" in advice.what and "a right answer in the format gets 1" in advice.what
 
+    def test_form_is_no_partial_credit_for_answers_and_no_line_stands_twice(self) -> None:
+        formed = made([[WRONG, BARE]] * 8, [*REWARDS, gn.rewards.exact_text()])
+        (advice,) = [a for a in formed.advice if a.kind == "unearned reward"]
+        assert "correctness gave 0" in advice.what and "exact_text gave 0" in advice.what
+        assert "num_generations=" in advice.line and "incremental_format" not in repr(formed)
+        half = [gn.rewards.correctness(), gn.rewards.xml_format()]
+        (advice,) = [a for a in made([["<answer>3</answer>"] * 2] * 8, half).advice if a.kind == "unearned reward"]
+        assert "incremental_format" in advice.line and "xml_format gave 0" in advice.what
+
     def test_a_reward_of_weight_nought_is_left_alone(self) -> None:
         assert "dead reward" not in kinds(made([[RIGHT, BARE]] * 4, [*REWARDS, gn.rewards.exact_text(weight=0.0)]))
 

@@ -601,8 +601,10 @@ def test_data_that_a_reward_cannot_read_is_told_by_the_check_and_before_training
     check_rows(rewards, [{"tests": ["assert f(1) == 2"]}])
     rows = [{**row, "tests": [{"call": "f", "args": [1], "expected": "two", "tolerance": 0.1}]} for row in ROWS]
     said = "the reward 'code_tests' cannot read the data: row 0: a tolerance needs a number in expected, which is 'two'"
-    (found,) = [f for f in check(*rewards, rows=rows).findings if f.kind == "cannot read its data"]
-    assert (found.severity, found.what, found.reward) == ("critical", f"{said}.", "both")
+    (found,) = [f for f in check(*rewards, rows=rows).findings if f.kind in ("cannot read its data", "raises")]
+    assert (found.kind, found.severity, found.reward) == ("cannot read its data", "critical", "both")
+    others = ", ".join(map(str, range(1, len(rows))))
+    assert found.what == f"{said}. So it is with {len(rows) - 1} more rows: {others}."
     with pytest.raises(ValueError, match=said):
         checked_rewards(rewards, Task("sums", formats.xml(), rows, rows), gn.preset("cpu"))
 
@@ -714,6 +716,23 @@ def test_rows_beyond_the_first_are_tried_with_their_right_answer() -> None:
     assert found.severity == "warning" and re.match(
         "on [56] of 56 more rows gold gets no more .*'1[0-5]3,5'", found.what
     )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_units_that_leave_most_answers_unscored_are_no_small_matter(seed: int) -> None:
+    """Whichever rows are tried: what it does is judged where it has a score, and those without are counted."""
+    draw = random.Random(seed)
+    golds = [f"{draw.randint(2, 60)} {unit}" for unit in ("kg", "m", "h", "l", "t") for _ in range(12)]
+    draw.shuffle(golds)
+    rows = [{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)]
+    narrow = check(gn.rewards.number(units=["kg"]), xml_format(), rows=rows)
+    (found,) = [f for f in narrow.of(WHOLE_SET) if f.kind == "rows without score"]
+    assert found.severity == "critical" and re.search(r"scores 4[0-9] of [56][0-9] rows", found.what)
+    assert "depends neither" not in narrow.roles["number"] and not narrow.roles["xml_format"].endswith("rows)")
+    half = check(gn.rewards.number(units=["kg", "m", "h", "l"]), rows=rows)
+    assert re.fullmatch(r"tells right from wrong \(scores \d+ of \d+ rows\)", half.roles["number"])
+    assert [f.severity for f in half.of(WHOLE_SET) if f.kind == "rows without score"] == ["warning"]
+    assert check(correctness(), rows=rows).ok and check(gn.rewards.number(units=["kg"]), correctness(), rows=rows).ok
 
 
 @pytest.mark.parametrize("given", [list, str])

@@ -173,7 +173,7 @@ def test_the_facts_are_marked_as_measured_or_computed(path: Path) -> None:
     ("notebook", "settings"),
     [
         ("00_quickstart", gn.preset("t4")),
-        ("01_your_data", gn.preset("cpu", max_steps=14, per_device_train_batch_size=32)),
+        ("01_your_data", gn.preset("cpu", max_steps=12, per_device_train_batch_size=32)),
         ("03_train", gn.preset("cpu", per_device_train_batch_size=8, max_completion_length=40)),
         ("04_evaluate", gn.preset("cpu")),
         ("05_export", gn.preset("cpu", per_device_train_batch_size=8, max_completion_length=40)),

@@ -1,5 +1,6 @@
 """Rewards for answers: forms of one answer are paid, ways around giving one are not."""
 
+import dataclasses
 import json
 import time
 from collections import defaultdict
@@ -13,10 +14,9 @@ from hypothesis import strategies as st
 from grpo_nb import rewards
 from grpo_nb.rewards import correctness, exact_text, json_answer, multiple_choice, number, regex_answer
 from grpo_nb.rewards.answers import is_same_answer
-from grpo_nb.rewards.notation import parse_number, split_list
 from grpo_nb.rewards.slot import gold_answers, is_copied
 from grpo_nb.rewards.structured import read_json
-from grpo_nb.tasks import formats
+from grpo_nb.tasks import formats, parse_number, split_list
 
 TABLE = Path(__file__).parents[1] / "data" / "answers.jsonl"
 
@@ -295,6 +295,10 @@ def test_units_and_tolerance() -> None:
         0,
     ]
     assert scores(number(units=["%"]), ["42%", r"42\%", "42"], "42") == [1.0] * 3
+    assert scores(number(units=["kg", "m"]), ["2.5 kg", "2.5", "2.5 m", "$2.5"], "2.5 kg") == [1.0, 1.0, 0.0, 0.0]
+    both = number(units=[{"kg": 1, "g": "0.001"}, {"m": 1, "cm": "0.01"}])
+    assert scores(both, ["2500 g", "250 cm", "2.5 m"], "2.5 kg") == [1.0, 0.0, 0.0]
+    assert dataclasses.replace(both, weight=1.0).units == both.units
     assert scores(number(), ["42%"], "42") == [0.0]
     assert scores(number(tolerance=0.01), ["3.14", "3.15", "3.16"], "3.1415") == [1.0, 1.0, 0.0]
     assert scores(number(relative_tolerance=0.01), ["101", "102"], "100") == [1.0, 0.0]
@@ -308,6 +312,9 @@ def test_units_and_tolerance() -> None:
         lambda: number(relative_tolerance=float("nan")),
         lambda: number(units="km"),
         lambda: number(units={"km": "far"}),
+        lambda: number(units={"kg": 1, "m": 1}),
+        lambda: number(units=[{"kg": 1, "g": 1}]),
+        lambda: number(units={"\u20ac": 1, "$": 1}),
         lambda: json_answer(column=None),
         lambda: json_answer(schema={"type": "thing"}),
         lambda: regex_answer("("),

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 import grpo_nb as gn
 from grpo_nb.rewards import base, classifier, code_tests, correctness, xml_format, xml_tags
 from grpo_nb.rewards.answers import is_same_answer
-from grpo_nb.rewards.notation import parse_number
-from grpo_nb.tasks import formats
+from grpo_nb.tasks import formats, parse_number
 
 REWARDS = [correctness(), xml_format(), xml_tags()]
 # A classifier needs a model, and code a sandbox: tests/rewards/test_classifiers.py and test_code.py.
@@ -131,7 +130,7 @@ def test_a_case_table_shows_what_is_and_escapes_it() -> None:
 def test_cases_of_other_parameters_show_what_the_reward_that_was_asked_gives() -> None:
     shown = repr(gn.rewards.number(column="solution", weight=2.0).cases)
     assert (
-        "number(weight=2, units=(('km'" in shown.splitlines()[0]
+        "number(weight=2, units=((('km'" in shown.splitlines()[0]
         and "Yours, number(weight=2, column='solution'" in shown
     )
     rows = {row[0]: row for row in gn.rewards.number(weight=3.0).cases.rows()}

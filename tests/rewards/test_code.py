@@ -123,6 +123,8 @@ def test_needs_slot_and_other_formats() -> None:
         ("assert f(3) == [0, 1, 2]", "lambda n: [*range(n)]", "range"),  # as == says
         ("assert f(1) == 0.5", "lambda x: __import__('decimal').Decimal('0.5')", "lambda x: '0.5'"),
         ("assert sum(f(1)) == 1", "lambda x: [__import__('fractions').Fraction(1, 3)] * 3", "lambda x: iter([])"),
+        ("assert f(list(range(6)), 'ab' * 2) == [0] * 2 + [4]", "lambda n, s: [0, 0, len(s)]", "lambda n, s: [0, 4]"),
+        ("assert f([[0] * 3, 2**10 - 1]) == 10**9 + 7", "lambda x: 10**6 * 10**3 + 7 * len(x[0]) // 3", "lambda x: 7"),
         ({"call": "f", "expected": 0.3, "tolerance": 0.1}, "lambda: __import__('fractions').Fraction(1, 3)", "lambda: 1j"),
     ],
 )  # fmt: skip
@@ -174,7 +176,9 @@ def test_many_open_fences_are_read_in_time() -> None:
         ([], "no tests"), ("", "no tests"), (5, "list of tests"), (None, "list of tests"), ([5], "no assert"),
         ([{"call": "f"}], "keys"), ([{"call": "f", "args": [], "expcted": 1}], "keys"),
         ([{"stdin": "a"}], "stdout"), ([{"call": "f(1)", "expected": 1}], "not a function"), ("[1", "not"),
-        ([{}], "keys"),
+        ([{}], "keys"), (["assert f([0] * 10**9) == 1"], "more than"), (["assert f(10**10**9) == 1"], "more than"),
+        (["assert f(range(10**9)) == 1"], "more than"), (["assert f(1) == 'a' - 1"], "Write both out"),
+        (["assert f(x for x in y) == 1"], "is no value.*Write both out"),
     ],
 )  # fmt: skip
 def test_bad_tests_are_errors_with_the_fix(tests: Any, said: str) -> None:
@@ -193,6 +197,8 @@ def test_tests_are_read_and_never_run(tmp_path: Any) -> None:
 
 def test_check_counts_and_a_missing_column_says_what_to_write() -> None:
     assert code_tests().check([{"tests": ADD}, {"tests": ["assert f(1) == 1", "assert f(2) == 2"]}]) == 3
+    with pytest.raises(ValueError, match=r"row 1: .*So it is with 2 more rows: 2, 4\."):
+        code_tests().check([{"tests": tests} for tests in (ADD, ["x"], "x = 1", ADD, ["assert 1"])])
     with pytest.raises(ValueError, match=r"needs the data column 'cases'.*column="):
         code_tests(column="cases")(completions=["x"], tests=[ADD])
 

@@ -88,6 +88,7 @@ OPTIONS = {
     "system": TEXTS | ANYTHING, "example": st.tuples(TEXTS, TEXTS, TEXTS) | ANYTHING, "holdout": st.floats(0, 3) | ANYTHING,
     "contradictory": st.sampled_from(["ask", "drop", "first", "majority"]) | ANYTHING, "seed": ANYTHING, "tokenizer": ANYTHING,
     "split": TEXTS | ANYTHING, "config": ANYTHING, "encoding": ANYTHING, "decimal": st.just(",") | ANYTHING,
+    "keep": ANYTHING,
     "train_size": ANYTHING, "holdout_size": ANYTHING, "low": ANYTHING, "high": ANYTHING, "operators": ANYTHING, "sep": ANYTHING,
 }  # fmt: skip
 

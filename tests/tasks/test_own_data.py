@@ -75,6 +75,14 @@ def test_labels_are_asked_for_by_name() -> None:
         (["Paris", "Rome", "Oslo", "Lima"], "text"),
         (["def f(x):\n    return x", "def g(x):\n    return 1"] * 5, "text"),
         (["He went home.", "She did not.", "They left at 5."], "text"),
+        (["\u00bd", "\u2153", "3\u00bd"], "numbers"),
+        (["1 h", "45 min", "2 h", "30 min"] * 3, "numbers"),
+        (["CHF 5.20", "CHF 12.00", "12,90 CHF"], "numbers"),
+        (["-4 \u00b0C", "12.5 \u00b0C"], "numbers"),
+        (["2x", "3y", "-x"], "expressions"),
+        (["1st", "2nd", "3rd"] * 6, "labels"),
+        (["12 Angry Men", "7 Samurai", "8 Mile", "127 Hours"], "text"),
+        (["Route 66", "Area 51"], "text"),
     ],
 )
 def test_the_kind_of_answers(golds: list[str], kind: str) -> None:
@@ -151,6 +159,47 @@ def test_chats_and_prompts_that_are_text() -> None:
     assert texts.train[0]["prompt"][-1]["content"] == texts.train[0]["question"]
 
 
+def _chat(first: str, last: str = "ok thanks") -> list[dict[str, str]]:
+    turns = ("system", "Route it."), ("user", first), ("assistant", "Your number?"), ("user", last)
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+def test_chats_that_end_alike_are_different_questions() -> None:
+    rows = [{"messages": _chat(f"case {n}"), "team": ("billing", "technical")[n % 2]} for n in range(40)]
+    task = gn.load_task(rows, columns={"answer": "team"}, holdout=0.25)
+    assert (len(task.train), len(task.holdout)) == (30, 10)
+    assert not {*map(normalized_question, task.train["question"])} & {
+        *map(normalized_question, task.holdout["question"])
+    }
+    assert "Route it" not in task.train[0]["question"]  # what all of them are told tells no question from another
+    twice = [*rows, {"messages": _chat("case 1"), "team": "billing"}]
+    with pytest.raises(ValueError, match=r"user: case 1.*'technical' and 'billing'"):
+        gn.load_task(twice, columns={"answer": "team"})
+
+
+def test_what_is_asked_for_is_put_into_chats() -> None:
+    rows = [{"messages": _chat(f"case {n}")[n % 2 :], "answer": "ab"[n % 2]} for n in range(8)]
+    asked = {"system": "Answer in <answer></answer>.", "example": ("case x", "as x is one", "a")}
+    for row in gn.load_task(rows, **asked).train:
+        said = [(turn["role"], turn["content"]) for turn in row["prompt"]]
+        assert [role for role, _ in said] == ["system", "user", "assistant", "user", "assistant", "user"]
+        assert said[0][1] == asked["system"] and said[1][1] == "case x" and "<answer>" in said[2][1]
+        assert said[3][1].startswith("case ") and said[5][1] == "ok thanks"
+    shown = gn.load_task(rows, example=asked["example"]).train
+    assert {row["prompt"][0]["content"] for row in shown} == {
+        "Route it.",
+        "case x",
+    }  # half have nothing of the system's
+
+
+@pytest.mark.parametrize("top", ["# exported on Monday, by hand\n", "# one\n# two, three\n"])
+def test_remarks_above_the_names_are_left_out(top: str, tmp_path: Path) -> None:
+    task = gn.load_task(written(tmp_path, (top + csv_text("\t")).encode(), "reviews.tsv"), columns=MAPPED)
+    assert len(task.train) + len(task.holdout) == len(REVIEWS) and "above the names were left out" in repr(task)
+    numbered = csv_text("\t").replace("Review text", "#text", 1)
+    assert gn.load_task(written(tmp_path, numbered.encode(), "x.tsv"), columns={"question": "#text", "answer": "label"})
+
+
 def test_cells_stay_as_written_and_other_columns_are_numbers(tmp_path: Path) -> None:
     file = written(tmp_path, b"question,answer,level\nwho?,007,1\nwhat?,NA,2\nwhere?,None,3\n")
     task = gn.load_task(file, holdout=1)
@@ -170,7 +219,11 @@ def test_cells_stay_as_written_and_other_columns_are_numbers(tmp_path: Path) -> 
         (REVIEWS, {}, ValueError, r'columns=\{"question": "Review text", "answer": "label"\}'),
         ([{"question": "a", "answer": "b"}], {"columns": {"question": "answer"}}, ValueError, "and none to the answer"),
         (REVIEWS, {"columns": ["a"]}, TypeError, r"columns = \['a'\] must be the name of the column of each part: columns="),
-        (REVIEWS, {"columns": {"question": ["label", "x"]}}, TypeError, "the name of one column"),
+        (REVIEWS, {"columns": {"question": ["label", "x"]}}, ValueError, "no column 'x' for the question"),
+        (REVIEWS, {"columns": {**MAPPED, "answer": ["label"]}}, TypeError, "the name of one column"),
+        (REVIEWS, {"columns": MAPPED, "keep": "label"}, TypeError, "keep = 'label' must be a function of a row"),
+        (REVIEWS, {"columns": MAPPED, "keep": lambda row: row["mood"]}, ValueError, "row 0 with KeyError.*'Review text'"),
+        (REVIEWS, {"columns": MAPPED, "keep": lambda row: False}, ValueError, "no row is left of 24: 24 that keep= leaves out"),
         (REVIEWS, {"columns": {"question": "label", "answer": "label"}}, ValueError, "two parts"),
         (REVIEWS, {"columns": MAPPED, "format": "xml"}, TypeError, r"gn\.tasks\.xml\(\)"),
         (REVIEWS, {"columns": MAPPED, "system": " "}, ValueError, "must be a text"),
@@ -265,9 +318,9 @@ def test_a_decimal_comma_is_asked_about_and_read() -> None:
     rows = [{"question": f"{n}?", "answer": gold} for n, gold in enumerate(["1,50", "9,99", "1.234,50", "3"])]
     assert "may have a decimal comma: decimal=','" in repr(gn.load_task(rows))
     task = gn.load_task(rows, decimal=",")
-    assert {row["answer"] for row in both(task)} == {"1.50", "9.99", "1234.50", "3"} and "decimal comma" not in repr(
-        task
-    )
+    assert {row["answer"] for row in both(task)} == {"1.50", "9.99", "1234.50", "3"}
+    # The reward reads a point, so a model that reads commas in the question has to be told.
+    assert "decimal comma" not in repr(task) and "number with a decimal point" in task.format.system_prompt()
 
 
 @pytest.mark.parametrize(
@@ -275,12 +328,12 @@ def test_a_decimal_comma_is_asked_about_and_read() -> None:
     [
         ([*map(str, range(19)), "n/a"], "numbers", "1 of 20 answers are no numbers ('n/a'): as they are, they are asked for"),
         ([*map(str, range(12)), *["n/a"] * 3], "text", "3 of 15 answers are no numbers ('n/a'): as they are, all are taken as"),
-        ([*map(str, range(12)), *["twelve"] * 6], "text", "6 of 18 answers are no numbers ('twelve')"),
+        ([*map(str, range(12)), *["a dozen"] * 6], "text", "6 of 18 answers are no numbers ('a dozen')"),
         ([*"AABB" * 4, "neither"], "labels", "1 of 17 answers come once or twice, while all others are a few labels"),
         ([*"AABB" * 4, "nobody knows " * 9], "text", "1 of 17 answers come once or twice"),
         ([*(f"x^{n}" for n in range(19)), "none"], "expressions", "1 of 20 answers are no expressions ('none')"),
         ([f"{n}/5" for n in range(1, 8)], "numbers", "7 answers, such as '1/5', are read as fractions"),
-        (["4.2 mmol/l", "7 mmol/l", "n.b."], "text", "'4.2 mmol/l': reward them with gn.rewards.number(units={'mmol/l': 1})"),
+        (["4.2 mmol/l", "7 mmol/l", "n.b."], "text", "'4.2 mmol/l': gn.rewards.correctness() pays"),
     ],
 )  # fmt: skip
 def test_the_few_that_are_not_like_the_others_are_told(golds: list[str], kind: str, told: str) -> None:
@@ -344,6 +397,66 @@ def test_spaces_around_the_names_of_columns_do_not_count() -> None:
     frame = pandas.DataFrame({" Review ": ["a", "b"], "label ": ["1", "2"]})
     task = gn.load_task(frame, columns={"question": "Review", "answer": "label "})
     assert len(both(task)) == 2 and "spaces around the names of columns were taken away" in repr(task)
+
+
+def test_a_question_of_several_columns_stands_one_below_the_other(tmp_path: Path) -> None:
+    goods = [
+        {"item": {"title": f"Pan {n}", "body": f"Iron, {n}." if n else None}, "kind": "ab"[n % 2]} for n in range(8)
+    ]
+    file = written(tmp_path, "\n".join(map(json.dumps, goods)).encode(), "goods.jsonl")
+    task = gn.load_task(file, columns={"question": ["item.title", "item.body"], "answer": "kind"})
+    assert {"Pan 0", "Pan 3\nIron, 3."} < {row["question"] for row in both(task)}
+
+
+def test_a_total_line_is_told_with_the_line_that_leaves_it_out(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        b"no,question,answer\n" + b"".join(b"%d,is %d odd?,no\n" % (n, n) for n in range(8)) + b"Total,all,8\n",
+    )
+    shown = repr(gn.load_task(file))
+    told = re.search(r"the last row seems to add up the others.*: keep=(lambda row: .*?) leaves it out", shown)
+    task = gn.load_task(file, keep=eval(told[1]))
+    assert task.dropped == {"that keep= leaves out": 1} and "row 8: question='all', answer='8'" in repr(task)
+    assert {row["answer"] for row in both(task)} == {"no"} and "add up" not in repr(task)
+    sums = [{"question": f"{n}?", "answer": ("total", "part")[n % 2]} for n in range(9)]
+    assert "add up" not in repr(gn.load_task(sums)), "a word that other rows have is one of the data"
+
+
+def test_one_answer_in_two_spellings_is_no_contradiction() -> None:
+    spelled = ["70%", "70 %", "2.5 kg", "2.50 kg", "7", "7.0"]
+    task = gn.load_task([{"question": f"{n // 2}?", "answer": gold} for n, gold in enumerate(spelled)])
+    assert task.dropped == {"repeated": 3}
+    for pair in (["70 %", "70 kg"], ["007", "agent 7"]):
+        with pytest.raises(ValueError, match="different answers"):
+            gn.load_task([{"question": "a?", "answer": gold} for gold in pair] + [{"question": "b?", "answer": "c"}])
+
+
+def test_spaces_around_answers_are_told() -> None:
+    task = gn.load_task([{"question": f"{n}?", "answer": f"{n} kg" + " " * (n % 2)} for n in range(8)])
+    assert "spaces around 4 answers were taken away, as around '1 kg '" in repr(task)
+
+
+@pytest.mark.parametrize("name", ["__index_level_0__", "Unnamed: 0"])
+def test_an_index_that_pandas_wrote_is_no_column(name: str, tmp_path: Path) -> None:
+    frame = pandas.DataFrame({"question": list("abc"), "answer": list("xyz"), name: [7, 8, 9]})
+    frame.to_parquet(tmp_path / "goods.parquet")
+    task = gn.load_task(tmp_path / "goods.parquet")
+    assert name not in task.train.column_names and f"{name} is an index that pandas wrote" in repr(task)
+    asked = gn.load_task(tmp_path / "goods.parquet", columns={"question": "question", "answer": name})
+    assert {row["answer"] for row in both(asked)} == {"7", "8", "9"}, "what is asked for is taken"
+
+
+@pytest.mark.parametrize(
+    ("row", "question", "answer"),
+    [
+        ({"text": "a pan", "category": {"id": 7, "name": "kitchen"}}, "text", "category.name"),
+        ({"review_id": "a9", "review_text": "ok", "label": 3, "label_text": "good"}, "review_text", "label_text"),
+        ({"query": "q", "class_id": 4, "score": 0.3}, "query", "class_id"),
+    ],
+)
+def test_names_are_proposed_before_numbers_that_stand_for_them(row: dict, question: str, answer: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f'columns={{"question": "{question}", "answer": "{answer}"}}')):
+        gn.load_task([row] * 3)
 
 
 def test_symbols_tell_questions_apart_but_not_the_sides() -> None:
@@ -471,8 +584,40 @@ def test_prices_that_come_again_are_no_labels(prices: list[str]) -> None:
     rows = [{"question": f"What does {n} cost?", "answer": prices[n % 3]} for n in range(30)]
     task = gn.load_task(rows, decimal=",")
     shown = repr(task)
-    assert task.answers.kind == "text" and "a number with a unit" in shown and "changed nothing" not in shown
+    assert task.answers.kind == "numbers" and "a number with a unit" in shown and "changed nothing" not in shown
     gold = task.train[0]["answer"]
-    reward = eval(re.search(r"gn\.rewards\.number\(units=\{.*?\}\)", shown)[0], {"gn": gn})
     right, wrong = (task.format.render("So.", text) for text in (gold, gold.replace("2", "3").replace("5", "6")))
-    assert reward(completions=[right, wrong], answer=[gold, gold]) == [1.0, 0.0]
+    for reward in (gn.rewards.rewards_for(task)[0], proposed_number(shown)):
+        assert reward(completions=[right, wrong], answer=[gold, gold]) == [1.0, 0.0]
+
+
+def proposed_number(shown: str) -> Any:
+    """The reward of the line that a task proposes."""
+    return eval(re.search(r"gn\.rewards\.number\(units=\[.*?\]\)", shown)[0], {"gn": gn})
+
+
+def paid(reward: Any, given: str, gold: str) -> float:
+    return reward(completions=[gn.tasks.xml().render("So.", given)], answer=[gold])[0]
+
+
+def test_numbers_with_several_units_are_told_asked_for_and_paid_alike() -> None:
+    """A bare 15 was paid nothing for 15 %, where the prompt asked for a number."""
+    golds = ["3/4", "15 %", "2.5 kg", "\u00be", "20 m", "30%"] * 5
+    task = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)])
+    shown = repr(task)
+    assert "numbers: alone (33%), in % (33%), in kg (17%), in m (17%)" in shown and "and 10 fractions" in shown
+    assert "number, with its unit (%, kg, m) if it has one" in task.train[0]["prompt"][0]["content"]
+    right, lenient = gn.rewards.rewards_for(task)[0], proposed_number(shown)
+    for gold in golds[:6]:
+        assert paid(right, gold, gold) == paid(lenient, gold, gold) == 1.0
+    for given, gold in [("2.50 kg", "2.5 kg"), ("2.5 kilograms", "2.5 kg"), ("15%", "15 %"), ("0.75", "\u00be")]:
+        assert paid(right, given, gold) == paid(lenient, given, gold) == 1.0
+    for given, gold in [("2.5 m", "2.5 kg"), ("25 kg", "2.5 kg"), ("20 %", "20 m")]:
+        assert paid(right, given, gold) == paid(lenient, given, gold) == 0.0
+    for given, gold in [("15", "15 %"), ("2.5", "2.5 kg")]:
+        assert (paid(right, given, gold), paid(lenient, given, gold)) == (0.0, 1.0)
+
+
+def test_one_unit_is_asked_for() -> None:
+    task = gn.load_task([{"question": f"{n}?", "answer": f"{n} star" + "s" * (n > 1)} for n in range(1, 9)])
+    assert task.answers.hint == "number with its unit (star)"

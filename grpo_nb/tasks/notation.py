@@ -102,6 +102,7 @@ _SPELLINGS = [
         ("\\frac", rf"(\\frac\{{{_INSIDE}\}})\s*([0-9A-Za-z])", r"\1{\2}"),
     )
 ]
+_PLAIN_NUMBER = re.compile(r"-?[0-9]{1,50}(?:\.[0-9]{1,12})?")
 _NOTHING_TO_SPELL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?|[A-Za-z]+")
 _PAIRS = (
     ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("***", "***"), ("**", "**"), ("*", "*"), ("__", "__"),
@@ -213,12 +214,21 @@ _CURRENCIES = "$\u20ac\u00a3\u00a5\u20b9"
 _SIGNS_OF_UNITS = dict.fromkeys(["", "\u00b0", *_CURRENCIES], Fraction(1)) | {"%": Fraction(1, 100)}
 _SIGN = re.compile(rf"([-+]?)\s*([{_CURRENCIES}]?)\s*([-+]?)\s*")
 _UNIT = re.compile(
-    rf"(.*?[0-9.}}])\s*([{_CURRENCIES}%]|\^\{{\\circ\}}|(?:[^\W\d_]|\\text|[ {{}}/*]|\\cdot|\^\{{-?[0-9]\}})+)"
+    rf"(.*?[0-9.}}])\s*([{_CURRENCIES}%]|\^\{{\\circ\}}(?:\s*[CFK])?|(?:[^\W\d_]|\\text|[ {{}}/*]|\\cdot|\^\{{-?[0-9]\}})+)"
 )
 _SHORT_UNIT = dict(
     zip(words("meter metre gram liter litre hour minute second"), words("m m g l l h min s"), strict=True)
 )
 _LONG_UNIT = re.compile(rf"\b(kilo|centi|milli|)({'|'.join(_SHORT_UNIT)})\b")
+# What can be converted into each other; of units with commas between them, all are one.
+_QUANTITIES = [
+    {unit: place for place, same in enumerate(words(units)) for unit in same.split(",")}
+    for units in (
+        "mg g kg t lb oz", "mm cm dm m km in ft yd mi", "ms s m,min h,hr d,day week", "ml cl dl l hl gal", "%",
+        "$,USD \u20ac,EUR \u00a3,GBP \u00a5,JPY \u20b9,INR CHF",
+    )
+]  # fmt: skip
+_ORDINALS = words("st nd rd th")
 _UNIT_BEFORE = re.compile(r"([^\W\d_]+)\s*(?=[-+.0-9])")
 _ATOM = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{\w+\})?'?"
 _NAME = rf"(?:{_ATOM}(?:\(\s*{_ATOM}\s*\))?|[A-Z]{{2,4}}|\|[A-Z]{{2}}\||\(\s*{_ATOM}(?:\s*,\s*{_ATOM})+\s*\))"
@@ -234,12 +244,13 @@ _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
 UNION = r"\\cup(?![A-Za-z])"
 _ORDER = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
 
-Units = tuple[tuple[str, Fraction], ...]
+Units = tuple[tuple[tuple[str, Fraction], ...], ...]
+"""The units that may stand beside a number, in groups that are converted into each other, each with its factor."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number, with the variable and the sign of its unit (a currency, degrees, percent) where they stand beside it."""
+    """A number, with the variable and the unit (of a group the first) or the sign where they stand beside it."""
 
     value: Fraction
     variable: str = ""
@@ -285,35 +296,73 @@ def parse_number(text: str, units: Mapping[str, Fraction] | None = None) -> Frac
     >>> parse_number("41 or 42") is None and parse_number("6 * 7") is None
     True
     """
-    number = read_number(text, tuple((units or {}).items()))
+    number = read_number(text, (tuple((units or {}).items()),))
     return None if number is None or number.variable else number.value
 
 
 @lru_cache(maxsize=20_000)
 def read_number(text: str, units: Units = ()) -> Number | None:
     """Return the number of `x = 42` or `42`, with a unit beside it if it is one of these; None if it is no number."""
+    number = read_measure(text)
+    if number is None:
+        return None
+    known = {unit_name(unit): (factor, unit_name(group[0][0])) for group in units for unit, factor in group}
+    factor, sign = known.get(number.sign, (_SIGNS_OF_UNITS.get(number.sign), number.sign))
+    return None if factor is None else replace(number, value=number.value * factor, sign=sign)
+
+
+def is_convertible(factors: Mapping[str, Fraction]) -> bool:
+    """Whether units with these factors can stand for each other, as far as they are known: kilograms are no metres.
+
+    >>> is_convertible({"km": 1000, "m": 1}), is_convertible({"kg": 1, "m": 1}), is_convertible({"kg": 1, "g": 1})
+    (True, False, False)
+    """
+    known = {unit_name(unit): factor for unit, factor in factors.items()}
+    known = {unit: factor for unit, factor in known.items() if any(unit in places for places in _QUANTITIES)}
+    for places in _QUANTITIES:
+        if known.keys() <= places.keys():
+            # Two that are one have one factor, and two that are not have two.
+            pairs = {(places[unit], factor) for unit, factor in known.items()}
+            return len(pairs) == len({place for place, _ in pairs}) == len({factor for _, factor in pairs})
+    return False
+
+
+def unit_of(text: str) -> str:
+    r"""Return the unit or the sign beside a number, whatever it is called; empty for a number alone and for any other text.
+
+    >>> unit_of("2.5 kg"), unit_of("15 %"), unit_of("EUR 12.90"), unit_of("3rd"), unit_of("3/4")
+    ('kg', '%', 'EUR', '', '')
+    """
+    number = read_measure(text)
+    unit = "" if number is None else number.sign
+    # What stands before a number is a currency, as in EUR 5, or else part of a name: Route 66.
+    is_name = unit and plain(text).startswith(unit) and not re.fullmatch(rf"[A-Z]{{3}}|[{_CURRENCIES}]", unit)
+    return "" if is_name or unit in _ORDINALS or unit.startswith("/") else unit
+
+
+@lru_cache(maxsize=20_000)
+def read_measure(text: str) -> Number | None:
+    """A number as it stands there, its sign whatever is written beside it."""
+    if _PLAIN_NUMBER.fullmatch(text):
+        return Number(Fraction(text))
     if len(text) > 200:  # no number, and not worth taking apart
         return None
     variable, text = split_variable(plain(text))
     if len(text) > _LONGEST_NUMBER:
         return None
-    known = {unit_name(unit): Fraction(factor) for unit, factor in units}
     before = _SIGN.match(text)
     rest, unit = text[before.end() :], before[2]
     value = _unsigned(rest)
     if value is None and not unit:
-        if (match := _UNIT_BEFORE.match(rest)) and match[1] in known:
+        if match := _UNIT_BEFORE.match(rest):
             value, unit = _unsigned(rest[match.end() :]), match[1]
         elif match := _UNIT.fullmatch(rest):
             value, unit = _unsigned(match[1]), unit_name(match[2])
         else:
             value = _spelled(rest)
-    factor = known.get(unit, _SIGNS_OF_UNITS.get(unit))
-    if value is None or factor is None or (before[1] and before[3]):
+    if value is None or (before[1] and before[3]):
         return None
-    return Number(
-        -value * factor if "-" in before[1] + before[3] else value * factor, variable, "" if unit in known else unit
-    )
+    return Number(-value if "-" in before[1] + before[3] else value, variable, unit)
 
 
 def unit_name(unit: str) -> str:
@@ -325,7 +374,7 @@ def unit_name(unit: str) -> str:
     name = re.sub(r"\\text|\\cdot|[\s{}*]", "", plain(unit))
     name = re.sub(r"(?<=[a-z]{3})s\b", "", name)
     name = _LONG_UNIT.sub(lambda match: match[1][:1] + _SHORT_UNIT[match[2]], name)
-    return "\u00b0" if name in ("^\\circ", "degree") else name
+    return "\u00b0" if name == "degree" else name.replace("^\\circ", "\u00b0")
 
 
 def _unsigned(text: str) -> Fraction | None:
