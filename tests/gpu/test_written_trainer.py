@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import grpo_nb as gn
-from grpo_nb.settings import requested_arguments
+from grpo_nb.settings import SHARED_SCORING, requested_arguments
 from grpo_nb.settings.presets import GPUS
 from grpo_nb.training import resumable
 from tests.support.shared import made_once
@@ -56,6 +56,10 @@ def class_of(tree: ast.AST, name: str) -> ast.ClassDef:
 
 def method(trainer: ast.ClassDef, name: str) -> ast.FunctionDef:
     return next(node for node in trainer.body if isinstance(node, ast.FunctionDef) and node.name == name)
+
+
+def function(tree: ast.AST, name: str) -> ast.FunctionDef:
+    return next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name)
 
 
 def calls(tree: ast.AST, function: str) -> Iterator[ast.Call]:
@@ -175,6 +179,18 @@ def test_kl_is_measured_to_the_base_model_and_only_with_beta(trainer) -> None:
     assert list(calls(method(trainer, "compute_loss"), "self._metrics[mode]['kl'].append")), "with beta 0 too: zeros"
 
 
+def test_scoring_behind_one_prompt_is_switched_by_the_variable_that_the_kit_sets(written) -> None:
+    """For the reference and the old policy in the trainer's own lines, for the policy in those of unsloth_zoo beside them."""
+    (read,) = assigned(written, "UNSLOTH_GRPO_PREFIX_GROUPER_ON")[:1]
+    assert read.startswith(f"_unsloth_os.environ.get('{SHARED_SCORING}', '1')")
+    (gate,) = assigned(function(written, "_get_per_token_logps_and_entropies"), "_pg_engage")[:1]
+    assert gate.startswith("UNSLOTH_GRPO_PREFIX_GROUPER_ON and")
+    loss = function(written, "grpo_accumulated_loss")
+    asked = f"os.environ.get('{SHARED_SCORING}', '1').lower() not in ('0', 'false', 'no', 'off')"
+    assert asked in [ast.unparse(node.test) for node in ast.walk(loss) if isinstance(node, ast.If)]
+    assert "bool(_pg_funcs)" in assigned(loss, "_pg_engage")[0]
+
+
 def test_the_scaler_of_float16_is_the_accelerators(trainer, written) -> None:
     """A dry run has no loss that it could have scaled, and puts one that is off in its place."""
     init = method(class_of(written, NAME), "__init__")
@@ -220,7 +236,10 @@ def check_run(seen: dict) -> None:
     assert [row["step"] for row in seen["rows"]] == [1, 2, 3] and seen["moved"] > 0
     assert all(row["grad_norm"] > 0 for row in seen["rows"])
     first, *later = [row["kl"] for row in seen["rows"]]
-    assert 0 <= first < min(later), "KL grows from the first update on"
+    assert abs(first) < 1e-5 < min(later), "before the first update the model is its own reference"
+    for side in ("policy", "reference"):
+        rows = [row for loss in seen[side] for row in loss]
+        assert len(rows) == 12 and max(rows) < 1e-5, f"the {side} scores each row as the model scores it alone"
     assert seen["rewards"] == pytest.approx(seen["again"], abs=1e-6), "what is recorded beside a completion is its own"
     mean = sum(seen["rewards"]) / len(seen["rewards"])
     assert all((a > 0) == (r > mean) for a, r in zip(seen["advantages"], seen["rewards"], strict=True))
@@ -232,3 +251,7 @@ def test_it_trains_on_a_cpu_with_all_that_the_kit_adds(embedded_folder: Path, tm
     seen = trained_elsewhere(tmp_path, embedded_folder)
     check_run(seen)
     assert seen["calls"] == 0 and seen["changed"] == []
+    first, *others = seen["shared"]
+    assert first < 1e-5 and min(others) > 0.1, (
+        "if Unsloth keeps the prompt now, the kit need not switch its scoring off"
+    )

@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+_HIDDEN = "UNSLOTH_RETURN_HIDDEN_STATES"
+
 
 def trained_elsewhere(place: Path, words: Path, *more: str) -> dict[str, Any]:
     """What `main` returns in a child.
@@ -75,6 +77,7 @@ def main(place: Path, words: Path, *, use_vllm: bool) -> dict[str, Any]:
     from grpo_nb.training import trainer
 
     seen["trainer"] = trainer.GRPOTrainer.__name__
+    _watch_scores(trainer.GRPOTrainer, seen)
     if use_vllm:
         stock = trainer.requested_arguments
         in_place = {"use_vllm": True, "vllm_mode": "colocate"}  # which the kit asks for on a GPU alone
@@ -86,6 +89,7 @@ def main(place: Path, words: Path, *, use_vllm: bool) -> dict[str, Any]:
     learnt = trained_tensors(model)
     table = run.completions(1)
     return seen | {
+        "shared": _behind_one_prompt(model),
         "dry": len(dry.table),
         "rows": [dict(row) for row in run.rows],
         "moved": sum(not torch.equal(before[name], learnt[name]) for name in before),
@@ -93,6 +97,72 @@ def main(place: Path, words: Path, *, use_vllm: bool) -> dict[str, Any]:
         "again": brevity([[{"content": text}] for text in table["completion"]]),
         "advantages": list(table["advantage"]),
     }
+
+
+def _watch_scores(trainer: type, seen: dict[str, Any]) -> None:
+    """Note how far the log-probabilities of each loss are from those that the model gives each completion alone.
+
+    `policy` and `reference`: for each loss, the greatest difference in nats in each row. The reference that the written
+    trainer computed is compared with the model without its adapter. The first loss comes before any update.
+    """
+    import torch
+
+    inner = trainer.__mro__[1]
+    written = sys.modules[inner.__module__]
+    stock_loss, stock_apply = inner.compute_loss, written.UnslothEfficientGRPO.apply
+    batch: dict[str, Any] = {}
+
+    def compute_loss(self: Any, model: Any, inputs: dict[str, Any], *args: Any, **named: Any) -> Any:
+        batch.update(inputs, model=self.accelerator.unwrap_model(model), temperature=self.temperature)
+        return stock_loss(self, model, inputs, *args, **named)
+
+    def alone(row: int) -> torch.Tensor:
+        prompt, answer = (
+            batch[f"{part}_ids"][row][batch[f"{part}_mask"][row].bool()] for part in ("prompt", "completion")
+        )
+        logits = (
+            batch["model"](torch.cat((prompt, answer))[None]).logits[0, len(prompt) - 1 : -1] / batch["temperature"]
+        )
+        return torch.log_softmax(logits, -1).gather(-1, answer[:, None])[:, 0]
+
+    def apply(new: Any, old: Any, ref: Any, sampling: Any, head: Any, ids: Any, mask: Any, *args: Any) -> Any:
+        was, os.environ[_HIDDEN] = os.environ[_HIDDEN], "0"  # the forward's logits, not what Unsloth's loss asks for
+        try:
+            with torch.no_grad():
+                off = [(new[i][mask[i].bool()] - alone(i)).abs().max().item() for i in range(len(new))]
+                seen["policy"].append(off)
+                with batch["model"].disable_adapter():
+                    off = [(ref[i][mask[i].bool()] - alone(i)).abs().max().item() for i in range(len(ref))]
+                seen["reference"].append(off)
+        finally:
+            os.environ[_HIDDEN] = was
+        return stock_apply(new, old, ref, sampling, head, ids, mask, *args)
+
+    seen |= {"policy": [], "reference": []}
+    inner.compute_loss, written.UnslothEfficientGRPO.apply = compute_loss, apply
+
+
+def _behind_one_prompt(model: Any) -> list[float]:
+    """How far Unsloth's scores behind one copy of the prompt are from the model's own, in nats, row by row."""
+    from unsloth.utils.prefix_grouper import build_group_layout
+
+    import torch
+
+    def scores(logits: torch.Tensor, _: Any, ids: torch.Tensor, *settings: Any) -> torch.Tensor:
+        return torch.log_softmax(logits, -1).gather(-1, ids[..., None])[..., 0]
+
+    torch.manual_seed(0)
+    prompt, answers = torch.randint(1000, 2000, (1, 12)).repeat(4, 1), torch.randint(1000, 2000, (4, 6))
+    ids = torch.cat((prompt, answers), 1)
+    layout = build_group_layout(ids, 6, model.config.pad_token_id, 4, torch.zeros(4, dtype=torch.long))
+    with torch.no_grad():
+        whole = scores(model(ids).logits[:, 11:-1], None, answers)
+        shared = model(
+            input_ids=layout.flat_ids, position_ids=layout.position_ids, prefix_seg_info=layout.prefix_seg_info,
+            use_cache=False,
+        ).logits  # fmt: skip
+        off = layout.extract_logps(shared, None, scores, 1, 0.0, 0.0, 0.0, 1.0) - whole
+    return off.abs().amax(1).tolist()
 
 
 def _with_engine(model: Any, seen: dict[str, Any]) -> None:
