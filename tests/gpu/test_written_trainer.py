@@ -22,6 +22,7 @@ import grpo_nb as gn
 from grpo_nb.settings import SHARED_SCORING, requested_arguments
 from grpo_nb.settings.presets import GPUS
 from grpo_nb.training import resumable
+from tests.support import first_losses
 from tests.support.shared import made_once
 from tests.support.signatures import text_of
 from tests.support.written_trainer import trained_elsewhere
@@ -246,12 +247,39 @@ def check_run(seen: dict) -> None:
     assert seen["rows"][0]["reward"] == pytest.approx(mean, abs=1e-6)
 
 
-def test_it_trains_on_a_cpu_with_all_that_the_kit_adds(embedded_folder: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trained")
+
+
+@pytest.fixture(scope="module")
+def trained(embedded_folder: Path, place: Path) -> dict:
+    return trained_elsewhere(place, embedded_folder)
+
+
+def test_it_trains_on_a_cpu_with_all_that_the_kit_adds(trained) -> None:
     """Its loss, its KL, its generation: what is left for a GPU is its kernels, number types and engine."""
-    seen = trained_elsewhere(tmp_path, embedded_folder)
-    check_run(seen)
-    assert seen["calls"] == 0 and seen["changed"] == []
-    first, *others = seen["shared"]
+    check_run(trained)
+    assert trained["calls"] == 0 and trained["changed"] == []
+    first, *others = trained["shared"]
     assert first < 1e-5 and min(others) > 0.1, (
         "if Unsloth keeps the prompt now, the kit need not switch its scoring off"
     )
+
+
+@pytest.fixture(scope="module")
+def stock(trained, place: Path) -> tuple:
+    """The model that was trained elsewhere, in a process where the trainer is TRL's own."""
+    return gn.load_model(gn.preset("cpu", model=str(place / "model"), lora_dropout=0.0))
+
+
+@pytest.mark.parametrize("case", first_losses.CASES)
+def test_its_updates_are_those_of_trls_trainer_with_the_arguments_that_the_table_tells(
+    case: str, trained, stock, place: Path, tmp_path: Path
+) -> None:
+    """On the same completions, what Unsloth makes of what was asked for is what TRL makes of what "will run"."""
+    told = gn.effective_settings(first_losses.asked(case, place / "model"), "t4").arguments
+    wanted, found = first_losses.updates(*stock, told, tmp_path), trained["updates"][case]
+    for name in ("advantages", "loss", "grad_norm", "kl", "gradient"):
+        assert found[name] == pytest.approx(wanted[name], rel=1e-4, abs=1e-5), name
+    assert max(wanted["grad_norm"]) > 0.1

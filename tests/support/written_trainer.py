@@ -5,12 +5,18 @@ Run as a child it prints what came of it. With `--vllm` a real engine samples.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from tests.support import first_losses
 
 _HIDDEN = "UNSLOTH_RETURN_HIDDEN_STATES"
 
@@ -77,7 +83,6 @@ def main(place: Path, words: Path, *, use_vllm: bool) -> dict[str, Any]:
     from grpo_nb.training import trainer
 
     seen["trainer"] = trainer.GRPOTrainer.__name__
-    _watch_scores(trainer.GRPOTrainer, seen)
     if use_vllm:
         stock = trainer.requested_arguments
         in_place = {"use_vllm": True, "vllm_mode": "colocate"}  # which the kit asks for on a GPU alone
@@ -85,9 +90,12 @@ def main(place: Path, words: Path, *, use_vllm: bool) -> dict[str, Any]:
     task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=4, tokenizer=tokenizer)
     dry = gn.training.dry_run(model, tokenizer, task, [brevity], settings, steps=1)
     before = trained_tensors(model)
-    run = gn.train(model, tokenizer, task, [brevity], settings, name="written")
+    with _watched_scores(trainer.GRPOTrainer, seen):
+        run = gn.train(model, tokenizer, task, [brevity], settings, name="written")
     learnt = trained_tensors(model)
     table = run.completions(1)
+    if not use_vllm:
+        seen["updates"] = {case: _updates(case, model, tokenizer, place) for case in first_losses.CASES}
     return seen | {
         "shared": _behind_one_prompt(model),
         "dry": len(dry.table),
@@ -99,7 +107,18 @@ def main(place: Path, words: Path, *, use_vllm: bool) -> dict[str, Any]:
     }
 
 
-def _watch_scores(trainer: type, seen: dict[str, Any]) -> None:
+def _updates(case: str, model: Any, tokenizer: Any, place: Path) -> dict[str, list[float]]:
+    """The first updates of a case with the arguments that the kit hands over on a T4."""
+    from grpo_nb.settings import requested_arguments
+    from grpo_nb.settings.presets import GPUS
+
+    settings = first_losses.asked(case, place / "model")
+    arguments = requested_arguments(settings, gpu=GPUS["t4"], number_type="float32", has_vllm=False)
+    return first_losses.updates(model, tokenizer, arguments, place / "updates")
+
+
+@contextlib.contextmanager
+def _watched_scores(trainer: type, seen: dict[str, Any]) -> Iterator[None]:
     """Note how far the log-probabilities of each loss are from those that the model gives each completion alone.
 
     `policy` and `reference`: for each loss, the greatest difference in nats in each row. The reference that the written
@@ -139,7 +158,10 @@ def _watch_scores(trainer: type, seen: dict[str, Any]) -> None:
         return stock_apply(new, old, ref, sampling, head, ids, mask, *args)
 
     seen |= {"policy": [], "reference": []}
-    inner.compute_loss, written.UnslothEfficientGRPO.apply = compute_loss, apply
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inner, "compute_loss", compute_loss)
+        patch.setattr(written.UnslothEfficientGRPO, "apply", apply)
+        yield
 
 
 def _behind_one_prompt(model: Any) -> list[float]:
