@@ -191,9 +191,11 @@ class EffectiveSettings(Shown):
                 low = arguments.get("epsilon", 0.2)
                 why = f'The DAPO paper\'s upper clip. For one equal to the lower: extra={{"epsilon_high": {low}}}.'
                 self._change("epsilon_high", 0.28, why, _GPU_TRAINER)
-            if arguments["beta"]:
-                why = "Stays, with a printed warning: the DAPO paper has no KL term. Without it there is no KL curve."
-                self._tell("beta", arguments["beta"], why, _GPU_TRAINER)
+        if arguments["beta"]:
+            why = "Its KL is capped at 10 for each token, and logged as the mean of the completions' means, TRL's over tokens."
+            if loss == "dapo":
+                why += " Unsloth prints a warning: the DAPO paper has no KL term. Without it there is no KL curve."
+            self._tell("beta", arguments["beta"], why, "unsloth_zoo/rl_replacements.py, grpo_compute_loss")
         if loss == "cispo" and arguments.get("epsilon_high") is None:
             why = "CISPO caps the importance weight at this value itself; the ScaleRL paper (arXiv:2510.13786) takes 5."
             self._change("epsilon_high", 5.0, why, _GPU_TRAINER)

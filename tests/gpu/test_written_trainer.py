@@ -1,6 +1,6 @@
 """The GRPO trainer that a GPU would run, which Unsloth writes as source text: every hook of the kit is there, with its meaning.
 
-By its syntax, for it does not run without a GPU. What the kit relies on, and where: `grpo_nb.training.recorder` and `dry_runs`
+By its syntax, and by running it on a CPU in another process. What the kit relies on, and where: `grpo_nb.training.recorder` and `dry_runs`
 (`_logs`, the scaler), `resumable` (`_buffered_inputs`, `_step`, `_metrics`), `grpo_nb.rewards.calls` (how rewards are called),
 `grpo_nb.generation.vllm` (which adapter is sampled with), `grpo_nb.runs.rows` (KL).
 """
@@ -278,8 +278,11 @@ def test_its_updates_are_those_of_trls_trainer_with_the_arguments_that_the_table
     case: str, trained, stock, place: Path, tmp_path: Path
 ) -> None:
     """On the same completions, what Unsloth makes of what was asked for is what TRL makes of what "will run"."""
-    told = gn.effective_settings(first_losses.asked(case, place / "model"), "t4").arguments
+    told = dict(gn.effective_settings(first_losses.asked(case, place / "model"), "t4").arguments)
+    told.pop("generation_batch_size")  # which follows from the others, and TRL wants to be told one of them
     wanted, found = first_losses.updates(*stock, told, tmp_path), trained["updates"][case]
-    for name in ("advantages", "loss", "grad_norm", "kl", "gradient"):
-        assert found[name] == pytest.approx(wanted[name], rel=1e-4, abs=1e-5), name
+    for name in ("advantages", "loss", "grad_norm", "gradient"):
+        assert found[name] == pytest.approx(wanted[name], rel=1e-5, abs=1e-5), name
+    # Logged as the mean of the completions' means there, by TRL as the mean over tokens; in the loss it is the same.
+    assert found["kl"] == pytest.approx(wanted["kl"], rel=0.25)
     assert max(wanted["grad_norm"]) > 0.1
