@@ -90,14 +90,14 @@ def main(place: Path, words: Path, *, use_vllm: bool) -> dict[str, Any]:
     task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=4, tokenizer=tokenizer)
     dry = gn.training.dry_run(model, tokenizer, task, [brevity], settings, steps=1)
     before = trained_tensors(model)
-    with _watched_scores(trainer.GRPOTrainer, seen):
+    with contextlib.nullcontext() if use_vllm else _watched_scores(trainer.GRPOTrainer, seen):
         run = gn.train(model, tokenizer, task, [brevity], settings, name="written")
     learnt = trained_tensors(model)
     table = run.completions(1)
     if not use_vllm:
         seen["updates"] = {case: _updates(case, model, tokenizer, place) for case in first_losses.CASES}
+        seen["shared"] = _behind_one_prompt(model)
     return seen | {
-        "shared": _behind_one_prompt(model),
         "dry": len(dry.table),
         "rows": [dict(row) for row in run.rows],
         "moved": sum(not torch.equal(before[name], learnt[name]) for name in before),
