@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 _TWICE = {"num_iterations": 2}
+_OTHERS = ("bnpo", "dapo", "cispo", "sapo", "luspo", "vespo")
 
 # What is asked for, by name: what differs from `asked`.
 CASES: dict[str, dict[str, Any]] = {
     **{f"{loss}, beta 0": {"loss_type": loss, "beta": 0.0} for loss in ("bnpo", "grpo", "dapo", "dr_grpo")},
     **{f"{loss}, beta 0.04": {"loss_type": loss} for loss in ("bnpo", "grpo", "dapo", "dr_grpo")},
-    "two passes": {"max_steps": 2, "extra": _TWICE},
+    **{f"{loss}, two passes": {"loss_type": loss, "max_steps": 2, "extra": _TWICE} for loss in _OTHERS},
+    "two-sided clip": {"max_steps": 2, "extra": _TWICE | {"delta": 1.5}},
     "by the completion": {
         "loss_type": "grpo",
         "max_steps": 2,
