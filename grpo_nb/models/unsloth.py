@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from grpo_nb.machine import EnvironmentProblem, check_torchvision, find_gpu, import_order_problem, usable_cores
-from grpo_nb.settings import VARIABLE, cpu_number_type
+from grpo_nb.settings import SHARED_SCORING, VARIABLE, cpu_number_type
 
 
 def import_unsloth() -> Any:
@@ -34,6 +34,9 @@ def import_unsloth() -> Any:
     # In standby Unsloth would set another share of the memory than `gpu_memory_utilization` (unsloth_zoo/vllm_utils.py,
     # load_vllm, where it is read).
     os.environ.setdefault("UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE", "1")
+    # Read when the trainers are written. On, the completions of a group are scored behind one copy of their prompt, which only
+    # the attention of six families keeps together (docs/evidence/real_engines.md, "For upstream").
+    os.environ.setdefault(SHARED_SCORING, "0")
     if is_gpu:
         # Read when unsloth is imported: lets vLLM give its memory back while the gradients are computed. Without vLLM it
         # would only keep torch from joining free blocks ("expandable segments", which unsloth_zoo switches on without it).

@@ -11,7 +11,7 @@ from grpo_nb.settings.arguments import (
     importance_sampling_levels,
     loss_types,
 )
-from grpo_nb.settings.effective import effective_settings, requested_arguments
+from grpo_nb.settings.effective import SHARED_SCORING, effective_settings, requested_arguments
 from grpo_nb.settings.number_types import VARIABLE, cpu_number_type, number_type, number_type_of
 from grpo_nb.settings.out_of_memory import memory_advice
 from grpo_nb.settings.planning import models_for, plan

@@ -7,6 +7,7 @@ source, on the same values. Not covered: what a `model` of a certain family make
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,8 @@ _GPU_TRAINER = "unsloth/models/rl.py, _patch_trl_rl_trainers"
 _CONFIG = "trl/trainer/grpo_config.py, GRPOConfig.__post_init__"
 _TRAINER = "trl/trainer/grpo_trainer.py, GRPOTrainer.__init__"
 _SHARING = "grpo_nb/generation/shared_prompts.py, shared_prompt_obstacle"
+# Unsloth's variable, on unless it is 0, by which its trainer scores a group behind one copy of its prompt (without vLLM).
+SHARED_SCORING = "UNSLOTH_GRPO_PREFIX_GROUPER"
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,13 @@ class EffectiveSettings(Shown):
         if settings.shared_prompts:
             why = "A rollout of the kit for CPUs. On a GPU, vLLM's prefix cache or Unsloth's generation does that work."
             self._tell("shared_prompts", False, why, _SHARING)
+        if not (settings.fast_inference and obstacle is None) and os.environ.get(SHARED_SCORING, "0") == "0":
+            why = (
+                "Without vLLM Unsloth would score the completions of a group behind one copy of their prompt. Only its own "
+                "attention (llama, mistral, gemma, gemma2, qwen2, qwen3) does that rightly; elsewhere all but one completion "
+                f'lose the prompt. With one of these, for speed: os.environ["{SHARED_SCORING}"] = "1" before the import.'
+            )
+            self._tell(SHARED_SCORING, "0", why, "unsloth/utils/prefix_grouper.py")
         if settings.lora_dropout:
             why = "Unsloth's fast LoRA kernels want 0; with dropout the layers run through PEFT, more slowly."
             self._tell("lora_dropout", settings.lora_dropout, why, _LORA)
@@ -181,9 +191,11 @@ class EffectiveSettings(Shown):
                 low = arguments.get("epsilon", 0.2)
                 why = f'The DAPO paper\'s upper clip. For one equal to the lower: extra={{"epsilon_high": {low}}}.'
                 self._change("epsilon_high", 0.28, why, _GPU_TRAINER)
-            if arguments["beta"]:
-                why = "Stays, with a printed warning: the DAPO paper has no KL term. Without it there is no KL curve."
-                self._tell("beta", arguments["beta"], why, _GPU_TRAINER)
+        if arguments["beta"]:
+            why = "Its KL is capped at 10 for each token, and logged as the mean of the completions' means, TRL's over tokens."
+            if loss == "dapo":
+                why += " Unsloth prints a warning: the DAPO paper has no KL term. Without it there is no KL curve."
+            self._tell("beta", arguments["beta"], why, "unsloth_zoo/rl_replacements.py, grpo_compute_loss")
         if loss == "cispo" and arguments.get("epsilon_high") is None:
             why = "CISPO caps the importance weight at this value itself; the ScaleRL paper (arXiv:2510.13786) takes 5."
             self._change("epsilon_high", 5.0, why, _GPU_TRAINER)

@@ -19,7 +19,7 @@ from grpo_nb.machine.gpu import Gpu
 from grpo_nb.models import load as models
 from grpo_nb.models import unsloth as unsloth_first
 from grpo_nb.models.load import Generation, generation_of, has_engine, loader_arguments, lora_arguments
-from grpo_nb.settings import vllm
+from grpo_nb.settings import SHARED_SCORING, vllm
 from grpo_nb.settings.presets import GPUS
 from grpo_nb.settings.vllm import VllmObstacle, vllm_obstacle
 from grpo_nb.training import run_info
@@ -361,6 +361,15 @@ def test_standby_is_asked_for_before_the_import_and_only_with_vllm(is_installed:
     # Unsloth reads it in these two places, the first while it is imported.
     assert "UNSLOTH_VLLM_STANDBY" in text_of("unsloth_zoo/__init__.py")
     assert 'os.getenv("UNSLOTH_VLLM_STANDBY", "0")' in text_of("unsloth_zoo/vllm_utils.py")
+
+
+@pytest.mark.parametrize("own", [None, "1"])
+def test_completions_are_scored_with_their_prompt_unless_the_user_says_otherwise(own: str | None, monkeypatch) -> None:
+    monkeypatch.setenv(SHARED_SCORING, own or "")  # so that what the import sets is taken back afterwards
+    if own is None:
+        monkeypatch.delenv(SHARED_SCORING)
+    unsloth_first.import_unsloth()
+    assert os.environ[SHARED_SCORING] == (own or "0")
 
 
 def test_the_trainer_uses_an_engine_only_if_the_model_has_one(tmp_path) -> None:

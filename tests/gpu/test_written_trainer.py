@@ -1,8 +1,8 @@
 """The GRPO trainer that a GPU would run, which Unsloth writes as source text: every hook of the kit is there, with its meaning.
 
-By its syntax, for it does not run without a GPU. What the kit relies on, and where: `grpo_nb.training.recorder` and `dry_runs`
-(`_logs`, the scaler), `resumable` (`_buffered_inputs`, `_step`, `_metrics`), `grpo_nb.rewards.calls` (how rewards are called),
-`grpo_nb.generation.vllm` (which adapter is sampled with), `grpo_nb.runs.rows` (KL).
+By its syntax, and by running it on a CPU in another process. What the kit relies on, and where: `grpo_nb.training.recorder`
+and `dry_runs` (`_logs`, the scaler), `resumable` (`_buffered_inputs`, `_step`, `_metrics`), `grpo_nb.rewards.calls` (how
+rewards are called), `grpo_nb.generation.vllm` (which adapter is sampled with), `grpo_nb.runs.rows` (KL).
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import pytest
 import torch
 
 import grpo_nb as gn
-from grpo_nb.settings import requested_arguments
+from grpo_nb.settings import SHARED_SCORING, requested_arguments
 from grpo_nb.settings.presets import GPUS
 from grpo_nb.training import resumable
+from tests.support import first_losses
 from tests.support.shared import made_once
 from tests.support.signatures import text_of
 from tests.support.written_trainer import trained_elsewhere
@@ -56,6 +57,10 @@ def class_of(tree: ast.AST, name: str) -> ast.ClassDef:
 
 def method(trainer: ast.ClassDef, name: str) -> ast.FunctionDef:
     return next(node for node in trainer.body if isinstance(node, ast.FunctionDef) and node.name == name)
+
+
+def function(tree: ast.AST, name: str) -> ast.FunctionDef:
+    return next(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == name)
 
 
 def calls(tree: ast.AST, function: str) -> Iterator[ast.Call]:
@@ -175,6 +180,18 @@ def test_kl_is_measured_to_the_base_model_and_only_with_beta(trainer) -> None:
     assert list(calls(method(trainer, "compute_loss"), "self._metrics[mode]['kl'].append")), "with beta 0 too: zeros"
 
 
+def test_scoring_behind_one_prompt_is_switched_by_the_variable_that_the_kit_sets(written) -> None:
+    """For the reference and the old policy in the trainer's own lines, for the policy in those of unsloth_zoo beside them."""
+    (read,) = assigned(written, "UNSLOTH_GRPO_PREFIX_GROUPER_ON")[:1]
+    assert read.startswith(f"_unsloth_os.environ.get('{SHARED_SCORING}', '1')")
+    (gate,) = assigned(function(written, "_get_per_token_logps_and_entropies"), "_pg_engage")[:1]
+    assert gate.startswith("UNSLOTH_GRPO_PREFIX_GROUPER_ON and")
+    loss = function(written, "grpo_accumulated_loss")
+    asked = f"os.environ.get('{SHARED_SCORING}', '1').lower() not in ('0', 'false', 'no', 'off')"
+    assert asked in [ast.unparse(node.test) for node in ast.walk(loss) if isinstance(node, ast.If)]
+    assert "bool(_pg_funcs)" in assigned(loss, "_pg_engage")[0]
+
+
 def test_the_scaler_of_float16_is_the_accelerators(trainer, written) -> None:
     """A dry run has no loss that it could have scaled, and puts one that is off in its place."""
     init = method(class_of(written, NAME), "__init__")
@@ -220,15 +237,52 @@ def check_run(seen: dict) -> None:
     assert [row["step"] for row in seen["rows"]] == [1, 2, 3] and seen["moved"] > 0
     assert all(row["grad_norm"] > 0 for row in seen["rows"])
     first, *later = [row["kl"] for row in seen["rows"]]
-    assert 0 <= first < min(later), "KL grows from the first update on"
+    assert abs(first) < 1e-5 < min(later), "before the first update the model is its own reference"
     assert seen["rewards"] == pytest.approx(seen["again"], abs=1e-6), "what is recorded beside a completion is its own"
     mean = sum(seen["rewards"]) / len(seen["rewards"])
     assert all((a > 0) == (r > mean) for a, r in zip(seen["advantages"], seen["rewards"], strict=True))
     assert seen["rows"][0]["reward"] == pytest.approx(mean, abs=1e-6)
 
 
-def test_it_trains_on_a_cpu_with_all_that_the_kit_adds(embedded_folder: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("trained")
+
+
+@pytest.fixture(scope="module")
+def trained(embedded_folder: Path, place: Path) -> dict:
+    return trained_elsewhere(place, embedded_folder)
+
+
+def test_it_trains_on_a_cpu_with_all_that_the_kit_adds(trained) -> None:
     """Its loss, its KL, its generation: what is left for a GPU is its kernels, number types and engine."""
-    seen = trained_elsewhere(tmp_path, embedded_folder)
-    check_run(seen)
-    assert seen["calls"] == 0 and seen["changed"] == []
+    check_run(trained)
+    assert trained["calls"] == 0 and trained["changed"] == []
+    for side in ("policy", "reference"):
+        rows = [row for loss in trained[side] for row in loss]
+        assert len(rows) == 12 and max(rows) < 1e-5, f"the {side} scores each row as the model scores it alone"
+    first, *others = trained["shared"]
+    assert first < 1e-5 and min(others) > 0.1, (
+        "if Unsloth keeps the prompt now, the kit need not switch its scoring off"
+    )
+
+
+@pytest.fixture(scope="module")
+def stock(trained, place: Path) -> tuple:
+    """The model that was trained elsewhere, in a process where the trainer is TRL's own."""
+    return gn.load_model(gn.preset("cpu", model=str(place / "model"), lora_dropout=0.0))
+
+
+@pytest.mark.parametrize("case", first_losses.CASES)
+def test_its_updates_are_those_of_trls_trainer_with_the_arguments_that_the_table_tells(
+    case: str, trained, stock, place: Path, tmp_path: Path
+) -> None:
+    """On the same completions, what Unsloth makes of what was asked for is what TRL makes of what "will run"."""
+    told = dict(gn.effective_settings(first_losses.asked(case, place / "model"), "t4").arguments)
+    told.pop("generation_batch_size")  # which follows from the others, and TRL wants to be told one of them
+    wanted, found = first_losses.updates(*stock, told, tmp_path), trained["updates"][case]
+    for name in ("advantages", "loss", "grad_norm", "gradient"):
+        assert found[name] == pytest.approx(wanted[name], rel=1e-5, abs=1e-5), name
+    # Logged as the mean of the completions' means there, by TRL as the mean over tokens; in the loss it is the same.
+    assert found["kl"] == pytest.approx(wanted["kl"], rel=0.5)
+    assert max(wanted["grad_norm"]) > 0.1

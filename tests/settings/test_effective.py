@@ -193,6 +193,17 @@ def test_rows_say_asked_run_and_why() -> None:
     assert "train differently" in on_cpu["loss_type"].why
 
 
+def test_without_vllm_completions_are_scored_with_their_prompt_and_the_table_says_how_to_share_it(monkeypatch) -> None:
+    name = effective.SHARED_SCORING
+    monkeypatch.delenv(name, raising=False)
+    row = gn.effective_settings(gn.preset("t4", fast_inference=False), "t4")[name]
+    assert row.runs == "0" and f'os.environ["{name}"] = "1"' in row.why
+    assert name not in gn.effective_settings(gn.preset("t4"), "t4"), "with vLLM Unsloth never shares it"
+    assert name not in gn.effective_settings(gn.preset("cpu"), "cpu")
+    monkeypatch.setenv(name, "1")
+    assert name not in gn.effective_settings(gn.preset("t4", fast_inference=False), "t4")
+
+
 def test_unknown_machines_and_html(monkeypatch) -> None:
     with pytest.raises(ValueError, match="did you mean 'a100'"):
         gn.effective_settings(gn.preset("cpu"), "a10")
