@@ -15,7 +15,7 @@ pytestmark = [needs_vllm, pytest.mark.begins(140)]
 
 @pytest.fixture(scope="module")
 def sampled(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
-    """Three steps through TRL's colocated vLLM as Unsloth changes it: the engine in this process, the adapter with each call."""
+    """Three steps through TRL's colocated vLLM as Unsloth changes it: the engine here, the adapter with each call."""
     return trained_elsewhere(tmp_path_factory.mktemp("sampled"), embedded_folder, "--vllm")
 
 
