@@ -223,7 +223,8 @@ def trying(request: Request) -> dict[str, Any]:
     alike = same == len(first) or request.device != "cpu"
     checks.add("a dry run is a training's first step", alike, f"{same} of {len(first)} completions are the same")
     short = {"steps": 4, "examples": 8, "held_out": 4, "learning_rate": 5e-3} if request.is_tiny else {}
-    primed = gn.training.prime(model, tokenizer, task, settings, **short)
+    room = settings.replace(max_completion_length=max(settings.max_completion_length, 48))  # for the example turns
+    primed = gn.training.prime(model, tokenizer, task, room, **short)
     is_learnt = primed.loss_after < primed.loss_before
     checks.add("priming teaches the format", is_learnt and _moved(model, before) > 0, primed.sentence)
     more = settings.replace(max_steps=2, warmup_steps=0)
