@@ -69,7 +69,7 @@ def settings_for(request: Request, **changes: Any) -> Any:
     if request.model:
         values["model"] = request.model
     if request.is_tiny:
-        values |= {"max_completion_length": 12, "learning_rate": 2e-2, "max_grad_norm": 10.0}
+        values |= {"max_completion_length": 40, "learning_rate": 2e-2, "max_grad_norm": 10.0}  # priming's turns have 30
     return gn.preset("cpu", **{**values, **changes})
 
 
@@ -223,8 +223,7 @@ def trying(request: Request) -> dict[str, Any]:
     alike = same == len(first) or request.device != "cpu"
     checks.add("a dry run is a training's first step", alike, f"{same} of {len(first)} completions are the same")
     short = {"steps": 4, "examples": 8, "held_out": 4, "learning_rate": 5e-3} if request.is_tiny else {}
-    room = settings.replace(max_completion_length=max(settings.max_completion_length, 48))  # for the example turns
-    primed = gn.training.prime(model, tokenizer, task, room, **short)
+    primed = gn.training.prime(model, tokenizer, task, settings, **short)
     is_learnt = primed.loss_after < primed.loss_before
     checks.add("priming teaches the format", is_learnt and _moved(model, before) > 0, primed.sentence)
     more = settings.replace(max_steps=2, warmup_steps=0)

@@ -117,6 +117,8 @@ def test_llama_cpp(quantization: str, merged: Export, expected: list[str], tmp_p
     conversion.convert(merged.path, file, quantization, converter, None)
     export = Export(tmp_path, {"checks": {}, "file": file.name}, "gguf")
     code = gn.export.inference_commands(export)["llama.cpp in Python"].code.replace(str(PORTS["llama.cpp"]), str(port))
-    command = [sys.executable, "-c", f"{code}\nimport time; time.sleep(600)"]
+    # One thread: several wait for each other at every layer, which takes a hundred times as long where cores are shared.
+    threads = "params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1\nserver ="
+    command = [sys.executable, "-c", code.replace("server =", threads) + "\nimport time; time.sleep(600)"]
     with served(command, f"http://127.0.0.1:{port}/health", tmp_path / "llama.log"):
         assert same(answers_of(port, export.path.name, merged), expected) >= QUESTIONS - 1
