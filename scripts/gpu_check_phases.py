@@ -152,7 +152,9 @@ def through_the_kit(request: Request) -> dict[str, Any]:
         load_seconds = time.perf_counter() - begun
         generation = generation_of(model)
         is_packed = any(type(module).__name__ == "Linear4bit" for module in model.modules())
-        checks.add("loads in 4 bit", is_packed == request.load_in_4bit, "Linear4bit layers" if is_packed else "16 bit")
+        checks.add(
+            "weights as asked", is_packed == request.load_in_4bit, "Linear4bit layers" if is_packed else "16 bit"
+        )
         wanted = "vllm" if request.use_vllm else "kit" if request.device == "cpu" else "unsloth"
         checks.add("generation", generation.path == wanted, str(generation))
         task = task_for(request, settings, tokenizer)
@@ -225,7 +227,7 @@ def trying(request: Request) -> dict[str, Any]:
     short = {"steps": 4, "examples": 8, "held_out": 4, "learning_rate": 5e-3} if request.is_tiny else {}
     primed = gn.training.prime(model, tokenizer, task, settings, **short)
     is_learnt = primed.loss_after < primed.loss_before
-    checks.add("priming teaches the format", is_learnt and _moved(model, before) > 0, primed.sentence)
+    checks.add("priming lowers the held-out loss", is_learnt and _moved(model, before) > 0, primed.sentence)
     more = settings.replace(max_steps=2, warmup_steps=0)
     rows = gn.train(model, tokenizer, task, rewards, more, name=f"{_name(request)}-primed").rows
     kl = [row["kl"] for row in rows]
@@ -253,7 +255,11 @@ def exporting(request: Request) -> dict[str, Any]:
     folder = Path(request.work) / f"exports-{_name(request)}"
     merged = _exported(checks, "merged model verifies", lambda: gn.export_merged(run, folder / "merged"))
     _exported(checks, "adapter verifies", lambda: gn.export.export_adapter(run, folder / "adapter"))
-    _exported(checks, "GGUF verifies through llama.cpp", lambda: gn.export_gguf(merged or run, folder / "gguf"))
+    through_llama_cpp = "GGUF verifies through llama.cpp"
+    if merged is None:
+        checks.add(through_llama_cpp, None, "it is made of the merged model, which did not verify")
+    else:
+        _exported(checks, through_llama_cpp, lambda: gn.export_gguf(merged, folder / "gguf"))
     return {"checks": checks.found}
 
 

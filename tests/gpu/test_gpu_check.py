@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -44,19 +45,19 @@ def test_every_path_of_the_script_runs(report) -> None:
     assert {phase["request"]["use_vllm"] for phase in found["phases"].values()} == {False}
     checks = {name.partition(": ")[2]: value for name, value in found["checks"].items()}
     for name in (
-        "loads in 4 bit", "generation", "KL is positive", "evaluation agrees between generation paths",
-        "a dry run scores and changes nothing", "a dry run is a training's first step", "priming teaches the format",
+        "weights as asked", "generation", "KL is positive", "evaluation agrees between generation paths",
+        "a dry run scores and changes nothing", "a dry run is a training's first step", "priming lowers the held-out loss",
         "a primed model trains", "resume goes on at the next step", "resume has the trained adapter", "resume is exact",
-        "merged model verifies", "adapter verifies",
+        "adapter verifies",
     ):  # fmt: skip
         assert checks[name]["ok"], (name, checks[name]["detail"])
     assert "KL to the primed model 0," in checks["a primed model trains"]["detail"]
-    # None where the converter of GGUF is neither here nor to be had; what a random model in four steps need not do.
-    assert checks.pop("GGUF verifies through llama.cpp")["ok"] in (True, None)
-    assert set(checks) > {"reward rises"} and all(value["seconds"] >= 0 for value in checks.values())
-    # The notebook ran up to its last cell, which a random model cannot satisfy, and says why; so the whole does not pass.
+    # What a random model need not do in four steps, one of words that are all nearly as likely.
+    assert {"reward rises", "merged model verifies", "GGUF verifies through llama.cpp"} <= set(checks)
+    assert all(value["seconds"] >= 0 for value in checks.values())
+    # The notebook ran up to its export: a model that never hits the format earns nothing and learns nothing.
     notebook = checks["ends with 'It worked'"]
-    assert notebook["ok"] is False and notebook["detail"].startswith("AssertionError: The reward")
+    assert notebook["ok"] is False and "the adapter changes nothing" in notebook["detail"]
     assert status == 1 and found["passed"] is False
     kit, hand = found["phases"]["kit, without vLLM"], found["phases"]["by hand, without vLLM"]
     for phase in (kit, hand):
@@ -72,7 +73,7 @@ def test_the_table_that_is_pasted_is_written_beside_the_numbers(report, tiny_fol
         (row,) = [line for line in rows if line.startswith(f"| {name} |")]
         words = {True: "holds", False: "FAILS", None: "not checked"}[verdict["ok"]]
         assert row.count("|") == 5 and row.split("|")[2].strip() == words and float(row.split("|")[4]) >= 0
-    assert "1 FAILS" in shown.splitlines()[0] and f"torch {found['versions']['torch']}" in shown
+    assert "FAILS" in shown.splitlines()[0] and f"torch {found['versions']['torch']}" in shown
     page = Path(found["phases"]["kit, without vLLM"]["request"]["work"]) / "out.md"
     assert page.read_text() == f"{shown}\n"
 
@@ -156,6 +157,20 @@ def test_a_notebook_on_a_gpu_is_the_published_one_with_the_model_that_was_asked_
     assert published == ["RUN_NAME='quickstart'", "CHANGES={}"]
     assert other == ["RUN_NAME='quickstart'", "CHANGES={'model': 'm'}"]
     assert small[1] == "PRESET='cpu'" and "'fast_inference': True" in small[2]
+
+
+def test_each_export_of_a_trained_model_holds(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+    shutil.copytree(tiny_run.path, tmp_path / "runs" / "plain")
+    request = gpu_check_phases.Request(tiny_run.settings.model, str(tmp_path), 4, "cpu", True, False, False)
+    found = gpu_check_phases.exporting(request)["checks"]
+    assert (
+        found["merged model verifies"]["ok"]
+        and "verified on 10 held-out prompts" in found["merged model verifies"]["detail"]
+    )
+    assert found["adapter verifies"]["ok"]
+    # None where the converter is neither here nor to be had.
+    gguf = found["GGUF verifies through llama.cpp"]
+    assert gguf["ok"] or (gguf["ok"] is None and "converter" in gguf["detail"]), gguf
 
 
 def test_an_export_that_lacks_something_is_not_checked_and_one_that_fails_fails() -> None:
