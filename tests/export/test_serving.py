@@ -102,7 +102,9 @@ def started(merged: Export, name: str, place: Path) -> Iterator[int]:
     command = shlex.split(gn.export.inference_commands(merged)[name].code.replace(str(PORTS[name]), str(port)))
     assert command[1:3] == ["serve", str(merged.path)] and "127.0.0.1" in command
     command[0] = str(Path(sys.executable).with_name(command[0]))
-    with served([*command, "--dtype", "float32"], f"http://127.0.0.1:{port}/health", place / "server.log"):
+    command += ["--dtype", "float32"]
+    # vLLM compiles the model first, for minutes where cores are shared.
+    with served(command, f"http://127.0.0.1:{port}/health", place / "server.log", seconds=600):
         yield port
 
 
