@@ -110,7 +110,7 @@ def started(merged: Export, name: str, place: Path) -> Iterator[int]:
 
 @pytest.mark.parametrize(("quantization", "least"), [("f16", QUESTIONS - 1), ("q8_0", QUESTIONS * 3 // 4)])
 def test_llama_cpp(quantization: str, least: int, merged: Export, expected: list[str], tmp_path: Path) -> None:
-    """Found: 16 of 16 in f16, 14 in q8_0, where two sums are others; of the model that was never trained it would be none."""
+    """Found: 16 of 16 in f16, 14 in q8_0, where two sums are others; of the model before its training 1."""
     try:
         converter = conversion.find_converter()
     except gn.machine.EnvironmentProblem as problem:
