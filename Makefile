@@ -15,7 +15,7 @@ NOTEBOOK ?= notebooks/00_quickstart.ipynb
 WORKERS ?= 2
 BFLOAT16_TESTS = $(addprefix tests/,settings models generation training evaluation export)
 VLLM_VENV = $(or $(GRPO_NB_VENV),.venv)-vllm
-VLLM_TESTS = $(wildcard tests/*/test_real_vllm.py) tests/generation/test_vllm.py
+VLLM_TESTS = $(wildcard tests/*/test_real_vllm.py) tests/generation/test_vllm.py tests/export/test_serving.py
 LINTED = $(wildcard grpo_nb tests scripts benchmarks studies notebooks/src)
 
 .DEFAULT_GOAL := help

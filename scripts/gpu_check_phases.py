@@ -9,13 +9,14 @@ import contextlib
 import dataclasses
 import math
 import os
+import re
 import resource
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from unittest import mock
 # Below this share of equal verdicts two generation paths are not answering with the same model. Rounding alone moves a few
 # answers: near ties, and in 4 bit other kernels.
 _LEAST_AGREEMENT = 0.85
+# The quickstart by the preset of a T4 is 250 steps, whose time is one of the things to be found out.
+_NOTEBOOK_SECONDS = 3 * 3600
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,21 @@ class Request:
     is_tiny: bool
     load_in_4bit: bool
     use_vllm: bool
+    is_small_notebook: bool = False
 
 
-def check(ok: bool, detail: str) -> dict[str, Any]:
-    """One line of the verdict."""
-    return {"ok": bool(ok), "detail": detail}
+class Checks:
+    """The verdicts of a phase, each with the seconds since the one before it, in which its number was made."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, dict[str, Any]] = {}
+        self._since = time.perf_counter()
+
+    def add(self, name: str, ok: bool | None, detail: str) -> None:
+        """Note a verdict; None where it could not be looked at, which is neither."""
+        now = time.perf_counter()
+        self.found[name] = {"ok": None if ok is None else bool(ok), "detail": detail, "seconds": now - self._since}
+        self._since = now
 
 
 def settings_for(request: Request, **changes: Any) -> Any:
@@ -55,7 +69,7 @@ def settings_for(request: Request, **changes: Any) -> Any:
     if request.model:
         values["model"] = request.model
     if request.is_tiny:
-        values |= {"max_completion_length": 12, "learning_rate": 2e-2, "max_grad_norm": 10.0}
+        values |= {"max_completion_length": 40, "learning_rate": 2e-2, "max_grad_norm": 10.0}  # priming's turns have 30
     return gn.preset("cpu", **{**values, **changes})
 
 
@@ -127,53 +141,51 @@ def speed(seconds: Sequence[float], lengths: Sequence[float], completions: int) 
 
 
 def through_the_kit(request: Request) -> dict[str, Any]:
-    """Load, train, evaluate on both generation paths, merge and verify."""
+    """Load, train, and evaluate on both generation paths."""
     import grpo_nb as gn
     from grpo_nb.models import generation_of
 
-    name, settings = _name(request), settings_for(request)
-    checks: dict[str, Any] = {}
+    settings, checks = settings_for(request), Checks()
     with PeakMemory(request.device) as memory:
         begun = time.perf_counter()
         model, tokenizer = gn.load_model(settings)
         load_seconds = time.perf_counter() - begun
         generation = generation_of(model)
         is_packed = any(type(module).__name__ == "Linear4bit" for module in model.modules())
-        checks["loads in 4 bit"] = check(
-            is_packed == request.load_in_4bit, "Linear4bit layers" if is_packed else "16 bit"
+        checks.add(
+            "weights as asked", is_packed == request.load_in_4bit, "Linear4bit layers" if is_packed else "16 bit"
         )
         wanted = "vllm" if request.use_vllm else "kit" if request.device == "cpu" else "unsloth"
-        checks["generation"] = check(generation.path == wanted, str(generation))
+        checks.add("generation", generation.path == wanted, str(generation))
         task = task_for(request, settings, tokenizer)
-        run = gn.train(model, tokenizer, task, rewards_for(request), settings, name=name)
-        evaluations = _on_both_paths(model, tokenizer, task, settings)
-    rows = run.rows
-    checks["reward rises"] = _rises([row["reward"] for row in rows])
-    kl = [row["kl"] for row in rows]
-    last = statistics.mean(kl[len(kl) // 2 :])
-    checks["KL is positive"] = check(
-        all(map(math.isfinite, kl)) and last > 0, f"first {kl[0]:.2g}, mean of the second half {last:.2g}"
-    )
-    checks["evaluation agrees between generation paths"] = evaluations
-    checks["merged model verifies"] = _merge(run, Path(request.work) / f"merged-{name}")
+        run = gn.train(model, tokenizer, task, rewards_for(request), settings, name=_name(request))
+        rows = run.rows
+        checks.add("reward rises", *_rises([row["reward"] for row in rows]))
+        kl = [row["kl"] for row in rows]
+        last = statistics.mean(kl[len(kl) // 2 :])
+        told = f"first {kl[0]:.2g}, mean of the second half {last:.2g}"
+        checks.add("KL is positive", all(map(math.isfinite, kl)) and last > 0, told)
+        agreement = _on_both_paths(model, tokenizer, task, settings)
+        checks.add("evaluation agrees between generation paths", *agreement)
     timed = [row["step_time"] for row in rows]
     lengths = [row["completions/mean_length"] for row in rows]
     return {
         "generation": str(generation), "load_seconds": load_seconds, "peak_gb": memory.gb,
-        "reward": [row["reward"] for row in rows], "kl": kl, **speed(timed, lengths, settings.batch_size), "checks": checks,
+        "reward": [row["reward"] for row in rows], "kl": kl, **speed(timed, lengths, settings.batch_size),
+        "checks": checks.found,
     }  # fmt: skip
 
 
-def _rises(rewards: list[float]) -> dict[str, Any]:
+def _rises(rewards: list[float]) -> tuple[bool, str]:
     """The last third above the first by more than two standard errors of their difference."""
     third = max(len(rewards) // 3, 1)
     first, last = rewards[:third], rewards[-third:]
     error = math.sqrt(sum(statistics.variance(part) / len(part) if len(part) > 1 else 0.0 for part in (first, last)))
     gain = statistics.mean(last) - statistics.mean(first)
-    return check(gain > 2 * error, f"{statistics.mean(first):.2f} to {statistics.mean(last):.2f} (+- {error:.2f})")
+    return gain > 2 * error, f"{statistics.mean(first):.2f} to {statistics.mean(last):.2f} (+- {error:.2f})"
 
 
-def _on_both_paths(model: Any, tokenizer: Any, task: Any, settings: Any) -> dict[str, Any]:
+def _on_both_paths(model: Any, tokenizer: Any, task: Any, settings: Any) -> tuple[bool, str]:
     """Greedy answers of the path that training used, and of `model.generate`, on the held-out questions."""
     import grpo_nb as gn
     from grpo_nb.generation import sampling
@@ -188,21 +200,130 @@ def _on_both_paths(model: Any, tokenizer: Any, task: Any, settings: Any) -> dict
     pairs = list(zip(own.rows, other.rows, strict=True))
     verdicts = statistics.mean(a["is_correct"] == b["is_correct"] for a, b in pairs)
     texts = statistics.mean(a["completion"] == b["completion"] for a, b in pairs)
-    return check(
-        verdicts >= _LEAST_AGREEMENT,
+    return verdicts >= _LEAST_AGREEMENT, (
         f"accuracy {own.accuracy:.1%} and {other.accuracy:.1%} on {len(pairs)} questions; equal verdicts {verdicts:.0%}, "
-        f"equal texts {texts:.0%}",
+        f"equal texts {texts:.0%}"
     )
 
 
-def _merge(run: Any, folder: Path) -> dict[str, Any]:
+def trying(request: Request) -> dict[str, Any]:
+    """What comes before a training: a dry run, beside the training that the kit made with the same settings; and priming."""
     import grpo_nb as gn
 
+    settings, checks = settings_for(request), Checks()
+    model, tokenizer = gn.load_model(settings)
+    task, rewards = task_for(request, settings, tokenizer), rewards_for(request)
+    before = _trained_tensors(model)
+    dry = gn.dry_run(model, tokenizer, task, rewards, settings, steps=1)
+    moved = _moved(model, before)
+    checks.add(
+        "a dry run scores and changes nothing", not moved, f"{moved} of {len(before)} tensors moved. {dry.sentence}"
+    )
+    first = gn.open_run(Path(settings.run_root) / _name(request)).completions(1)
+    same = sum(a == b for a, b in zip(dry.table["completion"], first["completion"], strict=True))
+    # Sampling on a GPU need not give the same text twice, so it is reported there and not asked for.
+    alike = same == len(first) or request.device != "cpu"
+    checks.add("a dry run is a training's first step", alike, f"{same} of {len(first)} completions are the same")
+    short = {"steps": 4, "examples": 8, "held_out": 4, "learning_rate": 5e-3} if request.is_tiny else {}
+    primed = gn.training.prime(model, tokenizer, task, settings, **short)
+    is_learnt = primed.loss_after < primed.loss_before
+    checks.add("priming lowers the held-out loss", is_learnt and _moved(model, before) > 0, primed.sentence)
+    more = settings.replace(max_steps=2, warmup_steps=0)
+    rows = gn.train(model, tokenizer, task, rewards, more, name=f"{_name(request)}-primed").rows
+    kl = [row["kl"] for row in rows]
+    finite = all(math.isfinite(row[key]) for row in rows for key in ("reward", "kl", "loss", "grad_norm"))
+    checks.add(
+        "a primed model trains", finite and len(rows) == 2, f"KL to the primed model {kl[0]:.2g}, then {kl[-1]:.2g}"
+    )
+    return {"checks": checks.found}
+
+
+def _trained_tensors(model: Any) -> dict[str, Any]:
+    return {name: weight.detach().cpu().clone() for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+def _moved(model: Any, before: dict[str, Any]) -> int:
+    """How many of the tensors that are trained are not what they were."""
+    return sum(not weight.equal(before[name]) for name, weight in _trained_tensors(model).items())
+
+
+def exporting(request: Request) -> dict[str, Any]:
+    """The run that the kit trained, merged, as an adapter and as GGUF; each is verified where it is made."""
+    import grpo_nb as gn
+
+    run, checks = gn.open_run(Path(settings_for(request).run_root) / _name(request)), Checks()
+    folder = Path(request.work) / f"exports-{_name(request)}"
+    merged = _exported(checks, "merged model verifies", lambda: gn.export_merged(run, folder / "merged"))
+    _exported(checks, "adapter verifies", lambda: gn.export.export_adapter(run, folder / "adapter"))
+    through_llama_cpp = "GGUF verifies through llama.cpp"
+    if merged is None:
+        checks.add(through_llama_cpp, None, "it is made of the merged model, which did not verify")
+    else:
+        _exported(checks, through_llama_cpp, lambda: gn.export_gguf(merged, folder / "gguf"))
+    return {"checks": checks.found}
+
+
+def _exported(checks: Checks, name: str, make: Callable[[], Any]) -> Any:
+    from grpo_nb.machine import EnvironmentProblem
+
     try:
-        exported = gn.export_merged(run, folder, overwrite=True)
+        made = make()
+    except EnvironmentProblem as problem:  # what this machine lacks says nothing of the kit
+        checks.add(name, None, str(problem))
     except Exception as error:  # a check that failed is a result, and the others are wanted too
-        return check(False, f"{type(error).__name__}: {error}"[:500])
-    return check(True, exported.sentence)
+        checks.add(name, False, f"{type(error).__name__}: {error}")
+    else:
+        checks.add(name, True, made.sentence)
+        return made
+
+
+def quickstart_notebook(request: Request) -> dict[str, Any]:
+    """The quickstart as it is published, by the preset for this machine; what its last cell demands is the verdict."""
+    from grpo_nb.core import ChildError, run_command
+
+    folder, checks = Path(request.work) / "notebook", Checks()
+    folder.mkdir(parents=True, exist_ok=True)
+    changes: dict[str, Any] = {"model": request.model} if request.model else {}
+    values = ["RUN_NAME='quickstart'"]
+    if request.is_small_notebook:
+        values.append("PRESET='cpu'")
+        changes |= {
+            "load_in_4bit": request.load_in_4bit,
+            "fast_inference": request.use_vllm,
+            "gpu_memory_utilization": 0.5,
+        }
+    if request.is_tiny:
+        changes |= {"max_steps": request.steps, "max_completion_length": 12}
+    values.append(f"CHANGES={changes!r}")
+    command = [
+        sys.executable, ROOT / "scripts" / "run_notebook.py", ROOT / "notebooks" / "00_quickstart.ipynb", "--cwd", folder,
+    ]  # fmt: skip
+    command += [part for value in values for part in ("--set", value)]
+    try:
+        run_command(command, seconds=_NOTEBOOK_SECONDS, on_line=lambda line: print(line, file=sys.stderr, flush=True))
+    except ChildError as error:
+        checks.add("ends with 'It worked'", False, failure_of(error.lines))
+        return {"checks": checks.found}
+    checks.add("ends with 'It worked'", *notebook_result(folder / "runs" / "quickstart"))
+    return {"checks": checks.found}
+
+
+def failure_of(lines: Sequence[str]) -> str:
+    """What ended a notebook: its last error, with the words in which that says why."""
+    text = "\n".join(lines)
+    errors = list(re.finditer(r"^\s*(\w+(?:Error|Problem|Interrupt|Exception)\b.*)$", text, re.MULTILINE))
+    return errors[-1][1] if errors else " ".join(lines[-3:])
+
+
+def notebook_result(folder: Path) -> tuple[bool, str]:
+    """What the run of the quickstart says of itself: reward, held-out answers, export."""
+    import grpo_nb as gn
+
+    run = gn.open_run(folder)
+    rise, comparison, (exported, *_) = run.rise(), run.comparison, run.exports
+    return rise.is_clear and comparison.verdict == "better", (
+        f"{len(run.rows)} steps of {run.settings.model}. {rise.sentence} Held-out: {comparison.sentence} {exported.sentence}"
+    )
 
 
 def _half(request: Request) -> int:
@@ -224,7 +345,7 @@ def resuming(request: Request) -> dict[str, Any]:
     """The rest of the steps in a model loaded anew, against the run that was never stopped."""
     import grpo_nb as gn
 
-    half, settings = _half(request), settings_for(request)
+    half, settings, checks = _half(request), settings_for(request), Checks()
     model, tokenizer = gn.load_model(settings)
     task = task_for(request, settings, tokenizer)
     folder = Path(settings.run_root) / _resumed(request)
@@ -235,20 +356,17 @@ def resuming(request: Request) -> dict[str, Any]:
         max(abs(a[key] - b[key]) for key in compared if key in a and key in b)
         for a, b in zip(rows[half:], whole[half:], strict=True)
     ]
-    checks = {
-        "resume goes on at the next step": check(
-            [int(row["step"]) for row in rows] == list(range(1, request.steps + 1)),
-            f"{half} + {len(rows) - half} steps",
-        ),
-        # The trap: with the trained adapter lost, the first KL after resuming is exactly 0.
-        "resume has the trained adapter": check(rows[half]["kl"] > 0, f"first KL afterwards {rows[half]['kl']:.2g}"),
-    }
+    goes_on = [int(row["step"]) for row in rows] == list(range(1, request.steps + 1))
+    checks.add("resume goes on at the next step", goes_on, f"{half} + {len(rows) - half} steps")
+    # The trap: with the trained adapter lost, the first KL after resuming is exactly 0.
+    kl = rows[half]["kl"]
+    checks.add("resume has the trained adapter", kl > 0, f"first KL afterwards {kl:.2g}")
     detail = f"largest difference of {', '.join(compared)} to the run that was not stopped: {max(after):.2g}"
     if request.device == "cpu":
-        checks["resume is exact"] = check(max(after) == 0, detail)
+        checks.add("resume is exact", max(after) == 0, detail)
     else:  # the order of sums on a GPU is not fixed, so equal numbers are reported and not asked for
-        checks["resume follows the same run"] = check(math.isfinite(max(after)), detail)
-    return {"difference_after_resume": after, "checks": checks}
+        checks.add("resume follows the same run", math.isfinite(max(after)), detail)
+    return {"difference_after_resume": after, "checks": checks.found}
 
 
 def _name(request: Request) -> str:
@@ -319,7 +437,12 @@ def by_hand(request: Request) -> dict[str, Any]:
     }  # fmt: skip
 
 
-PHASES = {"kit": through_the_kit, "by hand": by_hand, "begin": beginning, "resume": resuming}
+PHASES = {
+    "kit": through_the_kit, "exports": exporting, "by hand": by_hand, "before training": trying, "begin": beginning,
+    "resume": resuming, "quickstart notebook": quickstart_notebook,
+}  # fmt: skip
+# In seconds: the notebook is ended by its own phase, with its reason.
+LIMITS = {"exports": 3600, "quickstart notebook": _NOTEBOOK_SECONDS + 300}
 
 
 def plan_of(has_vllm: bool) -> Iterator[tuple[str, str, bool]]:
@@ -328,10 +451,14 @@ def plan_of(has_vllm: bool) -> Iterator[tuple[str, str, bool]]:
         suffix = "with vLLM" if use_vllm else "without vLLM"
         yield f"kit, {suffix}", "kit", use_vllm
         yield f"by hand, {suffix}", "by hand", use_vllm
+        # On what the kit has trained, and after it.
+        yield f"before training, {suffix}", "before training", use_vllm
         if use_vllm == has_vllm:
             # Two phases: on a GPU the engine of the first has to be gone before the second loads one.
             yield f"begin, {suffix}", "begin", use_vllm
             yield f"resume, {suffix}", "resume", use_vllm
+            yield "exports", "exports", use_vllm
+    yield "quickstart notebook", "quickstart notebook", has_vllm  # last, because it takes longest
 
 
 def run_phase(function: str, request: Request) -> dict[str, Any]:

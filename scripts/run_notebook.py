@@ -351,9 +351,32 @@ def summarize_newest(changed: dict[Path, float]) -> str:
     return repr(grpo_nb.open_run(max(changed, key=changed.__getitem__)))
 
 
-def run(notebook_file: Path, cwd: Path) -> int:
+def set_parameters(notebook: nbformat.NotebookNode, values: list[str]) -> None:
+    """Give lines of the settings cell other values, each as `NAME=VALUE` with a value as Python writes it.
+
+    Raises:
+        ValueError: The settings cell has no such line.
+    """
+    cells = [cell for cell in notebook.cells if "parameters" in cell.metadata.get("tags", [])]
+    for given in values:
+        name, _, value = given.partition("=")
+        line = re.compile(rf"^{re.escape(name)} = .*$", re.MULTILINE)
+        found = [cell for cell in cells if line.search(cell.source)]
+        if not found or not value:
+            raise ValueError(
+                f"--set {given}: no line {name} = ... in the settings cell, whose lines can be set: NAME=VALUE"
+            )
+        found[0].source = line.sub(lambda _, to=f"{name} = {value}": to, found[0].source)
+
+
+def run(notebook_file: Path, cwd: Path, values: list[str]) -> int:
     console = Console()
     notebook = nbformat.read(notebook_file, as_version=4)
+    try:
+        set_parameters(notebook, values)
+    except ValueError as error:
+        console.write(str(error))
+        return 2
     client = WatchedClient(notebook, console, cwd)
     watcher = RunWatcher(console, client, cwd / "runs")
     client.before_cell_end = watcher.read_new_lines
@@ -407,11 +430,14 @@ def main() -> int:
     parser.add_argument(
         "--cwd", type=Path, default=ROOT, metavar="DIR", help="working directory: runs/ and exports/ are written there"
     )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="another value for a line of its settings cell"
+    )
     arguments = parser.parse_args()
     if not arguments.notebook.is_file():
         parser.error(f"{arguments.notebook} does not exist; `make notebooks` generates the notebooks")
     try:
-        return run(arguments.notebook.absolute(), arguments.cwd.absolute())
+        return run(arguments.notebook.absolute(), arguments.cwd.absolute(), arguments.set)
     except KeyboardInterrupt:
         print("\ninterrupted", flush=True)
         return 130

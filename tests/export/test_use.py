@@ -38,12 +38,12 @@ def run_cell(code: str) -> str:
 
 
 @contextmanager
-def served(command: list[str], address: str, log: Path) -> Iterator[None]:
-    """A server's process, from its first answer to the end of the block."""
+def served(command: list[str], address: str, log: Path, *, seconds: float = 240) -> Iterator[None]:
+    """A server's process, from its first answer, which may take so long, to the end of the block."""
     with log.open("w") as written:
         process = subprocess.Popen(command, stdout=written, stderr=subprocess.STDOUT, env=ENVIRONMENT)
     try:
-        end = time.monotonic() + 240
+        end = time.monotonic() + seconds
         while True:
             assert process.poll() is None and time.monotonic() < end, log.read_text()[-3000:]
             try:

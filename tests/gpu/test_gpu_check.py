@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +16,9 @@ from tests.conftest import ROOT
 sys.path.insert(0, str(ROOT / "scripts"))
 import gpu_check
 import gpu_check_phases
+
+import grpo_nb as gn
+from grpo_nb.core import ChildError
 
 
 def test_without_a_gpu_it_ends_at_once_and_says_so(tmp_path: Path) -> None:
@@ -37,19 +41,41 @@ def report(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
 
 def test_every_path_of_the_script_runs(report) -> None:
     status, found = report
-    assert status in (0, 1) and status == (0 if found["passed"] else 1)
-    assert set(found["phases"]) == {f"{name}, without vLLM" for name in gpu_check_phases.PHASES}
+    assert set(found["phases"]) == {name for name, _, _ in gpu_check_phases.plan_of(False)}
+    assert {phase["request"]["use_vllm"] for phase in found["phases"].values()} == {False}
     checks = {name.partition(": ")[2]: value for name, value in found["checks"].items()}
     for name in (
-        "loads in 4 bit", "generation", "KL is positive", "evaluation agrees between generation paths",
-        "resume goes on at the next step", "resume has the trained adapter", "resume is exact",
+        "weights as asked", "generation", "KL is positive", "evaluation agrees between generation paths",
+        "a dry run scores and changes nothing", "a dry run is a training's first step", "priming lowers the held-out loss",
+        "a primed model trains", "resume goes on at the next step", "resume has the trained adapter", "resume is exact",
+        "adapter verifies",
     ):  # fmt: skip
         assert checks[name]["ok"], (name, checks[name]["detail"])
-    assert {"reward rises", "merged model verifies"} <= set(checks)
+    assert "KL to the primed model 0," in checks["a primed model trains"]["detail"]
+    # What a random model need not do in four steps, one of words that are all nearly as likely.
+    assert {"reward rises", "merged model verifies", "GGUF verifies through llama.cpp"} <= set(checks)
+    assert all(value["seconds"] >= 0 for value in checks.values())
+    # The notebook ran up to its export: a model that never hits the format earns nothing and learns nothing.
+    notebook = checks["ends with 'It worked'"]
+    assert notebook["ok"] is False and "the adapter changes nothing" in notebook["detail"]
+    assert status == 1 and found["passed"] is False
     kit, hand = found["phases"]["kit, without vLLM"], found["phases"]["by hand, without vLLM"]
     for phase in (kit, hand):
         assert len(phase["reward"]) == 4
         assert phase["step_seconds"] > 0 and phase["completion_tokens_per_second"] > 0 and phase["peak_gb"] > 0
+
+
+def test_the_table_that_is_pasted_is_written_beside_the_numbers(report, tiny_folder: Path) -> None:
+    _, found = report
+    shown = gpu_check.table(found)
+    rows = [line for line in shown.splitlines() if line.startswith("|")]
+    for name, verdict in found["checks"].items():
+        (row,) = [line for line in rows if line.startswith(f"| {name} |")]
+        words = {True: "holds", False: "FAILS", None: "not checked"}[verdict["ok"]]
+        assert row.count("|") == 5 and row.split("|")[2].strip() == words and float(row.split("|")[4]) >= 0
+    assert "FAILS" in shown.splitlines()[0] and f"torch {found['versions']['torch']}" in shown
+    page = Path(found["phases"]["kit, without vLLM"]["request"]["work"]) / "out.md"
+    assert page.read_text() == f"{shown}\n"
 
 
 def test_a_result_of_a_cpu_is_never_taken_for_one_of_a_gpu(report, tiny_folder: Path) -> None:
@@ -64,23 +90,99 @@ def test_a_result_of_a_cpu_is_never_taken_for_one_of_a_gpu(report, tiny_folder: 
 
 
 def test_the_table_sets_the_kit_beside_the_same_by_hand() -> None:
-    phase = {"step_seconds": 2.0, "completion_tokens_per_second": 100.0, "peak_gb": 3.0}
+    phase = {"step_seconds": 2.0, "completion_tokens_per_second": 100.0, "peak_gb": 3.0, "seconds": 30.0}
     shown = gpu_check.table(
         {
-            "is_gpu_result": True, "gpu": {"name": "Tesla T4"}, "driver": "580.1", "python": "3.12", "date": "2026-11-21",
-            "versions": {"torch": "2.13.0"}, "vllm": "used", "steps": 30, "model": "m", "seconds": 10.0,
+            "is_gpu_result": True, "gpu": {"name": "Tesla T4", "memory_gib": 14.56, "compute_capability": [7, 5]},
+            "driver": "580.1", "cuda_of_torch": "13.0", "python": "3.12", "platform": "Linux", "date": "2026-11-21",
+            "versions": {"torch": "2.13.0"}, "vllm": "used", "steps": 30, "model": str(Path.home() / "m"), "seconds": 10.0,
             "phases": {"kit, with vLLM": phase, "by hand, with vLLM": {**phase, "step_seconds": 4.0}},
-            "checks": {"kit, with vLLM: KL is positive": {"ok": False, "detail": "a | b"}},
+            "checks": {
+                "kit, with vLLM: KL is positive": {"ok": False, "detail": "a | b\nc", "seconds": 1.26},
+                "exports: GGUF": {"ok": None, "detail": "no converter", "seconds": 0.0},
+            },
         }
     )  # fmt: skip
-    assert "Tesla T4, driver 580.1" in shown and "| s a step, with vLLM | 2 | 4 | 0.50 |" in shown
-    assert "| kit, with vLLM: KL is positive | NO | a / b |" in shown
+    assert shown.startswith("**gpu-check: 1 FAILS, 1 not checked**\n")
+    assert "| GPU | Tesla T4, 14.6 GiB, compute capability 7.5 |" in shown and "| 580.1, 13.0 |" in shown
+    assert "| s a step, with vLLM | 2 | 4 | 0.50 |" in shown and "| ~/m, 30 |" in shown
+    assert "| kit, with vLLM: KL is positive | FAILS | a / b c | 1.3 |" in shown
+    assert "| exports: GGUF | not checked | no converter | 0.0 |" in shown and "| kit, with vLLM | 30 |" in shown
 
 
 def test_with_vllm_all_is_done_twice() -> None:
     names = [name for name, _, _ in gpu_check_phases.plan_of(True)]
     assert "kit, with vLLM" in names and "kit, without vLLM" in names and "resume, with vLLM" in names
-    assert [use for *_, use in gpu_check_phases.plan_of(False)] == [False] * 4
+    assert names[-1] == "quickstart notebook" and names.count("exports") == 1
+    assert [use for *_, use in gpu_check_phases.plan_of(False)] == [False] * 7
+    assert {function for _, function, _ in gpu_check_phases.plan_of(True)} == set(gpu_check_phases.PHASES)
+
+
+def test_what_the_quickstart_showed_is_the_verdict_of_its_notebook(quickstart: tuple[Path, gn.runs.Run]) -> None:
+    holds, told = gpu_check_phases.notebook_result(quickstart[1].path)
+    assert holds and told.startswith("14 steps of ") and "Held-out: better: accuracy" in told and "verified" in told
+
+
+def test_a_notebook_that_fails_says_its_last_error() -> None:
+    lines = [
+        "step 3/14  The model",
+        "    Traceback",
+        "    ValueError: one",
+        "    EnvironmentProblem: no Hub. Go on.",
+        "end",
+    ]
+    assert gpu_check_phases.failure_of(lines) == "EnvironmentProblem: no Hub. Go on."
+    assert gpu_check_phases.failure_of(["a", "the kernel died"]) == "a the kernel died"
+
+
+def test_a_notebook_on_a_gpu_is_the_published_one_with_the_model_that_was_asked_for(
+    tmp_path: Path, monkeypatch
+) -> None:
+    asked: list[list] = []
+
+    def run_command(command: list, **named: object) -> None:
+        asked.append(command)
+        raise ChildError("ended with 1", 1, ["ValueError: here"])
+
+    monkeypatch.setattr("grpo_nb.core.run_command", run_command)
+    request = gpu_check_phases.Request("", str(tmp_path), 30, "gpu", False, True, True)
+    for given in (
+        request,
+        dataclasses.replace(request, model="m"),
+        dataclasses.replace(request, is_small_notebook=True),
+    ):
+        found = gpu_check_phases.quickstart_notebook(given)["checks"]["ends with 'It worked'"]
+        assert found["ok"] is False and found["detail"] == "ValueError: here"
+    published, other, small = ([part for part in command if "=" in str(part)] for command in asked)
+    assert published == ["RUN_NAME='quickstart'", "CHANGES={}"]
+    assert other == ["RUN_NAME='quickstart'", "CHANGES={'model': 'm'}"]
+    assert small[1] == "PRESET='cpu'" and "'fast_inference': True" in small[2]
+
+
+def test_each_export_of_a_trained_model_holds(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
+    shutil.copytree(tiny_run.path, tmp_path / "runs" / "plain")
+    request = gpu_check_phases.Request(tiny_run.settings.model, str(tmp_path), 4, "cpu", True, False, False)
+    found = gpu_check_phases.exporting(request)["checks"]
+    assert (
+        found["merged model verifies"]["ok"]
+        and "verified on 10 held-out prompts" in found["merged model verifies"]["detail"]
+    )
+    assert found["adapter verifies"]["ok"]
+    # None where the converter is neither here nor to be had.
+    gguf = found["GGUF verifies through llama.cpp"]
+    assert gguf["ok"] or (gguf["ok"] is None and "converter" in gguf["detail"]), gguf
+
+
+def test_an_export_that_lacks_something_is_not_checked_and_one_that_fails_fails() -> None:
+    checks = gpu_check_phases.Checks()
+
+    def lacks() -> None:
+        raise gn.machine.EnvironmentProblem("no converter")
+
+    assert gpu_check_phases._exported(checks, "a", lacks) is None
+    assert gpu_check_phases._exported(checks, "b", lambda: 1 / 0) is None
+    assert checks.found["a"]["ok"] is None and checks.found["a"]["detail"] == "no converter"
+    assert checks.found["b"]["ok"] is False and "ZeroDivisionError" in checks.found["b"]["detail"]
 
 
 def test_the_peak_of_a_card_is_what_its_driver_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +227,8 @@ def test_a_phase_that_dies_is_a_failed_check(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_a_reward_that_only_trembles_does_not_rise() -> None:
-    assert gpu_check_phases._rises([0.1, 0.2, 0.1, 0.5, 1.0, 1.1, 1.0, 1.2, 1.1])["ok"]
-    assert not gpu_check_phases._rises([0.1, 0.9, 0.2, 0.8, 0.1, 0.9, 0.3, 0.9, 0.2])["ok"]
+    assert gpu_check_phases._rises([0.1, 0.2, 0.1, 0.5, 1.0, 1.1, 1.0, 1.2, 1.1])[0]
+    assert not gpu_check_phases._rises([0.1, 0.9, 0.2, 0.8, 0.1, 0.9, 0.3, 0.9, 0.2])[0]
 
 
 def test_it_installs_from_a_folder_of_wheels_and_goes_on_inside(tmp_path: Path) -> None:

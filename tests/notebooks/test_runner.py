@@ -42,3 +42,16 @@ def test_a_last_cell_that_fails_leaves_the_run_and_says_what_it_means(tmp_path: 
     executed = nbformat.read(tmp_path / "runs" / "notebooks" / "failing.ipynb", as_version=4)
     assert executed.cells[1].outputs[0].data["text/plain"] == "'trained'"
     assert (tmp_path / "runs" / "mine" / "run.json").is_file() and (tmp_path / "runs/notebooks/failing.html").is_file()
+
+
+def test_lines_of_the_settings_cell_are_set_and_others_refused(tmp_path: Path) -> None:
+    settings = nbformat.v4.new_code_cell("WORD = 'a'  # @param\nNUMBER = 1", metadata={"tags": ["parameters"]})
+    notebook = nbformat.v4.new_notebook(cells=[settings, nbformat.v4.new_code_cell("print(WORD, NUMBER)")])
+    file = tmp_path / "asked.ipynb"
+    nbformat.write(notebook, file)
+    command = [sys.executable, str(ROOT / "scripts/run_notebook.py"), str(file), "--cwd", str(tmp_path), "--set"]
+    done = subprocess.run([*command, r"WORD=r'\d'"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and r"\d 1" in done.stdout, done.stdout + done.stderr
+    assert nbformat.read(file, as_version=4).cells[0].source == settings.source, "the published one stays as it is"
+    done = subprocess.run([*command, "OTHER=2"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2 and "no line OTHER = ... in the settings cell" in done.stdout

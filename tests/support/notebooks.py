@@ -20,10 +20,9 @@ def execute_notebook(name: str, folder: Path, cache: Path | None = None, **param
 
     Parameters replace lines of its settings cell. An empty `cache` is what a first user has: the model is converted in it.
     """
-    notebook = ROOT / f"notebooks/{name}.ipynb"
-    if parameters:
-        notebook = with_parameters(notebook, folder / f"{name}.ipynb", parameters)
+    notebook, values = ROOT / f"notebooks/{name}.ipynb", [f"{key}={value!r}" for key, value in parameters.items()]
     command = [sys.executable, str(ROOT / "scripts/run_notebook.py"), str(notebook), "--cwd", str(folder)]
+    command += [part for value in values for part in ("--set", value)]
     environment = os.environ | ({"GRPO_NB_CACHE": str(cache)} if cache else {})
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     (folder / "terminal.txt").write_text(done.stdout + done.stderr)
@@ -34,20 +33,6 @@ def execute_notebook(name: str, folder: Path, cache: Path | None = None, **param
 def executed_in(folder: Path, name: str) -> Path:
     """Where `make run` leaves an executed notebook."""
     return folder / "runs" / "notebooks" / f"{name}.ipynb"
-
-
-def with_parameters(notebook: Path, copy: Path, parameters: dict[str, object]) -> Path:
-    """Write a copy of a notebook whose settings cell has other values."""
-
-    content = nbformat.read(notebook, as_version=4)
-    (cell,) = [c for c in content.cells if "parameters" in c.metadata.get("tags", [])]
-    for parameter, value in parameters.items():
-        lines = cell.source.splitlines()
-        (at,) = [i for i, line in enumerate(lines) if line.startswith(f"{parameter} = ")]
-        lines[at] = f"{parameter} = {value!r}"
-        cell.source = "\n".join(lines)
-    nbformat.write(content, copy)
-    return copy
 
 
 def assert_nothing_went_wrong(executed: Path) -> None:

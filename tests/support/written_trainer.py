@@ -1,6 +1,7 @@
 """The kit's training with the trainer that Unsloth writes for a GPU, on a CPU, in a process where it takes TRL's place.
 
-Run as a child it prints what came of it. With `--vllm` a real engine samples.
+Run as a child it prints what came of it. With `--vllm` a real engine samples, with `--held-out` each step is scored on held-out
+questions too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -27,7 +29,7 @@ def trained_elsewhere(place: Path, words: Path, *more: str) -> dict[str, Any]:
     Args:
         place: An empty folder.
         words: A model folder, for its tokenizer.
-        more: `--vllm`.
+        more: `--vllm`, `--held-out`.
     """
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
@@ -55,7 +57,7 @@ def small_model(folder: Path, words: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def main(place: Path, words: Path, *, use_vllm: bool) -> dict[str, Any]:
+def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[str, Any]:
     """Try without learning, then train for three steps; what the run says, and what was seen on the way."""
     import grpo_nb as gn
     from grpo_nb.models import import_unsloth
@@ -72,14 +74,16 @@ def main(place: Path, words: Path, *, use_vllm: bool) -> dict[str, Any]:
     settings = gn.preset(
         "cpu", model=str(place / "model"), max_steps=3, max_completion_length=8, num_generations=4, learning_rate=2e-2,
         per_device_train_batch_size=4, shared_prompts=False, warmup_steps=0, max_grad_norm=10.0, beta=0.05,
-        lora_dropout=0.0, run_root=str(place / "runs"),
+        lora_dropout=0.0, run_root=str(place / "runs"), holdout_every=1 if held_out else 0, holdout_questions=4,
     )  # fmt: skip
     model, tokenizer = gn.load_model(settings)
     # As its loader marks float32 that was asked for; else it turns float16 autocast on.
     model._unsloth_user_float32 = True
-    seen: dict[str, Any] = {"calls": 0, "changed": []}
+    seen: dict[str, Any] = {"calls": 0, "changed": [], "held_out": []}
     if use_vllm:
         _with_engine(model, seen)
+    if held_out:
+        _asked_twice(model, seen)
     from grpo_nb.training import trainer
 
     seen["trainer"] = trainer.GRPOTrainer.__name__
@@ -205,9 +209,30 @@ def _with_engine(model: Any, seen: dict[str, Any]) -> None:
         seen["changed"] += [name for name in before if not torch.equal(before[name], after[name])]
         return answers
 
-    engine.generate = generate
+    engine.generate = generate  # which the trainer calls
+    model.fast_generate = model.model.fast_generate = generate  # which all else calls
+
+
+def _asked_twice(model: Any, seen: dict[str, Any]) -> None:
+    """Note what the held-out questions of a step are answered, and what the kit's own path answers with the same weights."""
+    from grpo_nb.training import observers
+
+    stock = observers.answers_of_model
+
+    def answers_of_model(*asked: Any) -> Any:
+        calls, answers = seen["calls"], stock(*asked)
+        calls = seen["calls"] - calls
+        with mock.patch.object(model, "vllm_engine", None):
+            again = stock(*asked)
+        seen["held_out"].append(
+            {"calls": calls, "engine": [one.text for one in answers], "here": [one.text for one in again]}
+        )
+        return answers
+
+    observers.answers_of_model = answers_of_model
 
 
 if __name__ == "__main__":
     place, words, *more = sys.argv[1:]
-    print("RESULT", json.dumps(main(Path(place), Path(words), use_vllm="--vllm" in more)))
+    seen = main(Path(place), Path(words), use_vllm="--vllm" in more, held_out="--held-out" in more)
+    print("RESULT", json.dumps(seen))

@@ -13,12 +13,31 @@ from tests.support.written_trainer import trained_elsewhere
 pytestmark = [needs_vllm, pytest.mark.begins(140)]
 
 
-def test_the_trainer_samples_from_the_engine_and_only_the_optimizer_moves_the_adapter(
-    embedded_folder: Path, tmp_path: Path
+@pytest.fixture(scope="module")
+def sampled(embedded_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    """Three steps through TRL's colocated vLLM as Unsloth changes it: the engine here, the adapter with each call."""
+    return trained_elsewhere(tmp_path_factory.mktemp("sampled"), embedded_folder, "--vllm")
+
+
+def test_the_trainer_samples_from_the_engine_and_only_the_optimizer_moves_the_adapter(sampled) -> None:
+    check_run(sampled)
+    assert sampled["rows"][0]["kl"] == pytest.approx(0, abs=1e-6), "nothing has been learnt yet"
+    assert sampled["calls"] == 4, "one for the dry run, and one for each step"
+    assert sampled["changed"] == [], "float32 in engine and LoRA: without copies vLLM would scale what is trained"
+
+
+def test_the_held_out_curve_asks_the_engine_with_the_adapter_of_each_step(
+    sampled, embedded_folder: Path, tmp_path: Path
 ) -> None:
-    """Through TRL's colocated vLLM as Unsloth changes it: the engine in this process, the adapter with each call."""
-    seen = trained_elsewhere(tmp_path, embedded_folder, "--vllm")
-    check_run(seen)
-    assert seen["rows"][0]["kl"] == pytest.approx(0, abs=1e-6), "nothing has been learnt yet"
-    assert seen["calls"] == 4, "one for the dry run, and one for each step"
-    assert seen["changed"] == [], "float32 in engine and LoRA: without copies vLLM would scale what is trained"
+    """Greedily what the kit's own path answers with the same weights, and the training is the one without the curve."""
+    seen = trained_elsewhere(tmp_path, embedded_folder, "--vllm", "--held-out")
+    assert [asked["calls"] for asked in seen["held_out"]] == [1, 1, 1] and seen["calls"] == sampled["calls"] + 3
+    for asked in seen["held_out"]:
+        assert asked["engine"] == asked["here"] and len(asked["engine"]) == 4
+    answered = [asked["engine"] for asked in seen["held_out"]]
+    assert answered[0] != answered[1] != answered[2], "an adapter that is handed over once would answer once"
+    for row, before in zip(seen["rows"], sampled["rows"], strict=True):
+        assert {"holdout/accuracy", "holdout/mean_length", "holdout/low"} <= set(row)
+        for name in ("reward", "kl", "loss", "grad_norm", "completions/mean_length"):
+            assert row[name] == before[name], name
+    assert seen["changed"] == []
