@@ -11,7 +11,15 @@ from typing import Any
 
 from grpo_nb.core import require_kind, staged_folder, target_of
 from grpo_nb.export.conversion import convert, find_converter, require_quantizer
-from grpo_nb.export.merged import VERIFIED_PROMPTS, add_score, make_export, make_merged, run_check, verified_tokens
+from grpo_nb.export.merged import (
+    VERIFIED_PROMPTS,
+    VERIFIED_SECONDS,
+    add_score,
+    make_export,
+    make_merged,
+    run_check,
+    verified_tokens,
+)
 from grpo_nb.export.modelfile import modelfile
 from grpo_nb.export.plan import QUANTIZATIONS, weights_folder
 from grpo_nb.export.result import Export, ExportError, Report, export_of, require_passed, told
@@ -122,6 +130,7 @@ def _verify(run: Run, merged: Path, file: Path, quantization: str, report: Repor
         "prompts": prompts,
         "answers": [dataclasses.asdict(answer) for answer in answers],
         "max_new_tokens": limit,
+        "seconds": VERIFIED_SECONDS,
         "tolerance": tolerance,
         "least_equal": least,
     }

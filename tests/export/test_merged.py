@@ -16,6 +16,7 @@ from transformers import LlamaForCausalLM
 import grpo_nb as gn
 from grpo_nb.export import merged as export
 from grpo_nb.export.children import verify
+from grpo_nb.models import tokenizer_for
 
 pytestmark = pytest.mark.begins(40)
 
@@ -135,6 +136,30 @@ def test_classic_failures_are_caught(merged: export.Export, tiny_run: gn.runs.Ru
     assert not verification["passed"]
     failed = [name for name, ok in verification["checks"].items() if not ok]
     assert any(found in name for name in failed), failed
+
+
+def test_where_time_is_short_fewer_words_and_all_tensors_are_compared(
+    merged: export.Export, tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = Path(tiny_run.settings.model)
+    request = export.verification_request(base, tiny_run, merged.path)
+    whole = verify.verify_merged(request)
+    assert (whole["prompts"], whole["tokens"]) == (10, 12) and "time was up" not in str(whole["measured"])
+    width = max(len(verify.read(tokenizer_for(tiny_run.path, base), chat)) for chat in request["prompts"])
+    monkeypatch.setattr(verify, "_TOKENS", 3 * (width + 12))  # three prompts at once
+    in_batches = verify.verify_merged(request)
+    assert in_batches["texts"] == whole["texts"] and in_batches["prompts"] == 10
+    short = verify.verify_merged({**request, "seconds": 0})
+    assert (short["prompts"], short["tokens"]) == (3, 8) and short["passed"]
+    assert any("the first 8 tokens, because time was up" in said for said in short["measured"].values())
+    # Three answers that were cut off are three that cannot be right or wrong.
+    export.add_score(short, tiny_run, "adapter", "adapter")
+    assert short["scored"] == sum(has_ended for _, has_ended in whole["reference"][:3] if len(whole["texts"][0]) < 9)
+    for how in ("adapter never applied", "embedding broken", "not finite"):
+        copy = Path(shutil.copytree(merged.path, tmp_path / how))
+        FAILURES[how][1](copy, base)
+        found = verify.verify_merged({**request, "merged": str(copy), "seconds": 0})
+        assert not found["checks"]["every weight is base plus adapter, rounded once"], how
 
 
 @pytest.mark.usefixtures("checked_here")
