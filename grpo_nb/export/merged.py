@@ -141,6 +141,7 @@ def make_merged(run: Run, staged: Path, *, dtype: str, low_memory: bool | str, r
         )
     base = weights_folder(run)
     known = require_same_base(run, base)
+    require_memory(run, dtype, by_tensor=low_memory is not False)  # again: the base may only now be here
     kept = merge(
         base, run.adapter_path, staged, dtype=dtype, low_memory=low_memory, shard_size=SHARD_SIZE, report=report
     )

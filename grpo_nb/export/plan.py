@@ -1,7 +1,7 @@
 """What exports of a run will need, before they start: size on disk, memory at the peak, and what stands in the way.
 
-Sizes are arithmetic on the base's files. Memory is that of the step that needs most of it, which for a merge tensor by tensor
-is its verification: one model at a time, in the number type of its files.
+Sizes are arithmetic on the base's files. Memory is that of the step that needs most of it and cannot be given back. A plain
+LoRA on a base of 16 bits is merged and verified from the files, whose pages can; other models are in memory as a whole.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ FORMATS = ("merged", "adapter", *QUANTIZATIONS)
 _IMPORTS = 0.9e9
 # Tokenizer, configuration, model card, verification.
 _SMALL_FILES = 20e6
+# Where weights are read as they are needed: what a pass computes with, and the adapter, in float32 and as often as this. The
+# largest of 1.3 to 8 billion weights took 0.X and 0.X GB with imports (benchmarks/export_memory.py).
+_PASS, _ADAPTERS = 0.8e9, 4
 # What an answer of a verification needs beside the weights, as a share of them; and at least.
 _WORKING, _LEAST_WORKING = 1.1, 0.3e9
 
@@ -116,7 +119,7 @@ def plan_export(
 
 def plan_targets(run: Run, targets: Mapping[str, Path], *, dtype: str = "auto", overwrite: bool = False) -> ExportPlan:
     """Do what `plan_export` does, for formats that each have a folder of their own; they are made in their order."""
-    kept, weights = needed_by(run), _base_weights(run) if set(targets) - {"adapter"} else (0, 0)
+    kept, weights = needed_by(run), _base_weights(run) if set(targets) - {"adapter"} else (0, 0, False)
     free_disk, free_memory = free_disk_bytes(next(iter(targets.values()), Path())), free_memory_bytes()
     rows: list[PlannedExport] = []
     for name, target in targets.items():
@@ -137,9 +140,11 @@ def plan_targets(run: Run, targets: Mapping[str, Path], *, dtype: str = "auto", 
     return ExportPlan(tuple(rows), free_disk, free_memory)
 
 
-def require_memory(run: Run, dtype: str) -> None:
-    """Raise `EnvironmentProblem` if a merged model of this number type could not be verified here."""
-    memory, free = _sizes(run, "merged", dtype, _base_weights(run))[2], free_memory_bytes()
+def require_memory(run: Run, dtype: str, *, by_tensor: bool = True) -> None:
+    """Raise `EnvironmentProblem` if a merged model of this number type could not be made and verified here."""
+    count, width, is_read_as_needed = _base_weights(run)
+    memory = _sizes(run, "merged", dtype, (count, width, is_read_as_needed and by_tensor))[2]
+    free = free_memory_bytes()
     if memory > free:
         raise EnvironmentProblem(f"merged as {dtype}: {_memory_problem(memory, free)}")
 
@@ -157,15 +162,17 @@ def needed_by(run: Run) -> list[Path]:
     return [run.path, run.adapter_path, *([base] if base.is_dir() else [])]
 
 
-def _sizes(run: Run, name: str, dtype: str, weights: tuple[int, int]) -> tuple[int, int, int]:
+def _sizes(run: Run, name: str, dtype: str, weights: tuple[int, int, bool]) -> tuple[int, int, int]:
     """Bytes of an export when it is finished, on disk while it is made, and of memory at the peak."""
+    file = run.adapter_path / "adapter_model.safetensors"
+    adapter = (file.stat().st_size if file.is_file() else 0) + int(_SMALL_FILES)
     if name == "adapter":
-        file = run.adapter_path / "adapter_model.safetensors"
-        size = (file.stat().st_size if file.is_file() else 0) + int(_SMALL_FILES)
-        return size, size, int(_IMPORTS) + 2 * size
-    count, width = weights
+        return adapter, adapter, int(_IMPORTS) + 2 * adapter
+    count, width, is_read_as_needed = weights
     held = count * max(width, {"float32": 4}.get(dtype, 2))
     checking = int(_IMPORTS + max(held * _WORKING, held + _LEAST_WORKING))
+    if is_read_as_needed:
+        checking = min(checking, int(_IMPORTS + _PASS + _ADAPTERS * adapter))
     merged = int(count * {"bfloat16": 2, "float16": 2, "float32": 4}.get(dtype, 4) * 1.02 + _SMALL_FILES)
     if name == "merged":
         return merged, merged, checking
@@ -176,14 +183,18 @@ def _sizes(run: Run, name: str, dtype: str, weights: tuple[int, int]) -> tuple[i
     return made, merged + between + made, max(checking, int(_IMPORTS + made * _WORKING))
 
 
-def _base_weights(run: Run) -> tuple[int, int]:
-    """How many the base has, from the headers of its files, and bytes of one while it is compared with the merged model."""
-    from grpo_nb.export.merge import is_plain
+def _base_weights(run: Run) -> tuple[int, int, bool]:
+    """How many the base has, from the headers of its files; bytes of one that is in memory; whether its files are enough."""
+    from grpo_nb.export.merge import is_plain as is_plain_lora
+    from grpo_nb.export.merge import low_memory_merge
     from grpo_nb.export.tensors import TensorFolder
 
     has_adapter = (run.adapter_path / "adapter_model.safetensors").is_file()
+    is_plain = not has_adapter or is_plain_lora(run.adapter_path)
     try:
-        tensors = TensorFolder(weights_folder(run, download=False)).tensors.values()
+        base = weights_folder(run, download=False)
+        tensors = TensorFolder(base).tensors.values()
+        by_tensor = is_plain and (not has_adapter or low_memory_merge(base, run.adapter_path)[0] is not None)
         count, kinds = sum(tensor.numel() for tensor in tensors), {str(tensor.dtype) for tensor in tensors}
     except FileNotFoundError:
         _resolved(run)  # a folder that is gone says so
@@ -191,10 +202,11 @@ def _base_weights(run: Run) -> tuple[int, int]:
         from huggingface_hub import get_safetensors_metadata
 
         counts = get_safetensors_metadata(run.settings.model).parameter_count
-        count, kinds = sum(counts.values()), set(counts)
+        # Asked again when the files are here.
+        count, kinds, by_tensor = sum(counts.values()), set(counts), is_plain
     # Of several number types, it is held in float32; and so it is for what else an adapter can be.
     is_narrow = kinds in ({"torch.bfloat16"}, {"torch.float16"}, {"BF16"}, {"F16"})
-    return count, 2 if is_narrow and (not has_adapter or is_plain(run.adapter_path)) else 4
+    return count, 2 if is_narrow and is_plain else 4, by_tensor and is_narrow
 
 
 def weights_folder(run: Run, *, download: bool = True) -> Path:
