@@ -252,15 +252,17 @@ def verification_request(base: Path, run: Run, staged: Path) -> dict[str, Any]:
         "chat_template": template_of(run.path),
         "adapter": str(run.adapter_path),
         "merged": str(staged),
-        "prompts": [row["prompt"] for row in run.holdout[:VERIFIED_PROMPTS]],
-        "max_new_tokens": verified_tokens(run),
-        "seconds": VERIFIED_SECONDS,
+        **verified_texts(run),
     }
 
 
-def verified_tokens(run: Run) -> int:
-    """How long the answers of a verification may be."""
-    return min(run.settings.max_completion_length, VERIFIED_TOKENS)
+def verified_texts(run: Run) -> dict[str, Any]:
+    """What is answered in a verification, at what length, and how long that may take."""
+    return {
+        "prompts": [row["prompt"] for row in run.holdout[:VERIFIED_PROMPTS]],
+        "max_new_tokens": min(run.settings.max_completion_length, VERIFIED_TOKENS),
+        "seconds": VERIFIED_SECONDS,
+    }
 
 
 def run_check(request: Mapping[str, Any], what: str) -> dict[str, Any]:
