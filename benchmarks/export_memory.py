@@ -144,13 +144,13 @@ def merge_it(folder: Path) -> str:
 
 
 def verify(folder: Path) -> str:
-    """As an export does it, with as many prompts, tokens and seconds."""
+    """As an export does it, with as many prompts and tokens."""
     from grpo_nb.export.children.verify import verify_merged
-    from grpo_nb.export.merged import VERIFIED_PROMPTS, VERIFIED_SECONDS, VERIFIED_TOKENS
+    from grpo_nb.export.merged import VERIFIED_PROMPTS, VERIFIED_TOKENS
 
     named = {"base": "base", "tokenizer": "base", "adapter": "adapter", "merged": "merged"}
     chats = [[{"role": "user", "content": f"What is {n} + {n + 3}? Think first."}] for n in range(VERIFIED_PROMPTS)]
-    asked = {"prompts": chats, "max_new_tokens": VERIFIED_TOKENS, "seconds": VERIFIED_SECONDS}
+    asked = {"prompts": chats, "max_new_tokens": VERIFIED_TOKENS, "seconds": float(os.environ["SECONDS_OF_ANSWERS"])}
     found = verify_merged({name: str(folder / place) for name, place in named.items()} | asked)
     # Words of random weights are near ties at every place: the greedy texts need not agree.
     failed = [name for name, ok in found["checks"].items() if not ok and not name.startswith("greedy text")]
@@ -211,6 +211,7 @@ def main() -> None:
     """Measure each size, and print a row as soon as it is known."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, nargs="+", default=[1, 4, 14, 32])
+    parser.add_argument("--seconds", type=float, default=60.0, help="what first answers may take; an export gives 300")
     parser.add_argument("--limit", type=float, default=5.5, help="GiB")
     parser.add_argument("--steps", nargs="+", choices=[*STEPS], default=[*STEPS])
     parser.add_argument("--work", type=Path, default=None)
@@ -228,7 +229,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=asked.work) as place:
             folder = Path(place) / "model"
             for step in asked.steps:
-                env = {"LAYERS": str(layers)}
+                env = {"LAYERS": str(layers), "SECONDS_OF_ANSWERS": str(asked.seconds)}
                 told = ask(__file__, "--one", step, folder, "--limit", asked.limit, env=env)
                 size = sum(file.stat().st_size for file in (folder / "base").glob("*.safetensors")) / 1e9
                 read, whole = (

@@ -34,8 +34,8 @@ FORMATS = ("merged", "adapter", *QUANTIZATIONS)
 _IMPORTS = 0.9e9
 # Tokenizer, configuration, model card, verification.
 _SMALL_FILES = 20e6
-# Where weights are read as they are needed: what a pass computes with, and the adapter, in float32 and as often as this. The
-# largest of 1.3 to 8 billion weights took 0.X and 0.X GB with imports (benchmarks/export_memory.py).
+# Where weights are read as they are needed: what a pass computes with, and the adapter as often as this. Eight billion weights
+# and an adapter of 0.17 GB took 1.39 GB with imports (benchmarks/export_memory.py), for which this says 2.5.
 _PASS, _ADAPTERS = 0.8e9, 4
 # What an answer of a verification needs beside the weights, as a share of them; and at least.
 _WORKING, _LEAST_WORKING = 1.1, 0.3e9

@@ -7,8 +7,9 @@ The request says what of (`check`): `merged` or `gguf`; and names `prompts` (cha
 needed and given back where memory is short; everything is computed in float32 (`widen_while_computing`), on a GPU with room for
 it or else on the CPU. How far it is, is printed as `done/total`.
 
-Where a model is slow, fewer and shorter texts are compared: `seconds` is what its first answers may take, and the passes that
-follow are about three times that at most. All tensors are compared in any case.
+Where a model is slow, fewer and shorter texts are compared: `seconds` is what its first answers may take, beyond which a batch
+is only begun if there is none, and the rest took four times that at most (docs/evidence/real_engines.md). All tensors are
+compared in any case.
 
 `merged`, with `base`, `tokenizer`, `chat_template` (or None for the tokenizer's), `adapter` and `merged`: what a user will do
 with the folder is done here, plain `transformers.pipeline`. Base, base with adapter, and the merged model answer the same
