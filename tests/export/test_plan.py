@@ -86,8 +86,8 @@ def test_a_base_that_is_not_here_is_not_fetched(
 
 def test_memory_follows_what_is_held(tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """16 bits a weight where base and result have that, 32 where float32 is asked for or chosen, or the base is held so."""
-    stored = torch.empty(10**5, 10**5, dtype=torch.bfloat16, device="meta")
-    monkeypatch.setattr(TensorFolder, "__init__", lambda self, folder: setattr(self, "tensors", {"w": stored}))
+    stored = {str(n): torch.empty(10**4, 10**5, dtype=torch.bfloat16, device="meta") for n in range(10)}
+    monkeypatch.setattr(TensorFolder, "__init__", lambda self, folder: setattr(self, "tensors", stored))
 
     monkeypatch.setattr("grpo_nb.export.merge.low_memory_merge", lambda base, adapter: (None, "another kind"))
 
@@ -112,8 +112,11 @@ def test_memory_follows_what_is_held(tiny_run: gn.runs.Run, tmp_path: Path, monk
     other = gn.runs.Run(shutil.copytree(tiny_run.path, tmp_path / "run"))
     os.truncate(other.adapter_path / "adapter_model.safetensors", 10**8)
     assert memory("auto", run=other) == pytest.approx(memory("auto") + 0.4, abs=0.01)
+    # The converter has one tensor in memory, several times.
+    stored["0"] = torch.empty(10**4, 3 * 10**5, dtype=torch.bfloat16, device="meta")
+    assert memory("auto", "q8_0") == pytest.approx(0.9 + 16.5)
     monkeypatch.setattr("grpo_nb.export.merge.is_plain", lambda adapter: False)
-    assert memory("bfloat16") == pytest.approx(44.9)
+    assert memory("bfloat16") == pytest.approx(0.9 + 1.1 * 4 * 12)
 
 
 def test_formats_together_need_the_room_of_all(
