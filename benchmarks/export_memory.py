@@ -116,7 +116,6 @@ def one(step: str, folder: Path, limit: float) -> None:
             "all": counted,
             "read": _bytes_read() - read,
             "said": said,
-            "group": group and str(group),
         }
     )
 
@@ -194,17 +193,25 @@ def _bytes_read() -> int:
     return int(re.search(r"^read_bytes: (\d+)", Path("/proc/self/io").read_text(), re.MULTILINE)[1])
 
 
+def _group() -> Path | None:
+    """The control group of this process that counts memory."""
+    listing = Path("/proc/self/cgroup")
+    parts = [line.split(":") for line in listing.read_text().splitlines()] if listing.is_file() else []
+    return next((GROUPS / place.lstrip("/") for _, kind, place in parts if kind == "memory"), None)
+
+
 def _limited(gib: float) -> Path | None:
     """Put this process into a control group inside its own; None where that cannot be done."""
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-        own = next(line.split(":")[2] for line in lines if line.split(":")[1] == "memory")
-        group = GROUPS / own.lstrip("/") / f"grpo_nb_{os.getpid()}"
+    if (own := _group()) is None:
+        return None
+    group = own / f"grpo_nb_{os.getpid()}"
+    try:
         group.mkdir()
         (group / "memory.limit_in_bytes").write_text(str(int(gib * 2**30)))
         (group / "cgroup.procs").write_text(str(os.getpid()))
-        return group
-    return None
+    except OSError:
+        return None
+    return group
 
 
 def main() -> None:
@@ -225,24 +232,25 @@ def main() -> None:
         "| weights, 10^9 | base, GB | step | cannot be given back, GB | with pages of files, GB | read, GB | seconds | |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
-    for layers in asked.layers:
-        with tempfile.TemporaryDirectory(dir=asked.work) as place:
-            folder = Path(place) / "model"
-            for step in asked.steps:
-                env = {"LAYERS": str(layers), "SECONDS_OF_ANSWERS": str(asked.seconds)}
-                told = ask(__file__, "--one", step, folder, "--limit", asked.limit, env=env)
-                size = sum(file.stat().st_size for file in (folder / "base").glob("*.safetensors")) / 1e9
-                read, whole = (
-                    round(told["read"] / 1e9),
-                    "no limit" if told["all"] is None else f"{told['all'] / 1e9:.2f}",
-                )
-                print(
-                    f"| {size / 2:.2f} | {size:.2f} | {step} | {told['fixed'] / 1e9:.2f} | {whole} | {read} | "
-                    f"{told['seconds']:.0f} | {told['said']} |",
-                    flush=True,
-                )
-                if group := told["group"]:
-                    Path(group).rmdir()
+    try:
+        for layers in asked.layers:
+            with tempfile.TemporaryDirectory(dir=asked.work) as place:
+                folder = Path(place) / "model"
+                for step in asked.steps:
+                    env = {"LAYERS": str(layers), "SECONDS_OF_ANSWERS": str(asked.seconds)}
+                    told = ask(__file__, "--one", step, folder, "--limit", asked.limit, env=env)
+                    size = sum(file.stat().st_size for file in (folder / "base").glob("*.safetensors")) / 1e9
+                    whole = "no limit" if told["all"] is None else f"{told['all'] / 1e9:.2f}"
+                    read = round(told["read"] / 1e9)
+                    print(
+                        f"| {size / 2:.2f} | {size:.2f} | {step} | {told['fixed'] / 1e9:.2f} | {whole} | {read} | "
+                        f"{told['seconds']:.0f} | {told['said']} |",
+                        flush=True,
+                    )
+    finally:
+        for group in (_group() or GROUPS).glob("grpo_nb_*"):
+            with contextlib.suppress(OSError):  # another's, at work
+                group.rmdir()
 
 
 if __name__ == "__main__":
