@@ -187,16 +187,15 @@ def _sizes(run: Run, name: str, dtype: str, weights: tuple[int, int, bool, int])
 
 def _base_weights(run: Run) -> tuple[int, int, bool, int]:
     """How many the base has; bytes of one where all are in memory; whether they need not be; how many the largest has."""
-    from grpo_nb.export.merge import is_plain as is_plain_lora
-    from grpo_nb.export.merge import low_memory_merge
+    from grpo_nb.export.merge import is_plain, low_memory_merge
     from grpo_nb.export.tensors import TensorFolder
 
     has_adapter = (run.adapter_path / "adapter_model.safetensors").is_file()
-    is_plain = not has_adapter or is_plain_lora(run.adapter_path)
+    has_plain = not has_adapter or is_plain(run.adapter_path)
     try:
         base = weights_folder(run, download=False)
         tensors = TensorFolder(base).tensors.values()
-        by_tensor = is_plain and (not has_adapter or low_memory_merge(base, run.adapter_path)[0] is not None)
+        by_tensor = has_plain and (not has_adapter or low_memory_merge(base, run.adapter_path)[0] is not None)
         counts, kinds = [tensor.numel() for tensor in tensors], {str(tensor.dtype) for tensor in tensors}
         count, largest = sum(counts), max(counts)
     except FileNotFoundError:
@@ -206,10 +205,10 @@ def _base_weights(run: Run) -> tuple[int, int, bool, int]:
 
         counts = get_safetensors_metadata(run.settings.model).parameter_count
         # Asked again when the files are here.
-        count, kinds, by_tensor, largest = sum(counts.values()), set(counts), is_plain, 0
+        count, kinds, by_tensor, largest = sum(counts.values()), set(counts), has_plain, 0
     # Of several number types, it is held in float32; and so it is for what else an adapter can be.
     is_narrow = kinds in ({"torch.bfloat16"}, {"torch.float16"}, {"BF16"}, {"F16"})
-    return count, 2 if is_narrow and is_plain else 4, by_tensor and is_narrow, largest
+    return count, 2 if is_narrow and has_plain else 4, by_tensor and is_narrow, largest
 
 
 def weights_folder(run: Run, *, download: bool = True) -> Path:

@@ -378,11 +378,9 @@ def score_reference(request: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
         "prompts": prompts,
         "answers": answers,
         "limit": limit,
-        "best": [],
-        "start": [],
-        "trained": [],
+        "generation": base.generation_config,
     }
-    found["generation"] = base.generation_config
+    found |= {"best": [], "start": [], "trained": []}
     for ids, answer in zip(prompts, answers, strict=True):
         trained = distribution(reference, ids, answer)
         found["best"].append(likeliest(trained))
