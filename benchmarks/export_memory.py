@@ -1,17 +1,19 @@
 """What merging and verifying needs of memory as the model grows, each in a process of its own under a real limit.
 
-    python benchmarks/export_memory.py [--layers 2 4 8 16] [--limit 6] [--work FOLDER]
+    python benchmarks/export_memory.py [--layers 1 4 14 32] [--limit 5.5] [--work FOLDER]
 
-The base is a Llama with random weights in bfloat16 and the widths of one of eight billion weights (4096, 14336, 32 heads, 8 for
-keys), written layer by layer; 32 layers and a vocabulary of 49,152 make 7.2 billion. A process is limited by the memory
-controller of control groups, which counts all that it has, pages of files among it, and ends it where it cannot stay below.
-What cannot be given back (`RssAnon`) is looked at ten times a second. Needs root on a Linux machine with control groups of the
-first kind; without them it measures without a limit and says so. Prints Markdown.
+The base is a Llama with random weights in bfloat16 and the shapes of Llama 3.1 8B, written layer by layer; with 32 layers it
+has 8.03 billion weights, and needs 33 GB of disk, with `gguf` 42. A process is limited, with all that it starts, by the memory
+controller of control groups, which counts pages of files too and ends it where it cannot stay below; the system forgets the
+files before each step, so that none of their pages counts as another's. What cannot be given back is looked at ten times a
+second. Needs root on a Linux machine with control groups of the first kind; without them it measures without a limit and says
+so. Prints Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -21,9 +23,10 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 from _measure import ask, machine, tell
 
-HIDDEN, INNER, HEADS, KEYS, VOCABULARY = 4096, 14336, 32, 8, 49152
+HIDDEN, INNER, HEADS, KEYS, VOCABULARY = 4096, 14336, 32, 8, 128256
 GROUPS = Path("/sys/fs/cgroup/memory")
 
 
@@ -42,7 +45,7 @@ def make_model(folder: Path, layers: int) -> None:
     shutil.copy(embedded_model_folder() / "generation_config.json", base)
     config = LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=HIDDEN, intermediate_size=INNER, num_hidden_layers=layers, num_attention_heads=HEADS,
-        num_key_value_heads=KEYS, tie_word_embeddings=True, architectures=["LlamaForCausalLM"], dtype="bfloat16",
+        num_key_value_heads=KEYS, tie_word_embeddings=False, architectures=["LlamaForCausalLM"], dtype="bfloat16",
         bos_token_id=1, eos_token_id=2, pad_token_id=0,
     )  # fmt: skip
     config.save_pretrained(base)
@@ -55,16 +58,18 @@ def make_model(folder: Path, layers: int) -> None:
     }  # fmt: skip
 
     def drawn(*shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=torch.bfloat16).normal_(std=0.02, generator=generator)
+        return torch.empty(shape, dtype=torch.bfloat16).uniform_(-0.035, 0.035, generator=generator)
 
     def write(name: str, tensors: dict[str, torch.Tensor]) -> None:
         save_file(tensors, base / name, metadata={"format": "pt"})
         index.update(dict.fromkeys(tensors, name))
 
     ones = torch.ones(HIDDEN, dtype=torch.bfloat16)
-    write(
-        "outer.safetensors", {"model.embed_tokens.weight": drawn(VOCABULARY, HIDDEN), "model.norm.weight": ones.clone()}
-    )
+    write("words.safetensors", {"model.embed_tokens.weight": drawn(VOCABULARY, HIDDEN)})
+    head = drawn(VOCABULARY, HIDDEN)
+    head[49152:] = 0  # words that the tokenizer does not have
+    write("head.safetensors", {"lm_head.weight": head, "model.norm.weight": ones.clone()})
+    del head
     for layer in range(layers):
         place = f"model.layers.{layer}"
         write(
@@ -85,48 +90,121 @@ def make_model(folder: Path, layers: int) -> None:
 
 
 def one(step: str, folder: Path, limit: float) -> None:
-    """Merge or verify in this process, limited to so many GiB, and tell seconds and peaks."""
+    """Do a step in this process, limited to so many GiB with all that it starts, and tell seconds and peaks."""
     group = _limited(limit)
-    peak, over = [0], threading.Event()
+    _forget_files(folder)
+    peak, over, read = [0], threading.Event(), _bytes_read()
 
     def watch() -> None:
+        me = psutil.Process()
         while not over.wait(0.1):
-            status = Path("/proc/self/status").read_text()
-            peak[0] = max(peak[0], int(re.search(r"RssAnon:\s+(\d+)", status)[1]) * 1024)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                held = [process.memory_info() for process in (me, *me.children(recursive=True))]
+                # Without pages of files and shared memory.
+                peak[0] = max(peak[0], sum(memory.rss - memory.shared for memory in held))
 
     threading.Thread(target=watch, daemon=True).start()
-    base, merged = folder / "base", folder / "merged"
     start = time.perf_counter()
-    if step == "make":
-        make_model(folder, int(os.environ["LAYERS"]))
-    elif step == "merge":
-        from grpo_nb.models import import_unsloth
-
-        import_unsloth()  # as an export does first of all
-        from grpo_nb.export.merge import merge
-
-        merged.mkdir()
-        merge(
-            base, folder / "adapter", merged, dtype="auto", low_memory=True, shard_size="5GB", report=lambda line: None
-        )
-        for file in (*base.glob("*token*"), base / "chat_template.jinja"):
-            shutil.copy(file, merged)
-    else:
-        from grpo_nb.export.children.verify import verify_merged
-
-        chats = [[{"role": "user", "content": f"{n} + {n + 3}?"}] for n in range(4)]
-        named = {"base": base, "tokenizer": base, "adapter": folder / "adapter", "merged": merged}
-        found = verify_merged({**{k: str(v) for k, v in named.items()}, "prompts": chats, "max_new_tokens": 4})
-        assert found["passed"], found
+    said = STEPS[step](folder)
     seconds = time.perf_counter() - start
     over.set()
-    all_of_it = int((group / "memory.max_usage_in_bytes").read_text()) if group else None
-    tell({"seconds": seconds, "fixed": peak[0], "all": all_of_it})
+    counted = int((group / "memory.max_usage_in_bytes").read_text()) if group else None
+    tell(
+        {
+            "seconds": seconds,
+            "fixed": peak[0],
+            "all": counted,
+            "read": _bytes_read() - read,
+            "said": said,
+        }
+    )
+
+
+def make(folder: Path) -> str:
+    """The model itself."""
+    make_model(folder, int(os.environ["LAYERS"]))
+    return ""
+
+
+def merge_it(folder: Path) -> str:
+    """As an export does it."""
+    from grpo_nb.models import import_unsloth
+
+    import_unsloth()  # as an export does first of all
+    from grpo_nb.export.merge import SHARD_SIZE, merge
+
+    base, merged = folder / "base", folder / "merged"
+    merged.mkdir()
+    how = {"dtype": "auto", "low_memory": True, "shard_size": SHARD_SIZE}
+    found = merge(base, folder / "adapter", merged, report=lambda line: None, **how)
+    for file in (*base.glob("*token*"), base / "chat_template.jinja"):
+        shutil.copy(file, merged)
+    return f"{found['dtype']}, {found['retained_change']:.1%} kept"
+
+
+def verify(folder: Path) -> str:
+    """As an export does it, with as many prompts and tokens."""
+    from grpo_nb.export.children.verify import verify_merged
+    from grpo_nb.export.merged import VERIFIED_PROMPTS, VERIFIED_TOKENS
+
+    named = {"base": "base", "tokenizer": "base", "adapter": "adapter", "merged": "merged"}
+    chats = [[{"role": "user", "content": f"What is {n} + {n + 3}? Think first."}] for n in range(VERIFIED_PROMPTS)]
+    asked = {"prompts": chats, "max_new_tokens": VERIFIED_TOKENS, "seconds": float(os.environ["SECONDS_OF_ANSWERS"])}
+    found = verify_merged({name: str(folder / place) for name, place in named.items()} | asked)
+    # Words of random weights are near ties at every place: the greedy texts need not agree.
+    failed = [name for name, ok in found["checks"].items() if not ok and not name.startswith("greedy text")]
+    assert not failed, (failed, found["measured"])
+    said = f"{found['prompts']} prompts, {found['tokens']} tokens"
+    return (
+        f"{said}, effect {found['adapter_effect_in_merged']:.3f}, {found['mean_logp_difference_to_adapter']:.4f} nats"
+    )
+
+
+def gguf(folder: Path) -> str:
+    """The conversion, by llama.cpp's own script in a process of its own."""
+    from grpo_nb.export.conversion import convert, find_converter
+
+    convert(folder / "merged", folder / "q8_0.gguf", "q8_0", find_converter(), None)
+    return f"{(folder / 'q8_0.gguf').stat().st_size / 1e9:.2f} GB"
+
+
+def llama_cpp(folder: Path) -> str:
+    """One short answer of llama.cpp, in a process of its own: more take longer, and no more memory."""
+    from grpo_nb.generation import answer
+
+    (found,) = answer(folder / "q8_0.gguf", [[{"role": "user", "content": "2 + 2?"}]], max_completion_length=2)
+    return f"{found.tokens} tokens"
+
+
+STEPS = {"make": make, "merge": merge_it, "verify": verify, "gguf": gguf, "llama.cpp": llama_cpp}
+
+
+def _forget_files(folder: Path) -> None:
+    """Have the system drop its copies of the files: pages that another process read first would count as that one's."""
+    os.sync()
+    for file in folder.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as opened:
+                os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _bytes_read() -> int:
+    """From the disk, by this process."""
+    return int(re.search(r"^read_bytes: (\d+)", Path("/proc/self/io").read_text(), re.MULTILINE)[1])
+
+
+def _group() -> Path | None:
+    """The control group of this process that counts memory."""
+    listing = Path("/proc/self/cgroup")
+    parts = [line.split(":") for line in listing.read_text().splitlines()] if listing.is_file() else []
+    return next((GROUPS / place.lstrip("/") for _, kind, place in parts if kind == "memory"), None)
 
 
 def _limited(gib: float) -> Path | None:
-    """Put this process into a control group of its own; None where there are none."""
-    group = GROUPS / f"grpo_nb_{os.getpid()}"
+    """Put this process into a control group inside its own; None where that cannot be done."""
+    if (own := _group()) is None:
+        return None
+    group = own / f"grpo_nb_{os.getpid()}"
     try:
         group.mkdir()
         (group / "memory.limit_in_bytes").write_text(str(int(gib * 2**30)))
@@ -139,8 +217,10 @@ def _limited(gib: float) -> Path | None:
 def main() -> None:
     """Measure each size, and print a row as soon as it is known."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, nargs="+", default=[2, 4, 8, 16])
-    parser.add_argument("--limit", type=float, default=6.0, help="GiB")
+    parser.add_argument("--layers", type=int, nargs="+", default=[1, 4, 14, 32])
+    parser.add_argument("--seconds", type=float, default=60.0, help="what first answers may take; an export gives 300")
+    parser.add_argument("--limit", type=float, default=5.5, help="GiB")
+    parser.add_argument("--steps", nargs="+", choices=[*STEPS], default=[*STEPS])
     parser.add_argument("--work", type=Path, default=None)
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -148,21 +228,29 @@ def main() -> None:
         one(asked.one[0], Path(asked.one[1]), asked.limit)
         return
     print(f"{machine()}, limit {asked.limit:g} GiB. GB are 10^9 bytes.\n")
-    print("| layers | base, GB | step | cannot be given back, GB | with pages of files, GB | seconds |")
-    print("| --- | --- | --- | --- | --- | --- |", flush=True)
-    for layers in asked.layers:
-        with tempfile.TemporaryDirectory(dir=asked.work) as place:
-            folder = Path(place) / "model"
-            for step in ("make", "merge", "verify"):
-                told = ask(__file__, "--one", step, folder, "--limit", asked.limit, env={"LAYERS": str(layers)})
-                size = sum(file.stat().st_size for file in (folder / "base").glob("*.safetensors")) / 1e9
-                whole = "no limit" if told["all"] is None else f"{told['all'] / 1e9:.2f}"
-                row = (
-                    f"| {layers} | {size:.2f} | {step} | {told['fixed'] / 1e9:.2f} | {whole} | {told['seconds']:.0f} |"
-                )
-                print(row, flush=True)
-    for group in GROUPS.glob("grpo_nb_*"):
-        group.rmdir()
+    print(
+        "| weights, 10^9 | base, GB | step | cannot be given back, GB | with pages of files, GB | read, GB | seconds | |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
+    try:
+        for layers in asked.layers:
+            with tempfile.TemporaryDirectory(dir=asked.work) as place:
+                folder = Path(place) / "model"
+                for step in asked.steps:
+                    env = {"LAYERS": str(layers), "SECONDS_OF_ANSWERS": str(asked.seconds)}
+                    told = ask(__file__, "--one", step, folder, "--limit", asked.limit, env=env)
+                    size = sum(file.stat().st_size for file in (folder / "base").glob("*.safetensors")) / 1e9
+                    whole = "no limit" if told["all"] is None else f"{told['all'] / 1e9:.2f}"
+                    read = round(told["read"] / 1e9)
+                    print(
+                        f"| {size / 2:.2f} | {size:.2f} | {step} | {told['fixed'] / 1e9:.2f} | {whole} | {read} | "
+                        f"{told['seconds']:.0f} | {told['said']} |",
+                        flush=True,
+                    )
+    finally:
+        for group in (_group() or GROUPS).glob("grpo_nb_*"):
+            with contextlib.suppress(OSError):  # another's, at work
+                group.rmdir()
 
 
 if __name__ == "__main__":

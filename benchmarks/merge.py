@@ -76,7 +76,7 @@ def merge_once(way: str, folder: Path, target: Path) -> None:
         base = str(folder / "base")
         chats = [[{"role": "user", "content": f"What is {n} + {n + 3}?"}] for n in range(8)]
         request = {"base": base, "tokenizer": base, "adapter": str(folder / "adapter"), "merged": str(target)}
-        found = verify_merged({**request, "prompts": chats, "max_new_tokens": 8})
+        found = verify_merged({**request, "prompts": chats, "max_new_tokens": 8, "seconds": 3600})
         assert found["checks"]["every weight is base plus adapter, rounded once"], found["problems"]
     elif way == "peft":
         model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder / "base"), folder / "adapter")

@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_nb.core import require_kind, staged_folder, target_of
 from grpo_nb.export.conversion import convert, find_converter, require_quantizer
-from grpo_nb.export.merged import VERIFIED_PROMPTS, add_score, make_export, make_merged, run_check, verified_tokens
+from grpo_nb.export.merged import add_score, make_export, make_merged, run_check, verified_texts
 from grpo_nb.export.modelfile import modelfile
 from grpo_nb.export.plan import QUANTIZATIONS, weights_folder
 from grpo_nb.export.result import Export, ExportError, Report, export_of, require_passed, told
@@ -108,8 +108,8 @@ def _is_run(what: Any) -> bool:
 
 
 def _verify(run: Run, merged: Path, file: Path, quantization: str, report: Report) -> dict[str, Any]:
-    prompts = [row["prompt"] for row in run.holdout[:VERIFIED_PROMPTS]]
-    limit = verified_tokens(run)
+    asked = verified_texts(run)
+    prompts, limit = asked["prompts"], asked["max_new_tokens"]
     try:
         answers = llama_cpp_answer(file, prompts, max_completion_length=limit, report=report)
     except LlamaCppError as error:
@@ -119,9 +119,8 @@ def _verify(run: Run, merged: Path, file: Path, quantization: str, report: Repor
         "check": "gguf",
         "merged": str(merged),
         "base": str(weights_folder(run)),
-        "prompts": prompts,
         "answers": [dataclasses.asdict(answer) for answer in answers],
-        "max_new_tokens": limit,
+        **asked,
         "tolerance": tolerance,
         "least_equal": least,
     }

@@ -38,6 +38,8 @@ from grpo_nb.tasks import AnswerFormat
 VERIFIED_PROMPTS = 16
 # Of each answer: enough for hundreds of words that are compared, and minutes instead of hours where completions are long.
 VERIFIED_TOKENS = 64
+# For the first model's answers. A model for which that is short is compared on fewer prompts and tokens.
+VERIFIED_SECONDS = 300
 _LEVEL = 0.95
 
 
@@ -139,6 +141,7 @@ def make_merged(run: Run, staged: Path, *, dtype: str, low_memory: bool | str, r
         )
     base = weights_folder(run)
     known = require_same_base(run, base)
+    require_memory(run, dtype, by_tensor=low_memory is not False)  # again: the base may only now be here
     kept = merge(
         base, run.adapter_path, staged, dtype=dtype, low_memory=low_memory, shard_size=SHARD_SIZE, report=report
     )
@@ -249,14 +252,17 @@ def verification_request(base: Path, run: Run, staged: Path) -> dict[str, Any]:
         "chat_template": template_of(run.path),
         "adapter": str(run.adapter_path),
         "merged": str(staged),
-        "prompts": [row["prompt"] for row in run.holdout[:VERIFIED_PROMPTS]],
-        "max_new_tokens": verified_tokens(run),
+        **verified_texts(run),
     }
 
 
-def verified_tokens(run: Run) -> int:
-    """How long the answers of a verification may be."""
-    return min(run.settings.max_completion_length, VERIFIED_TOKENS)
+def verified_texts(run: Run) -> dict[str, Any]:
+    """What is answered in a verification, at what length, and how long that may take."""
+    return {
+        "prompts": [row["prompt"] for row in run.holdout[:VERIFIED_PROMPTS]],
+        "max_new_tokens": min(run.settings.max_completion_length, VERIFIED_TOKENS),
+        "seconds": VERIFIED_SECONDS,
+    }
 
 
 def run_check(request: Mapping[str, Any], what: str) -> dict[str, Any]:
@@ -284,8 +290,9 @@ def add_score(verification: dict[str, Any], run: Run, said: str, name: str) -> N
     Answers that the other model would go on with beyond what is verified say nothing, and are left aside.
 
     Args:
-        verification: With what each model answered, which is taken out: `texts` of the one that is verified, and in `reference`
-            those of the other one, in whose interval the score must lie, with whether each had ended.
+        verification: With the most `tokens` of an answer, and what each model answered, which is taken out: `texts` of the one
+            that is verified, and in `reference` those of the other one, in whose interval the score must lie, with whether each
+            had ended.
         run: Whose questions.
         said: The other model in words.
         name: The other model in keys.
@@ -294,10 +301,8 @@ def add_score(verification: dict[str, Any], run: Run, said: str, name: str) -> N
 
     from grpo_nb.generation import Completion
 
-    format, is_whole = (
-        AnswerFormat(**run.info["task"]["format"]),
-        verified_tokens(run) == run.settings.max_completion_length,
-    )
+    format = AnswerFormat(**run.info["task"]["format"])
+    is_whole = verification["tokens"] == run.settings.max_completion_length
     rows = [
         (question, text, other)
         for question, text, (other, has_ended) in zip(

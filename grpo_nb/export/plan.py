@@ -1,7 +1,7 @@
 """What exports of a run will need, before they start: size on disk, memory at the peak, and what stands in the way.
 
-Sizes are arithmetic on the base's files. Memory is that of the step that needs most of it, which for a merge tensor by tensor
-is its verification: one model at a time, in the number type of its files.
+Sizes are arithmetic on the base's files. Memory is that of the step that needs most of it and cannot be given back. A plain
+LoRA on a base of 16 bits is merged and verified from the files, whose pages can; other models are in memory as a whole.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ FORMATS = ("merged", "adapter", *QUANTIZATIONS)
 _IMPORTS = 0.9e9
 # Tokenizer, configuration, model card, verification.
 _SMALL_FILES = 20e6
+# Where weights are read as they are needed: what a pass computes with, and the adapter as often as this. Eight billion weights
+# and an adapter of 0.17 GB took 1.39 GB with imports (benchmarks/export_memory.py), for which this says 2.5.
+_PASS, _ADAPTERS = 0.8e9, 4
+# What llama.cpp's converter needs for each weight of the largest tensor, in bytes (the same).
+_CONVERTING = 5.5
 # What an answer of a verification needs beside the weights, as a share of them; and at least.
 _WORKING, _LEAST_WORKING = 1.1, 0.3e9
 
@@ -116,7 +121,7 @@ def plan_export(
 
 def plan_targets(run: Run, targets: Mapping[str, Path], *, dtype: str = "auto", overwrite: bool = False) -> ExportPlan:
     """Do what `plan_export` does, for formats that each have a folder of their own; they are made in their order."""
-    kept, weights = needed_by(run), _base_weights(run) if set(targets) - {"adapter"} else (0, 0)
+    kept, weights = needed_by(run), _base_weights(run) if set(targets) - {"adapter"} else (0, 0, False, 0)
     free_disk, free_memory = free_disk_bytes(next(iter(targets.values()), Path())), free_memory_bytes()
     rows: list[PlannedExport] = []
     for name, target in targets.items():
@@ -137,9 +142,11 @@ def plan_targets(run: Run, targets: Mapping[str, Path], *, dtype: str = "auto", 
     return ExportPlan(tuple(rows), free_disk, free_memory)
 
 
-def require_memory(run: Run, dtype: str) -> None:
-    """Raise `EnvironmentProblem` if a merged model of this number type could not be verified here."""
-    memory, free = _sizes(run, "merged", dtype, _base_weights(run))[2], free_memory_bytes()
+def require_memory(run: Run, dtype: str, *, by_tensor: bool = True) -> None:
+    """Raise `EnvironmentProblem` if a merged model of this number type could not be made and verified here."""
+    count, width, is_read_as_needed, largest = _base_weights(run)
+    memory = _sizes(run, "merged", dtype, (count, width, is_read_as_needed and by_tensor, largest))[2]
+    free = free_memory_bytes()
     if memory > free:
         raise EnvironmentProblem(f"merged as {dtype}: {_memory_problem(memory, free)}")
 
@@ -157,44 +164,51 @@ def needed_by(run: Run) -> list[Path]:
     return [run.path, run.adapter_path, *([base] if base.is_dir() else [])]
 
 
-def _sizes(run: Run, name: str, dtype: str, weights: tuple[int, int]) -> tuple[int, int, int]:
+def _sizes(run: Run, name: str, dtype: str, weights: tuple[int, int, bool, int]) -> tuple[int, int, int]:
     """Bytes of an export when it is finished, on disk while it is made, and of memory at the peak."""
+    file = run.adapter_path / "adapter_model.safetensors"
+    adapter = (file.stat().st_size if file.is_file() else 0) + int(_SMALL_FILES)
     if name == "adapter":
-        file = run.adapter_path / "adapter_model.safetensors"
-        size = (file.stat().st_size if file.is_file() else 0) + int(_SMALL_FILES)
-        return size, size, int(_IMPORTS) + 2 * size
-    count, width = weights
+        return adapter, adapter, int(_IMPORTS) + 2 * adapter
+    count, width, is_read_as_needed, largest = weights
     held = count * max(width, {"float32": 4}.get(dtype, 2))
     checking = int(_IMPORTS + max(held * _WORKING, held + _LEAST_WORKING))
+    if is_read_as_needed:
+        checking = min(checking, int(_IMPORTS + _PASS + _ADAPTERS * adapter))
     merged = int(count * {"bfloat16": 2, "float16": 2, "float32": 4}.get(dtype, 4) * 1.02 + _SMALL_FILES)
     if name == "merged":
         return merged, merged, checking
     made = int(count * QUANTIZATIONS[name][0] / 8 * 1.02 + _SMALL_FILES)
     # A mixture is quantized from a file as wide as the merged model, and every GGUF is made from a merged model.
     between = 0 if name in CONVERTED else merged
-    # llama.cpp has the file in memory while it answers.
-    return made, merged + between + made, max(checking, int(_IMPORTS + made * _WORKING))
+    # llama.cpp reads all of its file for each token: without room for it, an answer would take hours.
+    return made, merged + between + made, max(checking, int(_IMPORTS + max(made * _WORKING, largest * _CONVERTING)))
 
 
-def _base_weights(run: Run) -> tuple[int, int]:
-    """How many the base has, from the headers of its files, and bytes of one while it is compared with the merged model."""
-    from grpo_nb.export.merge import is_plain
+def _base_weights(run: Run) -> tuple[int, int, bool, int]:
+    """How many the base has; bytes of one where all are in memory; whether they need not be; how many the largest has."""
+    from grpo_nb.export.merge import is_plain, low_memory_merge
     from grpo_nb.export.tensors import TensorFolder
 
     has_adapter = (run.adapter_path / "adapter_model.safetensors").is_file()
+    has_plain = not has_adapter or is_plain(run.adapter_path)
     try:
-        tensors = TensorFolder(weights_folder(run, download=False)).tensors.values()
-        count, kinds = sum(tensor.numel() for tensor in tensors), {str(tensor.dtype) for tensor in tensors}
+        base = weights_folder(run, download=False)
+        tensors = TensorFolder(base).tensors.values()
+        by_tensor = has_plain and (not has_adapter or low_memory_merge(base, run.adapter_path)[0] is not None)
+        counts, kinds = [tensor.numel() for tensor in tensors], {str(tensor.dtype) for tensor in tensors}
+        count, largest = sum(counts), max(counts)
     except FileNotFoundError:
         _resolved(run)  # a folder that is gone says so
         # Trained from a quantized copy: the Hub's headers tell the sizes, and the plan fetches no gigabytes.
         from huggingface_hub import get_safetensors_metadata
 
         counts = get_safetensors_metadata(run.settings.model).parameter_count
-        count, kinds = sum(counts.values()), set(counts)
+        # Asked again when the files are here.
+        count, kinds, by_tensor, largest = sum(counts.values()), set(counts), has_plain, 0
     # Of several number types, it is held in float32; and so it is for what else an adapter can be.
     is_narrow = kinds in ({"torch.bfloat16"}, {"torch.float16"}, {"BF16"}, {"F16"})
-    return count, 2 if is_narrow and (not has_adapter or is_plain(run.adapter_path)) else 4
+    return count, 2 if is_narrow and has_plain else 4, by_tensor and is_narrow, largest
 
 
 def weights_folder(run: Run, *, download: bool = True) -> Path:

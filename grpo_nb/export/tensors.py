@@ -38,12 +38,12 @@ class TensorFolder:
                     self.tensors[name] = opened.get_tensor(name).to("meta")
 
     def read(self, name: str) -> torch.Tensor:
-        """Return a tensor, in memory of its own."""
+        """Return a tensor, mapped from its file: memory that the system takes back where it is short."""
         from safetensors import safe_open
 
         # Opened anew each time: the pages of an open file that were read stay mapped, and count as this process's memory.
         with safe_open(str(self._file_of[name]), framework="pt") as tensors:
-            return tensors.get_tensor(name).clone()
+            return tensors.get_tensor(name)
 
 
 def write_tensors(file: Path, layout: Mapping[str, torch.Tensor], tensor_of: Callable[[str], torch.Tensor]) -> None:

@@ -110,7 +110,7 @@ def test_doctored_answers_are_seen(exported: Export, merged: Export, tiny_run: g
     answers = json.loads(json.dumps([dataclasses.asdict(a) for a in answered]))  # as they travel
     request = {
         "merged": str(merged.path), "base": tiny_run.settings.model, "prompts": prompts, "max_new_tokens": limit,
-        "tolerance": 0.1, "least_equal": 0.8,
+        "seconds": 300, "tolerance": 0.1, "least_equal": 0.8,
     }  # fmt: skip
 
     def failed(**changes: object) -> list[str]:
@@ -153,12 +153,13 @@ def test_a_lost_end_is_seen(
     end = AutoTokenizer.from_pretrained(merged.path).eos_token_id
     prompts = [row["prompt"] for row in tiny_run.holdout[:2]]
     (answer, _) = llama_cpp.answer(exported.file, prompts, max_completion_length=6)
-    monkeypatch.setattr(verify, "greedy", lambda *_: [[300, 301, 302, end]] * 2)
+    monkeypatch.setattr(verify, "greedy", lambda *_: ([[300, 301, 302, end]] * 2, 6))
 
     def ends(ids: list[int], is_cut: bool) -> bool:
         row = {**dataclasses.asdict(answer), "ids": ids, "log_probs": [-1.0] * len(ids), "is_cut": is_cut}
         request = {"merged": str(merged.path), "base": tiny_run.settings.model, "prompts": prompts, "max_new_tokens": 6}
-        found = verify.verify_gguf({**request, "answers": [row, row], "tolerance": 1.0, "least_equal": 0.0})
+        bounds = {"seconds": 300, "tolerance": 1.0, "least_equal": 0.0}
+        found = verify.verify_gguf({**request, **bounds, "answers": [row, row]})
         return found["checks"]["answers end where the merged model's do"]
 
     assert ends([300, 301, 302, end], False)

@@ -16,6 +16,7 @@ from transformers import LlamaForCausalLM
 import grpo_nb as gn
 from grpo_nb.export import merged as export
 from grpo_nb.export.children import verify
+from grpo_nb.models import tokenizer_for
 
 pytestmark = pytest.mark.begins(40)
 
@@ -98,7 +99,7 @@ def file(name: str, change: Callable[[Path], object]) -> Spoil:
     return lambda merged, base: change(merged / name)
 
 
-WEIGHTS, TENSORS = "every weight is base plus adapter", "tensors finite and complete"
+WEIGHTS, TENSORS = "every weight is base plus adapter", "tensors complete"
 WORDS, ENDS = "tokenizer, chat template and end token", "generation ends where the base's does"
 CUT, TEMPLATE = "incomplete|invalid|deserializ", "chat_template.jinja"
 FAILURES: dict[str, tuple[str, Spoil]] = {
@@ -109,7 +110,7 @@ FAILURES: dict[str, tuple[str, Spoil]] = {
     "embedding broken": (WEIGHTS, one_tensor("model.embed_tokens.weight", lambda tensor: tensor.roll(1, 0))),
     "embeddings untied": (TENSORS, one_tensor("lm_head.weight", lambda tensor: torch.randn(tensor.shape))),
     "a tensor missing": (TENSORS, one_tensor("model.layers.1.mlp.up_proj.weight", lambda tensor: None)),
-    "not finite": (TENSORS, one_tensor("model.norm.weight", lambda tensor: tensor * float("nan"))),
+    "not finite": (WEIGHTS, one_tensor("model.norm.weight", lambda tensor: tensor * float("nan"))),
     "a pickle beside it": ("safetensors only", file("pytorch_model.bin", lambda f: torch.save({}, f))),
     "generation's end lost": (ENDS, file("generation_config.json", lambda f: rewrite(f, eos_token_id=0))),
     "chat template changed": (
@@ -135,6 +136,31 @@ def test_classic_failures_are_caught(merged: export.Export, tiny_run: gn.runs.Ru
     assert not verification["passed"]
     failed = [name for name, ok in verification["checks"].items() if not ok]
     assert any(found in name for name in failed), failed
+
+
+def test_where_time_is_short_fewer_words_and_all_tensors_are_compared(
+    merged: export.Export, tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = Path(tiny_run.settings.model)
+    request = export.verification_request(base, tiny_run, merged.path)
+    whole = verify.verify_merged(request)
+    assert (whole["prompts"], whole["tokens"]) == (10, 12) and "time was up" not in str(whole["measured"])
+    width = max(len(verify.read(tokenizer_for(tiny_run.path, base), chat)) for chat in request["prompts"])
+    monkeypatch.setattr(verify, "_TOKENS", 3 * (width + 12))  # three prompts at once
+    in_batches = verify.verify_merged(request)
+    assert in_batches["texts"] == whole["texts"] and in_batches["prompts"] == 10
+    short = verify.verify_merged({**request, "seconds": 0})
+    assert (short["prompts"], short["tokens"]) == (3, 8) and short["passed"]
+    assert any("the first 8 tokens, because time was up" in said for said in short["measured"].values())
+    # Answers that were cut off cannot be right or wrong, though those of the training were no longer than the bound.
+    short["reference"] = [(text, False) for text, _ in short["reference"]]
+    export.add_score(short, tiny_run, "adapter", "adapter")
+    assert short["scored"] == 0
+    for how in ("adapter never applied", "embedding broken", "not finite"):
+        copy = Path(shutil.copytree(merged.path, tmp_path / how))
+        FAILURES[how][1](copy, base)
+        found = verify.verify_merged({**request, "merged": str(copy), "seconds": 0})
+        assert not found["checks"]["every weight is base plus adapter, rounded once"], how
 
 
 @pytest.mark.usefixtures("checked_here")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import grpo_nb as gn
 from grpo_nb.evaluation.subjects import open_subject
@@ -145,13 +146,14 @@ def test_long_answers_are_verified_up_to_a_bound_and_told_of(
     bars, make = [], merged_file.progress_bar
     monkeypatch.setattr(merged_file, "progress_bar", lambda **how: bars.append(make(**how)) or bars[-1])
     found = merged_file.run_check({**request, "max_new_tokens": 5}, "the merged model")
-    assert bars[0].n == bars[0].total == 2 * 5 + 3 * 10 and found["passed"] and found["device"] == "cpu"
+    tensors = len(load_file(merged.path / "model.safetensors"))
+    assert bars[0].n == bars[0].total == tensors + 2 * 5 + 3 * 10 and found["passed"] and found["device"] == "cpu"
     # An answer that goes on beyond the bound says nothing of its score.
     rows = run.holdout
     right = [f"<reasoning>\nit is\n</reasoning>\n<answer>\n{row['answer']}\n</answer>" for row in rows]
 
     def scored(has_ended: list[bool], texts: list[str]) -> dict[str, Any]:
-        values = {"prompts": 10, "checks": {}, "measured": {}, "texts": texts, "passed": True}
+        values = {"prompts": 10, "tokens": 64, "checks": {}, "measured": {}, "texts": texts, "passed": True}
         values["reference"] = list(zip(right, has_ended, strict=True))
         merged_file.add_score(values, run, "adapter", "adapter")
         return values

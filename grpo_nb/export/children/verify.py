@@ -2,9 +2,14 @@
 
     python -I verify.py request.json
 
-The request says what of (`check`): `merged` or `gguf`; and names `prompts` (chat messages), `max_new_tokens` and `result`, the
-file to write. One model is in memory at a time, in the number type of its files; everything is computed in float32
-(`widen_while_computing`), on a GPU with room for it or else on the CPU. How far it is, is printed as `done/total`.
+The request says what of (`check`): `merged` or `gguf`; and names `prompts` (chat messages), `max_new_tokens`, `seconds` and
+`result`, the file to write. One model is open at a time, in the number type of its files, whose pages are read as they are
+needed and given back where memory is short; everything is computed in float32 (`widen_while_computing`), on a GPU with room for
+it or else on the CPU. How far it is, is printed as `done/total`.
+
+Where a model is slow, fewer and shorter texts are compared: `seconds` is what its first answers may take, beyond which a batch
+is only begun if there is none, and the rest took four times that at most (docs/evidence/real_engines.md). All tensors are
+compared in any case.
 
 `merged`, with `base`, `tokenizer`, `chat_template` (or None for the tokenizer's), `adapter` and `merged`: what a user will do
 with the folder is done here, plain `transformers.pipeline`. Base, base with adapter, and the merged model answer the same
@@ -23,6 +28,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import MethodType
@@ -50,6 +56,11 @@ NEAR_TIE = 0.25
 LEAST_EQUAL_TEXT = 0.9
 # Words that are remembered at each position of an answer: more are never within a near tie of the best.
 _REMEMBERED = 20
+# Of a batch of answers: tokens with those of the prompts, whose keys and values are kept; and weights times tokens, of which
+# two cores of a CPU multiply some 10^11 a second.
+_TOKENS, _PRODUCTS = 2048, 5 * 10**12
+# What is written of each answer however slow it is: fewer tell too little of what the training did.
+_LEAST_TOKENS = 8
 # Values of a weight that are widened or compared at once: 4 MB of float32, which stay in the processor's cache.
 _BLOCK = 2**20
 # Memory of a GPU for each byte of a model's files: what is stored in 16 bits may have to be held in 32.
@@ -120,13 +131,9 @@ def each_tensor(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def tensor_problems(merged: Path, expected: set[str]) -> list[str]:
-    """Names of missing, unexpected or non-finite tensors in a folder of safetensors, and files of another kind."""
-    problems, found = [], set()
-    for name, tensor in each_tensor(merged):
-        found.add(name)
-        if not torch.isfinite(tensor).all():
-            problems.append(f"{name} has values that are not finite")
-    problems += [f"{name} is missing" for name in sorted(expected - found)]
+    """Names of missing and unexpected tensors in a folder of safetensors, and files of another kind."""
+    found = {name for name, _ in each_tensor(merged)}
+    problems = [f"{name} is missing" for name in sorted(expected - found)]
     problems += [f"{name} is unexpected" for name in sorted(found - expected)]
     problems += [f"{file.name} is no safetensors file" for file in merged.iterdir() if file.suffix in _PICKLED]
     return problems
@@ -183,6 +190,7 @@ def weight_problems(merged: Path, reference: PeftModel) -> list[str]:
     expected = as_saved(reference.get_base_model(), expected_weights(reference), merged)
     problems = []
     for name, found in each_tensor(merged):
+        PROGRESS.step()
         if name not in expected:
             problems.append(f"{name} has no counterpart in base plus adapter")
             continue
@@ -198,8 +206,7 @@ def weight_problems(merged: Path, reference: PeftModel) -> list[str]:
 
 def _count_far(found: torch.Tensor, terms: tuple[torch.Tensor, ...], step: float) -> int:
     """How many values are farther from the sum of the terms, in float32, than a rounding step of that relative size."""
-    rows = max(1, _BLOCK // max(1, found[0].numel()))
-    far = 0
+    rows, far = max(1, _BLOCK // max(1, found[0].numel())), 0
     for mine, *parts in zip(*(tensor.split(rows) for tensor in (found, *terms)), strict=True):
         exact = sum(part.float().cpu() for part in parts)
         # 1e-7: float16 has no relative precision below 6e-5. Not "greater than": what is not a number is far, too.
@@ -244,7 +251,7 @@ def read(tokenizer: Any, chat: list[dict[str, str]]) -> list[int]:
 
 
 class Progress:
-    """Prints how far the check is: a step for each token of all answers together, and for each answer that is scored."""
+    """Prints how far the check is: a step for each token of all answers together, each answer scored, each tensor compared."""
 
     def __init__(self) -> None:
         self.done = self.total = 0
@@ -266,24 +273,57 @@ def free_device(folder: Path) -> str:
     return "cuda" if has_room else "cpu"
 
 
+def together(model: Any, prompts: list[list[int]], limit: int) -> int:
+    """How many prompts are answered at once: what a pass computes and remembers is bounded, also for a large model."""
+    tokens = min(_TOKENS, _PRODUCTS // model.num_parameters())
+    return max(1, tokens // (max(map(len, prompts)) + limit))
+
+
+def passes(model: Any, prompts: list[list[int]], limit: int) -> int:
+    """How often the model is gone through to answer prompts, at most."""
+    return -(-len(prompts) // together(model, prompts, limit)) * limit
+
+
 @torch.no_grad()
-def greedy(model: Any, tokenizer: Any, prompts: list[list[int]], limit: int) -> list[list[int]]:
-    """Greedy continuations up to and with the end token."""
-    padded = tokenizer.pad({"input_ids": prompts}, padding_side="left", return_attention_mask=True, return_tensors="pt")
-    out = model.generate(
-        **padded.to(model.device), max_new_tokens=limit, do_sample=False, pad_token_id=tokenizer.pad_token_id,
-        stopping_criteria=[PROGRESS.step],
-    )  # fmt: skip
-    end, rows = tokenizer.eos_token_id, out[:, padded["input_ids"].shape[1] :].tolist()
-    return [row[: row.index(end) + 1] if end in row else row for row in rows]
+def greedy(
+    model: Any, tokenizer: Any, prompts: list[list[int]], limit: int, seconds: float
+) -> tuple[list[list[int]], int]:
+    """Greedy continuations up to and with the end token, of the first prompts, and how many tokens long they could become.
+
+    When the time is over, what is being written is dropped; or, if nothing is finished by then, it ends there, but not before
+    `_LEAST_TOKENS`.
+    """
+    answers: list[list[int]] = []
+    end, until, count = tokenizer.eos_token_id, time.monotonic() + seconds, together(model, prompts, limit)
+    for start in range(0, len(prompts), count):
+        padded = tokenizer.pad({"input_ids": prompts[start : start + count]}, padding_side="left", return_tensors="pt")
+        width = padded["input_ids"].shape[1]
+
+        def is_over(ids: torch.Tensor, _: Any, least: int = width + _LEAST_TOKENS) -> bool:
+            return PROGRESS.step() or (time.monotonic() > until and ids.shape[1] >= least)
+
+        out = model.generate(
+            **padded.to(model.device), max_new_tokens=limit, do_sample=False, pad_token_id=tokenizer.pad_token_id,
+            stopping_criteria=[is_over],
+        )  # fmt: skip
+        is_late = time.monotonic() > until
+        if is_late and answers:
+            break
+        rows = out[:, width:].tolist()
+        answers += [row[: row.index(end) + 1] if end in row else row for row in rows]
+        if is_late:
+            return answers, len(rows[0])
+    return answers, limit
 
 
 @torch.no_grad()
 def distribution(model: Any, ids: list[int], completion: list[int]) -> torch.Tensor:
     """Log-probabilities in nats of every word at each position of a completion behind a prompt, (n, V) float32."""
     PROGRESS.step()
-    logits = model(input_ids=torch.tensor([ids + completion], device=model.device)).logits[0, len(ids) - 1 : -1].float()
-    return logits.log_softmax(-1).cpu()
+    # Some few models compute the logits of the prompt too.
+    kept = {"logits_to_keep": len(completion) + 1} if model._supports_logits_to_keep() else {}
+    out = model(input_ids=torch.tensor([ids + completion], device=model.device), use_cache=False, **kept)
+    return out.logits[0, -len(completion) - 1 : -1].float().log_softmax(-1).cpu()
 
 
 def logps(model: Any, ids: list[int], completion: list[int]) -> torch.Tensor:
@@ -329,9 +369,18 @@ def score_reference(request: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
     tensors = tensor_problems(merged_folder, saved_names(base))
     reference = PeftModel.from_pretrained(base, request["adapter"]).eval()
     prompts = [read(tokenizer, chat) for chat in request["prompts"]]
-    answers = greedy(reference, tokenizer, prompts, request["max_new_tokens"])
-    found: dict[str, Any] = {"prompts": prompts, "answers": answers, "best": [], "start": [], "trained": []}
-    found["generation"] = base.generation_config
+    count, limit = len(list(each_tensor(merged_folder))), request["max_new_tokens"]
+    PROGRESS.total = count + 3 * len(prompts) + 2 * passes(base, prompts, limit)
+    answers, limit = greedy(reference, tokenizer, prompts, limit, request["seconds"])
+    prompts = prompts[: len(answers)]
+    PROGRESS.total = PROGRESS.done + count + 3 * len(prompts) + passes(base, prompts, limit)
+    found: dict[str, Any] = {
+        "prompts": prompts,
+        "answers": answers,
+        "limit": limit,
+        "generation": base.generation_config,
+    }
+    found |= {"best": [], "start": [], "trained": []}
     for ids, answer in zip(prompts, answers, strict=True):
         trained = distribution(reference, ids, answer)
         found["best"].append(likeliest(trained))
@@ -343,12 +392,13 @@ def score_reference(request: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
 
 def verify_merged(request: dict[str, Any]) -> dict[str, Any]:
     """Do all checks of a merged model and return them with a verdict."""
-    chats, limit = request["prompts"], request["max_new_tokens"]
     original = AutoTokenizer.from_pretrained(request["tokenizer"])
     original.chat_template = request.get("chat_template") or original.chat_template
-    PROGRESS.done, PROGRESS.total = 0, 2 * limit + 3 * len(chats)
+    PROGRESS.done = 0
     request = {"device": free_device(Path(request["base"])), **request}
     reference = score_reference(request, original)
+    prompts, answers, limit = (reference[name] for name in ("prompts", "answers", "limit"))
+    chats = request["prompts"][: len(prompts)]
     gc.collect()
     kind = stored_dtype(Path(request["merged"]))
     user = pipeline("text-generation", model=request["merged"], dtype=kind, device=request["device"])
@@ -358,14 +408,14 @@ def verify_merged(request: dict[str, Any]) -> dict[str, Any]:
     if "the chat template is missing" in words:
         tokenizer.chat_template = original.chat_template  # so that the other checks can still be made
     how = {"max_new_tokens": limit, "do_sample": False, "stopping_criteria": [PROGRESS.step]}
-    shown = user(chats, **how, batch_size=len(chats))
+    shown = user(chats, **how, batch_size=together(merged, prompts, limit))
     texts = [output[0]["generated_text"][-1]["content"] for output in shown]
-    expected = [original.decode(answer, skip_special_tokens=True) for answer in reference["answers"]]
+    expected = [original.decode(answer, skip_special_tokens=True) for answer in answers]
     agreed = [
         agreement(pair, best, answer, original(pair[1], add_special_tokens=False)["input_ids"], original.eos_token_id)
-        for *pair, best, answer in zip(expected, texts, reference["best"], reference["answers"], strict=True)
+        for *pair, best, answer in zip(expected, texts, reference["best"], answers, strict=True)
     ]
-    scored = [logps(merged, *pair) for pair in zip(reference["prompts"], reference["answers"], strict=True)]
+    scored = [logps(merged, *pair) for pair in zip(prompts, answers, strict=True)]
     trained, start = torch.cat(reference["trained"]), torch.cat(reference["start"])
     x, y = trained - start, torch.cat(scored) - start
     gap, reach = (y - x).abs().mean().item(), x.abs().mean().item()
@@ -374,21 +424,21 @@ def verify_merged(request: dict[str, Any]) -> dict[str, Any]:
     near = f"log-probabilities within {MEAN_LOGP_TOLERANCE} nats of the adapter's on average"
     tensors, weights = reference["tensors"], reference["weights"]
     checked = {
-        "tensors finite and complete, safetensors only": (not tensors, said(tensors)),
+        "tensors complete, safetensors only": (not tensors, said(tensors)),
         "every weight is base plus adapter, rounded once": (not weights, said(weights)),
         "tokenizer, chat template and end token equal": (not words, said(words)),
         "generation ends where the base's does": (not ends, said(ends)),
         f"the adapter's effect is there once ({low} to {high} times)": (low <= slope <= high, f"{slope:.3f} times"),
         near: (gap <= MEAN_LOGP_TOLERANCE, f"{gap:.4f} nats"),
     }
-    return verdict(checked, agreed, LEAST_EQUAL_TEXT) | {
+    return verdict(request, checked, agreed, limit) | {
         "adapter_effect_in_merged": slope,
         "mean_logp_difference_to_adapter": gap,
         "mean_logp_difference_of_base_to_adapter": reach,
         "problems": (tensors + weights + words + ends)[:10],
         "device": request["device"],
         "texts": texts,
-        "reference": ended(expected, reference["answers"], original.eos_token_id),
+        "reference": ended(expected, answers, original.eos_token_id),
     }
 
 
@@ -404,10 +454,14 @@ def verify_gguf(request: dict[str, Any]) -> dict[str, Any]:
 
     model = load(request["merged"])
     chats, answers, end = request["prompts"], request["answers"], tokenizer.eos_token_id
-    PROGRESS.done, PROGRESS.total = 0, request["max_new_tokens"] + 3 * len(chats)
     rendered = [tokenizer.apply_chat_template(c, add_generation_prompt=True, tokenize=False) for c in chats]
     prompts = [read(tokenizer, chat) for chat in chats]
-    expected = greedy(model, tokenizer, prompts, request["max_new_tokens"])
+    limit = request["max_new_tokens"]
+    PROGRESS.done, PROGRESS.total = 0, passes(model, prompts, limit) + 3 * len(chats)
+    expected, limit = greedy(model, tokenizer, prompts, limit, request["seconds"])
+    count = len(expected)
+    rendered, prompts, answers = rendered[:count], prompts[:count], answers[:count]
+    PROGRESS.total = PROGRESS.done + 3 * count
     other_text = other_ids = not_ended = 0
     wanted = [tokenizer.decode(words, skip_special_tokens=True) for words in expected]
     agreed, bos = [], tokenizer.bos_token or ""
@@ -429,7 +483,6 @@ def verify_gguf(request: dict[str, Any]) -> dict[str, Any]:
     del model
     gc.collect()  # one model in memory at a time
     start = of_the_words(load(request["base"]))
-    count = len(chats)
     gap = (heard - trained).abs().mean().item()
     effect, doubt = strength(start, trained, heard)
     low, high = EFFECT_RANGE
@@ -445,7 +498,7 @@ def verify_gguf(request: dict[str, Any]) -> dict[str, Any]:
             f"{effect:.2f} ± {doubt:.2f} times{untold}",
         ),
     }
-    return verdict(checked, agreed, request["least_equal"]) | {
+    return verdict(request, checked, agreed, limit) | {
         "mean_logp_difference_to_merged": gap,
         "effect_of_training_in_file": [effect, doubt],
         "device": device,
@@ -475,16 +528,22 @@ def strength(start: torch.Tensor, trained: torch.Tensor, heard: torch.Tensor) ->
     return slope.item(), _STANDARD_ERRORS * ((wanted * left).square().sum().sqrt() / total).item()
 
 
-def verdict(checked: dict[str, tuple[bool, str]], agreed: list[tuple[bool, bool]], least: float) -> dict[str, Any]:
+def verdict(
+    request: dict[str, Any], checked: dict[str, tuple[bool, str]], agreed: list[tuple[bool, bool]], limit: int
+) -> dict[str, Any]:
     """What both verifications answer: checks with what was measured, and that of the greedy texts (`agreement`) after them."""
     count, equal, near = len(agreed), *map(sum, zip(*agreed, strict=True))
+    least = request.get("least_equal", LEAST_EQUAL_TEXT)
     said = f"{near} of {count}, {equal} without setting near ties aside"
+    if (count, limit) != (len(request["prompts"]), request["max_new_tokens"]):
+        said += f"; the first {limit} tokens, because time was up"
     checked[f"greedy text equal, near ties aside, on {least:.0%} of the prompts"] = (near / count >= least, said)
     return {
         "passed": all(ok for ok, _ in checked.values()),
         "checks": {name: ok for name, (ok, _) in checked.items()},
         "measured": {name: text for name, (_, text) in checked.items()},
         "prompts": count,
+        "tokens": limit,
         "equal_greedy_text": equal / count,
         "equal_greedy_text_near_ties_aside": near / count,
         "imported_unsloth_or_kit": sorted({"unsloth", "grpo_nb"} & set(sys.modules)),
