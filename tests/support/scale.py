@@ -128,8 +128,8 @@ def trained(
 ) -> gn.runs.Run:
     """A run of the kit whose updates are the gradients themselves, so that every difference stays one.
 
-    Its rewards are `signs` and the kit's tags, its task sixteen sums, unless `rewards` and `task` say otherwise. `in_float64` all of
-    it is computed so.
+    Its rewards are `signs` and the kit's tags, its task sixteen sums, unless `rewards` and `task` say otherwise; `in_float64`,
+    all of it is computed in that.
     """
     defaults = dict(
         max_steps=steps, max_completion_length=16, max_prompt_length=1024, learning_rate=0.5, optim="sgd", warmup_steps=0,
