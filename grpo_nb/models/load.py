@@ -388,7 +388,7 @@ def _refuse_unseen_gpu() -> None:
 def save_adapter(model: PreTrainedModel, folder: str | Path) -> None:
     """Write the trained LoRA into a folder as PEFT does, `adapter_model.safetensors` and `adapter_config.json`, and no card.
 
-    PEFT's card is a page of empty headings, whose template it compiles at each saving (peft 0.21). The run has a card of its own.
+    PEFT's card is a page of empty headings, whose template it compiles at each saving (peft 0.21). The run has its own.
     """
     model.create_or_update_model_card = lambda folder: None
     try:

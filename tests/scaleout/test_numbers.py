@@ -18,10 +18,10 @@ pytestmark = pytest.mark.begins(70)
 CASES = [(loss, beta) for loss in ("dapo", "grpo", "dr_grpo", "cispo") for beta in (0.0, 0.04)]
 # Of what is logged, relative above 1 and for gradients; of each LoRA tensor after the last step, relative to its norm. Float32.
 LOGGED, WEIGHTS = 1e-6, 1e-6
-# Of the embedded model in float64: what is left to rounding there. Worst tensor seen: 3e-13.
+# Of the embedded model in float64, where little is left to rounding: the worst tensor seen was 3e-13 apart.
 EXACT_WEIGHTS = 1e-10
-# In float32 its tensors are sums over 30 layers, of terms that nearly cancel, and no two orders of summation round alike. Both
-# sides are measured against float64: the kit may not be farther from it than so many times what plain TRL is.
+# In float32 no two orders of its sums round alike. The kit may be as many times as far from float64 as TRL alone is; seen were
+# 1.0 and 0.6 (docs/evidence/cpu_step.md).
 AS_FAR_AS_TRL = 2
 
 
@@ -45,6 +45,15 @@ def apart(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> flo
     """The largest difference of two tensors, relative to the first."""
     assert ours.keys() == theirs.keys()
     return max(float((ours[name] - theirs[name]).norm() / ours[name].norm().clamp(min=1e-12)) for name in ours)
+
+
+def rounding(exact: dict[str, torch.Tensor], ours: dict[str, torch.Tensor]) -> float:
+    """How far the tensors that begin as zeros, and so are all gradient, lie from exact ones, in parts of their common norm."""
+    trained = [(exact[name], ours[name]) for name in exact if ".lora_B." in name]
+    off, size = (
+        torch.cat([part.flatten() for part in parts]) for parts in zip(*((a - b, a) for a, b in trained), strict=True)
+    )
+    return float(off.norm() / size.norm())
 
 
 def lora_of(folder: Path) -> dict[str, torch.Tensor]:
@@ -126,7 +135,7 @@ def test_the_real_model_as_the_readme_says(
         drawn = [other.completions(step)["completion"].tolist() for other, _ in real.values()]
         assert drawn[0] == drawn[1], "float64 drew other words: nothing to measure against"
     ours, theirs = map(lora_of, (run.adapter_path, project.path / "replay" / "adapter"))
-    assert 0 < apart(exact, ours) < AS_FAR_AS_TRL * apart(exact, theirs)
+    assert 0 < rounding(exact, ours) < AS_FAR_AS_TRL * rounding(exact, theirs)
 
 
 def test_a_record_of_other_numbers_is_told(projects: dict, plain_trl: Path, tmp_path: Path) -> None:
