@@ -20,17 +20,23 @@ from tests.support.notebooks import execute_notebook, executed_in
 from tests.support.scale import letters_folder, plain_trl, trained
 from tests.support.shared import made_once
 
-import_unsloth()  # before any test module imports transformers
 __all__ = ["letters_folder", "plain_trl"]  # fixtures
-# Each training, loading and evaluation collects garbage, and would look through all that these imports made: a third of a
-# second each time. What is made from here on is collected as ever.
-gc.freeze()
 
 # A shell that starts a command in the background has it ignore Ctrl-C, and tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Import unsloth before any test module imports transformers; not where pytest-xdist only hands out the tests."""
+    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
+        return
+    import_unsloth()
+    # Each training, loading and evaluation collects garbage, and would look through all that these imports made: a third of a
+    # second each time. What is made from here on is collected as ever.
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -49,7 +49,9 @@ class _Head:
         logit_scale: float,
         outputs: tuple[str, ...],
     ) -> tuple[torch.Tensor | None, ...]:
-        is_float = hidden.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+        is_float = hidden.dtype == weight.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(
+            "cpu"
+        )
         is_plain = bias is None and softcap is None and logit_scale == 1.0 and not weight.requires_grad
         if is_float and is_plain and set(outputs) <= {"log_probs", "entropy"}:
             log_probs, entropy = _TiledLogProbs.apply(hidden, weight, targets, temperature)
@@ -69,17 +71,17 @@ class _TiledLogProbs(torch.autograd.Function):
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         words = weight.shape[0]
-        log_probs, entropy = torch.empty(len(hidden)), torch.empty(len(hidden))
+        log_probs, entropy = hidden.new_empty(len(hidden)), hidden.new_empty(len(hidden))
         direction = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
-        kept = torch.empty(min(_ROWS, len(hidden)), words) if direction is not None else None
+        kept = hidden.new_empty(min(_ROWS, len(hidden)), words) if direction is not None else None
         for at in _parts(len(hidden), _ROWS):
             states, gold = hidden[at] / temperature, weight[targets[at]]
             width = max(_TILE // len(states), 64)
             tiles = _parts(words, width)
-            highest = torch.full((len(states), 1), -torch.inf)
-            total, weighted = torch.zeros(len(states), 1), torch.zeros(len(states), 1)
-            logits = torch.empty(len(states), width)
-            scratch = torch.empty(len(states), width)
+            highest = states.new_full((len(states), 1), -torch.inf)
+            total, weighted = states.new_zeros(len(states), 1), states.new_zeros(len(states), 1)
+            logits = states.new_empty(len(states), width)
+            scratch = states.new_empty(len(states), width)
             for tile in tiles:
                 size = tile.stop - tile.start
                 z = kept[: len(states), tile] if kept is not None else logits[:, :size]

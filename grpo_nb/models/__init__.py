@@ -23,6 +23,7 @@ from grpo_nb.models.load import (
     longest_of,
     resolve_model,
     rest_engine,
+    save_adapter,
 )
 from grpo_nb.models.match import require_same_settings
 from grpo_nb.models.unsloth import import_unsloth, tell_unsloth, without_loading_bars

@@ -385,6 +385,18 @@ def _refuse_unseen_gpu() -> None:
         )
 
 
+def save_adapter(model: PreTrainedModel, folder: str | Path) -> None:
+    """Write the trained LoRA into a folder as PEFT does, `adapter_model.safetensors` and `adapter_config.json`, and no card.
+
+    PEFT's card is a page of empty headings, whose template it compiles at each saving (peft 0.21). The run has its own.
+    """
+    model.create_or_update_model_card = lambda folder: None
+    try:
+        model.save_pretrained(folder, selected_adapters=["default"])
+    finally:
+        del model.create_or_update_model_card
+
+
 def load_adapter(model: PreTrainedModel, folder: str | Path, adapter: str = "default") -> None:
     """Copy a saved LoRA into one of the model's adapters and check that every tensor arrived.
 

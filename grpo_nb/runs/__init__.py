@@ -38,9 +38,9 @@ from grpo_nb.runs.side_by_side import compare_runs as compare
 from grpo_nb.runs.side_by_side import list_runs as list
 
 if TYPE_CHECKING:
-    from grpo_nb.runs.live import LivePlot, png, training_figure
+    from grpo_nb.runs.live import LivePlot, figure_for_a_file, png, training_figure
     from grpo_nb.runs.viewer import RunViewer
 
 __getattr__, __dir__, __all__ = open_door(
-    globals(), {"live": ("LivePlot", "png", "training_figure"), "viewer": ("RunViewer",)}
+    globals(), {"live": ("LivePlot", "figure_for_a_file", "png", "training_figure"), "viewer": ("RunViewer",)}
 )

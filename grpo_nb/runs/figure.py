@@ -87,7 +87,7 @@ class TrainingFigure:
     """
 
     def __init__(self, weights: Mapping[str, float] | None = None, beta: float | None = None) -> None:
-        self._weights, self._beta = dict(weights or {}), beta
+        self.of(weights, beta)
         self.figure = Figure(figsize=(_WIDTH, _DRAWN), facecolor="white")
         self._axes: dict[str, Axes] = self.figure.subplot_mosaic(_MOSAIC, height_ratios=_ROWS)
         for title, axis in self._axes.items():
@@ -95,6 +95,11 @@ class TrainingFigure:
                 _make_card(axis)
             else:
                 _make_panel(axis, title)
+
+    def of(self, weights: Mapping[str, float] | None, beta: float | None) -> TrainingFigure:
+        """The same axes for another run, which `draw` draws in place of the one before."""
+        self._weights, self._beta = dict(weights or {}), beta
+        return self
 
     def draw(self, curves: Curves, alerts: Sequence[Alert] = (), *, chosen: float | None = None) -> Figure:
         """Draw what is known now in place of what was drawn before; what is drawn is bounded, whatever the run's length.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import time
 from collections.abc import Mapping, Sequence
@@ -41,6 +42,18 @@ def training_figure(
     'Total reward'
     """
     return TrainingFigure(weights, beta).draw(Curves(rows, beta=beta), alerts)
+
+
+def figure_for_a_file(
+    rows: Sequence[Row], weights: Mapping[str, float], beta: float, alerts: Sequence[Alert]
+) -> Figure:
+    """`training_figure` for those who write it away at once: the next one is drawn on the same axes, whatever run it is of."""
+    return _kept_axes().of(weights, beta).draw(Curves(rows, beta=beta), alerts)
+
+
+@functools.cache
+def _kept_axes() -> TrainingFigure:
+    return TrainingFigure()
 
 
 def png(figure: Figure, dpi: int = 100) -> bytes:

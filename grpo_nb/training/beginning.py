@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core import write_json, write_text
+from grpo_nb.models import save_adapter
 from grpo_nb.runs import Run
 from grpo_nb.tasks import Task
 
@@ -27,7 +28,7 @@ _GENERATIONS = 3
 def keep_beginning(run: Run, model: Any, task: Task, remembered: Mapping[str, Any]) -> None:
     """Write adapter, training rows and what rewards remember (by name) of a run that begins."""
     folder = run.start_path
-    model.save_pretrained(folder, selected_adapters=["default"])
+    save_adapter(model, folder)
     if task.train.data.nbytes + task.holdout.data.nbytes <= _MOST_BYTES:
         write_task(folder, task)
     write_json(folder / "rewards.json", remembered)

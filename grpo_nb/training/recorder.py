@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import is_notebook, kept_random_state, progress_bar, staged_file, write_bytes
 from grpo_nb.models import import_unsloth
-from grpo_nb.runs import LivePlot, Run, best_step, png, read_rows, tidy_row, training_figure
+from grpo_nb.runs import LivePlot, Run, best_step, figure_for_a_file, png, read_rows, tidy_row
 from grpo_nb.settings import Settings
 from grpo_nb.training.interrupts import Interrupts
 from grpo_nb.training.observers import Observer
@@ -245,7 +245,7 @@ class Recorder(TrainerCallback):
         """End the bar or the live figure, and write the curves as an image, if there is a row."""
         self._show(is_last=True)
         if self.rows:
-            figure = training_figure(self.rows, self.weights, self.settings.beta, alerts=self.run.alerts)
+            figure = figure_for_a_file(self.rows, self.weights, self.settings.beta, self.run.alerts)
             save_figure(self.run.path, figure)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from grpo_nb.core import random_state, restore_random_state
-from grpo_nb.models import load_adapter
+from grpo_nb.models import load_adapter, save_adapter
 from grpo_nb.rewards import AdaptiveState, inner_rewards, reward_name
 from grpo_nb.runs import keep_newest, write_checkpoint
 from grpo_nb.training.beginning import KeptGenerations
@@ -181,7 +181,7 @@ class ResumableTrainer(KeptGenerations):
     def _write_files(self, folder: Path) -> None:
         note = dict(self.note)
         model = self.accelerator.unwrap_model(self.model)
-        model.save_pretrained(folder, selected_adapters=["default"])
+        save_adapter(model, folder)
         self._save_optimizer_and_scheduler(str(folder))
         self._save_scaler(str(folder))
         state = copy.copy(self.state)

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from grpo_nb.core import is_notebook, put_in_place, staged_folder, with_known_names, write_json, writing_here
 from grpo_nb.health import HealthMonitor
 from grpo_nb.machine import find_gpu, require_disk
-from grpo_nb.models import base_identity, generation_of, keep_template, load_adapter
+from grpo_nb.models import base_identity, generation_of, keep_template, load_adapter, save_adapter
 from grpo_nb.rewards import RewardFunction
 from grpo_nb.runs import (
     Run,
@@ -141,7 +141,7 @@ def _begin(prepared: Prepared, name: str | None, info: Mapping[str, Any]) -> Run
     run = Run(folder, model=model, tokenizer=prepared.tokenizer, rewards=prepared.rewards)
     write_json(run.path / "run.json", info)  # first of all: it is what makes the folder a run
     if info["reference"] == START_ADAPTER:
-        model.save_pretrained(run.path / "reference", selected_adapters=["default"])
+        save_adapter(model, run.path / "reference")
     # For comparisons and exports of this run by another process, on the same held-out questions.
     kept = task.holdout.select_columns(["prompt", "question", "answer"])
     (run.path / "holdout.jsonl").write_text("".join(json.dumps(row, default=str) + "\n" for row in kept))
@@ -254,7 +254,7 @@ def _save_adapter(trainer: ResumableTrainer, recorder: Recorder, info: dict[str,
     checkpoint = Path(trainer.args.output_dir) / f"checkpoint-{best}"
     is_there = is_other and find_damage(checkpoint) is None
     with staged_folder(last if is_there else path) as staged:
-        model.save_pretrained(staged, selected_adapters=["default"])
+        save_adapter(model, staged)
         put_in_place(staged, last if is_there else path)
     if is_there:
         with staged_folder(path) as staged:

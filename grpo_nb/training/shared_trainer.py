@@ -151,6 +151,7 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
             return log_probs + nothing, entropies
         with self._folded.for_training(), self.accelerator.autocast():
             some, some_entropies = shared_prompt_logps(model, ids[rows], mask[rows], length, pad_id=pad_id)
+        log_probs, entropies = log_probs.to(some.dtype), entropies.to(some.dtype)
         return log_probs.index_copy(0, rows, some), entropies.index_copy(0, rows, some_entropies)
 
     @property

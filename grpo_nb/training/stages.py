@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import Part, Shown, bold, free_path, in_line, require_kind, require_number, shown_path, write_json
-from grpo_nb.models import load_adapter
+from grpo_nb.models import load_adapter, save_adapter
 from grpo_nb.rewards import (
     adaptive_states,
     describe_difference,
@@ -272,7 +272,7 @@ def train_stages(
         _require_same_plan(StagedRun(folder).plan, plan, folder)
     else:
         folder = new_run_folder(root, name)
-        model.save_pretrained(folder / "start", selected_adapters=["default"])
+        save_adapter(model, folder / "start")
         write_json(folder / "stages.json", plan)
     staged = StagedRun(folder, model=model, tokenizer=tokenizer)
     finished = {run.name: run for run in staged.runs if _is_finished(run)}

@@ -744,7 +744,8 @@ def test_an_expression_of_other_numbers_than_the_given_is_tried(given: type) -> 
     @by_text
     def any_sum(text, gold):
         said = slot(text) or ""
-        return bool(re.fullmatch(r"[0-9 +*-]+", said)) and eval(said) == eval(gold)
+        # No powers: a probe's tower of nines would be computed for seconds.
+        return "**" not in said and bool(re.fullmatch(r"[0-9 +*-]+", said)) and eval(said) == eval(gold)
 
     assert "other numbers" in kinds(check(any_sum, rows=rows), "critical")
     assert "other numbers" not in kinds(check(right, rows=rows))

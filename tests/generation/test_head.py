@@ -35,13 +35,14 @@ def problem(rows: int = 37, words: int = 1001) -> tuple[torch.Tensor, torch.Tens
 
 @pytest.mark.parametrize("tile, rows", [(2**19, 512), (37 * 64, 512), (2**10, 10)], ids=["one", "tiles", "rows too"])
 @pytest.mark.parametrize("with_entropy", [False, True])
+@pytest.mark.parametrize("kind, off", [(torch.float32, 1), (torch.float64, 1e-8)])
 def test_it_is_the_plain_log_softmax_with_its_gradients(
-    monkeypatch: pytest.MonkeyPatch, tile: int, rows: int, with_entropy: bool
+    monkeypatch: pytest.MonkeyPatch, tile: int, rows: int, with_entropy: bool, kind: torch.dtype, off: float
 ) -> None:
     monkeypatch.setattr(head, "_TILE", tile)
     monkeypatch.setattr(head, "_ROWS", rows)
     hidden, weight, targets = problem()
-    weights = torch.linspace(-1, 1, len(hidden))
+    weights = torch.linspace(-1, 1, len(hidden), dtype=torch.float64)
 
     def loss(log_probs: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
         return (weights * log_probs).sum() + (weights * entropy).sum() * with_entropy
@@ -50,15 +51,16 @@ def test_it_is_the_plain_log_softmax_with_its_gradients(
     plain = (exact @ weight.double().t() / 0.7).log_softmax(-1)
     expected = plain.gather(1, targets[:, None])[:, 0], -(plain.exp() * plain).sum(-1)
     loss(*expected).backward()
-    mine = hidden.clone().requires_grad_()
+    mine, weight = hidden.to(kind, copy=True).requires_grad_(), weight.to(kind)
     log_probs, entropy, *others = call(mine, weight, targets)
     loss(log_probs, entropy).backward()
-    assert others == [None, None, None]
-    torch.testing.assert_close(log_probs.double(), expected[0], atol=1e-5, rtol=1e-6)
-    torch.testing.assert_close(entropy.double(), expected[1], atol=1e-4, rtol=1e-6)
-    torch.testing.assert_close(mine.grad.double(), exact.grad, atol=1e-5 * exact.grad.abs().max().item(), rtol=1e-4)
+    assert others == [None, None, None] and log_probs.dtype == entropy.dtype == kind
+    torch.testing.assert_close(log_probs.double(), expected[0], atol=1e-5 * off, rtol=1e-6 * off)
+    torch.testing.assert_close(entropy.double(), expected[1], atol=1e-4 * off, rtol=1e-6 * off)
+    largest = exact.grad.abs().max().item()
+    torch.testing.assert_close(mine.grad.double(), exact.grad, atol=1e-5 * off * largest, rtol=1e-4 * off)
     with torch.no_grad():
-        again = call(hidden, weight, targets)
+        again = call(hidden.to(kind), weight, targets)
     torch.testing.assert_close(again[:2], (log_probs.detach(), entropy.detach()))
 
 

@@ -93,6 +93,16 @@ def test_a_wrong_torchvision_is_said_before_anything_slow(monkeypatch: pytest.Mo
         gn.load_model(gn.preset("cpu"))
 
 
+def test_an_adapter_is_saved_without_a_card_and_peft_writes_its_own_as_before(
+    tiny_run: gn.runs.Run, tmp_path: Path
+) -> None:
+    load.save_adapter(tiny_run.model, tmp_path / "ours")
+    tiny_run.model.save_pretrained(tmp_path / "pefts")
+    ours, pefts = ({file.name: file.read_bytes() for file in (tmp_path / who).iterdir()} for who in ("ours", "pefts"))
+    assert ours.keys() == {"adapter_model.safetensors", "adapter_config.json"}
+    assert pefts.keys() == {*ours, "README.md"} and all(pefts[name] == ours[name] for name in ours)
+
+
 def test_an_adapter_is_loaded_whole(tiny_run: gn.runs.Run) -> None:
     model, _ = gn.load_model(tiny_run.settings)
     load.load_adapter(model, tiny_run.adapter_path)

@@ -268,6 +268,18 @@ def test_drawn_anew_or_again_the_figure_is_the_same(displayed: list) -> None:
     assert plots.png(again.draw(curves)) == plots.png(plots.training_figure(rows, {"right": 2.0}, 0.04))
 
 
+def test_nothing_is_left_of_the_run_whose_figure_was_drawn_on_the_same_axes() -> None:
+    rich = [{**row, "holdout/accuracy": 0.01 * row["step"], "stage": 1 + (row["step"] > 9)} for row in made_rows(30)]
+    rich[20]["kl"] = math.nan
+    bare = [{"step": step, "reward": 0.1 * step} for step in (1, 2, 3)]
+    for rows, weights, beta, alerts in (
+        (rich, {"correctness": 2.0}, 0.04, [alert(12), alert(25)]),
+        (bare, {}, 0.0, []),
+    ):
+        anew = plots.training_figure(rows, weights, beta, alerts=alerts)
+        assert plots.png(plots.figure_for_a_file(rows, weights, beta, alerts)) == plots.png(anew)
+
+
 def test_the_live_figure_is_one_display_and_throttled(displayed: list) -> None:
     live = plots.LivePlot({}, 0.04)
     rows = made_rows(60)

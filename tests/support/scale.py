@@ -17,6 +17,7 @@ from grpo_nb.scaleout.project import TRL
 from tests.support.shared import made_once
 
 DRIVER = Path(__file__).with_name("scale_driver.py")
+EXACT = Path(__file__).with_name("scale_exact.py")
 # Nothing of this may be asked for by what is to run without it; the folder's own copy of the rewards' code comes before.
 _ABSENT = ("grpo_nb", "unsloth", "unsloth_zoo")
 
@@ -116,11 +117,19 @@ def signs(completions: list, **columns: object) -> list[float]:
 
 
 def trained(
-    folder: Path | str, root: Path, name: str, steps: int = 3, rewards: Any = None, task: Any = None, **changes: object
+    folder: Path | str,
+    root: Path,
+    name: str,
+    steps: int = 3,
+    rewards: Any = None,
+    task: Any = None,
+    in_float64: bool = False,
+    **changes: object,
 ) -> gn.runs.Run:
     """A run of the kit whose updates are the gradients themselves, so that every difference stays one.
 
-    Its rewards are `signs` and the kit's tags, its task sixteen sums, unless `rewards` and `task` say otherwise.
+    Its rewards are `signs` and the kit's tags, its task sixteen sums, unless `rewards` and `task` say otherwise; `in_float64`,
+    all of it is computed in that.
     """
     defaults = dict(
         max_steps=steps, max_completion_length=16, max_prompt_length=1024, learning_rate=0.5, optim="sgd", warmup_steps=0,
@@ -130,4 +139,10 @@ def trained(
     settings = gn.preset("cpu", model=str(folder), **{**defaults, **changes})
     model, tokenizer = gn.load_model(settings)
     task = task or gn.load_task("arithmetic", settings, train_size=16, holdout_size=4, tokenizer=tokenizer)
-    return gn.train(model, tokenizer, task, rewards or [signs, gn.rewards.xml_tags()], settings, name=name)
+    from tests.support import scale_exact  # imports transformers, and unsloth comes first
+
+    with pytest.MonkeyPatch.context() as patch:
+        if in_float64:
+            patch.setattr(scale_exact.modeling_llama.LlamaRMSNorm, "forward", scale_exact.norm)
+            model.double()
+        return gn.train(model, tokenizer, task, rewards or [signs, gn.rewards.xml_tags()], settings, name=name)
