@@ -125,9 +125,14 @@ def _of_form(gate: Sampled) -> Iterator[Advice]:
 def _of_difficulty(gate: Sampled) -> Iterator[Advice]:
     count, counts = len(gate.groups), gate.counts
 
-    def line(arithmetic: str, rows: str) -> str:
-        source = f'"arithmetic", settings, {arithmetic}' if gate.task_name == "arithmetic" else f"{rows}, settings"
-        return f"task = gn.load_task({source}, tokenizer=tokenizer)  # the rest as before"
+    def line(arithmetic: str, kind: str) -> str:
+        if gate.task_name == "arithmetic":
+            return (
+                f'task = gn.load_task("arithmetic", settings, {arithmetic}, tokenizer=tokenizer)  # the rest as before'
+            )
+        return (
+            f"task = gn.load_task(..., keep=lambda row: ...)  # says which of your rows are {kind}; the rest as before"
+        )
 
     is_form = gate.verdict == "form only"
     # Half and half is no reason to change either way: the questions are as different as they should be.
@@ -138,11 +143,11 @@ def _of_difficulty(gate: Sampled) -> Iterator[Advice]:
             f"{'no sampled answer is right' if is_form else wrong}, though {gate.slot_share:.0%} of the answers can be read: "
             "the questions are too hard to begin with."
         )
-        easy = line("high=9, train_size=60, holdout_size=20", "[row for row in rows if is_easy(row)]")
+        easy = line("high=9, train_size=60, holdout_size=20", "easy")
         yield Advice("easier data", what, easy)
     if counts["all right"] * 2 >= count and counts["all right"] > counts["all wrong"]:
         what = f"in {_of(counts['all right'], count)} groups every completion is right: nothing is left to learn there."
-        yield Advice("harder data", what, line("high=99", "[row for row in rows if is_hard(row)]"))
+        yield Advice("harder data", what, line("high=99", "hard"))
 
 
 def _of_length(gate: Sampled) -> Iterator[Advice]:

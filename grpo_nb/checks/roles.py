@@ -16,7 +16,7 @@ from grpo_nb.checks.probes import LAYOUTS, MORE, Probe
 
 TELLS = "tells right from wrong"
 FORM = "pays for form, whatever the answer"
-OTHER = "depends neither on the answer nor on the format"
+OTHER = "follows neither right answers nor the format, in what was tried"
 UNSCORED = "scores none of the rows that were tried in every form"
 
 

@@ -179,7 +179,8 @@ def _check_one(caller: Caller, sample: Sample) -> _Checked:
     role = find_role(results, rows) if is_whole else Role(OTHER)
     if is_steady and is_whole:
         is_whole = run(sample.ordinary()) and (not role.layout or run(sample.ordinary(role.layout)))
-        is_whole = is_whole and run(sample.known(known_texts(caller.reward)))
+        taken = [name for name in _taken(caller.reward) if name not in ("prompt", "question", "answer")]
+        is_whole = is_whole and run([*sample.known(known_texts(caller.reward)), *sample.of_columns(taken)])
         is_whole = is_whole and (role.kind == TELLS or run(sample.elsewhere))
     sprung = EvalTrap.count
     for probe in sample.hostile:
@@ -223,10 +224,15 @@ def _not_to_the_end(caller: Caller, results: Results) -> Finding:
 
 def _asks_for(reward: RewardFunction, sample: Sample) -> bool:
     """Whether a reward takes a column that holds the gold answer, or names one somewhere in its code."""
-    named = set(known_texts(reward, has_words=False))
-    with contextlib.suppress(TypeError, ValueError):  # a builtin without a signature
-        named |= set(inspect.signature(reward).parameters)
+    named = {*known_texts(reward, has_words=False), *_taken(reward)}
     return any(str(value).strip() == sample.golds[0] for key, value in sample.rows[0].items() if key in named)
+
+
+def _taken(reward: RewardFunction) -> list[str]:
+    """The arguments that a reward names."""
+    with contextlib.suppress(TypeError, ValueError):  # a builtin without a signature
+        return list(inspect.signature(reward).parameters)
+    return []
 
 
 def _check_data(rewards: Sequence[RewardFunction], rows: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:

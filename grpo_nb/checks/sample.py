@@ -19,6 +19,7 @@ from grpo_nb.settings import Settings
 from grpo_nb.tasks import AnswerFormat, Task, read_rows, xml
 
 _TRIED_ROWS, _MORE_ROWS = 4, 60
+_LONGEST = 200
 _GOLDS_FROM_ROWS = 200
 
 
@@ -81,10 +82,12 @@ class Sample:
             )
         self.format = format = format or (task.format if isinstance(task, Task) else xml())
         self.tokenizer, self._ids = tokenizer, {}
-        every_gold = [_gold_text(answer(row) if callable(answer) else row.get(answer), format) for row in rows]
+        held = [answer(row) if callable(answer) else row.get(answer) for row in rows]
+        every_gold = [_gold_text(gold, format) for gold in held]
         if not any(every_gold):
             raise ValueError(f"no row has a gold answer in {in_line(answer)}: rewards are tried with the right answer.")
         rows = [row for row, gold in zip(rows, every_gold, strict=True) if gold]
+        self._accepted = [_accepted(gold, format) for gold in held if _gold_text(gold, format)]
         every_gold = [gold for gold in every_gold if gold]
         # Rows with different answers, spread over those that were read, and over the forms of answers: 3 kg, 3/4, 3 %.
         distinct = list({gold: i for i, gold in reversed(list(enumerate(every_gold)))}.values())[::-1]
@@ -102,7 +105,8 @@ class Sample:
         left = [i for i in range(len(rows)) if i not in chosen]
         left = left[:: max(1, -(-len(left) // _MORE_ROWS))]
         self.rows, self._more = self.rows + [rows[i] for i in left], [every_gold[i] for i in left]
-        wrong = [_wrong(gold, every_gold) for gold in self.golds]
+        self._accepted = [self._accepted[i] for i in (*chosen, *left)]
+        wrong = [_wrong(gold, every_gold, self._accepted[i]) for i, gold in enumerate(self.golds)]
         self._answers = list(zip(self.golds, wrong, strict=True))
         self._every_gold = every_gold
         per_row = list(enumerate(self._answers))
@@ -124,7 +128,8 @@ class Sample:
     def more(self, layout: str) -> list[Probe]:
         """The right and a wrong answer of the rows that are not tried in every form."""
         written = self._written(layout)
-        pairs = [(gold, _wrong(gold, self._every_gold)[0]) for gold in self._more]
+        accepted = self._accepted[len(self.tried) :]
+        pairs = [(g, _wrong(g, self._every_gold, a)[0]) for g, a in zip(self._more, accepted, strict=True)]
         return [
             Probe(kind, written(make.PLAIN, answer), row, answer, layout=layout)
             for row, pair in enumerate(pairs, len(self.tried))
@@ -134,6 +139,13 @@ class Sample:
     def known(self, texts: Sequence[str]) -> list[Probe]:
         """What a reward's own code looks for, in completions of the first row."""
         return list(make.known(0, self._written(""), self.golds[0], self._answers[0][1][0], texts))
+
+    def of_columns(self, names: Iterable[str]) -> list[Probe]:
+        """What the first row has in columns that a reward takes, beside a wrong answer and in its place."""
+        held, wrong = (self.rows[0].get(name) for name in names), self._answers[0][1][0]
+        texts = [str(value) for value in held if isinstance(value, (str, int, float)) and len(str(value)) < _LONGEST]
+        spoken = [(f"{make.PLAIN} {text}", wrong) for text in texts] + [(make.PLAIN, text) for text in texts]
+        return [Probe("text of a column", self._written("")(*parts), 0, " ".join(parts)) for parts in spoken]
 
     def _written(self, layout: str) -> make.Written:
         return functools.partial(make.LAYOUTS[layout], self.format)
@@ -153,9 +165,13 @@ class Sample:
         return self._ids[text]
 
 
-def _wrong(gold: str, every_gold: Sequence[str]) -> list[str]:
-    """Wrong answers, only those as long as the gold one where there are enough."""
-    wrong = make.wrong_answers(gold, every_gold)
+def _accepted(gold: Any, format: AnswerFormat) -> list[str]:
+    return [_gold_text(one, format) for one in gold] if isinstance(gold, (list, tuple)) else []
+
+
+def _wrong(gold: str, every_gold: Sequence[str], accepted: Sequence[str]) -> list[str]:
+    """Wrong answers, none that its row accepts too, and only those as long as the gold one where there are enough."""
+    wrong = [answer for answer in make.wrong_answers(gold, every_gold) if answer not in accepted]
     alike = [other for other in wrong if len(other) == len(gold)]
     return alike if len(alike) >= 2 else wrong
 

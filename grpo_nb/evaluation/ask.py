@@ -30,7 +30,7 @@ from grpo_nb.models import require_same_settings
 from grpo_nb.rewards import RewardFunction, range_of, reward_list, reward_name, score, weights_by_name
 from grpo_nb.runs import OTHER_QUESTIONS, Run, trained_questions, write_model_card
 from grpo_nb.settings import Settings
-from grpo_nb.tasks import AnswerFormat, Contamination, Source, Task, find_contamination
+from grpo_nb.tasks import AnswerFormat, Contamination, Source, Task, answers_of, find_contamination
 
 Questions = Task | HeldOut | Source
 # What stands second in `compare` is a model if it is a text, but for the name of a file of questions.
@@ -276,7 +276,7 @@ class _Asked:
         for subject in subjects:
             if isinstance(subject, Run):
                 require_adapter(subject)
-        results, notes, tokenizer, report = [], [], None, self.how.report or (lambda line: None)
+        results, notes, tokenizer, report = [], self._other_judge(), None, self.how.report or (lambda line: None)
         for what, label in zip(subjects, labels, strict=True):
             with open_subject(what, run=self.run, tokenizer=tokenizer, report=report) as subject:
                 results.append(self._answer(subject, label, contamination))
@@ -284,6 +284,19 @@ class _Asked:
                 notes += [subject.note] if subject.note else []
                 del subject  # or its model would stay in memory while the next one is loaded
         return results, notes
+
+    def _other_judge(self) -> list[str]:
+        """What to know where the run was paid by a reward for the answer that may read it otherwise."""
+        paid = [reward["name"] for reward in self.run.info["rewards"]] if self.run is not None else []
+        other = [name for name in paid if name in ("number", "json_answer", "regex_answer", "code_tests", "exact_text")]
+        if not other or "correctness" in paid or hasattr(self.task, "judge"):
+            return []
+        if other == ["exact_text"] and answers_of([str(row["answer"]) for row in self.rows]).kind != "text":
+            return []  # of labels both are of one opinion
+        return [
+            f"right is what correctness() takes for the gold answer; the run was paid by {other[0]}, which may judge "
+            "otherwise: rewards=[...] scores the answers with it too"
+        ]
 
     def _answer(self, subject: Subject, label: str, contamination: Contamination | None) -> Evaluation:
         format, samples = self.format, self.decoding.samples

@@ -144,7 +144,7 @@ def doubts_of(answers: Answers, golds: Sequence[str]) -> list[str]:
         shown = ", ".join(map(repr, list(dict.fromkeys(shorten(gold, 60) for gold in odd))[:4]))
         said.append(
             f"{len(odd)} of {len(golds)} answers {_ODD[most]} ({shown}): as they are, {taken}; mend those rows, or leave them "
-            "out if they mean that there is no answer"
+            f'out if they mean that there is no answer: keep=lambda row: row["<answer>"] not in {tuple(dict.fromkeys(odd))[:4]}'
         )
     measured = [gold for gold in golds if _unit(gold)]
     if answers.units or 2 * len(measured) > len(golds):

@@ -135,7 +135,7 @@ def clean(
     cleaned.notes += cures
     _read_answers([item.parts for item in items], decimal, cleaned)
     items = _once(items, contradictory, cleaned)
-    others = [name for name in found if name not in (*named.values(), *joined)]
+    others = [name for name in found if name not in named.values() and not (name in joined and name in PARTS)]
     for name in set(others).intersection(PARTS, named):
         cleaned.notes.append(f"the data's own column {name!r} is not used: {named[name]!r} takes its place")
     kept = {name: [item.row.get(name) for item in items] for name in others if name not in PARTS}
@@ -143,7 +143,10 @@ def clean(
     for place, item in enumerate(items):
         cleaned.rows.append({**{name: column[place] for name, column in values.items()}, **item.parts})
     if values and "solution" not in values:
-        cleaned.notes.append(f"not part of the prompt, but there for rewards: {', '.join(map(repr, [*values][:8]))}")
+        more = f" and {len(values) - 8} more" if len(values) > 8 else ""
+        cleaned.notes.append(
+            f"not part of the prompt, but there for rewards: {', '.join(map(repr, [*values][:8]))}{more}"
+        )
     return cleaned
 
 
@@ -161,9 +164,12 @@ def _with_joined(
     joined = " + ".join(names)
 
     def one_below_the_other(row: Mapping[str, Any]) -> Any:
-        values = [value for name in names if (value := row.get(name)) not in (None, "")]
-        is_text = all(isinstance(value, (str, numbers.Number)) for value in values)
-        return "\n".join(map(str, values)) if is_text else values
+        values = {name: value for name in names if (value := row.get(name)) not in (None, "")}
+        is_text = all(isinstance(value, (str, numbers.Number)) for value in values.values())
+        # A, B, C, or 1, 2, 3: options to choose among, of no use without their letter.
+        options = {name for name in names[1:] if len(name) == 1 and name.isalnum()}
+        lines = (f"{name}) {value}" if name in options else str(value) for name, value in values.items())
+        return "\n".join(lines) if is_text else [*values.values()]
 
     return [{**row, joined: one_below_the_other(row)} for row in rows], {**columns, "question": joined}, names
 
@@ -251,7 +257,8 @@ def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleane
             for row in parts:
                 row["answer"] = read[row["answer"]] or row["answer"]
             cleaned.notes.append(
-                f"decimal=',' wrote {len(changed)} answers anew, such as {changed[0]!r} as {read[changed[0]]!r}"
+                f"decimal=',' wrote {len(changed)} answers anew, such as {changed[0]!r} as {read[changed[0]]!r}; the "
+                "questions stay as they are, and the prompt asks for the point"
             )
     folded, spellings = [row["answer"].casefold() for row in parts], Counter(row["answer"] for row in parts)
     if answers_of(folded).kind == "labels":
@@ -439,7 +446,8 @@ def _once(items: Sequence[_Item], contradictory: Contradictory, cleaned: Cleaned
             f"{len(at_odds)} question{'s stand' if len(at_odds) > 1 else ' stands'} there with different answers, such as "
             f"{shorten(first[0].parts['question'], 120)!r} with {answers} (rows "
             f"{', '.join(str(item.number) for item in first[:4])}). "
-            'Say what to do: contradictory="drop" leaves them out, "first" keeps the first, "majority" the most frequent.'
+            'Say what to do: contradictory="drop" leaves them out, "first" keeps the first, "majority" the most frequent. '
+            "Where all of them are right: one row, a list of them in a column, and gn.rewards.exact_text(column=...)."
         )
     chosen = [_chosen(group, contradictory, same) for group in groups.values()]
     for one, group in zip(chosen, groups.values(), strict=True):

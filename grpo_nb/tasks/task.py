@@ -253,7 +253,7 @@ class Task(Shown):
         if self.dropped:
             yield Table(
                 [(n, why, self.examples.get(why, "")) for why, n in self.dropped.items()],
-                head=("rows left out", "why", "one of them"), right=(0,), wide=(2,),
+                head=("rows left out", "why", "one of them (the first row is row 0)"), right=(0,), wide=(2,),
             )  # fmt: skip
         first = self.train[0]
         seen = ", as the model sees it" if self.tokenizer is not None else ""

@@ -74,6 +74,21 @@ def check(*rewards, rows=ROWS, **options) -> RewardReport:
     return check_rewards(list(rewards), rows, **options)
 
 
+def test_another_accepted_answer_is_no_wrong_one() -> None:
+    rows = [{"question": f"{n}?", "all": ["ABCD"[n % 4], "ABCD"[(n + 1) % 4]]} for n in range(12)]
+    report = check_rewards([gn.rewards.exact_text(column="all")], rows, answer="all")
+    assert report.ok and not kinds(report, "critical"), report
+
+
+def test_what_a_column_that_is_taken_holds_is_tried() -> None:
+    rows = [{**row, "city": f"Town {n}"} for n, row in enumerate(ROWS)]
+
+    def names_the_city(completions, city, **_):
+        return [float(c in completion_text(text)) for text, c in zip(completions, city, strict=True)]
+
+    assert not kinds(check(right, names_the_city, rows=rows)) & {"constant", "phrase pays"}
+
+
 # ---- Sound rewards: nothing but notes, alone beside a correctness reward -------------------------------------------
 
 

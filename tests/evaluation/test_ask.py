@@ -252,6 +252,14 @@ def test_what_one_must_know_stands_beside_the_numbers(tiny_run: gn.runs.Run, run
     assert unknown in repr(alone) and unknown in alone._repr_html_()
 
 
+def test_a_run_paid_by_another_judge_of_answers_is_told_so(run: gn.runs.Run) -> None:
+    said = "the run was paid by number, which may judge otherwise"
+    assert not any(said in note for note in gn.compare(run).notes)
+    info = {**run.info, "rewards": [{**reward, "name": "number"} for reward in run.info["rewards"][:1]]}
+    (run.path / "run.json").write_text(json.dumps(info))
+    assert any(said in note for note in gn.compare(gn.open_run(run.path)).notes)
+
+
 def test_a_model_that_was_trained_on_is_not_the_run_any_more(tiny_run: gn.runs.Run, tmp_path: Path) -> None:
     run = gn.runs.Run(tiny_run.path, model=tiny_run.model, tokenizer=tiny_run.tokenizer)
     layer = next(p for name, p in run.model.named_parameters() if "lora_B" in name)

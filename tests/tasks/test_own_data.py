@@ -399,6 +399,13 @@ def test_spaces_around_the_names_of_columns_do_not_count() -> None:
     assert len(both(task)) == 2 and "spaces around the names of columns were taken away" in repr(task)
 
 
+def test_options_keep_their_letters_and_stay_columns() -> None:
+    rows = [{"Q": f"Which is {n}?", "A": n, "B": n + 1, "right": "AB"[n % 2]} for n in range(8)]
+    task = gn.load_task(rows, columns={"question": ["Q", "A", "B"], "answer": "right"})
+    row = task.train[0]
+    assert row["question"] == f"{row['Q']}\nA) {row['A']}\nB) {row['B']}"
+
+
 def test_a_question_of_several_columns_stands_one_below_the_other(tmp_path: Path) -> None:
     goods = [
         {"item": {"title": f"Pan {n}", "body": f"Iron, {n}." if n else None}, "kind": "ab"[n % 2]} for n in range(8)
