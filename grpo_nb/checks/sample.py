@@ -171,7 +171,8 @@ def _accepted(gold: Any, format: AnswerFormat) -> list[str]:
 
 def _wrong(gold: str, every_gold: Sequence[str], accepted: Sequence[str]) -> list[str]:
     """Wrong answers, none that its row accepts too, and only those as long as the gold one where there are enough."""
-    wrong = [answer for answer in make.wrong_answers(gold, every_gold) if answer not in accepted]
+    others = [answer for answer in every_gold if answer not in accepted]
+    wrong = [answer for answer in make.wrong_answers(gold, others) if answer not in accepted]
     alike = [other for other in wrong if len(other) == len(gold)]
     return alike if len(alike) >= 2 else wrong
 
