@@ -190,7 +190,9 @@ CATALOGUE: dict[str, Kind] = {
         "compare as numbers, unless they are names or the form is what you teach",
     ),
     # What is paid though it is not right.
-    "several answers": Kind("critical", _LEARNT, "compare the whole slot with the gold answer; never search in it"),
+    "several answers": Kind(
+        "critical", _LEARNT, "pay the whole slot for being the gold answer, not for what it holds of it"
+    ),
     "contains the answer": Kind(
         "critical", _LEARNT, "compare for equality, as numbers where they are numbers; not with `in`"
     ),

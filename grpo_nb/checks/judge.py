@@ -126,7 +126,12 @@ def check_scores(caller: Caller, results: Results, rows: Sequence[int], batch_of
     is_scored = results.rows_scored()
     lost = sum(not one for one in is_scored.values())
     if 0 < lost < len(is_scored):
-        yield found("rows without score", name, f"None for the right answer on {lost} of {len(is_scored)} rows")
+        row = next(row for row, one in is_scored.items() if not one)
+        gold = next(
+            probe.detail for probe, _ in results.scored if probe.row == row and probe.kind in ("right", MORE[0])
+        )
+        what = f"None for the right answer on {lost} of {len(is_scored)} rows, such as {gold!r}"
+        yield found("rows without score", name, what)
 
 
 def _find_refusals(name: str, results: Results, role: Role, golds: Sequence[str]) -> Iterator[Finding]:

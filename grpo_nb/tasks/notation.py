@@ -225,6 +225,8 @@ _QUANTITIES = [
     {unit: place for place, same in enumerate(words(units)) for unit in same.split(",")}
     for units in (
         "mg g kg t lb oz", "mm cm dm m km in ft yd mi", "ms s m,min h,hr d,day week", "ml cl dl l hl gal", "%",
+        "mV V kV", "mA A", "mW W kW MW GW", "J kJ MJ Wh kWh MWh", "Hz kHz MHz GHz", "Pa hPa,mbar kPa psi bar MPa atm",
+        "B kB,KB MB GB TB", "\u00b0C", "\u00b0F", "K",
         "$,USD \u20ac,EUR \u00a3,GBP \u00a5,JPY \u20b9,INR CHF",
     )
 ]  # fmt: skip

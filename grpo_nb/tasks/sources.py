@@ -58,7 +58,7 @@ def load_task(
         keep: A function of a row, a dict by column, that says whether it stays: `lambda row: row["Nr"] != "Total"`.
         format: The answer format; `xml()` if not given. Where it says nothing of the answer, the answers do: a number, one of
             these labels, an expression.
-        system: The system prompt, instead of the one that the format makes.
+        system: The system prompt, instead of the one that the format makes, `gn.tasks.xml().system_prompt()`.
         example: One example turn as `(question, reasoning, answer)`. A small model needs it: without, it never
             produces a tag, so that no completion differs from another and nothing is learnt.
         holdout: Share (below 1) or number of rows kept for evaluation; of `arithmetic` it is the option `holdout_size`.

@@ -314,6 +314,7 @@ def test_units_and_tolerance() -> None:
         lambda: number(units={"km": "far"}),
         lambda: number(units={"kg": 1, "m": 1}),
         lambda: number(units=[{"kg": 1, "g": 1}]),
+        lambda: number(units={"\u00b0C": 1, "bar": 1}),
         lambda: number(units={"\u20ac": 1, "$": 1}),
         lambda: json_answer(column=None),
         lambda: json_answer(schema={"type": "thing"}),
