@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import numbers
 import random
+import re
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import did_you_mean, require_kind
@@ -24,6 +25,7 @@ Messages = list[dict[str, str]]
 Example = tuple[str, str, str]
 TaskRows = list[dict[str, Any]]
 _WIDEST, _HELD_OUT = 1_000, 0.2
+_OPTION = re.compile(r"\w\) ")
 _ARITHMETIC = {"train_size": 224, "holdout_size": 96, "low": 1, "high": 20, "operators": "+"}
 
 
@@ -248,10 +250,11 @@ def _split(rows: TaskRows, holdout: float | int, seed: int) -> tuple[TaskRows, T
             f"holdout = {holdout!r} of {len(rows)} distinct questions leaves {max(len(rows) - count, 0)} to train on: "
             "both parts need at least one. Give more rows, or another share."
         )
-    # Questions that differ only in their writing are on the same side: a comparison would find the one in the other.
+    # Questions that differ only in their writing, or in the order of their lines, such as options, are on the same side.
     alike: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
-        alike.setdefault(normalized_question(row["question"]), []).append(i)
+        lines = (_OPTION.sub("", line) for line in row["question"].splitlines())
+        alike.setdefault("\n".join(sorted(map(normalized_question, lines))), []).append(i)
     groups = {i: group for group in alike.values() for i in group}
     order, held = list(range(len(rows))), set()
     random.Random(seed).shuffle(order)

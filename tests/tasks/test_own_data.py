@@ -404,6 +404,10 @@ def test_options_keep_their_letters_and_stay_columns() -> None:
     task = gn.load_task(rows, columns={"question": ["Q", "A", "B"], "answer": "right"})
     row = task.train[0]
     assert row["question"] == f"{row['Q']}\nA) {row['A']}\nB) {row['B']}"
+    turned = [{**row, "A": row["B"], "B": row["A"], "right": "BA"[n % 2]} for n, row in enumerate(rows)]
+    for seed in range(8):  # the same question with its options in another order is on the same side
+        task = gn.load_task([*rows, *turned], columns={"question": ["Q", "A", "B"], "answer": "right"}, seed=seed)
+        assert not set(task.train["Q"]) & set(task.holdout["Q"])
 
 
 def test_a_question_of_several_columns_stands_one_below_the_other(tmp_path: Path) -> None:
