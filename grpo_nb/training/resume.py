@@ -186,12 +186,11 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[s
     >>> differences({"beta": 0.1, "seed": [1]}, {"beta": 0.2, "seed": (1,)})
     {'beta': 'beta was 0.1, is 0.2'}
     """
-    said = {key: f"{key} was {old[key]!r}, is {new[key]!r}" for key in (old if keys is None else keys)}
-    return {
-        key: text
-        for key, text in said.items()
-        if json.dumps(old[key], default=str) != json.dumps(new[key], default=str)
-    }
+    found = {}
+    for key in old if keys is None else keys:
+        if json.dumps(old[key], default=str) != json.dumps(new[key], default=str):
+            found[key] = f"{key} was {old[key]!r}, is {new[key]!r}"
+    return found
 
 
 def _compare_settings(resumption: Resumption, settings: Settings) -> list[str]:

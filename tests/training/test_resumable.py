@@ -618,7 +618,8 @@ def test_the_best_adapter_is_left_with_the_last_beside_it(fresh, back, settings,
     on_row = HoldoutScore.on_row
 
     def planned(self: HoldoutScore, row: dict, completions: object) -> bool:
-        answers = [{"is_correct": i < RIGHT[row["step"]], "is_formatted": False, "tokens": 3} for i in range(6)]
+        scores = {"is_formatted": False, "tokens": 3, "is_cut": False}
+        answers = [{"is_correct": i < RIGHT[row["step"]], **scores} for i in range(6)]
         monkeypatch.setattr("grpo_nb.training.observers.read_answers", lambda *args: answers)
         return on_row(self, row, completions)
 
