@@ -240,8 +240,8 @@ def _damaged_completions(resumption: Resumption) -> list[Path]:
     return [file for file, held in contents if len(held) < 8 or {held[:4], held[-4:]} != {_PARQUET}]
 
 
-def go_back(resumption: Resumption) -> None:
-    """Take the run's folder to the state of its checkpoint: each step is there once. Can be cut short and done again."""
+def go_back(resumption: Resumption) -> Path:
+    """Take the run's folder, which is returned, to its checkpoint: each step is there once. Can be cut short and done again."""
     path, checkpoint = resumption.run.path, resumption.checkpoint
     for name in ("metrics.jsonl", "alerts.jsonl"):
         source = checkpoint.path / name
@@ -262,3 +262,4 @@ def go_back(resumption: Resumption) -> None:
         if old.exists():
             set_aside(old, f"{old.stem}-step-{resumption.step}{old.suffix}")
     clear_away(path / "checkpoints", checkpoint)
+    return path

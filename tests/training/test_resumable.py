@@ -417,6 +417,7 @@ def test_an_error_is_explained_and_saves_what_there_is(fresh, settings, reward, 
         gn.train(*fresh, [reward], settings, name="failed")
     run = gn.open_run(Path(settings.run_root) / "failed")
     assert run.status == "failed" and len(run.rows) == run.checkpoint_step == 1 and run.adapter_path.is_dir()
+    assert re.search(told, run.info["error"]) and set(fresh[0].peft_config) == {"default"}
 
 
 @pytest.mark.parametrize("is_vllm", [False, True], ids=["smaller batch", "share of vLLM"])
