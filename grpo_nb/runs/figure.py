@@ -113,7 +113,7 @@ class TrainingFigure:
         before = [artist for axis in axes for artist in (*axis.lines, *axis.collections, *axis.texts)]
         for artist in (*self.figure.texts, *before):
             artist.remove()
-        marked = worst_first(sorted(alerts, key=lambda alert: -alert.step), by_step=False)
+        marked = worst_first(sorted(alerts, key=lambda alert: -alert.step))
         for key, (title, _) in _CARDS.items():
             _write(self._axes[key], 0, 1.62, title, 8.5, va="center")
         if curves.rows:
