@@ -393,10 +393,7 @@ def _write_settings(staged: Path, plan: _Plan, base: Path | None) -> None:
         "task": {**info["task"], "name": shareable(info["task"]["name"])},
         # Code of the user's own goes as it is: it is read and run elsewhere.
         "rewards": [{**shareable(entry), "source": entry["source"]} for entry in info["rewards"]],
-        **{
-            name: info.get(name)
-            for name in ("started", "versions", "machine", "number_type", "reference", "base", "generation")
-        },
+        **{name: info.get(name) for name in _KEPT},
     }
     write_json(staged / "origin.json", origin)
 
