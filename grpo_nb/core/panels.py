@@ -135,18 +135,6 @@ class WeightBoxes(widgets.HBox):
             box.observe(self._changed, "value")
         self.children = list(self.boxes.values())
 
-    @property
-    def weights(self) -> dict[str, float]:
-        """The weights shown, by reward."""
-        return {name: box.value for name, box in self.boxes.items()}
-
-    @weights.setter
-    def weights(self, weights: Mapping[str, float]) -> None:
-        for name, weight in weights.items():
-            if name not in self.boxes:
-                raise ValueError(f"weights names {name!r}, but the rewards are {list(self.boxes)}.")
-            self.boxes[name].value = weight
-
 
 class WeighedPanel(Panel):
     """A panel with a box for the weight of each reward."""
@@ -162,11 +150,15 @@ class WeighedPanel(Panel):
     @property
     def weights(self) -> dict[str, float]:
         """The weights shown, by reward."""
-        return self._weights.weights
+        return {name: box.value for name, box in self._weights.boxes.items()}
 
     @weights.setter
     def weights(self, weights: Mapping[str, float]) -> None:
-        self._weights.weights = weights
+        boxes = self._weights.boxes
+        for name, weight in weights.items():
+            if name not in boxes:
+                raise ValueError(f"weights names {name!r}, but the rewards are {list(boxes)}.")
+            boxes[name].value = weight
 
 
 def label(text: str) -> str:

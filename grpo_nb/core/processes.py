@@ -181,14 +181,11 @@ def run_script(
     on_line: Callable[[str], object] | None = None,
     patience: float | None = None,
 ) -> Any:
-    """Run a script of this package on a request, and return its answer.
-
-    The script gets the path of a JSON file, writes its answer to the file that `result` in it names, and ends when its standard
-    input does, which is when this process is gone.
+    """Return a script's `answer(request)`, from a process of its own that does not see the kit and ends with this one.
 
     Args:
         script: Its path.
-        request: Fit for JSON.
+        request: Fit for JSON, as what it answers.
         on_line: Called with each line that it prints.
         patience: Seconds without a line after which it is ended; None waits for ever.
 
@@ -197,9 +194,9 @@ def run_script(
     """
     with tempfile.TemporaryDirectory(prefix="grpo_nb-") as folder:
         asked, answered, log = (Path(folder) / file for file in ("request.json", "result.json", "log.txt"))
-        asked.write_text(json.dumps({**request, "result": str(answered)}))
+        asked.write_text(json.dumps(request))
         # -I: neither the kit's folder nor the working directory is on the path of a process that must not see the kit.
-        command = [sys.executable, "-I", script, asked]
+        command = [sys.executable, "-I", Path(__file__).with_name("child.py"), script, asked, answered]
         with log.open("wb") as errors, LineProcess(command, errors=errors) as child:
             how, status = _follow(child, on_line or (lambda line: None), lambda: patience)
         if status == 0 and answered.is_file():

@@ -1,9 +1,7 @@
 """Check an export against the trained model. Runs as a process of its own that imports neither the kit nor unsloth.
 
-    python -I verify.py request.json
-
-The request says what of (`check`): `merged` or `gguf`; and names `prompts` (chat messages), `max_new_tokens`, `seconds` and
-`result`, the file to write. One model is open at a time, in the number type of its files, whose pages are read as they are
+Run by `grpo_nb.core.run_script`. The request says what of (`check`): `merged` or `gguf`; and names `prompts` (chat messages),
+`max_new_tokens` and `seconds`. One model is open at a time, in the number type of its files, whose pages are read as they are
 needed and given back where memory is short; everything is computed in float32 (`widen_while_computing`), on a GPU with room for
 it or else on the CPU. How far it is, is printed as `done/total`.
 
@@ -25,9 +23,7 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -553,25 +549,10 @@ def said(problems: list[str]) -> str:
     return "; ".join(problems[:3]) + (f" and {len(problems) - 3} more" if len(problems) > 3 else "")
 
 
-def main() -> None:
-    """Answer the request. Ends when its parent is gone: standard input, which nobody writes to, is then at its end."""
-
-    def watch() -> None:
-        # Not sys.stdin, whose lock this thread would hold while the interpreter ends.
-        while os.read(0, 1024):
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-    asked = json.loads(Path(sys.argv[1]).read_text())
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Do the checks that are asked for."""
+    verify = {"merged": verify_merged, "gguf": verify_gguf}[request["check"]]
     try:
-        answer = CHECKS[asked["check"]](asked)
+        return verify(request)
     except torch.OutOfMemoryError:  # of the GPU, which somebody else may have begun to use meanwhile
-        answer = CHECKS[asked["check"]]({**asked, "device": "cpu"})
-    Path(asked["result"]).write_text(json.dumps(answer, indent=2) + "\n")
-
-
-CHECKS = {"merged": verify_merged, "gguf": verify_gguf}
-
-if __name__ == "__main__":
-    main()
+        return verify({**request, "device": "cpu"})
