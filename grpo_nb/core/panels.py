@@ -67,12 +67,16 @@ class Panel(widgets.VBox):
 
     @contextlib.contextmanager
     def _quietly(self) -> Iterator[None]:
-        """Change several controls without an answer to each: their callbacks look at `_is_quiet`."""
+        """Change several controls without an answer to each."""
         before, self._is_quiet = self._is_quiet, True
         try:
             yield
         finally:
             self._is_quiet = before
+
+    def _on_change(self, control: widgets.Widget, callback: Callable[..., object]) -> None:
+        """Have a callback answer to each new value of a control, but for what is changed `_quietly`."""
+        control.observe(lambda change: self._is_quiet or callback(change), "value")
 
     @contextlib.contextmanager
     def _working(self, pressed: widgets.Button, said: str) -> Iterator[None]:
@@ -141,7 +145,7 @@ class WeighedPanel(Panel):
 
     def __init__(self) -> None:
         super().__init__()
-        self._weights = WeightBoxes(self._reweigh)
+        self._weights = WeightBoxes(lambda change: self._is_quiet or self._reweigh(change))
 
     def _reweigh(self, _: Any = None) -> None:
         """Show what the weights that are shown now make of the scores."""

@@ -7,9 +7,9 @@ recorded identity; rewards of the user's own are code, which is only run when th
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import os
+import runpy
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -183,15 +183,12 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 
 def _run_rewards(place: Path) -> list[Callable[..., Any]]:
     """Run the folder's `rewards.py`, which can do all that its user can, and return the rewards that it makes."""
-    spec = importlib.util.spec_from_file_location(f"rewards_of_{place.name}", place / "rewards.py")
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        return list(runpy.run_path(str(place / "rewards.py"), run_name=f"rewards_of_{place.name}")["REWARDS"])
     except Exception as error:  # whatever the code of somebody raises
         raise ValueError(
             f"{str(place / 'rewards.py')!r} could not be run ({type(error).__name__}: {error})."
         ) from error
-    return list(module.REWARDS)
 
 
 def _make_run(folder: Path, project: Project) -> None:

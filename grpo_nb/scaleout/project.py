@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from grpo_nb import __version__
 from grpo_nb.core import (
     ChildError,
     check_target,
@@ -282,8 +283,6 @@ def _write_data(staged: Path, run: Run, task: Task | None) -> None:
 
 
 def _write_rewards(staged: Path, plan: _Plan) -> None:
-    from grpo_nb import __version__
-
     code = plan.code
     lines = sorted(code.imports.values())
     of_kit = [f"{line}  # noqa: E402" for line in lines if _KIT in line]
@@ -356,8 +355,6 @@ def _processes(plan: _Plan, asked: int | None) -> int:
 def _write_settings(staged: Path, plan: _Plan, base: Path | None) -> None:
     import yaml
 
-    from grpo_nb import __version__
-
     run, settings, info = plan.run, plan.settings, plan.run.info
     kept = {name: value for name, value in public(plan.trainer).items() if name not in _DECIDED_THERE}
     plan.trainer = json.loads(json.dumps(kept, default=str))
@@ -418,8 +415,6 @@ def _revision(name: str) -> str | None:
 
 
 def _write_programs(staged: Path, plan: _Plan, processes: int, base: Path | None) -> None:
-    from grpo_nb import __version__
-
     run, settings, versions = plan.run, plan.settings, plan.run.info["versions"]
     pinned = (*_PINNED, "bitsandbytes") if settings.load_in_4bit else _PINNED
     pins = [f"{name}=={versions[name].partition('+')[0]}" for name in pinned]
