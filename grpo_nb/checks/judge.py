@@ -270,10 +270,12 @@ def _find_likeness(name: str, results: Results, role: Role) -> Iterator[Finding]
     top, floor = (known.get(f"for {what}", math.nan) for what in ("two answers side by side", "an unrelated answer"))
     right, least = max(score for score, _ in role.pairs.values()), min(results.finite())
     what = f"{right:.2g} for the right answer, up to {', '.join(f'{score:g} {said}' for said, score in known.items())}"
-    if any(is_paid(role, probe, score) for probe, score in tried(_HEDGES)):
+    hedges = [(probe.text, is_paid(role, probe, score)) for probe, score in tried(_HEDGES)]
+    # Two that are as likely as each other are worth half the score together.
+    if 2 * sum(paid for _, paid in hedges) > len(hedges):
         above = f"pay from a threshold on, score if score > {top:g} else 0.0, or " if top < 0.95 * right else ""
         fix = f"{above}give it a small weight beside an exact reward such as gn.rewards.exact_text()"
-        yield found("pays by likeness (hedges)", name, what, [probe.text for probe, _ in tried(_HEDGES)], fix=fix)
+        yield found("pays by likeness (hedges)", name, what, [text for text, _ in hedges], fix=fix)
     elif floor - least > 0.5 * (right - least):
         fix = f"take off what any answer gets, max(0.0, score - {floor:g}), or pair it with an exact reward"
         yield found("pays by likeness (floor)", name, what, fix=fix)

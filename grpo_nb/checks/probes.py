@@ -441,7 +441,7 @@ def known_texts(reward: Any, *, has_words: bool = True, limit: int = 40) -> list
                 found.setdefault(value)
             if has_words and re.search(r"[\\|()\[\]*+?]", value):
                 found.update(dict.fromkeys(re.findall(r"[A-Za-z][A-Za-z ,:']{2,40}", re.sub(r"\\.", " ", value))))
-        elif depth <= 5 and len(looked_at) <= 2000 and id(value) not in looked_at:
+        elif depth <= 6 and len(looked_at) <= 2000 and id(value) not in looked_at:
             looked_at[id(value)] = value  # kept, or another would get its id
             for held in _held_by(value):
                 collect(held, depth + 1)

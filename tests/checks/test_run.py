@@ -648,14 +648,14 @@ def words_recalled(text, gold):
     ("reward", "rows", "severity", "fix"),
     [
         (as_like_as_it_is, SENTENCES, "note", "exact_text()"),
-        (as_like_as_it_is, WORDS, "warning", "max(0.0, score - 0.6"),
+        (as_like_as_it_is, WORDS, "warning", "max(0.0, score - 0."),
         (like_from_a_threshold_on, SENTENCES, "note", "exact_text()"),
         (shared_words, SENTENCES, "warning", "score if score > 0."),
     ],
 )
 def test_a_reward_of_likeness_is_told_what_it_pays_and_not_blamed_for_near_answers(reward, rows, severity, fix) -> None:
     report = check(reward, rows=rows)
-    (said,) = [finding for finding in report.of(reward.__name__) if finding.kind != "right answer refused"]
+    (said,) = [finding for finding in report.of(reward.__name__) if finding.kind != "cannot be pickled"]
     assert (said.kind, said.severity) == ("pays by likeness", severity) and fix in said.fix, report
     assert "by degrees" in report.roles[reward.__name__]
     assert not [finding for finding in report.findings if finding.reward == WHOLE_SET]
@@ -717,8 +717,10 @@ def test_advice_on_time_comes_from_what_took_it() -> None:
 
 
 def test_the_time_that_a_reward_for_code_gives_to_code_is_no_fault() -> None:
-    rows = [{**row, "tests": ["assert 1 == 1"]} for row in CODE]
-    report = check(code_tests(limits=gn.sandbox.Limits(cpu_seconds=1)), rows=rows, seconds_per_call=0.5)
+    rows = [{**row, "tests": ["assert f(1) == 1"]} for row in CODE]
+    reward = code_tests(limits=gn.sandbox.Limits(cpu_seconds=3))
+    reward(completions=["<answer>1</answer>"], tests=[["assert f(1) == 1"]])  # the sandbox takes a moment to start
+    report = check(reward, rows=rows)
     said = report.of("code_tests")
     assert any("cpu_seconds" in f.fix for f in said) and not any("nested repeats" in f.fix for f in said), report
 
@@ -728,7 +730,7 @@ def test_a_row_on_which_everything_raises_is_named_and_no_completion_blamed() ->
     def as_numbers(text, gold):
         return slot(text) == str(int(gold))
 
-    report = check(as_numbers, rows=[*ROWS, {"question": "What is nothing?", "answer": "n/a"}])
+    report = check(as_numbers, rows=[*ROWS, {**ROWS[0], "answer": "n/a"}])
     (said,) = report.of("as_numbers")
     assert "the row with the answer 'n/a'" in said.fix and "with that row" in said.effect
 
