@@ -226,7 +226,7 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "pays by likeness": Kind(
         "note",
-        "what is near is learnt before what is right; an answer with a 'not' in it is near too",
+        "near answers earn a part, and are learnt before right ones",
         "nothing, or a small weight beside an exact reward such as gn.rewards.exact_text()",
     ),
     "pays by likeness (hedges)": Kind("warning", "naming two answers earns more than choosing one", ""),

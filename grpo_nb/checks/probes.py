@@ -187,7 +187,7 @@ def by_degrees(number: int, written: Written, gold: str) -> Iterator[Probe]:
     if parse_number(gold) is not None or len(gold) < 4:
         return
     parts, glue, other = (gold.split(" "), " ", "qxq") if gold.count(" ") >= 3 else (list(gold), "", "q")
-    for size in (1, 2, 4, 6):
+    for size in (1, 2, 3, 4, 6):
         kept = len(parts) - max(1, len(parts) * size // 8)
         answer = glue.join([*parts[:kept], *[other] * (len(parts) - kept)])
         yield Probe(CHANGED, written(PLAIN, answer), number, gold, size=size)
