@@ -64,6 +64,9 @@ _NO_CALL = f"every call fails, {_STOPS}"
 _LEARNT = "the model learns this instead of the task"
 _PUNISHED = "the model is punished for being right"
 _REPEATS = "nested repeats such as (a+)+ or (.*)* in a regular expression? Bound them, or limit the time of a parser"
+COMPUTES = (
+    "it computes or runs what is written: limit the time of that from outside, as gn.rewards.maths and code_tests do"
+)
 _SLOW = "one such completion stops the training, or makes every step that has one as slow"
 _PARSING = "catch what your parsing can raise, by name, and return 0.0"
 _OPINION = "return None where there is no opinion, 0.0 where the completion earned nothing"
@@ -154,6 +157,11 @@ CATALOGUE: dict[str, Kind] = {
         "from these rows the model learns form at best",
         "name the units of all answers, number(units=[...]), or take gn.rewards.rewards_for(task)",
     ),
+    "no score without an answer": Kind(
+        "note",
+        "to give no answer costs nothing, while a wrong answer does",
+        "return 0.0 where no answer is found, None where the row cannot be judged",
+    ),
     "rows without score": Kind("note", "these rows are not judged by it", "look at the gold answers of these rows"),
     # Hostile text.
     "raises": Kind("critical", "one such completion stops the training", _PARSING),
@@ -161,6 +169,11 @@ CATALOGUE: dict[str, Kind] = {
     "hangs": Kind("critical", _SLOW, _REPEATS),
     "slow on hostile text (stopped)": Kind("warning", _SLOW, _REPEATS),
     "slow on hostile text": Kind("warning", "every step that has one is as slow", "limit its time"),
+    "slow on hostile text (own limit)": Kind(
+        "note",
+        "every step with such code waits that long",
+        "nothing, or less time: code_tests(limits=gn.sandbox.Limits(cpu_seconds=1))",
+    ),
     "slow on very long text": Kind(
         "note", "none while completions are cut at max_completion_length", "nothing, or a length limit at its start"
     ),
@@ -211,6 +224,13 @@ CATALOGUE: dict[str, Kind] = {
         "the sure part is learnt before the rest: to name every candidate",
         "pay parts for what leads to the answer, never for naming it elsewhere or among others",
     ),
+    "pays by likeness": Kind(
+        "note",
+        "near answers earn a part, and are learnt before right ones",
+        "nothing, or a small weight beside an exact reward such as gn.rewards.exact_text()",
+    ),
+    "pays by likeness (hedges)": Kind("warning", "naming two answers earns more than choosing one", ""),
+    "pays by likeness (floor)": Kind("warning", "any answer earns most of it: right and wrong differ by little", ""),
     "upside down": Kind(
         "critical", "the model learns to be wrong", "turn the comparison round, or the sign of its weight"
     ),
@@ -243,7 +263,7 @@ CATALOGUE: dict[str, Kind] = {
     "nothing tells right from wrong": Kind(
         "critical",
         "the model learns form at best; accuracy does not move but by luck",
-        "add a reward for the answer, such as gn.rewards.correctness()",
+        "add a reward for the answer: gn.rewards.correctness(), code_tests() or another",
     ),
     "wrong pays as much as right": Kind(
         "critical", "the model is not drawn to right answers", "look at the weights and their signs"
@@ -258,6 +278,11 @@ CATALOGUE: dict[str, Kind] = {
         "warning",
         "a wrong answer in perfect form beats a right one that is only in its slot",
         "give the answer more weight than all rewards for form together",
+    ),
+    "form outweighs being right (of the answer)": Kind(
+        "warning",
+        "any answer of the right kind earns most of it, and is learnt first",
+        "pay less for what a wrong answer of the right kind gets, and more for being right",
     ),
     "silence pays": Kind(
         "warning",

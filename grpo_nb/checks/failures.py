@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from grpo_nb.checks.catalogue import Finding, found
 from grpo_nb.checks.contract import Caller, Outcome
-from grpo_nb.checks.probes import Probe
+from grpo_nb.checks.probes import MORE, Probe
 from grpo_nb.checks.roles import Results
 from grpo_nb.core import did_you_mean
 from grpo_nb.rewards import Batch, UnreadableOutput, completion_text
@@ -53,7 +53,7 @@ def find_failures(caller: Caller, results: Results, batch_of: BatchOf) -> Iterat
         probe = min(ordinary or probes, key=lambda p: len(p.text))
         outcome = results.outcomes[probe]
         what = f"on {len(probes)} of {len(results.outcomes)} completions ({probe.kind}): {str(outcome.error)[:200]}"
-        fixed = _fix(outcome, batch_of([probe]), is_everywhere)
+        fixed = _fix(outcome, batch_of([probe]), is_everywhere) or _fix_of_row(results, probes)
         if _is_unreadable(outcome):
             yield found("cannot be read", name, what, [probe.text], **fixed)
         else:
@@ -86,6 +86,16 @@ def _fix(outcome: Outcome, batch: Batch, is_everywhere: bool) -> dict[str, str]:
             "fix": "mend the line that raises: it does so on every completion, also on the right answer in the format"
         }
     return {}
+
+
+def _fix_of_row(results: Results, probes: Sequence[Probe]) -> dict[str, str]:
+    """The advice where an error is a row's: it comes with every completion of that row, and with none of another."""
+    rows = {probe.row for probe in probes}
+    if any((probe.row in rows) != (outcome.error is not None) for probe, outcome in results.outcomes.items()):
+        return {}
+    golds = ", ".join(repr(p.detail) for row in rows for p in probes if p.row == row and p.kind in ("right", MORE[0]))
+    fix = f"every completion of the row with the answer {golds} raises, and no other: mend or drop that row"
+    return {"effect": "the training stops at the first batch with that row", "fix": fix}
 
 
 def wrong_shape(caller: Caller, batch: Batch, *, least: int) -> Iterator[Finding]:

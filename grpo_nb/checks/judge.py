@@ -7,12 +7,12 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 
-from grpo_nb.checks.catalogue import Finding, found
+from grpo_nb.checks.catalogue import COMPUTES, Finding, found
 from grpo_nb.checks.contract import Caller
 from grpo_nb.checks.failures import BatchOf, wrong_shape
 from grpo_nb.checks.probes import IN_WORDS, LAYOUTS, MORE, REFUSED, Probe
-from grpo_nb.checks.roles import FORM, OTHER, TELLS, Results, Role, is_paid, share_of
-from grpo_nb.rewards import range_of
+from grpo_nb.checks.roles import BY_DEGREES, FORM, OTHER, TELLS, Results, Role, is_paid, share_of
+from grpo_nb.rewards import code_tests, range_of
 
 # What must not be paid, by family of probes.
 PAID = {
@@ -32,6 +32,11 @@ _CHANGED = {"a letter changed", "a digit changed"}
 _NUMBERS = {"off by one", "decimals"}
 _PART = 0.1
 """Of what being right adds: less is not worth the trouble of learning to cheat."""
+_BY_DEGREES = {"several answers", "contains the answer", "near miss"}
+"""What earns a part of every reward that pays by degrees, and is told of it in other words."""
+_HEDGES = ("hedge", "hedge, gold first", "equation", "equation, gold first")
+_COMPUTED = {"code", "long number", "exponent", "power tower", "power tower in Python"}
+"""Hostile completions that take long only where they are run or computed."""
 _MAY_EARN = {"paid for nothing", "length pays", "near miss"}
 # How the right answer was given, by the layout or the kind of probe.
 _LAYOUTS = {
@@ -64,6 +69,8 @@ def judge(caller: Caller, results: Results, role: Role, golds: Sequence[str]) ->
     if role.kind == TELLS:
         yield from _find_payments(name, results, role, golds)
         yield from _find_more_refusals(name, results)
+        if role.said == BY_DEGREES:
+            yield from _find_likeness(name, results, role)
     else:
         yield from _find_inversion(name, results, rows)
         yield from _find_favourite(name, results, rows)
@@ -76,15 +83,18 @@ def check_time(caller: Caller, results: Results, batch_of: BatchOf) -> Iterator[
     """Look at the time of the hostile completions; what was stopped gets a second, longer chance to end."""
     late = [probe for probe, outcome in results.outcomes.items() if outcome.is_late]
     seconds, slowest = max(results.seconds, key=lambda pair: pair[0], default=(0.0, None))
+    own = "slow on hostile text (own limit)" if isinstance(caller.reward, code_tests) else ""
     if short := [probe for probe in late if not probe.is_long]:
         probe = min(short, key=lambda p: len(p.text))
         again = caller.call(batch_of([probe]), seconds=4 * caller.seconds)
         said = f"had not ended after {4 * caller.seconds:g} s" if again.is_late else f"took {again.seconds:.1f} s"
         kind = "hangs" if again.is_late else "slow on hostile text (stopped)"
-        yield found(kind, caller.name, f"one completion of {_described(probe)} {said}", [probe.text])
+        fixed = {"fix": COMPUTES} if probe.kind in _COMPUTED and not own else {}
+        kind = own or kind
+        yield found(kind, caller.name, f"one completion of {_described(probe)} {said}", [probe.text], **fixed)
     elif slowest is not None and seconds > 0.5 * caller.seconds:
         what = f"one completion of {_described(slowest)} took {seconds:.1f} s"
-        yield found("slow on hostile text", caller.name, what, [slowest.text])
+        yield found(own or "slow on hostile text", caller.name, what, [slowest.text])
     elif late:
         what = f"{_described(late[0])} take more than {caller.seconds:g} s, 4,000 do not"
         yield found("slow on very long text", caller.name, what)
@@ -116,6 +126,10 @@ def check_scores(caller: Caller, results: Results, rows: Sequence[int], batch_of
         what = f"{known[0]:g} for every one of {len(known)} completions, right, wrong and nonsense"
         paid = "it pays whatever is written: return a score that depends on the completion"
         yield found("constant", name, what, **({"fix": paid} if known[0] > 0 else {}))
+    silent = [(p.text, s) for p, s in scored if p.kind == "empty slot"]
+    if silent and all(math.isnan(s) for _, s in silent) and all(results.rows_scored().values()):
+        what = f"None for each of {len(silent)} empty answer slots"
+        yield found("no score without an answer", name, what, [text for text, _ in silent])
     declared = range_of(caller.reward)
     if declared and known:
         low, high = declared
@@ -204,7 +218,8 @@ def _find_favourite(name: str, results: Results, rows: Sequence[int]) -> Iterato
 
 
 def _find_payments(name: str, results: Results, role: Role, golds: Sequence[str]) -> Iterator[Finding]:
-    tried = [(p, s) for p, s in results.scored if p.family in PAID and p.row in role.pairs and not math.isnan(s)]
+    families = PAID.keys() - (_BY_DEGREES if role.said == BY_DEGREES else ())
+    tried = [(p, s) for p, s in results.scored if p.family in families and p.row in role.pairs and not math.isnan(s)]
     for family, what in PAID.items():
         pairs = [(probe, score) for probe, score in tried if probe.family == family]
         paid = [probe for probe, score in pairs if is_paid(role, probe, score)]
@@ -231,6 +246,41 @@ def _find_payments(name: str, results: Results, role: Role, golds: Sequence[str]
         kinds = ", ".join(sorted({probe.kind for _, probe in parts}))
         what = f"up to {max(share for share, _ in parts):.0%} of what being right adds is paid for: {kinds}"
         yield found("part credit", name, what, [probe.text for _, probe in parts])
+
+
+def _find_likeness(name: str, results: Results, role: Role) -> Iterator[Finding]:
+    """What a reward that pays by degrees gives for answers that are none, and whether naming two pays more than choosing."""
+
+    def tried(kinds: Sequence[str]) -> list[tuple[Probe, float]]:
+        pairs = [pair for kind in kinds for row in role.pairs for pair in results.scores(kind, row, role.layout)]
+        return [(probe, score) for probe, score in pairs if not math.isnan(score)]
+
+    known = {
+        what: max(score for _, score in pairs)
+        for what, kinds in {
+            "for two answers side by side": _HEDGES,
+            "for 'not' before the right one": ("not gold",),
+            "for an unrelated answer": ("wrong",),
+            "for the question in the slot": ("question in the slot",),
+            "for an empty slot": ("empty slot",),
+        }.items()
+        if (pairs := tried(kinds))
+    }
+    known = {said: math.ceil(100 * score - 1e-6) / 100 for said, score in known.items()}
+    top, floor = (known.get(f"for {what}", math.nan) for what in ("two answers side by side", "an unrelated answer"))
+    right, least = max(score for score, _ in role.pairs.values()), min(results.finite())
+    what = f"{right:.2g} for the right answer, up to {', '.join(f'{score:g} {said}' for said, score in known.items())}"
+    hedges = [(probe.text, is_paid(role, probe, score)) for probe, score in tried(_HEDGES)]
+    # Two that are as likely as each other are worth half the score together.
+    if 2 * sum(paid for _, paid in hedges) > len(hedges):
+        above = f"pay from a threshold on, score if score > {top:g} else 0.0, or " if top < 0.95 * right else ""
+        fix = f"{above}give it a small weight beside an exact reward such as gn.rewards.exact_text()"
+        yield found("pays by likeness (hedges)", name, what, [text for text, _ in hedges], fix=fix)
+    elif floor - least > 0.5 * (right - least):
+        fix = f"take off what any answer gets, max(0.0, score - {floor:g}), or pair it with an exact reward"
+        yield found("pays by likeness (floor)", name, what, fix=fix)
+    else:
+        yield found("pays by likeness", name, what)
 
 
 def _find_inversion(name: str, results: Results, rows: Sequence[int]) -> Iterator[Finding]:

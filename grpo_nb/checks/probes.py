@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.rewards import is_same_answer
+from grpo_nb.rewards import globals_used, is_same_answer
 from grpo_nb.tasks import AnswerFormat, parse_number
 
 PLAIN = "I work through it step by step and then check what I found."
@@ -34,6 +34,10 @@ MORE = ("right, more rows", "wrong, more rows")
 """The kinds of the probes on rows of which no other form is tried."""
 IN_WORDS = "words in the reasoning"
 """The series of completions that differ in nothing but the number of words."""
+
+
+CHANGED, ADDED = "part changed", "words added"
+"""The series of answers that are ever less the gold one: more of it is changed, or more stands beside it."""
 
 
 class EvalTrap(bytes):
@@ -162,6 +166,33 @@ def near_misses(gold: str) -> list[tuple[str, str]]:
     elif 4 <= len(gold) <= 40 and (gold[-1].isdigit() or re.fullmatch("[A-Za-z ]+", gold)):
         near += [("a digit changed" if gold[-1].isdigit() else "a letter changed", _last_changed(gold))]
     return [(kind, answer) for kind, answer in near if answer and not _is_close(answer, gold)]
+
+
+def look_alike(gold: str) -> str:
+    """Return an answer that has the form of the gold one and says something else; nothing where no form is known.
+
+    >>> look_alike("12.5 kg"), look_alike('{"age": 31}'), look_alike("def f(x):\\n    return x + 1"), look_alike("Paris")
+    ('23.6 kg', '{"age": 32}', 'def f(x):\\n    return None', '')
+    """
+    if isinstance(held := _json_value(gold), dict):
+        return json.dumps({key: _other(value) for key, value in held.items()})
+    if header := re.match(r"(?:async )?def \w+\(.*\).*:(?=\s)", gold):
+        return f"{header[0]}\n    return None"
+    is_measured = re.fullmatch(r"[^\d\s]{0,3}\s?\d[\d.,]*\s?\D{0,15}", gold) and gold.strip("+-0123456789., ")
+    return re.sub(r"\d", lambda digit: _other(digit[0]), gold) if is_measured else ""
+
+
+def by_degrees(number: int, written: Written, gold: str) -> Iterator[Probe]:
+    """The gold answer with ever more of it changed, and with ever more beside it; none of numbers."""
+    if parse_number(gold) is not None or len(gold) < 4:
+        return
+    parts, glue, other = (gold.split(" "), " ", "qxq") if gold.count(" ") >= 3 else (list(gold), "", "q")
+    for size in (1, 2, 3, 4, 6):
+        kept = len(parts) - max(1, len(parts) * size // 8)
+        answer = glue.join([*parts[:kept], *[other] * (len(parts) - kept)])
+        yield Probe(CHANGED, written(PLAIN, answer), number, gold, size=size)
+    for size in (1, 2, 3):
+        yield Probe(ADDED, written(PLAIN, gold + " qxq" * (size * len(gold) // 4)), number, gold, size=size)
 
 
 def _is_close(answer: str, gold: str) -> bool:
@@ -299,6 +330,11 @@ def cheats(
         **{kind: echo for kind, echo in echoes.items() if echo and gold.casefold() not in echo.casefold()},
     }.items():
         yield cheat("paid for nothing", kind, text)
+    if question and gold.casefold() not in question.casefold():
+        yield cheat("", "question in the slot", written(PLAIN, question))
+    if alike := look_alike(gold):
+        yield cheat("", "look-alike", written(PLAIN, alike))
+    yield from by_degrees(number, written, gold)
 
 
 def known(number: int, written: Written, gold: str, bad: str, texts: Sequence[str]) -> Iterator[Probe]:
@@ -405,7 +441,7 @@ def known_texts(reward: Any, *, has_words: bool = True, limit: int = 40) -> list
                 found.setdefault(value)
             if has_words and re.search(r"[\\|()\[\]*+?]", value):
                 found.update(dict.fromkeys(re.findall(r"[A-Za-z][A-Za-z ,:']{2,40}", re.sub(r"\\.", " ", value))))
-        elif depth <= 5 and len(looked_at) <= 2000 and id(value) not in looked_at:
+        elif depth <= 6 and len(looked_at) <= 2000 and id(value) not in looked_at:
             looked_at[id(value)] = value  # kept, or another would get its id
             for held in _held_by(value):
                 collect(held, depth + 1)
@@ -425,7 +461,7 @@ def _held_by(value: Any) -> Sequence[Any]:
     if isinstance(value, types.FunctionType):
         # What a cell refers to is its content; nothing where its variable has no value yet.
         closure = [gc.get_referents(cell) for cell in value.__closure__ or ()]
-        used = [value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__]
+        used = [value.__globals__[name] for name in sorted(globals_used(value.__code__)) if name in value.__globals__]
         own = [held for held in used if not isinstance(held, types.ModuleType)]
         return [value.__code__, [value.__defaults__, value.__kwdefaults__], *closure, [own]]
     if isinstance(value, types.MethodType):

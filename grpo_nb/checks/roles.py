@@ -7,16 +7,19 @@ does not look at the answer at all is not blamed for paying a wrong one.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from grpo_nb.checks.contract import Outcome
-from grpo_nb.checks.probes import LAYOUTS, MORE, Probe
+from grpo_nb.checks.probes import ADDED, CHANGED, LAYOUTS, MORE, Probe
 
 TELLS = "tells right from wrong"
 FORM = "pays for form, whatever the answer"
 OTHER = "follows neither right answers nor the format, in what was tried"
+LOOKS = "pays for how an answer looks (its form, kind or unit), right or wrong"
+BY_DEGREES = "tells right from wrong by degrees: near answers earn a part"
 UNSCORED = "scores none of the rows that were tried in every form"
 
 
@@ -82,6 +85,8 @@ class Role:
     """The layout of a completion in which it does so best."""
     pairs: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     """By row: the score of the right answer, and of the best wrong one (`TELLS`, where they differ) or of prose (`FORM`)."""
+    said: str = ""
+    """What more the probes showed, in words that are said in place of the kind: `LOOKS` or `BY_DEGREES`."""
 
     @property
     def gap(self) -> float:
@@ -116,6 +121,35 @@ def find_role(results: Results, rows: Sequence[int]) -> Role:
             if best.kind != FORM or score > sum(right for right, _ in best.pairs.values()) + epsilon:
                 best = Role(FORM, layout, pairs)
     return best
+
+
+def seen_closer(role: Role, results: Results) -> Role:
+    """Say more of a role once all probes were tried: a part of the rewards that seem to know the answer know how one looks.
+
+    Those take an answer of the same form that says something else for right; others pay by degrees.
+    """
+
+    def shares(kind: str) -> list[float]:
+        tried = [pair for row in role.pairs for pair in results.scores(kind, row, role.layout)]
+        return [share_of(role, probe, score) for probe, score in tried]
+
+    if role.kind == TELLS:
+        alike = shares("look-alike")
+        plain = {row: (right, results.best("prose", row)) for row, (right, _) in role.pairs.items()}
+        if alike and min(alike) > 0.9 and all(right - prose > results.epsilon for right, prose in plain.values()):
+            return Role(FORM, role.layout, plain, LOOKS)
+        return replace(role, said=BY_DEGREES if any(_falls(results, role, row) for row in role.pairs) else "")
+    in_words = shares("no answer") if role.kind == FORM else []
+    return replace(role, said=LOOKS if in_words and max(in_words) < 0.1 else "")
+
+
+def _falls(results: Results, role: Role, row: int) -> bool:
+    """Whether the score on a row falls in steps as more of the right answer is changed, and as more stands beside it."""
+    right = role.pairs[row][0]
+    changed, added = ([right, *(s for _, s in results.scores(kind, row, role.layout))] for kind in (CHANGED, ADDED))
+    is_falling = all(b <= a + results.epsilon for series in (changed, added) for a, b in itertools.pairwise(series))
+    steps = {round(score, 3) for score in changed if min(changed) + results.epsilon < score < right - results.epsilon}
+    return is_falling and len(steps) >= 2 and added[-1] < right - results.epsilon
 
 
 def share_of(role: Role, probe: Probe, score: float) -> float:

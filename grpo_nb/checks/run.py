@@ -21,7 +21,7 @@ from grpo_nb.checks.failures import find_failures
 from grpo_nb.checks.judge import check_scores, check_time, judge
 from grpo_nb.checks.probes import EvalTrap, Probe, known_texts
 from grpo_nb.checks.report import RewardReport
-from grpo_nb.checks.roles import OTHER, TELLS, Results, Role, find_role
+from grpo_nb.checks.roles import OTHER, TELLS, Results, Role, find_role, seen_closer
 from grpo_nb.checks.sample import Sample, check_options, rows_of
 from grpo_nb.checks.together import check_names, check_set, check_signal, silent_share
 from grpo_nb.core import in_line, require_kind, require_number, require_path, with_known_names
@@ -142,7 +142,7 @@ class _Checked:
 
     findings: list[Finding]
     judged: tuple[Results, Role] | None = None
-    said: str = "cannot be called, so no probe was tried"
+    said: str = "not tried any further: what is critical of it comes first"
     """Why it could not be judged."""
 
 
@@ -203,6 +203,7 @@ def _check_one(caller: Caller, sample: Sample) -> _Checked:
         return _Checked(findings, said="too slow to be judged")
     if not is_steady:
         return _Checked(findings, said="what it pays was not judged, for the same completion gets other scores")
+    role = seen_closer(role, results)
     findings += check_scores(caller, results, rows, sample.batch)
     findings += judge(caller, results, role, sample.golds)
     return _Checked(findings, (results, role))
@@ -211,7 +212,8 @@ def _check_one(caller: Caller, sample: Sample) -> _Checked:
 def _role_said(results: Results, role: Role) -> str:
     """The role, and how many rows the reward scores where that is not all of them."""
     scored = [*results.rows_scored().values()]
-    return role.kind if all(scored) or not any(scored) else f"{role.kind} (scores {sum(scored)} of {len(scored)} rows)"
+    said = role.said or role.kind
+    return said if all(scored) or not any(scored) else f"{said} (scores {sum(scored)} of {len(scored)} rows)"
 
 
 def _not_to_the_end(caller: Caller, results: Results) -> Finding:

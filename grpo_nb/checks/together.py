@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from grpo_nb.checks.catalogue import WHOLE_SET, Finding, found
 from grpo_nb.checks.contract import TRL_ARGUMENTS
 from grpo_nb.checks.probes import REFUSED, Probe
-from grpo_nb.checks.roles import TELLS, UNSCORED, Results, Role, is_paid
+from grpo_nb.checks.roles import BY_DEGREES, TELLS, UNSCORED, Results, Role, is_paid
 from grpo_nb.rewards import RewardFunction, reward_name
 
 Seen = Mapping[str, tuple[Results, Role]]
@@ -176,19 +176,24 @@ def _check_weights(
 ) -> Iterator[Finding]:
     answer, earning = sum(abs(weights[name]) * seen[name][1].gap for name in telling), {}
     for name, (results, role) in seen.items():
-        # A reward for the answer may pay for form too: what a wrong answer in the format has more than prose.
+        # A reward for the answer may pay for form too: what a wrong answer in the format has more than prose. Of one that
+        # pays by degrees this is its floor, which is told of that reward.
         kind, plain = ("wrong", "prose") if role.kind == TELLS else ("right", "right")
         layout = "" if role.kind == TELLS else ", slot only"
         gains = [results.best(kind, row, role.layout) - results.best(plain, row, layout) for row in rows]
-        earning[name] = weights[name] * max((g for g in gains if not math.isnan(g)), default=0.0)
+        if role.said != BY_DEGREES:
+            earning[name] = weights[name] * max((g for g in gains if not math.isnan(g)), default=0.0)
         spread = abs(weights[name]) * results.spread()
         if role.kind != TELLS and spread > 10 * answer:
             what = f"times its weight it spreads over {spread:.3g}, while being right adds {answer:.3g}"
             yield found("dwarfs the answer", name, what)
     earning = {name: gain for name, gain in earning.items() if gain > 0}
-    if sum(earning.values()) >= answer:
-        adds = f"perfect form adds {sum(earning.values()):.3g} ({', '.join(earning)})"
-        yield found("form outweighs being right", WHOLE_SET, f"{adds}, the right answer {answer:.3g}")
+    adds = f"perfect form adds {sum(earning.values()):.3g} ({', '.join(earning)}), the right answer {answer:.3g}"
+    # Inside a reward for the answer a right one has both.
+    if not earning.keys() <= set(telling) and sum(earning.values()) >= answer:
+        yield found("form outweighs being right", WHOLE_SET, adds)
+    elif earning.keys() <= set(telling) and sum(earning.values()) > answer:
+        yield found("form outweighs being right (of the answer)", WHOLE_SET, adds)
 
 
 def silent_share(pass_rate: float, size: int) -> float:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import inspect
 import math
 import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from grpo_nb.core import Part, Shown, Table, shorten
+from grpo_nb.core import Part, Shown, Table, code, html_of, shorten
 from grpo_nb.tasks import AnswerFormat, xml
 
 Completion = str | Sequence[Mapping[str, Any]]
@@ -62,6 +63,16 @@ def one_of(*choices: str) -> Any:
     return checked(f"one of {', '.join(choices)}", choices.__contains__, choices[0])
 
 
+class _Described:
+    """The docstring of a class of rewards; of one of them it begins with what that one pays, and is all that `help` shows."""
+
+    def __init__(self, doc: str | None) -> None:
+        self.doc = doc
+
+    def __get__(self, reward: Reward | None, kind: type) -> str | None:
+        return self.doc if reward is None else f"{reward.pays}\n\n{inspect.cleandoc(self.doc or '')}"
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Reward(abc.ABC):
     """A reward function as TRL calls it; one float per completion, higher is better; None where it has nothing to say.
@@ -94,6 +105,10 @@ class Reward(abc.ABC):
             )
         self._set(name=self.name or self.made_by(), format=self.format or xml())
 
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.__doc__ = _Described(cls.__dict__.get("__doc__"))
+
     def _set(self, **values: Any) -> None:
         """Put arguments into the form that they are kept in, which is an argument too: `dataclasses.replace` hands it back."""
         for name, value in values.items():
@@ -114,6 +129,15 @@ class Reward(abc.ABC):
         return (
             f"{self.made_by()}({', '.join(parts if self.name == self.made_by() else [*parts, f'name={self.name!r}'])})"
         )
+
+    @property
+    def pays(self) -> str:
+        """What it can pay, and how much that counts, in a sentence."""
+        low, high = self.range
+        return f"Pays {low:g} to {high:g} for a completion, which counts {self.weight:g} times in the total."
+
+    def _repr_html_(self) -> str:
+        return html_of([code(repr(self)), (inspect.getdoc(type(self)) or "").partition("\n\n")[0], self.pays])
 
     @classmethod
     def made_by(cls) -> str:

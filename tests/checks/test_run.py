@@ -1,6 +1,8 @@
 """The checks find what is broken in a reward and leave its sound twin alone."""
 
+import ast
 import dataclasses
+import difflib
 import functools
 import itertools
 import json
@@ -594,6 +596,175 @@ def test_advice_comes_from_the_cause_and_nothing_else_is_said(reward, kind, fix,
     assert [finding.kind for finding in said] == [kind] and fix in said[0].fix, said
     rest = [finding for finding in report.findings if finding.reward == WHOLE_SET]
     assert all(reward.__name__ in finding.fix for finding in rest) and not report.ok
+
+
+# ---- What rewards of a newcomer do: near answers, the look of an answer, rows and time --------------------------------
+
+SENTENCES = [
+    {"question": question, "answer": answer}
+    for question, answer in (
+        ("What does a mitochondrion do?", "It makes most of the energy that the cell uses"),
+        ("Why is the sky blue?", "Air scatters short blue waves more than long red ones"),
+        ("What is inflation?", "Prices rise over time and money buys less than before"),
+        ("What is a firewall?", "A program that blocks network traffic by its rules"),
+        ("What causes tides?", "The moon and the sun pull on the water of the sea"),
+    )
+]
+MEASURES = [{"question": "How much?", "answer": held} for held in ("12.5 kg", "250 g", "40 km", "15 min", "6 l")]
+CODE = [
+    {"question": f"Write {name}.", "answer": f"def {name}(a, b):\n    return a {sign} b"}
+    for name, sign in (("add", "+"), ("mul", "*"), ("sub", "-"), ("mod", "%"))
+]
+
+
+def likeness(given: str, gold: str) -> float:
+    return difflib.SequenceMatcher(None, given, gold).ratio()
+
+
+@by_text
+def as_like_as_it_is(text, gold):
+    return likeness(slot(text) or "", gold)
+
+
+@by_text
+def like_from_a_threshold_on(text, gold):
+    return score if (score := likeness(slot(text) or "", gold)) > 0.67 else 0.0
+
+
+@by_text
+def shared_words(text, gold):
+    """F1 over words, as of SQuAD."""
+    given, wanted = (slot(text) or "").lower().split(), gold.lower().split()
+    shared = sum(min(given.count(word), wanted.count(word)) for word in set(given))
+    return 2 * shared / (len(given) + len(wanted)) if shared else 0.0
+
+
+@by_text
+def words_recalled(text, gold):
+    return len({*gold.split()} & {*(slot(text) or "").split()}) / len({*gold.split()})
+
+
+@pytest.mark.parametrize(
+    ("reward", "rows", "severity", "fix"),
+    [
+        (as_like_as_it_is, SENTENCES, "note", "exact_text()"),
+        (as_like_as_it_is, WORDS, "warning", "max(0.0, score - 0."),
+        (like_from_a_threshold_on, SENTENCES, "note", "exact_text()"),
+        (shared_words, SENTENCES, "warning", "score if score > 0."),
+    ],
+)
+def test_a_reward_of_likeness_is_told_what_it_pays_and_not_blamed_for_near_answers(reward, rows, severity, fix) -> None:
+    report = check(reward, rows=rows)
+    (said,) = [finding for finding in report.of(reward.__name__) if finding.kind != "cannot be pickled"]
+    assert (said.kind, said.severity) == ("pays by likeness", severity) and fix in said.fix, report
+    assert "by degrees" in report.roles[reward.__name__]
+    assert not [finding for finding in report.findings if finding.reward == WHOLE_SET]
+    # The advice can be followed: what it says of two answers and of an unrelated one is what the reward gives at most.
+    gold, other = (row["answer"] for row in rows[:2])
+    both, unrelated = (reward([f"<answer>{held}</answer>"], answer=[gold])[0] for held in (f"{other} or {gold}", other))
+    told = {what: float(value) for value, what in re.findall(r"([\d.]+) for ([\w ]+)", said.what)}
+    assert told["two answers side by side"] >= both - 0.01 and told["an unrelated answer"] >= unrelated - 0.01, said
+
+
+def test_what_is_paid_for_naming_every_word_is_no_likeness() -> None:
+    assert "several answers" in kinds(check(words_recalled, rows=SENTENCES), "critical")
+
+
+@by_text
+def has_the_unit(text, gold):
+    return re.fullmatch(rf"[\d.]+ {gold.split()[-1]}", slot(text) or "") is not None
+
+
+@by_text
+def defines_it(text, gold):
+    try:
+        made = ast.parse(slot(text) or "").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(getattr(part, "name", None) == ast.parse(gold).body[0].name for part in made)
+
+
+@by_text
+def is_whole(text, gold):
+    return re.fullmatch(r"-?\d+", slot(text) or "") is not None
+
+
+@pytest.mark.parametrize(
+    ("reward", "rows"),
+    [(has_the_unit, MEASURES), (defines_it, CODE), (is_whole, ROWS)],
+    ids=lambda held: str(held)[:20],
+)
+def test_what_only_looks_like_the_answer_is_part_credit_on_form(reward, rows) -> None:
+    report = check(reward, rows=rows)
+    assert "how an answer looks" in report.roles[reward.__name__], report
+    assert not kinds(report) & {"near miss", "several answers", "another format"}, report
+    assert "nothing tells right from wrong" in kinds(report)
+    beside = check(right, reward, rows=rows, weights={reward.__name__: 0.2})
+    assert beside.ok and beside.roles["right"] == "tells right from wrong", beside
+
+
+@by_text
+def runs_it(text, gold):
+    try:
+        return eval(slot(text) or "", {"__builtins__": {}}) == int(gold)
+    except Exception:  # as rewards do that newcomers write
+        return False
+
+
+def test_advice_on_time_comes_from_what_took_it() -> None:
+    (hangs,) = [f for f in check(runs_it, seconds_per_call=0.1).findings if f.kind == "hangs"]
+    assert "computes or runs" in hangs.fix and "nested repeats" not in hangs.fix
+
+
+def test_the_time_that_a_reward_for_code_gives_to_code_is_no_fault() -> None:
+    rows = [{**row, "tests": ["assert f(1) == 1"]} for row in CODE]
+    reward = code_tests(limits=gn.sandbox.Limits(cpu_seconds=3))
+    reward(completions=["<answer>1</answer>"], tests=[["assert f(1) == 1"]])  # the sandbox takes a moment to start
+    report = check(reward, rows=rows)
+    said = report.of("code_tests")
+    assert any("cpu_seconds" in f.fix for f in said) and not any("nested repeats" in f.fix for f in said), report
+
+
+def test_a_row_on_which_everything_raises_is_named_and_no_completion_blamed() -> None:
+    @by_text
+    def as_numbers(text, gold):
+        return slot(text) == str(int(gold))
+
+    report = check(as_numbers, rows=[*ROWS, {**ROWS[0], "answer": "n/a"}])
+    (said,) = report.of("as_numbers")
+    assert "the row with the answer 'n/a'" in said.fix and "with that row" in said.effect
+
+
+def test_words_that_only_an_inner_function_looks_for_are_tried() -> None:
+    def keywords(completions, **_):
+        return [sum(word in completion_text(c) for word in CONNECTIVES) / 3 for c in completions]
+
+    assert "constant" not in kinds(check(right, keywords))
+
+
+CONNECTIVES = ("because of this", "therefore it", "by evidence")
+
+
+def test_none_where_nothing_was_answered_is_told() -> None:
+    def opinion_on_answers(completions, answer, **_):
+        return [float(slot(c) == gold) if slot(c) else None for c, gold in zip(completions, answer, strict=True)]
+
+    assert "no score without an answer" in kinds(check(opinion_on_answers), "note")
+    assert "no score without an answer" not in kinds(check(no_opinion, right))
+
+
+def test_part_credit_inside_a_reward_is_not_weighed_against_being_right_unless_it_is_more() -> None:
+    @by_text
+    def half_for_a_number(text, gold):
+        return 1.0 if slot(text) == gold else 0.5 * bool(re.fullmatch(r"\d+", slot(text) or ""))
+
+    @by_text
+    def most_for_a_number(text, gold):
+        return 1.0 if slot(text) == gold else 0.9 * bool(re.fullmatch(r"\d+", slot(text) or ""))
+
+    assert "form outweighs being right" not in kinds(check(half_for_a_number))
+    (said,) = [f for f in check(most_for_a_number).findings if f.kind == "form outweighs being right"]
+    assert "of the right kind" in said.fix
 
 
 def test_what_was_not_looked_at_is_named() -> None:

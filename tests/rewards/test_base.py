@@ -4,6 +4,7 @@ import dataclasses
 import html
 import math
 import pickle
+import pydoc
 import subprocess
 import sys
 
@@ -238,6 +239,21 @@ def test_works_as_trl_calls_it_and_changes_nothing(reward: base.Reward) -> None:
     scores = reward(**columns, trainer_state=None, log_extra=lambda *a: None, log_metric=lambda *a: None)
     assert len(scores) == 2 and scores[0] == scores[1]
     assert pickle.dumps(columns) == before
+
+
+def test_help_and_a_notebook_show_what_a_reward_is_and_not_what_python_adds() -> None:
+    reward = correctness(weight=3.0, name="right")
+    shown = pydoc.plain(pydoc.render_doc(reward))
+    assert "Pays 0 to 1" in shown and "counts 3 times" in shown and "needs_all:" in shown
+    assert "__" not in shown and len(shown.splitlines()) < 40, shown
+    assert correctness.__doc__.startswith("1.0 if the answer slot") and "Pays" not in correctness.__doc__
+    assert "counts 3 times" in reward._repr_html_() and html.escape("name='right'") in reward._repr_html_()
+
+    class Own(base.Reward):
+        def score_text(self, text, row):
+            return 1.0
+
+    assert "Pays 0 to 1" in Own()._repr_html_()
 
 
 def test_importing_rewards_is_light() -> None:
