@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from grpo_nb.core import displayable, require_kind, shorten
 from grpo_nb.settings import check_choice
-from grpo_nb.tasks.answers import MISSING, after_hashes, answers_of, with_point
+from grpo_nb.tasks.answers import MISSING, after_hashes, answers_of, spelling, with_point
 from grpo_nb.tasks.notation import read_measure
 from grpo_nb.tasks.reading import Rows
 
@@ -260,16 +260,17 @@ def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleane
                 f"decimal=',' wrote {len(changed)} answers anew, such as {changed[0]!r} as {read[changed[0]]!r}; the "
                 "questions stay as they are, and the prompt asks for the point"
             )
-    folded, spellings = [row["answer"].casefold() for row in parts], Counter(row["answer"] for row in parts)
-    if answers_of(folded).kind == "labels":
+    writings = Counter(row["answer"] for row in parts)
+    spelled = {label: spelling(label) for label in writings}
+    if answers_of([spelled[row["answer"]] for row in parts]).kind == "labels":
         # The one that occurs most often, of equals the first.
-        usual = {label.casefold(): label for label, _ in reversed(spellings.most_common())}
-        changed = {label: usual[label.casefold()] for label in spellings if label != usual[label.casefold()]}
+        usual = {spelled[label]: label for label, _ in reversed(writings.most_common())}
+        changed = {label: usual[same] for label, same in spelled.items() if label != usual[same]}
         for row in parts:
             row["answer"] = changed.get(row["answer"], row["answer"])
         if changed:
             said = [f"{label!r} as {other!r}" for label, other in changed.items()]
-            cleaned.notes.append(f"labels that differ only in capitals are one: {', '.join(said[:8])}")
+            cleaned.notes.append(f"labels of one spelling but for capitals and marks are one: {', '.join(said[:8])}")
 
 
 def _column(values: list[Any], name: str, is_text: bool, cleaned: Cleaned) -> list[Any]:

@@ -80,6 +80,13 @@ def test_labels_are_asked_for_by_name() -> None:
         (["CHF 5.20", "CHF 12.00", "12,90 CHF"], "numbers"),
         (["-4 \u00b0C", "12.5 \u00b0C"], "numbers"),
         (["2x", "3y", "-x"], "expressions"),
+        (["2x", "3x", "5x"], "expressions"),
+        (["15.6 \u00b0C", "15.6C", "15 C"], "numbers"),
+        (["15.6C", "20C", "-3.5C"], "numbers"),
+        (["12h", "45 min", "2h", "30 min"], "numbers"),
+        (["5 A", "5A", "7 A"], "numbers"),
+        (["2A", "3B", "4C", "2B"] * 4, "labels"),
+        (["1A", "2C", "FF", "0B"], "text"),
         (["1st", "2nd", "3rd"] * 6, "labels"),
         (["12 Angry Men", "7 Samurai", "8 Mile", "127 Hours"], "text"),
         (["Route 66", "Area 51"], "text"),
@@ -312,6 +319,18 @@ def test_labels_that_differ_in_capitals_are_one() -> None:
     task = gn.load_task(rows)
     assert {row["answer"] for row in both(task)} == {"Yes", "No"} and "one of: No, Yes" in repr(task)
     assert "'yes' as 'Yes'" in repr(task) and task.answers.floor == ("Yes", 0.5)
+
+
+def test_labels_that_differ_only_in_marks_around_them_are_one() -> None:
+    def labels(*golds: str) -> set[str]:
+        return {
+            row["answer"]
+            for row in both(gn.load_task([{"question": f"{n}?", "answer": g} for n, g in enumerate(golds)]))
+        }
+
+    assert labels(*["yes", "yes.", '"Yes"', "no", "yes", "no"] * 3) == {"yes", "no"}
+    for marks in (["$", "$$", "$$$"], ["C", "C#", "C++"], [".", "!", "?"], [":)", ":(", "(:"]):
+        assert labels(*marks * 4) == set(marks)
 
 
 def test_a_decimal_comma_is_asked_about_and_read() -> None:
@@ -627,6 +646,31 @@ def test_numbers_with_several_units_are_told_asked_for_and_paid_alike() -> None:
         assert paid(right, given, gold) == paid(lenient, given, gold) == 0.0
     for given, gold in [("15", "15 %"), ("2.5", "2.5 kg")]:
         assert (paid(right, given, gold), paid(lenient, given, gold)) == (0.0, 1.0)
+
+
+def test_spellings_of_one_unit_are_told_asked_for_and_paid_alike() -> None:
+    """`15.6C` was told to be no number and paid, `15 C` and `15 \u00b0C` were two units."""
+    golds = ["15.6 \u00b0C", "15.6C", "15 C", "15 degrees Celsius"] * 5
+    task = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)])
+    assert task.answers.hint == "number with its unit (\u00b0C)" and "no numbers" not in repr(task)
+    for reward in (gn.rewards.rewards_for(task)[0], proposed_number(repr(task))):
+        assert all(paid(reward, given, gold) for given in golds[2:4] for gold in golds[2:4])
+        assert all(paid(reward, given, gold) for given in golds[:2] for gold in golds[:2])
+        assert not any(paid(reward, given, "15 C") for given in ("15 F", "15 K", "15 kg", "16 C"))
+
+
+@pytest.mark.parametrize("other", ["paris", "Paris.", '"Paris"', "'Paris'", "\u201eParis\u201c", "\u00abparis.\u00bb"])
+def test_writings_of_one_text_are_told_with_the_reward_that_takes_them(other: str) -> None:
+    golds = ["Paris", other, "Rome", "Oslo", "the Seine"]
+    task = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)])
+    assert f"1 answer is written in several ways, such as 'Paris' and {other!r}" in repr(task)
+    assert paid(gn.rewards.rewards_for(task)[0], other, "Paris") == 0.0
+    assert paid(gn.rewards.correctness(), other, "Paris") == paid(gn.rewards.correctness(), "Paris", other) == 1.0
+
+
+@pytest.mark.parametrize("other", ["C#", "C ++", "Dr. C", "C'"])
+def test_other_texts_are_no_writings_of_one(other: str) -> None:
+    assert doubts_of(answers_of(golds := ["C", other, "Rome", "Oslo"]), golds) == []
 
 
 def test_one_unit_is_asked_for() -> None:
