@@ -38,6 +38,7 @@ from grpo_nb.core.tables import (
     Drawn,
     Listing,
     Part,
+    Readable,
     Shown,
     Table,
     as_written,
