@@ -49,7 +49,7 @@ from grpo_nb.core.tables import (
     html_of,
     text_of,
 )
-from grpo_nb.core.text import as_score, displayable, excerpt, prompt_lengths, require_tokenizer, shorten
+from grpo_nb.core.text import as_score, displayable, excerpt, name_in, prompt_lengths, require_tokenizer, shorten
 from grpo_nb.core.writers import liveness, process_identity, writing_here
 
 if TYPE_CHECKING:

@@ -72,7 +72,7 @@ class Answers:
         """What the system prompt puts in the place of the answer."""
         if self.kind == "labels":
             return "one of: " + ", ".join(sorted(label for label, _ in self.labels))
-        number = "number with a decimal point" if self.has_point else "number"
+        number = "number with a decimal point such as 1234.56" if self.has_point else "number"
         if self.units:
             named = ", ".join(unit for unit, _ in self.units if unit)
             has_all = "" not in dict(self.units)

@@ -109,9 +109,12 @@ def clean(
     if not read.rows:
         raise ValueError("the data has no rows: a task needs at least two, one to train on and one held out.")
     cleaned = Cleaned([], notes=list(read.notes))
+    for number, line in read.lost.items():
+        cleaned.left_out["whose line is not JSON"] += 1
+        cleaned.examples.setdefault("whose line is not JSON", f"line {number}: {shorten(line, 80)!r}")
     plain = [{name: _plain(value) for name, value in row.items()} for row in _named(read.rows, columns, cleaned)]
     rows = [_as_messages(row) for row in plain]
-    rows, columns, joined = _with_joined(rows, columns)
+    rows, columns, joined = _with_joined(rows, columns, cleaned)
     if columns is None and "messages" in rows[0] and not any("answer" in row for row in rows):
         rows = [_answered_last(row) for row in rows]
         cleaned.notes.append("the answer is what the assistant says last, the prompt all before it")
@@ -129,7 +132,10 @@ def clean(
     spaced = [str(v) for item in items if (v := item.row[named["answer"]]) != str(v).strip() and isinstance(v, str)]
     if spaced:
         cleaned.notes.append(f"spaces around {len(spaced)} answers were taken away, as around {spaced[0]!r}")
-    cures = [cure for part, column in named.items() if (cure := _cure(part, column, rows, read.code))]
+    holders = [
+        (part, name) for part, column in named.items() for name in (joined if part == "question" else ()) or [column]
+    ]
+    cures = [cure for part, column in holders if (cure := _cure(part, column, rows, read.code))]
     if not items:
         raise ValueError(f"no row is left of {len(rows)}: {'. '.join([describe(cleaned), *cures])}.")
     cleaned.notes += cures
@@ -151,7 +157,7 @@ def clean(
 
 
 def _with_joined(
-    rows: Sequence[Mapping[str, Any]], columns: Columns | None
+    rows: Sequence[Mapping[str, Any]], columns: Columns | None, cleaned: Cleaned
 ) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, str] | None, Sequence[str]]:
     """A question of several columns as one of its own, the map that names it, and the columns that it is made of."""
     names = (columns or {}).get("question")
@@ -161,10 +167,14 @@ def _with_joined(
     for name in names:
         if name not in found:
             raise ValueError(_no_column("question", name, rows, {}))
+        if empty := [number for number, row in enumerate(rows) if not _is_there(row.get(name))]:
+            cleaned.notes.append(
+                f"{name!r} is empty in {len(empty)} of {len(rows)} rows, first in row {empty[0]}: the question does without it"
+            )
     joined = " + ".join(names)
 
     def one_below_the_other(row: Mapping[str, Any]) -> Any:
-        values = {name: value for name in names if (value := row.get(name)) not in (None, "")}
+        values = {name: value for name in names if _is_there(value := row.get(name))}
         is_text = all(isinstance(value, (str, numbers.Number)) for value in values.values())
         # A, B, C, or 1, 2, 3: options to choose among, of no use without their letter.
         options = {name for name in names[1:] if len(name) == 1 and name.isalnum()}
@@ -172,6 +182,10 @@ def _with_joined(
         return "\n".join(lines) if is_text else [*values.values()]
 
     return [{**row, joined: one_below_the_other(row)} for row in rows], {**columns, "question": joined}, names
+
+
+def _is_there(value: Any) -> bool:
+    return value is not None and (not isinstance(value, str) or bool(value.strip()))
 
 
 def _is_kept(keep: Keep, number: int, row: Mapping[str, Any]) -> bool:
@@ -226,7 +240,7 @@ def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]], source: str
     """What a column holds that is no text, with the line that makes texts of it; empty where it is text."""
     values = (row.get(column) for row in rows)
     value = next((v for v in values if v is not None and not isinstance(v, (str, numbers.Number))), None)
-    made = f"as texts: frame = pandas.json_normalize(gn.tasks.read_rows({source}).rows); frame[{column!r}] = "
+    made = f"as texts: import pandas; frame = pandas.json_normalize(gn.tasks.read_rows({source}).rows); frame[{column!r}] = "
     match value:
         case {}:
             # Only a proposal: the longest field for a question, the shortest for an answer.
@@ -237,7 +251,8 @@ def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]], source: str
         case datetime.time() | datetime.timedelta():
             return f"{column!r} holds times; {made}frame[{column!r}].astype(str)"
         case [str() | int() | float(), *_]:
-            return f"{column!r} holds lists; {made}frame[{column!r}].str.join(', '), or .str[0] where one of them is enough"
+            joined = "map(lambda cell: ', '.join(map(str, cell)), na_action='ignore')"
+            return f"{column!r} holds lists; {made}frame[{column!r}].{joined}, or .str[0] where one of them is enough"
     return ""
 
 
@@ -257,8 +272,8 @@ def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleane
             for row in parts:
                 row["answer"] = read[row["answer"]] or row["answer"]
             cleaned.notes.append(
-                f"decimal=',' wrote {len(changed)} answers anew, such as {changed[0]!r} as {read[changed[0]]!r}; the "
-                "questions stay as they are, and the prompt asks for the point"
+                f"decimal=',' wrote {len(changed)} answers anew, such as {changed[0]!r} as {read[changed[0]]!r}; only with the "
+                "point is a completion paid, and the questions stay as they are"
             )
     writings = Counter(row["answer"] for row in parts)
     spelled = {label: spelling(label) for label in writings}
@@ -414,7 +429,7 @@ def _asked_by(chat: Sequence[Mapping[str, Any]]) -> str:
 
 def _text(value: Any, part: str) -> str:
     """A value as text. pandas makes whole numbers beside an empty cell to floats."""
-    if value is None or (isinstance(value, str) and not value.strip()):
+    if not _is_there(value):
         raise _LeftOut(f"with an empty {part}")
     if isinstance(value, float) and value.is_integer():
         value = int(value)

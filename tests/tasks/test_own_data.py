@@ -339,7 +339,14 @@ def test_a_decimal_comma_is_asked_about_and_read() -> None:
     task = gn.load_task(rows, decimal=",")
     assert {row["answer"] for row in both(task)} == {"1.50", "9.99", "1234.50", "3"}
     # The reward reads a point, so a model that reads commas in the question has to be told.
-    assert "decimal comma" not in repr(task) and "number with a decimal point" in task.format.system_prompt()
+    assert "decimal comma" not in repr(task) and "decimal point such as 1234.56" in task.format.system_prompt()
+    right = gn.rewards.rewards_for(task)[0]
+    assert [paid(right, given, "1234.50") for given in ("1234.50", "1,234.5", "1.234,50")] == [1.0, 1.0, 0.0]
+    own = repr(gn.load_task(rows, decimal=",", system="Kurz.", example=("Wie viel?", "Ein Dutzend.", "12,00")))
+    assert "only with the point is a completion paid" in own and "'12,00' would not be paid: write it as '12.00'" in own
+    assert "would not be paid" not in repr(
+        gn.load_task(rows, decimal=",", example=("Wie viel?", "Ein Dutzend.", "12.00"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -381,10 +388,70 @@ def test_what_is_no_text_is_refused_with_the_line_that_makes_texts_of_it(answers
     mapped = {"question": "question", "answer": "when"}
     with pytest.raises(ValueError, match="6 whose answer is no text") as told:
         gn.load_task(rows, columns=mapped)
-    line = str(told.value).partition("as texts: ")[2].partition(", or .str[0]")[0].removesuffix(".")
-    names = {"pandas": pandas, "gn": gn, "rows": rows}
-    exec(line, names)
+    names = {"gn": gn, "rows": rows}
+    exec(line_that_makes_texts(told.value), names)
     assert gn.load_task(names["frame"], columns=mapped, holdout=1).train[0]["answer"] == first
+
+
+def line_that_makes_texts(error: Exception) -> str:
+    return str(error).partition("as texts: ")[2].partition(", or .str[0]")[0].removesuffix(".")
+
+
+@pytest.mark.parametrize("kind", ["frame", "list", "jsonl", "json in cp1250", "split", "parquet in pandas"])
+def test_the_line_that_makes_texts_names_what_was_given(kind: str, tmp_path: Path) -> None:
+    """It said `rows` whatever that was called."""
+    tickets = [{"text": f"Nr {n}, \u017c\u00f3\u0142w", "tags": [n, n + 1]} for n in range(6)]
+    lines = "\n".join(json.dumps(ticket, ensure_ascii=False) for ticket in tickets)
+    pandas.DataFrame(tickets).to_parquet(tmp_path / "tickets.parquet")
+    tickets_i_have, options = {
+        "frame": (pandas.DataFrame(tickets), {}),
+        "list": ([*tickets], {}),
+        "jsonl": (written(tmp_path, lines.encode(), "tickets.jsonl"), {}),
+        "json in cp1250": (str(written(tmp_path, lines.encode("cp1250"), "old.jsonl")), {"encoding": "cp1250"}),
+        "split": (DatasetDict({part: Dataset.from_list(tickets) for part in ("a", "b")}), {"split": "b"}),
+        "parquet in pandas": (pandas.read_parquet(tmp_path / "tickets.parquet"), {}),
+    }[kind]
+    mapped = {"question": "text", "answer": "tags"}
+    with pytest.raises(ValueError, match="'tags' holds lists") as told:
+        gn.load_task(tickets_i_have, columns=mapped, **options)
+    names = {"gn": gn, "tickets_i_have": tickets_i_have}
+    exec(line_that_makes_texts(told.value), names)
+    made = both(gn.load_task(names["frame"], columns=mapped))
+    assert {(row["question"], row["answer"]) for row in made} == {
+        (ticket["text"], ", ".join(map(str, ticket["tags"]))) for ticket in tickets
+    }
+
+
+def test_empty_options_are_told() -> None:
+    rows = [
+        {"Q": f"Which is {n}?", "A": "x", "B": "y", "C": ("z", " ", None)[n % 3], "right": "AB"[n % 2]}
+        for n in range(9)
+    ]
+    task = gn.load_task(rows, columns={"question": [*"QABC"], "answer": "right"})
+    assert "'C' is empty in 6 of 9 rows, first in row 1: the question does without it" in repr(task)
+    assert sorted(row["question"].count("\n") for row in both(task)) == [2] * 6 + [
+        3
+    ] * 3 and "'B' is empty" not in repr(task)
+
+
+def test_a_line_that_was_cut_off_is_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
+    rows = [{"question": f"{n}?\u2028Yes?", "answer": str(n)} for n in range(4)]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    cut = written(tmp_path, "\r\n".join([*lines, lines[0][:20]]).encode(), "crashed.jsonl")
+    with pytest.raises(ValueError, match=r"line 5 is not JSON.*damaged=\"drop\" loads the 4 other rows, without 1$"):
+        gn.load_task(cut)
+    task = gn.load_task(cut, damaged="drop")
+    assert (
+        len(both(task)) == 4 and task.dropped == {"whose line is not JSON": 1} and 'line 5: \'{"question"' in repr(task)
+    )
+    with pytest.raises(ValueError, match="damaged = 'skip' is not known here"):
+        gn.load_task(cut, damaged="skip")
+    with pytest.raises(ValueError, match="damaged = 'drop' does nothing for rows"):
+        gn.load_task(rows, damaged="drop")
+    broken = written(tmp_path, b"[\n{]\n", "broken.json")
+    with pytest.raises(ValueError, match="line 1 is not JSON") as told:
+        gn.load_task(broken, damaged="drop")
+    assert "loads" not in str(told.value)
 
 
 def test_fields_of_nested_rows_are_columns(tmp_path: Path) -> None:
