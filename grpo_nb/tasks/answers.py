@@ -133,8 +133,8 @@ def answers_of(golds: Sequence[str]) -> Answers:
     return Answers("text")
 
 
-def doubts_of(answers: Answers, golds: Sequence[str]) -> list[str]:
-    """What in these answers may not be what it seems: those of another kind than most, numbers that may be meant otherwise.
+def doubts_of(answers: Answers, golds: Sequence[str], column: str = "answer") -> list[str]:
+    """What in these answers of a column may not be what it seems: those of another kind than most, numbers meant otherwise.
 
     >>> doubts_of(Answers("numbers"), ["1,50", "9,99", "3"])[0][:60]
     "2 answers, such as '1,50', may have a decimal comma: decimal"
@@ -146,7 +146,7 @@ def doubts_of(answers: Answers, golds: Sequence[str]) -> list[str]:
         shown = ", ".join(map(repr, list(dict.fromkeys(shorten(gold, 60) for gold in odd))[:4]))
         said.append(
             f"{len(odd)} of {len(golds)} answers {_ODD[most]} ({shown}): as they are, {taken}; mend those rows, or leave them "
-            f'out if they mean that there is no answer: keep=lambda row: row["<answer>"] not in {tuple(dict.fromkeys(odd))[:4]}'
+            f"out if they mean that there is no answer: keep=lambda row: row[{column!r}] not in {tuple(dict.fromkeys(odd))[:4]}"
         )
     measured = [gold for gold in golds if unit_by_gold[gold]]
     units = [unit for unit in _units(golds) if unit]

@@ -125,10 +125,14 @@ def clean(
         try:
             if keep is not None and not _is_kept(keep, number, row):
                 raise _LeftOut("that keep= leaves out")
-            items.append(_Item(number, row, _question_and_answer(row, named)))
+            items.append(_Item(number, row, _with_letter(_question_and_answer(row, named), row, _options(joined))))
         except _LeftOut as reason:
             cleaned.leave_out(str(reason), number, row)
     cleaned.notes += _total_line(items, rows)
+    written = [(str(value).strip(), item.parts["answer"]) for item in items if (value := item.row[named["answer"]])]
+    if lettered := [pair for pair in written if joined and len(pair[1]) == 1 and pair[0] != pair[1]]:
+        said = "{!r} as {!r}".format(*lettered[0])
+        cleaned.notes.append(f"{len(lettered)} answers are written as the letter of their option, such as {said}")
     spaced = [str(v) for item in items if (v := item.row[named["answer"]]) != str(v).strip() and isinstance(v, str)]
     if spaced:
         cleaned.notes.append(f"spaces around {len(spaced)} answers were taken away, as around {spaced[0]!r}")
@@ -176,12 +180,24 @@ def _with_joined(
     def one_below_the_other(row: Mapping[str, Any]) -> Any:
         values = {name: value for name in names if _is_there(value := row.get(name))}
         is_text = all(isinstance(value, (str, numbers.Number)) for value in values.values())
-        # A, B, C, or 1, 2, 3: options to choose among, of no use without their letter.
-        options = {name for name in names[1:] if len(name) == 1 and name.isalnum()}
-        lines = (f"{name}) {value}" if name in options else str(value) for name, value in values.items())
+        lines = (f"{name}) {value}" if name in _options(names) else str(value) for name, value in values.items())
         return "\n".join(lines) if is_text else [*values.values()]
 
     return [{**row, joined: one_below_the_other(row)} for row in rows], {**columns, "question": joined}, names
+
+
+def _options(names: Sequence[str]) -> list[str]:
+    """Of the columns of a question A, B, C, or 1, 2, 3: options to choose among, of no use without their letter."""
+    return [name for name in names[1:] if len(name) == 1 and name.isalnum()]
+
+
+def _with_letter(parts: dict[str, Any], row: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
+    """The parts with an answer such as `(b)` as the letter of its option, which must not be empty."""
+    match = re.fullmatch(r"\(?(\w)[).:]?\)?", parts["answer"])
+    letter = next((option for option in options if match and option.casefold() == match[1].casefold()), None)
+    if letter is not None and not _is_there(row[letter]):
+        raise _LeftOut("whose answer is an empty option")
+    return parts if letter is None else {**parts, "answer": letter}
 
 
 def _is_there(value: Any) -> bool:

@@ -122,7 +122,7 @@ def load_task(
     train, held = (_table(part) for part in _split(rows, holdout, seed))
     notes = (
         *cleaned.notes,
-        *doubts_of(answers, golds),
+        *doubts_of(answers, golds, cleaned.named.get("answer", "answer")),
         *_doubts(format, rows),
         *_check_example(example, held, answers),
     )

@@ -367,6 +367,13 @@ def test_the_few_that_are_not_like_the_others_are_told(golds: list[str], kind: s
     assert task.answers.kind == kind and told in repr(task)
 
 
+def test_the_line_that_leaves_odd_answers_out_works_as_printed() -> None:
+    rows = [{"q": f"{n}?", "kg": str(n) if n % 9 else "k.A."} for n in range(1, 28)]
+    line = re.search(r"keep=(lambda row: .*\))", repr(gn.load_task(rows, columns={"question": "q", "answer": "kg"})))[1]
+    task = gn.load_task(rows, columns={"question": "q", "answer": "kg"}, keep=eval(line))
+    assert task.dropped == {"that keep= leaves out": 3} and "no numbers" not in repr(task)
+
+
 @pytest.mark.parametrize(
     "golds",
     [["1", "2.5", "-3"] * 4, ["yes", "no"] * 6, ["Paris", "the Seine", "1789"], ["x^2", "3", "2x"], ["40/50", "3/70"]],
@@ -432,6 +439,22 @@ def test_empty_options_are_told() -> None:
     assert sorted(row["question"].count("\n") for row in both(task)) == [2] * 6 + [
         3
     ] * 3 and "'B' is empty" not in repr(task)
+
+
+def test_answers_are_the_letters_of_options_however_they_are_written() -> None:
+    """Eight spellings of three letters were texts, each to be written as in its row."""
+    golds = ["a)", "B)", "c", "A", "(B)", "C.", "a", "b", "D", "x", "B:", "C"]
+    rows = [
+        {"Q": f"Which is {n}?", "A": "x", "B": "y", "C": "z", "D": None, "right": gold} for n, gold in enumerate(golds)
+    ]
+    task = gn.load_task(rows, columns={"question": [*"QABCD"], "answer": "right"})
+    assert {row["Q"][9:-1]: row["answer"] for row in both(task)} == {
+        str(n): "x" if gold == "x" else gold.strip("():.").upper() for n, gold in enumerate(golds) if gold != "D"
+    }
+    assert "8 answers are written as the letter of their option, such as 'a)' as 'A'" in repr(task)
+    assert task.dropped == {"whose answer is an empty option": 1} and "row 8: " in repr(task)
+    plain = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds[:4])])
+    assert {row["answer"] for row in both(plain)} == {*golds[:4]}, "without options, a) is a text"
 
 
 def test_a_line_that_was_cut_off_is_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
