@@ -384,6 +384,7 @@ def unit_name(unit: str) -> str:
     name = re.sub(r"\\text|\\cdot|[\s{}*]", "", plain(unit))
     name = re.sub(r"(?<=[a-z]{3})s\b", "", name)
     name = _LONG_UNIT.sub(lambda match: match[1][:1] + _SHORT_UNIT[match[2]], name)
+    name = re.sub(r"\b([cdm]?)L\b", r"\1l", name)
     if temperature := _TEMPERATURE.fullmatch(name):
         scale = temperature[1][0].upper()
         return scale if scale == "K" else f"\u00b0{scale}"

@@ -266,7 +266,9 @@ def _read_json(path: Path, text: str, damaged: str | None) -> tuple[list[dict[st
                 first, lost[number] = first or error, line.strip()
         if lost and (damaged is None or not content):
             number, line = next(iter(lost.items()))
-            without = f'; damaged="drop" loads the {len(content)} other rows, without {len(lost)}' if content else ""
+            without = (
+                f'; damaged="drop" leaves out what is not ({len(lost)}) and loads {len(content)}' if content else ""
+            )
             raise ValueError(f"{path} line {number} is not JSON: {first}: {line[:80]!r}{without}") from first
     if isinstance(content, Mapping):
         # Rows under a key such as "data"; else a table by columns, or one row alone.
