@@ -406,13 +406,13 @@ def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named:
         taken = named.get(missing)
         free_guess = next((name for name in likely if name not in guesses.values()), "<column>")
         guesses[missing] = taken if taken in found else free_guess
-    line = ", ".join(f'"{name}": "{guess}"' for name, guess in guesses.items())
+    line = json.dumps(guesses, ensure_ascii=False)
     unnamed = " These do not look like names: if the data has none, write them above it, or give names to a DataFrame."
     near = difflib.get_close_matches(column, found, n=1)
     meant = f"; did you mean {near[0]!r}" if near else ""
     return (
         f"the data has no column {column!r} for the {part}; it has {found}{meant}.{unnamed * any(map(_is_number, found))} "
-        f"Map it: columns={{{line}}}."
+        f"Map it: columns={line}."
     )
 
 

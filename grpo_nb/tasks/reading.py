@@ -20,6 +20,7 @@ Source = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] 
 _FILES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
 _OTHER_FILES = (".txt", ".xlsx", ".xls", ".ods", ".gz", ".zip", ".xml", ".html", ".feather", ".pkl")
 _SEPARATORS = ",;\t|"
+_LONGEST_HEAD = 100_000  # characters of the line with the names
 # Names that people use -> (id on the Hub, configuration).
 _KNOWN = {"gsm8k": ("openai/gsm8k", "main")}
 
@@ -82,6 +83,8 @@ def read_rows(
     if hasattr(source, "to_pandas") and hasattr(source, "features"):  # datasets.Dataset
         return Rows(source.info.dataset_name or "dataset", source.to_list())
     if hasattr(source, "to_dict") and hasattr(source, "columns"):  # pandas.DataFrame
+        if any(source.index.names) and not {*source.index.names} & {*source.columns}:  # as set_index makes it
+            source = source.reset_index()
         names = list(map(str, source.columns))
         if len(set(names)) < len(names):
             raise ValueError(f"the DataFrame has columns of the same name: {names}. Rename one.")
@@ -192,7 +195,11 @@ def _read_csv(path: Path, text: str, encoding: str) -> tuple[list[dict[str, Any]
     lines = lines[remarks:]
     if is_closed := _is_closed(lines):
         lines = [line.rstrip()[:-1] for line in lines]
-    text, separator = "\n".join(lines), max(_SEPARATORS, key=lines[0].count)
+    text = "\n".join(lines)
+    head = re.sub(r'"[^"]*"', "", text[:_LONGEST_HEAD]).split("\n", 1)[
+        0
+    ]  # a name in quotes may have them, and line breaks
+    separator = max(_SEPARATORS, key=head.count)
     csv.field_size_limit(2**31 - 1)  # else a text of 131,072 characters is an error
     reader = csv.DictReader(
         io.StringIO(text, newline=""), delimiter=separator, restval="", strict=True, skipinitialspace=True

@@ -504,6 +504,25 @@ def test_a_mark_at_the_end_of_lines_is_no_column(form: str, tmp_path: Path) -> N
     assert {row["question"]: row["answer"] for row in both(task)} == {"What?": "1", "Who?": "2"}
 
 
+@pytest.mark.parametrize("name", ["Text, in full, or not", "Text\n(free)", 'He said, "no, no"'])
+def test_names_in_quotes_do_not_tell_the_separator(name: str, tmp_path: Path) -> None:
+    quoted = '"' + name.replace('"', '""') + '"'
+    file = written(tmp_path, f"{quoted};Rating\ngood;5\nbad;1\n".encode())
+    with pytest.raises(ValueError, match="Map it") as told:
+        gn.load_task(file, columns={"answer": "Rating"})
+    proposed = str(told.value).partition("Map it: columns=")[2].removesuffix(".")
+    task = gn.load_task(file, columns=eval(proposed))
+    assert {row["question"]: row["answer"] for row in both(task)} == {"good": "5", "bad": "1"}
+
+
+def test_a_named_index_is_a_column() -> None:
+    frame = pandas.DataFrame({"text": ["a", "b"], "label": ["x", "y"]})
+    task = gn.load_task(frame.set_index("text"), columns={"question": "text", "answer": "label"})
+    assert {row["question"]: row["answer"] for row in both(task)} == {"a": "x", "b": "y"}
+    numbered = frame.rename_axis("row")
+    assert "row" in gn.load_task(numbered, columns={"question": "text", "answer": "label"}).train.column_names
+
+
 def test_spaces_around_the_names_of_columns_do_not_count() -> None:
     frame = pandas.DataFrame({" Review ": ["a", "b"], "label ": ["1", "2"]})
     task = gn.load_task(frame, columns={"question": "Review", "answer": "label "})
