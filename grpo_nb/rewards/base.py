@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from grpo_nb.core import Part, Readable, Shown, Table, shorten
+from grpo_nb.core import Part, Shown, Table, shorten
 from grpo_nb.tasks import AnswerFormat, xml
 
 Completion = str | Sequence[Mapping[str, Any]]
@@ -63,7 +63,7 @@ def one_of(*choices: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Reward(metaclass=Readable):
+class Reward(abc.ABC):
     """A reward function as TRL calls it; one float per completion, higher is better; None where it has nothing to say.
 
     Subclasses define `score_text`, or inherit `BatchReward` where completions are judged together. `weight` is handed to TRL

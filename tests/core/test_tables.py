@@ -42,7 +42,7 @@ def test_an_empty_table_is_no_error() -> None:
     assert Table([]).text() == "" and Table([], ("a", "b")).text() == "a  b"
 
 
-@pytest.mark.parametrize("kind", [gn.tasks.Task, gn.tasks.AnswerFormat, gn.Settings, gn.rewards.correctness])
+@pytest.mark.parametrize("kind", [gn.tasks.Task, gn.tasks.AnswerFormat, gn.Settings])
 def test_help_has_what_a_user_calls_and_not_what_python_calls(kind: type) -> None:
     told = pydoc.render_doc(kind, renderer=pydoc.plaintext)
     assert inspect.getdoc(kind).splitlines()[0] in told and "\n |  __" not in told
