@@ -120,17 +120,17 @@ def clean(
         cleaned.notes.append("the answer is what the assistant says last, the prompt all before it")
     found = list(dict.fromkeys(name for row in rows for name in row))
     named = cleaned.named = _parts(rows, found, columns, cleaned)
-    items = []
+    items, options = [], _options(joined)
     for number, row in enumerate(rows):
         try:
             if keep is not None and not _is_kept(keep, number, row):
                 raise _LeftOut("that keep= leaves out")
-            items.append(_Item(number, row, _with_letter(_question_and_answer(row, named), row, _options(joined))))
+            items.append(_Item(number, row, _with_letter(_question_and_answer(row, named), row, options)))
         except _LeftOut as reason:
             cleaned.leave_out(str(reason), number, row)
     cleaned.notes += _total_line(items, rows)
-    written = [(str(value).strip(), item.parts["answer"]) for item in items if (value := item.row[named["answer"]])]
-    if lettered := [pair for pair in written if joined and len(pair[1]) == 1 and pair[0] != pair[1]]:
+    written = [(str(item.row[named["answer"]]).strip(), item.parts["answer"]) for item in items]
+    if lettered := [pair for pair in written if pair[1] in options and pair[0] != pair[1]]:
         said = "{!r} as {!r}".format(*lettered[0])
         cleaned.notes.append(f"{len(lettered)} answers are written as the letter of their option, such as {said}")
     spaced = [str(v) for item in items if (v := item.row[named["answer"]]) != str(v).strip() and isinstance(v, str)]
@@ -195,7 +195,7 @@ def _with_letter(parts: dict[str, Any], row: Mapping[str, Any], options: Sequenc
     """The parts with an answer such as `(b)` as the letter of its option, which must not be empty."""
     match = re.fullmatch(r"\(?(\w)[).:]?\)?", parts["answer"])
     letter = next((option for option in options if match and option.casefold() == match[1].casefold()), None)
-    if letter is not None and not _is_there(row[letter]):
+    if letter is not None and not _is_there(row.get(letter)):
         raise _LeftOut("whose answer is an empty option")
     return parts if letter is None else {**parts, "answer": letter}
 
