@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -16,7 +16,7 @@ Kind = Literal["numbers", "labels", "expressions", "text"]
 _FORMULA = re.compile(
     r"^\$.+\$$|\\[a-zA-Z]+|^[-+\d.]+(\s*,\s*[-+\d.]+)+$|[\^=_{}]|\d\s*[a-z]\b|\b[a-z]\s*[-+*/]|[-+*/]\s*[a-z]\b|^[(\[].*,.*[)\]]$"
 )
-_MOST_LABELS, _LONGEST_LABEL = 24, 60
+MOST_LABELS, _LONGEST_LABEL = 24, 60
 _MOST_UNITS, _LONGEST_UNIT, _LONGEST_NUMBER = 8, 12, 80
 _LONGEST_ANSWER = 200  # what is longer is not written twice by chance
 # A few answers of another kind are told, and do not change what all are.
@@ -112,7 +112,8 @@ def answers_of(golds: Sequence[str]) -> Answers:
     """
     if not golds:
         return Answers("text")
-    units = _units(golds)
+    unit_by_gold = _unit_by_gold(golds)
+    units = _units(golds, unit_by_gold)
     # Prices and measures that come again and again are no labels: a label is not computed.
     if units.total() >= _NEARLY_ALL * len(golds):
         is_measured = set(units) != {""}
@@ -120,13 +121,12 @@ def answers_of(golds: Sequence[str]) -> Answers:
         return Answers("numbers", units=shares)
     counts = Counter(golds)
     if (
-        2 <= len(counts) <= _MOST_LABELS
+        2 <= len(counts) <= MOST_LABELS
         and len(golds) >= 3 * len(counts)
         and max(map(len, counts)) <= _LONGEST_LABEL
         and not any("\n" in label for label in counts)
     ):
         return Answers("labels", tuple((label, count / len(golds)) for label, count in counts.most_common()))
-    unit_by_gold = _unit_by_gold(tuple(golds))
     formulas = [_is_formula(gold) for gold in golds if unit_by_gold[gold] is None]
     if sum(formulas) >= _NEARLY_ALL * len(formulas) and any("\n" not in gold for gold in golds):
         return Answers("expressions")
@@ -139,8 +139,9 @@ def doubts_of(answers: Answers, golds: Sequence[str], column: str = "answer") ->
     >>> doubts_of(Answers("numbers"), ["1,50", "9,99", "3"])[0][:60]
     "2 answers, such as '1,50', may have a decimal comma: decimal"
     """
-    most, odd = _odd_ones(golds)
-    said, unit_by_gold = [], _unit_by_gold(tuple(golds))
+    unit_by_gold = _unit_by_gold(golds)
+    most, odd = _odd_ones(golds, unit_by_gold)
+    said = []
     if odd:
         taken = "they are asked for and paid" if answers.kind == most else f"all are taken as {answers.kind}"
         shown = ", ".join(map(repr, list(dict.fromkeys(shorten(gold, 60) for gold in odd))[:4]))
@@ -149,7 +150,7 @@ def doubts_of(answers: Answers, golds: Sequence[str], column: str = "answer") ->
             f"out if they mean that there is no answer: keep=lambda row: row[{column!r}] not in {tuple(dict.fromkeys(odd))[:4]}"
         )
     measured = [gold for gold in golds if unit_by_gold[gold]]
-    units = [unit for unit in _units(golds) if unit]
+    units = [unit for unit in _units(golds, unit_by_gold) if unit]
     if units and (answers.units or 2 * len(measured) > len(golds)):
         fractions = sum(bool(_FRACTION.search(gold)) for gold in golds if unit_by_gold[gold] is not None)
         also = f", and {fractions} fractions" if fractions else ""
@@ -186,9 +187,9 @@ def _in_several_writings(golds: Sequence[str]) -> list[list[str]]:
     return [alike for alike in writings.values() if len(alike) > 1]
 
 
-def _odd_ones(golds: Sequence[str]) -> tuple[Kind, list[str]]:
+def _odd_ones(golds: Sequence[str], unit_by_gold: Mapping[str, str | None]) -> tuple[Kind, list[str]]:
     """The kind that most answers are of, and the few that are not; of labels, those that never come again."""
-    counts, unit_by_gold = Counter(golds), _unit_by_gold(tuple(golds))
+    counts = Counter(golds)
     usual = {gold for gold, count in counts.items() if count > 2 and len(gold) <= _LONGEST_LABEL}
     is_of: dict[Kind, Callable[[str], bool]] = {
         "numbers": lambda gold: unit_by_gold[gold] is not None,
@@ -197,7 +198,7 @@ def _odd_ones(golds: Sequence[str]) -> tuple[Kind, list[str]]:
     }
     for kind, is_such in is_of.items():
         odd = [gold for gold in golds if not is_such(gold)]
-        if len(odd) <= _MOST_ODD[kind] * len(golds) and (kind != "labels" or 2 <= len(usual) <= _MOST_LABELS):
+        if len(odd) <= _MOST_ODD[kind] * len(golds) and (kind != "labels" or 2 <= len(usual) <= MOST_LABELS):
             return kind, odd
     return "text", []
 
@@ -219,9 +220,9 @@ def with_point(gold: str) -> str | None:
     return re.sub(r"(?<=\d)[. '\u202f](?=\d{3})", "", gold).replace(",", ".")
 
 
-def _units(golds: Sequence[str]) -> Counter[str]:
+def _units(golds: Sequence[str], unit_by_gold: Mapping[str, str | None]) -> Counter[str]:
     """How many numbers there are in each unit, as it is first written; none of those that are too many for units."""
-    units, written, unit_by_gold = Counter[str](), dict[str, str](), _unit_by_gold(tuple(golds))
+    units, written = Counter[str](), dict[str, str]()
     for gold in golds:
         if (unit := unit_by_gold[gold]) is not None:
             units[written.setdefault(unit, _written(gold, unit))] += 1
@@ -229,8 +230,7 @@ def _units(golds: Sequence[str]) -> Counter[str]:
     return Counter({"": units[""]} if units[""] else {}) if is_many else units
 
 
-@lru_cache(maxsize=4)
-def _unit_by_gold(golds: tuple[str, ...]) -> dict[str, str | None]:
+def _unit_by_gold(golds: Sequence[str]) -> dict[str, str | None]:
     """By answer its unit, or None. The letter of 15C is one where others have it apart, or where all have this one."""
     units = {gold: _unit(gold) for gold in golds}
     apart = {unit for unit in units.values() if unit}

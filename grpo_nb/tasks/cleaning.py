@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from grpo_nb.core import displayable, require_kind, shorten
 from grpo_nb.settings import check_choice
-from grpo_nb.tasks.answers import MISSING, after_hashes, answers_of, spelling, with_point
+from grpo_nb.tasks.answers import MISSING, MOST_LABELS, after_hashes, answers_of, spelling, with_point
 from grpo_nb.tasks.notation import read_measure
 from grpo_nb.tasks.reading import Rows
 
@@ -293,7 +293,7 @@ def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleane
             )
     writings = Counter(row["answer"] for row in parts)
     spelled = {label: spelling(label) for label in writings}
-    if answers_of([spelled[row["answer"]] for row in parts]).kind == "labels":
+    if len({*spelled.values()}) <= MOST_LABELS and answers_of([spelled[row["answer"]] for row in parts]).labels:
         # The one that occurs most often, of equals the first.
         usual = {spelled[label]: label for label, _ in reversed(writings.most_common())}
         changed = {label: usual[same] for label, same in spelled.items() if label != usual[same]}
