@@ -38,6 +38,7 @@ from grpo_nb.core.tables import (
     Drawn,
     Listing,
     Part,
+    Readable,
     Shown,
     Table,
     as_written,
@@ -49,7 +50,7 @@ from grpo_nb.core.tables import (
     text_of,
     verdict,
 )
-from grpo_nb.core.text import as_score, displayable, excerpt, prompt_lengths, require_tokenizer, shorten
+from grpo_nb.core.text import as_score, displayable, excerpt, name_in, prompt_lengths, require_tokenizer, shorten
 from grpo_nb.core.writers import liveness, process_identity, writing_here
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from grpo_nb.lab.numbers import probe_row, prompt_text, sample_group
 from grpo_nb.lab.views import push
 
 if TYPE_CHECKING:
-    from grpo_nb.lab.snippets import name_in
     from grpo_nb.lab.widget import RewardLab
 
-__getattr__, __dir__, __all__ = open_door(globals(), {"snippets": ("name_in",), "widget": ("RewardLab",)})
+__getattr__, __dir__, __all__ = open_door(globals(), {"widget": ("RewardLab",)})

@@ -7,19 +7,11 @@ from typing import Any
 
 from IPython import get_ipython
 
+from grpo_nb.core import name_in
 from grpo_nb.tasks import Task
 
 # Completions longer than this together are named, not spelt out: nobody reads or copies a line of a hundred pages.
 _LITERAL_LENGTH = 1500
-
-
-def name_in(namespace: Mapping[str, Any], value: Any, default: str) -> str:
-    """Return the name under which a notebook knows an object, so that a line of code shown to its user works as it stands.
-
-    >>> name_in({"_": [1], "numbers": (numbers := [1])}, numbers, "lab.numbers")
-    'numbers'
-    """
-    return next((name for name, found in namespace.items() if found is value and not name.startswith("_")), default)
 
 
 class CodeLines:

@@ -23,13 +23,13 @@ from grpo_nb.core import (
     in_panel,
     label,
     line,
+    name_in,
     section,
     shorten,
     style,
     title,
 )
 from grpo_nb.core import view as empty_view
-from grpo_nb.lab import name_in
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.curves import Curves
 from grpo_nb.runs.figure import TrainingFigure

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 from grpo_nb.core import shorten
-from grpo_nb.tasks.notation import parse_number, read_number, unit_name, unit_of
+from grpo_nb.tasks.notation import is_known_unit, parse_number, plain, read_number, unit_name, unit_of
 
 Kind = Literal["numbers", "labels", "expressions", "text"]
 _FORMULA = re.compile(
     r"^\$.+\$$|\\[a-zA-Z]+|^[-+\d.]+(\s*,\s*[-+\d.]+)+$|[\^=_{}]|\d\s*[a-z]\b|\b[a-z]\s*[-+*/]|[-+*/]\s*[a-z]\b|^[(\[].*,.*[)\]]$"
 )
-_MOST_LABELS, _LONGEST_LABEL = 24, 60
+MOST_LABELS, _LONGEST_LABEL = 24, 60
 _MOST_UNITS, _LONGEST_UNIT, _LONGEST_NUMBER = 8, 12, 80
+_LONGEST_ANSWER = 200  # what is longer is not written twice by chance
 # A few answers of another kind are told, and do not change what all are.
 _NEARLY_ALL = 0.9
 # Where no more than this share are of another kind, they are told, whatever all are then taken for.
@@ -71,7 +72,7 @@ class Answers:
         """What the system prompt puts in the place of the answer."""
         if self.kind == "labels":
             return "one of: " + ", ".join(sorted(label for label, _ in self.labels))
-        number = "number with a decimal point" if self.has_point else "number"
+        number = "number with a decimal point such as 1234.56" if self.has_point else "number"
         if self.units:
             named = ", ".join(unit for unit, _ in self.units if unit)
             has_all = "" not in dict(self.units)
@@ -111,7 +112,8 @@ def answers_of(golds: Sequence[str]) -> Answers:
     """
     if not golds:
         return Answers("text")
-    units = _units(golds)
+    unit_by_gold = _unit_by_gold(golds)
+    units = _units(golds, unit_by_gold)
     # Prices and measures that come again and again are no labels: a label is not computed.
     if units.total() >= _NEARLY_ALL * len(golds):
         is_measured = set(units) != {""}
@@ -119,41 +121,48 @@ def answers_of(golds: Sequence[str]) -> Answers:
         return Answers("numbers", units=shares)
     counts = Counter(golds)
     if (
-        2 <= len(counts) <= _MOST_LABELS
+        2 <= len(counts) <= MOST_LABELS
         and len(golds) >= 3 * len(counts)
         and max(map(len, counts)) <= _LONGEST_LABEL
         and not any("\n" in label for label in counts)
     ):
         return Answers("labels", tuple((label, count / len(golds)) for label, count in counts.most_common()))
-    formulas = [_is_formula(gold) for gold in golds if _unit(gold) is None]
+    formulas = [_is_formula(gold) for gold in golds if unit_by_gold[gold] is None]
     if sum(formulas) >= _NEARLY_ALL * len(formulas) and any("\n" not in gold for gold in golds):
         return Answers("expressions")
     return Answers("text")
 
 
-def doubts_of(answers: Answers, golds: Sequence[str]) -> list[str]:
-    """What in these answers may not be what it seems: those of another kind than most, numbers that may be meant otherwise.
+def doubts_of(answers: Answers, golds: Sequence[str], column: str = "answer") -> list[str]:
+    """What in these answers of a column may not be what it seems: those of another kind than most, numbers meant otherwise.
 
     >>> doubts_of(Answers("numbers"), ["1,50", "9,99", "3"])[0][:60]
     "2 answers, such as '1,50', may have a decimal comma: decimal"
     """
-    most, odd = _odd_ones(golds)
+    unit_by_gold = _unit_by_gold(golds)
+    most, odd = _odd_ones(golds, unit_by_gold)
     said = []
     if odd:
         taken = "they are asked for and paid" if answers.kind == most else f"all are taken as {answers.kind}"
         shown = ", ".join(map(repr, list(dict.fromkeys(shorten(gold, 60) for gold in odd))[:4]))
         said.append(
             f"{len(odd)} of {len(golds)} answers {_ODD[most]} ({shown}): as they are, {taken}; mend those rows, or leave them "
-            f'out if they mean that there is no answer: keep=lambda row: row["<answer>"] not in {tuple(dict.fromkeys(odd))[:4]}'
+            f"out if they mean that there is no answer: keep=lambda row: row[{column!r}] not in {tuple(dict.fromkeys(odd))[:4]}"
         )
-    measured = [gold for gold in golds if _unit(gold)]
-    if answers.units or 2 * len(measured) > len(golds):
-        units = [unit for unit in _units(golds) if unit]
-        fractions = sum(bool(_FRACTION.search(gold)) for gold in golds if _unit(gold) is not None)
+    measured = [gold for gold in golds if unit_by_gold[gold]]
+    units = [unit for unit in _units(golds, unit_by_gold) if unit]
+    if units and (answers.units or 2 * len(measured) > len(golds)):
+        fractions = sum(bool(_FRACTION.search(gold)) for gold in golds if unit_by_gold[gold] is not None)
         also = f", and {fractions} fractions" if fractions else ""
         said.append(
             f"{len(measured)} answers are a number with a unit, such as {measured[0]!r}{also}: gn.rewards.correctness() pays "
             f"number and unit together, gn.rewards.number(units={units}) the number alone too"
+        )
+    if answers.kind == "text" and (several := _in_several_writings(golds)):
+        said.append(
+            f"{len(several)} answer{'s are' if len(several) > 1 else ' is'} written in several ways, such as "
+            f"{' and '.join(map(repr, several[0][:2]))}: gn.rewards.exact_text() ignores white space alone, and pays one of "
+            "them only; gn.rewards.correctness() ignores capitals, a full stop and quotation marks too"
         )
     for pattern, what in _DOUBTFUL if answers.kind == "numbers" else ():
         if found := [gold for gold in golds if pattern.fullmatch(_AROUND_DIGITS.sub("", gold))]:
@@ -161,18 +170,35 @@ def doubts_of(answers: Answers, golds: Sequence[str]) -> list[str]:
     return said
 
 
-def _odd_ones(golds: Sequence[str]) -> tuple[Kind, list[str]]:
+def spelling(gold: str) -> str:
+    """An answer without what changes nothing in a word: capitals, a full stop, quotation marks and the like around it.
+
+    >>> spelling('"Paris."') == spelling("paris"), spelling("C#") == spelling("C")
+    (True, False)
+    """
+    return " ".join((plain(gold) or gold).casefold().split())
+
+
+def _in_several_writings(golds: Sequence[str]) -> list[list[str]]:
+    """The writings of each answer that has more than one of them."""
+    writings: dict[str, list[str]] = {}
+    for gold in dict.fromkeys(" ".join(gold.split()) for gold in golds if len(gold) <= _LONGEST_ANSWER):
+        writings.setdefault(spelling(gold), []).append(gold)
+    return [alike for alike in writings.values() if len(alike) > 1]
+
+
+def _odd_ones(golds: Sequence[str], unit_by_gold: Mapping[str, str | None]) -> tuple[Kind, list[str]]:
     """The kind that most answers are of, and the few that are not; of labels, those that never come again."""
     counts = Counter(golds)
     usual = {gold for gold, count in counts.items() if count > 2 and len(gold) <= _LONGEST_LABEL}
     is_of: dict[Kind, Callable[[str], bool]] = {
-        "numbers": lambda gold: _unit(gold) is not None,
+        "numbers": lambda gold: unit_by_gold[gold] is not None,
         "labels": lambda gold: gold in usual or counts[gold] > 2,
         "expressions": _is_formula,
     }
     for kind, is_such in is_of.items():
         odd = [gold for gold in golds if not is_such(gold)]
-        if len(odd) <= _MOST_ODD[kind] * len(golds) and (kind != "labels" or 2 <= len(usual) <= _MOST_LABELS):
+        if len(odd) <= _MOST_ODD[kind] * len(golds) and (kind != "labels" or 2 <= len(usual) <= MOST_LABELS):
             return kind, odd
     return "text", []
 
@@ -194,14 +220,25 @@ def with_point(gold: str) -> str | None:
     return re.sub(r"(?<=\d)[. '\u202f](?=\d{3})", "", gold).replace(",", ".")
 
 
-def _units(golds: Sequence[str]) -> Counter[str]:
+def _units(golds: Sequence[str], unit_by_gold: Mapping[str, str | None]) -> Counter[str]:
     """How many numbers there are in each unit, as it is first written; none of those that are too many for units."""
     units, written = Counter[str](), dict[str, str]()
     for gold in golds:
-        if (unit := _unit(gold)) is not None:
+        if (unit := unit_by_gold[gold]) is not None:
             units[written.setdefault(unit, _written(gold, unit))] += 1
     is_many = len(units) > min(_MOST_UNITS, max(1, len(golds) // 2))
     return Counter({"": units[""]} if units[""] else {}) if is_many else units
+
+
+def _unit_by_gold(golds: Sequence[str]) -> dict[str, str | None]:
+    """By answer its unit, or None. The letter of 15C is one where others have it apart, or where all have this one."""
+    units = {gold: _unit(gold) for gold in golds}
+    apart = {unit for unit in units.values() if unit}
+    unsure = [gold for gold, unit in units.items() if unit is None and re.match(r"\W*\d", gold)]
+    behind = {gold: unit_of(with_point(gold) or gold) for gold in unsure}
+    others = {unit for gold, unit in behind.items() if _PRODUCT.fullmatch(gold)} - apart
+    known = apart | (others if len(others) == 1 and all(map(is_known_unit, others)) else set())
+    return units | {gold: unit for gold, unit in behind.items() if unit in known}
 
 
 @lru_cache(maxsize=100_000)

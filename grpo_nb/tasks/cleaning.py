@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from grpo_nb.core import displayable, require_kind, shorten
 from grpo_nb.settings import check_choice
-from grpo_nb.tasks.answers import MISSING, after_hashes, answers_of, with_point
+from grpo_nb.tasks.answers import MISSING, MOST_LABELS, after_hashes, answers_of, spelling, with_point
 from grpo_nb.tasks.notation import read_measure
 from grpo_nb.tasks.reading import Rows
 
@@ -109,27 +109,37 @@ def clean(
     if not read.rows:
         raise ValueError("the data has no rows: a task needs at least two, one to train on and one held out.")
     cleaned = Cleaned([], notes=list(read.notes))
+    for number, line in read.lost.items():
+        cleaned.left_out["whose line is not JSON"] += 1
+        cleaned.examples.setdefault("whose line is not JSON", f"line {number}: {shorten(line, 80)!r}")
     plain = [{name: _plain(value) for name, value in row.items()} for row in _named(read.rows, columns, cleaned)]
     rows = [_as_messages(row) for row in plain]
-    rows, columns, joined = _with_joined(rows, columns)
+    rows, columns, joined = _with_joined(rows, columns, cleaned)
     if columns is None and "messages" in rows[0] and not any("answer" in row for row in rows):
         rows = [_answered_last(row) for row in rows]
         cleaned.notes.append("the answer is what the assistant says last, the prompt all before it")
     found = list(dict.fromkeys(name for row in rows for name in row))
     named = cleaned.named = _parts(rows, found, columns, cleaned)
-    items = []
+    items, options = [], _options(joined)
     for number, row in enumerate(rows):
         try:
             if keep is not None and not _is_kept(keep, number, row):
                 raise _LeftOut("that keep= leaves out")
-            items.append(_Item(number, row, _question_and_answer(row, named)))
+            items.append(_Item(number, row, _with_letter(_question_and_answer(row, named), row, options)))
         except _LeftOut as reason:
             cleaned.leave_out(str(reason), number, row)
     cleaned.notes += _total_line(items, rows)
+    written = [(str(item.row[named["answer"]]).strip(), item.parts["answer"]) for item in items]
+    if lettered := [pair for pair in written if pair[1] in options and pair[0] != pair[1]]:
+        said = "{!r} as {!r}".format(*lettered[0])
+        cleaned.notes.append(f"{len(lettered)} answers are written as the letter of their option, such as {said}")
     spaced = [str(v) for item in items if (v := item.row[named["answer"]]) != str(v).strip() and isinstance(v, str)]
     if spaced:
         cleaned.notes.append(f"spaces around {len(spaced)} answers were taken away, as around {spaced[0]!r}")
-    cures = [cure for part, column in named.items() if (cure := _cure(part, column, rows, read.code))]
+    holders = [
+        (part, name) for part, column in named.items() for name in (joined if part == "question" else ()) or [column]
+    ]
+    cures = [cure for part, column in holders if (cure := _cure(part, column, rows, read.code))]
     if not items:
         raise ValueError(f"no row is left of {len(rows)}: {'. '.join([describe(cleaned), *cures])}.")
     cleaned.notes += cures
@@ -151,7 +161,7 @@ def clean(
 
 
 def _with_joined(
-    rows: Sequence[Mapping[str, Any]], columns: Columns | None
+    rows: Sequence[Mapping[str, Any]], columns: Columns | None, cleaned: Cleaned
 ) -> tuple[Sequence[Mapping[str, Any]], Mapping[str, str] | None, Sequence[str]]:
     """A question of several columns as one of its own, the map that names it, and the columns that it is made of."""
     names = (columns or {}).get("question")
@@ -161,17 +171,37 @@ def _with_joined(
     for name in names:
         if name not in found:
             raise ValueError(_no_column("question", name, rows, {}))
+        if empty := [number for number, row in enumerate(rows) if not _is_there(row.get(name))]:
+            cleaned.notes.append(
+                f"{name!r} is empty in {len(empty)} of {len(rows)} rows, first in row {empty[0]}: the question does without it"
+            )
     joined = " + ".join(names)
 
     def one_below_the_other(row: Mapping[str, Any]) -> Any:
-        values = {name: value for name in names if (value := row.get(name)) not in (None, "")}
+        values = {name: value for name in names if _is_there(value := row.get(name))}
         is_text = all(isinstance(value, (str, numbers.Number)) for value in values.values())
-        # A, B, C, or 1, 2, 3: options to choose among, of no use without their letter.
-        options = {name for name in names[1:] if len(name) == 1 and name.isalnum()}
-        lines = (f"{name}) {value}" if name in options else str(value) for name, value in values.items())
+        lines = (f"{name}) {value}" if name in _options(names) else str(value) for name, value in values.items())
         return "\n".join(lines) if is_text else [*values.values()]
 
     return [{**row, joined: one_below_the_other(row)} for row in rows], {**columns, "question": joined}, names
+
+
+def _options(names: Sequence[str]) -> list[str]:
+    """Of the columns of a question A, B, C, or 1, 2, 3: options to choose among, of no use without their letter."""
+    return [name for name in names[1:] if len(name) == 1 and name.isalnum()]
+
+
+def _with_letter(parts: dict[str, Any], row: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:
+    """The parts with an answer such as `(b)` as the letter of its option, which must not be empty."""
+    match = re.fullmatch(r"\(?(\w)[).:]?\)?", parts["answer"])
+    letter = next((option for option in options if match and option.casefold() == match[1].casefold()), None)
+    if letter is not None and not _is_there(row.get(letter)):
+        raise _LeftOut("whose answer is an empty option")
+    return parts if letter is None else {**parts, "answer": letter}
+
+
+def _is_there(value: Any) -> bool:
+    return value is not None and (not isinstance(value, str) or bool(value.strip()))
 
 
 def _is_kept(keep: Keep, number: int, row: Mapping[str, Any]) -> bool:
@@ -226,7 +256,7 @@ def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]], source: str
     """What a column holds that is no text, with the line that makes texts of it; empty where it is text."""
     values = (row.get(column) for row in rows)
     value = next((v for v in values if v is not None and not isinstance(v, (str, numbers.Number))), None)
-    made = f"as texts: frame = pandas.json_normalize(gn.tasks.read_rows({source}).rows); frame[{column!r}] = "
+    made = f"as texts: import pandas; frame = pandas.json_normalize(gn.tasks.read_rows({source}).rows); frame[{column!r}] = "
     match value:
         case {}:
             # Only a proposal: the longest field for a question, the shortest for an answer.
@@ -237,7 +267,8 @@ def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]], source: str
         case datetime.time() | datetime.timedelta():
             return f"{column!r} holds times; {made}frame[{column!r}].astype(str)"
         case [str() | int() | float(), *_]:
-            return f"{column!r} holds lists; {made}frame[{column!r}].str.join(', '), or .str[0] where one of them is enough"
+            joined = "map(lambda cell: ', '.join(map(str, cell)), na_action='ignore')"
+            return f"{column!r} holds lists; {made}frame[{column!r}].{joined}, or .str[0] where one of them is enough"
     return ""
 
 
@@ -257,19 +288,20 @@ def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleane
             for row in parts:
                 row["answer"] = read[row["answer"]] or row["answer"]
             cleaned.notes.append(
-                f"decimal=',' wrote {len(changed)} answers anew, such as {changed[0]!r} as {read[changed[0]]!r}; the "
-                "questions stay as they are, and the prompt asks for the point"
+                f"decimal=',' wrote {len(changed)} answers anew, such as {changed[0]!r} as {read[changed[0]]!r}; only with the "
+                "point is a completion paid, and the questions stay as they are"
             )
-    folded, spellings = [row["answer"].casefold() for row in parts], Counter(row["answer"] for row in parts)
-    if answers_of(folded).kind == "labels":
+    writings = Counter(row["answer"] for row in parts)
+    spelled = {label: spelling(label) for label in writings}
+    if len({*spelled.values()}) <= MOST_LABELS and answers_of([spelled[row["answer"]] for row in parts]).labels:
         # The one that occurs most often, of equals the first.
-        usual = {label.casefold(): label for label, _ in reversed(spellings.most_common())}
-        changed = {label: usual[label.casefold()] for label in spellings if label != usual[label.casefold()]}
+        usual = {spelled[label]: label for label, _ in reversed(writings.most_common())}
+        changed = {label: usual[same] for label, same in spelled.items() if label != usual[same]}
         for row in parts:
             row["answer"] = changed.get(row["answer"], row["answer"])
         if changed:
             said = [f"{label!r} as {other!r}" for label, other in changed.items()]
-            cleaned.notes.append(f"labels that differ only in capitals are one: {', '.join(said[:8])}")
+            cleaned.notes.append(f"labels of one spelling but for capitals and marks are one: {', '.join(said[:8])}")
 
 
 def _column(values: list[Any], name: str, is_text: bool, cleaned: Cleaned) -> list[Any]:
@@ -374,13 +406,13 @@ def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named:
         taken = named.get(missing)
         free_guess = next((name for name in likely if name not in guesses.values()), "<column>")
         guesses[missing] = taken if taken in found else free_guess
-    line = ", ".join(f'"{name}": "{guess}"' for name, guess in guesses.items())
+    line = json.dumps(guesses, ensure_ascii=False)
     unnamed = " These do not look like names: if the data has none, write them above it, or give names to a DataFrame."
     near = difflib.get_close_matches(column, found, n=1)
     meant = f"; did you mean {near[0]!r}" if near else ""
     return (
         f"the data has no column {column!r} for the {part}; it has {found}{meant}.{unnamed * any(map(_is_number, found))} "
-        f"Map it: columns={{{line}}}."
+        f"Map it: columns={line}."
     )
 
 
@@ -413,7 +445,7 @@ def _asked_by(chat: Sequence[Mapping[str, Any]]) -> str:
 
 def _text(value: Any, part: str) -> str:
     """A value as text. pandas makes whole numbers beside an empty cell to floats."""
-    if value is None or (isinstance(value, str) and not value.strip()):
+    if not _is_there(value):
         raise _LeftOut(f"with an empty {part}")
     if isinstance(value, float) and value.is_integer():
         value = int(value)

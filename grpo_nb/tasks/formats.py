@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.core import require_tokenizer
+from grpo_nb.core import Readable, require_tokenizer
 from grpo_nb.settings import check_value
 
 # What may follow an answer without changing it: white space, a full stop, closing Markdown and LaTeX.
@@ -20,7 +20,7 @@ _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerFormat:
+class AnswerFormat(metaclass=Readable):
     r"""Where the reasoning and the answer of a completion stand.
 
     Args:

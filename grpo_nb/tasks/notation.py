@@ -106,7 +106,8 @@ _PLAIN_NUMBER = re.compile(r"-?[0-9]{1,50}(?:\.[0-9]{1,12})?")
 _NOTHING_TO_SPELL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?|[A-Za-z]+")
 _PAIRS = (
     ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("***", "***"), ("**", "**"), ("*", "*"), ("__", "__"),
-    ("_", "_"), ("`", "`"), ('"', '"'), ("\u201c", "\u201d"), ("(", ")"), ("{", "}"),
+    ("_", "_"), ("`", "`"), ('"', '"'), ("'", "'"), ("\u201c", "\u201d"), ("\u201e", "\u201c"), ("\u2018", "'"),
+    ("\u00ab", "\u00bb"), ("(", ")"), ("{", "}"),
 )  # fmt: skip
 _FENCE = re.compile(r"```[A-Za-z]*[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
 _IN_TEXT = re.compile(rf"\\(?:text[a-z]*|mathrm|mbox)\s*\{{({_INSIDE})\}}")
@@ -214,12 +215,14 @@ _CURRENCIES = "$\u20ac\u00a3\u00a5\u20b9"
 _SIGNS_OF_UNITS = dict.fromkeys(["", "\u00b0", *_CURRENCIES], Fraction(1)) | {"%": Fraction(1, 100)}
 _SIGN = re.compile(rf"([-+]?)\s*([{_CURRENCIES}]?)\s*([-+]?)\s*")
 _UNIT = re.compile(
-    rf"(.*?[0-9.}}])\s*([{_CURRENCIES}%]|\^\{{\\circ\}}(?:\s*[CFK])?|(?:[^\W\d_]|\\text|[ {{}}/*]|\\cdot|\^\{{-?[0-9]\}})+)"
+    rf"(.*?[0-9.}}])\s*([{_CURRENCIES}%]|\^\{{\\circ\}}(?:\s*(?:\\text\s*\{{)?[CFK]\}}?)?"
+    rf"|(?:[^\W\d_]|\\text|[ {{}}/*]|\\cdot|\^\{{-?[0-9]\}})+)"
 )
 _SHORT_UNIT = dict(
     zip(words("meter metre gram liter litre hour minute second"), words("m m g l l h min s"), strict=True)
 )
 _LONG_UNIT = re.compile(rf"\b(kilo|centi|milli|)({'|'.join(_SHORT_UNIT)})\b")
+_TEMPERATURE = re.compile(r"(?:\^\\circ|o|deg(?:ree)?s?)?([CFK]|[Cc]elsius?|[Ff]ahrenheit|[Kk]elvin)")
 # What can be converted into each other; of units with commas between them, all are one.
 _QUANTITIES = [
     {unit: place for place, same in enumerate(words(units)) for unit in same.split(",")}
@@ -320,13 +323,18 @@ def is_convertible(factors: Mapping[str, Fraction]) -> bool:
     (True, False, False)
     """
     known = {unit_name(unit): factor for unit, factor in factors.items()}
-    known = {unit: factor for unit, factor in known.items() if any(unit in places for places in _QUANTITIES)}
+    known = {unit: factor for unit, factor in known.items() if is_known_unit(unit)}
     for places in _QUANTITIES:
         if known.keys() <= places.keys():
             # Two that are one have one factor, and two that are not have two.
             pairs = {(places[unit], factor) for unit, factor in known.items()}
             return len(pairs) == len({place for place, _ in pairs}) == len({factor for _, factor in pairs})
     return False
+
+
+def is_known_unit(unit: str) -> bool:
+    """Whether a unit, by its `unit_name`, is one of those whose quantity is known."""
+    return any(unit in places for places in _QUANTITIES)
 
 
 def unit_of(text: str) -> str:
@@ -370,12 +378,16 @@ def read_measure(text: str) -> Number | None:
 def unit_name(unit: str) -> str:
     r"""A unit without what changes nothing in it: `cm^2` for `\text{ cm}^{2}`.
 
-    >>> unit_name(r"\text{ km}/h"), unit_name("kilometres")
-    ('km/h', 'km')
+    >>> unit_name(r"\text{ km}/h"), unit_name("kilometres"), unit_name("C")
+    ('km/h', 'km', '°C')
     """
     name = re.sub(r"\\text|\\cdot|[\s{}*]", "", plain(unit))
     name = re.sub(r"(?<=[a-z]{3})s\b", "", name)
     name = _LONG_UNIT.sub(lambda match: match[1][:1] + _SHORT_UNIT[match[2]], name)
+    name = re.sub(r"\b([cdm]?)L\b", r"\1l", name)
+    if temperature := _TEMPERATURE.fullmatch(name):
+        scale = temperature[1][0].upper()
+        return scale if scale == "K" else f"\u00b0{scale}"
     return "\u00b0" if name == "degree" else name.replace("^\\circ", "\u00b0")
 
 

@@ -7,17 +7,20 @@ import dataclasses
 import difflib
 import itertools
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grpo_nb.core import did_you_mean
+from grpo_nb.settings import check_choice
 
 Source = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] | Any
 _FILES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
 _OTHER_FILES = (".txt", ".xlsx", ".xls", ".ods", ".gz", ".zip", ".xml", ".html", ".feather", ".pkl")
 _SEPARATORS = ",;\t|"
+_LONGEST_HEAD = 100_000  # characters of the line with the names
 # Names that people use -> (id on the Hub, configuration).
 _KNOWN = {"gsm8k": ("openai/gsm8k", "main")}
 
@@ -32,12 +35,20 @@ class Rows:
     is_text: bool = False
     """Every value is text as in the file, also the numbers."""
     takes: tuple[str, ...] = ()
-    """Which of `split`, `config` and `encoding` mean something for such a source."""
+    """Which of `split`, `config`, `encoding` and `damaged` mean something for such a source."""
+    lost: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    """Line number -> the line, of those that cannot be read and were to be left out."""
     code: str = "rows"
     """What stands for the source in a line of code that is proposed."""
 
 
-def read_rows(source: Source, split: str | None = None, config: str | None = None, encoding: str | None = None) -> Rows:
+def read_rows(
+    source: Source,
+    split: str | None = None,
+    config: str | None = None,
+    encoding: str | None = None,
+    damaged: str | None = None,
+) -> Rows:
     """Read a file, a table in memory, a data set or a Hub id.
 
     Args:
@@ -45,18 +56,20 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
         split: Of a `DatasetDict` or a Hub data set.
         config: Of a Hub data set that has several.
         encoding: Of a text file.
+        damaged: `drop` leaves out the lines of a .jsonl file that are not JSON.
 
     Raises:
         TypeError: Nothing that rows can be read from.
         ValueError: Rows of different forms, a damaged file (with its line), a split or configuration that has to be named.
         FileNotFoundError: A path that does not exist.
     """
+    check_choice("damaged", damaged, (None, "drop"))
     if isinstance(source, (str, Path)):
         path = Path(source)
         if len(path.name.encode("utf-8", "replace")) > 255 or "\0" in str(source):  # no file system has such a name
             raise ValueError(f"source = {str(source)!r:.60}... is neither a path nor the id of a data set.")
         if path.suffix.lower() in _FILES:
-            return dataclasses.replace(_read_file(path, encoding), code=repr(str(path)))
+            return _read_file(path, encoding, damaged)
         if path.is_dir() or not str(source).strip():
             raise ValueError(f"{str(source)!r} is a folder or nothing; load_task reads files: {', '.join(_FILES)}.")
         if path.is_file() or path.suffix.lower() in _OTHER_FILES:
@@ -70,6 +83,8 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
     if hasattr(source, "to_pandas") and hasattr(source, "features"):  # datasets.Dataset
         return Rows(source.info.dataset_name or "dataset", source.to_list())
     if hasattr(source, "to_dict") and hasattr(source, "columns"):  # pandas.DataFrame
+        if any(source.index.names) and not {*source.index.names} & {*source.columns}:  # as set_index makes it
+            source = source.reset_index()
         names = list(map(str, source.columns))
         if len(set(names)) < len(names):
             raise ValueError(f"the DataFrame has columns of the same name: {names}. Rename one.")
@@ -132,7 +147,7 @@ def _is_column(values: Any) -> bool:
     return isinstance(values, Iterable) and not isinstance(values, (str, bytes, Mapping))
 
 
-def _read_file(path: Path, encoding: str | None) -> Rows:
+def _read_file(path: Path, encoding: str | None, damaged: str | None) -> Rows:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {str(path)!r} (looked in {Path.cwd()}).{_meant(path)}")
     if path.stat().st_size == 0:
@@ -148,7 +163,8 @@ def _read_file(path: Path, encoding: str | None) -> Rows:
     if path.suffix.lower() in (".csv", ".tsv"):
         rows, separated = _read_csv(path, text, read_as)
         return Rows(path.stem, rows, (*notes, *separated), is_text=True, takes=("encoding",))
-    return Rows(path.stem, _read_json(path, text), notes, takes=("encoding",))
+    rows, lost = _read_json(path, text, damaged)
+    return Rows(path.stem, rows, notes, takes=("encoding", "damaged"), lost=lost)
 
 
 def _decoded(path: Path, encoding: str | None) -> tuple[str, str, tuple[str, ...]]:
@@ -179,7 +195,11 @@ def _read_csv(path: Path, text: str, encoding: str) -> tuple[list[dict[str, Any]
     lines = lines[remarks:]
     if is_closed := _is_closed(lines):
         lines = [line.rstrip()[:-1] for line in lines]
-    text, separator = "\n".join(lines), max(_SEPARATORS, key=lines[0].count)
+    text = "\n".join(lines)
+    head = re.sub(r'"[^"]*"', "", text[:_LONGEST_HEAD]).split("\n", 1)[
+        0
+    ]  # a name in quotes may have them, and line breaks
+    separator = max(_SEPARATORS, key=head.count)
     csv.field_size_limit(2**31 - 1)  # else a text of 131,072 characters is an error
     reader = csv.DictReader(
         io.StringIO(text, newline=""), delimiter=separator, restval="", strict=True, skipinitialspace=True
@@ -239,23 +259,31 @@ def _is_closed(lines: Sequence[str]) -> bool:
     return len(ends) == 1 and ends <= set(",;|")
 
 
-def _read_json(path: Path, text: str) -> list[dict[str, Any]]:
+def _read_json(path: Path, text: str, damaged: str | None) -> tuple[list[dict[str, Any]], dict[int, str]]:
+    """The rows of a file, and the lines that are not JSON, by number, where they are to be left out."""
+    lost: dict[int, str] = {}
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):  # then it has one JSON a line
-        content = []
-        for number, line in enumerate(text.splitlines(), 1):
+        content, first = [], None
+        for number, line in enumerate(re.split(r"\r\n?|\n", text), 1):  # others may stand inside of a text
             try:
                 content += [json.loads(line)] if line.strip() else []
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"{path} line {number} is not JSON: {error}: {line.strip()[:80]!r}") from error
+                first, lost[number] = first or error, line.strip()
+        if lost and (damaged is None or not content):
+            number, line = next(iter(lost.items()))
+            without = (
+                f'; damaged="drop" leaves out what is not ({len(lost)}) and loads {len(content)}' if content else ""
+            )
+            raise ValueError(f"{path} line {number} is not JSON: {first}: {line[:80]!r}{without}") from first
     if isinstance(content, Mapping):
         # Rows under a key such as "data"; else a table by columns, or one row alone.
         inner = [v for v in content.values() if isinstance(v, list) and v and isinstance(v[0], dict)]
         content = inner[0] if len(inner) == 1 and len(content) <= 3 else content
     if not isinstance(content, (list, Mapping)):
         raise ValueError(f"{path} holds {_article(content)}, not rows.")
-    return read_rows(content).rows
+    return read_rows(content).rows, lost
 
 
 def _read_hub(name: str, split: str | None, config: str | None) -> Rows:

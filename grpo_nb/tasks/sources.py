@@ -7,11 +7,15 @@ import inspect
 import numbers
 import random
 import re
-from typing import TYPE_CHECKING, Any
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_nb.core import did_you_mean, require_kind
+from grpo_nb.core import did_you_mean, name_in, require_kind
 from grpo_nb.settings import check_value, require_settings
-from grpo_nb.tasks.answers import Answers, answers_of, doubts_of
+from grpo_nb.tasks.answers import Answers, answers_of, doubts_of, with_point
 from grpo_nb.tasks.cleaning import INSTRUCTS, Columns, Contradictory, Keep, clean
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.questions import normalized_question
@@ -45,6 +49,7 @@ def load_task(
     split: str | None = None,
     config: str | None = None,
     encoding: str | None = None,
+    damaged: Literal["drop"] | None = None,
     decimal: str = ".",
     **options: Any,
 ) -> Task:
@@ -72,6 +77,7 @@ def load_task(
         split, config: Of a `DatasetDict` or a data set on the Hub; the split is `train` there, if not given.
         decimal: `","` where the answers are numbers such as 1.234,50.
         encoding: Of a text file; UTF-8, or what it looks like, if not given.
+        damaged: `drop` leaves out the lines of a .jsonl file that are not JSON, such as a last one that was cut off.
         **options: For `arithmetic`: `train_size`, `holdout_size`, `low`, `high`, `operators`.
 
     Raises:
@@ -95,7 +101,7 @@ def load_task(
             raise ValueError(f"load_task has no argument {option!r}{near}")
         if not is_generated:
             raise ValueError(f"{option} is an option of the generated task 'arithmetic', not of your own data.")
-    given = {"split": split, "config": config, "encoding": encoding}
+    given = {"split": split, "config": config, "encoding": encoding, "damaged": damaged}
     for name, value in given.items():
         check_value(name, value, "str | None")
     if is_generated:
@@ -104,7 +110,7 @@ def load_task(
         read, holdout = Rows("arithmetic", _arithmetic(seed, **wanted)), wanted["holdout_size"]
         example = example or ("What is 3 + 4?", "3 + 4 = 7", "7")
     else:
-        read = read_rows(source, **given)
+        read = dataclasses.replace(read_rows(source, **given), code=_in_code(source, given, sys._getframe(1)))
     for name, value in given.items():
         if value is not None and name not in read.takes:
             raise ValueError(f"{name} = {value!r:.80} does nothing for {read.name}, which has none: leave it out.")
@@ -116,7 +122,7 @@ def load_task(
     train, held = (_table(part) for part in _split(rows, holdout, seed))
     notes = (
         *cleaned.notes,
-        *doubts_of(answers, golds),
+        *doubts_of(answers, golds, cleaned.named.get("answer", "answer")),
         *_doubts(format, rows),
         *_check_example(example, held, answers),
     )
@@ -127,6 +133,13 @@ def load_task(
     if tokenizer is not None and settings is not None:
         task = task.fit(tokenizer, settings.max_prompt_length)
     return task
+
+
+def _in_code(source: Source, given: Mapping[str, str | None], caller: FrameType) -> str:
+    """What reads a source again in a line of the caller's code: a path or id as it is, what is in memory by its name."""
+    names = {**caller.f_globals, **caller.f_locals}
+    code = repr(str(source)) if isinstance(source, (str, Path)) else name_in(names, source, "<what you gave>")
+    return ", ".join([code, *(f"{name}={value!r}" for name, value in given.items() if value is not None)])
 
 
 def _table(rows: TaskRows) -> Dataset:
@@ -201,6 +214,8 @@ def _check_example(example: Example | None, held: Dataset, answers: Answers) -> 
         )
     if answers.labels and str(example[2]) not in dict(answers.labels):
         return [f"the example's answer {example[2]!r:.60} is none of the labels"]
+    if answers.has_point and (meant := with_point(str(example[2]))) not in (None, str(example[2])):
+        return [f"the example's answer {example[2]!r:.60} would not be paid: write it as {meant!r}"]
     return []
 
 

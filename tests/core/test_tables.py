@@ -1,5 +1,11 @@
 """One list of rows, shown as text and as HTML, whatever stands in it."""
 
+import inspect
+import pydoc
+
+import pytest
+
+import grpo_nb as gn
 from grpo_nb.core.tables import Drawn, Listing, Shown, Table, bold, code
 
 HOSTILE = "<script>alert(1)</script>\x00\ud800 & 'quoted'"
@@ -34,3 +40,12 @@ def test_html_escapes_everything_that_was_written_by_others() -> None:
 
 def test_an_empty_table_is_no_error() -> None:
     assert Table([]).text() == "" and Table([], ("a", "b")).text() == "a  b"
+
+
+@pytest.mark.parametrize("kind", [gn.tasks.Task, gn.tasks.AnswerFormat, gn.Settings])
+def test_help_has_what_a_user_calls_and_not_what_python_calls(kind: type) -> None:
+    told = pydoc.render_doc(kind, renderer=pydoc.plaintext)
+    assert inspect.getdoc(kind).splitlines()[0] in told and "\n |  __" not in told
+    mine = [name for name, member in vars(kind).items() if name[0] != "_" and inspect.isfunction(member)]
+    assert mine and all(f" |  {name}(self" in told for name in mine)
+    assert "__init__" in object.__dir__(gn.tasks.xml()), "an object's own dir is Python's"

@@ -80,6 +80,13 @@ def test_labels_are_asked_for_by_name() -> None:
         (["CHF 5.20", "CHF 12.00", "12,90 CHF"], "numbers"),
         (["-4 \u00b0C", "12.5 \u00b0C"], "numbers"),
         (["2x", "3y", "-x"], "expressions"),
+        (["2x", "3x", "5x"], "expressions"),
+        (["15.6 \u00b0C", "15.6C", "15 C"], "numbers"),
+        (["15.6C", "20C", "-3.5C"], "numbers"),
+        (["12h", "45 min", "2h", "30 min"], "numbers"),
+        (["5 A", "5A", "7 A"], "numbers"),
+        (["2A", "3B", "4C", "2B"] * 4, "labels"),
+        (["1A", "2C", "FF", "0B"], "text"),
         (["1st", "2nd", "3rd"] * 6, "labels"),
         (["12 Angry Men", "7 Samurai", "8 Mile", "127 Hours"], "text"),
         (["Route 66", "Area 51"], "text"),
@@ -314,13 +321,32 @@ def test_labels_that_differ_in_capitals_are_one() -> None:
     assert "'yes' as 'Yes'" in repr(task) and task.answers.floor == ("Yes", 0.5)
 
 
+def test_labels_that_differ_only_in_marks_around_them_are_one() -> None:
+    def labels(*golds: str) -> set[str]:
+        return {
+            row["answer"]
+            for row in both(gn.load_task([{"question": f"{n}?", "answer": g} for n, g in enumerate(golds)]))
+        }
+
+    assert labels(*["yes", "yes.", '"Yes"', "no", "yes", "no"] * 3) == {"yes", "no"}
+    for marks in (["$", "$$", "$$$"], ["C", "C#", "C++"], [".", "!", "?"], [":)", ":(", "(:"]):
+        assert labels(*marks * 4) == set(marks)
+
+
 def test_a_decimal_comma_is_asked_about_and_read() -> None:
     rows = [{"question": f"{n}?", "answer": gold} for n, gold in enumerate(["1,50", "9,99", "1.234,50", "3"])]
     assert "may have a decimal comma: decimal=','" in repr(gn.load_task(rows))
     task = gn.load_task(rows, decimal=",")
     assert {row["answer"] for row in both(task)} == {"1.50", "9.99", "1234.50", "3"}
     # The reward reads a point, so a model that reads commas in the question has to be told.
-    assert "decimal comma" not in repr(task) and "number with a decimal point" in task.format.system_prompt()
+    assert "decimal comma" not in repr(task) and "decimal point such as 1234.56" in task.format.system_prompt()
+    right = gn.rewards.rewards_for(task)[0]
+    assert [paid(right, given, "1234.50") for given in ("1234.50", "1,234.5", "1.234,50")] == [1.0, 1.0, 0.0]
+    own = repr(gn.load_task(rows, decimal=",", system="Kurz.", example=("Wie viel?", "Ein Dutzend.", "12,00")))
+    assert "only with the point is a completion paid" in own and "'12,00' would not be paid: write it as '12.00'" in own
+    assert "would not be paid" not in repr(
+        gn.load_task(rows, decimal=",", example=("Wie viel?", "Ein Dutzend.", "12.00"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -339,6 +365,13 @@ def test_a_decimal_comma_is_asked_about_and_read() -> None:
 def test_the_few_that_are_not_like_the_others_are_told(golds: list[str], kind: str, told: str) -> None:
     task = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)])
     assert task.answers.kind == kind and told in repr(task)
+
+
+def test_the_line_that_leaves_odd_answers_out_works_as_printed() -> None:
+    rows = [{"q": f"{n}?", "kg": str(n) if n % 9 else "k.A."} for n in range(1, 28)]
+    line = re.search(r"keep=(lambda row: .*\))", repr(gn.load_task(rows, columns={"question": "q", "answer": "kg"})))[1]
+    task = gn.load_task(rows, columns={"question": "q", "answer": "kg"}, keep=eval(line))
+    assert task.dropped == {"that keep= leaves out": 3} and "no numbers" not in repr(task)
 
 
 @pytest.mark.parametrize(
@@ -362,10 +395,88 @@ def test_what_is_no_text_is_refused_with_the_line_that_makes_texts_of_it(answers
     mapped = {"question": "question", "answer": "when"}
     with pytest.raises(ValueError, match="6 whose answer is no text") as told:
         gn.load_task(rows, columns=mapped)
-    line = str(told.value).partition("as texts: ")[2].partition(", or .str[0]")[0].removesuffix(".")
-    names = {"pandas": pandas, "gn": gn, "rows": rows}
-    exec(line, names)
+    names = {"gn": gn, "rows": rows}
+    exec(line_that_makes_texts(told.value), names)
     assert gn.load_task(names["frame"], columns=mapped, holdout=1).train[0]["answer"] == first
+
+
+def line_that_makes_texts(error: Exception) -> str:
+    return str(error).partition("as texts: ")[2].partition(", or .str[0]")[0].removesuffix(".")
+
+
+@pytest.mark.parametrize("kind", ["frame", "list", "jsonl", "json in cp1250", "split", "parquet in pandas"])
+def test_the_line_that_makes_texts_names_what_was_given(kind: str, tmp_path: Path) -> None:
+    """It said `rows` whatever that was called."""
+    tickets = [{"text": f"Nr {n}, \u017c\u00f3\u0142w", "tags": [n, n + 1]} for n in range(6)]
+    lines = "\n".join(json.dumps(ticket, ensure_ascii=False) for ticket in tickets)
+    pandas.DataFrame(tickets).to_parquet(tmp_path / "tickets.parquet")
+    tickets_i_have, options = {
+        "frame": (pandas.DataFrame(tickets), {}),
+        "list": ([*tickets], {}),
+        "jsonl": (written(tmp_path, lines.encode(), "tickets.jsonl"), {}),
+        "json in cp1250": (str(written(tmp_path, lines.encode("cp1250"), "old.jsonl")), {"encoding": "cp1250"}),
+        "split": (DatasetDict({part: Dataset.from_list(tickets) for part in ("a", "b")}), {"split": "b"}),
+        "parquet in pandas": (pandas.read_parquet(tmp_path / "tickets.parquet"), {}),
+    }[kind]
+    mapped = {"question": "text", "answer": "tags"}
+    with pytest.raises(ValueError, match="'tags' holds lists") as told:
+        gn.load_task(tickets_i_have, columns=mapped, **options)
+    names = {"gn": gn, "tickets_i_have": tickets_i_have}
+    exec(line_that_makes_texts(told.value), names)
+    made = both(gn.load_task(names["frame"], columns=mapped))
+    assert {(row["question"], row["answer"]) for row in made} == {
+        (ticket["text"], ", ".join(map(str, ticket["tags"]))) for ticket in tickets
+    }
+
+
+def test_empty_options_are_told() -> None:
+    rows = [
+        {"Q": f"Which is {n}?", "A": "x", "B": "y", "C": ("z", " ", None)[n % 3], "right": "AB"[n % 2]}
+        for n in range(9)
+    ]
+    task = gn.load_task(rows, columns={"question": [*"QABC"], "answer": "right"})
+    assert "'C' is empty in 6 of 9 rows, first in row 1: the question does without it" in repr(task)
+    assert sorted(row["question"].count("\n") for row in both(task)) == [2] * 6 + [
+        3
+    ] * 3 and "'B' is empty" not in repr(task)
+
+
+def test_answers_are_the_letters_of_options_however_they_are_written() -> None:
+    """Eight spellings of three letters were texts, each to be written as in its row."""
+    golds = ["a)", "B)", "c", "A", "(B)", "C.", "a", "b", "D", "x", "B:", "C"]
+    rows = [
+        {"Q": f"Which is {n}?", "A": "x", "B": "y", "C": "z", "D": None, "right": gold} for n, gold in enumerate(golds)
+    ]
+    task = gn.load_task(rows, columns={"question": [*"QABCD"], "answer": "right"})
+    assert {row["Q"][9:-1]: row["answer"] for row in both(task)} == {
+        str(n): "x" if gold == "x" else gold.strip("():.").upper() for n, gold in enumerate(golds) if gold != "D"
+    }
+    assert "8 answers are written as the letter of their option, such as 'a)' as 'A'" in repr(task)
+    assert task.dropped == {"whose answer is an empty option": 1} and "row 8: " in repr(task)
+    plain = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds[:4])])
+    assert {row["answer"] for row in both(plain)} == {*golds[:4]}, "without options, a) is a text"
+
+
+def test_a_line_that_was_cut_off_is_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
+    rows = [{"question": f"{n}?\u2028Yes?", "answer": str(n)} for n in range(4)]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    cut = written(tmp_path, "\r\n".join([*lines, lines[0][:20]]).encode(), "crashed.jsonl")
+    with pytest.raises(
+        ValueError, match=r"line 5 is not JSON.*damaged=\"drop\" leaves out what is not \(1\) and loads 4$"
+    ):
+        gn.load_task(cut)
+    task = gn.load_task(cut, damaged="drop")
+    assert (
+        len(both(task)) == 4 and task.dropped == {"whose line is not JSON": 1} and 'line 5: \'{"question"' in repr(task)
+    )
+    with pytest.raises(ValueError, match="damaged = 'skip' is not known here"):
+        gn.load_task(cut, damaged="skip")
+    with pytest.raises(ValueError, match="damaged = 'drop' does nothing for rows"):
+        gn.load_task(rows, damaged="drop")
+    broken = written(tmp_path, b"[\n{]\n", "broken.json")
+    with pytest.raises(ValueError, match="line 1 is not JSON") as told:
+        gn.load_task(broken, damaged="drop")
+    assert "loads" not in str(told.value)
 
 
 def test_fields_of_nested_rows_are_columns(tmp_path: Path) -> None:
@@ -391,6 +502,25 @@ def test_fields_of_nested_rows_are_columns(tmp_path: Path) -> None:
 def test_a_mark_at_the_end_of_lines_is_no_column(form: str, tmp_path: Path) -> None:
     task = gn.load_task(written(tmp_path, form.encode()))
     assert {row["question"]: row["answer"] for row in both(task)} == {"What?": "1", "Who?": "2"}
+
+
+@pytest.mark.parametrize("name", ["Text, in full, or not", "Text\n(free)", 'He said, "no, no"'])
+def test_names_in_quotes_do_not_tell_the_separator(name: str, tmp_path: Path) -> None:
+    quoted = '"' + name.replace('"', '""') + '"'
+    file = written(tmp_path, f"{quoted};Rating\ngood;5\nbad;1\n".encode())
+    with pytest.raises(ValueError, match="Map it") as told:
+        gn.load_task(file, columns={"answer": "Rating"})
+    proposed = str(told.value).partition("Map it: columns=")[2].removesuffix(".")
+    task = gn.load_task(file, columns=eval(proposed))
+    assert {row["question"]: row["answer"] for row in both(task)} == {"good": "5", "bad": "1"}
+
+
+def test_a_named_index_is_a_column() -> None:
+    frame = pandas.DataFrame({"text": ["a", "b"], "label": ["x", "y"]})
+    task = gn.load_task(frame.set_index("text"), columns={"question": "text", "answer": "label"})
+    assert {row["question"]: row["answer"] for row in both(task)} == {"a": "x", "b": "y"}
+    numbered = frame.rename_axis("row")
+    assert "row" in gn.load_task(numbered, columns={"question": "text", "answer": "label"}).train.column_names
 
 
 def test_spaces_around_the_names_of_columns_do_not_count() -> None:
@@ -627,6 +757,34 @@ def test_numbers_with_several_units_are_told_asked_for_and_paid_alike() -> None:
         assert paid(right, given, gold) == paid(lenient, given, gold) == 0.0
     for given, gold in [("15", "15 %"), ("2.5", "2.5 kg")]:
         assert (paid(right, given, gold), paid(lenient, given, gold)) == (0.0, 1.0)
+
+
+def test_spellings_of_one_unit_are_told_asked_for_and_paid_alike() -> None:
+    """`15.6C` was told to be no number and paid, `15 C` and `15 \u00b0C` were two units."""
+    assert {gn.tasks.unit_name(unit) for unit in ("mmol/L", "mmol/l")} == {"mmol/l"} and gn.tasks.unit_name(
+        "ML"
+    ) == "ML"
+    golds = ["15.6 \u00b0C", "15.6C", "15 C", "15 degrees Celsius"] * 5
+    task = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)])
+    assert task.answers.hint == "number with its unit (\u00b0C)" and "no numbers" not in repr(task)
+    for reward in (gn.rewards.rewards_for(task)[0], proposed_number(repr(task))):
+        assert all(paid(reward, given, gold) for given in golds[2:4] for gold in golds[2:4])
+        assert all(paid(reward, given, gold) for given in golds[:2] for gold in golds[:2])
+        assert not any(paid(reward, given, "15 C") for given in ("15 F", "15 K", "15 kg", "16 C"))
+
+
+@pytest.mark.parametrize("other", ["paris", "Paris.", '"Paris"', "'Paris'", "\u201eParis\u201c", "\u00abparis.\u00bb"])
+def test_writings_of_one_text_are_told_with_the_reward_that_takes_them(other: str) -> None:
+    golds = ["Paris", other, "Rome", "Oslo", "the Seine"]
+    task = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)])
+    assert f"1 answer is written in several ways, such as 'Paris' and {other!r}" in repr(task)
+    assert paid(gn.rewards.rewards_for(task)[0], other, "Paris") == 0.0
+    assert paid(gn.rewards.correctness(), other, "Paris") == paid(gn.rewards.correctness(), "Paris", other) == 1.0
+
+
+@pytest.mark.parametrize("other", ["C#", "C ++", "Dr. C", "C'"])
+def test_other_texts_are_no_writings_of_one(other: str) -> None:
+    assert doubts_of(answers_of(golds := ["C", other, "Rome", "Oslo"]), golds) == []
 
 
 def test_one_unit_is_asked_for() -> None:
