@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 import shutil
 import textwrap
@@ -226,6 +227,8 @@ def _planned(run: Run, rewards: list[RewardFunction]) -> _Plan:
             "The loss bnpo becomes dapo: bnpo divides by the tokens of one process, so that every number of processes would "
             "learn something else. In one process with one pass a step they are the same."
         )
+    # Memory alone as well; and with several processes the reentrant kind ends in an error (DDP, find_unused_parameters).
+    plan.trainer["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     plan.trainer["shuffle_dataset"] = plan.trainer.get("shuffle_dataset", not run.info["task"].get("is_ordered", False))
     return plan
 
@@ -388,6 +391,7 @@ def _write_settings(staged: Path, plan: _Plan, base: Path | None) -> None:
         "run": run.name,
         "grpo_nb": __version__,
         "changes": plan.changes,
+        "trainer": plan.trainer,
         "remembered": json.loads((run.start_path / "rewards.json").read_text("utf-8")),
         "settings": {**record, "extra": public(record["extra"]), "model": model, "run_root": "runs"},
         "task": {**info["task"], "name": shareable(info["task"]["name"])},
@@ -425,22 +429,23 @@ def _write_programs(staged: Path, plan: _Plan, processes: int, base: Path | None
     from grpo_nb import __version__
 
     run, settings, versions = plan.run, plan.settings, plan.run.info["versions"]
+    needs_bnb = settings.load_in_4bit or any(word in plan.trainer["optim"] for word in ("8bit", "paged", "bnb"))
     pins = [f"{name}=={versions[name].partition('+')[0]}" for name in _PINNED]
     pins += [
-        f"trl=={TRL}",
+        f"trl{'[vllm]' * bool(plan.trainer.get('use_vllm'))}=={TRL}",
         f"pyyaml=={version('pyyaml')}",
-        *(["bitsandbytes==" + versions["bitsandbytes"]] if settings.load_in_4bit else []),
+        *(["bitsandbytes==" + versions["bitsandbytes"]] if needs_bnb else []),
     ]
     pins += [pin for pin in plan.code.requirements() if pin.partition("==")[0] not in (*_PINNED, "trl")]
-    machines = -(-processes // _PER_MACHINE)
-    gpu = run.info["machine"].get("gpu")
+    machines = next(count for count in range(-(-processes // _PER_MACHINE), processes + 1) if processes % count == 0)
+    gpu = re.search(r"\b[A-Z]+\d+[A-Z]*\b", (run.info["machine"].get("gpu") or {"name": ""})["name"])
     is_flat = base is None and not plan.code.folders
     names = sorted(file.relative_to(staged).as_posix() for file in staged.rglob("*") if file.is_file())
     several = {"machines": machines, "processes": processes, "per_machine": processes // machines}
     more = {
-        "name": run.name, "gpu": (gpu or {"name": "A100"})["name"].split()[-1], "use_cpu": "false",
+        "name": json.dumps(run.name, ensure_ascii=False), "gpu": gpu[0] if gpu else "A100", "use_cpu": "false",
     }  # fmt: skip
-    quoted = textwrap.fill(", ".join(f'"{pin}"' for pin in pins), 110, break_on_hyphens=False)
+    quoted = textwrap.fill(", ".join(f'"{pin}"' for pin in pins), 135, break_on_hyphens=False)
     texts = {
         "train.py": {"pins": textwrap.indent(quoted, "#     ")},
         "steps.py": {},
@@ -459,7 +464,7 @@ def _write_programs(staged: Path, plan: _Plan, processes: int, base: Path | None
             "scaleout/templates/README.md.jinja", run=run.name, settings=settings, version=__version__, changes=plan.changes,
             model=settings.model if base is None else f"base (of {Path(settings.model).name})", processes=processes,
             is_flat=is_flat, job=job, batches=rows, steps=len(plan.record), needs_kit=plan.code.needs_kit,
-            served="base" if base else settings.model,
+            served="base" if base else settings.model, machines=machines, has_vllm=bool(plan.trainer.get("use_vllm")),
         ), "utf-8",
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ import asyncio
 import inspect
 import json
 import math
+import os
 import sys
 import types
 from pathlib import Path
@@ -46,6 +47,7 @@ def main():
     asked = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     sys.dont_write_bytecode = True  # the folder is to hold what was written into it, and nothing else
     sys.path.insert(0, asked["folder"])
+    os.chdir(asked["folder"])  # as train.py is started: what lies beside the notebook is not there elsewhere
     from rewards import REWARDS
 
     scores = []
