@@ -239,9 +239,11 @@ def _record(run: Run) -> list[dict[str, Any]]:
     if not file.is_file() or settings.generation_batch_size % settings.batch_size:
         return []
     rows, record, size = {row["step"]: row for row in run.rows}, [], settings.num_generations
-    # bnpo divides by the tokens of one pass, dapo by those of a generation: only there are they the same.
-    is_same_loss = (
-        settings.loss_type != "bnpo" or settings.generation_batch_size == settings.per_device_train_batch_size
+    # Of a generation for several steps TRL draws which completions each step gets. bnpo divides by the tokens of one pass, dapo
+    # by those of a generation: only where that is one pass are they the same.
+    of_generation = settings.generation_batch_size
+    is_same_loss = of_generation == settings.batch_size and (
+        settings.loss_type != "bnpo" or of_generation == settings.per_device_train_batch_size
     )
     for made in json.loads(file.read_text("utf-8")):
         step = made["step"] + 1

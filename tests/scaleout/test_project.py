@@ -269,6 +269,15 @@ def test_a_model_of_the_hub_stays_there_and_a_job_gets_every_file(run: gn.runs.R
     assert needed <= set(line.replace("`", " ").split())
 
 
+def test_a_generation_for_several_steps_is_compared_by_its_rewards(
+    letters_folder: Path, plain_trl: Path, tmp_path: Path
+) -> None:
+    """Which of its completions a step learns from is drawn, so that losses differ where nothing is wrong."""
+    project = rewritten(letters_folder, tmp_path, [signs], loss_type="dapo", extra={"generation_batch_size": 16})
+    said = start(project.path, plain_trl, "--replay")
+    assert "advantages: largest difference" in said and "loss:" not in said and "The same numbers" in said
+
+
 # -- refusals -------------------------------------------------------------------------------------------------------
 
 
