@@ -46,8 +46,8 @@ def looks_at(reward, batch):
 def main():
     asked = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     sys.dont_write_bytecode = True  # the folder is to hold what was written into it, and nothing else
-    sys.path.insert(0, asked["folder"])
     os.chdir(asked["folder"])  # as train.py is started: what lies beside the notebook is not there elsewhere
+    sys.path.insert(0, os.getcwd())
     from rewards import REWARDS
 
     scores = []
