@@ -133,6 +133,7 @@ def main() -> None:
         return
     # A fixed threshold switches off glibc's growing one, which keeps freed blocks.
     environment = {"MALLOC_MMAP_THRESHOLD_": "131072"} if arguments.live_memory else {}
+    environment["UNSLOTH_CPU_BF16"] = "0"  # float32 on every side: by hand Unsloth would take what the processor has
     seen: dict[str, list[dict]] = {side: [] for side in SIDES}
     for _ in range(arguments.rounds):
         for side in SIDES:

@@ -24,7 +24,7 @@ from _measure import ask, peak_gb, tell
 
 SHARD = "500MB"
 WAYS = {
-    "imports": "Python with torch, transformers and peft, no model",
+    "imports": "Python with torch, unsloth, transformers and peft, no model",
     "peft": "`merge_and_unload` + `save_pretrained`, bfloat16",
     "memory": "the kit, `low_memory=False`",
     "tensor": "the kit, tensor by tensor (the default)",
@@ -61,6 +61,10 @@ def make_model(folder: Path, layers: int) -> None:
 
 def merge_once(way: str, folder: Path, target: Path) -> None:
     """Merge, or verify, in this process and print seconds, peak memory in bytes, and a digest of the files."""
+    from grpo_nb.models import import_unsloth
+
+    import_unsloth()  # on every side, as a merge of the kit asks for it
+
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM

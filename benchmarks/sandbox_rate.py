@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import datetime
 import os
+import platform
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 
-import _measure  # noqa: F401  # the kit of this checkout
+from _measure import machine
 
 from grpo_nb.machine import EnvironmentProblem
 from grpo_nb.sandbox import Call, Candidate, Limits, Outcome
@@ -80,9 +81,9 @@ def main() -> None:
     user = "root" if os.geteuid() == 0 else "an ordinary user"
     date = datetime.date.today()
     print(
-        f"# Candidates a second in the sandbox\n\n`python benchmarks/sandbox_rate.py`, started as {user} on 2 cores of an "
-        f"AMD EPYC, 24 GiB, Python 3.11, {date.day} {date:%B %Y}; other work ran on the same cores. Median of {REPEATS} "
-        f"batches (range), each of {BATCH} candidates with three calls.\n\n"
+        f"# Candidates a second in the sandbox\n\n`python benchmarks/sandbox_rate.py`, started as {user}, {date.day} "
+        f"{date:%B %Y}; {machine()}, Python {platform.python_version()}. Median of {REPEATS} batches (range), each of {BATCH} "
+        "candidates with three calls.\n\n"
         "| level | candidates a second, warm | one alone, warm | cold start with self-test "
         f"| batch of 16 with one endless loop, limit {LIMIT:g} s |\n| --- | ---: | ---: | ---: | ---: |"
     )

@@ -47,6 +47,7 @@ from grpo_nb.core.tables import (
     facts,
     html_of,
     text_of,
+    verdict,
 )
 from grpo_nb.core.text import as_score, displayable, excerpt, prompt_lengths, require_tokenizer, shorten
 from grpo_nb.core.writers import liveness, process_identity, writing_here

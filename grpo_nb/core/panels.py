@@ -67,12 +67,16 @@ class Panel(widgets.VBox):
 
     @contextlib.contextmanager
     def _quietly(self) -> Iterator[None]:
-        """Change several controls without an answer to each: their callbacks look at `_is_quiet`."""
+        """Change several controls without an answer to each."""
         before, self._is_quiet = self._is_quiet, True
         try:
             yield
         finally:
             self._is_quiet = before
+
+    def _on_change(self, control: widgets.Widget, callback: Callable[..., object]) -> None:
+        """Have a callback answer to each new value of a control, but for what is changed `_quietly`."""
+        control.observe(lambda change: self._is_quiet or callback(change), "value")
 
     @contextlib.contextmanager
     def _working(self, pressed: widgets.Button, said: str) -> Iterator[None]:
@@ -135,25 +139,13 @@ class WeightBoxes(widgets.HBox):
             box.observe(self._changed, "value")
         self.children = list(self.boxes.values())
 
-    @property
-    def weights(self) -> dict[str, float]:
-        """The weights shown, by reward."""
-        return {name: box.value for name, box in self.boxes.items()}
-
-    @weights.setter
-    def weights(self, weights: Mapping[str, float]) -> None:
-        for name, weight in weights.items():
-            if name not in self.boxes:
-                raise ValueError(f"weights names {name!r}, but the rewards are {list(self.boxes)}.")
-            self.boxes[name].value = weight
-
 
 class WeighedPanel(Panel):
     """A panel with a box for the weight of each reward."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._weights = WeightBoxes(self._reweigh)
+        self._weights = WeightBoxes(lambda change: self._is_quiet or self._reweigh(change))
 
     def _reweigh(self, _: Any = None) -> None:
         """Show what the weights that are shown now make of the scores."""
@@ -162,11 +154,15 @@ class WeighedPanel(Panel):
     @property
     def weights(self) -> dict[str, float]:
         """The weights shown, by reward."""
-        return self._weights.weights
+        return {name: box.value for name, box in self._weights.boxes.items()}
 
     @weights.setter
     def weights(self, weights: Mapping[str, float]) -> None:
-        self._weights.weights = weights
+        boxes = self._weights.boxes
+        for name, weight in weights.items():
+            if name not in boxes:
+                raise ValueError(f"weights names {name!r}, but the rewards are {list(boxes)}.")
+            boxes[name].value = weight
 
 
 def label(text: str) -> str:

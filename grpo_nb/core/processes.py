@@ -19,9 +19,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-Ended = tuple[str, int | None]
-"""How a child ended, in words, and its status; an empty text and None where it was ended for taking too long."""
-
 
 class ChildError(RuntimeError):
     """A child ended without success; the message says how, and has its last lines.
@@ -168,9 +165,10 @@ def run_command(
     variables = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
     end = None if seconds is None else time.monotonic() + seconds
     with LineProcess(command, stdin=subprocess.DEVNULL, errors=subprocess.STDOUT, environment=variables) as child:
-        how, status = _follow(child, hear, lambda: None if end is None else end - time.monotonic())
+        status = _follow(child, hear, lambda: None if end is None else end - time.monotonic())
     if status != 0:
-        raise ChildError(how or f"took longer than {seconds:g} s and was ended", status, lines)
+        how = f"took longer than {seconds:g} s and was ended" if status is None else f"ended with {status}"
+        raise ChildError(how, status, lines)
     return lines
 
 
@@ -181,14 +179,11 @@ def run_script(
     on_line: Callable[[str], object] | None = None,
     patience: float | None = None,
 ) -> Any:
-    """Run a script of this package on a request, and return its answer.
-
-    The script gets the path of a JSON file, writes its answer to the file that `result` in it names, and ends when its standard
-    input does, which is when this process is gone.
+    """Return a script's `answer(request)`, from a process of its own that does not see the kit and ends with this one.
 
     Args:
         script: Its path.
-        request: Fit for JSON.
+        request: Fit for JSON, as what it answers.
         on_line: Called with each line that it prints.
         patience: Seconds without a line after which it is ended; None waits for ever.
 
@@ -197,25 +192,24 @@ def run_script(
     """
     with tempfile.TemporaryDirectory(prefix="grpo_nb-") as folder:
         asked, answered, log = (Path(folder) / file for file in ("request.json", "result.json", "log.txt"))
-        asked.write_text(json.dumps({**request, "result": str(answered)}))
+        asked.write_text(json.dumps(request))
         # -I: neither the kit's folder nor the working directory is on the path of a process that must not see the kit.
-        command = [sys.executable, "-I", script, asked]
+        command = [sys.executable, "-I", Path(__file__).with_name("child.py"), script, asked, answered]
         with log.open("wb") as errors, LineProcess(command, errors=errors) as child:
-            how, status = _follow(child, on_line or (lambda line: None), lambda: patience)
+            status = _follow(child, on_line or (lambda line: None), lambda: patience)
         if status == 0 and answered.is_file():
             return json.loads(answered.read_text())
-        how = how or f"gave no sign of life for {patience:g} s and was ended"
+        how = f"gave no sign of life for {patience:g} s and was ended" if status is None else f"ended with {status}"
         raise ChildError(how, status, log.read_text(errors="replace").splitlines())
 
 
-def _follow(child: LineProcess, hear: Callable[[str], object], left: Callable[[], float | None]) -> Ended:
-    """Hear a child out; return how it ended and its status, or an empty text and None where it was too late."""
+def _follow(child: LineProcess, hear: Callable[[str], object], left: Callable[[], float | None]) -> int | None:
+    """Hear a child out; return its status, or None where it was too late."""
     while True:
         try:
             line = child.line(left())
         except TimeoutError:
-            return "", None
+            return None
         if line is None:
-            status = child.wait()
-            return f"ended with {status}", status
+            return child.wait()
         hear(line)

@@ -44,6 +44,11 @@ def code(text: Any) -> Cell:
     return Cell(str(text), f"<code>{escaped(text)}</code>")
 
 
+def verdict(is_good: bool, text: Any) -> Cell:
+    """A cell or sentence that is a result in words, and on a panel in its colours for good and bad."""
+    return Cell(str(text), f'<span class="gn-{"pass" if is_good else "fail"}">{escaped(text)}</span>')
+
+
 def as_written(text: str) -> Cell:
     """A cell that shows a text of somebody else's with its line breaks; as plain text on one line, as Python writes it."""
     return Cell(repr(text), f"<pre style='margin:0;white-space:pre-wrap'>{escaped(text)}</pre>")

@@ -123,12 +123,9 @@ class Evaluation:
     @property
     def rewards(self) -> dict[str, Estimate]:
         """The mean of each reward, unweighted, with its 95 % interval over questions."""
-        return {
-            name: estimate(
-                [[row["rewards"][name] for row in group] for group in self.groups], self.reward_ranges.get(name)
-            )
-            for name in self.rows[0].get("rewards", {})
-        }
+        names = self.rows[0].get("rewards", {})
+        scores = {name: [[row["rewards"][name] for row in group] for group in self.groups] for name in names}
+        return {name: estimate(groups, self.reward_ranges.get(name)) for name, groups in scores.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers without the rows, fit for JSON."""
@@ -243,10 +240,8 @@ class Comparison(PairedResult):
         label, count = Counter(golds).most_common(1)[0]
         if answers.floor is None and (answers.kind == "numbers" or count < max(3, _OFTEN * len(golds))):
             return ""
-        share = count / len(golds)
-        stands = (
-            "above" if self.after.interval[0] > share else "below" if self.after.interval[1] < share else "not clear of"
-        )
+        share, (low, high) = count / len(golds), self.after.interval
+        stands = "above" if low > share else "below" if high < share else "not clear of"
         return (
             f"Always answering {label!r} would get {share:.1%}: {self.after.label!r} with {self.after.accuracy:.1%} "
             f"is {stands} that floor."
@@ -354,17 +349,11 @@ class Comparison(PairedResult):
     @property
     def fingerprint(self) -> str:
         """Of who was asked what, how, and what they said."""
-        sides = [
-            (
-                side.label,
-                side.subject,
-                side.folder,
-                side.decoding,
-                [(r["question"], r["completion"]) for r in side.rows],
-            )
-            for side in (self.before, self.after)
-        ]
-        return hashlib.sha256(json.dumps(sides, default=str).encode()).hexdigest()[:16]
+        told = []
+        for side in (self.before, self.after):
+            answers = [(row["question"], row["completion"]) for row in side.rows]
+            told.append((side.label, side.subject, side.folder, side.decoding, answers))
+        return hashlib.sha256(json.dumps(told, default=str).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers, fit for JSON."""
@@ -460,10 +449,10 @@ def _read(kind: type, saved: Mapping[str, Any]) -> Any:
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row of an evaluation from one of its table."""
-    scores = {
-        name.removeprefix(_REWARD_COLUMN): math.nan if score is None else score
-        for name, score in row.items()
-        if name.startswith(_REWARD_COLUMN)
-    }
-    plain = {name: value for name, value in row.items() if name != "model" and not name.startswith(_REWARD_COLUMN)}
-    return plain | ({"rewards": scores} if scores else {})
+    made, scores = {}, {}
+    for name, value in row.items():
+        if name.startswith(_REWARD_COLUMN):
+            scores[name.removeprefix(_REWARD_COLUMN)] = math.nan if value is None else value
+        elif name != "model":
+            made[name] = value
+    return made | ({"rewards": scores} if scores else {})

@@ -119,11 +119,7 @@ def _located(what: Any) -> Located:
     if path.suffix == ".gguf" and not path.is_file():
         raise _missing(what, path, "file")
     is_adapter = (path / "adapter_config.json").is_file()
-    for folder in (
-        (path, path.parent, Path(Settings().run_root) / path)
-        if is_adapter
-        else (path, Path(Settings().run_root) / path)
-    ):
+    for folder in (path, *([path.parent] if is_adapter else []), Path(Settings().run_root) / path):
         if (folder / "run.json").is_file():
             return open_run(folder)
     if is_adapter or path.suffix == ".gguf" or (path / "config.json").is_file():

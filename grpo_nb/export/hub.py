@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import Cell, Part, Shown, Table, bold, escaped, require_kind, shown_path
 from grpo_nb.export.result import Export, ExportError, read_json, told
+from grpo_nb.machine import error_chain
 from grpo_nb.runs import published_name
 
 if TYPE_CHECKING:
@@ -269,32 +270,26 @@ def _push(plan: PushPlan, overwrite: bool, message: str, endpoint: str | None, r
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=endpoint)
-    for attempt, wait in enumerate(_WAITS, 2):
+    for attempt, wait in enumerate((*_WAITS, None), 2):
         try:
             return _push_once(api, plan, overwrite, message, report)
         except Exception as error:
-            if not _passes(error):
+            if wait is None or not _passes(error):
                 raise
             status = _status(error)
             said = f"the Hub answered {status}" if status else "the connection broke"
         report(f"{said}; again in {wait:g} s (attempt {attempt} of {len(_WAITS) + 1})")
         time.sleep(wait)
-    return _push_once(api, plan, overwrite, message, report)
 
 
 def _push_once(api: HfApi, plan: PushPlan, overwrite: bool, message: str, report: Callable[[str], None]) -> Pushed:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-    from huggingface_hub.errors import RepositoryNotFoundError
 
     report(f"asking for {plan.repo_id}")
-    try:
-        info = api.model_info(plan.repo_id)
-    except RepositoryNotFoundError:
-        info = None
-    if info is None:  # not above: what fails here would have the 404 in its context
+    if not api.repo_exists(plan.repo_id):
         report(f"making {plan.repo_id}")
         api.create_repo(plan.repo_id, private=plan.private, exist_ok=False)
-        info = api.model_info(plan.repo_id)
+    info = api.model_info(plan.repo_id)
     if plan.private and not info.private:
         raise PushError(
             f"{plan.repo_id} is public, and a private one was asked for. Make it private on its page, choose another name, or "
@@ -335,16 +330,8 @@ def _differences(api: HfApi, plan: PushPlan, commit: str | None) -> tuple[set[st
     return set(found.extra_paths) & plan.files.keys(), changed, set(found.missing_paths) - _OF_THE_HUB
 
 
-def _chain(error: BaseException) -> list[BaseException]:
-    found: list[BaseException] = []
-    while error is not None and error not in found:
-        found.append(error)
-        error = error.__cause__ or error.__context__
-    return found
-
-
 def _status(error: BaseException) -> int | None:
-    answers = (getattr(cause, "response", None) for cause in _chain(error))
+    answers = (getattr(cause, "response", None) for cause in error_chain(error))
     return next((answer.status_code for answer in answers if answer is not None), None)
 
 
@@ -352,12 +339,11 @@ def _passes(error: BaseException) -> bool:
     """Whether it may be gone at the next attempt: a busy server, or a connection that broke."""
     import httpx
 
-    if isinstance(error, PushError):
-        return False
     status = _status(error)
     if status is not None:
         return status in _PASSING
-    return any(isinstance(cause, (httpx.TransportError, ConnectionError, TimeoutError)) for cause in _chain(error))
+    broken = (httpx.TransportError, ConnectionError, TimeoutError)
+    return any(isinstance(cause, broken) for cause in error_chain(error))
 
 
 def _said(error: BaseException, repo_id: str) -> str:
@@ -365,7 +351,7 @@ def _said(error: BaseException, repo_id: str) -> str:
     from huggingface_hub import get_token
     from huggingface_hub.errors import OfflineModeIsEnabled
 
-    if any(isinstance(cause, OfflineModeIsEnabled) for cause in _chain(error)):
+    if any(isinstance(cause, OfflineModeIsEnabled) for cause in error_chain(error)):
         return "HF_HUB_OFFLINE is set, so nothing is asked of the Hub. Unset it and restart the kernel."
     owner, status = repo_id.partition("/")[0], _status(error)
     # Some libraries quote a header that they cannot send.

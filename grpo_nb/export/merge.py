@@ -12,7 +12,7 @@ import math
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,13 +76,9 @@ def merge(
             f"the merge cannot be done tensor by tensor: {reason}. Leave low_memory out; it is then done in memory."
         )
     way = plain or _InMemory(base, adapter)
-    kept = Retained(list(WIDTHS) if dtype == "auto" else [dtype])
-    report(f"merging {'tensor by tensor' if plain else 'in memory'}{'' if plain else f' ({reason})'}")
+    report(f"merging {'tensor by tensor' if plain else f'in memory ({reason})'}")
     with progress_bar(desc="measuring the change", unit=" weights", unit_scale=True) as bar:
-        for weight, change in way.changes():
-            kept.add(weight, change)
-            bar.update(weight.numel())
-    retained = kept.shares()
+        retained = retained_shares(way.changes(), list(WIDTHS) if dtype == "auto" else [dtype], bar.update)
     chosen = choose_dtype(retained, adapter)
     report(f"writing {chosen}, which holds {retained[chosen]:.1%} of the training's change")
     with progress_bar(desc="writing the merged model", unit=" weights", unit_scale=True) as bar:
@@ -94,35 +90,38 @@ def merge(
     }
 
 
-class Retained:
-    """How much of a change is left after rounding: the projection of the rounded change on the exact one, over all weights."""
+def retained_shares(
+    changes: Iterable[tuple[torch.Tensor, torch.Tensor]], dtypes: Iterable[str], advance: Callable[[int], object]
+) -> dict[str, float]:
+    """How much of a change is left after rounding: the projection of the rounded change on the exact one, over all weights.
 
-    def __init__(self, candidates: list[str]) -> None:
-        self._left = dict.fromkeys(candidates, 0.0)
-        self._whole = 0.0
+    Args:
+        changes: Each weight, in the base's number type, and its change, float32.
+        dtypes: To round to.
+        advance: Called with the number of values of each weight that is counted.
 
-    def add(self, weight: torch.Tensor, change: torch.Tensor) -> None:
-        """Count a weight, in the base's number type, and its change, float32."""
-        import torch
+    Returns:
+        From 0 to 1 for each number type; 0 where a weight is too large for it.
 
+    Raises:
+        ExportError: There is no change at all.
+    """
+    import torch
+
+    left, whole = dict.fromkeys(dtypes, 0.0), 0.0
+    for weight, change in changes:
         for start, more in _blocks(weight, change):
             start = start.float()
             total = start + more
-            self._whole += (more * more).sum().item()
-            for name in self._left:
+            whole += (more * more).sum().item()
+            for name in left:
                 # An overflow makes this infinite, or not a number where nothing changed.
                 kept = ((total.to(getattr(torch, name)).float() - start) * more).sum().item()
-                self._left[name] += kept if math.isfinite(kept) else -math.inf
-
-    def shares(self) -> dict[str, float]:
-        """From 0 to 1 for each number type; 0 where a weight is too large for it.
-
-        Raises:
-            ExportError: There is no change at all.
-        """
-        if self._whole == 0:
-            raise ExportError("the adapter changes nothing: all its B matrices are zero. Train it first.")
-        return {name: 0.0 if math.isinf(left) else 1 - abs(1 - left / self._whole) for name, left in self._left.items()}
+                left[name] += kept if math.isfinite(kept) else -math.inf
+        advance(weight.numel())
+    if whole == 0:
+        raise ExportError("the adapter changes nothing: all its B matrices are zero. Train it first.")
+    return {name: 0.0 if math.isinf(kept) else 1 - abs(1 - kept / whole) for name, kept in left.items()}
 
 
 def _blocks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:

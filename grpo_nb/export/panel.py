@@ -149,9 +149,9 @@ class ExportPanel(Panel):
     def _connect(self) -> None:
         self._refresh_button.on_click(self.refresh)
         self._export_button.on_click(self._export)
-        self._runs.observe(self._show_run, "value")
+        self._on_change(self._runs, self._show_run)
         for control in (*self._boxes.values(), self._folder, self._dtype, self._replace):
-            control.observe(self._show_plan, "value")
+            self._on_change(control, self._show_plan)
 
     # What happens.
 
@@ -171,8 +171,6 @@ class ExportPanel(Panel):
 
     @in_panel
     def _show_run(self) -> None:
-        if self._is_quiet:
-            return
         # First, for a run that cannot be read goes no further, and must not stand above the plan of the one before.
         self._clear_plan()
         self._run_view.value = ""
@@ -186,8 +184,6 @@ class ExportPanel(Panel):
 
     @in_panel
     def _show_plan(self) -> None:
-        if self._is_quiet:
-            return
         self._clear_plan()
         if self.run is None:
             return

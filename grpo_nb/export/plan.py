@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from grpo_nb.core import Part, Shown, Table, code, require_kind, target_of, target_problem
-from grpo_nb.export.result import verdict
+from grpo_nb.core import Part, Shown, Table, code, require_kind, target_of, target_problem, verdict
 from grpo_nb.machine import EnvironmentProblem, free_disk_bytes
 from grpo_nb.runs import Run, open_run
 

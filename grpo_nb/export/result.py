@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Cell, Part, Shown, Table, bold, escaped, require_kind, target_of
+from grpo_nb.core import Part, Shown, Table, bold, require_kind, target_of, verdict
 from grpo_nb.models import require_trained_on, resolve_model, weight_files, weights_here
 from grpo_nb.runs import Run, open_run
 from grpo_nb.settings import EMBEDDED_MODEL, Settings
@@ -200,11 +200,6 @@ def _run_of(folder: Path) -> Run | None:
             if any(Path(noted["path"]).resolve() == folder.resolve() for noted in json.loads(file.read_text("utf-8"))):
                 return open_run(file.parent)
     return None
-
-
-def verdict(is_good: bool, text: str) -> Cell:
-    """A result in words, and on a panel in its colours for good and bad."""
-    return Cell(text, f'<span class="gn-{"pass" if is_good else "fail"}">{escaped(text)}</span>')
 
 
 def require_passed(verification: Mapping[str, Any], what: str) -> None:

@@ -1,21 +1,15 @@
 """Answer chats with a GGUF file through llama.cpp. Runs as a process of its own that imports neither the kit nor unsloth.
 
-    python -I llama_cpp_child.py request.json
-
-The request names `gguf`, `package_folder` (where xllamacpp was found), `prompts` (chat messages), `limit`, `sampling`,
-`threads` and `result`, the file to write. A line with the number of answers so far goes to standard output after each.
+Run by `grpo_nb.core.run_script`. The request names `gguf`, `package_folder` (where xllamacpp was found), `prompts` (chat
+messages), `limit`, `sampling` and `threads`. A line with the number of answers so far goes to standard output after each.
 The engine is llama.cpp's own server on this machine's loopback address, behind a key that only this process knows.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import secrets
 import sys
-import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -24,18 +18,6 @@ import httpx
 _TEMPLATE_TOKENS = 1024
 _TIMEOUT = 3600.0
 _ERRORS = 1  # llama.cpp's level of log lines
-
-
-def end_with_parent() -> None:
-    """End this process when its parent is gone: standard input, which nobody writes to, is then at its end."""
-
-    def watch() -> None:
-        # Not sys.stdin, whose lock this thread would hold while the interpreter ends.
-        while os.read(0, 1024):
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def start(request: dict[str, Any]) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
@@ -72,7 +54,9 @@ def start(request: dict[str, Any]) -> Callable[[str, dict[str, Any]], dict[str, 
     return post
 
 
-def answer(post: Callable[..., dict[str, Any]], chat: list[dict[str, str]], request: dict[str, Any]) -> dict[str, Any]:
+def complete(
+    post: Callable[..., dict[str, Any]], chat: list[dict[str, str]], request: dict[str, Any]
+) -> dict[str, Any]:
     """Render, read and complete one chat."""
     prompt = post("/apply-template", {"messages": chat})["prompt"]
     # As the server's chat address does: it adds what the vocabulary wants in front, and reads special tokens as such.
@@ -101,10 +85,8 @@ def answer(post: Callable[..., dict[str, Any]], chat: list[dict[str, str]], requ
     }
 
 
-def main() -> None:
-    """Read the request and write the answers."""
-    request = json.loads(Path(sys.argv[1]).read_text())
-    end_with_parent()
+def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Answer every chat."""
     post = start(request)
     answers = []
     for number, chat in enumerate(request["prompts"]):
@@ -112,10 +94,6 @@ def main() -> None:
         if "seed" in sampling:
             # Its own for each: with one for all, questions would share their draws, and be right or wrong together.
             sampling = {**sampling, "seed": sampling["seed"] + number}
-        answers.append(answer(post, chat, {**request, "sampling": sampling}))
+        answers.append(complete(post, chat, {**request, "sampling": sampling}))
         print(len(answers), flush=True)
-    Path(request["result"]).write_text(json.dumps(answers))
-
-
-if __name__ == "__main__":
-    main()
+    return answers

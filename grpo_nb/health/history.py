@@ -53,15 +53,9 @@ class History:
     """
 
     def __init__(
-        self,
-        *,
-        weights: Mapping[str, float] | None = None,
-        settings: Settings | None = None,
-        ranges: Mapping[str, Sequence[float]] | None = None,
+        self, weights: Mapping[str, float], settings: Settings | None, ranges: Mapping[str, Sequence[float]]
     ) -> None:
-        self.weights = dict(weights or {})
-        self.settings = settings
-        self.ranges = dict(ranges or {})
+        self.weights, self.settings, self.ranges = dict(weights), settings, dict(ranges)
         self.count = 0
         """Rows with a reward so far."""
         self.unrewarded = 0

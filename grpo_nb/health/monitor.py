@@ -79,7 +79,7 @@ class HealthMonitor:
         run = Run(folder) if folder is not None else None
         if run is not None and ranges is None and (run.path / "run.json").is_file():
             ranges = run.ranges
-        self._history = History(weights=weights, settings=settings, ranges=ranges)
+        self._history = History(weights or {}, settings, ranges or {})
         self._followed: dict[tuple[str, str], Followed] = {}
         self._file: Path | None = None
         self._others: list[Alert] = []

@@ -30,7 +30,7 @@ class HealthReport(Shown):
     @property
     def latest(self) -> tuple[Alert, ...]:
         """The alerts, the worst first, those withdrawn last."""
-        return tuple(worst_first(self.alerts))
+        return tuple(worst_first(sorted(self.alerts, key=lambda alert: alert.step)))
 
     @property
     def ok(self) -> bool:

@@ -204,9 +204,8 @@ def find_truncation(history: History, recent: Sequence[float]) -> Iterator[Alert
 def find_length_at_cap(history: History, lengths: Sequence[float]) -> Iterator[Alert]:
     """Completions as long as they may be on average, where the share of those that were cut is not logged, or low."""
     longest = set(history.values("longest"))
-    cap = (
-        history.settings.max_completion_length if history.settings else longest.pop() if len(longest) == 1 else math.inf
-    )
+    known = {history.settings.max_completion_length} if history.settings else longest
+    cap = known.pop() if len(known) == 1 else math.inf
     if not AT_CAP * cap <= fmean(lengths) <= cap or (history.mean("clipped", RECENT) or 0) >= TRUNCATED:
         return
     yield history.alert(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from grpo_nb.checks import ProbeTable, RewardReport
-from grpo_nb.core import Cell, Listing, Table, as_score, code, escaped, excerpt, html_of, last_lines, render, shorten
+from grpo_nb.core import Listing, Table, as_score, code, excerpt, html_of, last_lines, render, shorten, verdict
 from grpo_nb.core import errors_view as any_errors_view
 from grpo_nb.lab.numbers import where
 from grpo_nb.rewards import WHOLE_TEXT, RewardError, Scores, Span, spans
@@ -128,8 +128,8 @@ def probes_view(table: ProbeTable) -> str:
 def report_view(report: RewardReport) -> str:
     """Return the report of `check_rewards` in a box that scrolls."""
     said = "PASS: nothing critical and no warning." if report.ok else "FAIL: see the findings."
-    verdict = html_of([_verdict(report.ok, f"check_rewards on this row: {said}")])
-    return f'{verdict}<div class="gn-scroll gn-report">{report._repr_html_()}</div>'
+    result = html_of([verdict(report.ok, f"check_rewards on this row: {said}")])
+    return f'{result}<div class="gn-scroll gn-report">{report._repr_html_()}</div>'
 
 
 def cases_view(path: str, cases: Sequence[Mapping[str, Any]]) -> str:
@@ -154,10 +154,6 @@ def case_results_view(report: RewardReport, count: int) -> str:
     """Return which kept cases the rewards do not meet."""
     failed = [finding for finding in report.findings if finding.kind == "case"]
     if not failed:
-        return html_of([_verdict(True, f"PASS: all {count} cases are met.")])
+        return html_of([verdict(True, f"PASS: all {count} cases are met.")])
     met = Listing([f"{finding.reward}: {finding.what} {finding.example}" for finding in failed])
-    return html_of([_verdict(False, f"FAIL: {len(failed)} of {count} cases are not met."), met])
-
-
-def _verdict(is_good: bool, sentence: str) -> Cell:
-    return Cell(sentence, f'<span class="{"gn-pass" if is_good else "gn-fail"}">{escaped(sentence)}</span>')
+    return html_of([verdict(False, f"FAIL: {len(failed)} of {count} cases are not met."), met])

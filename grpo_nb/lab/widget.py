@@ -271,7 +271,7 @@ class RewardLab(WeighedPanel):
             (self._cases.completion, self._suggest),
             (self._cases.file, self._show_cases),
         ):
-            control.observe(callback, "value")
+            self._on_change(control, callback)
 
     # What happens.
 
@@ -300,7 +300,7 @@ class RewardLab(WeighedPanel):
 
     def _make_entry(self) -> Entry:
         entry = Entry()
-        entry.box.observe(self._edited, "value")
+        self._on_change(entry.box, self._edited)
         entry.remove.on_click(functools.partial(self._remove, entry))
         return entry
 
@@ -312,9 +312,8 @@ class RewardLab(WeighedPanel):
             self._cases.completion.options = [(f"Completion {i + 1}", i) for i in range(len(entries))]
 
     def _edited(self, _: Any) -> None:
-        if not self._is_quiet:
-            self._are_examples = False
-            self._rescore()
+        self._are_examples = False
+        self._rescore()
 
     def _add(self, _: Any = None) -> None:
         self._set_completions([*self.completions, ""])
@@ -374,7 +373,7 @@ class RewardLab(WeighedPanel):
 
     @in_panel
     def _show_cards(self) -> None:
-        if self.scores is None or self._is_quiet:
+        if self.scores is None:
             return
         self._cards.value = ""  # a user's own format object may raise; the scores are right all the same
         rewards = dict(zip(self.weights, self._rewards, strict=True))
@@ -393,8 +392,6 @@ class RewardLab(WeighedPanel):
             self._cases.reward.options = list(weights)
 
     def _reweigh(self, _: Any) -> None:
-        if self._is_quiet:
-            return
         if self.scores is None:
             self._rescore()
             return

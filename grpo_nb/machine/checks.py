@@ -371,12 +371,11 @@ def cache_row(machine: Machine) -> Finding | None:
     if cache is None:
         return None
     made = ", ".join(f"{name} {version}" for name, version in cache.versions.items())
-    fix = f"Nothing, unless unsloth fails on it: then  rm -r {cache.path}"
+    found = f"{cache.path} was generated for {made}; "
     if cache.is_pinned:
         fix = f"rm -r {cache.path}, or unset UNSLOTH_COMPILE_OVERWRITE; then restart the kernel."
-    status = "warning" if cache.is_pinned else "ok"
-    keeps = "is kept, as UNSLOTH_COMPILE_OVERWRITE=0 asks" if cache.is_pinned else "unsloth writes it anew"
-    return status, f"{cache.path} was generated for {made}; {keeps}", fix
+        return "warning", f"{found}is kept, as UNSLOTH_COMPILE_OVERWRITE=0 asks", fix
+    return "ok", f"{found}unsloth writes it anew", f"Nothing, unless unsloth fails on it: then  rm -r {cache.path}"
 
 
 def disk_row(machine: Machine) -> Finding:

@@ -44,42 +44,25 @@ _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*")
 _FREE_GB = {True: 15, False: 4}
 _MEMORY = "The machine ran out of memory. Close other programs and run it again."
 # What pip (or uv) says, and what that means. The first match counts: without a network pip also says "no matching".
-_ADVICE = (
-    (
-        r"No space left|Errno 28|Disk quota exceeded",
-        "The disk is full: {free:.1f} GB are free where Python lies. Free some "
-        "space, or take a machine or a folder with more: 3.5 GB without a GPU, 10 GB or more with one.",
-    ),
-    (
-        r"name resolution|Name or service not known|NewConnectionError|Failed to establish|Max retries exceeded|"
-        r"Network is unreachable|dns error|ReadTimeout|ConnectTimeout|ProxyError|Connection reset",
-        "The package index could not be reached. On Kaggle: Settings > Internet > On. Elsewhere check the network, and "
-        "`pip config list` for a proxy or mirror. Then run this again: what is already installed is kept.",
-    ),
-    (
-        r"CERTIFICATE_VERIFY_FAILED|SSLError",
-        "The connection's certificate was not accepted. Behind a company proxy, give pip "
-        "its certificate: `pip config set global.cert /path/to/certificate.pem`.",
-    ),
-    (
-        r"ResolutionImpossible|conflicting dependencies|No solution found",
-        "What this kernel came with cannot stay beside what "
-        "training needs. Uninstall the package that the lines above name, restart the session, and run this cell before "
-        "anything else. Without vLLM less is needed: install(report=print, vllm=False). In the repository: if requirements.txt "
-        "was edited, undo that; a constraint in `pip config list` or PIP_CONSTRAINT has the same effect.",
-    ),
-    (
-        r"No matching distribution|Could not find a version",
-        "The index has no file of that package for this system with "
-        "Python {python}, or it is not the index it should be (proxy, mirror: see `pip config list`).",
-    ),
-    (
-        r"Permission denied|Errno 13",
-        "This environment may not be written to: use one of your own (`make lab`, with "
-        "GRPO_NB_VENV=/some/folder where the repository may not be written to either).",
-    ),
-    (r"MemoryError", _MEMORY),
-)
+_ADVICE = {
+    r"No space left|Errno 28|Disk quota exceeded": "The disk is full: {free:.1f} GB are free where Python lies. Free some "
+    "space, or take a machine or a folder with more: 3.5 GB without a GPU, 10 GB or more with one.",
+    r"name resolution|Name or service not known|NewConnectionError|Failed to establish|Max retries exceeded|"
+    r"Network is unreachable|dns error|ReadTimeout|ConnectTimeout|ProxyError|Connection reset": "The package index could not "
+    "be reached. On Kaggle: Settings > Internet > On. Elsewhere check the network, and "
+    "`pip config list` for a proxy or mirror. Then run this again: what is already installed is kept.",
+    r"CERTIFICATE_VERIFY_FAILED|SSLError": "The connection's certificate was not accepted. Behind a company proxy, give pip "
+    "its certificate: `pip config set global.cert /path/to/certificate.pem`.",
+    r"ResolutionImpossible|conflicting dependencies|No solution found": "What this kernel came with cannot stay beside what "
+    "training needs. Uninstall the package that the lines above name, restart the session, and run this cell before "
+    "anything else. Without vLLM less is needed: install(report=print, vllm=False). In the repository: if requirements.txt "
+    "was edited, undo that; a constraint in `pip config list` or PIP_CONSTRAINT has the same effect.",
+    r"No matching distribution|Could not find a version": "The index has no file of that package for this system with "
+    "Python {python}, or it is not the index it should be (proxy, mirror: see `pip config list`).",
+    r"Permission denied|Errno 13": "This environment may not be written to: use one of your own (`make lab`, with "
+    "GRPO_NB_VENV=/some/folder where the repository may not be written to either).",
+    r"MemoryError": _MEMORY,
+}
 # A download of less is over before anyone wonders, and so is what is silent for less.
 _WORTH_SAYING_MB, _SILENCE_SECONDS = 100, 20
 
@@ -295,7 +278,9 @@ def explain(lines: Sequence[str], what: str, status: int | None = 1) -> str:
     # Complaints about packages that nobody here uses stand between, so errors are looked for first.
     errors = [line for line in lines if re.match(r"ERROR|error", line)] or lines
     output = "\n".join(lines)
-    advice = next((meaning for pattern, meaning in _ADVICE if re.search(pattern, output)), "The lines above say why.")
+    advice = next(
+        (meaning for pattern, meaning in _ADVICE.items() if re.search(pattern, output)), "The lines above say why."
+    )
     if status == -9:  # ended outright, without a word, which is what the kernel does when memory runs out
         advice = _MEMORY
     shown = "".join(f"\n  {line[:300]}" for line in errors[-6:])

@@ -37,8 +37,8 @@ def import_unsloth() -> Any:
     # Read when the trainers are written. On, the completions of a group are scored behind one copy of their prompt, which only
     # the attention of six families keeps together (docs/evidence/real_engines.md, "For upstream").
     os.environ.setdefault(SHARED_SCORING, "0")
-    # Read by torch when it first compiles. Where `CI` is set torch makes an error of a warning, and Unsloth's compiled masks are
-    # warned of: torch's own memory planning hands out parts of one block (torch/_functorch/config.py).
+    # Read by torch when it first compiles. Where `CI` is set torch makes an error of a warning, and Unsloth's compiled masks
+    # are warned of: torch's own memory planning hands out parts of one block (torch/_functorch/config.py).
     os.environ.setdefault("TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING", "0")
     if is_gpu:
         # Read when unsloth is imported: lets vLLM give its memory back while the gradients are computed. Without vLLM it

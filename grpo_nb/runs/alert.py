@@ -85,9 +85,9 @@ def alert_table(alerts: Iterable[Alert]) -> Drawn:
     return Drawn(Table(rows, head).html(), displayable("\n".join(texts)))
 
 
-def worst_first(alerts: Iterable[Alert], *, by_step: bool = True) -> list[Alert]:
-    """Sort by severity, what was withdrawn last; and among equals by step, or as they came."""
-    return sorted(alerts, key=lambda alert: (-KINDS.index(alert.kind), alert.step if by_step else 0))
+def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
+    """Sort by severity, what was withdrawn last; equals stay as they came."""
+    return sorted(alerts, key=lambda alert: -KINDS.index(alert.kind))
 
 
 def read_alerts(file: Path, damaged: list[str] | None = None) -> list[Alert]:

@@ -100,11 +100,8 @@ def model_card(
     shown = {**settings.to_dict(), **settings.extra}
     gpu = info["machine"]["gpu"]
     base = published_name(settings.model)
-    origin = (
-        f"the model embedded in grpo_nb: {_ORIGIN} in 4 bit, dequantised"
-        if settings.model == EMBEDDED_MODEL
-        else "local"
-    )
+    is_embedded = settings.model == EMBEDDED_MODEL
+    origin = f"the model embedded in grpo_nb: {_ORIGIN} in 4 bit, dequantised" if is_embedded else "local"
     card = render(
         "runs/templates/card.md.jinja",
         run=run,
@@ -112,7 +109,7 @@ def model_card(
         data=card_data(run, kind),
         base=base,
         local=f"{Path(settings.model).name} ({origin})",
-        folder=settings.model if settings.model == EMBEDDED_MODEL else None,
+        folder=settings.model if is_embedded else None,
         described=describe(run.rows),
         verification=verification,
         said=said,

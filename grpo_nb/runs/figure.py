@@ -110,12 +110,10 @@ class TrainingFigure:
             chosen: A step that a line marks in every panel.
         """
         axes = self._axes.values()
-        for artist in [
-            *self.figure.texts,
-            *(a for axis in axes for a in (*axis.lines, *axis.collections, *axis.texts)),
-        ]:
+        before = [artist for axis in axes for artist in (*axis.lines, *axis.collections, *axis.texts)]
+        for artist in (*self.figure.texts, *before):
             artist.remove()
-        marked = worst_first(sorted(alerts, key=lambda alert: -alert.step), by_step=False)
+        marked = worst_first(sorted(alerts, key=lambda alert: -alert.step))
         for key, (title, _) in _CARDS.items():
             _write(self._axes[key], 0, 1.62, title, 8.5, va="center")
         if curves.rows:
@@ -332,18 +330,22 @@ def _number_alert(axis: Axes, number: int, alert: Alert, others: list[tuple[floa
     _note(axis, (at, 1), str(number), offset, color=colour, fontsize=8.5, fontweight="bold", **edge)
 
 
-def _make_panel(axis: Axes, title: str) -> None:
-    # Places of their own for titles and labels: to find them, matplotlib measures every text of the panel at each draw.
-    axis.set_title(
-        title, loc="left", fontsize=11 if title in (TOTAL, EACH) else 10, fontweight="bold", color=_INK, y=1, pad=5
-    )
-    # Beside the axis it would stand in the numbers of a small KL.
-    axis.set_title(_UNITS[title], loc="right", fontsize=8, color=_SOFT, y=1, pad=5)
+def _prepare(axis: Axes, title: str, unit: str = "", *, grid: str = "y", fontsize: float = 10, **place: float) -> None:
+    """Give a panel the look that all share: its title at the left, its unit at the right, lines behind the data, no frame."""
+    axis.set_title(title, loc="left", fontsize=fontsize, fontweight="bold", color=_INK, **place)
+    axis.set_title(unit, loc="right", fontsize=8, color=_SOFT, **place)
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color("#999999")
-    axis.grid(axis="y", color=_GRID)
+    axis.spines["left"].set_visible(grid == "y")
+    axis.grid(axis=grid, color=_GRID)
     axis.set_axisbelow(True)
     axis.tick_params(colors=_INK, labelsize=8.5, length=2.5)
+
+
+def _make_panel(axis: Axes, title: str) -> None:
+    # Places of their own for titles and labels: to find them, matplotlib measures every text of the panel at each draw.
+    # The unit beside the axis would stand in the numbers of a small KL.
+    _prepare(axis, title, _UNITS[title], fontsize=11 if title in (TOTAL, EACH) else 10, y=1, pad=5)
     axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axis.yaxis.set_major_locator(MaxNLocator(4))
     if title == HOLDOUT:
@@ -391,7 +393,7 @@ def seeds_figure(
     figure = Figure(figsize=(_WIDTH, rows + head), facecolor="white")
     grid = figure.add_gridspec(2 if bands else 1, 2, height_ratios=[head - 0.5, rows - 0.85] if bands else None)
     left, right = (figure.add_subplot(grid[-1, column]) for column in (0, 1))
-    names = list(scores)
+    names, beside = list(scores), {"xycoords": right.get_yaxis_transform(), "va": "center", "fontsize": 8.5}
     colours = dict(zip(names, COLOURS, strict=False)) if len(names) <= len(COLOURS) else {}
     for at, name in enumerate(names):
         colour = colours.get(name, COLOURS[0])
@@ -400,21 +402,16 @@ def seeds_figure(
         left.plot(ends, [at, at], color=colour, linewidth=2.5, solid_capstyle="butt")
         left.plot([middle], [at], "D", color=colour, markersize=6)
         if (one := differences.get(name)) is None:
-            _write(right, 0.0, 0, "what the others are compared with", 8.5, va="center")
-            right.texts[-1].set_transform(right.get_yaxis_transform())
+            _note(right, (0.0, at), "what the others are compared with", (0, 0), color=_SOFT, **beside)
             continue
         is_told = one.verdict != "not told apart"
-        right.plot(one.interval, [at, at], color=colour if is_told else _SOFT, linewidth=2.5, solid_capstyle="butt")
-        fill = colour if is_told else "white"
-        right.plot([one.value], [at], "D", color=colour if is_told else _SOFT, markerfacecolor=fill, markersize=6)
-        _note(right, (1.0, at), one.verdict, (6, 0), xycoords=right.get_yaxis_transform(), va="center", fontsize=8.5,
-              color=_INK if is_told else _SOFT, annotation_clip=False)  # fmt: skip
+        line, fill, ink = (colour, colour, _INK) if is_told else (_SOFT, "white", _SOFT)
+        right.plot(one.interval, [at, at], color=line, linewidth=2.5, solid_capstyle="butt")
+        right.plot([one.value], [at], "D", color=line, markerfacecolor=fill, markersize=6)
+        _note(right, (1.0, at), one.verdict, (6, 0), color=ink, annotation_clip=False, **beside)
     right.axvline(0, color=_INK, linewidth=0.9)
     for axis, title in ((left, _cut(measure, 42)), (right, f"minus {_cut(names[0], 30)}, in pairs")):
-        axis.set_title(title, loc="left", fontsize=10, fontweight="bold", color=_INK)
-        axis.spines[["top", "right", "left"]].set_visible(False)
-        axis.grid(axis="x", color=_GRID)
-        axis.set_axisbelow(True)
+        _prepare(axis, title, grid="x")
         axis.set_ylim(len(names) - 0.5, -0.6)
         axis.tick_params(colors=_INK, labelsize=9, length=0)
         axis.set_yticks(range(len(names)), [_cut(name, 26) for name in names] if axis is left else [], parse_math=False)
@@ -430,10 +427,7 @@ def _draw_bands(
     axis: Axes, curve: str, bands: Mapping[str, Sequence[Sequence[float]]], colours: Mapping[str, str]
 ) -> None:
     """The mean of each step with its interval, each line with its name at its end."""
-    axis.set_title(curve, loc="left", fontsize=10, fontweight="bold", color=_INK)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(axis="y", color=_GRID)
-    axis.tick_params(colors=_INK, labelsize=8.5, length=2.5)
+    _prepare(axis, curve)
     ends = []
     for i, (name, (low, middle, high)) in enumerate(bands.items()):
         steps = range(1, len(middle) + 1)

@@ -191,9 +191,8 @@ def groups_of(
 
 def _find_scale(groups: Sequence[GroupScores], settings: Mapping[str, Any]) -> tuple[ScaleRewards, bool]:
     """What the trainer divided advantages by. Unsloth changes `scale_rewards` behind some losses, so the numbers decide."""
-    asked = settings.get("extra", {}).get(
-        "scale_rewards", "none" if settings.get("loss_type") == "dr_grpo" else "group"
-    )
+    usual = "none" if settings.get("loss_type") == "dr_grpo" else "group"
+    asked = settings.get("extra", {}).get("scale_rewards", usual)
     asked = {True: "group", False: "none"}.get(asked, asked)
     totals = [total for group in groups for total in group.scores.totals]
     logged = [advantage for group in groups for advantage in group.advantages]

@@ -51,9 +51,8 @@ class RecordedComparison(Shown):
             values = {f.name: saved[f.name] for f in dataclasses.fields(cls) if f.name in saved}
             values |= {side: SimpleNamespace(**saved[side]) for side in ("before", "after")}
             found = saved.get("contamination")
-            return cls(
-                **{**values, "interval": tuple(saved["interval"]), "contamination": found and Contamination(**found)}
-            )
+            values |= {"interval": tuple(saved["interval"]), "contamination": found and Contamination(**found)}
+            return cls(**values)
 
     @property
     def rows(self) -> list[tuple[str, str, str]]:

@@ -69,23 +69,22 @@ def reward_rise(rows: Sequence[Mapping[str, Any]], metric: str = "reward") -> Ri
     >>> reward_rise([{"step": i, "reward": value} for i, value in enumerate([0.2, 0.4, 0.3, 0.9, 1.1, 1.2, 1.4], 1)]).is_clear
     True
     """
+    values = [value for value in series(rows, metric) if math.isfinite(value)]
+    if not values:
+        return Rise(math.nan, math.nan, 1.0, 0)
+    third = max(1, len(values) // 3)
+    first, last = math.fsum(values[:third]) / third, math.fsum(values[-third:]) / third
+    return Rise(first, last, _p_value(rows, metric, "greater"), len(values))
+
+
+def _p_value(rows: Sequence[Mapping[str, Any]], metric: str, alternative: str) -> float:
+    """Of the Mann-Kendall test on the steps that measured a metric; 1 where there is nothing to order."""
     from scipy.stats import kendalltau
 
     pairs = zip(series(rows, "step"), series(rows, metric), strict=True)
-    found = [(step, value) for step, value in pairs if math.isfinite(value)]
-    if not found:
-        return Rise(math.nan, math.nan, 1.0, 0)
-    steps, values = zip(*found, strict=True)
-    third = max(1, len(values) // 3)
-    p_value = 1.0
-    if len(values) >= _FEWEST:
-        p_value = float(kendalltau(steps, values, alternative="greater").pvalue)
-    return Rise(
-        first=math.fsum(values[:third]) / third,
-        last=math.fsum(values[-third:]) / third,
-        p_value=1.0 if math.isnan(p_value) else p_value,
-        steps=len(values),
-    )
+    found = [pair for pair in pairs if math.isfinite(pair[1])]
+    p_value = kendalltau(*zip(*found, strict=True), alternative=alternative).pvalue if len(found) >= _FEWEST else 1.0
+    return 1.0 if math.isnan(p_value) else float(p_value)
 
 
 def describe(rows: Sequence[Row]) -> str:
@@ -109,16 +108,13 @@ def describe(rows: Sequence[Row]) -> str:
         text = f"Step {begin[0]['step']:.0f}: reward {series(begin, 'reward')[0]:.2f}"
     else:
         before, now = mean(series(begin[:first], "reward")), mean(series(end[-last:], "reward"))
-        looked_at = {id(row): row for row in (*begin, *end)}.values()
-        fallen = [
-            {**row, "reward": -value} for row, value in zip(looked_at, series([*looked_at], "reward"), strict=True)
-        ]
+        looked_at = [*{id(row): row for row in (*begin, *end)}.values()]
         verb = "stayed" if now == before else "went"
         if not math.isfinite(before + now):
             verb = "is NaN or infinite in some steps: it went"
-        elif reward_rise([*looked_at]).is_clear:
+        elif _p_value(looked_at, "reward", "greater") < LEVEL:
             verb = "rose"
-        elif reward_rise(fallen).is_clear:
+        elif _p_value(looked_at, "reward", "less") < LEVEL:
             verb = "fell"
         text = f"Reward {verb} from {before:.2f} (first {first} step{'s' * (first > 1)}) to {now:.2f} (last {last})"
     kl = mean(series(end[-last:], "kl"))

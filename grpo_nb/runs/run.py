@@ -24,7 +24,6 @@ import datetime
 import functools
 import json
 import operator
-import os
 import re
 import time
 import warnings
@@ -422,13 +421,11 @@ def _runs_in(place: Path) -> list[str]:
 
 def seconds_since_written(path: Path) -> float:
     """Seconds since anything of a run was written."""
-    times = []
-    for folder in (path, path / "checkpoints"):
-        with contextlib.suppress(FileNotFoundError):
-            for name in (".", *os.listdir(folder)):
-                with contextlib.suppress(FileNotFoundError):  # its writer renames and removes
-                    times.append((folder / name).stat().st_mtime)
-    return max(0.0, time.time() - max(times, default=0.0))
+    written = 0.0
+    for file in (path, *path.glob("*"), *path.glob("checkpoints/*")):
+        with contextlib.suppress(FileNotFoundError):  # its writer renames and removes
+            written = max(written, file.stat().st_mtime)
+    return max(0.0, time.time() - written)
 
 
 def write_trained_questions(run: Run, questions: Iterable[Any]) -> None:

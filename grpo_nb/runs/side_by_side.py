@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,16 +22,13 @@ _NO_DIFFERENCE = ("run_root",)
 
 
 @dataclass(frozen=True, repr=False)
-class RunList(Shown):
+class RunList(Shown, Sequence):
     """The runs of a folder, the newest last. Shows itself as a table; `[i]` and iteration give the runs."""
 
     root: Path
     runs: tuple[Run, ...]
     unreadable: Mapping[str, str]
     """Name -> why it cannot be read."""
-
-    def __iter__(self) -> Iterable[Run]:
-        return iter(self.runs)
 
     def __len__(self) -> int:
         return len(self.runs)
@@ -146,7 +143,7 @@ def compare_runs(*runs: Run | str | Path) -> RunsCompared:
     Traceback (most recent call last):
     ValueError: runs.compare takes two or more different runs, and got tiny, tiny.
     """
-    opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
+    opened = [open_run(run) for run in runs]
     if len({run.path.resolve() for run in opened}) < max(2, len(opened)):
         raise ValueError(
             f"runs.compare takes two or more different runs, and got {', '.join(run.name for run in opened) or 'none'}."
@@ -183,8 +180,6 @@ def _facts(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ended(run: Run) -> str:
-    compared = run.comparison
-    said = f"reward {mean(series(run.rows[-_LAST:], 'reward')):.2f}"
-    return said + (
-        f"; held-out {compared.after.accuracy:.0%}, {compared.verdict}" if compared else "; held-out not compared"
-    )
+    compared, reward = run.comparison, mean(series(run.rows[-_LAST:], "reward"))
+    held_out = f"{compared.after.accuracy:.0%}, {compared.verdict}" if compared else "not compared"
+    return f"reward {reward:.2f}; held-out {held_out}"

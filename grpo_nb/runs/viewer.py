@@ -59,7 +59,7 @@ class RunViewer(WeighedPanel):
 
     def __init__(self, run: Run | str | Path) -> None:
         super().__init__()
-        self.run = run if isinstance(run, Run) else open_run(run)
+        self.run = open_run(run)
         self._steps: list[int] = []
         self._curves = Curves()
         self._figure: TrainingFigure | None = None

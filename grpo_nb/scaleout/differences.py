@@ -1,8 +1,9 @@
-"""What is not here as it was where a run was made: versions, machine, number type, rewards."""
+"""What is not here as it was where a run was made: versions, machine, number type, rewards, data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import platform
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,52 +26,36 @@ class Difference:
     changes_results: bool
 
 
-def version_differences(recorded: Mapping[str, Any]) -> list[Difference]:
-    """Compare the recorded versions with the installed ones."""
+def find_differences(
+    recorded: Mapping[str, Any],
+    settings: Settings,
+    task: Task,
+    rewards: Sequence[tuple[Mapping[str, Any], Callable[..., Any]]],
+) -> tuple[Difference, ...]:
+    """Compare what a folder recorded of its run with what is here.
+
+    Args:
+        recorded: What `origin.json` says.
+        settings: Of the run, as it would be trained here.
+        task: The rows in the folder.
+        rewards: Those that were made again, each behind what was recorded of it.
+    """
     from grpo_nb import __version__
 
     then = {"grpo_nb": recorded.get("grpo_nb", "unknown"), **recorded["versions"]}
     now = {"grpo_nb": __version__, **package_versions()}
-    return [
-        Difference(name, then.get(name, "not installed"), now.get(name, "not installed"), name in _TELLING)
-        for name in sorted({*then, *now})
-        if then.get(name) != now.get(name)
+    absent, same, machine, gpu = "not installed", "as recorded", recorded["machine"], find_gpu()
+    # What is compared, how it was, how it is, and whether a difference changes results.
+    rows = [(name, then.get(name, absent), now.get(name, absent), name in _TELLING) for name in sorted({*then, *now})]
+    rows += [
+        ("device", (machine.get("gpu") or {"name": "CPU"})["name"], gpu.name if gpu else "CPU", True),
+        ("number type", recorded["number_type"], number_type(settings, gpu).name, True),
+        ("system", machine.get("platform", "unknown"), platform.platform(), False),
     ]
-
-
-def machine_differences(recorded: Mapping[str, Any], settings: Settings) -> list[Difference]:
-    """Compare the recorded device with this one, and the number type that each computes in."""
-    then, gpu = recorded["machine"].get("gpu"), find_gpu()
-    was = then["name"] if then else "CPU"
-    now = gpu.name if gpu else "CPU"
-    found = [Difference("device", was, now, True)] if was != now else []
-    types = (recorded["number_type"], number_type(settings, gpu).name)
-    if types[0] != types[1]:
-        found.append(Difference("number type", *types, True))
-    platform = recorded["machine"].get("platform", "unknown")
-    here = _platform()
-    return found + ([Difference("system", platform, here, False)] if platform != here else [])
-
-
-def reward_difference(entry: Mapping[str, Any], reward: Callable[..., Any]) -> list[Difference]:
-    """Compare a reward that was made again with what was recorded of it, part by part, and its weight."""
-    found = []
-    said = describe_difference(entry.get("parts") or {}, parts_of(reward))
-    if said:
-        found.append(Difference(f"reward {entry['name']}", "as recorded", said, True))
-    if weight_of(reward) != entry["weight"]:
-        found.append(Difference(f"weight of {entry['name']}", f"{entry['weight']:g}", f"{weight_of(reward):g}", True))
-    return found
-
-
-def data_difference(recorded: Mapping[str, Any], task: Task) -> list[Difference]:
-    """Compare the rows with those that the run was trained on."""
-    if task.fingerprint == recorded["fingerprint"]:
-        return []
-    return [Difference("data", f"fingerprint {recorded['fingerprint']}", f"fingerprint {task.fingerprint}", True)]
-
-
-def _platform() -> str:
-    import platform
-
-    return platform.platform()
+    for entry, reward in rewards:
+        said = describe_difference(entry.get("parts") or {}, parts_of(reward))
+        rows.append((f"reward {entry['name']}", same, said or same, True))
+        rows.append((f"weight of {entry['name']}", f"{entry['weight']:.12g}", f"{weight_of(reward):.12g}", True))
+    was, here = recorded["task"]["fingerprint"], task.fingerprint
+    rows.append(("data", f"fingerprint {was}", f"fingerprint {here}", True))
+    return tuple(Difference(*row) for row in rows if row[1] != row[2])

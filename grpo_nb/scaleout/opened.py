@@ -20,13 +20,7 @@ from grpo_nb.core import Part, Shown, Table, bold, put_in_place, require_path, s
 from grpo_nb.health import HealthMonitor
 from grpo_nb.rewards import Reward
 from grpo_nb.runs import Run, tidy_row, write_model_card, write_trained_questions
-from grpo_nb.scaleout.differences import (
-    Difference,
-    data_difference,
-    machine_differences,
-    reward_difference,
-    version_differences,
-)
+from grpo_nb.scaleout.differences import Difference, find_differences
 from grpo_nb.scaleout.rebuild import rebuild_reward
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import AnswerFormat, Task
@@ -136,8 +130,8 @@ def open_project(folder: str | Path, *, trust_code: bool = False) -> Project:
         settings = Settings.from_dict({**recorded["settings"], "model": str(place / "base")})
     task = _read_task(place, recorded["task"])
     own = _run_rewards(place) if trust_code else []
-    made: list[Callable[..., Any]] = []
-    missing, differences = {}, [*version_differences(recorded), *machine_differences(recorded, settings)]
+    made: list[tuple[Mapping[str, Any], Callable[..., Any]]] = []
+    missing = {}
     for number, entry in enumerate(recorded["rewards"]):
         reward, why = rebuild_reward(entry)
         if reward is None and own:
@@ -146,13 +140,11 @@ def open_project(folder: str | Path, *, trust_code: bool = False) -> Project:
                 reward.weight = entry["weight"]
         if reward is None:
             missing[entry["name"]] = why
-            continue
-        made.append(reward)
-        differences += reward_difference(entry, reward)
-    differences += data_difference(recorded["task"], task)
+        else:
+            made.append((entry, reward))
     return Project(
-        path=place, settings=settings, task=task, rewards=made, missing_rewards=missing, differences=tuple(differences),
-        changes=tuple(recorded["changes"]), recorded=recorded,
+        path=place, settings=settings, task=task, rewards=[reward for _, reward in made], missing_rewards=missing,
+        differences=find_differences(recorded, settings, task, made), changes=tuple(recorded["changes"]), recorded=recorded,
     )  # fmt: skip
 
 
@@ -194,15 +186,15 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 def _run_rewards(place: Path) -> list[Callable[..., Any]]:
     """Run the folder's `rewards.py`, which can do all that its user can, and return the rewards that it makes."""
     spec = importlib.util.spec_from_file_location(f"rewards_of_{place.name}", place / "rewards.py")
-    # Noted there, or neither dataclasses in it can be made nor the source of a class read.
+    # Noted there, and left there, or the source of a class in it could not be read.
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
+        return list(module.REWARDS)
     except Exception as error:  # whatever the code of somebody raises
         raise ValueError(
             f"{str(place / 'rewards.py')!r} could not be run ({type(error).__name__}: {error})."
         ) from error
-    return list(module.REWARDS)
 
 
 def _make_run(folder: Path, project: Project) -> None:

@@ -19,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from grpo_nb import __version__
 from grpo_nb.core import (
     ChildError,
     check_target,
@@ -287,17 +288,14 @@ def _write_data(staged: Path, run: Run, task: Task | None) -> None:
 
 
 def _write_rewards(staged: Path, plan: _Plan) -> None:
-    from grpo_nb import __version__
-
     code = plan.code
     lines = sorted(code.imports.values())
     of_kit = [f"{line}  # noqa: E402" for line in lines if _KIT in line]
-    text = render(
-        "scaleout/templates/rewards.py.jinja", run=plan.run.name, version=__version__, needs_kit=code.needs_kit,
+    _write_from_template(
+        staged / "rewards.py", run=plan.run.name, version=__version__, needs_kit=code.needs_kit,
         needs_sharing=code.needs_sharing, imports=[line for line in lines if _KIT not in line], kit_imports=of_kit,
         parts=code.parts.values(), rewards=plan.calls,
     )  # fmt: skip
-    (staged / "rewards.py").write_text(text, "utf-8")
     for name, source in code.folders.items():
         link(source, staged / name)
     if code.needs_kit:
@@ -362,8 +360,6 @@ def _processes(plan: _Plan, asked: int | None) -> int:
 def _write_settings(staged: Path, plan: _Plan, base: Path | None) -> None:
     import yaml
 
-    from grpo_nb import __version__
-
     run, settings, info = plan.run, plan.settings, plan.run.info
     kept = {name: value for name, value in public(plan.trainer).items() if name not in _DECIDED_THERE}
     plan.trainer = json.loads(json.dumps(kept, default=str))
@@ -399,10 +395,7 @@ def _write_settings(staged: Path, plan: _Plan, base: Path | None) -> None:
         "task": {**info["task"], "name": shareable(info["task"]["name"])},
         # Code of the user's own goes as it is: it is read and run elsewhere.
         "rewards": [{**shareable(entry), "source": entry["source"]} for entry in info["rewards"]],
-        **{
-            name: info.get(name)
-            for name in ("started", "versions", "machine", "number_type", "reference", "base", "generation")
-        },
+        **{name: info.get(name) for name in _KEPT},
     }
     write_json(staged / "origin.json", origin)
 
@@ -428,47 +421,40 @@ def _revision(name: str) -> str | None:
 
 
 def _write_programs(staged: Path, plan: _Plan, processes: int, base: Path | None) -> None:
-    from grpo_nb import __version__
-
     run, settings, versions = plan.run, plan.settings, plan.run.info["versions"]
     needs_bnb = settings.load_in_4bit or any(word in plan.trainer["optim"] for word in ("8bit", "paged", "bnb"))
-    pins = [f"{name}=={versions[name].partition('+')[0]}" for name in _PINNED]
-    pins += [
-        f"trl{'[vllm]' * bool(plan.trainer.get('use_vllm'))}=={TRL}",
-        f"pyyaml=={version('pyyaml')}",
-        *(["bitsandbytes==" + versions["bitsandbytes"]] if needs_bnb else []),
-    ]
+    has_vllm = bool(plan.trainer.get("use_vllm"))
+    pinned = (*_PINNED, "bitsandbytes") if needs_bnb else _PINNED
+    pins = [f"{name}=={versions[name].partition('+')[0]}" for name in pinned]
+    pins += [f"trl{'[vllm]' * has_vllm}=={TRL}", f"pyyaml=={version('pyyaml')}"]
     pins += [pin for pin in plan.code.requirements() if pin.partition("==")[0] not in (*_PINNED, "trl")]
     machines = next(count for count in range(-(-processes // _PER_MACHINE), processes + 1) if processes % count == 0)
     gpu = re.search(r"\b[A-Z]+\d+[A-Z]*\b", (run.info["machine"].get("gpu") or {"name": ""})["name"])
-    is_flat = base is None and not plan.code.folders
     names = sorted(file.relative_to(staged).as_posix() for file in staged.rglob("*") if file.is_file())
-    several = {"machines": machines, "processes": processes, "per_machine": processes // machines}
-    more = {
-        "name": json.dumps(run.name, ensure_ascii=False), "gpu": gpu[0] if gpu else "A100", "use_cpu": "false",
-    }  # fmt: skip
     quoted = textwrap.fill(", ".join(f'"{pin}"' for pin in pins), 135, break_on_hyphens=False)
-    texts = {
-        "train.py": {"pins": textwrap.indent(quoted, "#     ")},
-        "steps.py": {},
-        **dict.fromkeys(("ddp.yaml", "fsdp2.yaml", "zero3.yaml", "slurm.sh", "sky.yaml"), several | more),
-    }
-    for name, values in texts.items():
-        (staged / name).write_text(render(f"scaleout/templates/{name}.jinja", **values), "utf-8")
-    two = {"machines": 1, "processes": 2, "use_cpu": "true"}
-    (staged / "cpu2.yaml").write_text(render("scaleout/templates/ddp.yaml.jinja", **two), "utf-8")
+    _write_from_template(staged / "train.py", pins=textwrap.indent(quoted, "#     "))
+    _write_from_template(staged / "steps.py")
+    for name in ("ddp.yaml", "fsdp2.yaml", "zero3.yaml", "slurm.sh", "sky.yaml"):
+        _write_from_template(
+            staged / name, machines=machines, processes=processes, per_machine=processes // machines, use_cpu="false",
+            name=json.dumps(run.name, ensure_ascii=False), gpu=gpu[0] if gpu else "A100",
+        )  # fmt: skip
+    _write_from_template(staged / "cpu2.yaml", "ddp.yaml", machines=1, processes=2, use_cpu="true")
     job = shlex.join(
         ["hf", "jobs", "uv", "run", "--flavor", "a100-large", "--timeout", "6h", "train.py", "steps.py", *names]
     )
     rows = [(count, *_row(plan, count)) for count in sorted({1, 2, 4, 8, processes})]
-    (staged / "README.md").write_text(
-        render(
-            "scaleout/templates/README.md.jinja", run=run.name, settings=settings, version=__version__, changes=plan.changes,
-            model=settings.model if base is None else f"base (of {Path(settings.model).name})", processes=processes,
-            is_flat=is_flat, job=job, batches=rows, steps=len(plan.record), needs_kit=plan.code.needs_kit,
-            served="base" if base else settings.model, machines=machines, has_vllm=bool(plan.trainer.get("use_vllm")),
-        ), "utf-8",
+    _write_from_template(
+        staged / "README.md", run=run.name, settings=settings, version=__version__, changes=plan.changes,
+        model=settings.model if base is None else f"base (of {Path(settings.model).name})", processes=processes,
+        is_flat=base is None and not plan.code.folders, job=job, batches=rows, steps=len(plan.record),
+        needs_kit=plan.code.needs_kit, served="base" if base else settings.model, machines=machines, has_vllm=has_vllm,
     )  # fmt: skip
+
+
+def _write_from_template(file: Path, template: str = "", **values: Any) -> None:
+    """Write a file from the template of its own name, or of another."""
+    file.write_text(render(f"scaleout/templates/{template or file.name}.jinja", **values), "utf-8")
 
 
 def _row(plan: _Plan, processes: int) -> tuple[str, str, str]:

@@ -20,7 +20,7 @@ def rebuild_reward(entry: Mapping[str, Any]) -> tuple[Reward | None, str]:
     """Make a reward of the kit again from its recorded parts, without running anything that the record holds.
 
     Classes are looked up by name among the kit's own, values are literals. What comes out is compared with the record by
-    `grpo_nb.scaleout.differences.reward_difference`.
+    `grpo_nb.scaleout.differences.find_differences`.
 
     Returns:
         The reward, or None and why.

@@ -27,8 +27,6 @@ SUPPORTED_IMAGE_TYPES = (
     "qwen2_5_vl", "gemma3", "mistral3", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "idefics3", "qwen3_5_moe", "gemma4",
     "gemma4_text", "gemma4_unified", "gemma4_unified_text", "muse_glimmer", "muse_glimmer_text",
 )  # fmt: skip
-# unsloth_zoo/vllm_utils.py, patch_vllm: versions whose memory allocator crashes in standby mode.
-_STANDBY_CRASHES = ("0.10", "0.14")
 _HOTTEST = 2.0  # vllm/sampling_params.py, _verify_args
 # vLLM 0.28 moved bitsandbytes into a package of its own (unsloth_zoo/vllm_utils.py, load_vllm).
 _BNB_LEFT_IN, _BNB_PLUGIN = Version("0.28"), "vllm-bnb-plugin"
@@ -102,8 +100,6 @@ def _of_versions(version: str) -> Iterator[tuple[str, str]]:
         if not asked.specifier.contains(version, prereleases=True):
             trl = installed_version("trl")
             yield f"trl {trl} works with vLLM {asked.specifier}, and {version} is installed", _INSTALL
-    if ".".join(version.split(".")[:2]) in _STANDBY_CRASHES:
-        yield f"vLLM {version} crashes when it gives its memory back between steps (standby)", _INSTALL
 
 
 def _of_the_model(settings: Settings, gpu: Gpu, config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ runs/<name>/start/
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +59,3 @@ def keep_generation(
     if len(kept) < _GENERATIONS and run.start_path.is_dir():
         made = {"at": at, "step": step, "rows": list(rows[::size]), "completion_ids": list(map(list, completion_ids))}
         write_json(file, [*kept, made])
-
-
-class KeptGenerations:
-    """Mixed into a `GRPOTrainer`, in front of it: tells `keep` of each generation what `keep_generation` writes."""
-
-    keep: Callable[[int, int, Sequence[Mapping[str, Any]], Sequence[Sequence[int]]], None] | None = None
-
-    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
-        if self.keep is not None and self.model.training:
-            self.keep(self._step, self.state.global_step, inputs, completion_ids_list)
-        return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)

@@ -195,9 +195,8 @@ class _Collected(TrainerCallback):
         settings = self.prepared.settings
         row = tidy_row(logs, state.global_step, state.max_steps, settings.beta)
         self.rows.append({key: value for key, value in row.items() if key not in _NOT_COMPUTED})
-        self.tables.append(
-            completions_table(self.trainer._logs, state.global_step, settings.num_generations, self.prepared.weights)
-        )
+        logged, weights = self.trainer._logs, self.prepared.weights
+        self.tables.append(completions_table(logged, state.global_step, settings.num_generations, weights))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         control.should_training_stop = control.should_training_stop or state.global_step >= self.steps

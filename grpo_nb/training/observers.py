@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tqdm import tqdm
 
 from grpo_nb.core import CellOutput
-from grpo_nb.evaluation import Decoding, answers_of_model, paired_result, read_answers, share_interval
+from grpo_nb.evaluation import Decoding, Evaluation, answers_of_model, paired_result, read_answers
 from grpo_nb.health import HealthMonitor, HealthReport
 from grpo_nb.machine import busy_sentence, ran_and_waited
 from grpo_nb.runs import ACCURACY, BEHIND, HIGH, LOW, Alert, read_alerts
@@ -102,14 +102,10 @@ class HoldoutScore(Observer):
         training, prompts = self._prepared, [row["prompt"] for row in self._questions]
         greedy = Decoding(max_completion_length=training.settings.max_completion_length)
         completions = answers_of_model(training.model, training.tokenizer, prompts, greedy)
-        answers = read_answers(self._questions, completions, training.task.format)
-        right = [float(row["is_correct"]) for row in answers]
-        measured = {
-            ACCURACY: right,
-            **{f"holdout/{name}": [row[c] for row in answers] for name, c in _MEASURED.items()},
-        }
-        score = {name: sum(values) / len(values) for name, values in measured.items()}
-        score[LOW], score[HIGH] = share_interval(right)
+        found = Evaluation.of("", read_answers(self._questions, completions, training.task.format))
+        right, (low, high) = found.shares, found.interval
+        score = {ACCURACY: found.accuracy, "holdout/in_format": found.format_share, LOW: low, HIGH: high}
+        score["holdout/mean_length"] = found.mean_length
         is_comparable = len(self._best) == len(right)  # else another number of questions was asked before a resume
         score[BEHIND] = float(is_comparable and paired_result(self._best, right).verdict == "worse")
         if not is_comparable or sum(right) > sum(self._best):
@@ -123,9 +119,6 @@ class HoldoutScore(Observer):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take them up."""
         self._best = list(state["best"])
-
-
-_MEASURED = {"in_format": "is_formatted", "mean_length": "tokens"}
 
 
 class HealthAlerts(Observer):

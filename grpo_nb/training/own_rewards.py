@@ -45,9 +45,7 @@ def said_of_own_rewards(
     # Of what the rewards do together, only where all are here.
     told = [*map(reward_name, own), *([WHOLE_SET] if len(own) == len(rewards) else [])]
     serious = [f for f in report.findings if f.severity != "note" and f.reward in told]
+    if not serious:
+        return ""
     said = "; ".join(f"{f.reward}: {f.kind} ({f.severity})" for f in serious)
-    return (
-        f"Training begins all the same, but your rewards have faults: {said}. {_LOOK} shows each with its mend."
-        if said
-        else ""
-    )
+    return f"Training begins all the same, but your rewards have faults: {said}. {_LOOK} shows each with its mend."

@@ -22,7 +22,6 @@ from grpo_nb.core import random_state, restore_random_state
 from grpo_nb.models import load_adapter, save_adapter
 from grpo_nb.rewards import AdaptiveState, inner_rewards, reward_name
 from grpo_nb.runs import keep_newest, write_checkpoint
-from grpo_nb.training.beginning import KeptGenerations
 from grpo_nb.training.recorder import Recorder
 
 _KEEP = 2
@@ -35,7 +34,7 @@ _NUMBERS = (
 )  # fmt: skip
 
 
-class ResumableTrainer(KeptGenerations):
+class ResumableTrainer:
     """Mixed into a `GRPOTrainer`, in front of it. Set the attributes before `train()`.
 
     At the end of each optimizer step it notes everything that the next step starts from. A checkpoint is that note with the
@@ -51,6 +50,8 @@ class ResumableTrainer(KeptGenerations):
     reference: Path | None = None
     """Folder of the frozen adapter that KL is measured to; None if that is the base model."""
     rewards: Sequence[Callable[..., Any]] = ()
+    keep: Callable[[int, int, Sequence[Mapping[str, Any]], Sequence[Sequence[int]]], None] | None = None
+    """Told of each generation what `grpo_nb.training.beginning.keep_generation` writes."""
 
     _saved_step = -1
     _is_save_asked = False
@@ -114,6 +115,11 @@ class ResumableTrainer(KeptGenerations):
         remembered = json.loads((self.resumed_from / "observers.json").read_text())
         load_states(self.recorder.named_observers, remembered["observers"])
         load_states(remembering(self.rewards), remembered["rewards"])
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
+        if self.keep is not None and self.model.training:
+            self.keep(self._step, self.state.global_step, inputs, completion_ids_list)
+        return super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
 
     # -- after each step --------------------------------------------------------------------------------------------
 
@@ -202,8 +208,8 @@ def _order_of_pass(sampler: Any, number: int) -> None:
         torch.randperm(sampler.num_samples, generator=sampler.generator)
 
 
-def require_same_adapter(model: Any, folder: Path, adapter: str = "default") -> None:
-    """Raise unless an adapter of the model is, bit by bit, the one in a folder.
+def require_same_adapter(model: Any, folder: Path) -> None:
+    """Raise unless the adapter of the model is, bit by bit, the one in a folder.
 
     Raises:
         RuntimeError: It is not, and what would be trained is something else.
@@ -212,7 +218,7 @@ def require_same_adapter(model: Any, folder: Path, adapter: str = "default") -> 
     from safetensors.torch import load_file
 
     saved = load_file(str(folder / "adapter_model.safetensors"))
-    held = get_peft_model_state_dict(model, adapter_name=adapter)
+    held = get_peft_model_state_dict(model, adapter_name="default")
     wrong = [name for name, tensor in saved.items() if not _is_same(held.get(name), tensor)]
     if wrong or held.keys() != saved.keys():
         raise RuntimeError(

@@ -186,12 +186,11 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[s
     >>> differences({"beta": 0.1, "seed": [1]}, {"beta": 0.2, "seed": (1,)})
     {'beta': 'beta was 0.1, is 0.2'}
     """
-    said = {key: f"{key} was {old[key]!r}, is {new[key]!r}" for key in (old if keys is None else keys)}
-    return {
-        key: text
-        for key, text in said.items()
-        if json.dumps(old[key], default=str) != json.dumps(new[key], default=str)
-    }
+    found = {}
+    for key in old if keys is None else keys:
+        if json.dumps(old[key], default=str) != json.dumps(new[key], default=str):
+            found[key] = f"{key} was {old[key]!r}, is {new[key]!r}"
+    return found
 
 
 def _compare_settings(resumption: Resumption, settings: Settings) -> list[str]:
@@ -241,8 +240,8 @@ def _damaged_completions(resumption: Resumption) -> list[Path]:
     return [file for file, held in contents if len(held) < 8 or {held[:4], held[-4:]} != {_PARQUET}]
 
 
-def go_back(resumption: Resumption) -> None:
-    """Take the run's folder to the state of its checkpoint: each step is there once. Can be cut short and done again."""
+def go_back(resumption: Resumption) -> Path:
+    """Take the run's folder, which is returned, to its checkpoint: each step is there once. Can be cut short and done again."""
     path, checkpoint = resumption.run.path, resumption.checkpoint
     for name in ("metrics.jsonl", "alerts.jsonl"):
         source = checkpoint.path / name
@@ -263,3 +262,4 @@ def go_back(resumption: Resumption) -> None:
         if old.exists():
             set_aside(old, f"{old.stem}-step-{resumption.step}{old.suffix}")
     clear_away(path / "checkpoints", checkpoint)
+    return path

@@ -119,7 +119,8 @@ def train(
     with reference_adapter(model):
         # Before the run has a folder: what TRL refuses leaves nothing behind.
         trainer = build_trainer(prepared, ResumableTrainer)
-        run = _begin(prepared, name, info) if resumption is None else _go_on(prepared, resumption)
+        folder = _begin(prepared, name, info) if resumption is None else go_back(resumption)
+        run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
         with writing_here(run.path):
             write_json(run.path / "run.json", info)
             # The health rules come last: they read what all others add to the row.
@@ -134,11 +135,10 @@ def train(
     return run
 
 
-def _begin(prepared: Prepared, name: str | None, info: Mapping[str, Any]) -> Run:
+def _begin(prepared: Prepared, name: str | None, info: Mapping[str, Any]) -> Path:
     """Make the folder of a new run."""
     model, task = prepared.model, prepared.task
-    folder = new_run_folder(prepared.settings.run_root, name)
-    run = Run(folder, model=model, tokenizer=prepared.tokenizer, rewards=prepared.rewards)
+    run = Run(new_run_folder(prepared.settings.run_root, name))
     write_json(run.path / "run.json", info)  # first of all: it is what makes the folder a run
     if info["reference"] == START_ADAPTER:
         save_adapter(model, run.path / "reference")
@@ -148,13 +148,7 @@ def _begin(prepared: Prepared, name: str | None, info: Mapping[str, Any]) -> Run
     write_trained_questions(run, task.train["question"])
     keep_beginning(run, model, task, states_of(remembering(prepared.rewards)))
     keep_template(run.path, prepared.tokenizer)
-    return run
-
-
-def _go_on(prepared: Prepared, resumption: Resumption) -> Run:
-    """Take the folder of a run back to its checkpoint."""
-    go_back(resumption)
-    return Run(resumption.run.path, model=prepared.model, tokenizer=prepared.tokenizer, rewards=prepared.rewards)
+    return run.path
 
 
 def _run_training(

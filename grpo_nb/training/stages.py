@@ -137,16 +137,13 @@ class StagedRun(Shown):
     @property
     def alerts(self) -> list[Alert]:
         """The health alerts of all stages, `step` counting on as in `rows`; each message begins with its stage."""
-        return [
-            dataclasses.replace(
-                alert,
-                step=done + alert.step,
-                ended=None if alert.is_open else done + alert.ended,
-                message=f"{stage}: {alert.message}",
-            )
-            for stage, done, run, _ in self._in_order()
-            for alert in run.alerts
-        ]
+        found = []
+        for stage, done, run, _ in self._in_order():
+            for alert in run.alerts:
+                ended = None if alert.is_open else done + alert.ended
+                message = f"{stage}: {alert.message}"
+                found.append(dataclasses.replace(alert, step=done + alert.step, ended=ended, message=message))
+        return found
 
     def _in_order(self) -> Iterator[tuple[str, int, Run, list[dict[str, float]]]]:
         """Name of each stage begun, the steps done before it, its run, and its rows."""

@@ -6,7 +6,7 @@ import jinja2
 import pytest
 
 from grpo_nb.core import Panel, code_line, errors_view, heading, in_panel, page, pages, render, style, view
-from grpo_nb.core.panels import WeightBoxes
+from grpo_nb.core.panels import WeighedPanel
 
 HOSTILE = "<img src=x onerror=alert(1)>\udce4\0"
 
@@ -64,12 +64,17 @@ def test_a_page_that_shows_no_widgets_gets_the_views() -> None:
 
 def test_weights_are_shown_moved_and_refused_by_name() -> None:
     moved = []
-    boxes = WeightBoxes(lambda change: moved.append(change["new"]))
-    boxes.show({"a": 1.0, "b": 2.0})
-    boxes.weights = {"b": 0.5}
-    assert boxes.weights == {"a": 1.0, "b": 0.5} and moved == [0.5] and len(boxes.children) == 2
+
+    class Weighed(WeighedPanel):
+        def _reweigh(self, change: dict) -> None:
+            moved.append(change["new"])
+
+    panel = Weighed()
+    panel._weights.show({"a": 1.0, "b": 2.0})
+    panel.weights = {"b": 0.5}
+    assert panel.weights == {"a": 1.0, "b": 0.5} and moved == [0.5] and len(panel._weights.children) == 2
     with pytest.raises(ValueError, match=r"weights names 'c', but the rewards are \['a', 'b'\]"):
-        boxes.weights = {"c": 1.0}
+        panel.weights = {"c": 1.0}
 
 
 def test_views_escape_everything_that_is_put_in() -> None:

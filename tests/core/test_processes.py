@@ -90,13 +90,13 @@ def test_a_script_answers_and_is_ended_when_it_says_nothing(tmp_path: Path) -> N
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent("""
-            import json, sys, time
-            asked = json.loads(open(sys.argv[1]).read())
-            print("line", flush=True)
-            time.sleep(asked["seconds"])
-            if asked["fails"]:
-                raise RuntimeError("in the child")
-            open(asked["result"], "w").write(json.dumps([asked["seconds"], "grpo_nb" in sys.modules]))
+            import sys, time
+            def answer(asked):
+                print("line", flush=True)
+                time.sleep(asked["seconds"])
+                if asked["fails"]:
+                    raise RuntimeError("in the child")
+                return [asked["seconds"], "grpo_nb" in sys.modules]
         """)
     )
     heard: list[str] = []

@@ -1,7 +1,6 @@
 """Every file of a run cut, emptied, overwritten or of another version: the error names it, and what can be shown is shown."""
 
 import json
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -147,8 +146,8 @@ def test_a_record_of_another_version_is_called_damaged(run: gn.runs.Run, info: A
 def test_a_writer_that_renames_while_the_folder_is_listed(run: gn.runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     info = {**run.info, "status": "running", "host": "elsewhere", "pid": 2**22 + 1, "boot": "another"}
     (run.path / "run.json").write_text(json.dumps(info))
-    listed = os.listdir
-    monkeypatch.setattr(os, "listdir", lambda path=".": [*listed(path), ".run.json.partial-gone"])
+    listed = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda folder, name: [*listed(folder, name), folder / ".run.json.partial-gone"])
     assert run.status == "unknown" and "0 minutes ago" in repr(run)
 
 

@@ -126,7 +126,8 @@ def test_out_of_memory_adds_its_own_alert_and_no_other(tmp_path: Path) -> None:
 def test_each_score_is_held_against_the_best_so_far(monkeypatch) -> None:
     """20 questions: half right, nearly all, all but one of them, none."""
     right = iter([[1] * 10 + [0] * 10, [1] * 19 + [0], [1] * 18 + [0] * 2, [0] * 20])
-    rows_of = lambda: [{"is_correct": bool(ok), "is_formatted": True, "tokens": 5} for ok in next(right)]  # noqa: E731
+    like = {"is_formatted": True, "tokens": 5, "is_cut": False}
+    rows_of = lambda: [{"is_correct": bool(ok), **like} for ok in next(right)]  # noqa: E731
     monkeypatch.setattr("grpo_nb.training.observers.answers_of_model", lambda *args: [])
     monkeypatch.setattr("grpo_nb.training.observers.read_answers", lambda *args: rows_of())
     task = SimpleNamespace(holdout=[{"prompt": "q"}] * 20, format=None)

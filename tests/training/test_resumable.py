@@ -417,6 +417,7 @@ def test_an_error_is_explained_and_saves_what_there_is(fresh, settings, reward, 
         gn.train(*fresh, [reward], settings, name="failed")
     run = gn.open_run(Path(settings.run_root) / "failed")
     assert run.status == "failed" and len(run.rows) == run.checkpoint_step == 1 and run.adapter_path.is_dir()
+    assert re.search(told, run.info["error"]) and set(fresh[0].peft_config) == {"default"}
 
 
 @pytest.mark.parametrize("is_vllm", [False, True], ids=["smaller batch", "share of vLLM"])
@@ -618,7 +619,8 @@ def test_the_best_adapter_is_left_with_the_last_beside_it(fresh, back, settings,
     on_row = HoldoutScore.on_row
 
     def planned(self: HoldoutScore, row: dict, completions: object) -> bool:
-        answers = [{"is_correct": i < RIGHT[row["step"]], "is_formatted": False, "tokens": 3} for i in range(6)]
+        scores = {"is_formatted": False, "tokens": 3, "is_cut": False}
+        answers = [{"is_correct": i < RIGHT[row["step"]], **scores} for i in range(6)]
         monkeypatch.setattr("grpo_nb.training.observers.read_answers", lambda *args: answers)
         return on_row(self, row, completions)
 

@@ -1,9 +1,7 @@
 """Check an export against the trained model. Runs as a process of its own that imports neither the kit nor unsloth.
 
-    python -I verify.py request.json
-
-The request says what of (`check`): `merged` or `gguf`; and names `prompts` (chat messages), `max_new_tokens`, `seconds` and
-`result`, the file to write. One model is open at a time, in the number type of its files, whose pages are read as they are
+Run by `grpo_nb.core.run_script`. The request says what of (`check`): `merged` or `gguf`; and names `prompts` (chat messages),
+`max_new_tokens` and `seconds`. One model is open at a time, in the number type of its files, whose pages are read as they are
 needed and given back where memory is short; everything is computed in float32 (`widen_while_computing`), on a GPU with room for
 it or else on the CPU. How far it is, is printed as `done/total`.
 
@@ -25,13 +23,11 @@ from __future__ import annotations
 
 import gc
 import json
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import MethodType
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -103,6 +99,12 @@ def widen_while_computing(model: Any) -> Any:
             for parameter in module.parameters(recurse=False):
                 parameter.data = parameter.data.float()
     return model
+
+
+def load(folder: str, device: str, kind: torch.dtype | None = None) -> Any:
+    """A model that computes in float32, held in the number type of its files or another one."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind or stored_dtype(Path(folder)))
+    return widen_while_computing(model.eval()).to(device)
 
 
 def _linear(layer: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
@@ -214,13 +216,15 @@ def _count_far(found: torch.Tensor, terms: tuple[torch.Tensor, ...], step: float
     return far
 
 
+def differing(mine: Any, original: Any, parts: Sequence[str]) -> list[str]:
+    """Of attributes of two objects, those that are not the original's."""
+    values = ((part, getattr(mine, part), getattr(original, part)) for part in parts)
+    return [f"the {part} is {found!r}, not {wanted!r}" for part, found, wanted in values if found != wanted]
+
+
 def tokenizer_problems(merged: Any, original: Any, chats: list[list[dict[str, str]]]) -> list[str]:
     """In what two tokenizers differ: words, end token, chat template, and how they read each of the prompts."""
-    problems = [
-        f"the {part} is {getattr(merged, part)!r}, not {getattr(original, part)!r}"
-        for part in ("eos_token", "pad_token", "bos_token")
-        if getattr(merged, part) != getattr(original, part)
-    ]
+    problems = differing(merged, original, ("eos_token", "pad_token", "bos_token"))
     if merged.get_vocab() != original.get_vocab():
         problems.append("the vocabularies differ")
     if merged.chat_template != original.chat_template:
@@ -234,11 +238,7 @@ def generation_problems(merged: Path, base: GenerationConfig, end_token: int) ->
     if not (merged / "generation_config.json").is_file():
         return ["generation_config.json is missing"]
     mine = GenerationConfig.from_pretrained(merged)
-    problems = [
-        f"{part} is {getattr(mine, part)}, the base's {getattr(base, part)}"
-        for part in ("eos_token_id", "pad_token_id")
-        if getattr(mine, part) != getattr(base, part)
-    ]
+    problems = differing(mine, base, ("eos_token_id", "pad_token_id"))
     ends = mine.eos_token_id if isinstance(mine.eos_token_id, list) else [mine.eos_token_id]
     if end_token not in ends:
         problems.append(f"the tokenizer's end token {end_token} does not end generation, which goes by {ends}")
@@ -326,9 +326,14 @@ def distribution(model: Any, ids: list[int], completion: list[int]) -> torch.Ten
     return out.logits[0, -len(completion) - 1 : -1].float().log_softmax(-1).cpu()
 
 
+def of_words(log_probabilities: torch.Tensor, completion: list[int]) -> torch.Tensor:
+    """Those of the completion's own words, (len(completion),)."""
+    return log_probabilities.gather(-1, torch.tensor(completion)[:, None])[:, 0]
+
+
 def logps(model: Any, ids: list[int], completion: list[int]) -> torch.Tensor:
     """Log-probabilities in nats of a completion behind a prompt, (len(completion),) float32."""
-    return distribution(model, ids, completion).gather(-1, torch.tensor(completion)[:, None])[:, 0]
+    return of_words(distribution(model, ids, completion), completion)
 
 
 def agreement(
@@ -359,13 +364,11 @@ def likeliest(log_probabilities: torch.Tensor) -> list[dict[int, float]]:
     return [dict(zip(words, values, strict=True)) for words, values in rows]
 
 
-def score_reference(request: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
+def score_reference(request: dict[str, Any], tokenizer: Any) -> SimpleNamespace:
     """What base and base with adapter make of the prompts, and how the merged files differ from them."""
     merged_folder = Path(request["merged"])
     kind = reference_dtype(Path(request["base"]), Path(request["adapter"]))
-    base = widen_while_computing(AutoModelForCausalLM.from_pretrained(request["base"], dtype=kind)).to(
-        request["device"]
-    )
+    base = load(request["base"], request["device"], kind)
     tensors = tensor_problems(merged_folder, saved_names(base))
     reference = PeftModel.from_pretrained(base, request["adapter"]).eval()
     prompts = [read(tokenizer, chat) for chat in request["prompts"]]
@@ -374,20 +377,18 @@ def score_reference(request: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
     answers, limit = greedy(reference, tokenizer, prompts, limit, request["seconds"])
     prompts = prompts[: len(answers)]
     PROGRESS.total = PROGRESS.done + count + 3 * len(prompts) + passes(base, prompts, limit)
-    found: dict[str, Any] = {
-        "prompts": prompts,
-        "answers": answers,
-        "limit": limit,
-        "generation": base.generation_config,
-    }
-    found |= {"best": [], "start": [], "trained": []}
+    best, start, trained = [], [], []
     for ids, answer in zip(prompts, answers, strict=True):
-        trained = distribution(reference, ids, answer)
-        found["best"].append(likeliest(trained))
-        found["trained"].append(trained.gather(-1, torch.tensor(answer)[:, None])[:, 0])
+        words = distribution(reference, ids, answer)
+        best.append(likeliest(words))
+        trained.append(of_words(words, answer))
         with reference.disable_adapter():
-            found["start"].append(logps(reference, ids, answer))
-    return {**found, "tensors": tensors, "weights": weight_problems(merged_folder, reference)}
+            start.append(logps(reference, ids, answer))
+    return SimpleNamespace(
+        prompts=prompts, answers=answers, limit=limit, generation=base.generation_config, best=best,
+        start=torch.cat(start), trained=torch.cat(trained), tensors=tensors,
+        weights=weight_problems(merged_folder, reference),
+    )  # fmt: skip
 
 
 def verify_merged(request: dict[str, Any]) -> dict[str, Any]:
@@ -397,14 +398,14 @@ def verify_merged(request: dict[str, Any]) -> dict[str, Any]:
     PROGRESS.done = 0
     request = {"device": free_device(Path(request["base"])), **request}
     reference = score_reference(request, original)
-    prompts, answers, limit = (reference[name] for name in ("prompts", "answers", "limit"))
+    prompts, answers, limit = reference.prompts, reference.answers, reference.limit
     chats = request["prompts"][: len(prompts)]
     gc.collect()
     kind = stored_dtype(Path(request["merged"]))
     user = pipeline("text-generation", model=request["merged"], dtype=kind, device=request["device"])
     tokenizer, merged = user.tokenizer, widen_while_computing(user.model.eval())
     words = tokenizer_problems(tokenizer, original, chats)
-    ends = generation_problems(Path(request["merged"]), reference["generation"], original.eos_token_id)
+    ends = generation_problems(Path(request["merged"]), reference.generation, original.eos_token_id)
     if "the chat template is missing" in words:
         tokenizer.chat_template = original.chat_template  # so that the other checks can still be made
     how = {"max_new_tokens": limit, "do_sample": False, "stopping_criteria": [PROGRESS.step]}
@@ -413,16 +414,15 @@ def verify_merged(request: dict[str, Any]) -> dict[str, Any]:
     expected = [original.decode(answer, skip_special_tokens=True) for answer in answers]
     agreed = [
         agreement(pair, best, answer, original(pair[1], add_special_tokens=False)["input_ids"], original.eos_token_id)
-        for *pair, best, answer in zip(expected, texts, reference["best"], answers, strict=True)
+        for *pair, best, answer in zip(expected, texts, reference.best, answers, strict=True)
     ]
     scored = [logps(merged, *pair) for pair in zip(prompts, answers, strict=True)]
-    trained, start = torch.cat(reference["trained"]), torch.cat(reference["start"])
-    x, y = trained - start, torch.cat(scored) - start
+    x, y = reference.trained - reference.start, torch.cat(scored) - reference.start
     gap, reach = (y - x).abs().mean().item(), x.abs().mean().item()
     slope = ((x * y).sum() / (x * x).sum().clamp(min=1e-12)).item()
     low, high = SLOPE_RANGE
     near = f"log-probabilities within {MEAN_LOGP_TOLERANCE} nats of the adapter's on average"
-    tensors, weights = reference["tensors"], reference["weights"]
+    tensors, weights = reference.tensors, reference.weights
     checked = {
         "tensors complete, safetensors only": (not tensors, said(tensors)),
         "every weight is base plus adapter, rounded once": (not weights, said(weights)),
@@ -445,14 +445,8 @@ def verify_merged(request: dict[str, Any]) -> dict[str, Any]:
 def verify_gguf(request: dict[str, Any]) -> dict[str, Any]:
     """Do all checks of a GGUF file and return them with a verdict."""
     tokenizer = AutoTokenizer.from_pretrained(request["merged"])
-
     device = request.get("device") or free_device(Path(request["merged"]))
-
-    def load(folder: str) -> Any:
-        kind = stored_dtype(Path(folder))
-        return widen_while_computing(AutoModelForCausalLM.from_pretrained(folder, dtype=kind).eval()).to(device)
-
-    model = load(request["merged"])
+    model = load(request["merged"], device)
     chats, answers, end = request["prompts"], request["answers"], tokenizer.eos_token_id
     rendered = [tokenizer.apply_chat_template(c, add_generation_prompt=True, tokenize=False) for c in chats]
     prompts = [read(tokenizer, chat) for chat in chats]
@@ -482,7 +476,7 @@ def verify_gguf(request: dict[str, Any]) -> dict[str, Any]:
     trained = of_the_words(model)
     del model
     gc.collect()  # one model in memory at a time
-    start = of_the_words(load(request["base"]))
+    start = of_the_words(load(request["base"], device))
     gap = (heard - trained).abs().mean().item()
     effect, doubt = strength(start, trained, heard)
     low, high = EFFECT_RANGE
@@ -555,25 +549,10 @@ def said(problems: list[str]) -> str:
     return "; ".join(problems[:3]) + (f" and {len(problems) - 3} more" if len(problems) > 3 else "")
 
 
-def main() -> None:
-    """Answer the request. Ends when its parent is gone: standard input, which nobody writes to, is then at its end."""
-
-    def watch() -> None:
-        # Not sys.stdin, whose lock this thread would hold while the interpreter ends.
-        while os.read(0, 1024):
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-    asked = json.loads(Path(sys.argv[1]).read_text())
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Do the checks that are asked for."""
+    verify = {"merged": verify_merged, "gguf": verify_gguf}[request["check"]]
     try:
-        answer = CHECKS[asked["check"]](asked)
+        return verify(request)
     except torch.OutOfMemoryError:  # of the GPU, which somebody else may have begun to use meanwhile
-        answer = CHECKS[asked["check"]]({**asked, "device": "cpu"})
-    Path(asked["result"]).write_text(json.dumps(answer, indent=2) + "\n")
-
-
-CHECKS = {"merged": verify_merged, "gguf": verify_gguf}
-
-if __name__ == "__main__":
-    main()
+        return verify({**request, "device": "cpu"})

@@ -6,12 +6,10 @@ score when it is scored alone looks at its group, or at the whole batch. Imports
 
 import asyncio
 import inspect
-import json
 import math
 import os
 import sys
 import types
-from pathlib import Path
 
 # Scores of one text that differ by less are the same: padding changes the last digits of a reward model.
 _SAME = 1e-4
@@ -43,8 +41,8 @@ def looks_at(reward, batch):
     return "batch"
 
 
-def main():
-    asked = json.loads(Path(sys.argv[1]).read_text("utf-8"))
+def answer(asked):
+    """The scores of each batch by each reward, and what of a batch each of them looks at."""
     sys.dont_write_bytecode = True  # the folder is to hold what was written into it, and nothing else
     os.chdir(asked["folder"])  # as train.py is started: what lies beside the notebook is not there elsewhere
     sys.path.insert(0, os.getcwd())
@@ -55,8 +53,4 @@ def main():
         count = len(batch["given"]["completions"])
         scores.append([called(reward, batch, range(count), False) for reward in REWARDS])
     parts = [looks_at(reward, asked["batches"][0]) for reward in REWARDS] if scores else []
-    Path(asked["result"]).write_text(json.dumps({"scores": scores, "looks_at": parts}), "utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    return {"scores": scores, "looks_at": parts}
