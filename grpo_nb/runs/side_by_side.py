@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Part, Shown, Table, bold, require_path
+from grpo_nb.core import Part, Shown, Table, bold, require_path, shown_path
 from grpo_nb.runs.rows import mean, series
 from grpo_nb.runs.run import Run, open_run
 from grpo_nb.settings import Settings
@@ -84,21 +84,24 @@ class RunsCompared(Shown):
         from grpo_nb.runs.curves import Curves
         from grpo_nb.runs.figure import overlay
 
-        return overlay({run.name: Curves(run.rows, beta=run.info["settings"].get("beta")) for run in self.runs})
+        named = _by_name(self.runs)
+        return overlay({name: Curves(run.rows, beta=run.info["settings"].get("beta")) for name, run in named.items()})
 
     def _parts(self) -> Iterable[Part]:
-        yield bold("Runs " + ", ".join(run.name for run in self.runs))
+        named = _by_name(self.runs)
+        yield bold("Runs " + ", ".join(named))
         from grpo_nb.runs.figure import drawn
 
         yield drawn(self.plot(), "plot() draws their curves.")
-        yield Table([(run.name, run.status, _ended(run)) for run in self.runs], head=("run", "status", "how it ended"))
+        yield Table(
+            [(name, run.status, _ended(run)) for name, run in named.items()], head=("run", "status", "how it ended")
+        )
         differing = self.differences
         if not differing:
             yield "Settings, rewards, task, model and versions are the same in all of them: what differs is luck."
             return
-        names = [run.name for run in self.runs]
-        rows = [[key, *(str(values.get(name, "")) for name in names)] for key, values in differing.items()]
-        yield Table(rows, head=["what differs", *names], narrow=(0,))
+        rows = [[key, *(str(values.get(name, "")) for name in named)] for key, values in differing.items()]
+        yield Table(rows, head=["what differs", *named], narrow=(0,))
         if "task" in differing:
             yield "Their tasks differ, so held-out scores of one say nothing about the other's."
 
@@ -150,13 +153,19 @@ def compare_runs(*runs: Run | str | Path) -> RunsCompared:
 
 def differences(runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
     """What is not the same in all of these runs -> run -> its value there."""
-    facts = {run.name: _facts(run.info) for run in runs}
+    facts = {name: _facts(run.info) for name, run in _by_name(tuple(runs)).items()}
     keys = list(dict.fromkeys(key for known in facts.values() for key in known))
     return {
         key: {name: known.get(key, "") for name, known in facts.items()}
         for key in keys
         if len({json.dumps(known.get(key), sort_keys=True, default=str) for known in facts.values()}) > 1
     }
+
+
+def _by_name(runs: tuple[Run, ...]) -> dict[str, Run]:
+    """Runs by name; by path those whose name another has too, such as a run and what was trained again elsewhere."""
+    names = [run.name for run in runs]
+    return {run.name if names.count(run.name) == 1 else str(shown_path(run.path)): run for run in runs}
 
 
 def _facts(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,9 @@ class RewardsCode:
         self.parts: dict[str, str] = {}
         self.folders: dict[str, Path] = {}
         self.needs_kit = self.needs_sharing = False
-        self._held: dict[str, Any] = {}
+        # What rewards.py names itself.
+        self._held: dict[str, Any] = dict.fromkeys(("HERE", "REWARDS", "Shared"), self)
+        self._held["kit"] = sys.modules[Reward.__module__.rpartition(".")[0]]
         self._packages: set[str] = set()
 
     def add(self, reward: Callable[..., Any], states: Iterator[dict[str, Any]]) -> str:
@@ -130,27 +132,43 @@ class RewardsCode:
                 f"{function.__name__}, a closure, which cannot leave this process. Make it a default argument: "
                 f"def {reward}(completions, {function.__code__.co_freevars[0]}=..., **columns)."
             )
-        if function.__name__ == "<lambda>":
+        if function.__code__.co_name == "<lambda>":
             raise CannotLeave(
                 f"the reward {reward!r} is or uses a lambda, whose source is no statement. Write it with def."
             )
         source = _source(function, reward)
-        if self._is_taken(function.__name__, function, reward):
-            return function.__name__
         tree = ast.parse(source).body[0]
+        if self._is_taken(tree.name, function, reward):
+            return tree.name
+        self._take_imports(tree, reward)
         outside = [*tree.decorator_list, *tree.args.defaults, *(d for d in tree.args.kw_defaults if d is not None)]
         used = {node.id for part in outside for node in ast.walk(part) if isinstance(node, ast.Name)}
         self._take_used(used | globals_used(function.__code__), function.__globals__, reward)
-        self.parts[function.__name__] = source
-        return function.__name__
+        if function.__name__ != tree.name:  # what it is called in curves
+            source += f"\n\n\n{tree.name}.__name__ = {function.__name__!r}"
+        self.parts[tree.name] = source
+        return tree.name
 
     def _take_class(self, kind: type, reward: str) -> str:
         source = _source(kind, reward)
         if not self._is_taken(kind.__name__, kind, reward):
-            used = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+            tree = ast.parse(source)
+            self._take_imports(tree, reward)
+            used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
             self._take_used(used, vars(sys.modules[kind.__module__]), reward)
             self.parts[kind.__name__] = source
         return kind.__name__
+
+    def _take_imports(self, tree: ast.AST, reward: str) -> None:
+        """Note what is imported inside, which the source brings along by itself, if it was needed here."""
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                names = ["." * node.level + (node.module or "")] if isinstance(node, ast.ImportFrom) else []
+            for module in names:
+                if module in sys.modules or module.startswith("."):
+                    self._require(module, reward)
 
     def _take_used(self, names: set[str], held: dict[str, Any], reward: str) -> None:
         for name in sorted(names):
@@ -159,6 +177,8 @@ class RewardsCode:
 
     def _take(self, name: str, value: Any, reward: str) -> None:
         """Take what a function knows under a name."""
+        if isinstance(value, functools._lru_cache_wrapper):  # its source has the decorator
+            value = value.__wrapped__
         module = getattr(value, "__module__", None)
         if isinstance(value, types.ModuleType):
             self._import(name, value.__name__, f"import {value.__name__}", reward, value)
@@ -178,15 +198,19 @@ class RewardsCode:
             self._define(name, value, self._plain(value, reward, name), reward)
 
     def _import(self, name: str, module: str, line: str, reward: str, value: Any) -> None:
+        self._require(module, reward)
+        if not self._is_taken(name, value, reward):
+            self.imports[name] = line if line.split()[-1] == name else f"{line} as {name}"
+
+    def _require(self, module: str, reward: str) -> None:
+        """Note the package of a module."""
         if is_own_module(module):
             raise CannotLeave(
-                f"the reward {reward!r} uses the module {module}, a file of your own that is not there elsewhere. Import from "
-                f"it what is used, which then goes with the reward: from {module} import NAME."
+                f"the reward {reward!r} uses the module {module}, a file of your own that is not there elsewhere. Import "
+                f"what is used of it outside of functions, and it goes with the reward: from {module} import NAME."
             )
         self._packages.add(module.partition(".")[0])
         self.needs_kit |= module.partition(".")[0] == _KIT
-        if not self._is_taken(name, value, reward):
-            self.imports[name] = line if line.split()[-1] == name else f"{line} as {name}"
 
     def _define(self, name: str, value: Any, code: str, reward: str) -> None:
         if not self._is_taken(name, value, reward):
@@ -195,7 +219,9 @@ class RewardsCode:
     def _is_taken(self, name: str, value: Any, reward: str) -> bool:
         """Whether it is there already, under its name."""
         if name in self._held and self._held[name] is not value:
-            raise CannotLeave(f"the reward {reward!r} uses another {name!r} than one before it: rename one of the two.")
+            raise CannotLeave(
+                f"the reward {reward!r} uses another {name!r} than rewards.py has already: rename one of the two."
+            )
         is_known = name in self._held
         self._held[name] = value
         return is_known

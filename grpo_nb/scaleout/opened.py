@@ -7,10 +7,11 @@ recorded identity; rewards of the user's own are code, which is only run when th
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import os
-import runpy
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from grpo_nb.settings import Settings
 from grpo_nb.tasks import AnswerFormat, Task
 
 FORM = 1
-_NEEDED = {"form", "run", "settings", "task", "rewards", "versions", "machine", "number_type", "changes"}
+_NEEDED = {"form", "run", "settings", "task", "rewards", "versions", "machine", "number_type", "changes", "trainer"}
 _GENERATED = "completions/mean_length"
 
 
@@ -75,6 +76,7 @@ class Project(Shown):
             with staged_folder(target) as staged:
                 _make_run(staged, self)
                 put_in_place(staged, target)
+            write_model_card(Run(target))  # which has the name of its folder
         return Run(target)
 
     @property
@@ -183,8 +185,12 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 
 def _run_rewards(place: Path) -> list[Callable[..., Any]]:
     """Run the folder's `rewards.py`, which can do all that its user can, and return the rewards that it makes."""
+    spec = importlib.util.spec_from_file_location(f"rewards_of_{place.name}", place / "rewards.py")
+    # Noted there, and left there, or the source of a class in it could not be read.
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     try:
-        return list(runpy.run_path(str(place / "rewards.py"), run_name=f"rewards_of_{place.name}")["REWARDS"])
+        spec.loader.exec_module(module)
+        return list(module.REWARDS)
     except Exception as error:  # whatever the code of somebody raises
         raise ValueError(
             f"{str(place / 'rewards.py')!r} could not be run ({type(error).__name__}: {error})."
@@ -196,9 +202,10 @@ def _make_run(folder: Path, project: Project) -> None:
     from grpo_nb.runs import png, training_figure
     from grpo_nb.training import completions_table
 
-    place, recorded, settings = project.path, project.recorded, project.settings
+    place, recorded = project.path, project.recorded
     weights = {entry["name"]: entry["weight"] for entry in recorded["rewards"]}
     finished = json.loads((place / "result" / "finished.json").read_text("utf-8"))
+    settings = _trained_with(project, finished["run"])
     steps = _lines(place / "result" / "steps.jsonl")
     info = {
         "status": "finished",
@@ -239,7 +246,20 @@ def _make_run(folder: Path, project: Project) -> None:
     (folder / "figures").mkdir()
     figure = training_figure(rows, weights, settings.beta, alerts=run.alerts)
     (folder / "figures" / "training.png").write_bytes(png(figure, dpi=150))
-    write_model_card(run)
+
+
+def _trained_with(project: Project, there: Mapping[str, Any]) -> Settings:
+    """The settings of a training, which may not be those that were written: run.yaml and `--set` change them."""
+    settings, written = project.settings, project.recorded["trainer"]
+    # These two may have been changed when it was written.
+    asked = there["trainer"].items()
+    changes = {name: value for name, value in asked if name in ("loss_type", "optim") or written.get(name) != value}
+    if (total := there["completions_per_step"]) != settings.batch_size:
+        size = min(there["most_per_pass"], total)
+        changes |= {"per_device_train_batch_size": size, "gradient_accumulation_steps": total // size}
+    fields = {field.name for field in dataclasses.fields(Settings)}
+    own = {name: changes.pop(name) for name in fields & changes.keys()}
+    return Settings.from_dict({**settings.to_dict(), **own, "extra": {**settings.extra, **changes}})
 
 
 def link(source: Path, folder: Path, pattern: str = "*") -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 import shutil
 import textwrap
@@ -227,6 +228,8 @@ def _planned(run: Run, rewards: list[RewardFunction]) -> _Plan:
             "The loss bnpo becomes dapo: bnpo divides by the tokens of one process, so that every number of processes would "
             "learn something else. In one process with one pass a step they are the same."
         )
+    # Memory alone as well; and with several processes the reentrant kind ends in an error (DDP, find_unused_parameters).
+    plan.trainer["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     plan.trainer["shuffle_dataset"] = plan.trainer.get("shuffle_dataset", not run.info["task"].get("is_ordered", False))
     return plan
 
@@ -237,9 +240,11 @@ def _record(run: Run) -> list[dict[str, Any]]:
     if not file.is_file() or settings.generation_batch_size % settings.batch_size:
         return []
     rows, record, size = {row["step"]: row for row in run.rows}, [], settings.num_generations
-    # bnpo divides by the tokens of one pass, dapo by those of a generation: only there are they the same.
-    is_same_loss = (
-        settings.loss_type != "bnpo" or settings.generation_batch_size == settings.per_device_train_batch_size
+    # Of a generation for several steps TRL draws which completions each step gets. bnpo divides by the tokens of one pass, dapo
+    # by those of a generation: only where that is one pass are they the same.
+    of_generation = settings.generation_batch_size
+    is_same_loss = of_generation == settings.batch_size and (
+        settings.loss_type != "bnpo" or of_generation == settings.per_device_train_batch_size
     )
     for made in json.loads(file.read_text("utf-8")):
         step = made["step"] + 1
@@ -384,6 +389,7 @@ def _write_settings(staged: Path, plan: _Plan, base: Path | None) -> None:
         "run": run.name,
         "grpo_nb": __version__,
         "changes": plan.changes,
+        "trainer": plan.trainer,
         "remembered": json.loads((run.start_path / "rewards.json").read_text("utf-8")),
         "settings": {**record, "extra": public(record["extra"]), "model": model, "run_root": "runs"},
         "task": {**info["task"], "name": shareable(info["task"]["name"])},
@@ -416,20 +422,22 @@ def _revision(name: str) -> str | None:
 
 def _write_programs(staged: Path, plan: _Plan, processes: int, base: Path | None) -> None:
     run, settings, versions = plan.run, plan.settings, plan.run.info["versions"]
-    pinned = (*_PINNED, "bitsandbytes") if settings.load_in_4bit else _PINNED
+    needs_bnb = settings.load_in_4bit or any(word in plan.trainer["optim"] for word in ("8bit", "paged", "bnb"))
+    has_vllm = bool(plan.trainer.get("use_vllm"))
+    pinned = (*_PINNED, "bitsandbytes") if needs_bnb else _PINNED
     pins = [f"{name}=={versions[name].partition('+')[0]}" for name in pinned]
-    pins += [f"trl=={TRL}", f"pyyaml=={version('pyyaml')}"]
+    pins += [f"trl{'[vllm]' * has_vllm}=={TRL}", f"pyyaml=={version('pyyaml')}"]
     pins += [pin for pin in plan.code.requirements() if pin.partition("==")[0] not in (*_PINNED, "trl")]
-    machines = -(-processes // _PER_MACHINE)
-    gpu = run.info["machine"].get("gpu")
+    machines = next(count for count in range(-(-processes // _PER_MACHINE), processes + 1) if processes % count == 0)
+    gpu = re.search(r"\b[A-Z]+\d+[A-Z]*\b", (run.info["machine"].get("gpu") or {"name": ""})["name"])
     names = sorted(file.relative_to(staged).as_posix() for file in staged.rglob("*") if file.is_file())
-    quoted = textwrap.fill(", ".join(f'"{pin}"' for pin in pins), 110, break_on_hyphens=False)
+    quoted = textwrap.fill(", ".join(f'"{pin}"' for pin in pins), 135, break_on_hyphens=False)
     _write_from_template(staged / "train.py", pins=textwrap.indent(quoted, "#     "))
     _write_from_template(staged / "steps.py")
     for name in ("ddp.yaml", "fsdp2.yaml", "zero3.yaml", "slurm.sh", "sky.yaml"):
         _write_from_template(
-            staged / name, machines=machines, processes=processes, per_machine=processes // machines, name=run.name,
-            gpu=(gpu or {"name": "A100"})["name"].split()[-1], use_cpu="false",
+            staged / name, machines=machines, processes=processes, per_machine=processes // machines, use_cpu="false",
+            name=json.dumps(run.name, ensure_ascii=False), gpu=gpu[0] if gpu else "A100",
         )  # fmt: skip
     _write_from_template(staged / "cpu2.yaml", "ddp.yaml", machines=1, processes=2, use_cpu="true")
     job = shlex.join(
@@ -440,7 +448,7 @@ def _write_programs(staged: Path, plan: _Plan, processes: int, base: Path | None
         staged / "README.md", run=run.name, settings=settings, version=__version__, changes=plan.changes,
         model=settings.model if base is None else f"base (of {Path(settings.model).name})", processes=processes,
         is_flat=base is None and not plan.code.folders, job=job, batches=rows, steps=len(plan.record),
-        needs_kit=plan.code.needs_kit, served="base" if base else settings.model,
+        needs_kit=plan.code.needs_kit, served="base" if base else settings.model, machines=machines, has_vllm=has_vllm,
     )  # fmt: skip
 
 

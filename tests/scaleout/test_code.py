@@ -75,6 +75,39 @@ def test_a_partial_and_a_coroutine_leave_too(tmp_path: Path) -> None:
     assert asyncio.run(there[1](completions=TEXTS)) == [1.0] * 3
 
 
+@functools.lru_cache
+def known(text: str) -> int:
+    return len(text)
+
+
+def found_later(completions, **columns):
+    import numpy
+
+    from grpo_nb.rewards import completion_text
+
+    return [float(numpy.float64(known(completion_text(c)))) for c in completions]
+
+
+def of_another_name(completions, **columns):
+    return [float(known(c)) for c in completions]
+
+
+of_another_name.__name__ = "brevity"
+
+
+def test_what_is_imported_inside_a_function_is_there_elsewhere(tmp_path: Path) -> None:
+    (there,) = loaded(tmp_path, [found_later]).REWARDS
+    assert there(completions=TEXTS) == found_later(completions=TEXTS)
+    code = RewardsCode()
+    code.add(found_later, iter(()))
+    assert code.needs_kit and [pin.partition("==")[0] for pin in code.requirements()] == ["numpy"]
+
+
+def test_a_reward_keeps_the_name_that_it_was_given(tmp_path: Path) -> None:
+    (there,) = loaded(tmp_path, [of_another_name]).REWARDS
+    assert there.__name__ == "brevity" and there(completions=TEXTS) == of_another_name(completions=TEXTS)
+
+
 async def waits(completions, **columns):
     return [1.0 for _ in completions]
 
@@ -120,6 +153,19 @@ def uses_a_file(completions, **columns):
     return [tiny.load_tiny for _ in completions]
 
 
+def uses_a_file_inside(completions, **columns):
+    from tests.support import tiny
+
+    return [tiny.load_tiny for _ in completions]
+
+
+REWARDS = {"length": 0.5}
+
+
+def uses_a_taken_name(completions, **columns):
+    return [REWARDS["length"] for _ in completions]
+
+
 from tests.support import tiny  # noqa: E402
 
 
@@ -134,6 +180,8 @@ from tests.support import tiny  # noqa: E402
         (reads_a_widget, "'reads_a_widget' uses slider, .*IntSlider, which lives in this process only.*SLIDER = "),
         (uses_a_lambda, "is or uses a lambda"),
         (uses_a_file, "uses the module tests.support.tiny, a file of your own.*from tests.support.tiny import NAME"),
+        (uses_a_file_inside, "uses the module tests.support, a file of your own.*outside of functions"),
+        (uses_a_taken_name, "uses another 'REWARDS' than rewards.py has already"),
         (functools.partial(varied, weight=slider), "uses weight, .*IntSlider"),
     ],
 )
@@ -146,5 +194,7 @@ def test_what_cannot_leave_is_named(reward: object, told: str) -> None:
 def test_two_things_of_one_name_are_not_mixed_up() -> None:
     code = RewardsCode()
     code.add(varied, iter(()))
-    with pytest.raises(CannotLeave, match=r"'second' uses another 'LIMIT' than one before it: rename one of the two"):
+    with pytest.raises(
+        CannotLeave, match=r"'second' uses another 'LIMIT' than rewards.py has already: rename one of the two"
+    ):
         code._take_used({"LIMIT"}, {"LIMIT": 3.5}, "second")

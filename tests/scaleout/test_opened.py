@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -24,7 +25,7 @@ def back(run: gn.runs.Run, plain_trl: Path, tmp_path_factory: pytest.TempPathFac
     """Trained by two processes on another machine, as far as one can tell here: the folder was moved in between."""
     root = tmp_path_factory.mktemp("folders")
     there = gn.scaleout.write(run, root / "written").path
-    start(there, plain_trl, processes=2)
+    start(there, plain_trl, "--set", "learning_rate=1e-1", "epsilon=0.3", processes=2)
     return gn.scaleout.open(there.rename(root / "moved"))
 
 
@@ -45,6 +46,7 @@ def test_what_was_trained_there_is_a_run_here(back: gn.scaleout.Project, run: gn
     ]
     assert table["signs"].tolist() == signs([[{"content": text}] for text in table["completion"]])
     assert came.step(1).is_reproduced, "the advantages follow from the scores by TRL's formula"
+    assert (came.path / "README.md").read_text().partition("# ")[2].startswith("a-run\n")
     assert came.plot() is not None and (came.path / "figures" / "training.png").is_file()
     assert isinstance(gn.health.check_health(came), gn.health.HealthReport)
     assert "finished" in repr(gn.open_run(came.path)) and gn.runs.compare(run, came) is not None
@@ -56,6 +58,31 @@ def test_it_can_be_compared_and_exported(back: gn.scaleout.Project, tmp_path: Pa
     assert "on 4 questions" in compared.sentence
     exported = gn.export_merged(back.run, tmp_path / "merged")
     assert exported.verification["passed"]
+
+
+def test_it_says_what_it_was_trained_with(back: gn.scaleout.Project, run: gn.runs.Run) -> None:
+    """Settings may be changed there, and two runs of one name are still two."""
+    assert back.run.settings.learning_rate == 0.1 and back.run.settings.extra == {"epsilon": 0.3}
+    compared = gn.runs.compare(run, back.run)
+    assert list(compared.differences["learning_rate"].values()) == [0.5, 0.1]
+    assert "what differs is luck" not in repr(compared) and str(back.path) in repr(compared)
+
+
+@dataclasses.dataclass
+class Bonus:
+    """Of a reward, held in a class."""
+
+    worth: float = 0.5
+
+
+def paid(completions: list, **columns: object) -> list[float]:
+    return [Bonus().worth * score for score in signs(completions)]
+
+
+def test_a_class_of_a_reward_is_the_same_one_here(letters_folder: Path, tmp_path: Path) -> None:
+    run = trained(letters_folder, tmp_path / "runs", "classes", steps=1, rewards=[paid])
+    folder = gn.scaleout.write(run, tmp_path / "folder").path
+    assert gn.scaleout.open(folder, trust_code=True).differences == ()
 
 
 def test_a_training_is_not_written_over(back: gn.scaleout.Project, capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,7 +71,11 @@ def test_train_py_refuses_what_it_does_not_know(
 ) -> None:
     assert "do not divide by 3 processes" in said_by(project.path, capsys, "--processes", "3", "--plan")
     assert "planned for 2 processes, started with 1" in said_by(project.path, capsys, "--processes", "2")
+    assert "do not divide by 0 processes" in said_by(project.path, capsys, "--processes", "0", "--plan")
     assert "unknown ['lerning_rate']" in said_by(project.path, capsys, "--set", "lerning_rate=1")
+    assert "unknown ['beta']" in said_by(project.path, capsys, "--set", "beta")
+    told = said_by(project.path, capsys, "--set", "per_device_train_batch_size=1")
+    assert told == "per_device_train_batch_size cannot be set: it follows from the lines above trainer in run.yaml."
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     file, text = project.path / "run.yaml", (project.path / "run.yaml").read_text()
     with monkeypatch.context() as patch:
@@ -224,12 +228,33 @@ def changed(run: gn.runs.Run, folder: Path, **changes: object) -> Path:
 
 def test_a_run_of_a_gpu_takes_along_what_unsloth_set_there(run: gn.runs.Run, tmp_path: Path) -> None:
     gpu = {"name": "Tesla T4", "memory_gib": 15.0, "compute_capability": [7, 5]}
-    copy = changed(run, tmp_path / "copy", gpu=gpu, loss_type="dapo", load_in_4bit=True)
+    more = {"fast_inference": True, "extra": {"gradient_checkpointing": True}}
+    copy = changed(run, tmp_path / "copy", gpu=gpu, loss_type="dapo", load_in_4bit=True, **more)
     project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards, processes=8)
     values = yaml.safe_load((project.path / "run.yaml").read_text())
     assert values["trainer"]["mask_truncated_completions"] is True and values["trainer"]["epsilon_high"] == 0.28
     assert values["load_in_4bit"] is True and '"bitsandbytes==' in (project.path / "train.py").read_text()
     assert yaml.safe_load((project.path / "sky.yaml").read_text())["resources"] == {"accelerators": "T4:8"}
+    assert values["trainer"]["use_vllm"] is True and '"trl[vllm]==1.16.0"' in (project.path / "train.py").read_text()
+    # Reentrant, as Unsloth has it, a step of several processes ends in an error.
+    assert values["trainer"]["gradient_checkpointing_kwargs"] == {"use_reentrant": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("NVIDIA H100 80GB HBM3", "H100"), ("NVIDIA A100-SXM4-40GB", "A100"), ("NVIDIA L40S", "L40S")],
+)
+def test_a_cloud_knows_the_gpu_and_16_bit_takes_its_optimizer_along(
+    run: gn.runs.Run, tmp_path: Path, name: str, known: str
+) -> None:
+    gpu = {"name": name, "memory_gib": 40.0, "compute_capability": [8, 0]}
+    copy = changed(run, tmp_path / "a: run", gpu=gpu, optim="adamw_8bit", per_device_train_batch_size=12)
+    shutil.rmtree(copy / "completions")  # of a batch of eight
+    project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards, processes=12)
+    values = yaml.safe_load((project.path / "sky.yaml").read_text())
+    assert values["name"] == "a: run" and values["num_nodes"] == 2
+    assert values["resources"] == {"accelerators": f"{known}:6"}
+    assert '"bitsandbytes==' in (project.path / "train.py").read_text()
 
 
 def test_a_model_of_the_hub_stays_there_and_a_job_gets_every_file(run: gn.runs.Run, tmp_path: Path) -> None:
@@ -244,7 +269,20 @@ def test_a_model_of_the_hub_stays_there_and_a_job_gets_every_file(run: gn.runs.R
     assert needed <= set(line.replace("`", " ").split())
 
 
+def test_a_generation_for_several_steps_is_compared_by_its_rewards(
+    letters_folder: Path, plain_trl: Path, tmp_path: Path
+) -> None:
+    """Which of its completions a step learns from is drawn, so that losses differ where nothing is wrong."""
+    project = rewritten(letters_folder, tmp_path, [signs], loss_type="dapo", extra={"generation_batch_size": 16})
+    said = start(project.path, plain_trl, "--replay")
+    assert "advantages: largest difference" in said and "loss:" not in said and "The same numbers" in said
+
+
 # -- refusals -------------------------------------------------------------------------------------------------------
+
+
+def reads_a_file(completions: list, **columns: object) -> list[float]:
+    return [len(Path("beside.txt").read_text()) / (1 + len(str(c))) for c in completions]
 
 
 def drawn(completions: list, **columns: object) -> list[float]:
@@ -262,6 +300,9 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     opened = gn.open_run(run.path)
     without = Path(shutil.copytree(run.path, tmp_path / "without"))
     shutil.rmtree(without / "start")
+    monkeypatch.chdir(tmp_path)
+    Path("beside.txt").write_text("words")
+    reading = trained(letters_folder, tmp_path / "runs", "reading", steps=1, rewards=[reads_a_file])
     lucky = trained(letters_folder, tmp_path / "runs", "lucky", steps=2, rewards=[drawn])
     refused = [
         (lambda: gn.scaleout.write(run, target), FileExistsError, "overwrite=True"),
@@ -279,6 +320,11 @@ def test_bad_input_is_one_line_and_leaves_nothing(
             lambda: gn.scaleout.write(lucky, tmp_path / "a"),
             CannotLeave,
             "other scores in a fresh process.*draws numbers",
+        ),
+        (
+            lambda: gn.scaleout.write(reading, tmp_path / "a"),
+            CannotLeave,
+            "process of its own: FileNotFound.*beside.txt",
         ),
         (lambda: gn.scaleout.write(tmp_path / "no", tmp_path / "a"), FileNotFoundError, "is no run"),
     ]

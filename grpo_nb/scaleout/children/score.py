@@ -7,6 +7,7 @@ score when it is scored alone looks at its group, or at the whole batch. Imports
 import asyncio
 import inspect
 import math
+import os
 import sys
 import types
 
@@ -43,7 +44,8 @@ def looks_at(reward, batch):
 def answer(asked):
     """The scores of each batch by each reward, and what of a batch each of them looks at."""
     sys.dont_write_bytecode = True  # the folder is to hold what was written into it, and nothing else
-    sys.path.insert(0, asked["folder"])
+    os.chdir(asked["folder"])  # as train.py is started: what lies beside the notebook is not there elsewhere
+    sys.path.insert(0, os.getcwd())
     from rewards import REWARDS
 
     scores = []
