@@ -50,9 +50,10 @@ def choose_dtype(retained: dict[str, float], adapter: Path) -> str:
     chosen = next((name for name, share in retained.items() if share >= LEAST_RETAINED), None)
     if chosen is None:
         measured = ", ".join(f"{name} {share:.1%}" for name, share in retained.items())
+        wider = "" if "float32" in retained else "Write dtype='float32', or "
         raise ExportError(
             f"rounding the merged weights would lose a part of the training (share kept: {measured}; "
-            f"{LEAST_RETAINED:.0%} is asked for). Write dtype='float32', or use the adapter itself: {adapter}."
+            f"{LEAST_RETAINED:.0%} is asked for). {wider}{'use' if wider else 'Use'} the adapter itself: {adapter}."
         )
     return chosen
 
@@ -104,7 +105,7 @@ def retained_shares(
         From 0 to 1 for each number type; 0 where a weight is too large for it.
 
     Raises:
-        ExportError: There is no change at all.
+        ExportError: There is no change at all, or base or adapter hold what is no finite number.
     """
     import torch
 
@@ -113,6 +114,13 @@ def retained_shares(
         for start, more in _blocks(weight, change):
             start = start.float()
             total = start + more
+            if not total.isfinite().all():
+                is_base = not start.isfinite().all()
+                raise ExportError(
+                    f"{'the base' if is_base else 'the adapter'} has values that are not finite, in its part for a weight of "
+                    f"{' x '.join(map(str, weight.shape))}, so there is no model to merge. "
+                    + ("Put the base's files there anew." if is_base else "Take an earlier checkpoint, or train again.")
+                )
             whole += (more * more).sum().item()
             for name in left:
                 # An overflow makes this infinite, or not a number where nothing changed.

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from grpo_nb.core import Part, Shown, Table, code, require_kind, target_of, target_problem, verdict
-from grpo_nb.machine import EnvironmentProblem, free_disk_bytes
+from grpo_nb.machine import EnvironmentProblem, free_disk_bytes, free_memory_bytes
 from grpo_nb.runs import Run, open_run
 
 # Of each quantization of a GGUF file: bits a weight with the scales of its blocks (ggml/src/ggml-common.h), for the mixtures
@@ -129,7 +129,7 @@ def plan_targets(run: Run, targets: Mapping[str, Path], *, dtype: str = "auto", 
         problems = [] if problem is None else [str(problem)]
         if not (run.adapter_path / "adapter_model.safetensors").is_file():
             problems.append(f"the run {run.name!r} ({run.status}) has no adapter: train it to its end first")
-        left = free_disk - sum(row.bytes for row in rows)
+        left = max(0, free_disk - sum(row.bytes for row in rows))
         if disk > left:
             which = f"{_gb(left)} of {_gb(free_disk)} are left by those before it" if rows else f"{_gb(left)} are free"
             problems.append(
@@ -243,13 +243,6 @@ def _resolved(run: Run) -> str:
             f"the base model of the run {run.name!r} is not at {run.settings.model!r} any more (looked in {Path.cwd()}), and "
             "an adapter is nothing without it. Put it back there, or make a link of that name to where it is."
         ) from error
-
-
-def free_memory_bytes() -> int:
-    """Memory that can be had without swapping."""
-    import psutil
-
-    return int(psutil.virtual_memory().available)
 
 
 def _gb(size: float) -> str:

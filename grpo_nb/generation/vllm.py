@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.generation.samples import Samples
-from grpo_nb.models import has_engine, longest_of
+from grpo_nb.models import hand_copies, has_engine, longest_of
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -117,6 +117,7 @@ def sample_with_vllm(model: PreTrainedModel, prompts: Sequence[Sequence[int]], c
         # One seed for each row: rows of one prompt with one seed would all be the same completion.
         seeds = torch.randint(0, 2**31 - 1, (len(prompts),)).tolist()
         each = [SamplingParams(**arguments, seed=seed) for seed in seeds]
+    hand_copies()  # also where the model was not loaded by the kit
     drop_leftovers(model)
     outputs = model.fast_generate(
         [{"prompt_token_ids": list(prompt)} for prompt in prompts],

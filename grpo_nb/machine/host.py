@@ -13,8 +13,9 @@ from pathlib import Path, PurePosixPath
 from grpo_nb.core import EnvironmentProblem, require_kind
 
 _DRIVE = Path("/content/drive")
-# Control groups, version 2 and 1.
+# Control groups, version 2 and 1; and beside each what is used of it.
 _MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_MEMORY_USED = {"memory.max": "memory.current", "memory.limit_in_bytes": "memory.usage_in_bytes"}
 
 
 def find_host() -> str:
@@ -34,12 +35,26 @@ def how_to_restart(host: str) -> str:
 
 def usable_memory_gib() -> float:
     """Memory of the machine in GiB, or of the container if that has a lower limit."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for file in _MEMORY_LIMITS:
-        text = file.read_text().strip() if file.is_file() else ""
-        if text.isdigit():
-            limits.append(int(text))
-    return min(limits) / 2**30
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([whole, *_memory_limits().values()]) / 2**30
+
+
+def free_memory_bytes() -> int:
+    """Memory that can be had without swapping, of the machine or, where that is less, of the container."""
+    available = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    left = [int(available[1]) * 1024]
+    for file, limit in _memory_limits().items():
+        used = int(file.with_name(_MEMORY_USED[file.name]).read_text())
+        # Pages of files count as used, and are given back where memory is short.
+        pages = re.findall(r"^(?:in)?active_file (\d+)$", file.with_name("memory.stat").read_text(), re.MULTILINE)
+        left.append(max(0, limit - used + sum(map(int, pages))))
+    return min(left)
+
+
+def _memory_limits() -> dict[Path, int]:
+    """In bytes, by the file that says so."""
+    found = {file: file.read_text().strip() for file in _MEMORY_LIMITS if file.is_file()}
+    return {file: int(text) for file, text in found.items() if text.isdigit()}
 
 
 def free_disk_bytes(path: Path) -> int:

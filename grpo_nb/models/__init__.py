@@ -17,6 +17,7 @@ from grpo_nb.models.identity import (
 )
 from grpo_nb.models.load import (
     generation_of,
+    hand_copies,
     has_engine,
     load_adapter,
     load_model,

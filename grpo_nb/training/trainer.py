@@ -18,7 +18,7 @@ from typing import Any
 from grpo_nb.core import in_line, shorten
 from grpo_nb.generation import drop_leftovers
 from grpo_nb.machine import EnvironmentProblem, find_gpu
-from grpo_nb.models import has_engine, import_unsloth, tell_unsloth
+from grpo_nb.models import hand_copies, has_engine, import_unsloth, tell_unsloth
 from grpo_nb.rewards import RewardFunction, reward_list
 from grpo_nb.settings import (
     Settings,
@@ -107,6 +107,8 @@ def build_trainer(prepared: Prepared, kind: type) -> Any:
     Raises:
         ValueError: TRL refuses the settings. Most of what `extra` hands on is looked at by nobody before.
     """
+    if has_engine(prepared.model):
+        hand_copies()  # also where the model was not loaded by the kit
     drop_leftovers(prepared.model)
     base = GRPOTrainer if prepared.obstacle else SharedPromptGRPOTrainer
     # transformers makes the folder that it is to write to, so it is one that goes away again.

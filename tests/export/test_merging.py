@@ -143,6 +143,34 @@ def test_a_type_that_would_lose_the_training_is_not_chosen(tmp_path: Path) -> No
         merged(none, tmp_path / "empty", low_memory=True)
 
 
+@pytest.mark.parametrize(
+    ("part", "file", "name"),
+    [
+        ("adapter", "adapter_model", "base_model.model.model.layers.1.mlp.up_proj.lora_B.weight"),
+        ("base", "model", "model.layers.1.mlp.up_proj.weight"),
+    ],
+)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_is_named_and_no_loss_by_rounding(
+    part: str, file: str, name: str, value: float, tmp_path: Path
+) -> None:
+    pair = base_and_adapter(tmp_path)
+    place = tmp_path / part / f"{file}.safetensors"
+    tensors = load_file(place)
+    tensors[name][0, 0] = value
+    save_file(tensors, place, {"format": "pt"})
+    for low_memory in (True, False):
+        with pytest.raises(ExportError, match=f"^the {part} has values that are not finite.* of 96 x 64"):
+            merged(pair, tmp_path / str(low_memory), low_memory=low_memory)
+
+
+def test_a_number_type_that_was_tried_is_not_the_advice() -> None:
+    with pytest.raises(ExportError, match=r"Write dtype='float32', or use the adapter itself"):
+        choose_dtype({"bfloat16": 0.5}, Path())
+    with pytest.raises(ExportError, match=r"is asked for\)\. Use the adapter itself"):
+        choose_dtype({"bfloat16": 0.5, "float16": 0.6, "float32": 0.7}, Path())
+
+
 def test_a_weight_too_large_for_float16_is_seen(tmp_path: Path) -> None:
     base, adapter = base_and_adapter(tmp_path)
     weights = load_file(base / "model.safetensors")

@@ -1,6 +1,7 @@
 """Sampling through vLLM, with an engine that has vLLM's signatures and computes with transformers: results as on a CPU."""
 
 import contextlib
+import functools
 import importlib.util
 import itertools
 import sys
@@ -9,6 +10,7 @@ import types
 import pytest
 import torch
 from transformers import GenerationConfig
+from unsloth_zoo import vllm_utils  # before there is a stand-in, for which it would look
 
 from grpo_nb.generation import sampling, vllm
 from grpo_nb.generation.vllm import sampling_arguments, vllm_rollout_obstacle
@@ -274,6 +276,37 @@ def test_an_interrupted_sampling_leaves_nothing_for_the_next(with_engine) -> Non
     assert not engine.waiting
     with_engine.vllm_engine = None
     vllm.drop_leftovers(with_engine)  # and without an engine there is nothing to do
+
+
+@pytest.mark.parametrize("way", ["sampling", "training"])
+def test_a_model_that_the_kit_did_not_load_hands_copies_too(with_engine, monkeypatch, way: str) -> None:
+    """Loaded by hand through Unsloth: its own requests hold the tensors that are trained, and vLLM scales them in place."""
+    trained = {name: weight for name, weight in with_engine.named_parameters() if ".lora_B." in name}
+    before = {name: weight.detach().clone() for name, weight in trained.items()}
+
+    def stock(*_, **__):
+        return types.SimpleNamespace(lora_tensors=dict(trained))
+
+    monkeypatch.setattr(vllm_utils, "_build_lora_request", stock)
+    monkeypatch.setattr(vllm_utils, "prepare_merged_rollout", lambda model: None)
+    monkeypatch.setattr(vllm_utils, "LORA_REQUEST_ID", None, raising=False)  # made with vLLM alone
+    engine = with_engine.vllm_engine
+
+    def generate(prompts, lora_request=None, **more):
+        with torch.inference_mode():
+            for tensor in lora_request.lora_tensors.values():
+                tensor.mul_(2.0)
+        return engine.generate(prompts, lora_request=lora_request, **more)
+
+    with_engine.fast_generate = generate
+    with_engine.load_lora = functools.partial(vllm_utils.load_lora, with_engine)
+    if way == "sampling":
+        vllm.sample_with_vllm(with_engine, [PROMPTS[0]], config(do_sample=False))
+    else:
+        with pytest.raises(AttributeError):  # there are no settings; a trainer would sample from the same engine
+            build_trainer(types.SimpleNamespace(model=with_engine, obstacle=None), object)
+        generate([], with_engine.load_lora("adapter", load_tensors=True), sampling_params=[])
+    assert all(torch.equal(weight, before[name]) for name, weight in trained.items())
 
 
 def test_what_is_longer_than_the_engine_was_started_for_takes_the_other_path(with_engine) -> None:

@@ -308,6 +308,25 @@ def test_the_memory_of_a_container_is_its_limit(tmp_path: Path, monkeypatch: pyt
     assert "2 GiB memory" in (row := check("device")).found and row.status == "warning"
 
 
+@pytest.mark.parametrize(
+    ("limit", "used"), [("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")]
+)
+def test_free_memory_of_a_container_is_what_its_limit_leaves(
+    limit: str, used: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a large host a container would else be told that everything fits, and be killed by the system."""
+    monkeypatch.setattr(host, "_MEMORY_LIMITS", [tmp_path / limit])
+    (tmp_path / used).write_text("900000000\n")
+    (tmp_path / "memory.stat").write_text(
+        "file 7\ninactive_file 300000000\nactive_file 200000000\ntotal_active_file 9\n"
+    )
+    whole = host.free_memory_bytes()
+    (tmp_path / limit).write_text("1000000000\n")
+    assert host.free_memory_bytes() == 600_000_000 < whole
+    (tmp_path / limit).write_text("350000000\n")
+    assert host.free_memory_bytes() == 0, "a limit that was lowered since"
+
+
 def test_the_drivers_tool_is_found_beside_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that a service started in WSL does not have /usr/lib/wsl/lib on its path."""
     fake_nvidia_smi(tmp_path, A_T4, monkeypatch)
