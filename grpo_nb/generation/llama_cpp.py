@@ -36,10 +36,11 @@ class Answer(Completion):
     prompt: str = field(repr=False)
     """As llama.cpp rendered it."""
     prompt_ids: tuple[int, ...] = field(repr=False)
-    log_probs: tuple[float, ...] = field(repr=False)
-    """Of each token, in nats, before temperature and the other processors."""
-    margins: tuple[float, ...] = field(repr=False)
-    """How far the likeliest token was ahead of the second, in nats, at each position."""
+    log_probs: tuple[float | None, ...] = field(repr=False)
+    """Of each token, in nats, before temperature and the other processors. Of several that write one character, such as an
+    emoji, llama.cpp tells the last one's alone: None for the others."""
+    margins: tuple[float | None, ...] = field(repr=False)
+    """How far the likeliest token was ahead of the second, in nats, at each position; None as above."""
 
 
 def answer(

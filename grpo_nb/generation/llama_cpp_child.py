@@ -72,17 +72,29 @@ def complete(
             **request["sampling"],
         },
     )
-    steps = done.get("completion_probabilities", [])
-    best = [sorted((top["logprob"] for top in step["top_logprobs"]), reverse=True) for step in steps]
+    steps = placed(done["tokens"], done.get("completion_probabilities", []))
+    best = [step and sorted((top["logprob"] for top in step["top_logprobs"]), reverse=True) for step in steps]
     return {
         "prompt": prompt,
         "prompt_ids": ids,
         "text": done["content"],
         "ids": done["tokens"],
         "is_cut": done["stop_type"] == "limit",
-        "log_probs": [step["logprob"] for step in steps],
-        "margins": [two[0] - two[1] for two in best],
+        "log_probs": [step and step["logprob"] for step in steps],
+        "margins": [two and two[0] - two[1] for two in best],
     }
+
+
+def placed(ids: list[int], steps: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
+    """For each token what llama.cpp tells of it, or None.
+
+    Of the tokens that write one character together, as an emoji, it tells the last one's alone (llama.cpp, process_token of its
+    server: nothing is told while the text ends within a character). So they are matched from the end.
+    """
+    left, found = list(steps), []
+    for token in reversed(ids):
+        found.append(left.pop() if left and left[-1]["id"] == token else None)
+    return found[::-1]
 
 
 def answer(request: dict[str, Any]) -> list[dict[str, Any]]:

@@ -122,6 +122,7 @@ def test_doctored_answers_are_seen(exported: Export, merged: Export, tiny_run: g
     assert failed(prompt=lambda a: a["prompt"] + " ") == ["chat template renders the same text"]
     assert failed(prompt_ids=lambda a: [1, *a["prompt_ids"]]) == ["prompts are read as the same tokens"]
     assert any("log-probabilities" in f for f in failed(log_probs=lambda a: [x - 0.5 for x in a["log_probs"]]))
+    assert failed(log_probs=lambda a: [None, *a["log_probs"][1:]]) == [], "within a character llama.cpp tells none"
     # Another first word, and a text to go with it.
     other = failed(ids=lambda a: [5000, *a["ids"][1:]], text=lambda a: "Other " + a["text"])
     assert any("greedy text equal" in name for name in other)

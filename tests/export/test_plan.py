@@ -128,7 +128,7 @@ def test_formats_together_need_the_room_of_all(
     assert [bool(row.problems) for row in alone.rows] == [False] * 3
     plan = gn.export.plan_export(tiny_run, ["merged", "adapter", "q8_0"], tmp_path / "out")
     assert not plan.rows[0].problems and "are left by those before it" in plan.problems[-1]
+    assert gn.export.plan_export(tiny_run, ["q8_0"], tmp_path / "out").problems == ()
     monkeypatch.setattr("grpo_nb.export.plan.free_disk_bytes", lambda path: 10**6)
     plan = gn.export.plan_export(tiny_run, ["merged", "q8_0"], tmp_path / "out")
     assert "but 0.00 GB of 0.00 GB are left" in plan.problems[-1], "less than nothing is not left"
-    assert gn.export.plan_export(tiny_run, ["q8_0"], tmp_path / "out").problems == ()

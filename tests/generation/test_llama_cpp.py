@@ -12,6 +12,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.generation import llama_cpp
+from grpo_nb.generation.llama_cpp_child import placed
 
 CHATS = [
     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2 + 2?"}],
@@ -42,6 +43,26 @@ def test_it_reads_what_transformers_reads(gguf: Path, embedded_folder: Path) -> 
         assert answer.is_cut == (answer.ids[-1] != tokenizer.eos_token_id)
         assert all(margin >= 0 for margin in answer.margins) and max(answer.log_probs) < 0
     assert done == [1, 2]
+
+
+def test_a_token_within_a_character_has_its_place_and_no_log_probability(gguf: Path, embedded_folder: Path) -> None:
+    """llama.cpp tells none of it; one token early or late, all that follow would be compared with another's."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
+    wild = {"max_completion_length": 40, "temperature": 100.0}  # any token may follow any other
+    answers = llama_cpp.answer(gguf, CHATS[:1] * 6, **wild)
+    untold = 0
+    for answer in answers:
+        assert len(answer.ids) == len(answer.log_probs) == len(answer.margins)
+        for at, value in enumerate(answer.log_probs):
+            assert (value is None) == (answer.margins[at] is None)
+            ends_within = tokenizer.decode(answer.ids[: at + 1]).endswith("\ufffd")
+            assert value is not None or ends_within
+            untold += value is None
+    assert untold, "or the test shows nothing"
+    steps = [{"id": 7}, {"id": 8}]
+    assert placed([7, 8, 8], steps) == [{"id": 7}, None, {"id": 8}], "the last of a character is told"
 
 
 def test_generate_returns_completions(gguf: Path) -> None:
