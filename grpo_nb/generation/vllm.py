@@ -147,7 +147,9 @@ def drop_leftovers(model: Any) -> None:
 
     An interrupt ends `LLM.generate` without a word to the engine (vLLM 0.31, entrypoints/offline_utils.py, _run_engine). The
     next call would wait for ever: a request whose step was cut off counts as computed (v1/core/sched/scheduler.py,
-    _update_after_schedule) though its token never came, so it is not scheduled again, and it never ends.
+    _update_after_schedule) though its token never came, so it is not scheduled again, and it never ends. Cut off behind the
+    computation of a step, its result waits to be drawn from, and the next step is refused (v1/worker/gpu_model_runner.py,
+    execute_model).
     """
     if not has_engine(model):
         return
@@ -155,6 +157,12 @@ def drop_leftovers(model: Any) -> None:
     left = list(engine.output_processor.request_states)
     if left:
         engine.abort_request(left, internal=True)
+        engine.collective_rpc(_forget_computed)
+
+
+def _forget_computed(worker: Any) -> None:
+    # As vLLM itself does for a worker that it goes on with (v1/worker/sentinel/gpu_worker_sentinel.py, _clean_worker_state).
+    worker.model_runner.execute_model_state = None
 
 
 @contextlib.contextmanager

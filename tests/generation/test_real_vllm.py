@@ -211,6 +211,32 @@ def test_an_interrupted_step_makes_the_next_call_wait_and_leftovers_can_be_dropp
     assert vllm.sample_with_vllm(model, prompts, config()) == expected
 
 
+def test_an_interrupt_behind_the_computation_of_a_step_leaves_an_engine_that_can_be_asked(
+    model, prompts, monkeypatch
+) -> None:
+    """Computed and not drawn from: vLLM refuses every step after it."""
+    expected = vllm.sample_with_vllm(model, prompts, config())
+    engine = model.vllm_engine.llm_engine
+    executor, steps = engine.model_executor, []
+    stock = executor.execute_model
+
+    def execute_model(*args: Any, **named: Any) -> Any:
+        computed = stock(*args, **named)
+        steps.append(1)
+        if len(steps) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return computed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executor, "execute_model", execute_model)
+        with pytest.raises(KeyboardInterrupt):
+            vllm.sample_with_vllm(model, prompts, config())
+    engine.abort_request(list(engine.output_processor.request_states), internal=True)
+    with pytest.raises(RuntimeError, match="sample_tokens"):
+        model.fast_generate([{"prompt_token_ids": prompts[0]}], use_tqdm=False)
+    assert vllm.sample_with_vllm(model, prompts, config()) == expected
+
+
 def test_what_is_longer_than_the_engine_was_started_for_takes_the_other_path(
     model, tokenizer, task, monkeypatch
 ) -> None:

@@ -39,10 +39,12 @@ class FakeEngine:
         self.cut_off: set[str] = set()
         self.numbers = itertools.count()
         self.interrupted_at: int | None = None
+        self.runner = types.SimpleNamespace(execute_model_state=None)
         self.llm_engine = types.SimpleNamespace(
             is_sleeping=lambda: self.sleeping,
             output_processor=types.SimpleNamespace(request_states=self.waiting),
             abort_request=self.abort_request,
+            collective_rpc=lambda method: method(types.SimpleNamespace(model_runner=self.runner)),
             vllm_config=types.SimpleNamespace(model_config=types.SimpleNamespace(max_model_len=64)),
         )
 
@@ -60,8 +62,11 @@ class FakeEngine:
         outputs = []
         with contextlib.nullcontext() if more["lora_request"] else self.model.disable_adapter():
             while self.waiting:  # as vLLM's _run_engine: until nothing is left, whoever asked for it
+                if self.runner.execute_model_state is not None:
+                    raise RuntimeError("sample_tokens() must be called after execute_model()")
                 if len(outputs) == self.interrupted_at:
                     self.cut_off |= set(self.waiting)
+                    self.runner.execute_model_state = "computed"
                     raise KeyboardInterrupt
                 name = next(iter(self.waiting))
                 assert name not in self.cut_off, "vLLM waits for ever for a request whose step was cut off"
@@ -133,6 +138,7 @@ def test_every_name_is_vllms() -> None:
     assert {"prompts", "sampling_params", "use_tqdm", "lora_request"} <= set(GENERATE)
     assert FACTS["vllm/v1/engine/llm_engine.py:LLMEngine.is_sleeping"] == []
     assert FACTS["vllm/v1/engine/llm_engine.py:LLMEngine.abort_request"] == ["request_ids", "internal"]
+    assert FACTS["vllm/v1/engine/llm_engine.py:LLMEngine.collective_rpc"][0] == "method"
     assert {"token_ids", "logprobs"} <= set(FACTS["vllm/outputs.py:CompletionOutput"])
     assert "logprob" in FACTS["vllm/logprobs.py:Logprob"]
 
@@ -266,8 +272,12 @@ def test_an_interrupted_sampling_leaves_nothing_for_the_next(with_engine) -> Non
         vllm.sample_with_vllm(with_engine, PROMPTS[:3], greedy)
     assert len(engine.waiting) == 2, "or the test shows nothing"
     engine.interrupted_at = None
+    with pytest.raises(RuntimeError, match="must be called"):
+        engine.generate([{"prompt_token_ids": PROMPTS[0]}], [SamplingParams(temperature=0)], lora_request=None)
+    engine.runner.execute_model_state = None
     with pytest.raises(AssertionError, match="waits for ever"):
         engine.generate([{"prompt_token_ids": PROMPTS[0]}], [SamplingParams(temperature=0)], lora_request=None)
+    engine.runner.execute_model_state = "computed"
     got = vllm.sample_with_vllm(with_engine, [PROMPTS[0]], greedy)
     assert got.tokens == sampling.sample(with_engine, [PROMPTS[0]], greedy).tokens
     engine.waiting["left"] = ()
