@@ -30,8 +30,18 @@ from grpo_nb.export.plan import needed_by, plan_export, require_memory, weights_
 from grpo_nb.export.result import Export as Export
 from grpo_nb.export.result import ExportError as ExportError
 from grpo_nb.export.result import Report, require_passed, require_readable, told
+from grpo_nb.machine import EnvironmentProblem
 from grpo_nb.models import import_unsloth, template_of, tokenizer_for, weights_identity
-from grpo_nb.runs import RecordedExport, Run, open_run, published_name, shareable, write_export_card, write_model_card
+from grpo_nb.runs import (
+    RecordedExport,
+    Run,
+    is_disk_full,
+    open_run,
+    published_name,
+    shareable,
+    write_export_card,
+    write_model_card,
+)
 from grpo_nb.tasks import AnswerFormat
 
 # More prompts make the share of equal texts finer, and the check longer: two models answer them on the CPU.
@@ -116,9 +126,17 @@ def make_export(
     import_unsloth()  # before the transformers that the merge itself uses
     plan_export(run, [format], target, dtype=dtype, overwrite=True).require()
     with staged_folder(target) as staged:
-        verification = make(staged)
-        write_json(staged / "verification.json", verification)
-        write_export_card(run, staged, kind, verification=verification)
+        try:
+            verification = make(staged)
+            write_json(staged / "verification.json", verification)
+            write_export_card(run, staged, kind, verification=verification)
+        except Exception as error:
+            if not is_disk_full(error, is_of_a_writer=True):
+                raise
+            raise EnvironmentProblem(
+                f"the disk of {target} became full while the export was made, and nothing of it was kept. Free some space, or "
+                f"choose a folder on another disk ({type(error).__name__})."
+            ) from error
         put_in_place(staged, target, overwrite=overwrite)
     export = Export(target, verification, kind, run)
     noted = [kind.replace("gguf", "GGUF"), *(verification[k] for k in ("dtype", "quantization") if k in verification)]

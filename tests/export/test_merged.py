@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
@@ -161,6 +162,23 @@ def test_where_time_is_short_fewer_words_and_all_tensors_are_compared(
         FAILURES[how][1](copy, base)
         found = verify.verify_merged({**request, "merged": str(copy), "seconds": 0})
         assert not found["checks"]["every weight is base plus adapter, rounded once"], how
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(28, "No space left on device"), SafetensorError("I/O error: No space left on device (os error 28)")],
+)
+def test_a_disk_that_others_fill_meanwhile_is_named_and_nothing_is_left(
+    tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def writes_a_part(base: Path, adapter: Path, staged: Path, **how: object) -> dict:
+        (staged / "model.safetensors").write_bytes(b"a part")
+        raise error
+
+    monkeypatch.setattr(export, "merge", writes_a_part)
+    with pytest.raises(gn.machine.EnvironmentProblem, match=r"/out became full.*\. Free some space, or choose"):
+        gn.export_merged(tiny_run, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("checked_here")
