@@ -24,13 +24,15 @@ from grpo_nb.machine import EnvironmentProblem, error_chain, free_disk_bytes
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
 # What libraries say that write through C++ or Rust, where the number of the error is lost.
-# torch's writer of zip files only notices that it is not where it should be ("unexpected pos").
+# torch's writer of zip files only notices that it is not where it should be ("unexpected pos"); numpy's `tofile`, with which
+# llama.cpp's converter writes, how much is missing.
 _FULL_DISK_WORDS = (
     "no space left",
     "disk quota exceeded",
     "file write failed",
     "pytorchstreamwriter failed",
     "] . unexpected pos",
+    " requested and ",
 )
 
 

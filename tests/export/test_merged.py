@@ -166,7 +166,11 @@ def test_where_time_is_short_fewer_words_and_all_tensors_are_compared(
 
 @pytest.mark.parametrize(
     "error",
-    [OSError(28, "No space left on device"), SafetensorError("I/O error: No space left on device (os error 28)")],
+    [
+        OSError(28, "No space left on device"),
+        SafetensorError("I/O error: No space left on device (os error 28)"),
+        export.ExportError("OSError: 3145728 requested and 1613216 written"),
+    ],
 )
 def test_a_disk_that_others_fill_meanwhile_is_named_and_nothing_is_left(
     tiny_run: gn.runs.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
