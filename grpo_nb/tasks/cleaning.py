@@ -120,7 +120,7 @@ def clean(
         cleaned.examples.setdefault("whose line is not JSON", f"line {number}: {shorten(line, 80)!r}")
     plain = [{name: _plain(value) for name, value in row.items()} for row in _named(read.rows, columns, cleaned)]
     rows = [_as_messages(row) for row in plain]
-    given, asked = {name for row in rows for name in row}, (columns or {}).get("question", ())
+    own, asked = rows, (columns or {}).get("question", ())
     rows, columns = _with_choices(rows, columns, cleaned)
     rows, columns, joined = _with_joined(rows, columns, cleaned)
     if columns is None and "messages" in rows[0] and not any("answer" in row for row in rows):
@@ -131,7 +131,7 @@ def clean(
     items, options = [], _options(joined)
     for number, row in enumerate(rows):
         try:
-            if keep is not None and not _is_kept(keep, number, row):
+            if keep is not None and not _is_kept(keep, number, {**row, **own[number]}):
                 raise _LeftOut("that keep= leaves out")
             items.append(_Item(number, row, _with_letter(_question_and_answer(row, named), row, options)))
         except _LeftOut as reason:
@@ -153,10 +153,11 @@ def clean(
     cleaned.notes += cures
     _read_answers([item.parts for item in items], decimal, cleaned)
     items = _once(items, contradictory, cleaned)
+    read_from = {name for row in own for name in row}  # without those that options were put into
     others = [
         name
         for name in found
-        if name not in named.values() and not (name in joined and (name in PARTS or name not in given))
+        if name not in named.values() and not (name in joined and (name in PARTS or name not in read_from))
     ]
     for name in set(others).intersection(PARTS, named):
         cleaned.notes.append(f"the data's own column {name!r} is not used: {named[name]!r} takes its place")
@@ -188,25 +189,28 @@ def _with_choices(
     golds = [_as_index(row.get(answer)) for row in rows]
     places = [_place(gold, *one) for gold, one in zip(golds, choices, strict=True)]
     is_open = any(place is None and _is_there(gold) for gold, place in zip(golds, places, strict=True))
-    is_indexed = is_open and all(isinstance(gold, int) for gold in golds if _is_there(gold))
+    fitting = sum(
+        isinstance(gold, int) and 0 <= gold <= len(texts) for gold, (_, texts) in zip(golds, choices, strict=True)
+    )
+    is_indexed = is_open and fitting > len(places) - places.count(None)
     if is_indexed:
         least = any(gold == len(texts) for gold, (_, texts) in zip(golds, choices, strict=True)) and 0 not in golds
         places = [gold - least if isinstance(gold, int) and gold >= least else None for gold in golds]
     letters = _LETTERS[: max(len(texts) for _, texts in choices)]
     if set(letters) & {name for row in rows for name in row}:
         return rows, columns
-    made = []
+    made, changed = [], []
     for row, place, (_, texts) in zip(rows, places, choices, strict=True):
-        options = dict(zip(letters, [*texts, *[None] * len(letters)], strict=False))
-        # An index of no option, such as -1, stands for an answer that is not known.
-        right = letters[place : place + 1] or None if place is not None else None if is_indexed else row.get(answer)
-        made.append({**row, **options, answer: right})
-    pairs = [(row.get(answer), new[answer]) for row, new in zip(rows, made, strict=True)]
-    if changed := [pair for pair in pairs if pair[0] != pair[1] is not None]:
+        gold = row.get(answer)
+        if place is not None or is_indexed:
+            # An index of no option, such as -1, stands for an answer that is not known.
+            gold = letters[place] if place is not None and place < len(letters) else None
+        if gold not in (None, row.get(answer)):
+            changed.append(f"{row[answer]!r} as {gold!r}")
+        made.append({**row, **dict(zip(letters, [*texts, *[None] * len(letters)], strict=False)), answer: gold})
+    if changed:
         counted = f", counted from {int(least)}," if is_indexed else ""
-        cleaned.notes.append(
-            f"the answers{counted} are written as the letters of {held[0]!r}, such as {changed[0][0]!r} as {changed[0][1]!r}"
-        )
+        cleaned.notes.append(f"the answers{counted} are written as the letters of {held[0]!r}, such as {changed[0]}")
     listed = [new for name in names for new in (letters if name == held[0] else [name])]
     return made, {**columns, "question": listed}
 

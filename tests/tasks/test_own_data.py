@@ -912,8 +912,13 @@ def test_a_list_of_options_stands_in_the_prompt_and_an_index_becomes_its_letter(
         gn.load_task(rows, columns=mapped)
     )
     assert "counted from 1, are written" in repr(gn.load_task(forms["1"], columns=mapped))
-    unknown = gn.load_task([*rows, {**rows[0], "question": "?", "answer": -1}], columns=mapped)
-    assert unknown.dropped == {"with an empty answer": 1}
+    unknown_too = [*rows, {**rows[0], "question": "?", "answer": -1}]
+    assert gn.load_task(unknown_too, columns=mapped).dropped == {"with an empty answer": 1}
+    known = gn.load_task(unknown_too, columns=mapped, keep=lambda row: row["answer"] >= 0)
+    assert known.dropped == {"that keep= leaves out": 1}, "keep= sees the answer of the data"
+    sums = [{**row, "choices": [n, n + 1, n + 2], "answer": n + 1} for n, row in enumerate(rows)]
+    dirty = gn.load_task([*sums, {**sums[0], "question": "?", "answer": 99}], columns=mapped)
+    assert {row["answer"] for row in both(dirty)} == {"B", "99"}, "one that is no option makes no index of the others"
     plain = [{**row, "facts": row["choices"]} for row in rows]
     with pytest.raises(ValueError, match="whose question is no text"):  # a list that is not called options is none
         gn.load_task(plain, columns={"question": ["question", "facts"], "answer": "answer"})
