@@ -130,7 +130,8 @@ class number(SlotReward):
         is_last: Nothing but white space and closing marks may follow the slot.
         needs_all: Of several gold numbers, all must be given and no other; by default any one.
         units: Units that may stand beside the number, or be left out; any other makes it wrong. `["kg", "m"]` are not
-            converted, `{"km": 1000, "m": 1}` are, by their factors; a list of such maps has one for each quantity.
+            converted, `{"km": 1000, "m": 1}` are, by their factors; a list of such maps has one for each quantity. `1 h 30 min`
+            counts in the last of its units.
         tolerance: Largest difference that still counts as equal. A wide one pays for guessing.
         relative_tolerance: The same as a share of the gold number.
 

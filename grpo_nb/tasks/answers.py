@@ -87,7 +87,10 @@ class Answers:
             return "one of: " + ", ".join(sorted(label for label, _ in self.labels))
         if self.kind == "json":
             keys = ", ".join(json.dumps(key, ensure_ascii=False) for key in self.keys or ())
-            return f"a JSON {'array' if self.keys is None else 'object'}" + f" with the keys {keys}" * bool(keys)
+            return (
+                f"a JSON {'array' if self.keys is None else 'object'}"
+                + f" with the key{'s' * (len(self.keys or ()) > 1)} {keys}" * bool(keys)
+            )
         number = "number with a decimal point such as 1234.56" if self.has_point else "number"
         if self.units:
             named = ", ".join(unit for unit, _ in self.units if unit)

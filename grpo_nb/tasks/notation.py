@@ -3,6 +3,7 @@ r"""How answers are written: one plain spelling for the many of one answer, the 
 `plain` changes the writing only, never the meaning: `½`, `\dfrac12` and `\frac{1}{2}` become one text, a hedge stays a hedge.
 `3/4`, `1 3/4`, `\frac{3}{4}`, `75\%`, `1,250.50`, `1.2e-3`, `1.2 \times 10^{-3}` are numbers. `41 + 1`, `6 \cdot 7`, `2^{10}`
 are arithmetic still to be done: a model that may leave it undone learns to copy the question. The point is the decimal mark.
+JSON, dates and measures of several units (`2 h 20 min`) are none, whatever signs they have in them.
 """
 
 from __future__ import annotations

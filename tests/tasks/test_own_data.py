@@ -825,6 +825,7 @@ def test_dicts_are_answers_in_json_with_their_keys_in_the_prompt() -> None:
     assert paid(right, '{"total": 2, "vendor": "V1"}', '{"vendor": "V1", "total": 1}') == 0.0
     lists = gn.load_task([{"question": f"{n}?", "answer": json.dumps([n, "a"])} for n in range(4)])
     assert lists.answers.hint == "a JSON array"
+    assert answers_of(['{"mood": "good"}'] * 3).hint == 'a JSON object with the key "mood"'
 
 
 def test_json_of_one_value_is_no_contradiction_and_capitals_in_it_are_kept() -> None:
