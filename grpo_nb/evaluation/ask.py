@@ -291,8 +291,9 @@ class _Asked:
         other = [name for name in paid if name in ("number", "json_answer", "regex_answer", "code_tests", "exact_text")]
         if not other or "correctness" in paid or hasattr(self.task, "judge"):
             return []
-        if other == ["exact_text"] and answers_of([str(row["answer"]) for row in self.rows]).kind != "text":
-            return []  # of labels both are of one opinion
+        kind = answers_of([str(row["answer"]) for row in self.rows]).kind
+        if (other == ["exact_text"] and kind not in ("text", "json")) or (other == ["json_answer"] and kind == "json"):
+            return []  # of labels, and of JSON, both are of one opinion
         return [
             f"right is what correctness() takes for the gold answer; the run was paid by {other[0]}, which may judge "
             "otherwise: rewards=[...] scores the answers with it too"

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from grpo_nb.rewards.base import checked
 from grpo_nb.rewards.slot import SlotReward, Verdicts, is_copied
-from grpo_nb.tasks import Units, is_convertible, plain, read_number, unit_of
+from grpo_nb.tasks import Units, is_convertible, is_same_json, plain, read_container, read_number, unit_of
 
 
 def _tolerance() -> Any:
@@ -22,7 +22,7 @@ def is_same_answer(given: str, gold: str) -> bool:
     r"""Compare as numbers if the gold answer is one, else as text without regard to case, white space and wrappers.
 
     One `variable =` before a number is part of the answer, not another one: `x = 42` is 42, `41 = 42` is not. A number with a
-    unit is the same number with the same unit.
+    unit is the same number with the same unit, and `2 h 20 min` is `140 min`. A JSON object or array is the same JSON value.
 
     >>> is_same_answer(r"\frac{1}{2}", "0.5"), is_same_answer("x = 42", "42"), is_same_answer("41 = 42", "42")
     (True, True, False)
@@ -33,7 +33,11 @@ def is_same_answer(given: str, gold: str) -> bool:
         return is_same_number(given, gold)
     if (unit := unit_of(gold)) and unit == unit_of(given):
         return is_same_number(given, gold, units=(((unit, Fraction(1)),),))
-    return folded(plain(given)) == folded(plain(gold))
+    is_text, wanted = folded(plain(given)) == folded(plain(gold)), read_container(gold)
+    if wanted is None:
+        return is_text
+    # What has no text in it, [1, 2], may be an interval, written otherwise.
+    return is_same_json(read_container(given), wanted) or (is_text and '"' not in gold)
 
 
 def is_same_number(
@@ -67,8 +71,9 @@ class correctness(SlotReward):
     r"""1.0 if the answer slot holds the gold answer and nothing else, else 0.0; None where there is no gold answer.
 
     Numbers are compared as numbers (`7`, `7.0`, `+7`, `14/2`, `x = 7`, `$7$` are equal), with the unit where the gold answer
-    has one, everything else as text without regard to case. Not paid: a hedge such as `41 or 42`; arithmetic left undone
-    (`3 + 4`); a quotient copied from the question; a second slot; an answer that is taken back after the slot.
+    has one, a JSON object or array as `json_answer` does, everything else as text without regard to case. Not paid: a hedge
+    such as `41 or 42`; arithmetic left undone (`3 + 4`); a quotient copied from the question; a second slot; an answer that
+    is taken back after the slot.
 
     Args:
         weight: Of the total reward; the largest, so that being right pays more than looking right.
@@ -125,7 +130,8 @@ class number(SlotReward):
         is_last: Nothing but white space and closing marks may follow the slot.
         needs_all: Of several gold numbers, all must be given and no other; by default any one.
         units: Units that may stand beside the number, or be left out; any other makes it wrong. `["kg", "m"]` are not
-            converted, `{"km": 1000, "m": 1}` are, by their factors; a list of such maps has one for each quantity.
+            converted, `{"km": 1000, "m": 1}` are, by their factors; a list of such maps has one for each quantity. `1 h 30 min`
+            counts in the last of its units.
         tolerance: Largest difference that still counts as equal. A wide one pays for guessing.
         relative_tolerance: The same as a share of the gold number.
 

@@ -27,7 +27,7 @@ from grpo_nb.rewards.base import (
 )
 from grpo_nb.rewards.expressions import maths
 from grpo_nb.rewards.form import xml_format, xml_tags
-from grpo_nb.rewards.structured import multiple_choice
+from grpo_nb.rewards.structured import json_answer, multiple_choice
 
 if TYPE_CHECKING:
     from grpo_nb.tasks import Task
@@ -339,7 +339,7 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
     """Return rewards to begin with: one for the right answer, which weighs most, and the format's.
 
     Numbers are compared as numbers, labels as text without regard to case (single letters as options), expressions with
-    math-verify, other text letter for letter.
+    math-verify, JSON by its values, other text letter for letter.
 
     Args:
         task: Its `answers` and its `format` decide.
@@ -355,6 +355,8 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
         right: Reward = correctness(**common)
     elif task.answers.kind == "expressions":
         right = maths(**common)
+    elif task.answers.kind == "json":
+        right = json_answer(**common)
     elif labels and all(len(label) == 1 and label.isalpha() for label in labels):
         right = multiple_choice(**common)
     else:

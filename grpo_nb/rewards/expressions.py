@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from grpo_nb.core import EnvironmentProblem, LineProcess
-from grpo_nb.rewards.answers import folded, is_same_number
+from grpo_nb.rewards.answers import folded, is_same_answer, is_same_number
 from grpo_nb.rewards.slot import BATCH_SECONDS, Question, TimedReward, Verdicts, is_copied, seconds
-from grpo_nb.tasks import UNION, Shape, bare, boxed_answers, plain, read_number, unit_name, words
+from grpo_nb.tasks import UNION, Shape, bare, boxed_answers, is_literal, plain, read_number, unit_name, words
 
 PAIR_SECONDS = 1.0
 """Processor time for one pair. Most honest expressions take 5 to 100 ms, an identity of trigonometry up to 300."""
@@ -82,7 +82,7 @@ class maths(TimedReward):
       interval in theirs. A gold answer of several boxes is such a list. `x < 5` and `(-\infty, 5)` are one interval.
     * A unit is a name: for `20 cm`, `20` and `20 centimeters` are right and `20 m` is not.
     * An expression copied from the question is no answer to it, unless it is the gold answer to the letter.
-    * A gold answer of words is compared as text; TRL skips such rows.
+    * A gold answer of words, a date or JSON is compared as `correctness` does; TRL skips such rows.
     * Works in any thread. Each expression has `seconds` of processor time, the batch `batch_seconds` in all, kept from
       outside the process that computes. In a batch that uses them up, the longest expressions go unjudged, score 0.0, and
       a warning says so; until then no score depends on the rest of the batch.
@@ -130,6 +130,8 @@ def is_answer(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
     ('x+1', '1+x')
     True
     """
+    if is_literal(gold):
+        return is_same_answer(given, gold)
     return len(given) <= _LONGEST and _compare(plain(given), plain(gold), ask)
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from grpo_nb.rewards.base import Reward, Span, checked, slot_span, tag_spans
-from grpo_nb.rewards.structured import check_schema, fits_schema, read_json
-from grpo_nb.tasks import AnswerFormat, think_answer
+from grpo_nb.rewards.structured import check_schema, fits_schema
+from grpo_nb.tasks import AnswerFormat, read_json, think_answer
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

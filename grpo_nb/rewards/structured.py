@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import time
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any, ClassVar
 
 from grpo_nb.rewards.answers import folded
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.rewards.slot import Question, SlotReward, TimedReward, Verdicts, gold_answers, seconds
-from grpo_nb.tasks import plain
+from grpo_nb.tasks import is_same_json, plain, read_json
 
 _LONGEST = 20_000  # characters of a slot; what is longer is no answer, and not worth the time
-_DEEPEST = 64
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -132,59 +129,8 @@ class json_answer(SlotReward):
 
     def is_same(self, given: str, gold: Any, row: dict[str, Any], verdicts: Verdicts) -> bool:
         value, is_json = read_json(given)
-        is_right = is_json and (self.column is None or _is_same_value(value, gold))
+        is_right = is_json and (self.column is None or is_same_json(value, gold))
         return is_right and (self.schema is None or fits_schema(value, self.schema))
-
-
-def read_json(text: str) -> tuple[Any, bool]:
-    """Return the one JSON value that the text is, and True; or None and False. A Markdown fence around it may stay.
-
-    Stricter than `json.loads`: no NaN, no key twice (two answers in one), at most 64 levels and 20 000 characters.
-
-    >>> read_json('{"a": 1}'), read_json('{"a": 1, "a": 2}'), read_json("NaN")
-    (({'a': 1}, True), (None, False), (None, False))
-    """
-    text = text.strip()
-    fenced = re.fullmatch(r"```(?:json)?\s*\n(.*)\n\s*```", text[: _LONGEST + 20], re.DOTALL)
-    text = fenced[1] if fenced else text
-    if len(text) > _LONGEST or _depth(text) > _DEEPEST:
-        return None, False
-    try:
-        return json.loads(text, object_pairs_hook=_without_doubles, parse_constant=_refuse, parse_float=_finite), True
-    except ValueError:
-        return None, False
-
-
-def _depth(text: str) -> int:
-    # A string that is not closed ends with the text: else every quote in it would be tried as the start of one.
-    brackets = re.sub(r'"(?:[^"\\]|\\.)*+"?|[^][{}]', "", text, flags=re.DOTALL)
-    return max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0)
-
-
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) != len(pairs):
-        raise ValueError("a key stands twice")
-    return dict(pairs)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text} is no number that JSON readers agree on")
-    return number
-
-
-def _is_same_value(a: Any, b: Any) -> bool:
-    """Equality as JSON has it: 1 is 1.0, but True is not 1."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_is_same_value(a[key], b[key]) for key in a)
-    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(map(_is_same_value, a, b))
-    return isinstance(a, bool) == isinstance(b, bool) and a == b
 
 
 def fits_schema(value: Any, schema: str) -> bool:

@@ -1,18 +1,28 @@
-"""What the gold answers are: numbers, labels, expressions or text. The system prompt, the rewards and the floor go by it."""
+"""What the gold answers are: numbers, JSON, labels, expressions or text. Prompt, rewards and floor go by it."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from grpo_nb.core import shorten
-from grpo_nb.tasks.notation import is_known_unit, parse_number, plain, read_number, unit_name, unit_of
+from grpo_nb.tasks.notation import (
+    is_known_unit,
+    is_literal,
+    parse_number,
+    plain,
+    read_container,
+    read_number,
+    unit_name,
+    unit_of,
+)
 
-Kind = Literal["numbers", "labels", "expressions", "text"]
+Kind = Literal["numbers", "json", "labels", "expressions", "text"]
 _FORMULA = re.compile(
     r"^\$.+\$$|\\[a-zA-Z]+|^[-+\d.]+(\s*,\s*[-+\d.]+)+$|[\^=_{}]|\d\s*[a-z]\b|\b[a-z]\s*[-+*/]|[-+*/]\s*[a-z]\b|^[(\[].*,.*[)\]]$"
 )
@@ -22,9 +32,10 @@ _LONGEST_ANSWER = 200  # what is longer is not written twice by chance
 # A few answers of another kind are told, and do not change what all are.
 _NEARLY_ALL = 0.9
 # Where no more than this share are of another kind, they are told, whatever all are then taken for.
-_MOST_ODD: dict[Kind, float] = {"numbers": 0.5, "labels": 0.2, "expressions": 0.2}
+_MOST_ODD: dict[Kind, float] = {"numbers": 0.5, "json": 0.2, "labels": 0.2, "expressions": 0.2}
 _ODD: dict[Kind, str] = {
     "numbers": "are no numbers",
+    "json": "are no JSON object or array",
     "labels": "come once or twice, while all others are a few labels",
     "expressions": "are no expressions",
 }
@@ -64,6 +75,8 @@ class Answers:
     """(label, share of the rows)."""
     units: tuple[tuple[str, float], ...] = ()
     """(unit, share of the rows) of numbers beside units, percent signs or currencies; an empty one for numbers alone."""
+    keys: tuple[str, ...] | None = None
+    """Of JSON objects, those that most have; None for arrays and for other kinds."""
     has_point: bool = False
     """Whether to ask for a decimal point, where the data has a comma."""
 
@@ -72,6 +85,12 @@ class Answers:
         """What the system prompt puts in the place of the answer."""
         if self.kind == "labels":
             return "one of: " + ", ".join(sorted(label for label, _ in self.labels))
+        if self.kind == "json":
+            keys = ", ".join(json.dumps(key, ensure_ascii=False) for key in self.keys or ())
+            return (
+                f"a JSON {'array' if self.keys is None else 'object'}"
+                + f" with the key{'s' * (len(self.keys or ()) > 1)} {keys}" * bool(keys)
+            )
         number = "number with a decimal point such as 1234.56" if self.has_point else "number"
         if self.units:
             named = ", ".join(unit for unit, _ in self.units if unit)
@@ -97,7 +116,7 @@ class Answers:
             return "numbers: " + ", ".join(
                 f"in {unit} ({s:.0%})" if unit else f"alone ({s:.0%})" for unit, s in self.units
             )
-        return self.kind
+        return self.hint.replace("a JSON", "JSON", 1) if self.kind == "json" else self.kind
 
 
 def answers_of(golds: Sequence[str]) -> Answers:
@@ -119,6 +138,8 @@ def answers_of(golds: Sequence[str]) -> Answers:
         is_measured = set(units) != {""}
         shares = tuple((unit, count / len(golds)) for unit, count in units.most_common()) if is_measured else ()
         return Answers("numbers", units=shares)
+    if (read := _containers(golds)) and len(read) >= _NEARLY_ALL * len(golds):
+        return Answers("json", keys=_usual_keys(read))
     counts = Counter(golds)
     if (
         2 <= len(counts) <= MOST_LABELS
@@ -131,6 +152,18 @@ def answers_of(golds: Sequence[str]) -> Answers:
     if sum(formulas) >= _NEARLY_ALL * len(formulas) and any("\n" not in gold for gold in golds):
         return Answers("expressions")
     return Answers("text")
+
+
+def _containers(golds: Sequence[str]) -> list[dict[str, Any] | list[Any]]:
+    return [value for gold in golds if (value := read_container(gold)) is not None]
+
+
+def _usual_keys(read: Sequence[dict[str, Any] | list[Any]]) -> tuple[str, ...] | None:
+    """The keys that more than half of JSON objects have; None where most values are arrays."""
+    objects = [value for value in read if isinstance(value, dict)]
+    counts = Counter(key for value in objects for key in value)
+    most = tuple(key for key, count in counts.items() if 2 * count > len(objects))
+    return most if 2 * len(objects) >= len(read) else None
 
 
 def doubts_of(answers: Answers, golds: Sequence[str], column: str = "answer") -> list[str]:
@@ -193,6 +226,7 @@ def _odd_ones(golds: Sequence[str], unit_by_gold: Mapping[str, str | None]) -> t
     usual = {gold for gold, count in counts.items() if count > 2 and len(gold) <= _LONGEST_LABEL}
     is_of: dict[Kind, Callable[[str], bool]] = {
         "numbers": lambda gold: unit_by_gold[gold] is not None,
+        "json": lambda gold: read_container(gold) is not None,
         "labels": lambda gold: gold in usual or counts[gold] > 2,
         "expressions": _is_formula,
     }
@@ -204,7 +238,9 @@ def _odd_ones(golds: Sequence[str], unit_by_gold: Mapping[str, str | None]) -> t
 
 
 def _is_formula(gold: str) -> bool:
-    return _unit(gold) is not None or bool(_FORMULA.search(gold) and gold.casefold() not in MISSING)
+    if _unit(gold) is not None:
+        return True
+    return bool(_FORMULA.search(gold)) and gold.casefold() not in MISSING and not is_literal(gold)
 
 
 def with_point(gold: str) -> str | None:
@@ -250,7 +286,7 @@ def _unit(gold: str) -> str | None:
         if text is not None and (unit := unit_of(text)):
             words = [word for word in gold.split() if any(map(str.isalpha, word))]
             is_unit = len(words) < 2 and len(unit) <= _LONGEST_UNIT and not _PRODUCT.fullmatch(gold)
-            return unit if is_unit or read_number(text) else None
+            return unit if is_unit or is_literal(gold) or read_number(text) else None
         if text is not None and parse_number(text) is not None:
             return ""
     return None

@@ -9,6 +9,7 @@ import json
 import math
 import numbers
 import re
+import string
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any, Literal, get_args
 from grpo_nb.core import displayable, require_kind, shorten
 from grpo_nb.settings import check_choice
 from grpo_nb.tasks.answers import MISSING, MOST_LABELS, after_hashes, answers_of, spelling, with_point
-from grpo_nb.tasks.notation import read_measure
+from grpo_nb.tasks.notation import read_container, read_measure
 from grpo_nb.tasks.reading import Rows
 
 Contradictory = Literal["ask", "drop", "first", "majority"]
@@ -43,6 +44,9 @@ _USUAL = {
     ],
     "answer": ["answer", "final", "label", "target", "gold", "solution", "output", "response", "category", "class"],
 }  # fmt: skip
+# How columns with a list of options are called.
+_CHOICES = {"choices", "options", "endings", "alternatives"}
+_LETTERS = string.ascii_uppercase
 _SPEAKERS = {"human": "user", "gpt": "assistant", "bot": "assistant"}
 
 
@@ -100,6 +104,8 @@ def clean(
     for part, column in (columns or {}).items():
         if part == "question" and isinstance(column, (list, tuple)) and column:
             continue
+        if part == "answer" and isinstance(column, (list, tuple)) and len(column) > 1:
+            raise ValueError(_several_answers([*column]))
         require_kind(
             "the column of a part", column, str, 'the name of one column; "question": ["<one>", "<other>"] joins'
         )
@@ -114,6 +120,8 @@ def clean(
         cleaned.examples.setdefault("whose line is not JSON", f"line {number}: {shorten(line, 80)!r}")
     plain = [{name: _plain(value) for name, value in row.items()} for row in _named(read.rows, columns, cleaned)]
     rows = [_as_messages(row) for row in plain]
+    own, asked = rows, (columns or {}).get("question", ())
+    rows, columns = _with_choices(rows, columns, cleaned)
     rows, columns, joined = _with_joined(rows, columns, cleaned)
     if columns is None and "messages" in rows[0] and not any("answer" in row for row in rows):
         rows = [_answered_last(row) for row in rows]
@@ -123,7 +131,7 @@ def clean(
     items, options = [], _options(joined)
     for number, row in enumerate(rows):
         try:
-            if keep is not None and not _is_kept(keep, number, row):
+            if keep is not None and not _is_kept(keep, number, {**row, **own[number]}):
                 raise _LeftOut("that keep= leaves out")
             items.append(_Item(number, row, _with_letter(_question_and_answer(row, named), row, options)))
         except _LeftOut as reason:
@@ -145,19 +153,98 @@ def clean(
     cleaned.notes += cures
     _read_answers([item.parts for item in items], decimal, cleaned)
     items = _once(items, contradictory, cleaned)
-    others = [name for name in found if name not in named.values() and not (name in joined and name in PARTS)]
+    read_from = {name for row in own for name in row}  # without those that options were put into
+    others = [
+        name
+        for name in found
+        if name not in named.values() and not (name in joined and (name in PARTS or name not in read_from))
+    ]
     for name in set(others).intersection(PARTS, named):
         cleaned.notes.append(f"the data's own column {name!r} is not used: {named[name]!r} takes its place")
     kept = {name: [item.row.get(name) for item in items] for name in others if name not in PARTS}
     values = {name: _column(column, name, read.is_text, cleaned) for name, column in kept.items()}
     for place, item in enumerate(items):
         cleaned.rows.append({**{name: column[place] for name, column in values.items()}, **item.parts})
+    unasked = [name for name in values if "question" in named and name not in asked and _are_choices(name, rows)]
+    if unasked:
+        shown = json.dumps({"question": [*(joined or [named["question"]]), unasked[0]], "answer": named["answer"]})
+        cleaned.notes.append(f"{unasked[0]!r} holds options that are not in the prompt: columns={shown} shows them")
     if values and "solution" not in values:
         more = f" and {len(values) - 8} more" if len(values) > 8 else ""
         cleaned.notes.append(
             f"not part of the prompt, but there for rewards: {', '.join(map(repr, [*values][:8]))}{more}"
         )
     return cleaned
+
+
+def _with_choices(
+    rows: Sequence[Mapping[str, Any]], columns: Columns | None, cleaned: Cleaned
+) -> tuple[Sequence[Mapping[str, Any]], Columns | None]:
+    """Rows with a list of options among the columns of the question: the options as columns A, B, C, the answer as a letter."""
+    names, answer = (columns or {}).get("question"), (columns or {}).get("answer", "answer")
+    held = [name for name in ([] if isinstance(names, str) else names or ()) if _are_choices(name, rows)]
+    if columns is None or len(held) != 1 or not isinstance(answer, str):
+        return rows, columns
+    choices = [_choices(row.get(held[0])) for row in rows]
+    golds = [_as_index(row.get(answer)) for row in rows]
+    places = [_place(gold, *one) for gold, one in zip(golds, choices, strict=True)]
+    is_open = any(place is None and _is_there(gold) for gold, place in zip(golds, places, strict=True))
+    fitting = sum(
+        isinstance(gold, int) and 0 <= gold <= len(texts) for gold, (_, texts) in zip(golds, choices, strict=True)
+    )
+    is_indexed = is_open and fitting > len(places) - places.count(None)
+    if is_indexed:
+        least = any(gold == len(texts) for gold, (_, texts) in zip(golds, choices, strict=True)) and 0 not in golds
+        places = [gold - least if isinstance(gold, int) and gold >= least else None for gold in golds]
+    letters = _LETTERS[: max(len(texts) for _, texts in choices)]
+    if set(letters) & {name for row in rows for name in row}:
+        return rows, columns
+    made, changed = [], []
+    for row, place, (_, texts) in zip(rows, places, choices, strict=True):
+        gold = row.get(answer)
+        if place is not None or is_indexed:
+            # An index of no option, such as -1, stands for an answer that is not known.
+            gold = letters[place] if place is not None and place < len(letters) else None
+        if gold not in (None, row.get(answer)):
+            changed.append(f"{row[answer]!r} as {gold!r}")
+        made.append({**row, **dict(zip(letters, [*texts, *[None] * len(letters)], strict=False)), answer: gold})
+    if changed:
+        counted = f", counted from {int(least)}," if is_indexed else ""
+        cleaned.notes.append(f"the answers{counted} are written as the letters of {held[0]!r}, such as {changed[0]}")
+    listed = [new for name in names for new in (letters if name == held[0] else [name])]
+    return made, {**columns, "question": listed}
+
+
+def _are_choices(name: str, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a column holds options to choose among, in each row that has any."""
+    found = [_choices(value)[1] for row in rows if (value := row.get(name)) is not None]
+    return bool(_CHOICES & _words(name) and found and all(found))
+
+
+def _choices(value: Any) -> tuple[list[str], list[Any]]:
+    """Labels and texts of a list of options, as in MMLU, or of ARC's `{"label": [], "text": []}`; of no other value any."""
+    match value:
+        case {"label": [*labels], "text": [*texts]}:
+            return list(map(str, labels)), texts
+        case [_, _, *_] if len(value) <= len(_LETTERS) and all(isinstance(v, (str, numbers.Number)) for v in value):
+            return list(_LETTERS[: len(value)]), value
+    return [], []
+
+
+def _as_index(gold: Any) -> Any:
+    """`2`, also as text or beside an empty cell."""
+    is_whole = isinstance(gold, float) and gold.is_integer()
+    return int(gold) if is_whole or (isinstance(gold, str) and re.fullmatch(r"-?[0-9]{1,2}", gold.strip())) else gold
+
+
+def _place(gold: Any, labels: Sequence[str], texts: Sequence[Any]) -> int | None:
+    """Which option an answer is, by its label or its text; None if neither or several."""
+    said = str(gold).strip().casefold()
+    for options, named in ((labels, re.sub(r"^\(?(\w)[).:]*$", r"\1", said)), (texts, said)):
+        places = [place for place, option in enumerate(options) if str(option).strip().casefold() == named]
+        if len(places) == 1:
+            return places[0]
+    return None
 
 
 def _with_joined(
@@ -252,6 +339,24 @@ def _fields(row: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
+def _several_answers(names: Sequence[str]) -> str:
+    """What to write where an answer is made of several columns."""
+    holders = {str(name).rpartition(".")[0] for name in names}
+    if len(holders) == 1 and "" not in holders:
+        cure = f'"answer": "{holders.pop()}" takes the dicts that these fields are in, as JSON'
+    else:
+        made = f'frame["gold"] = frame[{[*names]}].to_dict("records")'
+        cure = f'{made} makes dicts of them, and "answer": "gold" takes them as JSON'
+    return f"columns gives the answer {[*names]}, but an answer is one column: {cure}."
+
+
+def _as_json(value: Any) -> str:
+    """A value as JSON text, its keys in their order; what JSON has no form for as text."""
+    return json.dumps(
+        value, ensure_ascii=False, default=lambda other: other.tolist() if hasattr(other, "tolist") else str(other)
+    )
+
+
 def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]], source: str) -> str:
     """What a column holds that is no text, with the line that makes texts of it; empty where it is text."""
     values = (row.get(column) for row in rows)
@@ -261,7 +366,8 @@ def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]], source: str
         case {}:
             # Only a proposal: the longest field for a question, the shortest for an answer.
             field, _ = sorted(_fields({column: value}).items(), key=lambda item: len(str(item[1])))[-(part != "answer")]
-            return f'{column!r} holds dicts; one field is named so: columns={{..., "{part}": "{field}"}}'
+            taken = ", each taken as JSON" if part == "answer" else ""
+            return f'{column!r} holds dicts{taken}; one field is named so: columns={{..., "{part}": "{field}"}}'
         case datetime.date():
             return f"{column!r} holds dates; {made}pandas.to_datetime(frame[{column!r}]).dt.strftime('%Y-%m-%d')"
         case datetime.time() | datetime.timedelta():
@@ -293,6 +399,8 @@ def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleane
             )
     writings = Counter(row["answer"] for row in parts)
     spelled = {label: spelling(label) for label in writings}
+    if answers_of([row["answer"] for row in parts]).kind == "json":
+        return
     if len({*spelled.values()}) <= MOST_LABELS and answers_of([spelled[row["answer"]] for row in parts]).labels:
         # The one that occurs most often, of equals the first.
         usual = {spelled[label]: label for label, _ in reversed(writings.most_common())}
@@ -317,8 +425,12 @@ def _column(values: list[Any], name: str, is_text: bool, cleaned: Cleaned) -> li
         pyarrow.array(values)
     except (ValueError, TypeError, OverflowError):  # pyarrow's own errors are of these kinds
         named = ", ".join(sorted(kind.__name__ for kind in kinds))
-        cleaned.notes.append(f"the column {name!r} holds {named}, and is kept as text")
-        return [None if v is None else displayable(str(v)) for v in values]
+        cleaned.notes.append(
+            f"the column {name!r} holds {named}, and is kept as {'JSON ' * (kinds <= {dict, list})}text"
+        )
+        return [
+            None if v is None else displayable(_as_json(v) if isinstance(v, (dict, list)) else str(v)) for v in values
+        ]
     if kinds == {dict} and len({tuple(sorted(map(str, v))) for v in values if v is not None}) > 1:
         cleaned.notes.append(f"the dicts in {name!r} have different keys: each has all, with None where it had none")
     return values
@@ -434,7 +546,8 @@ def _question_and_answer(row: Mapping[str, Any], named: Mapping[str, str]) -> di
         parts["prompt"] = [{**turn, "content": displayable(turn["content"])} for turn in prompt]
         prompt = _asked_by(prompt)
     parts["question"] = _text(row.get(named["question"]) if "question" in named else prompt, "question")
-    return {**parts, "answer": _text(row.get(named["answer"]), "answer").strip()}
+    gold = row.get(named["answer"])
+    return {**parts, "answer": _text(_as_json(gold) if gold and isinstance(gold, Mapping) else gold, "answer").strip()}
 
 
 def _asked_by(chat: Sequence[Mapping[str, Any]]) -> str:
@@ -497,9 +610,15 @@ def _as_asked(question: str) -> str:
 
 
 def _same_answers(golds: Sequence[str]) -> dict[str, Any]:
-    """By answer what it says, however it is written: of numbers the value and the unit, of others the words."""
-    is_number = answers_of(golds).kind == "numbers"
-    return {gold: (is_number and read_measure(gold)) or " ".join(gold.split()) for gold in golds}
+    """By answer what it says, however it is written: of numbers the value and the unit, of JSON the value, else the words."""
+    kind = answers_of(golds).kind
+
+    def said(gold: str) -> Any:
+        if kind == "json" and (value := read_container(gold)) is not None:
+            return json.dumps(value, sort_keys=True)
+        return (kind == "numbers" and read_measure(gold)) or " ".join(gold.split())
+
+    return {gold: said(gold) for gold in golds}
 
 
 def _chosen(group: Sequence[_Item], contradictory: Contradictory, same: Mapping[str, Any]) -> _Item | None:

@@ -3,20 +3,25 @@ r"""How answers are written: one plain spelling for the many of one answer, the 
 `plain` changes the writing only, never the meaning: `½`, `\dfrac12` and `\frac{1}{2}` become one text, a hedge stays a hedge.
 `3/4`, `1 3/4`, `\frac{3}{4}`, `75\%`, `1,250.50`, `1.2e-3`, `1.2 \times 10^{-3}` are numbers. `41 + 1`, `6 \cdot 7`, `2^{10}`
 are arithmetic still to be done: a model that may leave it undone learns to copy the question. The point is the decimal mark.
+JSON, dates and measures of several units (`2 h 20 min`) are none, whatever signs they have in them.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from typing import Any
 
 _LONGEST = 2000  # characters; what is longer is compared as it is written
 _LONGEST_NUMBER = 64
+_LONGEST_JSON, _DEEPEST_JSON = 20_000, 64  # characters, levels
 _LARGEST_EXPONENT = 400  # beyond any float; keeps 1e999999999 from filling the memory
 
 
@@ -234,6 +239,19 @@ _QUANTITIES = [
     )
 ]  # fmt: skip
 _ORDINALS = words("st nd rd th")
+# Units that stand together in one measure, such as 2 h 20 min, each with its factor; of one factor, the first is its name.
+_TOGETHER: list[dict[str, int]] = [
+    {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600, "hr": 3600, "hrs": 3600, "day": 86400, "d": 86400, "week": 604800},
+    {"mm": 1, "cm": 10, "m": 1000, "km": 1_000_000}, {"mg": 1, "g": 1000, "kg": 1_000_000}, {"in": 1, "ft": 12, "yd": 36},
+    {"ml": 1, "cl": 10, "dl": 100, "l": 1000}, {"oz": 1, "lb": 16},
+]  # fmt: skip
+_MEASURE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]+)")
+_MEASURES = re.compile(rf"[-+]?{_MEASURE.pattern}(?:,?\s*(?:and\s+)?{_MEASURE.pattern})+")
+_DAY, _MONTH = "(?:0?[1-9]|[12][0-9]|3[01])", "(?:0?[1-9]|1[0-2])"
+_DATE = re.compile(
+    rf"(?:[0-9]{{4}}([-/.]){_MONTH}\1{_DAY}|(?:{_DAY}([-/.]){_MONTH}\2|{_MONTH}([-/.]){_DAY}\3)[0-9]{{4}})"
+    r"(?:[T ][0-9]{1,2}:[0-9]{2}\S*)?"
+)
 _UNIT_BEFORE = re.compile(r"([^\W\d_]+)\s*(?=[-+.0-9])")
 _ATOM = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{\w+\})?'?"
 _NAME = rf"(?:{_ATOM}(?:\(\s*{_ATOM}\s*\))?|[A-Z]{{2,4}}|\|[A-Z]{{2}}\||\(\s*{_ATOM}(?:\s*,\s*{_ATOM})+\s*\))"
@@ -288,8 +306,8 @@ def parse_number(text: str, units: Mapping[str, Fraction] | None = None) -> Frac
     r"""Return the number that the whole text is, exactly, or None if it is anything else.
 
     Takes signs, thousands separators, decimals, fractions and mixed numbers, percent (a hundredth), scientific notation,
-    a currency sign before or after, English number words, and the LaTeX of all of these. Longer than 64 characters is nobody's
-    number.
+    a currency sign before or after, English number words, and the LaTeX of all of these; `2 h 20 min` is 140 of the unit
+    min. Longer than 64 characters is nobody's number.
 
     Args:
         text: What stands in the answer slot.
@@ -366,6 +384,8 @@ def read_measure(text: str) -> Number | None:
     if value is None and not unit:
         if match := _UNIT_BEFORE.match(rest):
             value, unit = _unsigned(rest[match.end() :]), match[1]
+        elif parts := _measures(rest):
+            value, unit = _added(parts)
         elif match := _UNIT.fullmatch(rest):
             value, unit = _unsigned(match[1]), unit_name(match[2])
         else:
@@ -408,6 +428,36 @@ def _unsigned(text: str) -> Fraction | None:
             return None
         return over / under + int(whole or 0)
     return None
+
+
+def _measures(text: str) -> list[tuple[Fraction, str, int]]:
+    """The parts of a measure of several units, `2 h 20 min`: number, unit and the unit's factor; none for any other text."""
+    found = _MEASURE.findall(text) if len(text) <= _LONGEST_NUMBER and _MEASURES.fullmatch(text) else []
+    parts = [(Fraction(number), unit_name(unit)) for number, unit in found]
+    group = next((group for group in _TOGETHER if all(unit in group for _, unit in parts)), {})
+    named = {factor: unit for unit, factor in reversed(group.items())}
+    return [(number, named[group[unit]], group[unit]) for number, unit in parts if group]
+
+
+def _added(parts: list[tuple[Fraction, str, int]]) -> tuple[Fraction | None, str]:
+    """A measure in the last of its units; no value if the next is not the smaller one each time: `20 min 2 h`, `1 h 90 min`."""
+    whole = all(number.denominator == 1 for number, _, _ in parts[:-1])
+    if not whole or any(number * factor >= before[2] for before, (number, _, factor) in pairwise(parts)):
+        return None, ""
+    return sum(number * factor for number, _, factor in parts) / Fraction(parts[-1][2]), parts[-1][1]
+
+
+def is_literal(text: str) -> bool:
+    """Whether signs and letters in a text are no mathematics: JSON and the like with words in it, a date, `2 h 20 min`.
+
+    >>> is_literal("2025-06-03"), is_literal('{"a": 1}'), is_literal("2 h 20 min"), is_literal("2 x 3 y"), is_literal("[1, 2]")
+    (True, True, True, False, False)
+    """
+    text = text.strip()
+    is_written_out = text[:1] in ("{", "[") and (
+        re.search("[\"']\\s*:", text) or (read_container(text) and '"' in text)
+    )
+    return bool(is_written_out or _DATE.fullmatch(text) or _measures(plain(text)))
 
 
 def _decimal(text: str) -> Fraction:
@@ -542,3 +592,64 @@ def _interval(text: str) -> Shape | None:
         return None
     low, after, name, before, high = parts
     return Shape(name, ("[" if after == r"\le" else "(") + ("]" if before == r"\le" else ")"), [low, high])
+
+
+def read_json(text: str) -> tuple[Any, bool]:
+    """Return the one JSON value that the text is, and True; or None and False. A Markdown fence around it may stay.
+
+    Stricter than `json.loads`: no NaN, no key twice (two answers in one), at most 64 levels and 20 000 characters.
+
+    >>> read_json('{"a": 1}'), read_json('{"a": 1, "a": 2}'), read_json("NaN")
+    (({'a': 1}, True), (None, False), (None, False))
+    """
+    text = text.strip()
+    fenced = re.fullmatch(r"```(?:json)?\s*\n(.*)\n\s*```", text[: _LONGEST_JSON + 20], re.DOTALL)
+    text = fenced[1] if fenced else text
+    if len(text) > _LONGEST_JSON or _depth(text) > _DEEPEST_JSON:
+        return None, False
+    try:
+        return json.loads(text, object_pairs_hook=_without_doubles, parse_constant=_refuse, parse_float=_finite), True
+    except ValueError:
+        return None, False
+
+
+def read_container(text: str) -> dict[str, Any] | list[Any] | None:
+    """The JSON object or array that a text is; None for any other, also for `7` and `"seven"`, which are JSON as well.
+
+    >>> read_container('{"a": 1}'), read_container("7")
+    ({'a': 1}, None)
+    """
+    value, _ = read_json(text) if text.lstrip()[:1] in ("{", "[", "`") else (None, False)
+    return value if isinstance(value, (dict, list)) else None
+
+
+def _depth(text: str) -> int:
+    # A string that is not closed ends with the text: else every quote in it would be tried as the start of one.
+    brackets = re.sub(r'"(?:[^"\\]|\\.)*+"?|[^][{}]', "", text, flags=re.DOTALL)
+    return max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0)
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a key stands twice")
+    return dict(pairs)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is no number that JSON readers agree on")
+    return number
+
+
+def is_same_json(a: Any, b: Any) -> bool:
+    """Equality as JSON has it: 1 is 1.0, but True is not 1, and the order of keys does not matter."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(is_same_json(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(is_same_json, a, b))
+    return isinstance(a, bool) == isinstance(b, bool) and a == b

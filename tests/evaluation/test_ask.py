@@ -10,7 +10,8 @@ import torch
 
 import grpo_nb as gn
 from grpo_nb.evaluation import Comparison, Evaluation
-from grpo_nb.evaluation.ask import _is_questions, _paired
+from grpo_nb.evaluation.ask import _Asked, _How, _is_questions, _paired
+from grpo_nb.evaluation.heldout import same_as_gold
 from grpo_nb.runs.card import card_data
 from tests.conftest import brevity
 
@@ -258,6 +259,16 @@ def test_a_run_paid_by_another_judge_of_answers_is_told_so(run: gn.runs.Run) -> 
     info = {**run.info, "rewards": [{**reward, "name": "number"} for reward in run.info["rewards"][:1]]}
     (run.path / "run.json").write_text(json.dumps(info))
     assert any(said in note for note in gn.compare(gn.open_run(run.path)).notes)
+
+
+def test_json_is_judged_as_json_answer_does(run: gn.runs.Run) -> None:
+    info = {**run.info, "rewards": [{**reward, "name": "json_answer"} for reward in run.info["rewards"][:1]]}
+    (run.path / "run.json").write_text(json.dumps(info))
+    how = _How([], 1, None, None, None, None, False, None)
+    for gold, is_told in (('{"total": %d}', False), ("%d", True)):
+        task = gn.load_task([{"question": f"{n}?", "answer": gold % n} for n in range(9)])
+        assert bool(_Asked(task, gn.open_run(run.path), how)._other_judge()) == is_told
+    assert same_as_gold(['{"a":1.0}', '{"a": 2}', None], [{"answer": '{"a": 1}'}] * 3) == [True, False, False]
 
 
 def test_a_model_that_was_trained_on_is_not_the_run_any_more(tiny_run: gn.runs.Run, tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from grpo_nb import rewards
 from grpo_nb.rewards import correctness, exact_text, json_answer, multiple_choice, number, regex_answer
 from grpo_nb.rewards.answers import is_same_answer
 from grpo_nb.rewards.slot import gold_answers, is_copied
-from grpo_nb.rewards.structured import read_json
-from grpo_nb.tasks import formats, parse_number, split_list
+from grpo_nb.tasks import formats, parse_number, read_json, split_list
 
 TABLE = Path(__file__).parents[1] / "data" / "answers.jsonl"
 
@@ -427,3 +426,37 @@ def test_a_batch_of_slow_answers_costs_its_limit_and_says_so() -> None:
         found = reward(completions=[*hostile, *slots("abc")])
     assert time.monotonic() - start < 15  # 300 x 0.1 s of processor time without the limit
     assert found == [0.0] * 300 + [1.0], "a short answer is judged before the slow ones"
+
+
+INVOICE = '{"vendor": "Acme GmbH", "total": 245.08, "date": "2025-06-03"}'
+
+
+@pytest.mark.parametrize("reward", [correctness(), json_answer(), rewards.maths()])
+def test_json_is_paid_for_its_values_by_each_reward_for_answers(reward) -> None:
+    """maths paid "2016" for "2025-06-03", a subtraction, and AcmeGmbH for Acme GmbH."""
+    gold = json.loads(INVOICE)
+    same = [INVOICE, json.dumps(gold, indent=1), json.dumps(dict(reversed(gold.items()))), INVOICE.replace("08", "080")]
+    assert scores(reward, [*same, f"```json\n{INVOICE}\n```"], INVOICE) == [1.0] * 5
+    other = [{"date": "2016"}, {"vendor": "AcmeGmbH"}, {"total": "245.08"}, {"total": 245.8}, {"paid": True}]
+    assert scores(reward, [json.dumps(gold | change) for change in other], INVOICE) == [0.0] * 5
+    assert scores(reward, ["{}", "Acme GmbH", f"{INVOICE} or {{}}", INVOICE[1:-1]], INVOICE) == [0.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("gold", "wrong"),
+    [
+        ("2025-06-03", ["2016", "2025-03-06", "2024-07-03"]),
+        ("12/6/2024", ["2/2024", "1/1012", "6/12/2024"]),
+        ("2 h 20 min", ["4 h 10 min", "185 min", "40 h min", "20 h 2 min"]),
+        ("5 ft 11 in", ["11 ft 5 in", "55 ft in"]),
+        ("['a', 'b-c']", ["['a', 'c-b']"]),
+    ],
+)
+def test_what_is_no_expression_is_not_computed(gold: str, wrong: list[str]) -> None:
+    assert scores(rewards.maths(), [gold, *wrong], gold) == [1.0] + [0.0] * len(wrong)
+    assert scores(correctness(), [gold, *wrong], gold) == [1.0] + [0.0] * len(wrong)
+
+
+def test_lists_of_numbers_may_be_intervals() -> None:
+    assert scores(correctness(), ["[1,2]", "$[1, 2]$", "[2, 1]"], "[1, 2]") == [1.0, 1.0, 0.0]
+    assert scores(rewards.maths(), ["[1, 2]", r"\left[1, 2\right]", "(1, 2)"], "[1, 2]") == [1.0, 1.0, 0.0]

@@ -90,6 +90,16 @@ def test_labels_are_asked_for_by_name() -> None:
         (["1st", "2nd", "3rd"] * 6, "labels"),
         (["12 Angry Men", "7 Samurai", "8 Mile", "127 Hours"], "text"),
         (["Route 66", "Area 51"], "text"),
+        ([json.dumps({"vendor": f"V{n}", "total": n}) for n in range(9)], "json"),
+        ([json.dumps({"mood": "ab"[n % 2]}, indent=1) for n in range(9)], "json"),
+        ([json.dumps([n, n + 1]) for n in range(9)], "json"),
+        (["[0, 1]", r"[2, \infty)", "(1, 3]"], "expressions"),
+        ([r"\{1, 2\}", "{x, y}", "{z}"], "expressions"),
+        ([str({"vendor": f"V{n}", "total": n}) for n in range(9)], "text"),
+        ([f"2025-06-{n}" for n in range(10, 19)], "text"),
+        (["1 h 30 min", "2 h 15 min", "50 min", "3h 5min"], "numbers"),
+        (["5 ft 11 in", "6 ft 1 in", "9 in"], "numbers"),
+        (["2 x 3 y", "4 x + y", "x + y"], "expressions"),
     ],
 )
 def test_the_kind_of_answers(golds: list[str], kind: str) -> None:
@@ -790,3 +800,126 @@ def test_other_texts_are_no_writings_of_one(other: str) -> None:
 def test_one_unit_is_asked_for() -> None:
     task = gn.load_task([{"question": f"{n}?", "answer": f"{n} star" + "s" * (n > 1)} for n in range(1, 9)])
     assert task.answers.hint == "number with its unit (star)"
+
+
+INVOICES = [
+    {
+        "text": f"Invoice {n} of V{n}",
+        "gold": {"vendor": f"V{n}", "total": n if n % 2 else f"{n}.50"} | ({"paid": True} if n > 7 else {}),
+    }
+    for n in range(10)
+]
+
+
+def test_dicts_are_answers_in_json_with_their_keys_in_the_prompt() -> None:
+    """A newcomer's invoices were 'expressions', and maths paid one that was not theirs."""
+    task = gn.load_task(INVOICES, columns={"question": "text", "answer": "gold"})
+    assert 'a JSON object with the keys "vendor", "total"\n' in task.train[0]["prompt"][0]["content"]
+    assert "'gold' holds dicts, each taken as JSON" in repr(task) and 'JSON object with the keys "vendor"' in repr(task)
+    written = gn.load_task(
+        [{**row, "gold": json.dumps(row["gold"])} for row in INVOICES], columns={"question": "text", "answer": "gold"}
+    )
+    assert [row["answer"] for row in both(written)] == [row["answer"] for row in both(task)]
+    right = gn.rewards.rewards_for(task)[0]
+    assert paid(right, '{"total": 1.0, "vendor": "V1"}', '{"vendor": "V1", "total": 1}') == 1.0
+    assert paid(right, '{"total": 2, "vendor": "V1"}', '{"vendor": "V1", "total": 1}') == 0.0
+    lists = gn.load_task([{"question": f"{n}?", "answer": json.dumps([n, "a"])} for n in range(4)])
+    assert lists.answers.hint == "a JSON array"
+    assert answers_of(['{"mood": "good"}'] * 3).hint == 'a JSON object with the key "mood"'
+
+
+def test_json_of_one_value_is_no_contradiction_and_capitals_in_it_are_kept() -> None:
+    rows = [{"question": f"{n}?", "answer": json.dumps({"name": "Xx"[n % 2]})} for n in range(8)]
+    rows += [{"question": "9?", "answer": '{"a": 1, "b": 2}'}, {"question": "9?", "answer": '{"b":2,"a":1}'}]
+    task = gn.load_task(rows)
+    assert task.dropped == {"repeated": 1} and {row["answer"] for row in both(task)} >= {
+        '{"name": "X"}',
+        '{"name": "x"}',
+    }
+    assert "1 of 9 answers are no JSON object or array ('none')" in repr(
+        gn.load_task([*rows[:8], {"question": "9?", "answer": "none"}])
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (["gold.vendor", "gold.total"], 'an answer is one column: "answer": "gold" takes the dicts'),
+        (["vendor", "total"], r"""frame\["gold"\] = frame\[\['vendor', 'total'\]\].to_dict\("records"\)"""),
+    ],
+)
+def test_several_columns_as_an_answer_are_told_what_to_write(answer: list[str], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        gn.load_task(INVOICES, columns={"question": "text", "answer": answer})
+    frame = pandas.json_normalize([row["gold"] for row in INVOICES]).assign(text=[row["text"] for row in INVOICES])
+    frame["gold"] = frame[["vendor", "total"]].to_dict("records")  # as the message has it
+    assert gn.load_task(frame, columns={"question": "text", "answer": "gold"}).answers.kind == "json"
+
+
+def test_dicts_of_several_types_beside_the_question_are_kept_as_json() -> None:
+    task = gn.load_task(INVOICES, columns={"question": "text", "answer": "gold.vendor"})
+    assert "'gold' holds dict, and is kept as JSON text" in repr(task)
+    assert {json.loads(row["gold"])["vendor"] for row in both(task)} == {row["answer"] for row in both(task)}
+
+
+def test_times_of_several_units_are_numbers_paid_in_any_of_them() -> None:
+    golds = ["2 h 20 min", "135 min", "1 h 5 min", "45 min"] * 4
+    task = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)])
+    assert task.answers.hint == "number with its unit (min)"
+    right, converted = gn.rewards.rewards_for(task)[0], gn.rewards.number(units=[{"min": 1, "h": 60}])
+    for given in ("2 h 20 min", "140 min", "2h20min", "2 hours and 20 minutes"):
+        assert paid(right, given, "2 h 20 min") == paid(converted, given, "2 h 20 min") == 1.0
+    for given in ("4 h 10 min", "185 min", "20 h 2 min", "140 h", "20 min 2 h", "2 h 20 min or 3 h", "1 h 80 min"):
+        assert paid(right, given, "2 h 20 min") == paid(converted, given, "2 h 20 min") == 0.0
+    assert paid(converted, "1.5 h", "1 h 30 min") == paid(converted, "90", "1 h 30 min") == 1.0
+    assert "contradict" not in repr(
+        gn.load_task([*task.train, {"question": "9?", "answer": "80 min"}, {"question": "9?", "answer": "1 h 20 min"}])
+    )
+
+
+def test_a_list_of_options_stands_in_the_prompt_and_an_index_becomes_its_letter() -> None:
+    """As in MMLU. Nothing said that the model was to guess an index of options that it had not seen."""
+    rows = [{"question": f"What is {n}?", "choices": [f"x{n}", n, "y", "z"], "answer": n % 4} for n in range(16)]
+    line = re.search(r"columns=(\{.*?\}) shows them", repr(gn.load_task(rows)))[1]
+    mapped = eval(line)
+    assert mapped == {"question": ["question", "choices"], "answer": "answer"}
+    forms = {
+        "0": rows,
+        "1": [{**row, "answer": row["answer"] + 1} for row in rows],
+        "letter": [{**row, "answer": "abcd"[row["answer"]]} for row in rows],
+        "text": [{**row, "answer": row["choices"][row["answer"]]} for row in rows],
+        "ARC": [
+            {
+                **row,
+                "choices": {"label": [*"1234"], "text": [*map(str, row["choices"])]},
+                "answer": str(row["answer"] + 1),
+            }
+            for row in rows
+        ],
+    }
+    for form, given in forms.items():
+        task = gn.load_task(given, columns=mapped)
+        assert {row["question"]: row["answer"] for row in both(task)} == {
+            f"What is {n}?\nA) x{n}\nB) {n}\nC) y\nD) z": "ABCD"[n % 4] for n in range(16)
+        }, form
+        assert type(gn.rewards.rewards_for(task)[0]).__name__ == "multiple_choice"
+        assert set(task.train.column_names) == {
+            "prompt",
+            "question",
+            "answer",
+            "choices",
+        } and "options that are not" not in repr(task)
+    assert "counted from 0, are written as the letters of 'choices', such as 0 as 'A'" in repr(
+        gn.load_task(rows, columns=mapped)
+    )
+    assert "counted from 1, are written" in repr(gn.load_task(forms["1"], columns=mapped))
+    unknown_too = [*rows, {**rows[0], "question": "?", "answer": -1}]
+    assert gn.load_task(unknown_too, columns=mapped).dropped == {"with an empty answer": 1}
+    known = gn.load_task(unknown_too, columns=mapped, keep=lambda row: row["answer"] >= 0)
+    assert known.dropped == {"that keep= leaves out": 1}, "keep= sees the answer of the data"
+    sums = [{**row, "choices": [n, n + 1, n + 2], "answer": n + 1} for n, row in enumerate(rows)]
+    dirty = gn.load_task([*sums, {**sums[0], "question": "?", "answer": 99}], columns=mapped)
+    assert {row["answer"] for row in both(dirty)} == {"B", "99"}, "one that is no option makes no index of the others"
+    plain = [{**row, "facts": row["choices"]} for row in rows]
+    with pytest.raises(ValueError, match="whose question is no text"):  # a list that is not called options is none
+        gn.load_task(plain, columns={"question": ["question", "facts"], "answer": "answer"})
