@@ -236,14 +236,17 @@ class Comparison(PairedResult):
 
     @property
     def floor_sentence(self) -> str:
-        """What the most frequent label alone would get, where the answers are labels; else empty."""
+        """What the most frequent answer alone would get, where few come again and again: labels, ratings; else empty."""
         golds = [group[0]["answer"] for group in self.after.groups]
         answers = answers_of(golds)
         # Of few questions labels may be too rare to be known as such; what comes again and again is a floor all the same.
-        label, count = Counter(golds).most_common(1)[0]
-        if answers.floor is None and (answers.kind == "numbers" or count < max(3, _OFTEN * len(golds))):
+        counts = Counter(golds)
+        label, count = counts.most_common(1)[0]
+        is_rare = count < max(3, _OFTEN * len(golds)) or (answers.kind == "numbers" and len(golds) < 2 * len(counts))
+        if answers.floor is None and is_rare:
             return ""
-        share, (low, high) = count / len(golds), self.after.interval
+        label, share = answers.floor or (label, count / len(golds))
+        low, high = self.after.interval
         stands = "above" if low > share else "below" if high < share else "not clear of"
         return (
             f"Always answering {label!r} would get {share:.1%}: {self.after.label!r} with {self.after.accuracy:.1%} "

@@ -47,6 +47,17 @@ def test_verdicts() -> None:
     assert "Under 10 questions no difference is claimed, however large it is: ask more." in nine.sentence
 
 
+def test_ratings_have_a_floor_and_sums_have_none() -> None:
+    def floor(golds: list[str]) -> str:
+        rows = [{**row, "answer": gold} for row, gold in zip(made("x", [False] * len(golds)).rows, golds, strict=True)]
+        return _paired(Evaluation.of("before", rows), Evaluation.of("after", rows)).floor_sentence
+
+    said = "Always answering '5' would get 50.0%: 'after' with 0.0% is below that floor."
+    assert floor(["5", "5", "1", "5", "3", "4"] * 3) == said
+    assert floor([str(n % 14) for n in range(20)]) == "", "sums, of which some come twice"
+    assert floor([str(n // 3) for n in range(18)]) == "", "each as often as the others, and none often"
+
+
 def test_numbers_against_the_definitions() -> None:
     comparison = paired([False] * 20 + [True] * 20, [True] * 15 + [False] * 10 + [True] * 15)
     assert comparison.difference == pytest.approx((15 - 5) / 40)
