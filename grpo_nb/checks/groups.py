@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from grpo_nb.rewards import Scores, SlotReward, right_by
+from grpo_nb.rewards import Reward, Scores, right_by
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import AnswerFormat
 
@@ -151,7 +151,7 @@ class Sampled:
     """How many training questions there are to draw from; 0 where that is not known."""
     rows: tuple[Mapping[str, Any], ...] = ()
     """The data row of each group, where the judge needs more than the gold answer."""
-    judge: SlotReward | None = None
+    judge: Reward | None = None
     """The reward whose opinion says what is right; None where it is the gold answer as `correctness` reads it."""
     floor: tuple[str, float] | None = None
     """Of labels: the most frequent one of the task, and its share."""

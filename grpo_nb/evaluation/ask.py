@@ -28,9 +28,10 @@ from grpo_nb.evaluation.subjects import (
 )
 from grpo_nb.models import require_same_settings
 from grpo_nb.rewards import (
+    Reward,
     RewardFunction,
-    SlotReward,
     answer_reward,
+    correctness,
     range_of,
     rebuild_reward,
     reward_list,
@@ -267,9 +268,17 @@ class _Asked:
         self.format = own if task is None else task.format
         if not self.rows:
             raise ValueError("there are no held-out questions to ask.")
-        self.judge = None if has_own_judge else answer_reward(how.rewards) or _paid_by(run)
-        if self.judge is not None and self.judge.column not in (None, *self.rows[0]):
-            self.judge = None  # these rows say nothing to it
+        self.judge = self._judge_of(how.rewards) if not has_own_judge else None
+
+    def _judge_of(self, rewards: Sequence[RewardFunction]) -> Reward | None:
+        """The reward for the answer among these, else that the run was paid by; of an opened run made again from its record."""
+        if any(isinstance(reward, correctness) for reward in rewards):
+            return answer_reward(rewards, self.rows[0])
+        paid = self.run.rewards if self.run is not None else []
+        if self.run is not None and not paid:
+            made = [rebuild_reward(entry)[0] for entry in self.run.info["rewards"]]
+            paid = [reward for reward in made if reward is not None]
+        return answer_reward(rewards, self.rows[0]) or answer_reward(paid, self.rows[0])
 
     @property
     def other_set(self) -> str:
@@ -341,14 +350,6 @@ class _Asked:
             reward_ranges={reward_name(r): ends for r in self.rewards if (ends := range_of(r))},
             judged_by=self.judge.name if self.judge is not None else "",
         )
-
-
-def _paid_by(run: Run | None) -> SlotReward | None:
-    """The reward for the answer that a run was paid by, of a run that is opened made again from what it recorded."""
-    if run is None:
-        return None
-    made = run.rewards or [rebuild_reward(entry)[0] for entry in run.info["rewards"]]
-    return answer_reward(reward for reward in made if reward is not None)
 
 
 def _is_questions(what: Any) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import Part, Shown, Table, as_written, bold, did_you_mean, facts, require_path
 from grpo_nb.machine import EnvironmentProblem
-from grpo_nb.rewards import SlotReward, is_same_answer, right_by
+from grpo_nb.rewards import Reward, is_same_answer, right_by
 from grpo_nb.tasks import (
     AnswerFormat,
     Messages,
@@ -65,7 +65,7 @@ def read_answers(
     completions: Sequence[Completion],
     format: AnswerFormat,
     judge: Judge = same_as_gold,
-    reward: SlotReward | None = None,
+    reward: Reward | None = None,
 ) -> list[dict[str, Any]]:
     """Return a row for each question: what was given (only as the last word, as the rewards read it), and if it is right.
 

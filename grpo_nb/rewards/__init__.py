@@ -57,7 +57,7 @@ from grpo_nb.rewards.identity import (
 from grpo_nb.rewards.judging import answer_reward, right_by
 from grpo_nb.rewards.rebuild import rebuild_reward
 from grpo_nb.rewards.scores import ScaleRewards, Scores, changed_weights, group_advantages, reweight, score
-from grpo_nb.rewards.slot import SlotReward, gold_answers
+from grpo_nb.rewards.slot import gold_answers
 from grpo_nb.rewards.structured import json_answer, multiple_choice, regex_answer
 from grpo_nb.rewards.style import (
     banned_phrases,

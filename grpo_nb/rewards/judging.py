@@ -8,17 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from grpo_nb.rewards.answers import correctness, is_same_answer
-from grpo_nb.rewards.base import RewardFunction
+from grpo_nb.rewards.base import Reward, RewardFunction
 from grpo_nb.rewards.compose import inner_rewards
 from grpo_nb.rewards.scores import score
 from grpo_nb.rewards.slot import SlotReward
 from grpo_nb.tasks import AnswerFormat
 
 
-def answer_reward(rewards: Iterable[RewardFunction]) -> SlotReward | None:
+def answer_reward(rewards: Iterable[RewardFunction], row: Mapping[str, Any] | None = None) -> Reward | None:
     """The reward of the kit for the answer among these, also inside of `clipped` and the like; None for none or several.
 
-    None too for a plain `correctness()`, whose opinion is the one of those who know no reward.
+    None too for a plain `correctness()`, whose opinion is the one of those who know no reward, and where a row is given that
+    does not have the column that it needs.
 
     >>> from grpo_nb.rewards import number, xml_tags
     >>> answer_reward([number(tolerance=0.1), xml_tags()]), answer_reward([correctness(), xml_tags()])
@@ -31,15 +32,16 @@ def answer_reward(rewards: Iterable[RewardFunction]) -> SlotReward | None:
     if len(found) != 1:
         return None
     plain = correctness(weight=found[0].weight, format=found[0].format, name=found[0].name)
-    return None if found[0] == plain else found[0]
+    has_column = row is None or found[0].column is None or found[0].column in row
+    return found[0] if found[0] != plain and has_column else None
 
 
 def right_by(
-    judge: SlotReward | None, texts: Sequence[str], rows: Sequence[Mapping[str, Any]], format: AnswerFormat
+    judge: Reward | None, texts: Sequence[str], rows: Sequence[Mapping[str, Any]], format: AnswerFormat
 ) -> list[bool]:
     """Whether each completion is right: paid in full by the judge, else (or where it has none) the answer of its row.
 
-    The judge has no opinion where the rows lack its column, or where a gold answer is of a kind that it cannot read.
+    The judge has no opinion where a gold answer is of a kind that it cannot read.
 
     Args:
         judge: From `answer_reward`.
@@ -48,7 +50,7 @@ def right_by(
         format: In which they were asked.
     """
     scores = [math.nan] * len(texts)
-    if judge is not None and texts and all(judge.column is None or judge.column in row for row in rows):
+    if judge is not None and texts:
         asked = dataclasses.replace(judge, format=format)
         scores = list(score(asked, texts, list(rows)).values[asked.name])
     given = [format.extract_last(text) for text in texts]

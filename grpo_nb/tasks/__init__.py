@@ -4,7 +4,7 @@ Not here: what an answer is worth (`rewards`), and the sets that people compare 
 """
 
 from grpo_nb.core import open_door
-from grpo_nb.tasks.answers import Answers, answers_of
+from grpo_nb.tasks.answers import Answers, answers_of, with_point
 from grpo_nb.tasks.cleaning import clean
 from grpo_nb.tasks.formats import AnswerFormat, boxed, hashes, think_answer, xml
 from grpo_nb.tasks.notation import (
@@ -16,6 +16,7 @@ from grpo_nb.tasks.notation import (
     is_convertible,
     parse_number,
     plain,
+    read_measure,
     read_number,
     split_list,
     unit_name,

@@ -298,6 +298,7 @@ def test_what_the_run_was_paid_for_is_what_is_right(run: gn.runs.Run, tmp_path: 
     assert repr(gn.evaluation.open_comparison(run.path)) == repr(found), "kept with it"
     exact = gn.rewards.exact_text()
     assert _Asked(None, opened, _how(rewards=exact)).judge == exact
+    assert _Asked(None, opened, _how(rewards=gn.rewards.correctness())).judge is None
     own = gn.evaluation.load_holdout(fresh())
     assert _Asked(own, opened, _how()).judge is None, "a set says itself what is right"
 
