@@ -18,6 +18,7 @@ from grpo_nb.settings import check_value, require_settings
 from grpo_nb.tasks.answers import Answers, answers_of, doubts_of, point_of, with_point
 from grpo_nb.tasks.cleaning import INSTRUCTS, Columns, Contradictory, Keep, clean
 from grpo_nb.tasks.formats import AnswerFormat, xml
+from grpo_nb.tasks.lengths import too_long_to_end
 from grpo_nb.tasks.questions import normalized_question
 from grpo_nb.tasks.reading import Rows, Source, read_rows
 from grpo_nb.tasks.task import Task
@@ -126,6 +127,9 @@ def load_task(
         *_doubts(format, rows),
         *_check_example(example, held, answers),
     )
+    if tokenizer is not None and settings is not None:
+        shown = [format.render(*map(str, example[1:]))] if example is not None else []
+        notes += (*too_long_to_end(golds, shown, format, tokenizer, settings.max_completion_length),)
     task = Task(
         read.name, format, train, held, cleaned.left_out, examples=cleaned.examples, notes=notes, answers=answers,
         tokenizer=tokenizer,

@@ -187,6 +187,8 @@ class TestAdvice:
         gate = made([[WRONG] * 4] * 8, [gn.rewards.correctness()])
         assert "easier data" in kinds(gate)
         assert "in all 8 groups no completion earned more than an empty one" in repr(gate)
+        cut = made([[WRONG, "<reasoning>on and on"] * 2] * 8, cut=lambda text: text.endswith("on and on"))
+        assert "longer completions" in kinds(cut) and "easier data" not in kinds(cut)
 
     def test_longer_completions(self) -> None:
         gate = made([[RIGHT, "<reasoning>on and on", WRONG, BARE]] * 4, cut=lambda text: text.endswith("on and on"))
