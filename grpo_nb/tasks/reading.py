@@ -248,15 +248,20 @@ def _read_csv(path: Path, text: str, encoding: str) -> tuple[list[dict[str, Any]
 def _first_unquoted(lines: Sequence[str], separator: str) -> int | None:
     """The number of the first line with a mark that no mark ends, in a file whose texts are not quoted; None in any other.
 
-    Nothing is quoted where each line has as many separators as the first and no cell is between two marks.
+    Nothing is quoted where the file cannot be read with quotation marks, each line has as many separators as the first, and no
+    cell is between two marks.
     """
-    rows = [[cell.strip() for cell in line.split(separator)] for line in lines if line.strip()]
-    cells = [cell for row in rows for cell in row if cell.startswith('"')]
-    if len({*map(len, rows)}) > 1 or any(len(cell) > 1 and cell.endswith('"') for cell in cells):
+    import csv
+
+    with contextlib.suppress(csv.Error):
+        for _ in csv.reader(map("{}\n".format, lines), delimiter=separator, strict=True, skipinitialspace=True):
+            pass
         return None
-    return next(
-        (n for n, line in enumerate(lines, 1) if any(c.strip().startswith('"') for c in line.split(separator))), None
-    )
+    rows = [[cell.strip() for cell in line.split(separator)] for line in lines]
+    begun = [number for number, row in enumerate(rows, 1) if any(cell.startswith('"') for cell in row)]
+    is_quoted = any(len(cell) > 1 and cell[0] == cell[-1] == '"' for row in rows for cell in row)
+    is_even = len({len(row) for row in rows if any(row)}) == 1
+    return begun[0] if begun and is_even and not is_quoted else None
 
 
 def _without_ends(names: Sequence[str]) -> list[str]:

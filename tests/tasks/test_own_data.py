@@ -747,6 +747,11 @@ def test_a_file_with_quotes_is_read_with_them(cell: str, tmp_path: Path) -> None
         gn.tasks.read_rows(tmp_path / "x.tsv")
 
 
+def test_quotes_that_end_are_quotes_though_each_line_has_as_many_separators(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text('question,answer\n"Dear all,\nbye",2\nc,3\n')
+    assert [row["question"] for row in gn.tasks.read_rows(tmp_path / "x.csv").rows] == ["Dear all,\nbye", "c"]
+
+
 def test_an_example_must_not_tell_a_held_out_answer() -> None:
     rows = [{"question": f"Where is parcel {i}?", "answer": "lost" if i % 2 else "sent"} for i in range(40)]
     held = gn.load_task(rows).holdout[0]
