@@ -14,6 +14,7 @@ from grpo_nb.settings import Settings
 
 MANY_CUT = 0.1
 FEW_SLOTS = 0.05
+_MOSTLY_CUT = 0.5
 _FAR_APART = 0.3
 # Of fewer questions, the likeliest answer of one makes more than `_FAR_APART` of all.
 _FEWEST_GROUPS = 5
@@ -137,7 +138,8 @@ def _of_difficulty(gate: Sampled) -> Iterator[Advice]:
     is_form = gate.verdict == "form only"
     # Half and half is no reason to change either way: the questions are as different as they should be.
     too_hard = counts["all wrong"] * 2 >= count and counts["all wrong"] > counts["all right"]
-    if (is_form or too_hard) and gate.slot_share >= FEW_SLOTS:
+    # Of answers that were cut nobody knows how hard they were.
+    if (is_form or too_hard) and gate.slot_share >= FEW_SLOTS and gate.cut_share < _MOSTLY_CUT:
         wrong = f"in {_of(counts['all wrong'], count)} groups no completion earned more than an empty one"
         what = (
             f"{'no sampled answer is right' if is_form else wrong}, though {gate.slot_share:.0%} of the answers can be read: "

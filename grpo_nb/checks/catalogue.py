@@ -163,6 +163,11 @@ CATALOGUE: dict[str, Kind] = {
         "return 0.0 where no answer is found, None where the row cannot be judged",
     ),
     "rows without score": Kind("note", "these rows are not judged by it", "look at the gold answers of these rows"),
+    "decimal comma": Kind(
+        "warning",
+        "neither the number with a point nor its fraction earns anything, though the model is asked for a number",
+        "gn.load_task(..., decimal=',') reads the comma as a decimal comma",
+    ),
     # Hostile text.
     "raises": Kind("critical", "one such completion stops the training", _PARSING),
     "raises (never in training)": Kind("note", "none in training: no model writes this", _PARSING),

@@ -34,7 +34,7 @@ from grpo_nb.core import (
     with_known_names,
 )
 from grpo_nb.models import require_same_settings
-from grpo_nb.rewards import RewardFunction, range_of, reward_list, reward_name, score
+from grpo_nb.rewards import RewardFunction, answer_reward, range_of, reward_list, reward_name, score
 from grpo_nb.settings import Settings, preset
 from grpo_nb.tasks import Task
 
@@ -147,6 +147,8 @@ class Baseline(Shown, Sampled):
         said = f"{sampled:.0%} of the sampled completions"
         if not math.isnan(greedy):
             said += f", {greedy:.0%} of the likeliest ones, which held-out comparisons look at"
+        if self.judge is not None:
+            said += f"; right is what {self.judge.name} pays in full"
         floor = {"floor": f"always answering {self.floor[0]!r} would get {self.floor[1]:.0%}"} if self.floor else {}
         return {"right": said, **floor}
 
@@ -254,6 +256,8 @@ def baseline(
         seed=seed,
         greedy=tuple(c.text for c in greedy),
         available=len(task.train),
+        rows=tuple(rows),
+        judge=answer_reward(rewards),
         floor=task.answers.floor,
     )
 

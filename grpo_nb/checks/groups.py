@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from grpo_nb.rewards import Scores, is_same_answer
+from grpo_nb.rewards import Reward, Scores, right_by
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import AnswerFormat
 
@@ -149,6 +149,10 @@ class Sampled:
     """The likeliest completion of each prompt, which is what held-out comparisons look at."""
     available: int = 0
     """How many training questions there are to draw from; 0 where that is not known."""
+    rows: tuple[Mapping[str, Any], ...] = ()
+    """The data row of each group, where the judge needs more than the gold answer."""
+    judge: Reward | None = None
+    """The reward whose opinion says what is right; None where it is the gold answer as `correctness` reads it."""
     floor: tuple[str, float] | None = None
     """Of labels: the most frequent one of the task, and its share."""
 
@@ -226,14 +230,14 @@ class Sampled:
         """Share of completions with one answer slot that can be read: without it no reward for answers pays."""
         return sum(self.format.extract(text) is not None for text in self.scores.completions) / len(self.scores)
 
-    @property
+    @functools.cached_property
     def right_shares(self) -> tuple[float, float]:
         """Share of right answers among the sampled completions, and among the likeliest one of each prompt (NaN: not asked)."""
         shares = []
         for texts in (self.scores.completions, self.greedy):
-            golds = [gold for gold in self.answers for _ in range(len(texts) // len(self.answers))]
-            given = [self.format.extract_last(text) for text in texts]
-            right = [g is not None and is_same_answer(g, gold) for g, gold in zip(given, golds, strict=True)]
+            rows = self.rows or [{"answer": gold} for gold in self.answers]
+            repeated = [row for row in rows for _ in range(len(texts) // len(rows))]
+            right = right_by(self.judge, texts, repeated, self.format)
             shares.append(sum(right) / len(right) if right else math.nan)
         return shares[0], shares[1]
 

@@ -12,7 +12,8 @@ from grpo_nb.checks.contract import Caller
 from grpo_nb.checks.failures import BatchOf, wrong_shape
 from grpo_nb.checks.probes import IN_WORDS, LAYOUTS, MORE, REFUSED, Probe
 from grpo_nb.checks.roles import BY_DEGREES, FORM, OTHER, TELLS, Results, Role, is_paid, share_of
-from grpo_nb.rewards import code_tests, range_of
+from grpo_nb.rewards import code_tests, correctness, number, range_of
+from grpo_nb.tasks import answers_of, read_measure, with_point
 
 # What must not be paid, by family of probes.
 PAID = {
@@ -77,6 +78,16 @@ def judge(caller: Caller, results: Results, role: Role, golds: Sequence[str]) ->
         yield from _find_other_format(name, results, rows, role)
     yield from _find_refusals(name, results, role, golds)
     yield from _judge_growth(name, results)
+
+
+def check_golds(caller: Caller, golds: Sequence[str]) -> Iterator[Finding]:
+    """Look for gold answers that a reward for numbers takes for none, because of a decimal comma."""
+    if not isinstance(caller.reward, (correctness, number)) or answers_of(golds).kind != "numbers":
+        return
+    unread = [gold for gold in golds if read_measure(gold) is None and with_point(gold) not in (None, gold)]
+    if unread:
+        what = f"{len(unread)} of {len(golds)} gold answers, such as {unread[0]!r}, are no numbers to it"
+        yield found("decimal comma", caller.name, what)
 
 
 def check_time(caller: Caller, results: Results, batch_of: BatchOf) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from typing import Any
 from grpo_nb.checks.catalogue import SEVERITIES, WHOLE_SET, Finding, found
 from grpo_nb.checks.contract import UNSTEADY, Caller, check_arguments, check_contract
 from grpo_nb.checks.failures import find_failures
-from grpo_nb.checks.judge import check_scores, check_time, judge
+from grpo_nb.checks.judge import check_golds, check_scores, check_time, judge
 from grpo_nb.checks.probes import EvalTrap, Probe, known_texts
 from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.roles import OTHER, TELLS, Results, Role, find_role, seen_closer
@@ -206,6 +206,7 @@ def _check_one(caller: Caller, sample: Sample) -> _Checked:
     role = seen_closer(role, results)
     findings += check_scores(caller, results, rows, sample.batch)
     findings += judge(caller, results, role, sample.golds)
+    findings += check_golds(caller, sample.every_gold)
     return _Checked(findings, (results, role))
 
 

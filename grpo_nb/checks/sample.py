@@ -108,7 +108,7 @@ class Sample:
         self._accepted = [self._accepted[i] for i in (*chosen, *left)]
         wrong = [_wrong(gold, every_gold, self._accepted[i]) for i, gold in enumerate(self.golds)]
         self._answers = list(zip(self.golds, wrong, strict=True))
-        self._every_gold = every_gold
+        self.every_gold = every_gold
         per_row = list(enumerate(self._answers))
         self.controls = [p for i, (gold, bad) in per_row for p in make.controls(i, format, gold, bad)]
         self.elsewhere = [p for i, (gold, bad) in per_row for p in make.other_containers(i, gold, bad)]
@@ -119,7 +119,7 @@ class Sample:
         written, made = self._written(layout), []
         for i, (gold, wrong) in enumerate(self._answers):
             made += make.harmless(i, self.format, written, gold, wrong[0])
-            made += make.cheats(i, self.format, written, gold, wrong[0], self._every_gold, *_asked(self.rows[i]))
+            made += make.cheats(i, self.format, written, gold, wrong[0], self.every_gold, *_asked(self.rows[i]))
             if _is_of_given_numbers(gold, self.rows[i]):
                 made.append(Probe("7 - 7 added", written(make.PLAIN, f"{gold} + 7 - 7"), i, family="other numbers"))
         made += make.formed(0, self.format, written, self.golds[0], self._answers[0][1][0])
@@ -129,7 +129,7 @@ class Sample:
         """The right and a wrong answer of the rows that are not tried in every form."""
         written = self._written(layout)
         accepted = self._accepted[len(self.tried) :]
-        pairs = [(g, _wrong(g, self._every_gold, a)[0]) for g, a in zip(self._more, accepted, strict=True)]
+        pairs = [(g, _wrong(g, self.every_gold, a)[0]) for g, a in zip(self._more, accepted, strict=True)]
         return [
             Probe(kind, written(make.PLAIN, answer), row, answer, layout=layout)
             for row, pair in enumerate(pairs, len(self.tried))

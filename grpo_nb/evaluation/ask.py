@@ -27,7 +27,18 @@ from grpo_nb.evaluation.subjects import (
     require_adapter,
 )
 from grpo_nb.models import require_same_settings
-from grpo_nb.rewards import RewardFunction, range_of, reward_list, reward_name, score, weights_by_name
+from grpo_nb.rewards import (
+    Reward,
+    RewardFunction,
+    answer_reward,
+    correctness,
+    range_of,
+    rebuild_reward,
+    reward_list,
+    reward_name,
+    score,
+    weights_by_name,
+)
 from grpo_nb.runs import OTHER_QUESTIONS, Run, trained_questions, write_model_card
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import AnswerFormat, Contamination, Source, Task, answers_of, find_contamination
@@ -64,7 +75,8 @@ def evaluate(
             or a file of yours, is asked in the format of the run. The questions stored with the run if not given.
         tokenizer: Of a model in memory that stands alone.
         run: The run it belongs to: for `"base"`, and for the tokenizer, settings and training questions of a model folder.
-        rewards: Their means are reported too.
+        rewards: Their means are reported too; one for the answer among them says what is right. Else that is the run's own
+            reward for the answer, or the gold answer as `correctness` reads it.
         samples: Answers to each question. One is the likeliest (greedy); several are drawn, for pass@k.
         temperature: Of drawing; that of the settings if there are several samples, else 0.
         max_completion_length: Tokens; that of the settings if not given, and 48 without any.
@@ -247,6 +259,7 @@ class _Asked:
                 "which questions? Give a task, gn.evaluation.load_holdout(...), or a run, which has its own."
             )
         own = AnswerFormat(**run.info["task"]["format"]) if run is not None else None
+        has_own_judge = isinstance(task, HeldOut) or is_known_set(task)
         if task is not None and not isinstance(task, (Task, HeldOut)):
             task = load_holdout(task, format=own)
         self.run, self.task, self.how, self.decoding, self.rewards = run, task, how, how.decoding(run), how.rewards
@@ -255,6 +268,17 @@ class _Asked:
         self.format = own if task is None else task.format
         if not self.rows:
             raise ValueError("there are no held-out questions to ask.")
+        self.judge = self._judge_of(how.rewards) if not has_own_judge else None
+
+    def _judge_of(self, rewards: Sequence[RewardFunction]) -> Reward | None:
+        """The reward for the answer among these, else that the run was paid by; of an opened run made again from its record."""
+        if any(isinstance(reward, correctness) for reward in rewards):
+            return answer_reward(rewards, self.rows[0])
+        paid = self.run.rewards if self.run is not None else []
+        if self.run is not None and not paid:
+            made = [rebuild_reward(entry)[0] for entry in self.run.info["rewards"]]
+            paid = [reward for reward in made if reward is not None]
+        return answer_reward(rewards, self.rows[0]) or answer_reward(paid, self.rows[0])
 
     @property
     def other_set(self) -> str:
@@ -289,7 +313,7 @@ class _Asked:
         """What to know where the run was paid by a reward for the answer that may read it otherwise."""
         paid = [reward["name"] for reward in self.run.info["rewards"]] if self.run is not None else []
         other = [name for name in paid if name in ("number", "json_answer", "regex_answer", "code_tests", "exact_text")]
-        if not other or "correctness" in paid or hasattr(self.task, "judge"):
+        if not other or self.judge is not None or "correctness" in paid or hasattr(self.task, "judge"):
             return []
         kind = answers_of([str(row["answer"]) for row in self.rows]).kind
         if (other == ["exact_text"] and kind not in ("text", "json")) or (other == ["json_answer"] and kind == "json"):
@@ -308,7 +332,7 @@ class _Asked:
         with progress_bar(len(repeated), desc=f"held-out, {label}", unit="answer") as bar:
             prompts = [row["prompt"] for row in repeated]
             completions = subject.ask(prompts, self.decoding, lambda done: bar.update(done - bar.n))
-        rows = read_answers(repeated, completions, format, getattr(self.task, "judge", same_as_gold))
+        rows = read_answers(repeated, completions, format, getattr(self.task, "judge", same_as_gold), self.judge)
         for number, row in enumerate(rows):
             row["sample"] = number % samples
         if self.rewards:
@@ -325,6 +349,7 @@ class _Asked:
             contamination=contamination,
             folder=subject.folder,
             reward_ranges={reward_name(r): ends for r in self.rewards if (ends := range_of(r))},
+            judged_by=self.judge.name if self.judge is not None else "",
         )
 
 

@@ -67,6 +67,8 @@ class Evaluation:
     """Of a model on disk that other programs can load too."""
     reward_ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     """Lowest and highest score of the rewards that say so."""
+    judged_by: str = ""
+    """The reward whose opinion says what is right; empty where that is the gold answer, or the set."""
 
     @classmethod
     def of(cls, label: str, rows: Sequence[Mapping[str, Any]], samples: int = 1, **more: Any) -> Evaluation:
@@ -171,8 +173,9 @@ class Evaluation:
 
     @property
     def sampled(self) -> str:
-        """`drawn` behind a comma, where answers were drawn at random; else empty."""
-        return f", {self.drawn}" if self.decoding["temperature"] else ""
+        """`drawn` behind a comma, where answers were drawn at random, and who says what is right, where a reward does."""
+        judged = f", right is what {self.judged_by} pays in full" if self.judged_by else ""
+        return (f", {self.drawn}" if self.decoding["temperature"] else "") + judged
 
     def __repr__(self) -> str:
         low, high = self.interval
@@ -233,14 +236,17 @@ class Comparison(PairedResult):
 
     @property
     def floor_sentence(self) -> str:
-        """What the most frequent label alone would get, where the answers are labels; else empty."""
+        """What the most frequent answer alone would get, where few come again and again: labels, ratings; else empty."""
         golds = [group[0]["answer"] for group in self.after.groups]
         answers = answers_of(golds)
         # Of few questions labels may be too rare to be known as such; what comes again and again is a floor all the same.
-        label, count = Counter(golds).most_common(1)[0]
-        if answers.floor is None and (answers.kind == "numbers" or count < max(3, _OFTEN * len(golds))):
+        counts = Counter(golds)
+        label, count = counts.most_common(1)[0]
+        is_rare = count < max(3, _OFTEN * len(golds)) or (answers.kind == "numbers" and len(golds) < 2 * len(counts))
+        if answers.floor is None and is_rare:
             return ""
-        share, (low, high) = count / len(golds), self.after.interval
+        label, share = answers.floor or (label, count / len(golds))
+        low, high = self.after.interval
         stands = "above" if low > share else "below" if high < share else "not clear of"
         return (
             f"Always answering {label!r} would get {share:.1%}: {self.after.label!r} with {self.after.accuracy:.1%} "
@@ -438,7 +444,7 @@ def open_comparison(folder: str | Path) -> Comparison:
 
 def _read(kind: type, saved: Mapping[str, Any]) -> Any:
     """A dataclass from the JSON of its fields, which has lists for tuples."""
-    values = {field.name: saved[field.name] for field in dataclasses.fields(kind)}
+    values = {field.name: saved[field.name] for field in dataclasses.fields(kind) if field.name in saved}
     values |= {name: tuple(values[name]) for name in ("interval", "notes") if name in values}
     if kind is Evaluation:
         found = values["contamination"]

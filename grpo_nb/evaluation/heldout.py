@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core import Part, Shown, Table, as_written, bold, did_you_mean, facts, require_path
 from grpo_nb.machine import EnvironmentProblem
-from grpo_nb.rewards import is_same_answer
+from grpo_nb.rewards import Reward, is_same_answer, right_by
 from grpo_nb.tasks import (
     AnswerFormat,
     Messages,
@@ -65,10 +65,22 @@ def read_answers(
     completions: Sequence[Completion],
     format: AnswerFormat,
     judge: Judge = same_as_gold,
+    reward: Reward | None = None,
 ) -> list[dict[str, Any]]:
-    """Return a row for each question: what was given (only as the last word, as the rewards read it), and if it is right."""
+    """Return a row for each question: what was given (only as the last word, as the rewards read it), and if it is right.
+
+    Args:
+        questions: Rows with `question` and `answer`.
+        completions: One of each.
+        format: In which they were asked.
+        judge: Says what is right.
+        reward: Says it instead, as it paid in training: from `rewards.answer_reward`.
+    """
     answers = [format.extract_last(completion.text) for completion in completions]
-    verdicts = judge(answers, questions)
+    if reward is None:
+        verdicts = judge(answers, questions)
+    else:
+        verdicts = right_by(reward, [completion.text for completion in completions], questions, format)
     return [
         {
             "question": row["question"],

@@ -102,7 +102,9 @@ class exact_text(SlotReward):
     """1.0 if the answer slot is the gold text, letter for letter but for runs of white space; else 0.0.
 
     For names, labels, code words: where `7.0` must not pass for `7`. Several gold texts in a list: any of them.
-    Arguments as `correctness`, and `is_case_sensitive`.
+
+    Args:
+        is_case_sensitive: Whether `paris` is another answer than `Paris`.
 
     >>> exact_text()(completions=["<answer>Paris</answer>", "<answer>paris</answer>"], answer=["Paris", "Paris"])
     [1.0, 0.0]

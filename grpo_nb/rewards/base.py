@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from grpo_nb.core import Part, Shown, Table, code, html_of, shorten
+from grpo_nb.core import Part, Readable, Shown, Table, code, html_of, shorten
 from grpo_nb.tasks import AnswerFormat, xml
 
 Completion = str | Sequence[Mapping[str, Any]]
@@ -63,18 +63,32 @@ def one_of(*choices: str) -> Any:
     return checked(f"one of {', '.join(choices)}", choices.__contains__, choices[0])
 
 
-class _Described:
+class _Described(str):
     """The docstring of a class of rewards; of one of them it begins with what that one pays, and is all that `help` shows."""
 
-    def __init__(self, doc: str | None) -> None:
-        self.doc = doc
+    def __get__(self, reward: Reward | None, kind: type) -> str:
+        return str(self) if reward is None else f"{reward.pays}\n\n{inspect.cleandoc(self)}"
 
-    def __get__(self, reward: Reward | None, kind: type) -> str | None:
-        return self.doc if reward is None else f"{reward.pays}\n\n{inspect.cleandoc(self.doc or '')}"
+
+def _with_arguments(doc: str, shared: Mapping[str, str]) -> str:
+    """A docstring with a line for each argument that it leaves to its base."""
+    lines = "".join(f"        {name}: {says}\n" for name, says in shared.items() if f"        {name}:" not in doc)
+    head = "    Args:\n"
+    if head in doc:
+        return doc.replace(head, head + lines, 1)
+    before, mark, after = doc.partition("    >>>")
+    return f"{before.rstrip()}\n\n{head}{lines}\n    {mark.strip()}{after}" if doc else ""
+
+
+class _Kind(Readable):
+    """A class of rewards, whose `help` has its arguments and none of the methods that the kit calls."""
+
+    def __dir__(cls) -> list[str]:
+        return [name for name in super().__dir__() if name in ("cases", "pays")]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Reward(abc.ABC):
+class Reward(metaclass=_Kind):
     """A reward function as TRL calls it; one float per completion, higher is better; None where it has nothing to say.
 
     Subclasses define `score_text`, or inherit `BatchReward` where completions are judged together. `weight` is handed to TRL
@@ -91,6 +105,12 @@ class Reward(abc.ABC):
     """Where the definition comes from: paper and equation, or the upstream code of the same meaning."""
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     """The lowest and the highest score there can be, before the weight."""
+    arguments: ClassVar[Mapping[str, str]] = {
+        "weight": "Of the total reward.",
+        "format": "Where the answer stands; `xml()`, or what the kind says, if not given.",
+        "name": "Under which TRL logs it.",
+    }
+    """What all kinds take, for the docstrings of those that say nothing else of it."""
 
     def __post_init__(self) -> None:
         to_weight(self.weight, self.made_by())
@@ -107,7 +127,9 @@ class Reward(abc.ABC):
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        cls.__doc__ = _Described(cls.__dict__.get("__doc__"))
+        held = vars(cls)
+        taken = {k: says for k, says in cls.arguments.items() if getattr(held.get(k), "init", True)}
+        cls.__doc__ = _Described(_with_arguments(held.get("__doc__") or "", taken))
 
     def _set(self, **values: Any) -> None:
         """Put arguments into the form that they are kept in, which is an argument too: `dataclasses.replace` hands it back."""

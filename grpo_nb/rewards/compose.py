@@ -53,6 +53,12 @@ class Wrapper(Composed):
     reward: RewardFunction
     _: KW_ONLY
     weight: float | None = None
+    arguments: ClassVar[Mapping[str, str]] = {
+        "reward": "The one whose scores are changed.",
+        **Composed.arguments,
+        "weight": "That of the reward if not given.",
+        "name": "That of the reward if not given.",
+    }
 
     def __post_init__(self) -> None:
         weight = weight_of(self.reward) if self.weight is None else self.weight
@@ -68,6 +74,10 @@ class clipped(Wrapper):
     """The scores of any reward, held between `low` and `high`. Name and weight stay; NaN becomes None.
 
     For rewards without bounds, where one outlier would make up the whole advantage of its group.
+
+    Args:
+        low: The lowest score that is left.
+        high: The highest.
 
     >>> def length(completions, **columns): return [float(len(c)) for c in completions]
     >>> clipped(length, 0, 3)(completions=["ab", "abcdef"])
@@ -103,6 +113,9 @@ class combined(Composed):
     """One reward that is the sum of score times weight over the given ones, as TRL adds them up; None counts as nothing.
 
     For where only one function is taken. Given to a trainer one by one they are better: each has its curve then.
+
+    Args:
+        rewards: Each with its weight.
 
     Raises:
         ValueError: No rewards, or two of the same name.
@@ -214,6 +227,7 @@ class adaptive(Wrapper):
 
     Args:
         reward: Any reward; name and weight stay.
+        state: What it has learnt so far; nothing if not given.
         floor: What is left of the weight when every completion succeeds.
         decay: Of the mean; 0.9 remembers about ten steps.
         threshold: From which score on a completion has succeeded; by default the top of the reward's range.
@@ -269,6 +283,10 @@ class dummy(Reward):
 
     It is always named `dummy_...`, and refuses a training of more than `max_steps` steps. `hash` has spread in
     every group, so gradients flow; `constant` has none.
+
+    Args:
+        kind: `"hash"`, `"length"` or `"constant"`.
+        max_steps: Of a training that takes it.
 
     >>> dummy("constant")(completions=["anything"])
     [0.5]

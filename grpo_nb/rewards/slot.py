@@ -33,6 +33,12 @@ class SlotReward(BatchReward):
     column: str = "answer"
     is_last: bool = True
     needs_all: bool = False
+    arguments: ClassVar[Mapping[str, str]] = {
+        **BatchReward.arguments,
+        "column": "The data column with the gold answer. A list in it holds several.",
+        "is_last": "Nothing but white space and closing marks may follow the slot.",
+        "needs_all": "Of several gold answers, all must be given and no other; by default any one.",
+    }
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         answers = [(self.given(text), self.golds(row), row) for text, row in zip(texts, rows, strict=True)]

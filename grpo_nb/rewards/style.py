@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -26,6 +26,7 @@ class LengthReward(Reward):
 
     weight: float = 0.2
     unit: str = one_of("tokens", "words", "characters")
+    arguments: ClassVar[Mapping[str, str]] = {**Reward.arguments, "unit": '`"tokens"`, `"words"` or `"characters"`.'}
     source: ClassVar[str] = "the kit's own"
 
     def length(self, text: str, row: dict[str, Any]) -> int:
@@ -82,6 +83,9 @@ class ideal_length(LengthReward):
 class minimum_length(LengthReward):
     """1.0 from `minimum` on, below it the share of it that is there: against answers without any reasoning.
 
+    Args:
+        minimum: The length from which on it pays in full.
+
     >>> minimum_length(4, unit="words")(completions=["one", "one two three four five"])
     [0.25, 1.0]
     """
@@ -98,6 +102,10 @@ class soft_overlong(LengthReward):
 
     TRL's `get_soft_overlong_punishment(max_completion_len, soft_punish_cache)`, the same numbers. It works only if
     `max_length` is at most the trainer's `max_completion_length`: no completion gets longer than that.
+
+    Args:
+        max_length: From which on it is -1.0.
+        cache: How far before that it begins to fall.
 
     >>> soft_overlong(100, 20)(completions=["..."], completion_ids=[[1] * 90])
     [-0.5]
@@ -192,6 +200,10 @@ class repetition(Reward):
     TRL's `get_repetition_penalty_reward`, the same numbers on `completion_ids`; without them, words and punctuation marks
     are counted. It does not see what is repeated in other words.
 
+    Args:
+        ngram_size: Tokens of a run.
+        max_penalty: The score where every run is a repeat; 0 or negative.
+
     Raises:
         ValueError: `max_penalty` above 0, `ngram_size` below 1.
 
@@ -232,6 +244,10 @@ class reasoning_steps(Reward):
     Only lines with at least `words` different words count, and equal lines once, so that markers alone earn nothing.
     Whether a step makes sense, this cannot see. Words such as "First" are English; numbers and dashes are everybody's.
 
+    Args:
+        count: Steps that pay in full.
+        words: The fewest different words of a line that counts.
+
     >>> reasoning_steps(2)(completions=["1. 3 + 4 is 7\\n2. so it is 7", "1. Step\\n2. Step\\nFirst, First, First"])
     [1.0, 0.0]
     """
@@ -254,6 +270,10 @@ class banned_phrases(Reward):
 
     Whole words, without regard to case, width of letters, invisible characters and line breaks. Other words for the same
     thing pass.
+
+    Args:
+        phrases: Texts that must not stand there.
+        penalty: For each time; -1 to 0.
 
     >>> banned_phrases(["as an AI"])(completions=["As an  AI, I can't.", "As a nail, it holds."])
     [-0.5, 0.0]
@@ -297,7 +317,12 @@ def _canonical(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ScriptReward(Reward):
-    """What `language` makes."""
+    """What `language` makes.
+
+    Args:
+        scripts: Names of Unicode scripts.
+        letters: The fewest that are a sample.
+    """
 
     weight: float = 0.2
     scripts: tuple[str, ...] = ("Latin",)
@@ -346,6 +371,13 @@ def language(
     Against mixing, as when a model drifts from English into Chinese. It tells scripts apart, not languages: English and
     French are both Latin. No letter counts inside tags, LaTeX commands and code fences. Fewer than `letters` letters are no
     sample and score 0.0, as saying nothing must not pay.
+
+    Args:
+        *scripts: Names of Unicode scripts, such as Cyrillic or Han.
+        letters: The fewest that are a sample.
+        weight: Of the total reward.
+        format: Whose tags do not count; `xml()` if not given.
+        name: Under which TRL logs it.
 
     Raises:
         ValueError: A script that Unicode does not have.

@@ -18,10 +18,9 @@ from typing import Any
 
 from grpo_nb.core import Part, Shown, Table, bold, put_in_place, require_path, shown_path, staged_folder, write_json
 from grpo_nb.health import HealthMonitor
-from grpo_nb.rewards import Reward
+from grpo_nb.rewards import Reward, rebuild_reward
 from grpo_nb.runs import Run, tidy_row, write_model_card, write_trained_questions
 from grpo_nb.scaleout.differences import Difference, find_differences
-from grpo_nb.scaleout.rebuild import rebuild_reward
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import AnswerFormat, Task
 

@@ -36,11 +36,18 @@ from grpo_nb.core import (
 from grpo_nb.export import holds_secret, needed_by
 from grpo_nb.machine import Gpu, require_disk
 from grpo_nb.models import resolve_model
-from grpo_nb.rewards import RewardFunction, hash_of_parts, make_batch, parts_of, reward_list, reward_name
+from grpo_nb.rewards import (
+    RewardFunction,
+    hash_of_parts,
+    make_batch,
+    parts_of,
+    rebuild_reward,
+    reward_list,
+    reward_name,
+)
 from grpo_nb.runs import Run, open_run, public, published_name, shareable
 from grpo_nb.scaleout.code import CannotLeave, RewardsCode
 from grpo_nb.scaleout.opened import FORM, Project, link, open_project
-from grpo_nb.scaleout.rebuild import rebuild_reward
 from grpo_nb.settings import EMBEDDED_MODEL, Settings, effective_settings
 from grpo_nb.tasks import Task
 from grpo_nb.training import write_task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -17,6 +18,7 @@ from grpo_nb.tasks.notation import (
     parse_number,
     plain,
     read_container,
+    read_measure,
     read_number,
     unit_name,
     unit_of,
@@ -28,6 +30,9 @@ _FORMULA = re.compile(
 )
 MOST_LABELS, _LONGEST_LABEL = 24, 60
 _MOST_UNITS, _LONGEST_UNIT, _LONGEST_NUMBER = 8, 12, 80
+_FEWEST_RATINGS, _MOST_RATINGS = 60, 12
+_LONGEST_LINE = 300  # characters of a line to copy
+_POINT = re.compile(r"\d+\.\d+")
 _LONGEST_ANSWER = 200  # what is longer is not written twice by chance
 # A few answers of another kind are told, and do not change what all are.
 _NEARLY_ALL = 0.9
@@ -77,8 +82,10 @@ class Answers:
     """(unit, share of the rows) of numbers beside units, percent signs or currencies; an empty one for numbers alone."""
     keys: tuple[str, ...] | None = None
     """Of JSON objects, those that most have; None for arrays and for other kinds."""
-    has_point: bool = False
-    """Whether to ask for a decimal point, where the data has a comma."""
+    point: str = ""
+    """A number with a point, to be asked for so where the data has a comma; from `point_of`."""
+    often: tuple[str, float] | None = None
+    """Of few numbers that come again and again, such as ratings, the most frequent and its share of the rows."""
 
     @property
     def hint(self) -> str:
@@ -91,12 +98,12 @@ class Answers:
                 f"a JSON {'array' if self.keys is None else 'object'}"
                 + f" with the key{'s' * (len(self.keys or ()) > 1)} {keys}" * bool(keys)
             )
-        number = "number with a decimal point such as 1234.56" if self.has_point else "number"
+        number = f"number, decimals with a point as in {self.point}" if self.point else "number"
         if self.units:
             named = ", ".join(unit for unit, _ in self.units if unit)
             has_all = "" not in dict(self.units)
             return (
-                f"{number}{' and' if self.has_point else ' with'} its unit ({named})"
+                f"{number}{', and' if self.point else ' with'} its unit ({named})"
                 if has_all
                 else f"{number}, with its unit ({named}) if it has one"
             )
@@ -104,8 +111,8 @@ class Answers:
 
     @property
     def floor(self) -> tuple[str, float] | None:
-        """The most frequent label, and the share of rows it alone would be right on; None for other kinds."""
-        return self.labels[0] if self.labels else None
+        """The most frequent label or rating, and the share of rows it alone would be right on; None for other kinds."""
+        return self.labels[0] if self.labels else self.often
 
     @property
     def sentence(self) -> str:
@@ -137,7 +144,7 @@ def answers_of(golds: Sequence[str]) -> Answers:
     if units.total() >= _NEARLY_ALL * len(golds):
         is_measured = set(units) != {""}
         shares = tuple((unit, count / len(golds)) for unit, count in units.most_common()) if is_measured else ()
-        return Answers("numbers", units=shares)
+        return Answers("numbers", units=shares, often=_often(golds))
     if (read := _containers(golds)) and len(read) >= _NEARLY_ALL * len(golds):
         return Answers("json", keys=_usual_keys(read))
     counts = Counter(golds)
@@ -166,6 +173,29 @@ def _usual_keys(read: Sequence[dict[str, Any] | list[Any]]) -> tuple[str, ...] |
     return most if 2 * len(objects) >= len(read) else None
 
 
+def _often(golds: Sequence[str]) -> tuple[str, float] | None:
+    """The most frequent of few numbers and its share, however they are written; None where there are many, or few rows."""
+    values = [read_measure(gold) or gold for gold in golds]
+    counts = Counter(values)
+    if len(golds) < _FEWEST_RATINGS or sum(count for _, count in counts.most_common(_MOST_RATINGS)) < _NEARLY_ALL * len(
+        golds
+    ):
+        return None
+    value, count = counts.most_common(1)[0]
+    return golds[values.index(value)], count / len(golds)
+
+
+def point_of(golds: Sequence[str]) -> str:
+    """A number with a point of the form that is most frequent among these, its digits made up; empty where none has one.
+
+    >>> point_of(["0.75", "0.25", "12.5", "3"]), point_of(["3", "7"])
+    ('0.12', '')
+    """
+    forms = Counter(re.sub(r"(?!^0\.)\d", "9", found[0]) for gold in golds if (found := _POINT.search(gold)))
+    digits = itertools.cycle("123456789")
+    return re.sub("9", lambda _: next(digits), forms.most_common(1)[0][0]) if forms else ""
+
+
 def doubts_of(answers: Answers, golds: Sequence[str], column: str = "answer") -> list[str]:
     """What in these answers of a column may not be what it seems: those of another kind than most, numbers meant otherwise.
 
@@ -180,7 +210,7 @@ def doubts_of(answers: Answers, golds: Sequence[str], column: str = "answer") ->
         shown = ", ".join(map(repr, list(dict.fromkeys(shorten(gold, 60) for gold in odd))[:4]))
         said.append(
             f"{len(odd)} of {len(golds)} answers {_ODD[most]} ({shown}): as they are, {taken}; mend those rows, or leave them "
-            f"out if they mean that there is no answer: keep=lambda row: row[{column!r}] not in {tuple(dict.fromkeys(odd))[:4]}"
+            f"out if they mean that there is no answer: keep=lambda row: {_without(odd, most, column)}"
         )
     measured = [gold for gold in golds if unit_by_gold[gold]]
     units = [unit for unit in _units(golds, unit_by_gold) if unit]
@@ -201,6 +231,14 @@ def doubts_of(answers: Answers, golds: Sequence[str], column: str = "answer") ->
         if found := [gold for gold in golds if pattern.fullmatch(_AROUND_DIGITS.sub("", gold))]:
             said.append(f"{len(found)} answers, such as {found[0]!r}, {what}")
     return said
+
+
+def _without(odd: Sequence[str], kind: Kind, column: str) -> str:
+    """What a row has to be so that none of these answers stays: by their list, or where that is too long by their kind."""
+    named = f"row[{column!r}] not in {tuple(dict.fromkeys(odd))}"
+    if len(named) <= _LONGEST_LINE or kind == "labels":
+        return named
+    return f"gn.tasks.answers_of([str(row[{column!r}])]).kind == {kind!r}"
 
 
 def spelling(gold: str) -> str:
@@ -246,9 +284,12 @@ def _is_formula(gold: str) -> bool:
 def with_point(gold: str) -> str | None:
     """A number written with a decimal comma, as English writes it, with its unit if there is one; None for any other text.
 
-    >>> with_point("1.234,50"), with_point("-3,5 %"), with_point("EUR 12,90"), with_point("1.12.2024")
-    ('1234.50', '-3.5 %', 'EUR 12.90', None)
+    >>> with_point("1.234,50"), with_point("-3,5 %"), with_point("EUR 12,90"), with_point("1 1/2"), with_point("1.12.2024")
+    ('1234.50', '-3.5 %', 'EUR 12.90', '1 1/2', None)
     """
+    # A fraction and whatever else is a number without a mark in it is the same number with either.
+    if not re.search(r"[.,]", gold) and (parse_number(gold) is not None or unit_of(gold)):
+        return gold
     if not re.fullmatch(
         r"[-+\u2212]?([$€£¥]|[A-Z]{3})?\s*(\d{1,3}([. '\u202f]\d{3})+|\d+)(,\d+)?\s*[^\s\d.,]{0,8}", gold
     ):

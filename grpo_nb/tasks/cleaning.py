@@ -34,6 +34,10 @@ _ROLES = (*INSTRUCTS, "user", "assistant", "tool")
 _TOTAL = re.compile(
     r"(?:grand |sub)?totals?|sum|sums|summe|gesamt|insgesamt|somme|suma|totale?|totaal|sous-total|\u03a3", re.I
 )
+# Entities, and the tags that exports leave in texts; of other tags nobody knows whether they are what is asked about.
+_MARKUP = re.compile(
+    r"&(?:#\d{2,6}|#x[0-9a-f]{2,5}|[a-z]{2,8}\d?);|</?(?:br|p|b|i|em|strong|span|div|li|ul|a)\b[^<>]*>", re.I
+)
 # An index that pandas wrote, which is no column of anybody's.
 _INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0")
 _ID = {"id", "ids", "uid", "uuid", "idx", "index"}
@@ -150,7 +154,7 @@ def clean(
     cures = [cure for part, column in holders if (cure := _cure(part, column, rows, read.code))]
     if not items:
         raise ValueError(f"no row is left of {len(rows)}: {'. '.join([describe(cleaned), *cures])}.")
-    cleaned.notes += cures
+    cleaned.notes += [*cures, *(said for _, column in holders if (said := _marked_up(column, rows, read.code)))]
     _read_answers([item.parts for item in items], decimal, cleaned)
     items = _once(items, contradictory, cleaned)
     read_from = {name for row in own for name in row}  # without those that options were put into
@@ -378,6 +382,20 @@ def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]], source: str
     return ""
 
 
+def _marked_up(column: str, rows: Sequence[Mapping[str, Any]], source: str) -> str:
+    """That a column holds what a browser would show otherwise, with the line that makes text of it; empty where it does not."""
+    texts = (value for row in rows if isinstance(value := row.get(column), str))
+    found = [match[0] for text in texts if (match := _MARKUP.search(text))]
+    if not found:
+        return ""
+    cell = f"frame[{column!r}]"
+    return (
+        f"{len(found)} texts in {column!r} hold HTML, such as {found[0]!r}, and are kept so; as plain text: import html, "
+        f"pandas; frame = pandas.DataFrame(gn.tasks.read_rows({source}).rows); {cell} = {cell}.map(html.unescape, "
+        "na_action='ignore').str.replace(r'</?[a-zA-Z][^<>]*>', ' ', regex=True)"
+    )
+
+
 def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleaned) -> None:
     """Take the answers out of their solutions, and write those alike that differ only in how they are written."""
     solutions = after_hashes([row["answer"] for row in parts])
@@ -387,7 +405,7 @@ def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleane
             row |= {"solution": solution, "answer": answer}
     if decimal == ",":
         read = {row["answer"]: with_point(row["answer"]) for row in parts}
-        changed = [old for old, new in read.items() if new not in (old, None)]
+        changed = [row["answer"] for row in parts if read[row["answer"]] not in (row["answer"], None)]
         if sum(read[row["answer"]] is None for row in parts) > len(parts) / 2:
             cleaned.notes.append("decimal=',' changed nothing: most answers are no numbers")
         elif changed:
@@ -585,12 +603,13 @@ def _once(items: Sequence[_Item], contradictory: Contradictory, cleaned: Cleaned
     same = _same_answers([item.parts["answer"] for item in items])
     at_odds = [group for group in groups.values() if len({same[item.parts["answer"]] for item in group}) > 1]
     if at_odds and contradictory == "ask":
-        first = at_odds[0]
+        first = next((group for group in at_odds if _is_one_by_comma(group)), at_odds[0])
+        comma = "As numbers with a decimal comma these are one answer: decimal=','. " if _is_one_by_comma(first) else ""
         answers = " and ".join(repr(answer) for answer in dict.fromkeys(item.parts["answer"][:60] for item in first))
         raise ValueError(
             f"{len(at_odds)} question{'s stand' if len(at_odds) > 1 else ' stands'} there with different answers, such as "
             f"{shorten(first[0].parts['question'], 120)!r} with {answers} (rows "
-            f"{', '.join(str(item.number) for item in first[:4])}). "
+            f"{', '.join(str(item.number) for item in first[:4])}). {comma}"
             'Say what to do: contradictory="drop" leaves them out, "first" keeps the first, "majority" the most frequent. '
             "Where all of them are right: one row, a list of them in a column, and gn.rewards.exact_text(column=...)."
         )
@@ -601,6 +620,12 @@ def _once(items: Sequence[_Item], contradictory: Contradictory, cleaned: Cleaned
                 is_same = one is not None and same[item.parts["answer"]] == same[one.parts["answer"]]
                 cleaned.leave_out("repeated" if is_same else "contradictory", item.number, item.row)
     return [item for item in chosen if item is not None]
+
+
+def _is_one_by_comma(group: Sequence[_Item]) -> bool:
+    """Whether answers that differ are one number where the comma is a decimal comma: `0,25` and `1/4`."""
+    values = {read_measure(with_point(item.parts["answer"]) or "") for item in group}
+    return len(values) == 1 and None not in values
 
 
 def _as_asked(question: str) -> str:

@@ -95,6 +95,34 @@ def _completions(
     return [], None, "not known: no column solution, and no baseline was given (propose_lengths(tokenizer, baseline))"
 
 
+def too_long_to_end(
+    answers: Sequence[str], shown: Sequence[str], answer_format: AnswerFormat, tokenizer: Any, limit: int
+) -> list[str]:
+    """What to write where completions could not end: right answers without any reasoning, or what the example turn shows.
+
+    Args:
+        answers: The gold answers.
+        shown: What the example turn replies, if there is one.
+        answer_format: In which the answers are counted.
+        tokenizer: Of the model to be trained.
+        limit: `max_completion_length`.
+    """
+    texts = [*shown, *(answer_format.render("", answer) for answer in answers)]
+    tokens = [len(ids) + 1 for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]  # with the end token
+    above = sum(length > limit for length in tokens[len(shown) :])
+    if max(tokens) <= limit:
+        return []
+    who = (
+        f"{above} of {len(answers)} answers, in the format and without any reasoning"
+        if above
+        else "the example's reply"
+    )
+    return [
+        f"max_completion_length = {limit} tokens is too few for {who}: up to {max(tokens)} tokens. Before the model is loaded: "
+        f"settings = settings.replace(max_completion_length={_rounded(_ROOM * max(tokens))})"
+    ]
+
+
 def _at(lengths: Sequence[int], quantile: float) -> int:
     """The smallest length that at least this share does not exceed."""
     return sorted(lengths)[math.ceil(quantile * len(lengths)) - 1]

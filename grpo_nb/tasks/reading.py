@@ -187,11 +187,13 @@ def _read_csv(path: Path, text: str, encoding: str) -> tuple[list[dict[str, Any]
     import csv
     import io
 
+    above = text.count("\n")
     text = text.lstrip("\r\n")
     if text.startswith("sep="):  # a line that Excel reads, and other programs should not
         text = text.split("\n", 1)[-1]
     lines = text.split("\n")
     remarks = _remarks(lines)
+    above += remarks - text.count("\n")
     lines = lines[remarks:]
     if is_closed := _is_closed(lines):
         lines = [line.rstrip()[:-1] for line in lines]
@@ -201,9 +203,11 @@ def _read_csv(path: Path, text: str, encoding: str) -> tuple[list[dict[str, Any]
     ]  # a name in quotes may have them, and line breaks
     separator = max(_SEPARATORS, key=head.count)
     csv.field_size_limit(2**31 - 1)  # else a text of 131,072 characters is an error
+    begun = _first_unquoted(lines, separator)
     reader = csv.DictReader(
-        io.StringIO(text, newline=""), delimiter=separator, restval="", strict=True, skipinitialspace=True
-    )
+        io.StringIO(text, newline=""), delimiter=separator, restval="", strict=True, skipinitialspace=True,
+        quoting=csv.QUOTE_NONE if begun is not None else csv.QUOTE_MINIMAL,
+    )  # fmt: skip
     rows = []
     try:
         names = [name.strip() for name in reader.fieldnames or ()]
@@ -221,19 +225,43 @@ def _read_csv(path: Path, text: str, encoding: str) -> tuple[list[dict[str, Any]
             more = row.pop(None, ())
             if any(cell.strip() for cell in more):
                 raise ValueError(
-                    f"{path} line {reader.line_num} has {len(names) + len(more)} cells and the first line {len(names)}: "
-                    f"a text that holds {separator!r} needs quotation marks around it."
+                    f"{path} line {above + reader.line_num} has {len(names) + len(more)} cells and the first line "
+                    f"{len(names)}: a text that holds {separator!r} needs quotation marks around it."
                 )
             rows.append({name: row[name] for name in names[is_index:]})
     except csv.Error as error:
         raise ValueError(
-            f"{path} line {reader.line_num} cannot be read as CSV: {error}. A quotation mark inside a quoted text is written "
-            'twice: "He said ""no"".".'
+            f"{path} line {above + reader.reader.line_num} cannot be read as CSV: {error}. A quotation mark inside a quoted "
+            'text is written twice: "He said ""no"".". Where no text is quoted: pandas.read_csv('
+            f"{str(path)!r}, sep={separator!r}, encoding={encoding!r}, quoting=3)."
         ) from error
     notes = ("its first column has no name (an index) and was left out",) * is_index
+    if begun is not None:
+        notes += (
+            f"line {above + begun} begins a text with a quotation mark and does not end it: all marks were read as text",
+        )
     notes += ("the mark at the end of each line was taken away",) * is_closed
     notes += (f"{remarks} line{'s' * (remarks > 1)} above the names were left out as a remark (#)",) * (remarks > 0)
     return rows, notes if separator == "," else (*notes, f"separated by {separator!r}")
+
+
+def _first_unquoted(lines: Sequence[str], separator: str) -> int | None:
+    """The number of the first line with a mark that no mark ends, in a file whose texts are not quoted; None in any other.
+
+    Nothing is quoted where the file cannot be read with quotation marks, each line has as many separators as the first, and no
+    cell is between two marks.
+    """
+    import csv
+
+    with contextlib.suppress(csv.Error):
+        for _ in csv.reader(map("{}\n".format, lines), delimiter=separator, strict=True, skipinitialspace=True):
+            pass
+        return None
+    rows = [[cell.strip() for cell in line.split(separator)] for line in lines]
+    begun = [number for number, row in enumerate(rows, 1) if any(cell.startswith('"') for cell in row)]
+    is_quoted = any(len(cell) > 1 and cell[0] == cell[-1] == '"' for row in rows for cell in row)
+    is_even = len({len(row) for row in rows if any(row)}) == 1
+    return begun[0] if begun and is_even and not is_quoted else None
 
 
 def _without_ends(names: Sequence[str]) -> list[str]:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.core import did_you_mean, name_in, require_kind
 from grpo_nb.settings import check_value, require_settings
-from grpo_nb.tasks.answers import Answers, answers_of, doubts_of, with_point
+from grpo_nb.tasks.answers import Answers, answers_of, doubts_of, point_of, with_point
 from grpo_nb.tasks.cleaning import INSTRUCTS, Columns, Contradictory, Keep, clean
 from grpo_nb.tasks.formats import AnswerFormat, xml
+from grpo_nb.tasks.lengths import too_long_to_end
 from grpo_nb.tasks.questions import normalized_question
 from grpo_nb.tasks.reading import Rows, Source, read_rows
 from grpo_nb.tasks.task import Task
@@ -117,7 +118,7 @@ def load_task(
             raise ValueError(f"{name} = {value!r:.80} does nothing for {read.name}, which has none: leave it out.")
     cleaned = clean(read, columns, contradictory, decimal, keep)
     golds = [row["answer"] for row in cleaned.rows]
-    answers = dataclasses.replace(answers_of(golds), has_point=decimal == ",")
+    answers = dataclasses.replace(answers_of(golds), point=point_of(golds) if decimal == "," else "")
     format = fitting_format(format, answers, system, tokenizer)
     rows = with_prompts(cleaned.rows, format, example, is_told=system is not None)
     train, held = (_table(part) for part in _split(rows, holdout, seed))
@@ -127,6 +128,9 @@ def load_task(
         *_doubts(format, rows),
         *_check_example(example, held, answers),
     )
+    if tokenizer is not None and settings is not None:
+        shown = [format.render(*map(str, example[1:]))] if example is not None else []
+        notes += (*too_long_to_end(golds, shown, format, tokenizer, settings.max_completion_length),)
     task = Task(
         read.name, format, train, held, cleaned.left_out, examples=cleaned.examples, notes=notes, answers=answers,
         tokenizer=tokenizer,
@@ -215,7 +219,7 @@ def _check_example(example: Example | None, held: Dataset, answers: Answers) -> 
         )
     if answers.labels and str(example[2]) not in dict(answers.labels):
         return [f"the example's answer {example[2]!r:.60} is none of the labels"]
-    if answers.has_point and (meant := with_point(str(example[2]))) not in (None, str(example[2])):
+    if answers.point and (meant := with_point(str(example[2]))) not in (None, str(example[2])):
         return [f"the example's answer {example[2]!r:.60} would not be paid: write it as {meant!r}"]
     return []
 

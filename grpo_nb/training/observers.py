@@ -13,6 +13,7 @@ from grpo_nb.core import CellOutput
 from grpo_nb.evaluation import Decoding, Evaluation, answers_of_model, paired_result, read_answers
 from grpo_nb.health import HealthMonitor, HealthReport
 from grpo_nb.machine import busy_sentence, ran_and_waited
+from grpo_nb.rewards import answer_reward
 from grpo_nb.runs import ACCURACY, BEHIND, HIGH, LOW, Alert, read_alerts
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ class HoldoutScore(Observer):
         training, prompts = self._prepared, [row["prompt"] for row in self._questions]
         greedy = Decoding(max_completion_length=training.settings.max_completion_length)
         completions = answers_of_model(training.model, training.tokenizer, prompts, greedy)
-        found = Evaluation.of("", read_answers(self._questions, completions, training.task.format))
+        paid_by = answer_reward(training.rewards)
+        found = Evaluation.of("", read_answers(self._questions, completions, training.task.format, reward=paid_by))
         right, (low, high) = found.shares, found.interval
         score = {ACCURACY: found.accuracy, "holdout/in_format": found.format_share, LOW: low, HIGH: high}
         score["holdout/mean_length"] = found.mean_length

@@ -13,9 +13,9 @@
 # %% [markdown]
 # # Your own data, from a file to a run
 #
-# A table as people have it: a CSV from a spreadsheet, with odd column names, a few bad rows and labels instead of numbers. You map
-# the columns, see what was left out and why, read the prompt as the model gets it, write two rewards (one of them has a hole),
-# have them checked, measure what the model can do already, train, and hold the result against the dumbest answer there is.
+# A CSV from a spreadsheet, with odd column names, bad rows and labels. You map the columns, see what was left out and what the model
+# is told, write two rewards (one of them has a hole), have them checked, train, and hold the result against the dumbest answer
+# there is.
 #
 # [![Open in Colab](https://colab.research.google.com/assets/colab-badge.svg)](@COLAB@/notebooks/01_your_data.ipynb)
 
@@ -46,8 +46,7 @@ gn.check_environment()
 #
 # The only cell to edit. For your own data, put your file's path (or a DataFrame, a `datasets.Dataset`, the id of a data set on the
 # Hub) in `DATA` and say in `COLUMNS` which column is the question and which the answer. `EXAMPLE` is one solved question that
-# stands in every prompt: question, reasoning, answer. A small model needs it. Twelve steps of 32 completions: with fewer, the
-# reward of a step would say more of its prompts than of the model.
+# stands in every prompt: question, reasoning, answer. A small model needs it.
 
 # %% tags=["parameters"]
 PRESET = "cpu"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -92,10 +91,8 @@ print("\n".join(lines[:4]), "...", sep="\n")
 # %% [markdown]
 # ## First attempt
 #
-# Without a map, the kit does not guess which column is what. It says what it found, and the line to write. And a question with two
-# different answers is yours to decide: training on both would pay for one and the other by turns.
-#
-# You should see two messages, each with the line that helps.
+# You should see two messages, each with the line that helps: without a map nothing is guessed, and a question with two different
+# answers is yours to decide.
 
 # %%
 for attempt in ({}, {"columns": COLUMNS}):
@@ -107,7 +104,7 @@ for attempt in ({}, {"columns": COLUMNS}):
 # %% [markdown]
 # ## The task
 #
-# Now with the map and a decision. Read the result from top to bottom; this is where most runs on own data go wrong:
+# Now with the map and a decision. Read the result from top to bottom:
 #
 # * **rows left out**, each reason with one of them. Nothing is dropped that does not stand here.
 # * **answers**: the kit found labels, and so the system prompt asks for *one of* them, not for a number.
@@ -149,9 +146,7 @@ holed
 #
 # *Critical*, and rightly: whoever writes all three labels is always paid. `rewards_for` gives rewards that fit the answers of this
 # task: for labels `exact_text`, which reads the answer's place and nothing else, and two for the format. Your own second reward
-# stays, with a small weight: it should never outweigh being right.
-#
-# You should see no warning now.
+# stays, with a small weight. You should see no warning now.
 
 # %%
 rewards = [*gn.rewards.rewards_for(task), short_reason]
@@ -165,8 +160,7 @@ report
 # frequent label, without reading anything.
 #
 # You should see *signal*, and two shares that lie far apart: of the answers that the model draws, few are right; of its likeliest ones,
-# many. It knows these moods already, and cannot say them reliably. That is what training will mend, and the advice says so: the
-# reward can rise because the model gets surer, and not because it has learnt what it did not know.
+# many. It knows these moods already, and cannot say them reliably: that is what training will mend.
 
 # %%
 gate = gn.baseline(model, tokenizer, task, rewards, settings)

@@ -59,6 +59,13 @@ def silent(completions, **columns):
 class TestWhatIsRightAlready:
     """Sampled and likeliest answers side by side, and of labels what the most frequent one would get."""
 
+    def test_right_is_what_the_reward_for_the_answer_pays(self) -> None:
+        near = FORMAT.render("1 + 1 = 2.3", "2.3")
+        gate = made([[near, WRONG]], [number := gn.rewards.number(tolerance=0.5)])
+        assert gate.right_shares[0] == 0 and "pays in full" not in gate._right_facts["right"]
+        gate = dataclasses.replace(gate, judge=number)
+        assert gate.right_shares[0] == 0.5 and gate._right_facts["right"].endswith("right is what number pays in full")
+
     def test_far_apart_is_explained(self) -> None:
         gate = made([[RIGHT, WRONG, WRONG, WRONG]] * 8)
         assert gate.right_shares[0] == 0.25 and math.isnan(gate.right_shares[1]) and "sampling" not in kinds(gate)
@@ -180,6 +187,8 @@ class TestAdvice:
         gate = made([[WRONG] * 4] * 8, [gn.rewards.correctness()])
         assert "easier data" in kinds(gate)
         assert "in all 8 groups no completion earned more than an empty one" in repr(gate)
+        cut = made([[WRONG, "<reasoning>on and on"] * 2] * 8, cut=lambda text: text.endswith("on and on"))
+        assert "longer completions" in kinds(cut) and "easier data" not in kinds(cut)
 
     def test_longer_completions(self) -> None:
         gate = made([[RIGHT, "<reasoning>on and on", WRONG, BARE]] * 4, cut=lambda text: text.endswith("on and on"))

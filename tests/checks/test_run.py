@@ -904,6 +904,18 @@ def test_rows_beyond_the_first_are_tried_with_their_right_answer() -> None:
     )
 
 
+@pytest.mark.parametrize("reward", [correctness(), gn.rewards.number()])
+def test_golds_with_a_decimal_comma_are_named(reward) -> None:
+    rows = [{"question": f"{n}?", "answer": f"0,{n}5" if n % 3 else f"{n}/7"} for n in range(20, 50)]
+    (found,) = [f for f in check(reward, rows=rows).findings if f.kind == "decimal comma"]
+    assert re.match(r"20 of 30 gold answers, such as '0,\d\d5', are no numbers to it", found.what)
+    assert "decimal=','" in found.fix
+    read = [{**row, "answer": row["answer"].replace(",", ".")} for row in rows]
+    assert "decimal comma" not in kinds(check(reward, rows=read))
+    pairs = [{"question": f"{n}?", "answer": f"{n},{n + 1} and more"} for n in range(30)]
+    assert "decimal comma" not in kinds(check(correctness(), rows=pairs))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_units_that_leave_most_answers_unscored_are_no_small_matter(seed: int) -> None:
     """Whichever rows are tried: what it does is judged where it has a score, and those without are counted."""

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 import grpo_nb as gn
-from grpo_nb.evaluation import Comparison, Evaluation
+from grpo_nb.evaluation import Comparison, Evaluation, read_answers
 from grpo_nb.evaluation.ask import _Asked, _How, _is_questions, _paired
 from grpo_nb.evaluation.heldout import same_as_gold
+from grpo_nb.generation import Completion
+from grpo_nb.rewards import parts_of
 from grpo_nb.runs.card import card_data
 from tests.conftest import brevity
 
@@ -23,6 +25,11 @@ def made(label: str, right: list[bool], samples: int = 1) -> Evaluation:
         for i, ok in enumerate(right)
     ]  # fmt: skip
     return Evaluation.of(label, rows, samples)
+
+
+def _how(**more: object) -> _How:
+    wanted = dict.fromkeys(("temperature", "max_completion_length", "settings", "seed", "report"))
+    return _How(**{"rewards": (), "samples": 1, "allow_contaminated": False, **wanted, **more})
 
 
 def paired(before: list[bool], after: list[bool], samples: int = 1) -> Comparison:
@@ -39,6 +46,17 @@ def test_verdicts() -> None:
     nine = paired(no * 9, yes * 9)  # p = 0.004, of nine questions
     assert nine.p_value < 0.05 and nine.verdict == "no difference shown"
     assert "Under 10 questions no difference is claimed, however large it is: ask more." in nine.sentence
+
+
+def test_ratings_have_a_floor_and_sums_have_none() -> None:
+    def floor(golds: list[str]) -> str:
+        rows = [{**row, "answer": gold} for row, gold in zip(made("x", [False] * len(golds)).rows, golds, strict=True)]
+        return _paired(Evaluation.of("before", rows), Evaluation.of("after", rows)).floor_sentence
+
+    said = "Always answering '5' would get 50.0%: 'after' with 0.0% is below that floor."
+    assert floor(["5", "5", "1", "5", "3", "4"] * 3) == said
+    assert floor([str(n % 14) for n in range(20)]) == "", "sums, of which some come twice"
+    assert floor([str(n // 3) for n in range(18)]) == "", "each as often as the others, and none often"
 
 
 def test_numbers_against_the_definitions() -> None:
@@ -264,11 +282,36 @@ def test_a_run_paid_by_another_judge_of_answers_is_told_so(run: gn.runs.Run) -> 
 def test_json_is_judged_as_json_answer_does(run: gn.runs.Run) -> None:
     info = {**run.info, "rewards": [{**reward, "name": "json_answer"} for reward in run.info["rewards"][:1]]}
     (run.path / "run.json").write_text(json.dumps(info))
-    how = _How([], 1, None, None, None, None, False, None)
+    how = _how()
     for gold, is_told in (('{"total": %d}', False), ("%d", True)):
         task = gn.load_task([{"question": f"{n}?", "answer": gold % n} for n in range(9)])
         assert bool(_Asked(task, gn.open_run(run.path), how)._other_judge()) == is_told
     assert same_as_gold(['{"a":1.0}', '{"a": 2}', None], [{"answer": '{"a": 1}'}] * 3) == [True, False, False]
+
+
+def test_what_the_run_was_paid_for_is_what_is_right(run: gn.runs.Run, tmp_path: Path) -> None:
+    """The run's only reward for the answer judges, with its parameters, from its folder too; who names another has that one."""
+    answers = {"<answer>\n17.4\n</answer>": True, "<answer>\n19\n</answer>": False, "17.4": False}
+    rows = [{"question": "?", "prompt": [], "answer": "17"}] * 3
+    near = gn.rewards.number(tolerance=0.5)
+    said = [Completion(text, 5, False) for text in answers]
+    read = read_answers(rows, said, gn.tasks.xml(), reward=near)
+    assert [row["is_correct"] for row in read] == [*answers.values()]
+    assert not any(row["is_correct"] for row in read_answers(rows, said, gn.tasks.xml()))
+
+    assert "right is what" not in gn.compare(run).sentence, "it was paid by correctness()"
+    mine = {**run.info["rewards"][0], "name": "number", "parts": parts_of(near)}
+    (run.path / "run.json").write_text(json.dumps({**run.info, "rewards": [mine, *run.info["rewards"][1:]]}))
+    opened = gn.open_run(run.path)
+    assert _Asked(None, opened, _how()).judge == near
+    found = gn.compare(opened)
+    assert "right is what number pays in full (difference" in found.sentence.replace("\n", " ")
+    assert repr(gn.evaluation.open_comparison(run.path)) == repr(found), "kept with it"
+    exact = gn.rewards.exact_text()
+    assert _Asked(None, opened, _how(rewards=exact)).judge == exact
+    assert _Asked(None, opened, _how(rewards=gn.rewards.correctness())).judge is None
+    own = gn.evaluation.load_holdout(fresh())
+    assert _Asked(own, opened, _how()).judge is None, "a set says itself what is right"
 
 
 def test_a_model_that_was_trained_on_is_not_the_run_any_more(tiny_run: gn.runs.Run, tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 import dataclasses
 import html
+import inspect
 import math
 import pickle
 import pydoc
+import re
 import subprocess
 import sys
 
@@ -254,6 +256,17 @@ def test_help_and_a_notebook_show_what_a_reward_is_and_not_what_python_adds() ->
             return 1.0
 
     assert "Pays 0 to 1" in Own()._repr_html_()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in base.kinds().values() if not inspect.isabstract(kind)])
+def test_help_of_a_kind_has_each_argument_and_no_machinery(kind: type[base.Reward]) -> None:
+    shown = pydoc.plain(pydoc.render_doc(kind))
+    said = kind.__doc__ or ""
+    for entry in dataclasses.fields(kind):
+        is_said = re.search(rf"^ {{8}}\*?{entry.name}: \S", said, re.M) is not None
+        assert is_said == entry.init, f"{entry.name} can be given and is not said, or the other way round"
+    assert said.count("    Args:") == 1 and shown.index("Args:") < shown.index("Method resolution order")
+    assert "__" not in shown.partition("Method resolution order")[2], "what Python and the kit call is not the user's"
 
 
 def test_importing_rewards_is_light() -> None:

@@ -349,7 +349,7 @@ def test_a_decimal_comma_is_asked_about_and_read() -> None:
     task = gn.load_task(rows, decimal=",")
     assert {row["answer"] for row in both(task)} == {"1.50", "9.99", "1234.50", "3"}
     # The reward reads a point, so a model that reads commas in the question has to be told.
-    assert "decimal comma" not in repr(task) and "decimal point such as 1234.56" in task.format.system_prompt()
+    assert "decimal comma" not in repr(task) and "decimals with a point as in 1.23" in task.format.system_prompt()
     right = gn.rewards.rewards_for(task)[0]
     assert [paid(right, given, "1234.50") for given in ("1234.50", "1,234.5", "1.234,50")] == [1.0, 1.0, 0.0]
     own = repr(gn.load_task(rows, decimal=",", system="Kurz.", example=("Wie viel?", "Ein Dutzend.", "12,00")))
@@ -676,6 +676,90 @@ def test_a_decimal_comma_leaves_what_is_no_number_alone() -> None:
         task = gn.load_task(amounts, decimal=",")
         assert {f"1000.50{unit}", "n/k"} <= {*task.train["answer"], *task.holdout["answer"]}
         assert f"wrote 19 answers anew, such as '1.000,50{unit}' as '1000.50{unit}'" in repr(task)
+
+
+def test_fractions_beside_a_decimal_comma_are_numbers() -> None:
+    """Of 40 answers 8 have a comma; the others are fractions, mixed numbers, percent. Rows are counted, not spellings."""
+    golds = ["0,75", "3/4", "1 1/2", "12 %", r"\frac{2}{3}"] * 8
+    rows = [{"question": f"How much is {n}?", "answer": gold} for n, gold in enumerate(golds)]
+    assert "8 answers, such as '0,75', may have a decimal comma" in repr(gn.load_task(rows))
+    task = gn.load_task(rows, decimal=",")
+    assert {row["answer"] for row in both(task)} == {"0.75", *golds[1:5]}
+    assert "wrote 8 answers anew, such as '0,75' as '0.75'" in repr(
+        task
+    ) and "decimals with a point as in 0.12" in repr(task)
+
+
+def test_one_value_in_two_writings_is_a_question_of_the_comma() -> None:
+    rows = [{"question": f"{n}?", "answer": str(n)} for n in range(8)]
+    rows += [{"question": "Half of a half?", "answer": gold} for gold in ("0,25", "1/4")]
+    with pytest.raises(ValueError, match=r"'0,25' and '1/4'.*these are one answer: decimal=','"):
+        gn.load_task(rows)
+    assert len(both(gn.load_task(rows, decimal=","))) == 9
+    with pytest.raises(ValueError, match="different answers") as caught:
+        gn.load_task([*rows[:-1], {"question": "Half of a half?", "answer": "1/3"}])
+    assert "decimal" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kinds", [7, 40])
+def test_the_line_that_leaves_out_what_is_no_number_leaves_out_all_of_it(kinds: int) -> None:
+    rows = [{"question": f"{n}?", "answer": str(n)} for n in range(200)]
+    rows += [{"question": f"and {n}?", "answer": f"see page {chr(65 + n % 26) * (1 + n // 26)}"} for n in range(kinds)]
+    line = re.search(r"keep=(lambda row: .*)", repr(gn.load_task(rows)))[1]
+    shown = gn.load_task(rows, keep=eval(line, {"gn": gn}))
+    assert "are no numbers" not in repr(shown) and len(both(shown)) == 200
+
+
+def test_few_numbers_that_come_again_have_a_floor_and_no_point() -> None:
+    ratings = [{"question": f"review {n}", "answer": "5" if n % 3 else str(n % 4 + 1)} for n in range(90)]
+    task = gn.load_task(ratings, decimal=",")
+    assert task.answers.kind == "numbers" and task.answers.floor == ("5", 60 / 90)
+    assert "\nnumber\n" in task.format.system_prompt()
+    half = gn.load_task([*ratings, *({"question": f"r {n}", "answer": "4,5"} for n in range(9))], decimal=",")
+    assert "number, decimals with a point as in 1.2\n" in half.format.system_prompt()
+    assert answers_of([str(n) for n in range(90)]).floor is None and answers_of(["5"] * 40).floor is None
+
+
+def test_html_in_questions_is_told_with_the_line_that_makes_text_of_it() -> None:
+    text = "It&#39;s 3 &lt; 4 &#8211; <br />Tom &amp; Jerry"
+    rows = [{"body": f"{text} {n}", "answer": str(n)} for n in range(8)]
+    (note,) = [n for n in gn.load_task(rows, columns={"question": "body", "answer": "answer"}).notes if "HTML" in n]
+    assert note.startswith("8 texts in 'body' hold HTML, such as '&#39;'")
+    names: dict[str, Any] = {"gn": gn, "rows": rows}
+    exec(note.partition("as plain text: ")[2], names)
+    assert names["frame"]["body"][0] == "It's 3 < 4 \u2013  Tom & Jerry 0"
+    plain = [{"question": f"is {n} < 3 & 4 > 2; R&D; <your name>", "answer": str(n)} for n in range(8)]
+    assert "HTML" not in repr(gn.load_task(plain))
+
+
+@pytest.mark.parametrize(
+    "begins", ['"Nice" bag, said my mum', '"Nice bag', '"Nice ""thing"" bag", she said', ' "odd" one']
+)
+def test_a_file_without_quotes_is_read_as_it_stands(begins: str, tmp_path: Path) -> None:
+    lines = [f"row {n}\t{n}" for n in range(9)]
+    lines[4:4] = [f"{begins}\t5", 'and then "bad"\t1']
+    (tmp_path / "x.tsv").write_text("\n# note\nquestion\tanswer\n" + "\n".join(lines) + "\n")
+    read = gn.tasks.read_rows(tmp_path / "x.tsv")
+    assert [row["question"] for row in read.rows][4:6] == [begins.strip(), 'and then "bad"'] and len(read.rows) == 11
+    assert any(note.startswith("line 8 begins a text with a quotation mark") for note in read.notes)
+
+
+@pytest.mark.parametrize("cell", ['"said ""no"""', '"a\tb"', '"two\nlines"', '"whole"'])
+def test_a_file_with_quotes_is_read_with_them(cell: str, tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text(f"question\tanswer\na\t1\n{cell}\t2\nc\t3\n")
+    meant = cell[1:-1].replace('""', '"')
+    assert [row["question"] for row in gn.tasks.read_rows(tmp_path / "x.tsv").rows] == ["a", meant, "c"]
+    broken = f'\nquestion\tanswer\na\t1\n{cell}\t2\n"bad" mark\t3\n'
+    (tmp_path / "x.tsv").write_text(broken)
+    with pytest.raises(
+        ValueError, match=rf"line {broken.count(chr(10))} cannot be read as CSV.*pandas\.read_csv\(.*quoting=3\)"
+    ):
+        gn.tasks.read_rows(tmp_path / "x.tsv")
+
+
+def test_quotes_that_end_are_quotes_though_each_line_has_as_many_separators(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text('question,answer\n"Dear all,\nbye",2\nc,3\n')
+    assert [row["question"] for row in gn.tasks.read_rows(tmp_path / "x.csv").rows] == ["Dear all,\nbye", "c"]
 
 
 def test_an_example_must_not_tell_a_held_out_answer() -> None:

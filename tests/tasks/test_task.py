@@ -156,6 +156,23 @@ def test_the_length_filter_counts_what_it_drops(tokenizer) -> None:
     assert prompt_lengths(short.train["prompt"][:1], tokenizer) == [len(tokenizer(text)["input_ids"])]
 
 
+def test_answers_and_an_example_that_would_be_cut_are_told_with_the_setting(tokenizer) -> None:
+    long = " ".join(f"field{n}: {n}," for n in range(12))
+    rows = [{"question": f"Read form {n}.", "answer": f"{long} {n}" if n % 4 == 0 else str(n)} for n in range(40)]
+    settings = gn.preset("cpu", max_completion_length=48, max_prompt_length=400)
+    (note,) = [
+        note for note in gn.load_task(rows, settings, tokenizer=tokenizer).notes if "max_completion_length" in note
+    ]
+    assert "48 tokens is too few for 10 of 40 answers, in the format and without any reasoning" in note
+    longer = eval(note.partition("settings = ")[2], {"settings": settings})
+    assert "max_completion_length" not in repr(gn.load_task(rows, longer, tokenizer=tokenizer))
+    short, example = [{**row, "answer": "7"} for row in rows], ("Read this.", long, "7")
+    assert "max_completion_length" not in repr(gn.load_task(short, settings, tokenizer=tokenizer))
+    assert "is too few for the example's reply" in repr(
+        gn.load_task(short, settings, tokenizer=tokenizer, example=example)
+    )
+
+
 def test_all_prompts_too_long_is_an_error_with_the_right_length(tokenizer) -> None:
     settings = gn.preset("cpu", max_prompt_length=8)
     told = r"all 224 train prompts are longer than max_prompt_length = 8 .*max_prompt_length="

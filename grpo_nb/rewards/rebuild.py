@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from grpo_nb.rewards import kinds, reward_name
+from grpo_nb.rewards.base import RewardFunction, kinds, reward_name
 from grpo_nb.sandbox import Limits
 from grpo_nb.tasks import AnswerFormat
 
-Reward = Callable[..., Any]
 _HELD = {kind.__name__: kind for kind in (AnswerFormat, Limits)}
 
 
-def rebuild_reward(entry: Mapping[str, Any]) -> tuple[Reward | None, str]:
+def rebuild_reward(entry: Mapping[str, Any]) -> tuple[RewardFunction | None, str]:
     """Make a reward of the kit again from its recorded parts, without running anything that the record holds.
 
     Classes are looked up by name among the kit's own, values are literals. What comes out is compared with the record by

@@ -1,0 +1,60 @@
+"""Whether an answer is right by the opinion of the reward that a training is paid by: baseline and evaluation ask it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from grpo_nb.rewards.answers import correctness, is_same_answer
+from grpo_nb.rewards.base import Reward, RewardFunction
+from grpo_nb.rewards.compose import inner_rewards
+from grpo_nb.rewards.scores import score
+from grpo_nb.rewards.slot import SlotReward
+from grpo_nb.tasks import AnswerFormat
+
+
+def answer_reward(rewards: Iterable[RewardFunction], row: Mapping[str, Any] | None = None) -> Reward | None:
+    """The reward of the kit for the answer among these, also inside of `clipped` and the like; None for none or several.
+
+    None too for a plain `correctness()`, whose opinion is the one of those who know no reward, and where a row is given that
+    does not have the column that it needs.
+
+    >>> from grpo_nb.rewards import number, xml_tags
+    >>> answer_reward([number(tolerance=0.1), xml_tags()]), answer_reward([correctness(), xml_tags()])
+    (number(weight=2, tolerance=0.1, format='xml'), None)
+    """
+    every = list(rewards)
+    for reward in every:  # which grows
+        every += inner_rewards(reward)
+    found = [reward for reward in every if isinstance(reward, SlotReward)]
+    if len(found) != 1:
+        return None
+    plain = correctness(weight=found[0].weight, format=found[0].format, name=found[0].name)
+    has_column = row is None or found[0].column is None or found[0].column in row
+    return found[0] if found[0] != plain and has_column else None
+
+
+def right_by(
+    judge: Reward | None, texts: Sequence[str], rows: Sequence[Mapping[str, Any]], format: AnswerFormat
+) -> list[bool]:
+    """Whether each completion is right: paid in full by the judge, else (or where it has none) the answer of its row.
+
+    The judge has no opinion where a gold answer is of a kind that it cannot read.
+
+    Args:
+        judge: From `answer_reward`.
+        texts: The completions.
+        rows: The data row of each, with `answer`.
+        format: In which they were asked.
+    """
+    scores = [math.nan] * len(texts)
+    if judge is not None and texts:
+        asked = dataclasses.replace(judge, format=format)
+        scores = list(score(asked, texts, list(rows)).values[asked.name])
+    given = [format.extract_last(text) for text in texts]
+    return [
+        (one is not None and is_same_answer(one, str(row["answer"]))) if math.isnan(paid) else paid >= 1
+        for paid, one, row in zip(scores, given, rows, strict=True)
+    ]
