@@ -129,10 +129,14 @@ def test_each_score_is_held_against_the_best_so_far(monkeypatch) -> None:
     like = {"is_formatted": True, "tokens": 5, "is_cut": False}
     rows_of = lambda: [{"is_correct": bool(ok), **like} for ok in next(right)]  # noqa: E731
     monkeypatch.setattr("grpo_nb.training.observers.answers_of_model", lambda *args: [])
-    monkeypatch.setattr("grpo_nb.training.observers.read_answers", lambda *args: rows_of())
+    judges = []
+    monkeypatch.setattr(
+        "grpo_nb.training.observers.read_answers", lambda *args, reward: judges.append(reward) or rows_of()
+    )
     task = SimpleNamespace(holdout=[{"prompt": "q"}] * 20, format=None)
     settings = gn.preset("cpu", holdout_every=5, holdout_questions=20)
-    watch = HoldoutScore(SimpleNamespace(task=task, settings=settings, model=None, tokenizer=None))
+    paid_by = [gn.rewards.number(tolerance=0.5), gn.rewards.xml_tags()]
+    watch = HoldoutScore(SimpleNamespace(task=task, settings=settings, model=None, tokenizer=None, rewards=paid_by))
     rows = [{"step": step, "max_steps": 12} for step in (1, 3, 5, 10, 12)]
     for row in rows:
         watch.on_row(row, None)
@@ -140,6 +144,7 @@ def test_each_score_is_held_against_the_best_so_far(monkeypatch) -> None:
     assert [(row["step"], row["holdout/accuracy"], row["holdout/behind_best"]) for row in scored] == [
         (1, 0.5, 0.0), (5, 0.95, 0.0), (10, 0.9, 0.0), (12, 0.0, 1.0)
     ]  # fmt: skip
+    assert judges == paid_by[:1] * 4, "right is what the training pays"
     low, high = scored[1]["holdout/low"], scored[1]["holdout/high"]
     assert (low, high) == pytest.approx((0.764, 0.991), abs=1e-3), "Wilson's interval"
     assert best_step(rows[:-1]).sentence == (
