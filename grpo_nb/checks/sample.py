@@ -87,7 +87,8 @@ class Sample:
         if not any(every_gold):
             raise ValueError(f"no row has a gold answer in {in_line(answer)}: rewards are tried with the right answer.")
         rows = [row for row, gold in zip(rows, every_gold, strict=True) if gold]
-        self._accepted = [_accepted(gold, format) for gold in held if _gold_text(gold, format)]
+        held = [gold for gold in held if _gold_text(gold, format)]
+        self._accepted = [_accepted(gold, row, format) for gold, row in zip(held, rows, strict=True)]
         every_gold = [gold for gold in every_gold if gold]
         # Rows with different answers, spread over those that were read, and over the forms of answers: 3 kg, 3/4, 3 %.
         distinct = list({gold: i for i, gold in reversed(list(enumerate(every_gold)))}.values())[::-1]
@@ -119,7 +120,9 @@ class Sample:
         written, made = self._written(layout), []
         for i, (gold, wrong) in enumerate(self._answers):
             made += make.harmless(i, self.format, written, gold, wrong[0])
-            made += make.cheats(i, self.format, written, gold, wrong[0], self.every_gold, *_asked(self.rows[i]))
+            right = {written(make.PLAIN, answer) for answer in self._accepted[i]}
+            cheats = make.cheats(i, self.format, written, gold, wrong[0], self.every_gold, *_asked(self.rows[i]))
+            made += [probe for probe in cheats if probe.text not in right]
             if _is_of_given_numbers(gold, self.rows[i]):
                 made.append(Probe("7 - 7 added", written(make.PLAIN, f"{gold} + 7 - 7"), i, family="other numbers"))
         made += make.formed(0, self.format, written, self.golds[0], self._answers[0][1][0])
@@ -165,8 +168,11 @@ class Sample:
         return self._ids[text]
 
 
-def _accepted(gold: Any, format: AnswerFormat) -> list[str]:
-    return [_gold_text(one, format) for one in gold] if isinstance(gold, (list, tuple)) else []
+def _accepted(gold: Any, row: Mapping[str, Any], format: AnswerFormat) -> list[str]:
+    """What is right beside the gold answer: the others of a list of them, and of a list in another column that holds it too."""
+    text = _gold_text(gold, format)
+    lists = [[_gold_text(one, format) for one in v] for v in row.values() if isinstance(v, (list, tuple))]
+    return [one for texts in lists if text in texts for one in texts]
 
 
 def _wrong(gold: str, every_gold: Sequence[str], accepted: Sequence[str]) -> list[str]:

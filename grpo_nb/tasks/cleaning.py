@@ -378,7 +378,11 @@ def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]], source: str
             return f"{column!r} holds times; {made}frame[{column!r}].astype(str)"
         case [str() | int() | float(), *_]:
             joined = "map(lambda cell: ', '.join(map(str, cell)), na_action='ignore')"
-            return f"{column!r} holds lists; {made}frame[{column!r}].{joined}, or .str[0] where one of them is enough"
+            made += f"frame[{column!r}].{joined}"
+            if part == "answer":
+                made += f"; or, where each of them is right, frame['answers'] = frame[{column!r}]; frame['answer'] = "
+                made += "frame['answers'].str[0], and pay them by gn.rewards.correctness(column='answers')"
+            return f"{column!r} holds lists; {made}"
     return ""
 
 

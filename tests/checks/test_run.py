@@ -82,6 +82,22 @@ def test_another_accepted_answer_is_no_wrong_one() -> None:
     assert report.ok and not kinds(report, "critical"), report
 
 
+def test_an_alias_in_another_column_is_no_near_miss() -> None:
+    """A part of the gold answer may be right, too: it was called an item too few."""
+    cities = ("Washington, D.C.", "Boston, MA", "Paris, France", "Rome, Italy")
+    rows = [
+        {"question": f"{n}?", "answer": city, "all": [city, city.partition(",")[0]]} for n, city in enumerate(cities)
+    ]
+    assert not kinds(check_rewards([gn.rewards.correctness(column="all")], rows), "critical")
+    only = [{**row, "all": [row["answer"]]} for row in rows]
+
+    def begins_with_it(completions, all, **_):
+        given = [gn.tasks.xml().extract_last(completion_text(text)) for text in completions]
+        return [float(bool(one) and known[0].startswith(one)) for one, known in zip(given, all, strict=True)]
+
+    assert "near miss" in kinds(check_rewards([begins_with_it], only))
+
+
 def test_what_a_column_that_is_taken_holds_is_tried() -> None:
     rows = [{**row, "city": f"Town {n}"} for n, row in enumerate(ROWS)]
 

@@ -411,7 +411,31 @@ def test_what_is_no_text_is_refused_with_the_line_that_makes_texts_of_it(answers
 
 
 def line_that_makes_texts(error: Exception) -> str:
-    return str(error).partition("as texts: ")[2].partition(", or .str[0]")[0].removesuffix(".")
+    return str(error).partition("as texts: ")[2].partition("; or, where each")[0].removesuffix(".")
+
+
+def test_several_right_answers_are_told_the_line_that_pays_each() -> None:
+    rows = [{"question": f"{n}?", "names": [f"Kyiv {n}", f"Kiev {n}"]} for n in range(6)]
+    with pytest.raises(ValueError, match="where each of them is right") as told:
+        gn.load_task(rows, columns={"question": "question", "answer": "names"})
+    line, _, reward = str(told.value).partition("is right, ")[2].partition(", and pay them by ")
+    names = {"gn": gn, "frame": pandas.DataFrame(rows)}
+    exec(line, names)
+    row = gn.load_task(names["frame"], holdout=1).train[0]
+    paid = eval(reward.rstrip("."), names)
+    assert paid(completions=["<answer>Kiev 0</answer>", "<answer>Kiev 1</answer>"], answers=[row["answers"]] * 2) == [
+        1,
+        0,
+    ]
+
+
+def test_a_currency_sign_is_no_unit_that_has_to_be_given() -> None:
+    def told(sign: str) -> bool:
+        return "the number alone too" in repr(
+            gn.load_task([{"question": f"{n}?", "answer": f"{n}.5{sign}"} for n in range(9)])
+        )
+
+    assert told(" kg") and not told(" \u20ac")
 
 
 @pytest.mark.parametrize("kind", ["frame", "list", "jsonl", "json in cp1250", "split", "parquet in pandas"])
