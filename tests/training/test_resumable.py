@@ -621,7 +621,7 @@ def test_the_best_adapter_is_left_with_the_last_beside_it(fresh, back, settings,
     def planned(self: HoldoutScore, row: dict, completions: object) -> bool:
         scores = {"is_formatted": False, "tokens": 3, "is_cut": False}
         answers = [{"is_correct": i < RIGHT[row["step"]], **scores} for i in range(6)]
-        monkeypatch.setattr("grpo_nb.training.observers.read_answers", lambda *args: answers)
+        monkeypatch.setattr("grpo_nb.training.observers.read_answers", lambda *args, **named: answers)
         return on_row(self, row, completions)
 
     monkeypatch.setattr(HoldoutScore, "on_row", planned)
