@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from grpo_nb.core import shorten
 from grpo_nb.tasks.notation import (
-    CURRENCIES,
     is_known_unit,
     is_literal,
     parse_number,
@@ -213,9 +212,8 @@ def doubts_of(answers: Answers, golds: Sequence[str], column: str = "answer") ->
             f"{len(odd)} of {len(golds)} answers {_ODD[most]} ({shown}): as they are, {taken}; mend those rows, or leave them "
             f"out if they mean that there is no answer: keep=lambda row: {_without(odd, most, column)}"
         )
-    # A currency sign may be left out, or added, as far as any reward is concerned.
-    measured = [gold for gold in golds if unit_by_gold[gold] and unit_by_gold[gold] not in CURRENCIES]
-    units = [unit for unit in _units(golds, unit_by_gold) if unit and unit not in CURRENCIES]
+    measured = [gold for gold in golds if unit_by_gold[gold]]
+    units = [unit for unit in _units(golds, unit_by_gold) if unit]
     if units and (answers.units or 2 * len(measured) > len(golds)):
         fractions = sum(bool(_FRACTION.search(gold)) for gold in golds if unit_by_gold[gold] is not None)
         also = f", and {fractions} fractions" if fractions else ""

@@ -216,11 +216,11 @@ _FRACTION = re.compile(
     rf"(?:(?P<over>{_DECIMAL})\s*/\s*(?P<under>{_DECIMAL})"
     rf"|\\frac\s*\{{\s*(?P<Over>-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(?P<Under>-?\s*{_DECIMAL})\s*\}})"
 )
-CURRENCIES = "$\u20ac\u00a3\u00a5\u20b9"
-_SIGNS_OF_UNITS = dict.fromkeys(["", "\u00b0", *CURRENCIES], Fraction(1)) | {"%": Fraction(1, 100)}
-_SIGN = re.compile(rf"([-+]?)\s*([{CURRENCIES}]?)\s*([-+]?)\s*")
+_CURRENCIES = "$\u20ac\u00a3\u00a5\u20b9"
+_SIGNS_OF_UNITS = dict.fromkeys(["", "\u00b0", *_CURRENCIES], Fraction(1)) | {"%": Fraction(1, 100)}
+_SIGN = re.compile(rf"([-+]?)\s*([{_CURRENCIES}]?)\s*([-+]?)\s*")
 _UNIT = re.compile(
-    rf"(.*?[0-9.}}])\s*([{CURRENCIES}%]|\^\{{\\circ\}}(?:\s*(?:\\text\s*\{{)?[CFK]\}}?)?"
+    rf"(.*?[0-9.}}])\s*([{_CURRENCIES}%]|\^\{{\\circ\}}(?:\s*(?:\\text\s*\{{)?[CFK]\}}?)?"
     rf"|(?:[^\W\d_]|\\text|[ {{}}/*]|\\cdot|\^\{{-?[0-9]\}})+)"
 )
 _SHORT_UNIT = dict(
@@ -364,7 +364,7 @@ def unit_of(text: str) -> str:
     number = read_measure(text)
     unit = "" if number is None else number.sign
     # What stands before a number is a currency, as in EUR 5, or else part of a name: Route 66.
-    is_name = unit and plain(text).startswith(unit) and not re.fullmatch(rf"[A-Z]{{3}}|[{CURRENCIES}]", unit)
+    is_name = unit and plain(text).startswith(unit) and not re.fullmatch(rf"[A-Z]{{3}}|[{_CURRENCIES}]", unit)
     return "" if is_name or unit in _ORDINALS or unit.startswith("/") else unit
 
 

@@ -429,15 +429,6 @@ def test_several_right_answers_are_told_the_line_that_pays_each() -> None:
     ]
 
 
-def test_a_currency_sign_is_no_unit_that_has_to_be_given() -> None:
-    def told(sign: str) -> bool:
-        return "the number alone too" in repr(
-            gn.load_task([{"question": f"{n}?", "answer": f"{n}.5{sign}"} for n in range(9)])
-        )
-
-    assert told(" kg") and not told(" \u20ac")
-
-
 @pytest.mark.parametrize("kind", ["frame", "list", "jsonl", "json in cp1250", "split", "parquet in pandas"])
 def test_the_line_that_makes_texts_names_what_was_given(kind: str, tmp_path: Path) -> None:
     """It said `rows` whatever that was called."""
