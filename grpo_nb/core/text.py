@@ -64,5 +64,8 @@ def require_tokenizer(tokenizer: Any) -> None:
 def prompt_lengths(prompts: Iterable[Sequence[Mapping[str, str]]], tokenizer: Any) -> list[int]:
     """Return the length of each prompt in tokens, with chat template and generation prompt, as training sees it."""
     require_tokenizer(tokenizer)
-    ids = tokenizer.apply_chat_template(list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True)
+    ids = tokenizer.apply_chat_template(
+        list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True,
+        tokenizer_kwargs={"verbose": False},  # no warning of a prompt that is too long: that is what is counted here
+    )  # fmt: skip
     return [len(row) for row in ids["input_ids"]]

@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_nb.core import in_line, numbered_paths, progress_bar, require_kind, require_number, with_known_names
 from grpo_nb.evaluation.comparison import UNKNOWN_TRAINING, Comparison, Evaluation
-from grpo_nb.evaluation.heldout import HeldOut, is_known_set, load_holdout, read_answers, same_as_gold
+from grpo_nb.evaluation.heldout import HeldOut, chosen, is_known_set, load_holdout, read_answers, same_as_gold
 from grpo_nb.evaluation.statistics import paired_result
 from grpo_nb.evaluation.subjects import (
     BASE,
@@ -57,6 +57,7 @@ def evaluate(
     tokenizer: Any = None,
     run: Run | None = None,
     rewards: RewardFunction | Sequence[RewardFunction] = (),
+    limit: int | None = None,
     samples: int = 1,
     temperature: float | None = None,
     max_completion_length: int | None = None,
@@ -77,6 +78,7 @@ def evaluate(
         run: The run it belongs to: for `"base"`, and for the tokenizer, settings and training questions of a model folder.
         rewards: Their means are reported too; one for the answer among them says what is right. Else that is the run's own
             reward for the answer, or the gold answer as `correctness` reads it.
+        limit: How many of the questions, always the same; all if not given.
         samples: Answers to each question. One is the likeliest (greedy); several are drawn, for pass@k.
         temperature: Of drawing; that of the settings if there are several samples, else 0.
         max_completion_length: Tokens; that of the settings if not given, and 48 without any.
@@ -95,7 +97,7 @@ def evaluate(
     >>> 0.0 <= answered.accuracy <= 1.0
     True
     """
-    how = _How(rewards, samples, temperature, max_completion_length, settings, seed, allow_contaminated, report)
+    how = _How(rewards, limit, samples, temperature, max_completion_length, settings, seed, allow_contaminated, report)
     require_kind("label", label, (None, str), "a text")
     (found,), run = located([subject if tokenizer is None else (subject, tokenizer)], run)
     (result,), _ = _Asked(task, run, how).of_each([found], [label or name_of(found)])
@@ -110,6 +112,7 @@ def compare(
     *,
     run: Run | None = None,
     rewards: RewardFunction | Sequence[RewardFunction] = (),
+    limit: int | None = None,
     samples: int = 1,
     temperature: float | None = None,
     max_completion_length: int | None = None,
@@ -131,7 +134,7 @@ def compare(
         after: The other one. The task may stand here for a run alone.
         task: As in `evaluate`; the questions stored with the run if not given.
         run: The run they belong to, if neither is one: for `"base"`, and tokenizer, settings, training questions, folder.
-        rewards, samples, temperature, max_completion_length, settings, seed, allow_contaminated, report: As in `evaluate`.
+        rewards, limit, samples, temperature, max_completion_length, settings, seed, allow_contaminated, report: As in `evaluate`.
         labels: Names of the two in tables.
 
     Raises:
@@ -143,7 +146,7 @@ def compare(
     >>> comparison.verdict in ("better", "worse", "no difference shown")
     True
     """
-    how = _How(rewards, samples, temperature, max_completion_length, settings, seed, allow_contaminated, report)
+    how = _How(rewards, limit, samples, temperature, max_completion_length, settings, seed, allow_contaminated, report)
     if labels is not None and [*map(type, require_kind("labels", labels, (list, tuple), "two texts"))] != [str, str]:
         raise ValueError(f"labels = {in_line(labels)} must be two texts.")
     if task is None and _is_questions(after):
@@ -207,6 +210,7 @@ class _How:
     """How questions are asked: what `evaluate` and `compare` have in common, looked at before anything is loaded."""
 
     rewards: Any
+    limit: int | None
     samples: int
     temperature: float | None
     max_completion_length: int | None
@@ -219,7 +223,7 @@ class _How:
         object.__setattr__(self, "rewards", reward_list(self.rewards, least=0))
         weights_by_name(self.rewards)
         require_number("samples", self.samples, 1, 10_000)
-        for name, least, most in (("max_completion_length", 1, 2**20), ("temperature", 0, 100), ("seed", 0, 2**32 - 1)):
+        for name, least, most in (("limit", 1, 2**32), ("max_completion_length", 1, 2**20), ("temperature", 0, 100), ("seed", 0, 2**32 - 1)):
             if (value := getattr(self, name)) is not None:
                 require_number(name, value, least, most, is_whole=name != "temperature")
         if self.temperature == 0 and self.samples > 1:
@@ -259,16 +263,16 @@ class _Asked:
                 "which questions? Give a task, gn.evaluation.load_holdout(...), or a run, which has its own."
             )
         own = AnswerFormat(**run.info["task"]["format"]) if run is not None else None
-        has_own_judge = isinstance(task, HeldOut) or is_known_set(task)
+        self.has_own_judge = isinstance(task, HeldOut) or is_known_set(task)
         if task is not None and not isinstance(task, (Task, HeldOut)):
             task = load_holdout(task, format=own)
         self.run, self.task, self.how, self.decoding, self.rewards = run, task, how, how.decoding(run), how.rewards
         self.name = run.info["task"]["name"] if task is None else task.name
-        self.rows = run.holdout if task is None else list(task.holdout)
+        self.rows = chosen(run.holdout if task is None else list(task.holdout), how.limit, seed=0)
         self.format = own if task is None else task.format
         if not self.rows:
             raise ValueError("there are no held-out questions to ask.")
-        self.judge = self._judge_of(how.rewards) if not has_own_judge else None
+        self.judge = self._judge_of(how.rewards) if not self.has_own_judge else None
 
     def _judge_of(self, rewards: Sequence[RewardFunction]) -> Reward | None:
         """The reward for the answer among these, else that the run was paid by; of an opened run made again from its record."""
@@ -313,7 +317,7 @@ class _Asked:
         """What to know where the run was paid by a reward for the answer that may read it otherwise."""
         paid = [reward["name"] for reward in self.run.info["rewards"]] if self.run is not None else []
         other = [name for name in paid if name in ("number", "json_answer", "regex_answer", "code_tests", "exact_text")]
-        if not other or self.judge is not None or "correctness" in paid or hasattr(self.task, "judge"):
+        if not other or self.judge is not None or "correctness" in paid or self.has_own_judge:
             return []
         kind = answers_of([str(row["answer"]) for row in self.rows]).kind
         if (other == ["exact_text"] and kind not in ("text", "json")) or (other == ["json_answer"] and kind == "json"):

@@ -180,7 +180,7 @@ def load_holdout(
     if shots:
         raise ValueError("shots are those of GSM8K; for your own questions give example=(question, reasoning, answer).")
     read = read_rows(source, split=split)
-    rows = _chosen(clean(read, columns).rows, limit, seed)
+    rows = chosen(clean(read, columns).rows, limit, seed)
     format = fitting_format(format, answers_of([row["answer"] for row in rows]))
     how = "with one example turn" if example else "with the instruction alone"
     return _held_out(read.name, format, with_prompts(rows, format, example), asked=how)
@@ -192,7 +192,8 @@ def _held_out(name: str, format: AnswerFormat, rows: Sequence[Mapping[str, Any]]
     return HeldOut(name=name, format=format, holdout=Dataset.from_list([dict(row) for row in rows]), **more)
 
 
-def _chosen(rows: Sequence[dict[str, Any]], limit: int | None, seed: int) -> list[dict[str, Any]]:
+def chosen(rows: Sequence[dict[str, Any]], limit: int | None, seed: int) -> list[dict[str, Any]]:
+    """So many of the rows, drawn by the seed, in their order; all without a limit."""
     if limit is None or limit >= len(rows):
         return list(rows)
     return [rows[i] for i in sorted(random.Random(seed).sample(range(len(rows)), limit))]
@@ -220,7 +221,7 @@ def _load(path: str, name: str | None, split: str, columns: Sequence[str]) -> li
 def _gsm8k(shots: int, limit: int | None, format: AnswerFormat | None, seed: int, path: Any) -> HeldOut:
     where = str(path or "openai/gsm8k")
     config = None if path else "main"
-    rows = _chosen(_load(where, config, "test", ("question", "answer")), limit, seed)
+    rows = chosen(_load(where, config, "test", ("question", "answer")), limit, seed)
     examples: list[dict[str, Any]] = []
     if shots:
         train = _load(where, config, "train", ("question", "answer"))
@@ -260,7 +261,7 @@ def _math_500(shots: int | None, limit: int | None, format: AnswerFormat | None,
         raise ValueError(
             f"shots = {shots}: MATH-500 has no training part to take examples from, and is asked without. Write shots=0."
         )
-    rows = _chosen(_load(str(path or "HuggingFaceH4/MATH-500"), None, "test", ("problem", "answer")), limit, seed)
+    rows = chosen(_load(str(path or "HuggingFaceH4/MATH-500"), None, "test", ("problem", "answer")), limit, seed)
     how, judged = "no examples, with instruction", "as expressions (math-verify)"
     if format is None:
         how, instruction = "no examples, the instruction after the problem", "put your final answer within \\boxed{}."

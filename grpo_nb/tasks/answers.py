@@ -217,9 +217,13 @@ def doubts_of(answers: Answers, golds: Sequence[str], column: str = "answer") ->
     if units and (answers.units or 2 * len(measured) > len(golds)):
         fractions = sum(bool(_FRACTION.search(gold)) for gold in golds if unit_by_gold[gold] is not None)
         also = f", and {fractions} fractions" if fractions else ""
+        paid = "gn.rewards.correctness() pays"
         said.append(
-            f"{len(measured)} answers are a number with a unit, such as {measured[0]!r}{also}: gn.rewards.correctness() pays "
-            f"number and unit together, gn.rewards.number(units={units}) the number alone too"
+            f"{len(measured)} answers are a price, such as {measured[0]!r}{also}: {paid} the number with its currency or "
+            "alone, and not with another one"
+            if all(map(_is_price, measured))
+            else f"{len(measured)} answers are a number with a unit, such as {measured[0]!r}{also}: {paid} number and unit "
+            f"together, gn.rewards.number(units={units}) the number alone too"
         )
     if answers.kind == "text" and (several := _in_several_writings(golds)):
         said.append(
@@ -273,6 +277,13 @@ def _odd_ones(golds: Sequence[str], unit_by_gold: Mapping[str, str | None]) -> t
         if len(odd) <= _MOST_ODD[kind] * len(golds) and (kind != "labels" or 2 <= len(usual) <= MOST_LABELS):
             return kind, odd
     return "text", []
+
+
+def _is_price(gold: str) -> bool:
+    """Whether what stands beside a number leaves its value as it is when it is not said, as a currency does, and no percent."""
+    text = with_point(gold) or gold
+    number, measure = read_number(text), read_measure(text)
+    return number is not None and measure is not None and number.value == measure.value
 
 
 def _is_formula(gold: str) -> bool:

@@ -27,6 +27,7 @@ Columns = Mapping[str, str | Sequence[str]]
 Keep = Callable[[Mapping[str, Any]], object]
 PARTS = ("question", "answer", "prompt")
 _MAP_IT = 'columns={"question": "<column>", "answer": "<column>"}'
+_BETWEEN_WORDS = re.compile(r"(?<=[^\W\d_])[-_]+(?=[^\W\d_])")
 _AROUND_OPERATORS = re.compile(r"(?<=[\w)])\s*([-+*/=<>^\u00d7])\s*(?=[\w(])")
 INSTRUCTS = ("system", "developer")
 _ROLES = (*INSTRUCTS, "user", "assistant", "tool")
@@ -266,15 +267,23 @@ def _with_joined(
             cleaned.notes.append(
                 f"{name!r} is empty in {len(empty)} of {len(rows)} rows, first in row {empty[0]}: the question does without it"
             )
-    joined = " + ".join(names)
+    joined, options = " + ".join(names), _options(names)
 
     def one_below_the_other(row: Mapping[str, Any]) -> Any:
         values = {name: value for name in names if _is_there(value := row.get(name))}
         is_text = all(isinstance(value, (str, numbers.Number)) for value in values.values())
-        lines = (f"{name}) {value}" if name in _options(names) else str(value) for name, value in values.items())
-        return "\n".join(lines) if is_text else [*values.values()]
+        texts = {name: str(value) for name, value in values.items()}
+        texts |= _lettered({name: text for name, text in texts.items() if name in options})
+        return "\n".join(texts.values()) if is_text else [*values.values()]
 
     return [{**row, joined: one_below_the_other(row)} for row in rows], {**columns, "question": joined}, names
+
+
+def _lettered(options: Mapping[str, str]) -> dict[str, str]:
+    """Options behind their letter, `A) Paris`, also where all have it already, as AQuA's `A)21`."""
+    own = [re.match(rf"\s*(\({letter}\)|{letter}[).:])\s*(?=\S)", text) for letter, text in options.items()]
+    starts = [match.end() for match in own if match] if all(own) else [0] * len(own)
+    return {letter: f"{letter}) {text[i:]}" for (letter, text), i in zip(options.items(), starts, strict=True)}
 
 
 def _options(names: Sequence[str]) -> list[str]:
@@ -420,7 +429,7 @@ def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleane
                 "point is a completion paid, and the questions stay as they are"
             )
     writings = Counter(row["answer"] for row in parts)
-    spelled = {label: spelling(label) for label in writings}
+    spelled = {label: _BETWEEN_WORDS.sub(" ", spelling(label)) for label in writings}
     if answers_of([row["answer"] for row in parts]).kind == "json":
         return
     if len({*spelled.values()}) <= MOST_LABELS and answers_of([spelled[row["answer"]] for row in parts]).labels:

@@ -254,6 +254,16 @@ def test_rows_and_files_of_ones_own_are_asked_in_the_format_of_the_run(
     assert gn.compare(run, fresh()).other_set == "rows" and gn.compare(run, str(file)).other_set == "mine"
 
 
+def test_a_part_of_the_questions_is_the_same_part_each_time(tiny_run: gn.runs.Run) -> None:
+    few = [gn.evaluate(tiny_run, limit=3).rows for _ in range(2)]
+    assert few[0] == few[1] and len(few[0]) == 3
+    asked = [row["question"] for row in tiny_run.holdout]
+    assert [row["question"] for row in few[0]] == [q for q in asked if q in {row["question"] for row in few[0]}]
+    assert gn.evaluate(tiny_run, fresh(), limit=100).questions == 12
+    with pytest.raises(ValueError, match="limit = 0 must be between 1"):
+        gn.evaluate(tiny_run, limit=0)
+
+
 def test_what_one_must_know_stands_beside_the_numbers(tiny_run: gn.runs.Run, run: gn.runs.Run) -> None:
     comparison = gn.compare(run)
     assert comparison.after.cut_share > 0.5
@@ -277,6 +287,7 @@ def test_a_run_paid_by_another_judge_of_answers_is_told_so(run: gn.runs.Run) -> 
     info = {**run.info, "rewards": [{**reward, "name": "number"} for reward in run.info["rewards"][:1]]}
     (run.path / "run.json").write_text(json.dumps(info))
     assert any(said in note for note in gn.compare(gn.open_run(run.path)).notes)
+    assert any(said in note for note in gn.compare(gn.open_run(run.path), fresh()).notes), "on other questions, too"
 
 
 def test_json_is_judged_as_json_answer_does(run: gn.runs.Run) -> None:

@@ -835,11 +835,13 @@ def test_prices_that_come_again_are_no_labels(prices: list[str]) -> None:
     rows = [{"question": f"What does {n} cost?", "answer": prices[n % 3]} for n in range(30)]
     task = gn.load_task(rows, decimal=",")
     shown = repr(task)
-    assert task.answers.kind == "numbers" and "a number with a unit" in shown and "changed nothing" not in shown
-    gold = task.train[0]["answer"]
-    right, wrong = (task.format.render("So.", text) for text in (gold, gold.replace("2", "3").replace("5", "6")))
-    for reward in (gn.rewards.rewards_for(task)[0], proposed_number(shown)):
-        assert reward(completions=[right, wrong], answer=[gold, gold]) == [1.0, 0.0]
+    assert task.answers.kind == "numbers" and "the number with its currency or alone" in shown
+    assert "changed nothing" not in shown and "a number with a unit" not in shown
+    gold, reward = task.train[0]["answer"], gn.rewards.rewards_for(task)[0]
+    bare = gold.strip("EUR €")
+    other = f"${bare}"
+    wrong = gold.replace("2", "3").replace("5", "6")
+    assert [paid(reward, text, gold) for text in (gold, bare, other, wrong)] == [1.0, 1.0, 0.0, 0.0]
 
 
 def proposed_number(shown: str) -> Any:
@@ -977,6 +979,14 @@ def test_times_of_several_units_are_numbers_paid_in_any_of_them() -> None:
     )
 
 
+def test_labels_written_with_other_marks_between_their_words_are_one() -> None:
+    labels = ["shipping status", "Shipping-Status", "refund", "refund", "shipping status", "shipping_status"] * 5
+    task = gn.load_task([{"question": f"Text {n}", "answer": label} for n, label in enumerate(labels)])
+    assert dict(task.answers.labels) == {"shipping status": 0.5 + 1 / 6, "refund": pytest.approx(1 / 3)}
+    apart = gn.load_task([{"question": f"Text {n}", "answer": ["1-2", "12", "1 2"][n % 3]} for n in range(30)])
+    assert len({row["answer"] for row in both(apart)}) == 3, "of digits, a mark between them is none between words"
+
+
 def test_a_list_of_options_stands_in_the_prompt_and_an_index_becomes_its_letter() -> None:
     """As in MMLU. Nothing said that the model was to guess an index of options that it had not seen."""
     rows = [{"question": f"What is {n}?", "choices": [f"x{n}", n, "y", "z"], "answer": n % 4} for n in range(16)]
@@ -988,6 +998,9 @@ def test_a_list_of_options_stands_in_the_prompt_and_an_index_becomes_its_letter(
         "1": [{**row, "answer": row["answer"] + 1} for row in rows],
         "letter": [{**row, "answer": "abcd"[row["answer"]]} for row in rows],
         "text": [{**row, "answer": row["choices"][row["answer"]]} for row in rows],
+        "AQuA": [
+            {**row, "choices": [f"{a}){text}" for a, text in zip("ABCD", row["choices"], strict=True)]} for row in rows
+        ],
         "ARC": [
             {
                 **row,
