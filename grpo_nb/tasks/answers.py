@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -33,6 +34,7 @@ _MOST_UNITS, _LONGEST_UNIT, _LONGEST_NUMBER = 8, 12, 80
 _FEWEST_RATINGS, _MOST_RATINGS = 60, 12
 _LONGEST_LINE = 300  # characters of a line to copy
 _POINT = re.compile(r"\d+\.\d+")
+_ALIKE = 0.8  # of two words, by difflib's ratio
 _LONGEST_ANSWER = 200  # what is longer is not written twice by chance
 # A few answers of another kind are told, and do not change what all are.
 _NEARLY_ALL = 0.9
@@ -196,8 +198,16 @@ def point_of(golds: Sequence[str]) -> str:
     return re.sub("9", lambda _: next(digits), forms.most_common(1)[0][0]) if forms else ""
 
 
-def doubts_of(answers: Answers, golds: Sequence[str], column: str = "answer") -> list[str]:
+def doubts_of(
+    answers: Answers, golds: Sequence[str], column: str = "answer", frame: str = "pandas.DataFrame(...)"
+) -> list[str]:
     """What in these answers of a column may not be what it seems: those of another kind than most, numbers meant otherwise.
+
+    Args:
+        answers: From `answers_of`.
+        golds: The answers.
+        column: Where they stand in the data.
+        frame: The code that makes a DataFrame of the data.
 
     >>> doubts_of(Answers("numbers"), ["1,50", "9,99", "3"])[0][:60]
     "2 answers, such as '1,50', may have a decimal comma: decimal"
@@ -211,6 +221,12 @@ def doubts_of(answers: Answers, golds: Sequence[str], column: str = "answer") ->
         said.append(
             f"{len(odd)} of {len(golds)} answers {_ODD[most]} ({shown}): as they are, {taken}; mend those rows, or leave them "
             f"out if they mean that there is no answer: keep=lambda row: {_without(odd, most, column)}"
+        )
+    if most == "labels" and (meant := _misspelt(odd, set(golds) - set(odd))):
+        cell = f"frame[{column!r}]"
+        said.append(
+            f"{len(meant)} of these may be misspelt; to mend them: import pandas; frame = {frame}; {cell} = "
+            f"{cell}.replace({meant})"
         )
     measured = [gold for gold in golds if unit_by_gold[gold]]
     units = [unit for unit in _units(golds, unit_by_gold) if unit]
@@ -235,6 +251,12 @@ def doubts_of(answers: Answers, golds: Sequence[str], column: str = "answer") ->
         if found := [gold for gold in golds if pattern.fullmatch(_AROUND_DIGITS.sub("", gold))]:
             said.append(f"{len(found)} answers, such as {found[0]!r}, {what}")
     return said
+
+
+def _misspelt(odd: Sequence[str], labels: Iterable[str]) -> dict[str, str]:
+    """By answer the label that it is nearly."""
+    near = {gold: difflib.get_close_matches(gold.casefold(), labels, 1, _ALIKE) for gold in dict.fromkeys(odd)}
+    return {gold: found[0] for gold, found in near.items() if found}
 
 
 def _without(odd: Sequence[str], kind: Kind, column: str) -> str:

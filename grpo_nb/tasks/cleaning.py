@@ -121,8 +121,8 @@ def clean(
         raise ValueError("the data has no rows: a task needs at least two, one to train on and one held out.")
     cleaned = Cleaned([], notes=list(read.notes))
     for number, line in read.lost.items():
-        cleaned.left_out["whose line is not JSON"] += 1
-        cleaned.examples.setdefault("whose line is not JSON", f"line {number}: {shorten(line, 80)!r}")
+        cleaned.left_out["whose line cannot be read"] += 1
+        cleaned.examples.setdefault("whose line cannot be read", f"line {number}: {shorten(line, 80)!r}")
     plain = [{name: _plain(value) for name, value in row.items()} for row in _named(read.rows, columns, cleaned)]
     rows = [_as_messages(row) for row in plain]
     own, asked = rows, (columns or {}).get("question", ())
@@ -395,6 +395,11 @@ def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]], source: str
     return ""
 
 
+def as_frame(source: str) -> str:
+    """The code that makes a DataFrame of a source, from the code that reads it."""
+    return f"pandas.DataFrame(gn.tasks.read_rows({source}).rows)"
+
+
 def _marked_up(column: str, rows: Sequence[Mapping[str, Any]], source: str) -> str:
     """That a column holds what a browser would show otherwise, with the line that makes text of it; empty where it does not."""
     texts = (value for row in rows if isinstance(value := row.get(column), str))
@@ -404,7 +409,7 @@ def _marked_up(column: str, rows: Sequence[Mapping[str, Any]], source: str) -> s
     cell = f"frame[{column!r}]"
     return (
         f"{len(found)} texts in {column!r} hold HTML, such as {found[0]!r}, and are kept so; as plain text: import html, "
-        f"pandas; frame = pandas.DataFrame(gn.tasks.read_rows({source}).rows); {cell} = {cell}.map(html.unescape, "
+        f"pandas; frame = {as_frame(source)}; {cell} = {cell}.map(html.unescape, "
         "na_action='ignore').str.replace(r'</?[a-zA-Z][^<>]*>', ' ', regex=True)"
     )
 

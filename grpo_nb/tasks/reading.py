@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import did_you_mean
+from grpo_nb.core import did_you_mean, shorten
 from grpo_nb.settings import check_choice
 
 Source = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] | Any
@@ -56,7 +56,7 @@ def read_rows(
         split: Of a `DatasetDict` or a Hub data set.
         config: Of a Hub data set that has several.
         encoding: Of a text file.
-        damaged: `drop` leaves out the lines of a .jsonl file that are not JSON.
+        damaged: `drop` leaves out the lines of a .jsonl file that are not JSON, and those of a CSV with too many cells.
 
     Raises:
         TypeError: Nothing that rows can be read from.
@@ -161,8 +161,9 @@ def _read_file(path: Path, encoding: str | None, damaged: str | None) -> Rows:
             raise ValueError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]:.160}") from error
     text, read_as, notes = _decoded(path, encoding)
     if path.suffix.lower() in (".csv", ".tsv"):
-        rows, separated = _read_csv(path, text, read_as)
-        return Rows(path.stem, rows, (*notes, *separated), is_text=True, takes=("encoding",))
+        rows, separated, lost = _read_csv(path, text, read_as, damaged)
+        notes = (*notes, *separated)
+        return Rows(path.stem, rows, notes, is_text=True, takes=("encoding", "damaged"), lost=lost)
     rows, lost = _read_json(path, text, damaged)
     return Rows(path.stem, rows, notes, takes=("encoding", "damaged"), lost=lost)
 
@@ -183,7 +184,9 @@ def _decoded(path: Path, encoding: str | None) -> tuple[str, str, tuple[str, ...
     raise AssertionError("latin-1 reads every file")
 
 
-def _read_csv(path: Path, text: str, encoding: str) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+def _read_csv(
+    path: Path, text: str, encoding: str, damaged: str | None
+) -> tuple[list[dict[str, Any]], tuple[str, ...], dict[int, str]]:
     import csv
     import io
 
@@ -208,7 +211,8 @@ def _read_csv(path: Path, text: str, encoding: str) -> tuple[list[dict[str, Any]
         io.StringIO(text, newline=""), delimiter=separator, restval="", strict=True, skipinitialspace=True,
         quoting=csv.QUOTE_NONE if begun is not None else csv.QUOTE_MINIMAL,
     )  # fmt: skip
-    rows = []
+    rows: list[dict[str, Any]] = []
+    lost: dict[int, str] = {}
     try:
         names = [name.strip() for name in reader.fieldnames or ()]
         # A mark at the end of each line, which a cell with a line break in it hides, or several.
@@ -224,10 +228,8 @@ def _read_csv(path: Path, text: str, encoding: str) -> tuple[list[dict[str, Any]
         for row in reader:
             more = row.pop(None, ())
             if any(cell.strip() for cell in more):
-                raise ValueError(
-                    f"{path} line {above + reader.line_num} has {len(names) + len(more)} cells and the first line "
-                    f"{len(names)}: a text that holds {separator!r} needs quotation marks around it."
-                )
+                lost[above + reader.line_num] = separator.join([*row.values(), *more])
+                continue
             rows.append({name: row[name] for name in names[is_index:]})
     except csv.Error as error:
         raise ValueError(
@@ -235,6 +237,12 @@ def _read_csv(path: Path, text: str, encoding: str) -> tuple[list[dict[str, Any]
             'text is written twice: "He said ""no"".". Where no text is quoted: pandas.read_csv('
             f"{str(path)!r}, sep={separator!r}, encoding={encoding!r}, quoting=3)."
         ) from error
+    if lost and (damaged is None or not rows):
+        number, line = next(iter(lost.items()))
+        raise ValueError(
+            f"{path} line {number} has more cells than the {len(names)} of the first line: a text that holds {separator!r} needs "
+            f"quotation marks around it: {shorten(line, 80)!r}{_without_lost(lost, rows)}"
+        )
     notes = ("its first column has no name (an index) and was left out",) * is_index
     if begun is not None:
         notes += (
@@ -242,7 +250,12 @@ def _read_csv(path: Path, text: str, encoding: str) -> tuple[list[dict[str, Any]
         )
     notes += ("the mark at the end of each line was taken away",) * is_closed
     notes += (f"{remarks} line{'s' * (remarks > 1)} above the names were left out as a remark (#)",) * (remarks > 0)
-    return rows, notes if separator == "," else (*notes, f"separated by {separator!r}")
+    return rows, notes if separator == "," else (*notes, f"separated by {separator!r}"), lost
+
+
+def _without_lost(lost: Mapping[int, str], rows: Sequence[Any]) -> str:
+    """What to write to do without the lines that cannot be read, if any is left."""
+    return f'; damaged="drop" leaves out all such lines ({len(lost)}) and loads {len(rows)}' if rows else ""
 
 
 def _first_unquoted(lines: Sequence[str], separator: str) -> int | None:
@@ -301,9 +314,7 @@ def _read_json(path: Path, text: str, damaged: str | None) -> tuple[list[dict[st
                 first, lost[number] = first or error, line.strip()
         if lost and (damaged is None or not content):
             number, line = next(iter(lost.items()))
-            without = (
-                f'; damaged="drop" leaves out what is not ({len(lost)}) and loads {len(content)}' if content else ""
-            )
+            without = _without_lost(lost, content)
             raise ValueError(f"{path} line {number} is not JSON: {first}: {line[:80]!r}{without}") from first
     if isinstance(content, Mapping):
         # Rows under a key such as "data"; else a table by columns, or one row alone.

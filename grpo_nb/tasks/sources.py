@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from grpo_nb.core import did_you_mean, name_in, require_kind
 from grpo_nb.settings import check_value, require_settings
 from grpo_nb.tasks.answers import Answers, answers_of, doubts_of, point_of, with_point
-from grpo_nb.tasks.cleaning import INSTRUCTS, Columns, Contradictory, Keep, clean
+from grpo_nb.tasks.cleaning import INSTRUCTS, Columns, Contradictory, Keep, as_frame, clean
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.lengths import too_long_to_end
 from grpo_nb.tasks.questions import normalized_question
@@ -79,7 +79,8 @@ def load_task(
         split, config: Of a `DatasetDict` or a data set on the Hub; the split is `train` there, if not given.
         decimal: `","` where the answers are numbers such as 1.234,50.
         encoding: Of a text file; UTF-8, or what it looks like, if not given.
-        damaged: `drop` leaves out the lines of a .jsonl file that are not JSON, such as a last one that was cut off.
+        damaged: `drop` leaves out the lines of a .jsonl file that are not JSON, such as a last one that was cut off, and those of
+            a CSV that have too many cells.
         **options: For `arithmetic`: `train_size`, `holdout_size`, `low`, `high`, `operators`.
 
     Raises:
@@ -124,7 +125,7 @@ def load_task(
     train, held = (_table(part) for part in _split(rows, holdout, seed))
     notes = (
         *cleaned.notes,
-        *doubts_of(answers, golds, cleaned.named.get("answer", "answer")),
+        *doubts_of(answers, golds, cleaned.named.get("answer", "answer"), as_frame(read.code)),
         *_doubts(format, rows),
         *_check_example(example, held, answers),
     )

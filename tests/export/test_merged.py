@@ -150,6 +150,8 @@ def test_where_time_is_short_fewer_words_and_all_tensors_are_compared(
     monkeypatch.setattr(verify, "_TOKENS", 3 * (width + 12))  # three prompts at once
     in_batches = verify.verify_merged(request)
     assert in_batches["texts"] == whole["texts"] and in_batches["prompts"] == 10
+    monkeypatch.setattr(verify, "_SMALL", 0)  # held in the 16 bits of its files, as a large one is
+    assert verify.verify_merged(request)["texts"] == whole["texts"]
     short = verify.verify_merged({**request, "seconds": 0})
     assert (short["prompts"], short["tokens"]) == (3, 8) and short["passed"]
     assert any("the first 8 tokens, because time was up" in said for said in short["measured"].values())

@@ -57,7 +57,6 @@ def logits(model: torch.nn.Module) -> torch.Tensor:
 
 def test_a_model_held_in_16_bits_computes_as_in_float32(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "_BLOCK", 200)  # several blocks, the last one shorter
-    assert verify.stored_dtype(saved) == torch.bfloat16
     exact = logits(AutoModelForCausalLM.from_pretrained(saved, dtype=torch.float32))
     held = verify.widen_while_computing(AutoModelForCausalLM.from_pretrained(saved, dtype=torch.bfloat16))
     rounded = logits(AutoModelForCausalLM.from_pretrained(saved, dtype=torch.bfloat16)).float()
@@ -68,11 +67,13 @@ def test_a_model_held_in_16_bits_computes_as_in_float32(saved: Path, monkeypatch
     assert all(m.weight.dtype == torch.bfloat16 for m in linear if m.weight is not held.get_input_embeddings().weight)
 
 
-def test_the_same_with_an_adapter(saved: Path, tmp_path: Path) -> None:
+def test_the_same_with_an_adapter(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Adapters on linear layers; the sum that is expected of a merged file is that of the float32 base, exactly."""
     model = AutoModelForCausalLM.from_pretrained(saved, dtype=torch.bfloat16)
     names = ["c_attn", "c_proj"] if "gpt2" in model.config.model_type else ["q_proj", "k_proj", "o_proj", "qkv_proj"]
     save_adapter(model, tmp_path / "adapter", target_modules=names)
+    assert verify.reference_dtype(saved, tmp_path / "adapter") == torch.float32
+    monkeypatch.setattr(verify, "_SMALL", 0)
     assert verify.reference_dtype(saved, tmp_path / "adapter") == torch.bfloat16
     results, sums = [], []
     for widen in (False, True):
@@ -129,8 +130,11 @@ def test_a_mixture_of_experts_is_merged_and_verified(
     [{"use_dora": True}, {"modules_to_save": ["lm_head"]}, {"bias": "lora_only"}, {"init_lora_weights": "pissa"}],
     ids=str,
 )
-def test_what_more_than_matrices_was_trained_is_held_in_float32(tmp_path: Path, settings: dict) -> None:
+def test_what_more_than_matrices_was_trained_is_held_in_float32(
+    tmp_path: Path, settings: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In 16 bits the reference itself would be rounded, and the comparison with it worth less."""
+    monkeypatch.setattr(verify, "_SMALL", 0)
     torch.manual_seed(0)
     config = AutoConfig.for_model("qwen2", **SMALL)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
@@ -140,8 +144,12 @@ def test_what_more_than_matrices_was_trained_is_held_in_float32(tmp_path: Path, 
     assert verify.reference_dtype(tmp_path / "base", tmp_path / "adapter") == torch.float32
 
 
-def test_files_of_several_number_types_are_held_in_float32(tmp_path: Path) -> None:
+def test_small_files_and_those_of_several_number_types_are_held_in_float32(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save_file({"a": torch.zeros(2, dtype=torch.bfloat16)}, tmp_path / "a.safetensors")
-    assert verify.stored_dtype(tmp_path) == torch.bfloat16
+    assert verify.held_dtype(tmp_path) == torch.float32
+    monkeypatch.setattr(verify, "_SMALL", 0)
+    assert verify.held_dtype(tmp_path) == torch.bfloat16
     save_file({"b": torch.zeros(2)}, tmp_path / "b.safetensors")
-    assert verify.stored_dtype(tmp_path) == torch.float32
+    assert verify.held_dtype(tmp_path) == torch.float32

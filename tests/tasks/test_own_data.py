@@ -273,7 +273,7 @@ def test_what_cannot_be_read_says_what_to_write(source: Any, options: dict, erro
     ("name", "data", "told"),
     [
         ("broken.jsonl", b'{"question": "a", "answer": "1"}\n{"question": \n', r"broken\.jsonl line 2 is not JSON"),
-        ("wide.csv", b"question,answer\na,1\nb,2,3\n", r"wide\.csv line 3 has 3 cells and the first line 2"),
+        ("wide.csv", b"question,answer\na,1\nb,2,3\n", r"wide\.csv line 3 has more cells than the 2 of the first line"),
         ("twice.csv", b"question,question\na,1\n", "twice the same"),
         ("head.csv", b"question,answer\n", "no rows"),
         ("not.parquet", b"PAR1 no", "cannot be read as parquet"),
@@ -487,13 +487,18 @@ def test_a_line_that_was_cut_off_is_left_out_where_that_is_asked_for(tmp_path: P
     lines = [json.dumps(row, ensure_ascii=False) for row in rows]
     cut = written(tmp_path, "\r\n".join([*lines, lines[0][:20]]).encode(), "crashed.jsonl")
     with pytest.raises(
-        ValueError, match=r"line 5 is not JSON.*damaged=\"drop\" leaves out what is not \(1\) and loads 4$"
+        ValueError, match=r"line 5 is not JSON.*damaged=\"drop\" leaves out all such lines \(1\) and loads 4$"
     ):
         gn.load_task(cut)
     task = gn.load_task(cut, damaged="drop")
     assert (
-        len(both(task)) == 4 and task.dropped == {"whose line is not JSON": 1} and 'line 5: \'{"question"' in repr(task)
+        len(both(task)) == 4 and task.dropped == {"whose line cannot be read": 1} and 'line 5: \'{"question"' in repr(task)
     )
+    wide = written(tmp_path, b'question,answer\n"a, b",1\nb,1\nc, d,2\ne,3\n', "wide.csv")
+    with pytest.raises(ValueError, match=r"line 4 has more cells.*damaged=\"drop\" leaves out all such lines \(1\) and loads 3$"):
+        gn.load_task(wide)
+    task = gn.load_task(wide, damaged="drop")
+    assert {row["question"] for row in both(task)} == {"a, b", "b", "e"} and "line 4: 'c,d,2'" in repr(task)
     with pytest.raises(ValueError, match="damaged = 'skip' is not known here"):
         gn.load_task(cut, damaged="skip")
     with pytest.raises(ValueError, match="damaged = 'drop' does nothing for rows"):
@@ -977,6 +982,17 @@ def test_times_of_several_units_are_numbers_paid_in_any_of_them() -> None:
     assert "contradict" not in repr(
         gn.load_task([*task.train, {"question": "9?", "answer": "80 min"}, {"question": "9?", "answer": "1 h 20 min"}])
     )
+
+
+def test_a_misspelt_label_comes_with_the_line_that_mends_it() -> None:
+    labels = ["positive", "negative"] * 20 + ["Postive", "negativ", "unclear"]
+    rows = [{"question": f"Text {n}", "answer": label} for n, label in enumerate(labels)]
+    shown = repr(gn.load_task(rows))
+    line = re.search(r"to mend them: (import pandas; .*\))$", shown, re.M)[1]
+    held: dict[str, Any] = {"gn": gn, "rows": rows}
+    exec(line, held)
+    assert set(held["frame"]["answer"]) == {"positive", "negative", "unclear"}
+    assert "misspelt" not in repr(gn.load_task([row for row in rows if row["answer"] not in ("Postive", "negativ")]))
 
 
 def test_labels_written_with_other_marks_between_their_words_are_one() -> None:

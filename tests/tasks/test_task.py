@@ -144,10 +144,15 @@ def test_an_unreachable_hub_id_is_explained() -> None:
         gn.load_task("nobody/no-such-data")
 
 
-def test_the_length_filter_counts_what_it_drops(tokenizer) -> None:
+def test_the_length_filter_counts_what_it_drops(
+    tokenizer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     rows = [*ROWS, *({"question": f"{word} " * 300, "answer": "1", "level": 0} for word in ("word", "more"))]
     task = gn.load_task(rows, holdout=0.3, seed=0)
+    monkeypatch.setattr(tokenizer, "model_max_length", 256)
+    capfd.readouterr()
     short = task.fit(tokenizer, 256)
+    assert "indexing errors" not in capfd.readouterr().err, "a warning of transformers that such a prompt was met"
     assert short.dropped["too long"] == 2
     assert "2  too long" in repr(short)
     lengths = prompt_lengths([*short.train["prompt"], *short.holdout["prompt"]], tokenizer)

@@ -1,9 +1,9 @@
 """Check an export against the trained model. Runs as a process of its own that imports neither the kit nor unsloth.
 
 Run by `grpo_nb.core.run_script`. The request says what of (`check`): `merged` or `gguf`; and names `prompts` (chat messages),
-`max_new_tokens` and `seconds`. One model is open at a time, in the number type of its files, whose pages are read as they are
-needed and given back where memory is short; everything is computed in float32 (`widen_while_computing`), on a GPU with room for
-it or else on the CPU. How far it is, is printed as `done/total`.
+`max_new_tokens` and `seconds`. One model is open at a time, a large one in the number type of its files, whose pages are read as
+they are needed and given back where memory is short; everything is computed in float32 (`widen_while_computing`), on a GPU with
+room for it or else on the CPU. How far it is, is printed as `done/total`.
 
 Where a model is slow, fewer and shorter texts are compared: `seconds` is what its first answers may take, beyond which a batch
 is only begun if there is none, and the rest took four times that at most (docs/evidence/real_engines.md). All tensors are
@@ -59,6 +59,8 @@ _TOKENS, _PRODUCTS = 2048, 5 * 10**12
 _LEAST_TOKENS = 8
 # Values of a weight that are widened or compared at once: 4 MB of float32, which stay in the processor's cache.
 _BLOCK = 2**20
+# Bytes of a model's files up to which widening once is worth the memory: it answers in half of the time then.
+_SMALL = 2**29
 # Memory of a GPU for each byte of a model's files: what is stored in 16 bits may have to be held in 32.
 _ROOM_ON_GPU = 2.5
 # Adapters that leave the base as it is, and whose own matrices are all of it.
@@ -68,10 +70,11 @@ _PLAIN_NAMES = (".lora_A.weight", ".lora_B.weight")
 _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 
 
-def stored_dtype(folder: Path) -> torch.dtype:
-    """The number type of all tensors of a folder, if it is one of 16 bits; else float32."""
+def held_dtype(folder: Path) -> torch.dtype:
+    """The number type to hold a model in: that of all its tensors if it has 16 bits, else float32, and so if it is small."""
     kinds = {tensor.dtype for _, tensor in each_tensor(folder)}
-    return kinds.pop() if kinds in ({torch.bfloat16}, {torch.float16}) else torch.float32
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    return kinds.pop() if kinds in ({torch.bfloat16}, {torch.float16}) and size > _SMALL else torch.float32
 
 
 def reference_dtype(base: Path, adapter: Path) -> torch.dtype:
@@ -80,7 +83,7 @@ def reference_dtype(base: Path, adapter: Path) -> torch.dtype:
     with safe_open(adapter / "adapter_model.safetensors", framework="pt") as tensors:
         is_plain = all(name.endswith(_PLAIN_NAMES) for name in tensors.keys())  # noqa: SIM118
     is_plain = is_plain and settings.get("init_lora_weights", True) in _PLAIN_STARTS
-    return stored_dtype(base) if is_plain else torch.float32
+    return held_dtype(base) if is_plain else torch.float32
 
 
 def widen_while_computing(model: Any) -> Any:
@@ -103,7 +106,7 @@ def widen_while_computing(model: Any) -> Any:
 
 def load(folder: str, device: str, kind: torch.dtype | None = None) -> Any:
     """A model that computes in float32, held in the number type of its files or another one."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind or stored_dtype(Path(folder)))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind or held_dtype(Path(folder)))
     return widen_while_computing(model.eval()).to(device)
 
 
@@ -401,7 +404,7 @@ def verify_merged(request: dict[str, Any]) -> dict[str, Any]:
     prompts, answers, limit = reference.prompts, reference.answers, reference.limit
     chats = request["prompts"][: len(prompts)]
     gc.collect()
-    kind = stored_dtype(Path(request["merged"]))
+    kind = held_dtype(Path(request["merged"]))
     user = pipeline("text-generation", model=request["merged"], dtype=kind, device=request["device"])
     tokenizer, merged = user.tokenizer, widen_while_computing(user.model.eval())
     words = tokenizer_problems(tokenizer, original, chats)
