@@ -103,7 +103,9 @@ def sample(
     folded = folded or FoldedLora.of(model)
     with kept_modes(model), grouped_attention, folded.for_inference(is_decoding=True):
         model.eval()
-        cache, mask = prompt_cache(lambda **inputs: model(**inputs, use_cache=True, logits_to_keep=1), each, pad_id)
+        cache, mask = prompt_cache(
+            lambda **inputs: model(**inputs, use_cache=True, logits_to_keep=1), each, pad_id, model.dtype
+        )
         rows = torch.tensor(owner)
         cache.layers = [_GrowingLayer(layer, rows, limit) for layer in cache.layers]
         mask = torch.cat([mask[rows], torch.ones(total, limit, dtype=torch.long)], 1)

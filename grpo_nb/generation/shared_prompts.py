@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # In a lane of this many tokens attention costs about as much as all else: lanes are not made longer without need.
 _ATTENTION_TOKENS = 2000
+# Up to this many tokens, prompts run in one row: behind what they have in common, none of them seeing another.
+_ONE_ROW = 384
 # Below this many tokens a pass of its own for what all prompts have in common costs more than it saves.
 _SHORTEST_COMMON_PREFIX = 16
 
@@ -100,33 +102,83 @@ def left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tenso
 
 
 def prompt_cache(
-    run: Callable[..., Any], prompts: Sequence[Sequence[int]], pad_id: int
+    run: Callable[..., Any],
+    prompts: Sequence[Sequence[int]],
+    pad_id: int,
+    dtype: torch.dtype,
+    kept: dict[tuple[int, ...], DynamicCache] | None = None,
 ) -> tuple[DynamicCache, torch.Tensor]:
-    """Run all but the last token of each prompt, what they have in common once; return cache (P, ...) and mask (P, L)."""
-    heads = [prompt[:-1] for prompt in prompts]
+    """Run all but the last token of each prompt, what they have in common once; return cache (P, ...) and mask (P, L).
+
+    Args:
+        run: The model.
+        prompts: P lists of token ids.
+        pad_id: Any token id.
+        dtype: The number type of the model.
+        kept: What prompts had in common the last time; only where the weights are the same and no gradient is taken.
+    """
+    heads = [tuple(prompt[:-1]) for prompt in prompts]
     first, last = min(heads), max(heads)
     common = next((i for i, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first))
     if len(heads) == 1 or common < _SHORTEST_COMMON_PREFIX:
         common = 0
-    cache = DynamicCache()
-    mask = torch.ones(len(heads), common, dtype=torch.long)
-    if common:
-        run(input_ids=torch.tensor([heads[0][:common]]), attention_mask=mask[:1], past_key_values=cache)
-        cache = copy_of_rows(cache, torch.zeros(len(heads), dtype=torch.long))
     ids, tail_mask = left_padded([head[common:] for head in heads], pad_id)
-    if ids.shape[1]:
-        mask = torch.cat([mask, tail_mask], 1)
-        positions = (common + tail_mask.cumsum(1) - 1).clamp(min=0)
-        run(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache)
+    mask = torch.cat([torch.ones(len(heads), common, dtype=torch.long), tail_mask], 1)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    cache, shared, tails = DynamicCache(), torch.tensor([first[:common]]), tail_mask.bool()
+    known = (kept or {}).get(first[:common])
+    if common and known is None and common + len(ids[tails]) <= _ONE_ROW:
+        segment = torch.cat([torch.full((common,), -1), tails.nonzero()[:, 0]])
+        sees = ((segment == -1) | (segment[:, None] == segment)).tril()
+        run(
+            input_ids=torch.cat([shared[0], ids[tails]])[None],
+            attention_mask=_added(sees[None], dtype),
+            position_ids=torch.cat([torch.arange(common), positions[:, common:][tails]])[None],
+            past_key_values=cache,
+        )
+        known, places = _places(cache, torch.arange(common)[None]), torch.zeros_like(ids)
+        places[tails] = common + torch.arange(len(ids[tails]))
+        cache = _places(cache, torch.cat([torch.arange(common).expand(len(heads), -1), places], 1))
+    else:
+        if common:
+            if known is None:
+                run(input_ids=shared, attention_mask=mask[:1, :common], past_key_values=cache)
+                known = cache
+            cache = copy_of_rows(known, torch.zeros(len(heads), dtype=torch.long))
+        if ids.shape[1]:
+            run(input_ids=ids, attention_mask=mask, position_ids=positions[:, common:], past_key_values=cache)
+    if kept is not None and known is not None:
+        kept.clear()
+        kept[first[:common]] = known
     return cache, mask
 
 
+def _added(sees: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Which token (B, Q) sees which (B, Q, K), as what is added to the scores: that every attention implementation takes."""
+    return torch.zeros(sees.shape, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)[:, None]
+
+
 def copy_of_rows(cache: DynamicCache, rows: torch.Tensor) -> DynamicCache:
+    """A cache whose rows are these of another one."""
+    # index_select, unlike the indexing of batch_select_indices, has a fast backward (index_add) on the CPU.
+    return _mapped(cache, lambda states: states.index_select(0, rows))
+
+
+def _places(cache: DynamicCache, places: torch.Tensor) -> DynamicCache:
+    """A cache (P, L) made of these places of a cache of one row."""
+
+    def take(states: torch.Tensor) -> torch.Tensor:
+        taken = states[0].index_select(1, places.flatten())
+        return taken.view(len(taken), *places.shape, -1).transpose(0, 1)
+
+    return _mapped(cache, take)
+
+
+def _mapped(cache: DynamicCache, change: Callable[[torch.Tensor], torch.Tensor]) -> DynamicCache:
     copy = DynamicCache()
     copy.layers = [DynamicLayer() for _ in cache.layers]
     for new, layer in zip(copy.layers, cache.layers, strict=True):
-        # index_select, unlike the indexing of batch_select_indices, has a fast backward (index_add) on the CPU.
-        new.keys, new.values = layer.keys.index_select(0, rows), layer.values.index_select(0, rows)
+        new.keys, new.values = change(layer.keys), change(layer.values)
         new.dtype, new.device, new.is_initialized = layer.keys.dtype, layer.keys.device, True
     return copy
 
@@ -170,6 +222,7 @@ def shared_prompt_logps(
     completion_length: int,
     *,
     pad_id: int,
+    kept: dict[tuple[int, ...], DynamicCache] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Per-token log-probabilities and entropies of completions, each distinct prompt run once, differentiable.
 
@@ -183,6 +236,7 @@ def shared_prompt_logps(
         attention_mask: (B, P + C), 1 for real tokens.
         completion_length: C.
         pad_id: Any token id; masked positions are filled with it.
+        kept: As in `prompt_cache`.
 
     Returns:
         `(log_probs, entropies)`, both (B, C) float32 and zero where masked, in nats; entropies are None where the model
@@ -192,11 +246,14 @@ def shared_prompt_logps(
     lengths = attention_mask[:, width:].sum(1).tolist()
     prompts, prompt_of_row = distinct(_unpadded_prompts(input_ids, attention_mask, completion_length))
 
+    dtype = next(model.parameters()).dtype
     unscored = torch.full((1, 1), -100)
     cache, mask = prompt_cache(
         lambda **inputs: model(**inputs, shift_labels=unscored.expand_as(inputs["input_ids"]), fused_lm_head=True),
         prompts,
         pad_id,
+        dtype,
+        kept,
     )
     packed = lanes(lengths, prompt_of_row)
     span = max(max(sum(lengths[row] for row in lane) for lane in packed), 1)
@@ -218,11 +275,9 @@ def shared_prompt_logps(
     owner = torch.tensor([prompt_of_row[lane[0]] for lane in packed])
     same = (segment[:, :, None] == segment[:, None, :]).tril()
     sees = torch.cat([mask[owner].bool()[:, None].expand(-1, span, -1), same], -1)
-    dtype = next(model.parameters()).dtype
     output = model(
         input_ids=ids,
-        # Added to the scores, as every attention implementation takes it.
-        attention_mask=torch.zeros(sees.shape, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)[:, None],
+        attention_mask=_added(sees, dtype),
         position_ids=positions,
         past_key_values=copy_of_rows(cache, owner),
         shift_labels=labels,

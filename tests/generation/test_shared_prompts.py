@@ -28,16 +28,22 @@ CASES = {
 }
 
 
-def shared(model, ids, mask, length):
+def shared(model, ids, mask, length, kept=None):
     assert shared_prompts.batch_obstacle(ids, mask, length) is None
     with FoldedLora(model).for_training():
-        return shared_prompts.shared_prompt_logps(model, ids, mask, length, pad_id=0)
+        return shared_prompts.shared_prompt_logps(model, ids, mask, length, pad_id=0, kept=kept)
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 def test_log_probabilities_and_gradients_equal_the_stock_path(case: str, kind: str) -> None:
     compare_with_stock(lora_model(kind), *batch(*CASES[case]))
+
+
+@pytest.mark.parametrize("case", ["three prompts of different length", "one prompt begins another"])
+def test_many_prompts_run_in_rows_of_their_own(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_prompts, "_ONE_ROW", 0)
+    compare_with_stock(lora_model(), *batch(*CASES[case]))
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
@@ -87,16 +93,34 @@ def test_the_reference_pass_is_shared_too() -> None:
         assert (stock(model, ids, mask, length)[0] - expected[0]).abs().max() > 0.01, "the adapter has no effect"
 
 
+def test_what_prompts_have_in_common_may_be_kept_for_the_next_ones() -> None:
+    model, kept = lora_model(), {}
+    others = [[*COMMON[:20], 9, 8, 7], [*COMMON[:20], 6, 5]]
+    for prompts, run in ((PROMPTS[:2], 25 + 2), (PROMPTS[1:], 2 * 4), (others, 20 + 3), (others[::-1], 2 * 2)):
+        ids, mask, length = batch(prompts, [0, 0, 1, 1], [5, 1, 7, 3])
+        with torch.no_grad(), model.disable_adapter():
+            counts, got = tokens_run(model, lambda: shared(model, ids, mask, length, kept))
+            expected = stock(model, ids, mask, length)
+        assert counts[:-1] == [run], prompts
+        torch.testing.assert_close(got[0], expected[0], atol=1e-4, rtol=0)
+
+
+def tokens_run(model, call) -> tuple[list[int], tuple]:
+    """How many tokens each pass of a call has, and what the call gives."""
+    counts = []
+    embedding = model.get_base_model().model.embed_tokens
+    hook = embedding.register_forward_hook(lambda module, inputs, output: counts.append(inputs[0].numel()))
+    try:
+        return counts, call()
+    finally:
+        hook.remove()
+
+
 def test_each_distinct_prompt_runs_once() -> None:
     model = lora_model()
-    ids, mask, length = batch(PROMPTS, [0] * 8 + [1] * 8, [6] * 16)
-    seen = []
-    embedding = model.get_base_model().model.embed_tokens
-    hook = embedding.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].numel()))
-    shared(model, ids, mask, length)
-    hook.remove()
-    # What both share, the rest of each (left-padded), and 16 completions with the last prompt token before each.
-    assert sum(seen) == 25 + 2 * 2 + 16 * 6
+    counts, _ = tokens_run(model, lambda: shared(model, *batch(PROMPTS, [0] * 8 + [1] * 8, [6] * 16)))
+    # What both share and the rest of each in one row, and 16 completions with the last prompt token before each.
+    assert counts == [25 + 2, 16 * 6]
 
 
 def test_bfloat16_is_as_close_to_float32_as_the_stock_path_is() -> None:
