@@ -63,7 +63,9 @@ def measured_passes(model: object, prompt: int = 110, count: int = 12) -> dict[t
         model.eval()
         for rows in (1, 4, 8, 16):
             for words in (1, 2, 4, 8):
-                cache, mask = prompt_cache(lambda **i: model(**i, use_cache=True, logits_to_keep=1), prompts, 0, model.dtype)
+                cache, mask = prompt_cache(
+                    lambda **i: model(**i, use_cache=True, logits_to_keep=1), prompts, 0, model.dtype
+                )
                 owner, room = torch.arange(rows) % 2, count * words
                 cache.layers = [_GrowingLayer(layer, owner, room) for layer in cache.layers]
                 mask = torch.cat([mask[owner], torch.ones(rows, room, dtype=torch.long)], 1)

@@ -134,7 +134,8 @@ def compare(
         after: The other one. The task may stand here for a run alone.
         task: As in `evaluate`; the questions stored with the run if not given.
         run: The run they belong to, if neither is one: for `"base"`, and tokenizer, settings, training questions, folder.
-        rewards, limit, samples, temperature, max_completion_length, settings, seed, allow_contaminated, report: As in `evaluate`.
+        rewards, limit, samples, temperature, max_completion_length, settings, seed, allow_contaminated, report: As in
+            `evaluate`.
         labels: Names of the two in tables.
 
     Raises:
@@ -223,7 +224,12 @@ class _How:
         object.__setattr__(self, "rewards", reward_list(self.rewards, least=0))
         weights_by_name(self.rewards)
         require_number("samples", self.samples, 1, 10_000)
-        for name, least, most in (("limit", 1, 2**32), ("max_completion_length", 1, 2**20), ("temperature", 0, 100), ("seed", 0, 2**32 - 1)):
+        for name, least, most in (
+            ("limit", 1, 2**32),
+            ("max_completion_length", 1, 2**20),
+            ("temperature", 0, 100),
+            ("seed", 0, 2**32 - 1),
+        ):
             if (value := getattr(self, name)) is not None:
                 require_number(name, value, least, most, is_whole=name != "temperature")
         if self.temperature == 0 and self.samples > 1:

@@ -53,7 +53,9 @@ class AnswerFormat(metaclass=Readable):
             raise ValueError("reasoning_open and reasoning_close belong together: give both, or neither.")
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"an AnswerFormat has no {name!r}: .extract_last(text) is the answer that stands in a text")
+        raise AttributeError(
+            f"an AnswerFormat has no {name!r}: .extract_last(text) is the answer that stands in a text"
+        )
 
     @property
     def tags(self) -> tuple[str, ...]:

@@ -240,8 +240,8 @@ def _read_csv(
     if lost and (damaged is None or not rows):
         number, line = next(iter(lost.items()))
         raise ValueError(
-            f"{path} line {number} has more cells than the {len(names)} of the first line: a text that holds {separator!r} needs "
-            f"quotation marks around it: {shorten(line, 80)!r}{_without_lost(lost, rows)}"
+            f"{path} line {number} has more cells than the {len(names)} of the first line: a text that holds {separator!r} "
+            f"needs quotation marks around it: {shorten(line, 80)!r}{_without_lost(lost, rows)}"
         )
     notes = ("its first column has no name (an index) and was left out",) * is_index
     if begun is not None:

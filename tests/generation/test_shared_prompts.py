@@ -99,26 +99,26 @@ def test_what_prompts_have_in_common_may_be_kept_for_the_next_ones() -> None:
     for prompts, run in ((PROMPTS[:2], 25 + 2), (PROMPTS[1:], 2 * 4), (others, 20 + 3), (others[::-1], 2 * 2)):
         ids, mask, length = batch(prompts, [0, 0, 1, 1], [5, 1, 7, 3])
         with torch.no_grad(), model.disable_adapter():
-            counts, got = tokens_run(model, lambda: shared(model, ids, mask, length, kept))
+            counts, got = tokens_run(model, ids, mask, length, kept)
             expected = stock(model, ids, mask, length)
         assert counts[:-1] == [run], prompts
         torch.testing.assert_close(got[0], expected[0], atol=1e-4, rtol=0)
 
 
-def tokens_run(model, call) -> tuple[list[int], tuple]:
-    """How many tokens each pass of a call has, and what the call gives."""
+def tokens_run(model, *arguments) -> tuple[list[int], tuple]:
+    """How many tokens each pass of the shared path has, and what it gives."""
     counts = []
     embedding = model.get_base_model().model.embed_tokens
     hook = embedding.register_forward_hook(lambda module, inputs, output: counts.append(inputs[0].numel()))
     try:
-        return counts, call()
+        return counts, shared(model, *arguments)
     finally:
         hook.remove()
 
 
 def test_each_distinct_prompt_runs_once() -> None:
     model = lora_model()
-    counts, _ = tokens_run(model, lambda: shared(model, *batch(PROMPTS, [0] * 8 + [1] * 8, [6] * 16)))
+    counts, _ = tokens_run(model, *batch(PROMPTS, [0] * 8 + [1] * 8, [6] * 16))
     # What both share and the rest of each in one row, and 16 completions with the last prompt token before each.
     assert counts == [25 + 2, 16 * 6]
 

@@ -492,10 +492,14 @@ def test_a_line_that_was_cut_off_is_left_out_where_that_is_asked_for(tmp_path: P
         gn.load_task(cut)
     task = gn.load_task(cut, damaged="drop")
     assert (
-        len(both(task)) == 4 and task.dropped == {"whose line cannot be read": 1} and 'line 5: \'{"question"' in repr(task)
+        len(both(task)) == 4
+        and task.dropped == {"whose line cannot be read": 1}
+        and 'line 5: \'{"question"' in repr(task)
     )
     wide = written(tmp_path, b'question,answer\n"a, b",1\nb,1\nc, d,2\ne,3\n', "wide.csv")
-    with pytest.raises(ValueError, match=r"line 4 has more cells.*damaged=\"drop\" leaves out all such lines \(1\) and loads 3$"):
+    with pytest.raises(
+        ValueError, match=r"line 4 has more cells.*damaged=\"drop\" leaves out all such lines \(1\) and loads 3$"
+    ):
         gn.load_task(wide)
     task = gn.load_task(wide, damaged="drop")
     assert {row["question"] for row in both(task)} == {"a, b", "b", "e"} and "line 4: 'c,d,2'" in repr(task)

@@ -1,9 +1,9 @@
 """Check an export against the trained model. Runs as a process of its own that imports neither the kit nor unsloth.
 
 Run by `grpo_nb.core.run_script`. The request says what of (`check`): `merged` or `gguf`; and names `prompts` (chat messages),
-`max_new_tokens` and `seconds`. One model is open at a time, a large one in the number type of its files, whose pages are read as
-they are needed and given back where memory is short; everything is computed in float32 (`widen_while_computing`), on a GPU with
-room for it or else on the CPU. How far it is, is printed as `done/total`.
+`max_new_tokens` and `seconds`. One model is open at a time, a large one in the number type of its files, whose pages are read
+as they are needed and given back where memory is short; everything is computed in float32 (`widen_while_computing`), on a GPU
+with room for it or else on the CPU. How far it is, is printed as `done/total`.
 
 Where a model is slow, fewer and shorter texts are compared: `seconds` is what its first answers may take, beyond which a batch
 is only begun if there is none, and the rest took four times that at most (docs/evidence/real_engines.md). All tensors are
@@ -21,7 +21,9 @@ equal texts could be chance.
 
 from __future__ import annotations
 
+import copy
 import gc
+import itertools
 import json
 import sys
 import time
@@ -34,6 +36,7 @@ import torch
 from peft import PeftModel
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, pipeline
+from transformers.cache_utils import DynamicLayer
 from transformers.core_model_loading import revert_weight_conversion
 
 # Largest relative error of rounding once to the nearest value, doubled for the noise of the float32 product behind it.
@@ -320,13 +323,28 @@ def greedy(
 
 
 @torch.no_grad()
-def distribution(model: Any, ids: list[int], completion: list[int]) -> torch.Tensor:
-    """Log-probabilities in nats of every word at each position of a completion behind a prompt, (n, V) float32."""
-    PROGRESS.step()
+def distributions(model: Any, prompts: Sequence[list[int]], completions: Sequence[list[int]]) -> Iterator[torch.Tensor]:
+    """Log-probabilities in nats of every word at each position of each completion behind its prompt, (n, V) float32 each.
+
+    What all prompts begin with is computed once, of a model that keeps keys and values of every token.
+    """
     # Some few models compute the logits of the prompt too.
-    kept = {"logits_to_keep": len(completion) + 1} if model._supports_logits_to_keep() else {}
-    out = model(input_ids=torch.tensor([ids + completion], device=model.device), use_cache=False, **kept)
-    return out.logits[0, -len(completion) - 1 : -1].float().log_softmax(-1).cpu()
+    can_skip, device = model._supports_logits_to_keep(), model.device
+    first, last = min(prompts, default=[]), max(prompts, default=[])
+    pairs = zip(first[:-1], last[:-1], strict=False)
+    common = [one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    begun = None
+    if common:
+        kept = {"logits_to_keep": 1} if can_skip else {}
+        begun = model(input_ids=torch.tensor([common], device=device), use_cache=True, **kept).past_key_values
+    is_plain = {type(layer) for layer in getattr(begun, "layers", ())} == {DynamicLayer}
+    for ids, completion in zip(prompts, completions, strict=True):
+        PROGRESS.step()
+        kept = {"logits_to_keep": len(completion) + 1} if can_skip else {}
+        rest = ids[len(common) if is_plain else 0 :]
+        cache = {"past_key_values": copy.deepcopy(begun)} if is_plain else {"use_cache": False}
+        out = model(input_ids=torch.tensor([rest + completion], device=device), **cache, **kept)
+        yield out.logits[0, -len(completion) - 1 : -1].float().log_softmax(-1).cpu()
 
 
 def of_words(log_probabilities: torch.Tensor, completion: list[int]) -> torch.Tensor:
@@ -334,9 +352,10 @@ def of_words(log_probabilities: torch.Tensor, completion: list[int]) -> torch.Te
     return log_probabilities.gather(-1, torch.tensor(completion)[:, None])[:, 0]
 
 
-def logps(model: Any, ids: list[int], completion: list[int]) -> torch.Tensor:
-    """Log-probabilities in nats of a completion behind a prompt, (len(completion),) float32."""
-    return of_words(distribution(model, ids, completion), completion)
+def logps(model: Any, prompts: Sequence[list[int]], completions: Sequence[list[int]]) -> torch.Tensor:
+    """Log-probabilities in nats of all words of the completions, one behind the other, float32."""
+    found = zip(distributions(model, prompts, completions), completions, strict=True)
+    return torch.cat([torch.empty(0), *(of_words(words, completion) for words, completion in found)])
 
 
 def agreement(
@@ -380,16 +399,15 @@ def score_reference(request: dict[str, Any], tokenizer: Any) -> SimpleNamespace:
     answers, limit = greedy(reference, tokenizer, prompts, limit, request["seconds"])
     prompts = prompts[: len(answers)]
     PROGRESS.total = PROGRESS.done + count + 3 * len(prompts) + passes(base, prompts, limit)
-    best, start, trained = [], [], []
-    for ids, answer in zip(prompts, answers, strict=True):
-        words = distribution(reference, ids, answer)
+    best, trained = [], []
+    for words, answer in zip(distributions(reference, prompts, answers), answers, strict=True):
         best.append(likeliest(words))
         trained.append(of_words(words, answer))
-        with reference.disable_adapter():
-            start.append(logps(reference, ids, answer))
+    with reference.disable_adapter():
+        start = logps(reference, prompts, answers)
     return SimpleNamespace(
         prompts=prompts, answers=answers, limit=limit, generation=base.generation_config, best=best,
-        start=torch.cat(start), trained=torch.cat(trained), tensors=tensors,
+        start=start, trained=torch.cat(trained), tensors=tensors,
         weights=weight_problems(merged_folder, reference),
     )  # fmt: skip
 
@@ -419,8 +437,7 @@ def verify_merged(request: dict[str, Any]) -> dict[str, Any]:
         agreement(pair, best, answer, original(pair[1], add_special_tokens=False)["input_ids"], original.eos_token_id)
         for *pair, best, answer in zip(expected, texts, reference.best, answers, strict=True)
     ]
-    scored = [logps(merged, *pair) for pair in zip(prompts, answers, strict=True)]
-    x, y = reference.trained - reference.start, torch.cat(scored) - reference.start
+    x, y = reference.trained - reference.start, logps(merged, prompts, answers) - reference.start
     gap, reach = (y - x).abs().mean().item(), x.abs().mean().item()
     slope = ((x * y).sum() / (x * x).sum().clamp(min=1e-12)).item()
     low, high = SLOPE_RANGE
@@ -462,27 +479,25 @@ def verify_gguf(request: dict[str, Any]) -> dict[str, Any]:
     other_text = other_ids = not_ended = 0
     wanted = [tokenizer.decode(words, skip_special_tokens=True) for words in expected]
     agreed, bos = [], tokenizer.bos_token or ""
-    for text, ids, words, said, answer in zip(rendered, prompts, expected, wanted, answers, strict=True):
+    scored = distributions(model, prompts, expected)
+    for text, ids, words, said, answer, found in zip(rendered, prompts, expected, wanted, answers, scored, strict=True):
         # llama.cpp leaves the beginning token, which it adds while it reads, out of the text.
         other_text += text.removeprefix(bos) != answer["prompt"].removeprefix(bos)
         other_ids += ids != answer["prompt_ids"]
-        best = likeliest(distribution(model, ids, words))
-        agreed.append(agreement((said, answer["text"]), best, words, answer["ids"], end))
+        agreed.append(agreement((said, answer["text"]), likeliest(found), words, answer["ids"], end))
         # A text that merged ends and the file does not, word for word the same until there, has lost its end token.
         not_ended += words[-1] == end and answer["is_cut"] and answer["ids"][: len(words) - 1] == words[:-1]
 
-    def of_the_words(model: Any) -> torch.Tensor:
-        said = [logps(model, ids, row["ids"]) for ids, row in zip(prompts, answers, strict=True) if row["ids"]]
-        return torch.cat([torch.empty(0), *said])
-
+    pairs = [(ids, row["ids"]) for ids, row in zip(prompts, answers, strict=True) if row["ids"]]
+    theirs = [list(column) for column in zip(*pairs, strict=True)] or [[], []]
     # None where llama.cpp tells none: within a character that several tokens write.
     told = [value for row in answers for value in row["log_probs"]]
     is_told = torch.tensor([value is not None for value in told], dtype=torch.bool)
     heard = torch.tensor([value for value in told if value is not None])
-    trained = of_the_words(model)[is_told]
+    trained = logps(model, *theirs)[is_told]
     del model
     gc.collect()  # one model in memory at a time
-    start = of_the_words(load(request["base"], device))[is_told]
+    start = logps(load(request["base"], device), *theirs)[is_told]
     gap = (heard - trained).abs().mean().item()
     effect, doubt = strength(start, trained, heard)
     low, high = EFFECT_RANGE
