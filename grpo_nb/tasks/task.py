@@ -69,10 +69,11 @@ class Task(Shown):
             ValueError: If no training or no held-out prompt is short enough.
         """
         check_value("max_prompt_length", max_prompt_length, "int", least=1)
-        kept, lost, long = {}, 0, ""
+        kept, lost, long, every = {}, 0, "", []
         for part in ("train", "holdout"):
             rows: Dataset = getattr(self, part)
             lengths = prompt_lengths(rows["prompt"], tokenizer)
+            every += lengths
             short = [i for i, length in enumerate(lengths) if length <= max_prompt_length]
             if not short:
                 raise ValueError(
@@ -85,7 +86,15 @@ class Task(Shown):
                 long = f"{lengths[most]} tokens: {' '.join(rows[most]['question'].split())[:160]}"
             kept[part] = rows.select(short) if len(short) < len(rows) else rows
         task = dataclasses.replace(self, **kept, dropped=self._dropped_and({"too long": lost}))
-        return dataclasses.replace(task, examples={"too long": long, **self.examples}) if lost else task
+        if not lost:
+            return task
+        most = sorted(every)[-(-len(every) * 95 // 100) - 1]
+        nearly = f", {most} for 95 % of them" * (max_prompt_length < most < max(every))
+        said = (
+            f"{lost} of {len(every)} prompts ({lost / len(every):.0%}) left out: longer than max_prompt_length = "
+            f"{max_prompt_length} tokens; settings.replace(max_prompt_length={max(every)}) keeps all{nearly}"
+        )
+        return dataclasses.replace(task, examples={"too long": long, **self.examples}, notes=(*self.notes, said))
 
     def propose_lengths(self, tokenizer: Any, baseline: Any = None, *, quantile: float = 0.95) -> LengthProposal:
         """Propose `max_prompt_length` and `max_completion_length` from this data, and say where each comes from.

@@ -73,7 +73,9 @@ class Prepared:
         require_parts(model, tokenizer, task, settings)
         require_holdout(task, settings)
         rewards = reward_list(rewards)
-        task = task.fit(tokenizer, settings.max_prompt_length)
+        given, task = task, task.fit(tokenizer, settings.max_prompt_length)
+        if task.notes != given.notes:  # it says what was left out
+            warnings.warn(task.notes[-1], stacklevel=3)
         weights, harmless = checked_rewards(rewards, task, settings)
         # The installed GRPOConfig decides: TRL raises on unknown names, Unsloth's only warns.
         known, own = set(inspect.signature(GRPOConfig).parameters), {f.name for f in dataclasses.fields(Settings)}

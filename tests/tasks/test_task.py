@@ -1,6 +1,7 @@
 """Tasks from every source, split without leakage, filtered by token count, refused when they cannot work."""
 
 import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,11 @@ def test_the_length_filter_counts_what_it_drops(
     assert "indexing errors" not in capfd.readouterr().err, "a warning of transformers that such a prompt was met"
     assert short.dropped["too long"] == 2
     assert "2  too long" in repr(short)
+    *_, said = short.notes
+    assert said.startswith(
+        "2 of 22 prompts (9%) left out: longer than max_prompt_length = 256 tokens; settings.replace("
+    )
+    assert task.fit(tokenizer, int(re.search(r"replace\(max_prompt_length=(\d+)\) keeps all", said)[1])).dropped == {}
     lengths = prompt_lengths([*short.train["prompt"], *short.holdout["prompt"]], tokenizer)
     assert len(lengths) == 20 and max(lengths) <= 256
     text = tokenizer.apply_chat_template(short.train[0]["prompt"], add_generation_prompt=True, tokenize=False)

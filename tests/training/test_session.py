@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import grpo_nb as gn
+from grpo_nb.core import prompt_lengths
 from grpo_nb.training import session, trainer
 from grpo_nb.training.run_info import checked_rewards
 from tests.conftest import brevity
@@ -135,6 +136,11 @@ def test_prompts_that_are_all_too_long_are_refused_and_nothing_is_written(tiny, 
     with pytest.raises(ValueError, match="longer than max_prompt_length = 5"):
         gn.train(*tiny, [plain], tiny_settings.replace(max_prompt_length=5))
     assert not Path(tiny_settings.run_root).exists()
+    _, tokenizer, task = tiny
+    most = max(prompt_lengths([*task.train["prompt"], *task.holdout["prompt"]], tokenizer))
+    said = rf" prompts .* left out: .*\(max_prompt_length={most}\) keeps all"
+    with pytest.warns(UserWarning, match=said), pytest.raises(ValueError, match="needs the data column 'gold'"):
+        gn.train(*tiny, [gn.rewards.correctness(column="gold")], tiny_settings.replace(max_prompt_length=most - 1))
 
 
 def test_a_full_disk_is_said_before(tiny, tiny_settings, monkeypatch) -> None:
