@@ -39,7 +39,7 @@ class Rows:
     lost: Mapping[int, str] = dataclasses.field(default_factory=dict)
     """Line number -> the line, of those that cannot be read and were to be left out."""
     code: str = "rows"
-    """What stands for the source in a line of code that is proposed."""
+    """What stands for the source in a line of code that is proposed; empty where it has no name there."""
 
 
 def read_rows(
@@ -177,11 +177,14 @@ def _decoded(path: Path, encoding: str | None) -> tuple[str, str, tuple[str, ...
         except (UnicodeError, LookupError) as error:
             raise ValueError(f"{path} is not {encoding}: {error}. Leave encoding= out, or write another.") from error
     marked = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    for guess in (marked, "cp1252", "latin-1"):
+    for guess in (marked, "cp1252", "cp850"):  # what cp1252 has no letter for would be control characters in latin-1
         with contextlib.suppress(UnicodeError):
-            notes = (f"read as {guess}, for it is not UTF-8; encoding= chooses another",) * (guess != marked)
-            return data.decode(guess), guess, notes
-    raise AssertionError("latin-1 reads every file")
+            text = data.decode(guess)
+            if guess == marked:
+                return text, guess, ()
+            word = re.search(r"[^\W\d_]*[^\x00-\x7f]\w*", text)[0]
+            return text, guess, (f"read as {guess}, for it is not UTF-8, as in {word!r}; encoding= chooses another",)
+    raise AssertionError("cp850 reads every file")
 
 
 def _read_csv(
