@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -34,20 +33,37 @@ _MOST_UNITS, _LONGEST_UNIT, _LONGEST_NUMBER = 8, 12, 80
 _FEWEST_RATINGS, _MOST_RATINGS = 60, 12
 _LONGEST_LINE = 300  # characters of a line to copy
 _POINT = re.compile(r"\d+\.\d+")
-_ALIKE = 0.8  # of two words, by difflib's ratio
 _LONGEST_ANSWER = 200  # what is longer is not written twice by chance
 # A few answers of another kind are told, and do not change what all are.
 _NEARLY_ALL = 0.9
 # Where no more than this share are of another kind, they are told, whatever all are then taken for.
 _MOST_ODD: dict[Kind, float] = {"numbers": 0.5, "json": 0.2, "labels": 0.2, "expressions": 0.2}
-_ODD: dict[Kind, str] = {
-    "numbers": "are no numbers",
-    "json": "are no JSON object or array",
-    "labels": "come once or twice, while all others are a few labels",
-    "expressions": "are no expressions",
+_ODD: dict[Kind, tuple[str, str]] = {
+    "numbers": ("is no number", "are no numbers"),
+    "json": ("is no JSON object or array", "are no JSON object or array"),
+    "labels": (
+        "comes once or twice, while all others are a few labels",
+        "come once or twice, while all others are a few labels",
+    ),
+    "expressions": ("is no expression", "are no expressions"),
 }
 # What tables and people write where there is no value.
 MISSING = ("", "na", "n/a", "nan", "null", "none", "<na>", "nat")
+# Of labels, without the marks in them: what stands for no answer, what does where it is rare, and marks alone that do.
+_NO_ANSWER = re.compile(
+    r"n a|k a|nan|null|tbd|todo|leer|blank|no (answer|data)|keine (angabe|daten)|nicht angegeben"
+    r"|not (given|specified|available|applicable)|unspecified"
+)
+_NO_ANSWER_IF_RARE = re.compile(
+    r"na|none|empty|missing|undefined|unknown|unbekannt|inconnue?|desconocid[oa]|sconosciut[oa]|keine?|fehlt"
+)
+_NO_ANSWER_MARKS = re.compile(r"[-\u2013\u2014?.\u2026_*/\\()\[\]]+")
+_SHORTEST_SLIP, _LONG_WORD = 5, 9  # letters
+_WORD_START, _WORD_END = re.compile(r"[^\W\d_]*"), re.compile(r"[^\W\d_]*$")
+# Letters that are taken for each other: vowels, neighbours on the keyboard, sounds.
+_VOWELS = re.compile(r"[aeiouy\u00e4\u00f6\u00fc]{2}")
+_PAIRS = set(map("".join, itertools.pairwise("qwertyuiop asdfghjkl zxcvbnm tzu ck sz dt bp fv")))
+_BETWEEN_WORDS = re.compile(r"(?<=[^\W\d_])\s*[-_]+\s*(?=[^\W\d_])")
 # What is read as a number and may be meant otherwise. 1,50 and 1.234,50, and 1.050.000 may have a decimal comma; 1,500 and
 # 1.050 may be either, and are taken as English.
 _DOUBTFUL = (
@@ -199,7 +215,7 @@ def point_of(golds: Sequence[str]) -> str:
 
 
 def doubts_of(
-    answers: Answers, golds: Sequence[str], column: str = "answer", frame: str = "pandas.DataFrame(...)"
+    answers: Answers, golds: Sequence[str], column: str = "answer", raw: Mapping[str, Sequence[Any]] | None = None
 ) -> list[str]:
     """What in these answers of a column may not be what it seems: those of another kind than most, numbers meant otherwise.
 
@@ -207,26 +223,35 @@ def doubts_of(
         answers: From `answers_of`.
         golds: The answers.
         column: Where they stand in the data.
-        frame: The code that makes a DataFrame of the data.
+        raw: By answer what stands there, where that is something else.
 
     >>> doubts_of(Answers("numbers"), ["1,50", "9,99", "3"])[0][:60]
     "2 answers, such as '1,50', may have a decimal comma: decimal"
     """
     unit_by_gold = _unit_by_gold(golds)
-    most, odd = _odd_ones(golds, unit_by_gold)
-    said = []
-    if odd:
-        taken = "they are asked for and paid" if answers.kind == most else f"all are taken as {answers.kind}"
-        shown = ", ".join(map(repr, list(dict.fromkeys(shorten(gold, 60) for gold in odd))[:4]))
-        said.append(
-            f"{len(odd)} of {len(golds)} answers {_ODD[most]} ({shown}): as they are, {taken}; mend those rows, or leave them "
-            f"out if they mean that there is no answer: keep=lambda row: {_without(odd, most, column)}"
+    most, odd = odd_ones(golds)
+    said, raw = [], raw or {gold: [gold] for gold in golds}
+    counts = Counter(golds if most == "labels" or (most == "text" and answers.labels) else ())
+    slips, none = _slips(counts), set(_no_answers(counts))
+    odd = [gold for gold in odd if gold not in slips and gold not in none]
+    if named := _shown(odd):
+        named = [f"{_of(odd, golds)} {_ODD[most][len(odd) > 1]} ({named})"]
+    if shown := _shown(missing := [gold for gold in golds if gold in none]):
+        named = [*named, f"{_of(missing, golds)} may stand for no answer ({shown})"]
+    if named:
+        taken = (
+            "asked for and paid as written" if answers.kind == most or not odd else f"all are taken as {answers.kind}"
         )
-    if most == "labels" and (meant := _misspelt(odd, set(golds) - set(odd))):
-        cell = f"frame[{column!r}]"
         said.append(
-            f"{len(meant)} of these may be misspelt; to mend them: import pandas; frame = {frame}; {cell} = "
-            f"{cell}.replace({meant})"
+            f"{', and '.join(named)}: {taken}; mend those rows, or leave them out if they mean that there is no answer: "
+            f"keep=lambda row: {_without([*odd, *missing], most, column, raw)}"
+        )
+    if slips:
+        first, meant = next(iter(slips.items()))
+        cell, mended = f"frame[{column!r}]", {value: other for gold, other in slips.items() for value in raw[gold]}
+        said.append(
+            f"{_of([gold for gold in golds if gold in slips], golds)} may be misspelt, such as {first!r} "
+            f"({counts[first]}) beside {meant!r} ({counts[meant]}); to mend them: {cell} = {cell}.replace({mended})"
         )
     measured = [gold for gold in golds if unit_by_gold[gold]]
     units = [unit for unit in _units(golds, unit_by_gold) if unit]
@@ -253,18 +278,90 @@ def doubts_of(
     return said
 
 
-def _misspelt(odd: Sequence[str], labels: Iterable[str]) -> dict[str, str]:
-    """By answer the label that it is nearly."""
-    near = {gold: difflib.get_close_matches(gold.casefold(), labels, 1, _ALIKE) for gold in dict.fromkeys(odd)}
-    return {gold: found[0] for gold, found in near.items() if found}
+def _of(some: Sequence[str], golds: Sequence[str]) -> str:
+    return f"{len(some)} of {len(golds)} answers"
 
 
-def _without(odd: Sequence[str], kind: Kind, column: str) -> str:
+def _shown(golds: Sequence[str]) -> str:
+    return ", ".join(map(repr, list(dict.fromkeys(shorten(gold, 60) for gold in golds))[:4]))
+
+
+def _slips(counts: Counter[str]) -> dict[str, str]:
+    """By label the more frequent one that was meant."""
+    spelled, found = {label: label_spelling(label) for label in counts}, {}
+    for label, count in counts.items():
+        for other, often in counts.most_common(MOST_LABELS):
+            if label not in found and 0 < _rarer(spelled[label], spelled[other]) * count <= often:
+                found[label] = other
+    return found
+
+
+def _rarer(typed: str, meant: str) -> int:
+    """How many times rarer a label has to be for a slip of another: one wrong letter of a word, not its first; 0 for any other.
+
+    `atypical` and `grade 2` are no slips, nor is `trainee`: what differs there is what is said. A long word, or one with two
+    letters swapped, is hardly another one.
+
+    >>> _rarer("techink", "technik"), _rarer("postive", "positive"), _rarer("female", "male"), _rarer("class b", "class a")
+    (2, 5, 0, 0)
+    """
+    start = _shared(typed, meant)
+    end = _shared(typed[start:][::-1], meant[start:][::-1])
+    one, other = (text[start : len(text) - end] for text in (typed, meant))
+    words = [_WORD_END.search(t[:start])[0] + _WORD_START.match(t[start:])[0] for t in (typed, meant)]
+    longest = max(map(len, words))
+    is_inside = (one + other).replace(" ", "x").isalpha() and meant[:start][-1:].isalpha()
+    if not is_inside or longest < _SHORTEST_SLIP:
+        return 0
+    is_swap = len(one) == 2 and one == other[::-1]
+    is_last = not meant[len(meant) - end :][:1].isalpha()
+    is_near = _VOWELS.fullmatch(one + other) or {one + other, other + one} & _PAIRS
+    if not is_swap and len(one + other) > 1 and (len(one) != 1 or len(other) != 1 or is_last or not is_near):
+        return 0
+    return 2 if is_swap or longest >= _LONG_WORD else 5
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    return len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))])
+
+
+def _no_answers(counts: Counter[str]) -> list[str]:
+    """The labels that people write where there is no answer; rare ones, or marks alone beside words, may be just that."""
+    plain_words = {label: " ".join(re.findall(r"[^\W_]+", label.casefold())) for label in counts}
+    marks = [label for label, words in plain_words.items() if not words]
+    are_none = all(map(_NO_ANSWER_MARKS.fullmatch, marks)) and 2 * sum(counts[mark] for mark in marks) < counts.total()
+    most = max(counts.values(), default=0)
+    return [
+        label
+        for label, words in plain_words.items()
+        if (words == "" and are_none)
+        or _NO_ANSWER.fullmatch(words)
+        or (_NO_ANSWER_IF_RARE.fullmatch(words) and 2 * counts[label] < most)
+    ]
+
+
+def _without(odd: Sequence[str], kind: Kind, column: str, raw: Mapping[str, Sequence[Any]]) -> str:
     """What a row has to be so that none of these answers stays: by their list, or where that is too long by their kind."""
-    named = f"row[{column!r}] not in {tuple(dict.fromkeys(odd))}"
-    if len(named) <= _LONGEST_LINE or kind == "labels":
+    gone = [value for gold in dict.fromkeys(odd) for value in raw[gold]]
+    named = f"row[{column!r}] not in {tuple(gone)}"
+    by_kind = f"gn.tasks.answers_of([str(row[{column!r}])]).kind == {kind!r}"
+    if len(named) <= _LONGEST_LINE or kind in ("labels", "text"):
         return named
-    return f"gn.tasks.answers_of([str(row[{column!r}])]).kind == {kind!r}"
+    kept = [value for gold in raw.keys() - set(odd) for value in raw[gold]]
+    is_told = [answers_of([str(value)]).kind == kind for value in (*kept, *gone)] == [True] * len(kept) + [False] * len(
+        gone
+    )
+    return by_kind if is_told else named
+
+
+def label_spelling(label: str) -> str:
+    """A label without what changes nothing in it: as `spelling`, and with a space for any mark between its words.
+
+    >>> label_spelling("IT - Support") == label_spelling("it_support"), label_spelling("grade 1-2")
+    (True, 'grade 1-2')
+    """
+    return spelling(_BETWEEN_WORDS.sub(" ", label))
 
 
 def spelling(gold: str) -> str:
@@ -284,9 +381,9 @@ def _in_several_writings(golds: Sequence[str]) -> list[list[str]]:
     return [alike for alike in writings.values() if len(alike) > 1]
 
 
-def _odd_ones(golds: Sequence[str], unit_by_gold: Mapping[str, str | None]) -> tuple[Kind, list[str]]:
-    """The kind that most answers are of, and the few that are not; of labels, those that never come again."""
-    counts = Counter(golds)
+def odd_ones(golds: Sequence[str]) -> tuple[Kind, list[str]]:
+    """Return the kind that most answers are of, and the few that are not; of labels, those that never come again."""
+    counts, unit_by_gold = Counter(golds), _unit_by_gold(golds)
     usual = {gold for gold, count in counts.items() if count > 2 and len(gold) <= _LONGEST_LABEL}
     is_of: dict[Kind, Callable[[str], bool]] = {
         "numbers": lambda gold: unit_by_gold[gold] is not None,

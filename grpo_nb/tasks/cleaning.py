@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 from grpo_nb.core import displayable, require_kind, shorten
 from grpo_nb.settings import check_choice
-from grpo_nb.tasks.answers import MISSING, MOST_LABELS, after_hashes, answers_of, spelling, with_point
+from grpo_nb.tasks.answers import MISSING, MOST_LABELS, after_hashes, answers_of, label_spelling, odd_ones, with_point
 from grpo_nb.tasks.notation import read_container, read_measure
 from grpo_nb.tasks.reading import Rows
 
@@ -27,7 +27,6 @@ Columns = Mapping[str, str | Sequence[str]]
 Keep = Callable[[Mapping[str, Any]], object]
 PARTS = ("question", "answer", "prompt")
 _MAP_IT = 'columns={"question": "<column>", "answer": "<column>"}'
-_BETWEEN_WORDS = re.compile(r"(?<=[^\W\d_])[-_]+(?=[^\W\d_])")
 _AROUND_OPERATORS = re.compile(r"(?<=[\w)])\s*([-+*/=<>^\u00d7])\s*(?=[\w(])")
 INSTRUCTS = ("system", "developer")
 _ROLES = (*INSTRUCTS, "user", "assistant", "tool")
@@ -39,6 +38,8 @@ _TOTAL = re.compile(
 _MARKUP = re.compile(
     r"&(?:#\d{2,6}|#x[0-9a-f]{2,5}|[a-z]{2,8}\d?);|</?(?:br|p|b|i|em|strong|span|div|li|ul|a)\b[^<>]*>", re.I
 )
+# What Excel writes for the end of a line, and other programs before it.
+_LINE_ENDS = re.compile(r"_x000D_|\r")
 # An index that pandas wrote, which is no column of anybody's.
 _INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0")
 _ID = {"id", "ids", "uid", "uuid", "idx", "index"}
@@ -52,6 +53,7 @@ _USUAL = {
 # How columns with a list of options are called.
 _CHOICES = {"choices", "options", "endings", "alternatives"}
 _LETTERS = string.ascii_uppercase
+_LONGEST_BARE = 20  # characters of a value that is shown with the name of its column
 _SPEAKERS = {"human": "user", "gpt": "assistant", "bot": "assistant"}
 
 
@@ -67,6 +69,10 @@ class Cleaned:
     notes: list[str] = field(default_factory=list)
     named: Mapping[str, str] = field(default_factory=dict)
     """Part -> column."""
+    raw: dict[str, list[Any]] = field(default_factory=dict)
+    """Answer -> what stands in the data for it."""
+    frame: str = ""
+    """The code that makes a DataFrame `frame` of the data, with the columns that the notes name."""
 
     def leave_out(self, reason: str, number: int, row: Mapping[str, Any]) -> None:
         """Count a row under a reason; what stands in the parts of the first one is kept to be shown."""
@@ -119,7 +125,7 @@ def clean(
     check_choice("decimal", decimal, (".", ","))
     if not read.rows:
         raise ValueError("the data has no rows: a task needs at least two, one to train on and one held out.")
-    cleaned = Cleaned([], notes=list(read.notes))
+    cleaned = Cleaned([], notes=list(read.notes), frame=_frame(read, columns))
     for number, line in read.lost.items():
         cleaned.left_out["whose line cannot be read"] += 1
         cleaned.examples.setdefault("whose line cannot be read", f"line {number}: {shorten(line, 80)!r}")
@@ -132,7 +138,7 @@ def clean(
         rows = [_answered_last(row) for row in rows]
         cleaned.notes.append("the answer is what the assistant says last, the prompt all before it")
     found = list(dict.fromkeys(name for row in rows for name in row))
-    named = cleaned.named = _parts(rows, found, columns, cleaned)
+    named = cleaned.named = _parts(rows, found, columns, cleaned, own, asked)
     items, options = [], _options(joined)
     for number, row in enumerate(rows):
         try:
@@ -145,18 +151,31 @@ def clean(
     written = [(str(item.row[named["answer"]]).strip(), item.parts["answer"]) for item in items]
     if lettered := [pair for pair in written if pair[1] in options and pair[0] != pair[1]]:
         said = "{!r} as {!r}".format(*lettered[0])
-        cleaned.notes.append(f"{len(lettered)} answers are written as the letter of their option, such as {said}")
+        answers = f"{len(lettered)} answer{'s are' if len(lettered) > 1 else ' is'}"
+        cleaned.notes.append(f"{answers} written as the letter of an option, such as {said}")
     spaced = [str(v) for item in items if (v := item.row[named["answer"]]) != str(v).strip() and isinstance(v, str)]
     if spaced:
-        cleaned.notes.append(f"spaces around {len(spaced)} answers were taken away, as around {spaced[0]!r}")
+        plural = "s" * (len(spaced) > 1)
+        cleaned.notes.append(f"spaces around {len(spaced)} answer{plural} were taken away, as around {spaced[0]!r}")
     holders = [
         (part, name) for part, column in named.items() for name in (joined if part == "question" else ()) or [column]
     ]
-    cures = [cure for part, column in holders if (cure := _cure(part, column, rows, read.code))]
+    cures = [cure for part, column in holders if (cure := _cure(part, column, rows))]
     if not items:
-        raise ValueError(f"no row is left of {len(rows)}: {'. '.join([describe(cleaned), *cures])}.")
-    cleaned.notes += [*cures, *(said for _, column in holders if (said := _marked_up(column, rows, read.code)))]
+        raise ValueError(
+            f"no row is left of {len(rows)}: {'. '.join([describe(cleaned), *with_frame(cures, cleaned.frame)])}."
+        )
+    for name in joined:
+        if empty := [item.number for item in items if not _is_there(item.row.get(name))]:
+            cleaned.notes.append(
+                f"{name!r} is empty in {len(empty)} of {len(items)} rows, first in row {empty[0]}: the question does without it"
+            )
+    cleaned.notes += [*cures, *(said for _, column in holders for said in _marked_up(column, rows))]
     _read_answers([item.parts for item in items], decimal, cleaned)
+    for item in items:
+        values = cleaned.raw.setdefault(item.parts["answer"], [])
+        if (value := {**item.row, **own[item.number]}[named["answer"]]) not in values:
+            values.append(value)
     items = _once(items, contradictory, cleaned)
     read_from = {name for row in own for name in row}  # without those that options were put into
     others = [
@@ -174,6 +193,9 @@ def clean(
     if unasked:
         shown = json.dumps({"question": [*(joined or [named["question"]]), unasked[0]], "answer": named["answer"]})
         cleaned.notes.append(f"{unasked[0]!r} holds options that are not in the prompt: columns={shown} shows them")
+    cleaned.notes += [
+        said for name, column in kept.items() if (said := _accepted(name, column, items, named["answer"]))
+    ]
     if values and "solution" not in values:
         more = f" and {len(values) - 8} more" if len(values) > 8 else ""
         cleaned.notes.append(
@@ -260,23 +282,27 @@ def _with_joined(
     if columns is None or names is None or isinstance(names, str):
         return rows, columns, ()
     names, found = [name.strip() for name in names], {name for row in rows for name in row}
-    for name in names:
-        if name not in found:
-            raise ValueError(_no_column("question", name, rows, {}))
-        if empty := [number for number, row in enumerate(rows) if not _is_there(row.get(name))]:
-            cleaned.notes.append(
-                f"{name!r} is empty in {len(empty)} of {len(rows)} rows, first in row {empty[0]}: the question does without it"
-            )
+    if missing := [name for name in names if name not in found]:
+        raise ValueError(_no_column("question", missing[0], rows, columns))
     joined, options = " + ".join(names), _options(names)
+    bare = [name for place, name in enumerate(names) if name not in options and _says_little(name, rows, place == 0)]
 
     def one_below_the_other(row: Mapping[str, Any]) -> Any:
         values = {name: value for name in names if _is_there(value := row.get(name))}
         is_text = all(isinstance(value, (str, numbers.Number)) for value in values.values())
-        texts = {name: str(value) for name, value in values.items()}
+        texts = {name: f"{name}: {value}" if name in bare else str(value) for name, value in values.items()}
         texts |= _lettered({name: text for name, text in texts.items() if name in options})
         return "\n".join(texts.values()) if is_text else [*values.values()]
 
     return [{**row, joined: one_below_the_other(row)} for row in rows], {**columns, "question": joined}, names
+
+
+def _says_little(name: str, rows: Sequence[Mapping[str, Any]], is_first: bool) -> bool:
+    """Whether nobody would know what the values of a column are without its name: a number, a single word."""
+    texts = {str(value).strip() for row in rows if _is_there(value := row.get(name))}
+    if not texts or max(map(len, texts)) > _LONGEST_BARE:
+        return False
+    return all((not is_first and len(text.split()) == 1) or answers_of([text]).kind == "numbers" for text in texts)
 
 
 def _lettered(options: Mapping[str, str]) -> dict[str, str]:
@@ -370,11 +396,11 @@ def _as_json(value: Any) -> str:
     )
 
 
-def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]], source: str) -> str:
+def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """What a column holds that is no text, with the line that makes texts of it; empty where it is text."""
     values = (row.get(column) for row in rows)
     value = next((v for v in values if v is not None and not isinstance(v, (str, numbers.Number))), None)
-    made = f"as texts: import pandas; frame = pandas.json_normalize(gn.tasks.read_rows({source}).rows); frame[{column!r}] = "
+    made = f"as texts: frame[{column!r}] = "
     match value:
         case {}:
             # Only a proposal: the longest field for a question, the shortest for an answer.
@@ -386,32 +412,67 @@ def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]], source: str
         case datetime.time() | datetime.timedelta():
             return f"{column!r} holds times; {made}frame[{column!r}].astype(str)"
         case [str() | int() | float(), *_]:
-            joined = "map(lambda cell: ', '.join(map(str, cell)), na_action='ignore')"
-            made += f"frame[{column!r}].{joined}"
-            if part == "answer":
+            made += f"frame[{column!r}].map(lambda cell: ', '.join(map(str, cell)), na_action='ignore')"
+            if part == "answer" and column != "answer" and any("answer" in row for row in rows):
+                made += f"; or, where each of them is right, leave 'answer' the answer: {_pays_each(column, 'answer')}"
+            elif part == "answer":
                 made += f"; or, where each of them is right, frame['answers'] = frame[{column!r}]; frame['answer'] = "
                 made += "frame['answers'].str[0], and pay them by gn.rewards.correctness(column='answers')"
             return f"{column!r} holds lists; {made}"
     return ""
 
 
-def as_frame(source: str) -> str:
-    """The code that makes a DataFrame of a source, from the code that reads it."""
-    return f"pandas.DataFrame(gn.tasks.read_rows({source}).rows)"
+def _pays_each(column: str, answer: str) -> str:
+    """What to write so that the answer and all in the lists of another column are right."""
+    cells = f"zip(frame[{answer!r}], frame[{column!r}])"
+    made = f"[[str(gold), *(also if hasattr(also, '__len__') else ())] for gold, also in {cells}]"
+    return f"frame[{column!r}] = {made}, and pay them by gn.rewards.correctness(column={column!r})"
 
 
-def _marked_up(column: str, rows: Sequence[Mapping[str, Any]], source: str) -> str:
-    """That a column holds what a browser would show otherwise, with the line that makes text of it; empty where it does not."""
-    texts = (value for row in rows if isinstance(value := row.get(column), str))
-    found = [match[0] for text in texts if (match := _MARKUP.search(text))]
-    if not found:
+def _accepted(name: str, column: Sequence[Any], items: Sequence[_Item], answer: str) -> str:
+    """That a column seems to hold other right answers, with the line that pays them; empty where it does not."""
+    pairs = [(cell, item.parts["answer"].casefold()) for cell, item in zip(column, items, strict=True) if cell]
+    is_listed = all(isinstance(cell, list) and all(isinstance(text, str) for text in cell) for cell, _ in pairs)
+    found = is_listed and sum(gold in (text.strip().casefold() for text in cell) for cell, gold in pairs)
+    if not found or 2 * found < len(pairs) or _CHOICES & _words(name):
         return ""
-    cell = f"frame[{column!r}]"
+    rows = f"{len(pairs)} row{'s' * (len(pairs) > 1)}"
     return (
-        f"{len(found)} texts in {column!r} hold HTML, such as {found[0]!r}, and are kept so; as plain text: import html, "
-        f"pandas; frame = {as_frame(source)}; {cell} = {cell}.map(html.unescape, "
-        "na_action='ignore').str.replace(r'</?[a-zA-Z][^<>]*>', ' ', regex=True)"
+        f"{name!r} holds lists, with the answer in {found} of {rows}: where each is right, {_pays_each(name, answer)}"
     )
+
+
+def _frame(read: Rows, columns: Columns | None) -> str:
+    """The code that makes a DataFrame of what was read, with the columns of the names that `clean` uses."""
+    if not read.code:
+        return "import pandas; frame = ...  # what you gave, as a DataFrame"
+    found = {name for row in read.rows for name in row}
+    named = [name for column in (columns or {}).values() for name in ([column] if isinstance(column, str) else column)]
+    made = "json_normalize" if any("." in name and name not in found for name in named) else "DataFrame"
+    stripped = ".rename(columns=str.strip)" * any(name != name.strip() for name in found)
+    return f"import pandas; frame = pandas.{made}(gn.tasks.read_rows({read.code}).rows){stripped}"
+
+
+def with_frame(notes: Sequence[str], frame: str) -> list[str]:
+    """Return the notes and, before the first with a line that mends `frame`, the one that makes it."""
+    first = next((place for place, note in enumerate(notes) if " frame[" in note), len(notes))
+    begun = [f"to mend the data by the lines below and then load `frame`, begin with: {frame}"] * (first < len(notes))
+    return [*notes[:first], *begun, *notes[first:]]
+
+
+def _marked_up(column: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What other programs left in the texts of a column, each with the line that makes plain text of it."""
+    cell, said = f"frame[{column!r}]", []
+    unescaped = f"import html; {cell} = {cell}.map(html.unescape, na_action='ignore')"
+    for what, pattern, line in (
+        ("HTML", _MARKUP, f"{unescaped}.str.replace(r'</?[a-zA-Z][^<>]*>', ' ', regex=True)"),
+        ("marks of line ends", _LINE_ENDS, f"{cell} = {cell}.str.replace(r'(_x000D_|\\r)+\\n?', '\\n', regex=True)"),
+    ):
+        texts = (value for row in rows if isinstance(value := row.get(column), str))
+        if found := [match[0] for text in texts if (match := pattern.search(text))]:
+            texts = f"{len(found)} text{'s' * (len(found) > 1)} in {column!r} hold{'s' * (len(found) == 1)}"
+            said.append(f"{texts} {what}, such as {found[0]!r}, kept so; as plain text: {line}")
+    return said
 
 
 def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleaned) -> None:
@@ -434,10 +495,11 @@ def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleane
                 "point is a completion paid, and the questions stay as they are"
             )
     writings = Counter(row["answer"] for row in parts)
-    spelled = {label: _BETWEEN_WORDS.sub(" ", spelling(label)) for label in writings}
-    if answers_of([row["answer"] for row in parts]).kind == "json":
+    spelled = {label: label_spelling(label) for label in writings}
+    if odd_ones([row["answer"] for row in parts])[0] == "json":  # whose capitals are values
         return
-    if len({*spelled.values()}) <= MOST_LABELS and answers_of([spelled[row["answer"]] for row in parts]).labels:
+    golds = [spelled[row["answer"]] for row in parts]
+    if len({*golds}) <= MOST_LABELS and (answers_of(golds).labels or odd_ones(golds)[0] == "labels"):
         # The one that occurs most often, of equals the first.
         usual = {spelled[label]: label for label, _ in reversed(writings.most_common())}
         changed = {label: usual[same] for label, same in spelled.items() if label != usual[same]}
@@ -512,9 +574,14 @@ class _LeftOut(Exception):
 
 
 def _parts(
-    rows: Sequence[Mapping[str, Any]], found: Sequence[str], columns: Mapping[str, str] | None, cleaned: Cleaned
+    rows: Sequence[Mapping[str, Any]],
+    found: Sequence[str],
+    columns: Mapping[str, str] | None,
+    cleaned: Cleaned,
+    own: Sequence[Mapping[str, Any]],
+    asked: str | Sequence[str],
 ) -> dict[str, str]:
-    """Part -> column, from what was asked for and what is there."""
+    """Part -> column, from what was asked for and what is there; what is missing is told of the data's own columns."""
     named = {part: column.strip() for part, column in (columns or {}).items()}
     if named and set(named.values()) <= set(PARTS) and set(named) <= set(found) and not set(named) <= set(PARTS):
         named = {part: column for column, part in named.items()}
@@ -535,28 +602,35 @@ def _parts(
                 f"columns gives the column {part!r} to another part, and none to the {part}: {named}. {_MAP_IT}"
             )
         if named.get(part, part) not in found:
-            raise ValueError(_no_column(part, named.get(part, part), rows, named))
+            is_joined = asked and not isinstance(asked, str)
+            told = named | ({"question": [*asked]} if is_joined else {})
+            raise ValueError(_no_column(part, named.get(part, part), own if is_joined else rows, told))
     return named
 
 
-def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named: Mapping[str, str]) -> str:
+def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named: Columns) -> str:
     """What is missing, and a map to copy: by the columns' names, else the longest texts as the question."""
     rows = [_fields(row) for row in rows[:100]]  # what is inside of dicts can be named, too
     found = list(rows[0])
-    free = [name for name in found if name not in named.values()]
+    asked = {part: [names] if isinstance(names, str) else [*names] for part, names in named.items()}
+    used = {name for names in asked.values() for name in names}
+    free = [name for name in found if name not in used]
     lengths = {name: sum(len(str(row.get(name) or "")) for row in rows) for name in free}
-    guesses = {}
+    holding = [name for name in found if _words(column) <= _words(name)] if part in named else []
+    near = (difflib.get_close_matches(column, found, n=1) or holding)[:1]
+    guesses: dict[str, str | list[str]] = {}
     for missing in ("question", "answer"):
         likely = [name for usual in _USUAL[missing] for name in free if usual in _words(name)]
         likely.sort(key=lambda name: _stands_for_a_name(name, free))
-        if len(free) + len(set(named.values()) & set(found)) == 2:  # the longer texts are the questions
+        if len(free) + len(used & set(found)) == 2:  # the longer texts are the questions
             likely += sorted(free, key=lengths.__getitem__, reverse=missing == "question")
-        taken = named.get(missing)
+        if missing == part:
+            likely = [*near, *likely]
         free_guess = next((name for name in likely if name not in guesses.values()), "<column>")
-        guesses[missing] = taken if taken in found else free_guess
+        names = [name if name in found else free_guess for name in asked.get(missing, [column])]
+        guesses[missing] = names[0] if len(names) == 1 else names
     line = json.dumps(guesses, ensure_ascii=False)
     unnamed = " These do not look like names: if the data has none, write them above it, or give names to a DataFrame."
-    near = difflib.get_close_matches(column, found, n=1)
     meant = f"; did you mean {near[0]!r}" if near else ""
     return (
         f"the data has no column {column!r} for the {part}; it has {found}{meant}.{unnamed * any(map(_is_number, found))} "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from grpo_nb.core import did_you_mean, name_in, require_kind
 from grpo_nb.settings import check_value, require_settings
 from grpo_nb.tasks.answers import Answers, answers_of, doubts_of, point_of, with_point
-from grpo_nb.tasks.cleaning import INSTRUCTS, Columns, Contradictory, Keep, as_frame, clean
+from grpo_nb.tasks.cleaning import INSTRUCTS, Columns, Contradictory, Keep, clean, with_frame
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.lengths import too_long_to_end
 from grpo_nb.tasks.questions import normalized_question
@@ -111,7 +111,7 @@ def load_task(
         given |= {"columns": columns, "holdout": None if holdout == _HELD_OUT else holdout}
         wanted = {**_ARITHMETIC, **options}
         read, holdout = Rows("arithmetic", _arithmetic(seed, **wanted)), wanted["holdout_size"]
-        example = example or ("What is 3 + 4?", "3 + 4 = 7", "7")
+        example = ("What is 3 + 4?", "3 + 4 = 7", "7") if example is None else example
     else:
         read = dataclasses.replace(read_rows(source, **given), code=_in_code(source, given, sys._getframe(1)))
     for name, value in given.items():
@@ -125,7 +125,7 @@ def load_task(
     train, held = (_table(part) for part in _split(rows, holdout, seed))
     notes = (
         *cleaned.notes,
-        *doubts_of(answers, golds, cleaned.named.get("answer", "answer"), as_frame(read.code)),
+        *doubts_of(answers, golds, cleaned.named["answer"], cleaned.raw),
         *_doubts(format, rows),
         *_check_example(example, held, answers),
     )
@@ -133,8 +133,8 @@ def load_task(
         shown = [format.render(*map(str, example[1:]))] if example is not None else []
         notes += (*too_long_to_end(golds, shown, format, tokenizer, settings.max_completion_length),)
     task = Task(
-        read.name, format, train, held, cleaned.left_out, examples=cleaned.examples, notes=notes, answers=answers,
-        tokenizer=tokenizer,
+        read.name, format, train, held, cleaned.left_out, examples=cleaned.examples,
+        notes=tuple(with_frame(notes, cleaned.frame)), answers=answers, tokenizer=tokenizer,
     )  # fmt: skip
     if tokenizer is not None and settings is not None:
         task = task.fit(tokenizer, settings.max_prompt_length)
@@ -142,10 +142,10 @@ def load_task(
 
 
 def _in_code(source: Source, given: Mapping[str, str | None], caller: FrameType) -> str:
-    """What reads a source again in a line of the caller's code: a path or id as it is, what is in memory by its name."""
+    """What reads a source again in a line of the caller's code: a path or id as it is, what is in memory by its name if any."""
     names = {**caller.f_globals, **caller.f_locals}
-    code = repr(str(source)) if isinstance(source, (str, Path)) else name_in(names, source, "<what you gave>")
-    return ", ".join([code, *(f"{name}={value!r}" for name, value in given.items() if value is not None)])
+    code = repr(str(source)) if isinstance(source, (str, Path)) else name_in(names, source, "")
+    return code and ", ".join([code, *(f"{name}={value!r}" for name, value in given.items() if value is not None)])
 
 
 def _table(rows: TaskRows) -> Dataset:

@@ -20,7 +20,7 @@ from grpo_nb.tasks.questions import normalized_question
 REVIEWS = [
     {"Review text": f"{what} number {n}", "label": label}
     for n in range(8)
-    for what, label in (("Lovely café", "positive"), ("Awful soup", "negative"), ("A chair", "neutral"))
+    for what, label in (("Lovely café", "positive"), ("Awful müsli", "negative"), ("A chair", "neutral"))
 ]
 MAPPED = {"question": "Review text", "answer": "label"}
 
@@ -40,6 +40,7 @@ SOURCES = {
     "columns": lambda folder: {name: [row[name] for row in REVIEWS] for name in REVIEWS[0]},
     "splits": lambda folder: DatasetDict({"train": Dataset.from_list(REVIEWS)}),
     "cp1252": lambda folder: written(folder, csv_text().encode("cp1252")),
+    "cp850": lambda folder: written(folder, csv_text().encode("cp850")),
     "utf-16": lambda folder: written(folder, csv_text().encode("utf-16")),
     "bom": lambda folder: written(folder, csv_text().encode("utf-8-sig")),
     "semicolons": lambda folder: written(folder, csv_text(";").encode()),
@@ -54,7 +55,8 @@ def test_what_people_have_is_taken(kind: str, tmp_path: Path) -> None:
     assert {(row["question"], row["answer"]) for part in (task.train, task.holdout) for row in part} == {
         tuple(row.values()) for row in REVIEWS
     }
-    assert any("cp1252" in note for note in task.notes) == (kind == "cp1252")
+    assert any("as cp1252, for it is not UTF-8, as in 'café'" in note for note in task.notes) == (kind == "cp1252")
+    assert any("as cp850" in note for note in task.notes) == (kind == "cp850")
 
 
 def test_labels_are_asked_for_by_name() -> None:
@@ -362,12 +364,12 @@ def test_a_decimal_comma_is_asked_about_and_read() -> None:
 @pytest.mark.parametrize(
     ("golds", "kind", "told"),
     [
-        ([*map(str, range(19)), "n/a"], "numbers", "1 of 20 answers are no numbers ('n/a'): as they are, they are asked for"),
-        ([*map(str, range(12)), *["n/a"] * 3], "text", "3 of 15 answers are no numbers ('n/a'): as they are, all are taken as"),
+        ([*map(str, range(19)), "n/a"], "numbers", "1 of 20 answers is no number ('n/a'): asked for and paid as written"),
+        ([*map(str, range(12)), *["n/a"] * 3], "text", "3 of 15 answers are no numbers ('n/a'): all are taken as text"),
         ([*map(str, range(12)), *["a dozen"] * 6], "text", "6 of 18 answers are no numbers ('a dozen')"),
-        ([*"AABB" * 4, "neither"], "labels", "1 of 17 answers come once or twice, while all others are a few labels"),
-        ([*"AABB" * 4, "nobody knows " * 9], "text", "1 of 17 answers come once or twice"),
-        ([*(f"x^{n}" for n in range(19)), "none"], "expressions", "1 of 20 answers are no expressions ('none')"),
+        ([*"AABB" * 4, "neither"], "labels", "1 of 17 answers comes once or twice, while all others are a few labels"),
+        ([*"AABB" * 4, "nobody knows " * 9], "text", "1 of 17 answers comes once or twice"),
+        ([*(f"x^{n}" for n in range(19)), "none"], "expressions", "1 of 20 answers is no expression ('none')"),
         ([f"{n}/5" for n in range(1, 8)], "numbers", "7 answers, such as '1/5', are read as fractions"),
         (["4.2 mmol/l", "7 mmol/l", "n.b."], "text", "'4.2 mmol/l': gn.rewards.correctness() pays"),
     ],
@@ -378,10 +380,12 @@ def test_the_few_that_are_not_like_the_others_are_told(golds: list[str], kind: s
 
 
 def test_the_line_that_leaves_odd_answers_out_works_as_printed() -> None:
-    rows = [{"q": f"{n}?", "kg": str(n) if n % 9 else "k.A."} for n in range(1, 28)]
-    line = re.search(r"keep=(lambda row: .*\))", repr(gn.load_task(rows, columns={"question": "q", "answer": "kg"})))[1]
-    task = gn.load_task(rows, columns={"question": "q", "answer": "kg"}, keep=eval(line))
-    assert task.dropped == {"that keep= leaves out": 3} and "no numbers" not in repr(task)
+    for odd in ("k.A.", "k.A. ", "5,00 \u20ac / kg"):
+        rows = [{"q": f"{n}?", "kg": f"{n},50" if n % 9 else odd} for n in range(1, 28)]
+        asked: dict[str, Any] = {"columns": {"question": "q", "answer": "kg"}, "decimal": ","}
+        line = re.search(r"keep=(lambda row: .*\))", repr(gn.load_task(rows, **asked)))[1]
+        task = gn.load_task(rows, **asked, keep=eval(line))
+        assert task.dropped == {"that keep= leaves out": 3} and "no numbers" not in repr(task)
 
 
 @pytest.mark.parametrize(
@@ -411,7 +415,16 @@ def test_what_is_no_text_is_refused_with_the_line_that_makes_texts_of_it(answers
 
 
 def line_that_makes_texts(error: Exception) -> str:
-    return str(error).partition("as texts: ")[2].partition("; or, where each")[0].removesuffix(".")
+    begun, _, line = str(error).partition("begin with: ")[2].partition("as texts: ")
+    return f"{begun.partition(').rows)')[0]}).rows)\n" + line.partition("; or, where each")[0].removesuffix(".")
+
+
+def mend(task: Any, names: dict[str, Any]) -> dict[str, Any]:
+    """Run all lines that a task proposes, one after the other as printed."""
+    for note in task.notes:
+        if line := re.search(r"begin with: (.*)|(?:as plain text|to mend them): (.*)|is right, (.*), and pay", note):
+            exec(next(filter(None, line.groups())), names)
+    return names
 
 
 def test_several_right_answers_are_told_the_line_that_pays_each() -> None:
@@ -427,6 +440,33 @@ def test_several_right_answers_are_told_the_line_that_pays_each() -> None:
         1,
         0,
     ]
+
+
+@pytest.mark.parametrize("columns", [None, {"question": "question", "answer": "accepted"}])
+def test_accepted_answers_in_a_column_are_told_the_line_that_pays_each(columns: Any) -> None:
+    """They were passed over; and as the answer, they were to overwrite the one that is right."""
+    also = [["Kyiv", "Kiev"], ["Kiew"], [], None]
+    quiz = [{"question": f"{n}?", "answer": "Kyiv", "accepted": also[n % 4]} for n in range(1, 9)]
+    quiz = [*quiz, *({"question": f"{n}?", "answer": str(n), "accepted": [str(n)]} for n in range(20, 24))]
+    told = "\n".join(gn.load_task(quiz).notes) if columns is None else ""
+    if columns:
+        with pytest.raises(ValueError, match="where each of them is right") as caught:
+            gn.load_task([row for row in quiz if row["accepted"]], columns=columns)
+        told = str(caught.value)
+    assert columns or "'accepted' holds lists, with the answer in 6 of 8 rows" in told
+    line, reward = re.search(r"(frame\['accepted'\] = \[\[.*), and pay them by (gn\..*\))", told).groups()
+    names = {"gn": gn, "frame": pandas.DataFrame(quiz)}
+    exec(line, names)
+    task = gn.load_task(names["frame"])
+    rows = [row for row in both(task) if row["answer"] == "Kyiv" and "Kiev" not in row["accepted"]]
+    assert {row["answer"] for row in both(task)} == {"Kyiv", "20", "21", "22", "23"} and len(rows) == 6
+    for right in [*({row["answer"] for row in rows}), "Kiew"]:
+        said = [f"<answer>{right}</answer>"] * len(rows)
+        paid = eval(reward, names)(completions=said, accepted=[row["accepted"] for row in rows])
+        assert paid == [right in row["accepted"] for row in rows]
+    assert sum("Kiew" in row["accepted"] for row in rows) == 2
+    others = [{**row, "accepted": ["x", "y"]} for row in quiz]
+    assert "holds lists" not in repr(gn.load_task(others))
 
 
 @pytest.mark.parametrize("kind", ["frame", "list", "jsonl", "json in cp1250", "split", "parquet in pandas"])
@@ -476,7 +516,7 @@ def test_answers_are_the_letters_of_options_however_they_are_written() -> None:
     assert {row["Q"][9:-1]: row["answer"] for row in both(task)} == {
         str(n): "x" if gold == "x" else gold.strip("():.").upper() for n, gold in enumerate(golds) if gold != "D"
     }
-    assert "8 answers are written as the letter of their option, such as 'a)' as 'A'" in repr(task)
+    assert "8 answers are written as the letter of an option, such as 'a)' as 'A'" in repr(task)
     assert task.dropped == {"whose answer is an empty option": 1} and "row 8: " in repr(task)
     plain = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds[:4])])
     assert {row["answer"] for row in both(plain)} == {*golds[:4]}, "without options, a) is a text"
@@ -581,6 +621,12 @@ def test_a_question_of_several_columns_stands_one_below_the_other(tmp_path: Path
     file = written(tmp_path, "\n".join(map(json.dumps, goods)).encode(), "goods.jsonl")
     task = gn.load_task(file, columns={"question": ["item.title", "item.body"], "answer": "kind"})
     assert {"Pan 0", "Pan 3\nIron, 3."} < {row["question"] for row in both(task)}
+    carts = [{"Goods": f"{n} pans, {n} pots", "Off %": n or None, "By": "air", "sum": n * 3} for n in range(8)]
+    mapped = {"question": ["Goods", "Off %", "By"], "answer": "sum"}
+    task = gn.load_task(carts, columns=mapped)
+    assert {"0 pans, 0 pots\nBy: air", "5 pans, 5 pots\nOff %: 5\nBy: air"} < {row["question"] for row in both(task)}
+    assert "'Off %' is empty in 1 of 8 rows, first in row 0" in repr(task)
+    assert "is empty" not in repr(gn.load_task(carts, columns=mapped, keep=lambda row: row["sum"]))
 
 
 def test_a_total_line_is_told_with_the_line_that_leaves_it_out(tmp_path: Path) -> None:
@@ -609,6 +655,8 @@ def test_one_answer_in_two_spellings_is_no_contradiction() -> None:
 def test_spaces_around_answers_are_told() -> None:
     task = gn.load_task([{"question": f"{n}?", "answer": f"{n} kg" + " " * (n % 2)} for n in range(8)])
     assert "spaces around 4 answers were taken away, as around '1 kg '" in repr(task)
+    task = gn.load_task([{"question": f"{n}?", "answer": f"{n} kg" + " " * (n == 5)} for n in range(8)])
+    assert "spaces around 1 answer were taken away, as around '5 kg '" in repr(task)
 
 
 @pytest.mark.parametrize("name", ["__index_level_0__", "Unnamed: 0"])
@@ -671,6 +719,20 @@ def test_chats_of_other_forms() -> None:
 def test_what_a_newcomer_stumbled_over(source: Any, options: dict, error: type, told: str) -> None:
     with pytest.raises(error, match=told):
         gn.load_task(source, **options)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [(["Subject", "Body"], "Team"), (["Subject", "Body"], "team in charg"), (["Subjekt", "Body"], "T")],
+)
+def test_a_column_that_is_not_there_is_told_with_a_map_that_works(asked: list[str], answer: str) -> None:
+    rows = [{"Subject": f"S {n}", "Body": f"B {n}", "Team in charge": "ab"[n % 2], "T": "x"} for n in range(8)]
+    with pytest.raises(ValueError, match="did you mean") as told:
+        gn.load_task(rows, columns={"question": asked, "answer": answer})
+    assert "+" not in str(told.value)
+    mapped = eval(str(told.value).partition("columns=")[2].removesuffix("."))
+    assert mapped == {"question": ["Subject", "Body"], "answer": "T" if answer == "T" else "Team in charge"}
+    assert gn.load_task(rows, columns=mapped)
 
 
 def test_settings_and_data_in_each_other_s_place() -> None:
@@ -749,10 +811,22 @@ def test_html_in_questions_is_told_with_the_line_that_makes_text_of_it() -> None
     text = "It&#39;s 3 &lt; 4 &#8211; <br />Tom &amp; Jerry"
     rows = [{"body": f"{text} {n}", "answer": str(n)} for n in range(8)]
     (note,) = [n for n in gn.load_task(rows, columns={"question": "body", "answer": "answer"}).notes if "HTML" in n]
-    assert note.startswith("8 texts in 'body' hold HTML, such as '&#39;'")
+    assert note.startswith("8 texts in 'body' hold HTML, such as '&#39;', kept so")
     names: dict[str, Any] = {"gn": gn, "rows": rows}
-    exec(note.partition("as plain text: ")[2], names)
+    mend(gn.load_task(rows, columns={"question": "body", "answer": "answer"}), names)
     assert names["frame"]["body"][0] == "It's 3 < 4 \u2013  Tom & Jerry 0"
+    dirty = [
+        {" body": f"a &amp; b_x000D_\nc\r\nd {n}", "team": ["sales", "technik", "Techink"][n % 2 + (n == 9)]}
+        for n in range(12)
+    ]
+    task = gn.load_task(dirty, columns={"question": "body", "answer": "team"})
+    names = mend(task, {"gn": gn, "dirty": dirty})  # one line does not undo the other
+    mended = gn.load_task(names["frame"], columns={"question": "body", "answer": "team"})
+    assert {*mended.train["question"], *mended.holdout["question"]} == {f"a & b\nc\nd {n}" for n in range(12)}
+    assert {row["answer"] for row in both(mended)} == {"sales", "technik"} and "frame" not in repr(mended)
+    inline = gn.load_task([{**row} for row in dirty], columns={"question": "body", "answer": "team"})
+    (begun,) = [note for note in inline.notes if "begin with: " in note]
+    exec(begun.partition("begin with: ")[2])
     plain = [{"question": f"is {n} < 3 & 4 > 2; R&D; <your name>", "answer": str(n)} for n in range(8)]
     assert "HTML" not in repr(gn.load_task(plain))
 
@@ -947,7 +1021,7 @@ def test_json_of_one_value_is_no_contradiction_and_capitals_in_it_are_kept() -> 
         '{"name": "X"}',
         '{"name": "x"}',
     }
-    assert "1 of 9 answers are no JSON object or array ('none')" in repr(
+    assert "1 of 9 answers is no JSON object or array ('none')" in repr(
         gn.load_task([*rows[:8], {"question": "9?", "answer": "none"}])
     )
 
@@ -991,18 +1065,41 @@ def test_times_of_several_units_are_numbers_paid_in_any_of_them() -> None:
 def test_a_misspelt_label_comes_with_the_line_that_mends_it() -> None:
     labels = ["positive", "negative"] * 20 + ["Postive", "negativ", "unclear"]
     rows = [{"question": f"Text {n}", "answer": label} for n, label in enumerate(labels)]
-    shown = repr(gn.load_task(rows))
-    line = re.search(r"to mend them: (import pandas; .*\))$", shown, re.M)[1]
-    held: dict[str, Any] = {"gn": gn, "rows": rows}
-    exec(line, held)
+    held = mend(gn.load_task(rows), {"gn": gn, "rows": rows})
     assert set(held["frame"]["answer"]) == {"positive", "negative", "unclear"}
     assert "misspelt" not in repr(gn.load_task([row for row in rows if row["answer"] not in ("Postive", "negativ")]))
+    # As often as this it was offered to the model, and the target was the writing that few rows have.
+    often = ["Buchhaltung"] * 20 + ["buchhaltung"] * 3 + ["Buchaltung "] * 7 + ["Technik"] * 12 + ["Techink"] * 4
+    often += ["grade 1"] * 20 + ["grade 2"] * 2 + ["female"] * 20 + ["male"] * 3 + ["trainer"] * 20 + ["trainee"] * 3
+    rows = [{"question": f"Text {n}", "answer": label} for n, label in enumerate(often)]
+    assert "11 of 114 answers may be misspelt, such as 'Buchaltung' (7) beside 'Buchhaltung' (23)" in repr(
+        gn.load_task(rows)
+    )
+    held = mend(gn.load_task(rows), {"gn": gn, "rows": rows})
+    assert set(held["frame"]["answer"]) == {*often} - {"Buchaltung ", "Techink"}
+
+
+def test_what_stands_for_no_answer_is_named_with_the_line_that_leaves_it_out() -> None:
+    none = ["(leer)", "-", "?", "???", "n/a", "k.A. ", "unbekannt"]
+    rows = [{"question": f"Text {n}", "answer": label} for n, label in enumerate(none * 4 + ["Nord", "no", "K"] * 20)]
+    shown = repr(gn.load_task(rows))
+    line = re.search(r"28 of 88 answers may stand for no answer .*: keep=(lambda row: .*\))", shown)[1]
+    task = gn.load_task(rows, keep=eval(line))
+    assert dict(task.answers.labels).keys() == {"Nord", "no", "K"} and "no answer" not in repr(task)
+    for symbols in (["+", "-"], ["*", "**", "***"], ["none", "mild", "severe"]):
+        assert "no answer" not in repr(
+            gn.load_task([{"question": f"{n}?", "answer": symbols[n % len(symbols)]} for n in range(30)])
+        )
 
 
 def test_labels_written_with_other_marks_between_their_words_are_one() -> None:
     labels = ["shipping status", "Shipping-Status", "refund", "refund", "shipping status", "shipping_status"] * 5
     task = gn.load_task([{"question": f"Text {n}", "answer": label} for n, label in enumerate(labels)])
     assert dict(task.answers.labels) == {"shipping status": 0.5 + 1 / 6, "refund": pytest.approx(1 / 3)}
+    twice = [{"question": f"Text {n // 2}", "answer": ["IT-Support", "IT - Support"][n % 2]} for n in range(20)]
+    assert gn.load_task([*twice, *({"question": f"{n}", "answer": "Sales"} for n in range(9))]).dropped == {
+        "repeated": 10
+    }
     apart = gn.load_task([{"question": f"Text {n}", "answer": ["1-2", "12", "1 2"][n % 3]} for n in range(30)])
     assert len({row["answer"] for row in both(apart)}) == 3, "of digits, a mark between them is none between words"
 
