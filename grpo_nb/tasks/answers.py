@@ -288,10 +288,12 @@ def _shown(golds: Sequence[str]) -> str:
 
 def _slips(counts: Counter[str]) -> dict[str, str]:
     """By label the more frequent one that was meant."""
-    spelled, found = {label: label_spelling(label) for label in counts}, {}
+    usual = [(other, often, label_spelling(other)) for other, often in counts.most_common(MOST_LABELS)]
+    found: dict[str, str] = {}
     for label, count in counts.items():
-        for other, often in counts.most_common(MOST_LABELS):
-            if label not in found and 0 < _rarer(spelled[label], spelled[other]) * count <= often:
+        spelled = label_spelling(label)
+        for other, often, meant in usual:
+            if label not in found and 0 < _rarer(spelled, meant) * count <= often:
                 found[label] = other
     return found
 
@@ -305,6 +307,8 @@ def _rarer(typed: str, meant: str) -> int:
     >>> _rarer("techink", "technik"), _rarer("postive", "positive"), _rarer("female", "male"), _rarer("class b", "class a")
     (2, 5, 0, 0)
     """
+    if abs(len(typed) - len(meant)) > 1:
+        return 0
     start = _shared(typed, meant)
     end = _shared(typed[start:][::-1], meant[start:][::-1])
     one, other = (text[start : len(text) - end] for text in (typed, meant))

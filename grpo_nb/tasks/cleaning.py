@@ -496,10 +496,12 @@ def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleane
             )
     writings = Counter(row["answer"] for row in parts)
     spelled = {label: label_spelling(label) for label in writings}
-    if odd_ones([row["answer"] for row in parts])[0] == "json":  # whose capitals are values
+    kind, _ = odd_ones([row["answer"] for row in parts])
+    if kind == "json":  # whose capitals are values
         return
     golds = [spelled[row["answer"]] for row in parts]
-    if len({*golds}) <= MOST_LABELS and (answers_of(golds).labels or odd_ones(golds)[0] == "labels"):
+    is_short = len({*golds}) <= MOST_LABELS and answers_of(golds).labels
+    if is_short or (kind != "numbers" and odd_ones(golds)[0] == "labels"):
         # The one that occurs most often, of equals the first.
         usual = {spelled[label]: label for label, _ in reversed(writings.most_common())}
         changed = {label: usual[same] for label, same in spelled.items() if label != usual[same]}
@@ -616,8 +618,10 @@ def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named:
     used = {name for names in asked.values() for name in names}
     free = [name for name in found if name not in used]
     lengths = {name: sum(len(str(row.get(name) or "")) for row in rows) for name in free}
-    holding = [name for name in found if _words(column) <= _words(name)] if part in named else []
-    near = (difflib.get_close_matches(column, found, n=1) or holding)[:1]
+    words = _words(column) if part in named else set()
+    near = (
+        difflib.get_close_matches(column, found, n=1) or [name for name in found if words and words <= _words(name)][:1]
+    )
     guesses: dict[str, str | list[str]] = {}
     for missing in ("question", "answer"):
         likely = [name for usual in _USUAL[missing] for name in free if usual in _words(name)]
@@ -625,7 +629,7 @@ def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named:
         if len(free) + len(used & set(found)) == 2:  # the longer texts are the questions
             likely += sorted(free, key=lengths.__getitem__, reverse=missing == "question")
         if missing == part:
-            likely = [*near, *likely]
+            likely = [*(name for name in near if name in free), *likely]
         free_guess = next((name for name in likely if name not in guesses.values()), "<column>")
         names = [name if name in found else free_guess for name in asked.get(missing, [column])]
         guesses[missing] = names[0] if len(names) == 1 else names

@@ -61,9 +61,9 @@ def load_task(
             `DatasetDict`; a list of dicts or a dict of columns; `"gsm8k"` or the id of a data set on the Hub.
         settings: For `seed` and, with `tokenizer`, `max_prompt_length`.
         columns: Which column plays which part, as `{"question": "Review text", "answer": "label"}`. A question may be made of
-            several, `["title", "body"]`, one below the other; a list of options among them is shown with letters, and an index
-            in the answer becomes one. An answer of dicts is taken as JSON. A `prompt` is text, or chat messages, which stay as
-            they are but for `system` and `example`.
+            several, `["title", "body"]`, one below the other, numbers and single words behind their column's name; a list of
+            options among them is shown with letters, and an index in the answer becomes one. An answer of dicts is taken as
+            JSON. A `prompt` is text, or chat messages, which stay as they are but for `system` and `example`.
         keep: A function of a row, a dict by column, that says whether it stays: `lambda row: row["Nr"] != "Total"`.
         format: The answer format; `xml()` if not given. Where it says nothing of the answer, the answers do: a number, one of
             these labels, a JSON object, an expression.
