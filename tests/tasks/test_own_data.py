@@ -1100,6 +1100,9 @@ def test_labels_written_with_other_marks_between_their_words_are_one() -> None:
     assert gn.load_task([*twice, *({"question": f"{n}", "answer": "Sales"} for n in range(9))]).dropped == {
         "repeated": 10
     }
+    often = ["IT-Support", "it support", "Sales", "IT-Support"] * 40 + [f"case {chr(n)}" for n in range(97, 122)]
+    nearly = gn.load_task([{"question": f"Text {n}", "answer": label} for n, label in enumerate(often)])
+    assert nearly.answers.kind == "text" and "it support" not in {row["answer"] for row in both(nearly)}
     apart = gn.load_task([{"question": f"Text {n}", "answer": ["1-2", "12", "1 2"][n % 3]} for n in range(30)])
     assert len({row["answer"] for row in both(apart)}) == 3, "of digits, a mark between them is none between words"
 
