@@ -191,6 +191,7 @@ CATALOGUE: dict[str, Kind] = {
     "right answer refused": Kind(
         "critical", "these rows teach that being right does not pay", "look at how it reads these gold answers"
     ),
+    "answer not listed": Kind("critical", _PUNISHED, ""),
     "right answer refused (right)": Kind(
         "critical", _PUNISHED, "take line breaks between the tags: \\s* and re.DOTALL"
     ),
@@ -246,6 +247,11 @@ CATALOGUE: dict[str, Kind] = {
     ),
     # Form.
     "another format": Kind("critical", "being right is never paid in the format that the prompt asks for", _ONE_FORMAT),
+    "another format (whole text)": Kind(
+        "critical",
+        "being right is paid little in the format that the prompt asks for, and the model learns to leave it",
+        'text = task.format.extract_last(gn.rewards.completion_text(completion)) or ""; or another format for the task',
+    ),
     "another format (form)": Kind(
         "warning",
         "the model is drawn to a format that the prompt does not ask for, or never sees this reward",

@@ -36,6 +36,8 @@ IN_WORDS = "words in the reasoning"
 """The series of completions that differ in nothing but the number of words."""
 
 
+BARE = "the bare answer"
+"""The completion that is an answer and nothing else, among those in other formats."""
 CHANGED, ADDED = "part changed", "words added"
 """The series of answers that are ever less the gold one: more of it is changed, or more stands beside it."""
 
@@ -231,7 +233,7 @@ def controls(number: int, format: AnswerFormat, gold: str, wrong: Sequence[str])
 def other_containers(number: int, gold: str, wrong: Sequence[str]) -> Iterator[Probe]:
     """Right and wrong in other formats, to find out where a reward looks that never sees the task's own answer."""
     containers = {
-        "the bare answer": "{}",
+        BARE: "{}",
         "#### answer": "I say:\n#### {}",
         "\\boxed{answer}": "I say \\boxed{{{}}}",
         "<answer>answer</answer>": "<answer>{}</answer>",

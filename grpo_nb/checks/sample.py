@@ -14,7 +14,7 @@ from typing import Any
 from grpo_nb.checks import probes as make
 from grpo_nb.checks.probes import Probe
 from grpo_nb.core import in_line, require_kind, require_number
-from grpo_nb.rewards import Batch, make_batch
+from grpo_nb.rewards import Batch, gold_answers, make_batch
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import AnswerFormat, Task, read_rows, xml
 
@@ -80,6 +80,7 @@ class Sample:
                 f'the rows have no column {answer!r} but {sorted(rows[0])}. Write answer="<the one with the gold answer>", '
                 "or a function of the row."
             )
+        self.answer = "answer" if callable(answer) else answer
         self.format = format = format or (task.format if isinstance(task, Task) else xml())
         self.tokenizer, self._ids = tokenizer, {}
         held = [answer(row) if callable(answer) else row.get(answer) for row in rows]
@@ -144,11 +145,21 @@ class Sample:
         return list(make.known(0, self._written(""), self.golds[0], self._answers[0][1][0], texts))
 
     def of_columns(self, names: Iterable[str]) -> list[Probe]:
-        """What the first row has in columns that a reward takes, beside a wrong answer and in its place."""
-        held, wrong = (self.rows[0].get(name) for name in names), self._answers[0][1][0]
-        texts = [str(value) for value in held if isinstance(value, (str, int, float)) and len(str(value)) < _LONGEST]
-        spoken = [(f"{make.PLAIN} {text}", wrong) for text in texts] + [(make.PLAIN, text) for text in texts]
-        return [Probe("text of a column", self._written("")(*parts), 0, " ".join(parts)) for parts in spoken]
+        """What a row has in columns that a reward takes, beside a wrong answer and in its place.
+
+        Of the first row texts, of each row the last that a list holds beside the gold answer.
+        """
+        written, made = self._written(""), []
+        for row, name in itertools.product(self.tried, names):
+            held, (gold, wrong) = self.rows[row].get(name), self._answers[row]
+            if isinstance(held, (list, tuple)):
+                texts = [text for text in gold_answers(held) if text != gold][-1:]
+            else:
+                texts = [str(held)] if row == 0 and isinstance(held, (str, int, float)) else []
+            for text in (text for text in texts if len(text) < _LONGEST):
+                made.append(Probe("text of a column", written(f"{make.PLAIN} {text}", wrong[0]), row, name))
+                made.append(Probe("text of a column in the slot", written(make.PLAIN, text), row, name))
+        return made
 
     def _written(self, layout: str) -> make.Written:
         return functools.partial(make.LAYOUTS[layout], self.format)
