@@ -335,8 +335,8 @@ def _is_formula(gold: str) -> bool:
 def with_point(gold: str) -> str | None:
     """A number written with a decimal comma, as English writes it, with its unit if there is one; None for any other text.
 
-    >>> with_point("1.234,50"), with_point("-3,5 %"), with_point("EUR 12,90"), with_point("1 1/2"), with_point("1.12.2024")
-    ('1234.50', '-3.5 %', 'EUR 12.90', '1 1/2', None)
+    >>> with_point("1.234,50"), with_point("-3,5 %"), with_point("EUR 12,90"), with_point("1.234,- €"), with_point("1.12.2024")
+    ('1234.50', '-3.5 %', 'EUR 12.90', '1234.- €', None)
     """
     # A fraction and whatever else is a number without a mark in it is the same number with either.
     if not re.search(r"[.,]", gold) and (parse_number(gold) is not None or unit_of(gold)):

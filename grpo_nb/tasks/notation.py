@@ -32,9 +32,9 @@ def words(text: str) -> list[str]:
 
 # What is called by several names, each with the one that units are compared by; TRY in small letters is a word, PHP 8 no price.
 _MONEY = {
-    "$": "USD usd dollar usdollar", "\u20ac": "EUR eur euro", "\u00a3": "GBP gbp poundsterling poundssterling",
-    "\u00a5": "JPY jpy yen", "\u20b9": "INR inr rupee Rs rs", "\u20bd": "RUB ruble rouble", "\u20a9": "KRW won",
-    "\u20ba": "TRY lira", "\u20aa": "ILS shekel", "CHF": "chf franc franken Fr", "PLN": "z\u0142 zloty", "CZK": "K\u010d kc",
+    "$": "usd dollar usdollar", "\u20ac": "eur euro", "\u00a3": "gbp poundsterling poundssterling",
+    "\u00a5": "jpy yen", "\u20b9": "inr rupee Rs rs", "\u20bd": "rub ruble rouble", "\u20a9": "krw won",
+    "\u20ba": "TRY lira", "\u20aa": "ils shekel", "CHF": "chf franc franken Fr", "PLN": "z\u0142 zloty", "CZK": "K\u010d kc",
 } | dict.fromkeys(words("SEK NOK DKK HUF RON BGN UAH CNY HKD SGD TWD THB IDR VND AUD CAD NZD BRL MXN ZAR AED"), "")  # fmt: skip
 _MEASURED = {
     "lb": "lbs pound", "oz": "ounce", "in": "inch inche", "ft": "foot feet", "yd": "yard", "mi": "mile", "s": "sec",
@@ -503,7 +503,7 @@ def _decimal(text: str) -> Fraction:
 
 def _spelled(text: str) -> Fraction | None:
     """The value of an English number word below a thousand million."""
-    words = re.sub(r"\s+|(?<=\w)-(?=\w)", " ", text.strip().casefold()).replace(" and ", " ")
+    words = re.sub(r"\s+|-", " ", text.strip().casefold()).replace(" and ", " ")
     match = re.fullmatch(r"(?:(.+?) million ?)?(?:(.+?) thousand ?)?(.*)", words)
     parts = [_spelled_hundreds().get(part) if part else 0 for part in match.groups()]
     if not words or None in parts:

@@ -978,7 +978,7 @@ def test_dicts_are_answers_in_json_with_their_keys_in_the_prompt() -> None:
     right = gn.rewards.rewards_for(task)[0]
     assert paid(right, '{"total": 1.0, "vendor": "V1"}', '{"vendor": "V1", "total": 1}') == 1.0
     assert paid(right, '{"total": 2, "vendor": "V1"}', '{"vendor": "V1", "total": 1}') == 0.0
-    trivia = {"aliases": ["V"], "entity": "", "normalized_value": "vaduz", "value": "Vaduz"}
+    trivia = {"aliases": ["V"], "entity": "", "normalized_value": "liechtenstein", "value": "Liechtenstein"}
     told = repr(gn.load_task([{"question": f"{n}?", "answer": trivia} for n in range(4)]))
     assert '"answer": "answer.value"' in told, "a list or nothing is no answer where there is a text"
     lists = gn.load_task([{"question": f"{n}?", "answer": json.dumps([n, "a"])} for n in range(4)])
@@ -1001,7 +1001,14 @@ def test_json_of_one_value_is_no_contradiction_and_capitals_in_it_are_kept() -> 
 
 def test_lists_written_as_text_are_told_with_the_lines_that_pay_each_of_them() -> None:
     """They were 'no expressions', to be left out."""
-    answers = [["Canberra"], ["Jane Austen", "Austen"], ["Bern's"], ["Oslo", "Kristiania"]]
+    answers = [
+        ["Canberra"],
+        ["Jane Austen", "Austen"],
+        ["Bern's", "Bern"],
+        ["Oslo", "Kristiania"],
+        ["Rome", "Roma"],
+        ["Wien", "Vienna"],
+    ]
     rows = [{"question": f"{n}?", "answer": str(answer)} for n, answer in enumerate(answers * 2)]
     shown, names = repr(gn.load_task(rows)), {"gn": gn, "rows": rows}
     assert "expressions" not in shown
