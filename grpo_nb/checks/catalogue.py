@@ -162,7 +162,7 @@ CATALOGUE: dict[str, Kind] = {
         "to give no answer costs nothing, while a wrong answer does",
         "return 0.0 where no answer is found, None where the row cannot be judged",
     ),
-    "rows without score": Kind("note", "these rows are not judged by it", "look at the gold answers of these rows"),
+    "rows without score": Kind("note", "these rows are not judged by it", "look at what it reads of these rows"),
     "decimal comma": Kind(
         "warning",
         "neither the number with a point nor its fraction earns anything, though the model is asked for a number",
@@ -209,6 +209,7 @@ CATALOGUE: dict[str, Kind] = {
         "compare as numbers, unless they are names or the form is what you teach",
     ),
     # What is paid though it is not right.
+    "wrong answer paid": Kind("critical", _LEARNT, "look at what it takes for right on these rows"),
     "several answers": Kind(
         "critical", _LEARNT, "pay the whole slot for being the gold answer, not for what it holds of it"
     ),

@@ -100,7 +100,7 @@ def judge(caller: Caller, results: Results, role: Role, sample: Sample, columns:
             return
     if role.kind == TELLS:
         yield from _find_payments(name, results, role, golds)
-        yield from _find_more_refusals(name, results)
+        yield from _find_more_refusals(name, results, role)
         if role.said == BY_DEGREES:
             yield from _find_likeness(name, results, role)
     else:
@@ -194,7 +194,10 @@ def check_scores(caller: Caller, results: Results, rows: Sequence[int], batch_of
         if bad:
             yield found(kind, name, f"on {len(bad)} of {len(scored)} completions of the probes", bad)
     if len(known) > 1 and max(known) == min(known):
-        if mistaken := list(wrong_shape(caller, batch_of(list(results.outcomes)[:32]), least=2)):
+        tried = [*results.outcomes]
+        # The bare answer is among those elsewhere: what is compared as a whole is paid nowhere else.
+        tried = tried[:32] + [probe for probe in tried if probe.kind == "elsewhere right"]
+        if mistaken := list(wrong_shape(caller, batch_of(tried), least=2)):
             yield from mistaken
             return
         what = f"{known[0]:g} for every one of {len(known)} completions, right, wrong and nonsense"
@@ -233,8 +236,9 @@ def _find_refusals(name: str, results: Results, role: Role, golds: Sequence[str]
         )
     lost_rows = [row for row in rows if row not in role.pairs and not math.isnan(results.best("right", row, own))]
     if lost_rows and role.kind == TELLS:
-        what = f"on {len(lost_rows)} of {len(rows)} rows gold gets no more than a wrong one ({golds[lost_rows[0]]!r})"
-        yield found(REFUSED, name, what, results.example("right", lost_rows[0], own))
+        shown = {row: [*results.example("right", row, own), *results.example("wrong", row, own)] for row in lost_rows}
+        lost = [(golds[row], results.best("right", row, own), shown[row]) for row in lost_rows]
+        yield from _find_lost(name, role, lost, f"{len(rows)} rows")
     for kind, how in {**_LAYOUTS, **_REFUSALS}.items():
         is_layout = kind in _LAYOUTS
         if kind == own or (role.kind == FORM and kind not in _OF_FORM):
@@ -257,18 +261,41 @@ def _find_refusals(name: str, results: Results, role: Role, golds: Sequence[str]
         yield found("lenient", name, what, results.example(lax[0], 0))
 
 
-def _find_more_refusals(name: str, results: Results) -> Iterator[Finding]:
+def _find_more_refusals(name: str, results: Results, role: Role) -> Iterator[Finding]:
     """Rows beyond those that are tried in every form, on which being right does not pay."""
     scores = {(probe.kind, probe.row): (score, probe) for probe, score in results.scored if probe.kind in MORE}
     pairs = [
         (scores[right, row], scores[wrong, row]) for right, wrong in [MORE] for kind, row in scores if kind == right
     ]
     # A row without an opinion is told of elsewhere.
-    lost = [probe for (right, probe), (wrong, _) in pairs if right <= wrong]
-    if lost:
-        what = f"on {len(lost)} of {len(pairs)} more rows gold gets no more than a wrong one ({lost[0].detail!r})"
-        changed = {} if 2 * len(lost) > len(pairs) else {"severity": "warning"}
-        yield found(REFUSED, name, what, [probe.text for probe in lost], **changed)
+    lost = [(gold.detail, right, [gold.text, bad.text]) for (right, gold), (wrong, bad) in pairs if right <= wrong]
+    changed = {} if 2 * len(lost) > len(pairs) else {"severity": "warning"}
+    yield from _find_lost(name, role, lost, f"{len(pairs)} more rows", **changed)
+
+
+def _find_lost(
+    name: str, role: Role, lost: Sequence[tuple[str, float, Sequence[str]]], of: str, **changed: str
+) -> Iterator[Finding]:
+    """Rows on which a wrong answer gets as much as the gold one: neither is paid, or both are.
+
+    Args:
+        name: Of the reward.
+        role: What it does on the other rows.
+        lost: Of each such row the gold answer, its score, and the completions: with it, with the wrong one.
+        of: How many rows were tried, in words.
+        changed: Fields of the finding that are other than in the catalogue.
+    """
+    middle = sum(map(sum, role.pairs.values())) / (2 * len(role.pairs))
+    for key, is_paid_too, said in (
+        (REFUSED, False, "gold gets no more than a wrong one"),
+        ("wrong answer paid", True, "a wrong answer gets as much as gold, which is paid"),
+    ):
+        such = [
+            (gold, texts[-1 if is_paid_too else 0]) for gold, score, texts in lost if (score > middle) == is_paid_too
+        ]
+        if such:
+            what = f"on {len(such)} of {of} {said} ({such[0][0]!r})"
+            yield found(key, name, what, [text for _, text in such], **changed)
 
 
 def _find_favourite(name: str, results: Results, rows: Sequence[int]) -> Iterator[Finding]:

@@ -264,9 +264,9 @@ def harmless(number: int, format: AnswerFormat, written: Written, gold: str, wro
     yield from (Probe(kind, text, number, family=REFUSED) for kind, text in given.items())
     value = parse_number(gold)
     # With a zero before it, it is more likely a name, such as an order number, than a number.
-    if value is not None and value.denominator == 1 and not re.match("0.", gold):
+    if value is not None and value.denominator == 1 and re.fullmatch(r"[+-]?(0|[1-9][\d,]*)", gold):
         forms = [f"{gold}.0", f"{gold}."]
-        forms += [f"+{gold}"] if value > 0 else []
+        forms += [f"+{gold}"] if gold[0].isdigit() and value > 0 else []
         forms += [f"{int(value):,}"] if abs(value) >= 1000 else []
         texts = [written(PLAIN, form) for form in forms if form != gold]
         yield from (Probe("number form", text, number, family=REFUSED) for text in texts)

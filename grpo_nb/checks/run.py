@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import inspect
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +23,7 @@ from grpo_nb.checks.failures import find_failures
 from grpo_nb.checks.judge import check_golds, check_scores, check_time, judge
 from grpo_nb.checks.probes import BARE, EvalTrap, Probe, known_texts
 from grpo_nb.checks.report import RewardReport
-from grpo_nb.checks.roles import OTHER, TELLS, Results, Role, find_role, seen_closer
+from grpo_nb.checks.roles import OTHER, TELLS, UNSCORED, Results, Role, find_role, seen_closer
 from grpo_nb.checks.sample import Sample, check_options, rows_of
 from grpo_nb.checks.together import check_names, check_set, check_signal, silent_share
 from grpo_nb.core import in_line, require_kind, require_number, require_path, with_known_names
@@ -95,6 +97,9 @@ def check_rewards(
     own_weights = {key: weight_of(caller.reward) for key, caller in callers.items()}
     by_weight = changed_weights(own_weights, {} if weights is None else weights)
     checked = {key: _check_one(caller, sample) for key, caller in callers.items()}
+    if first := _unseen_rows(checked.values()):
+        sample = Sample(task, format, answer, tokenizer, first)
+        checked = {key: _check_one(caller, sample) for key, caller in callers.items()}
     seen = {key: one.judged for key, one in checked.items() if one.judged is not None}
     unread = list(_check_data(rewards, rows_of(task)))
     findings = [*check_names(rewards, list(sample.rows[0])), *unread]
@@ -216,6 +221,18 @@ def _check_one(caller: Caller, sample: Sample) -> _Checked:
     findings += judge(caller, results, role, sample, taken)
     findings += check_golds(caller, sample.every_gold)
     return _Checked(findings, (results, role))
+
+
+def _unseen_rows(checked: Iterable[_Checked]) -> list[int]:
+    """For each reward that scores none of the rows that were tried in every form, a row that it scores, if there is one."""
+    judged = [one.judged for one in checked if one.judged is not None]
+    scored = [
+        [row for row, is_scored in results.rows_scored().items() if is_scored]
+        for results, role in judged
+        if role.kind == UNSCORED
+    ]
+    shared = collections.Counter(itertools.chain(*scored))
+    return list(dict.fromkeys(max(rows, key=shared.__getitem__) for rows in scored if rows))
 
 
 def _role_said(results: Results, role: Role) -> str:

@@ -62,6 +62,7 @@ class Sample:
         format: In which the probes are written; that of the task, or `xml()`, if not given.
         answer: The column with the gold answer, or a function of the row.
         tokenizer: For token ids; words and marks stand in for them without.
+        first: Rows, by their number in another such sample, that are tried before others.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Sample:
         format: AnswerFormat | None,
         answer: str | Callable[[Mapping[str, Any]], str],
         tokenizer: Any,
+        first: Sequence[int] = (),
     ) -> None:
         require_kind("format", format, (AnswerFormat, None), "an answer format such as gn.tasks.xml()")
         if tokenizer is not None and not callable(tokenizer):
@@ -101,11 +103,14 @@ class Sample:
             distinct = [i for i in turns if i is not None][: max(len(forms), _TRIED_ROWS)]
         step = max(1, len(distinct) // _TRIED_ROWS)
         chosen = distinct[::step][:_TRIED_ROWS]
+        left = _others(chosen, len(rows))
+        if first:
+            first = [(*chosen, *left)[row] for row in first]
+            chosen = [*first, *(i for i in chosen if i not in first)][:_TRIED_ROWS]
+            left = _others(chosen, len(rows))
         self.rows, self.golds = [rows[i] for i in chosen], [every_gold[i] for i in chosen]
         self.tried = range(len(chosen))
         """Those that are tried in every form; of the others, only whether being right pays."""
-        left = [i for i in range(len(rows)) if i not in chosen]
-        left = left[:: max(1, -(-len(left) // _MORE_ROWS))]
         self.rows, self._more = self.rows + [rows[i] for i in left], [every_gold[i] for i in left]
         self._accepted = [self._accepted[i] for i in (*chosen, *left)]
         wrong = [_wrong(gold, every_gold, self._accepted[i]) for i, gold in enumerate(self.golds)]
@@ -177,6 +182,12 @@ class Sample:
             # As many as there are words and marks; the values only have to be ids of any tokenizer.
             self._ids[text] = [len(word) % 1000 for word in re.findall(r"\w+|\W", text)]
         return self._ids[text]
+
+
+def _others(chosen: Sequence[int], count: int) -> list[int]:
+    """Of so many rows some that are not chosen, spread over them."""
+    left = [i for i in range(count) if i not in chosen]
+    return left[:: max(1, -(-len(left) // _MORE_ROWS))]
 
 
 def _accepted(gold: Any, row: Mapping[str, Any], format: AnswerFormat) -> list[str]:

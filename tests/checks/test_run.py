@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import grpo_nb as gn
 from grpo_nb.checks import WHOLE_SET, RewardProblem, RewardReport, add_case, check_rewards, judge, read_cases
 from grpo_nb.checks.catalogue import CATALOGUE
-from grpo_nb.checks.probes import wrong_answers
+from grpo_nb.checks.probes import harmless, wrong_answers
 from grpo_nb.rewards import (
     check_rows,
     code_tests,
@@ -540,6 +540,14 @@ def returns_one(completions, **_):
     return 1.0
 
 
+def returns_texts(completions, **_):
+    return ["1"] * len(completions)
+
+
+def compares_messages(completions, answer, **_):
+    return [float(completion == gold) for completion, gold in zip(completions, answer, strict=True)]
+
+
 def forgets_to_return(completions, **_):
     [0.0 for _ in completions]
 
@@ -588,6 +596,8 @@ def every_other_call(completions, answer, **_):
     ("reward", "kind", "fix", "rows"),
     [
         (returns_one, "cannot be read", "does `return` stand inside the loop", ROWS),
+        (returns_texts, "cannot be read", "a list of one float", ROWS),
+        (compares_messages, "wrong shape", "completion_text(completion)", ROWS),
         (forgets_to_return, "cannot be read", "without a return", ROWS),
         (always_one, "constant", "pays whatever is written", ROWS),
         (always_nan, "no score", "division by nought", ROWS),
@@ -1112,6 +1122,25 @@ def test_what_shows_only_in_the_set(finding: str, severity: str, broken: list, o
     assert finding not in kinds(check(*sound))
 
 
+@pytest.mark.parametrize(("reward", "fix"), [(correctness(), "name='correctness_2'"), (right, "__name__ = 'right_2'")])
+def test_two_of_a_name_are_told_what_works_for_them(reward, fix: str) -> None:
+    (twice,) = [f for f in check(reward, reward).findings if f.kind == "same name twice"]
+    assert fix in twice.fix and ("__name__" in twice.fix) == (reward is right), "a reward of the kit is frozen"
+
+
+def test_a_reward_is_tried_in_every_form_on_a_row_that_it_scores() -> None:
+    """It was called constant after ten short completions, and that was to be mended where a reward for the answer lacked."""
+    rows = [{**row, "priority": "high" if n % 8 == 7 else "low"} for n, row in enumerate(3 * ROWS)]
+
+    def short_if_urgent(completions, priority, **_):
+        texts = map(completion_text, completions)
+        return [float(len(t) < 200) if p == "high" else None for t, p in zip(texts, priority, strict=True)]
+
+    found = {f.kind: f for f in check(short_if_urgent, xml_format(), rows=rows).findings}
+    assert "constant" not in found and "gold" not in found["rows without score"].fix
+    assert "add a reward for the answer" in found["nothing tells right from wrong"].fix
+
+
 def test_a_rate_at_which_attempts_pay_more_than_silence_is_no_fault() -> None:
     assert "silence pays" not in kinds(check(right, brevity, xml_format(), pass_rate=0.3))
 
@@ -1129,6 +1158,33 @@ def test_rows_beyond_the_first_are_tried_with_their_right_answer() -> None:
     assert found.severity == "warning" and re.match(
         "on [56] of 56 more rows gold gets no more .*'1[0-5]3,5'", found.what
     )
+
+
+@pytest.mark.parametrize("row", [0, 8], ids=["tried in every form", "beyond the first"])
+def test_a_row_on_which_a_wrong_answer_is_paid_too_is_not_called_refused(row: int) -> None:
+    rows = [{**row, "answer": str(n)} for n, row in enumerate(2 * ROWS, 101)]
+
+    def lax(completions, answer, **_):
+        given = map(slot, completions)
+        return [
+            float(g == gold or (bool(g) and gold == rows[row]["answer"])) for g, gold in zip(given, answer, strict=True)
+        ]
+
+    (found,) = [f for f in check(lax, rows=rows).findings if f.severity != "note"]
+    assert found.kind == "wrong answer paid" and rows[row]["answer"] in found.what
+    assert rows[row]["answer"] not in found.example, "the wrong one is shown"
+
+
+@pytest.mark.parametrize(
+    ("gold", "forms"), [("16", ["16.0", "16.", "+16"]), ("-1200", ["-1200.0", "-1200.", "-1,200"])]
+)
+def test_other_forms_of_a_number_are_numbers(gold: str, forms: list[str]) -> None:
+    def tried(gold: str) -> list[str]:
+        made = harmless(0, gn.tasks.xml(), lambda _, answer: answer, gold, "99")
+        return [probe.text for probe in made if probe.kind == "number form"]
+
+    assert tried(gold) == forms
+    assert not [form for other in ("sixteen", "84/2", "16.0", "007", "$42$") for form in tried(other)]
 
 
 @pytest.mark.parametrize("reward", [correctness(), gn.rewards.number()])
