@@ -162,7 +162,7 @@ CATALOGUE: dict[str, Kind] = {
         "to give no answer costs nothing, while a wrong answer does",
         "return 0.0 where no answer is found, None where the row cannot be judged",
     ),
-    "rows without score": Kind("note", "these rows are not judged by it", "look at the gold answers of these rows"),
+    "rows without score": Kind("note", "these rows are not judged by it", "look at what it reads of these rows"),
     "decimal comma": Kind(
         "warning",
         "neither the number with a point nor its fraction earns anything, though the model is asked for a number",
@@ -191,6 +191,7 @@ CATALOGUE: dict[str, Kind] = {
     "right answer refused": Kind(
         "critical", "these rows teach that being right does not pay", "look at how it reads these gold answers"
     ),
+    "answer not listed": Kind("critical", _PUNISHED, ""),
     "right answer refused (right)": Kind(
         "critical", _PUNISHED, "take line breaks between the tags: \\s* and re.DOTALL"
     ),
@@ -208,6 +209,7 @@ CATALOGUE: dict[str, Kind] = {
         "compare as numbers, unless they are names or the form is what you teach",
     ),
     # What is paid though it is not right.
+    "wrong answer paid": Kind("critical", _LEARNT, "look at what it takes for right on these rows"),
     "several answers": Kind(
         "critical", _LEARNT, "pay the whole slot for being the gold answer, not for what it holds of it"
     ),
@@ -246,6 +248,11 @@ CATALOGUE: dict[str, Kind] = {
     ),
     # Form.
     "another format": Kind("critical", "being right is never paid in the format that the prompt asks for", _ONE_FORMAT),
+    "another format (whole text)": Kind(
+        "critical",
+        "being right is paid little in the format that the prompt asks for, and the model learns to leave it",
+        'text = task.format.extract_last(gn.rewards.completion_text(completion)) or ""; or another format for the task',
+    ),
     "another format (form)": Kind(
         "warning",
         "the model is drawn to a format that the prompt does not ask for, or never sees this reward",

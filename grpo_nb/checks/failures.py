@@ -91,7 +91,8 @@ def _fix(outcome: Outcome, batch: Batch, is_everywhere: bool) -> dict[str, str]:
 def _fix_of_row(results: Results, probes: Sequence[Probe]) -> dict[str, str]:
     """The advice where an error is a row's: it comes with every completion of that row, and with none of another."""
     rows = {probe.row for probe in probes}
-    if any((probe.row in rows) != (outcome.error is not None) for probe, outcome in results.outcomes.items()):
+    is_failed = {probe: outcome.error is not None for probe, outcome in results.outcomes.items()}
+    if all(is_failed.values()) or any((probe.row in rows) != failed for probe, failed in is_failed.items()):
         return {}
     golds = ", ".join(repr(p.detail) for row in rows for p in probes if p.row == row and p.kind in ("right", MORE[0]))
     fix = f"every completion of the row with the answer {golds} raises, and no other: mend or drop that row"

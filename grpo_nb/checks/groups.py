@@ -49,6 +49,8 @@ class Estimate:
 def estimate(groups: Sequence[Sequence[float]], bounds: tuple[float, float] | None = None) -> Estimate:
     """Return the mean over groups and its 95 % t interval, within `bounds`; scores that are NaN are left out.
 
+    Without bounds these are 0, where no score is less and one is 0, and 1 likewise: most rewards pay 0 to 1 and do not say so.
+
     Student's t over the group means, because with eight groups a percentile bootstrap covers the truth less often than it says.
 
     >>> estimate([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0]]).mean
@@ -65,7 +67,10 @@ def estimate(groups: Sequence[Sequence[float]], bounds: tuple[float, float] | No
     if len(means) < 2 or not numpy.isfinite(means).all() or numpy.ptp(means) <= NO_SPREAD:
         return Estimate(mean, None)
     interval = stats.t.interval(LEVEL, len(means) - 1, mean, stats.sem(means))
-    low, high = numpy.clip(interval, *(bounds or (None, None)))
+    if bounds is None:
+        scores = [score for group in groups for score in group if not math.isnan(score)]
+        bounds = (0.0 if min(scores) == 0 else -math.inf, 1.0 if max(scores) == 1 else math.inf)
+    low, high = numpy.clip(interval, *bounds)
     return Estimate(mean, (float(low), float(high)))
 
 
@@ -191,7 +196,7 @@ class Sampled:
     @functools.cached_property
     def total(self) -> Estimate:
         """Mean weighted total."""
-        bounds = None
+        bounds = (-math.inf, math.inf)
         if set(self.scores.weights) <= set(self.ranges):
             ends = [sorted(w * end for end in self.ranges[name]) for name, w in self.scores.weights.items()]
             bounds = (sum(low for low, _ in ends), sum(high for _, high in ends))

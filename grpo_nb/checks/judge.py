@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from grpo_nb.checks.catalogue import COMPUTES, Finding, found
 from grpo_nb.checks.contract import Caller
 from grpo_nb.checks.failures import BatchOf, wrong_shape
-from grpo_nb.checks.probes import IN_WORDS, LAYOUTS, MORE, REFUSED, Probe
-from grpo_nb.checks.roles import BY_DEGREES, FORM, OTHER, TELLS, Results, Role, is_paid, share_of
-from grpo_nb.rewards import code_tests, correctness, number, range_of
+from grpo_nb.checks.probes import BARE, IN_WORDS, LAYOUTS, MORE, REFUSED, Probe
+from grpo_nb.checks.roles import (
+    BY_DEGREES,
+    FORM,
+    OTHER,
+    TELLS,
+    WHOLE,
+    Results,
+    Role,
+    bare_and_shown,
+    gain,
+    is_paid,
+    share_of,
+)
+from grpo_nb.checks.sample import Sample
+from grpo_nb.core import as_score, in_line
+from grpo_nb.rewards import code_tests, correctness, gold_answers, number, range_of
 from grpo_nb.tasks import answers_of, read_measure, with_point
 
 # What must not be paid, by family of probes.
@@ -57,19 +73,34 @@ _REFUSALS = {
 }
 
 
-def judge(caller: Caller, results: Results, role: Role, golds: Sequence[str]) -> Iterator[Finding]:
+def judge(caller: Caller, results: Results, role: Role, sample: Sample, columns: Sequence[str]) -> Iterator[Finding]:
     """Find what is wrong with one reward on its own, but for its time.
 
     Args:
         caller: Of the reward.
         results: What it gave for every probe.
         role: What it was seen to do on the controls.
-        golds: The gold answer of each row.
+        sample: The rows, with their gold answers.
+        columns: Those that the reward reads beside the answer.
     """
-    name, rows = caller.name, range(len(golds))
+    name, rows, golds = caller.name, sample.tried, sample.golds
+    if role.said == WHOLE:
+        # How it pays in the format says nothing of how it will once it reads the slot.
+        yield from _find_other_format(name, results, rows, role)
+        return
+    for column in columns:
+        unlisted, lost = _find_unlisted(name, results, sample, column)
+        if unlisted is None:
+            continue
+        yield unlisted
+        # What it gives on these rows says no more of it.
+        results = Results({probe: outcome for probe, outcome in results.outcomes.items() if probe.row not in lost})
+        role = replace(role, pairs={row: pair for row, pair in role.pairs.items() if row not in lost})
+        if not role.pairs:
+            return
     if role.kind == TELLS:
         yield from _find_payments(name, results, role, golds)
-        yield from _find_more_refusals(name, results)
+        yield from _find_more_refusals(name, results, role)
         if role.said == BY_DEGREES:
             yield from _find_likeness(name, results, role)
     else:
@@ -78,6 +109,38 @@ def judge(caller: Caller, results: Results, role: Role, golds: Sequence[str]) ->
         yield from _find_other_format(name, results, rows, role)
     yield from _find_refusals(name, results, role, golds)
     yield from _judge_growth(name, results)
+
+
+def _find_unlisted(name: str, results: Results, sample: Sample, column: str) -> tuple[Finding | None, set[int]]:
+    """Rows whose right answer is not paid because a column of right answers does not hold it; none of lists of other things."""
+
+    def adds(row: int, right: str, wrong: str) -> float:
+        return results.best(right, row) - results.best(wrong, row)
+
+    worth = -math.inf
+    for row in sample.tried:
+        beside, inside = (adds(row, f"text of a column{where}", "wrong") for where in ("", " in the slot"))
+        # An answer is paid in the slot; a word that is looked for, beside a wrong answer too.
+        if inside > max(results.epsilon, 2 * beside):
+            worth = max(worth, inside)
+    rights = {probe.row: probe for probe in results.outcomes if probe.kind in ("right", MORE[0])}
+    lists = {row: held for row in rights if isinstance(held := sample.rows[row].get(column), (list, tuple))}
+    pairs = {row: MORE if right.kind in MORE else ("right", "wrong") for row, right in rights.items()}
+    lost = [
+        row
+        for row in lists
+        if rights[row].detail not in gold_answers(lists[row]) and adds(row, *pairs[row]) <= worth / 2
+    ]
+    if not lost:
+        return None, set()
+    right = rights[lost[0]]
+    what = (
+        f"in {len(lost)} of {len(rights)} rows tried, the column {column!r} does not hold the answer, which is not paid then: "
+        f"{right.detail!r} is not in {in_line(lists[lost[0]])}"
+    )
+    line = f"data[{column!r}] = [[gold, *more] for gold, more in zip(data[{sample.answer!r}], data[{column!r}])]"
+    changed = {} if 2 * len(lost) > len(rights) else {"severity": "warning"}
+    return found("answer not listed", name, what, [right.text], fix=f"put it there: {line}", **changed), {*lost}
 
 
 def check_golds(caller: Caller, golds: Sequence[str]) -> Iterator[Finding]:
@@ -131,7 +194,10 @@ def check_scores(caller: Caller, results: Results, rows: Sequence[int], batch_of
         if bad:
             yield found(kind, name, f"on {len(bad)} of {len(scored)} completions of the probes", bad)
     if len(known) > 1 and max(known) == min(known):
-        if mistaken := list(wrong_shape(caller, batch_of(list(results.outcomes)[:32]), least=2)):
+        tried = [*results.outcomes]
+        # The bare answer is among those elsewhere: what is compared as a whole is paid nowhere else.
+        tried = tried[:32] + [probe for probe in tried if probe.kind == "elsewhere right"]
+        if mistaken := list(wrong_shape(caller, batch_of(tried), least=2)):
             yield from mistaken
             return
         what = f"{known[0]:g} for every one of {len(known)} completions, right, wrong and nonsense"
@@ -170,8 +236,9 @@ def _find_refusals(name: str, results: Results, role: Role, golds: Sequence[str]
         )
     lost_rows = [row for row in rows if row not in role.pairs and not math.isnan(results.best("right", row, own))]
     if lost_rows and role.kind == TELLS:
-        what = f"on {len(lost_rows)} of {len(rows)} rows gold gets no more than a wrong one ({golds[lost_rows[0]]!r})"
-        yield found(REFUSED, name, what, results.example("right", lost_rows[0], own))
+        shown = {row: [*results.example("right", row, own), *results.example("wrong", row, own)] for row in lost_rows}
+        lost = [(golds[row], results.best("right", row, own), shown[row]) for row in lost_rows]
+        yield from _find_lost(name, role, lost, f"{len(rows)} rows")
     for kind, how in {**_LAYOUTS, **_REFUSALS}.items():
         is_layout = kind in _LAYOUTS
         if kind == own or (role.kind == FORM and kind not in _OF_FORM):
@@ -194,18 +261,41 @@ def _find_refusals(name: str, results: Results, role: Role, golds: Sequence[str]
         yield found("lenient", name, what, results.example(lax[0], 0))
 
 
-def _find_more_refusals(name: str, results: Results) -> Iterator[Finding]:
+def _find_more_refusals(name: str, results: Results, role: Role) -> Iterator[Finding]:
     """Rows beyond those that are tried in every form, on which being right does not pay."""
     scores = {(probe.kind, probe.row): (score, probe) for probe, score in results.scored if probe.kind in MORE}
     pairs = [
         (scores[right, row], scores[wrong, row]) for right, wrong in [MORE] for kind, row in scores if kind == right
     ]
     # A row without an opinion is told of elsewhere.
-    lost = [probe for (right, probe), (wrong, _) in pairs if right <= wrong]
-    if lost:
-        what = f"on {len(lost)} of {len(pairs)} more rows gold gets no more than a wrong one ({lost[0].detail!r})"
-        changed = {} if 2 * len(lost) > len(pairs) else {"severity": "warning"}
-        yield found(REFUSED, name, what, [probe.text for probe in lost], **changed)
+    lost = [(gold.detail, right, [gold.text, bad.text]) for (right, gold), (wrong, bad) in pairs if right <= wrong]
+    changed = {} if 2 * len(lost) > len(pairs) else {"severity": "warning"}
+    yield from _find_lost(name, role, lost, f"{len(pairs)} more rows", **changed)
+
+
+def _find_lost(
+    name: str, role: Role, lost: Sequence[tuple[str, float, Sequence[str]]], of: str, **changed: str
+) -> Iterator[Finding]:
+    """Rows on which a wrong answer gets as much as the gold one: neither is paid, or both are.
+
+    Args:
+        name: Of the reward.
+        role: What it does on the other rows.
+        lost: Of each such row the gold answer, its score, and the completions: with it, with the wrong one.
+        of: How many rows were tried, in words.
+        changed: Fields of the finding that are other than in the catalogue.
+    """
+    middle = sum(map(sum, role.pairs.values())) / (2 * len(role.pairs))
+    for key, is_paid_too, said in (
+        (REFUSED, False, "gold gets no more than a wrong one"),
+        ("wrong answer paid", True, "a wrong answer gets as much as gold, which is paid"),
+    ):
+        such = [
+            (gold, texts[-1 if is_paid_too else 0]) for gold, score, texts in lost if (score > middle) == is_paid_too
+        ]
+        if such:
+            what = f"on {len(such)} of {of} {said} ({such[0][0]!r})"
+            yield found(key, name, what, [text for _, text in such], **changed)
 
 
 def _find_favourite(name: str, results: Results, rows: Sequence[int]) -> Iterator[Finding]:
@@ -307,12 +397,20 @@ def _find_other_format(name: str, results: Results, rows: Sequence[int], role: R
     epsilon = results.epsilon
     elsewhere = [pair for pair in results.scored if pair[0].kind in ("elsewhere right", "elsewhere wrong")]
 
-    def is_told(label: str, row: int) -> bool:
-        right, wrong = (results.best(f"elsewhere {kind}", row, detail=label) for kind in ("right", "wrong"))
-        return right - wrong > epsilon
+    def adds(label: str, row: int) -> float:
+        return gain(tuple(results.best(f"elsewhere {kind}", row, detail=label) for kind in ("right", "wrong")))
 
     labels = dict.fromkeys(probe.detail for probe, _ in elsewhere)
-    if telling := [label for label in labels if all(is_told(label, row) for row in rows)]:
+    telling = [label for label in labels if all(adds(label, row) > epsilon for row in rows)]
+    if role.said == WHOLE:
+        row = max(rows, key=functools.partial(adds, BARE))
+        bare, shown = (" and a wrong one ".join(map(as_score, pair)) for pair in bare_and_shown(results, row))
+        alike = [label for label in telling if all(adds(label, row) >= adds(BARE, row) - epsilon for row in rows)]
+        read = " or ".join(["the whole completion", *(label for label in alike if label != BARE)])
+        what = f"the bare answer earns {bare}, in the format of the task the same answer {shown}: it reads {read}, not the slot"
+        yield found("another format (whole text)", name, what, results.example("right", row))
+        return
+    if telling:
         what = f"it sees no answer in the format of the task, but does so in: {', '.join(telling)}"
         first = next(probe.text for probe, _ in elsewhere if probe.detail == telling[0])
         yield found("another format", name, what, [first])

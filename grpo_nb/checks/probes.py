@@ -36,6 +36,8 @@ IN_WORDS = "words in the reasoning"
 """The series of completions that differ in nothing but the number of words."""
 
 
+BARE = "the bare answer"
+"""The completion that is an answer and nothing else, among those in other formats."""
 CHANGED, ADDED = "part changed", "words added"
 """The series of answers that are ever less the gold one: more of it is changed, or more stands beside it."""
 
@@ -231,7 +233,7 @@ def controls(number: int, format: AnswerFormat, gold: str, wrong: Sequence[str])
 def other_containers(number: int, gold: str, wrong: Sequence[str]) -> Iterator[Probe]:
     """Right and wrong in other formats, to find out where a reward looks that never sees the task's own answer."""
     containers = {
-        "the bare answer": "{}",
+        BARE: "{}",
         "#### answer": "I say:\n#### {}",
         "\\boxed{answer}": "I say \\boxed{{{}}}",
         "<answer>answer</answer>": "<answer>{}</answer>",
@@ -262,9 +264,9 @@ def harmless(number: int, format: AnswerFormat, written: Written, gold: str, wro
     yield from (Probe(kind, text, number, family=REFUSED) for kind, text in given.items())
     value = parse_number(gold)
     # With a zero before it, it is more likely a name, such as an order number, than a number.
-    if value is not None and value.denominator == 1 and not re.match("0.", gold):
+    if value is not None and value.denominator == 1 and re.fullmatch(r"[+-]?(0|[1-9][\d,]*)", gold):
         forms = [f"{gold}.0", f"{gold}."]
-        forms += [f"+{gold}"] if value > 0 else []
+        forms += [f"+{gold}"] if gold[0].isdigit() and value > 0 else []
         forms += [f"{int(value):,}"] if abs(value) >= 1000 else []
         texts = [written(PLAIN, form) for form in forms if form != gold]
         yield from (Probe("number form", text, number, family=REFUSED) for text in texts)

@@ -13,14 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from grpo_nb.checks.contract import Outcome
-from grpo_nb.checks.probes import ADDED, CHANGED, LAYOUTS, MORE, Probe
+from grpo_nb.checks.probes import ADDED, BARE, CHANGED, LAYOUTS, MORE, Probe
 
 TELLS = "tells right from wrong"
 FORM = "pays for form, whatever the answer"
 OTHER = "follows neither right answers nor the format, in what was tried"
 LOOKS = "pays for how an answer looks (its form, kind or unit), right or wrong"
 BY_DEGREES = "tells right from wrong by degrees: near answers earn a part"
+WHOLE = "reads the whole completion in place of the answer slot"
 UNSCORED = "scores none of the rows that were tried in every form"
+
+_CONTROLS = {"prose", "right", "wrong", "elsewhere right", "elsewhere wrong"}
 
 
 @dataclass
@@ -86,7 +89,7 @@ class Role:
     pairs: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     """By row: the score of the right answer, and of the best wrong one (`TELLS`, where they differ) or of prose (`FORM`)."""
     said: str = ""
-    """What more the probes showed, in words that are said in place of the kind: `LOOKS` or `BY_DEGREES`."""
+    """What more the probes showed, in words that are said in place of the kind: `LOOKS`, `BY_DEGREES` or `WHOLE`."""
 
     @property
     def gap(self) -> float:
@@ -126,8 +129,14 @@ def find_role(results: Results, rows: Sequence[int]) -> Role:
 def seen_closer(role: Role, results: Results) -> Role:
     """Say more of a role once all probes were tried: a part of the rewards that seem to know the answer know how one looks.
 
-    Those take an answer of the same form that says something else for right; others pay by degrees.
+    Those take an answer of the same form that says something else for right; others pay by degrees. What knows a bare answer
+    and hardly the same one in the format reads all that stands around it.
     """
+    rows = {probe.row for probe in results.outcomes if probe.detail == BARE}
+    bare, shown = (sum(gains) for gains in zip(*(map(gain, bare_and_shown(results, row)) for row in rows), strict=True))
+    around = [s for p, s in results.scored if p.kind in _CONTROLS and math.isfinite(s)] or [0.0]
+    if bare > 0.2 * len(rows) * (max(around) - min(around)) and shown < 2 / 3 * bare:
+        return Role(OTHER, said=WHOLE)
 
     def shares(kind: str) -> list[float]:
         tried = [pair for row in role.pairs for pair in results.scores(kind, row, role.layout)]
@@ -141,6 +150,22 @@ def seen_closer(role: Role, results: Results) -> Role:
         return replace(role, said=BY_DEGREES if any(_falls(results, role, row) for row in role.pairs) else "")
     in_words = shares("no answer") if role.kind == FORM else []
     return replace(role, said=LOOKS if in_words and max(in_words) < 0.1 else "")
+
+
+def bare_and_shown(results: Results, row: int) -> tuple[tuple[float, float], tuple[float, float]]:
+    """What the right and the best of some wrong answers of a row get alone, and in the layout in which they differ most."""
+    bare = tuple(results.best(f"elsewhere {kind}", row, detail=BARE) for kind in ("right", "wrong"))
+    wrong = {probe.text for probe, _ in results.scores("elsewhere wrong", row) if probe.detail == BARE}
+    shown = []
+    for layout in list(LAYOUTS)[:3]:
+        others = [s for p, s in results.scores("wrong", row, layout) if p.detail in wrong and not math.isnan(s)]
+        shown.append((results.best("right", row, layout), max(others, default=math.nan)))
+    return bare, max(shown, key=gain)
+
+
+def gain(pair: tuple[float, float]) -> float:
+    """What being right adds; nothing where it has no score."""
+    return 0.0 if math.isnan(pair[0] - pair[1]) else pair[0] - pair[1]
 
 
 def _falls(results: Results, role: Role, row: int) -> bool:

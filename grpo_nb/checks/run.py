@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import inspect
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,9 +21,9 @@ from grpo_nb.checks.catalogue import SEVERITIES, WHOLE_SET, Finding, found
 from grpo_nb.checks.contract import UNSTEADY, Caller, check_arguments, check_contract
 from grpo_nb.checks.failures import find_failures
 from grpo_nb.checks.judge import check_golds, check_scores, check_time, judge
-from grpo_nb.checks.probes import EvalTrap, Probe, known_texts
+from grpo_nb.checks.probes import BARE, EvalTrap, Probe, known_texts
 from grpo_nb.checks.report import RewardReport
-from grpo_nb.checks.roles import OTHER, TELLS, Results, Role, find_role, seen_closer
+from grpo_nb.checks.roles import OTHER, TELLS, UNSCORED, Results, Role, find_role, seen_closer
 from grpo_nb.checks.sample import Sample, check_options, rows_of
 from grpo_nb.checks.together import check_names, check_set, check_signal, silent_share
 from grpo_nb.core import in_line, require_kind, require_number, require_path, with_known_names
@@ -95,6 +97,9 @@ def check_rewards(
     own_weights = {key: weight_of(caller.reward) for key, caller in callers.items()}
     by_weight = changed_weights(own_weights, {} if weights is None else weights)
     checked = {key: _check_one(caller, sample) for key, caller in callers.items()}
+    if first := _unseen_rows(checked.values()):
+        sample = Sample(task, format, answer, tokenizer, first)
+        checked = {key: _check_one(caller, sample) for key, caller in callers.items()}
     seen = {key: one.judged for key, one in checked.items() if one.judged is not None}
     unread = list(_check_data(rewards, rows_of(task)))
     findings = [*check_names(rewards, list(sample.rows[0])), *unread]
@@ -107,7 +112,10 @@ def check_rewards(
     else:
         broken = {f.reward for f in findings if f.severity == "critical" or f.kind == "constant"}
         is_form = len(rewards) == 1 and not broken and not _asks_for(rewards[0], sample)
-        findings += check_set(seen, by_weight, sample.tried, pass_rate, broken, is_form)
+        # Said of a reward that would tell right from wrong but for what is said of it.
+        is_said = any(f.kind in ("another format", "answer not listed") and f.severity == "critical" for f in findings)
+        of_set = check_set(seen, by_weight, sample.tried, pass_rate, broken, is_form)
+        findings += [f for f in of_set if not (is_said and f.kind == "nothing tells right from wrong")]
     findings += _check_cases(rewards, kept, sample)
     findings += check_signal(pass_rate, size)
     if tokenizer is None:
@@ -124,7 +132,7 @@ def check_rewards(
         "cheats, damaged formats, lengths and hostile text."
     )
     return RewardReport(
-        findings=tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))),
+        findings=tuple(sorted(findings, key=_gravity)),
         roles={key: _role_said(*one.judged) if one.judged else one.said for key, one in checked.items()},
         checked=summary,
         signal=[(rate, silent_share(rate, size)) for rate in (_GRID if pass_rate is None else (pass_rate,))],
@@ -134,6 +142,11 @@ def check_rewards(
         seen=seen,
         stopped=tuple(key for key, caller in callers.items() if caller.is_given_up),
     )
+
+
+def _gravity(finding: Finding) -> tuple[int, bool]:
+    """The worst first, and before the rest of it what explains most."""
+    return SEVERITIES.index(finding.severity), finding.kind != "another format"
 
 
 @dataclass(frozen=True)
@@ -152,6 +165,7 @@ def _check_one(caller: Caller, sample: Sample) -> _Checked:
     if any(finding.severity == "critical" for finding in findings):
         return _Checked(findings)
     results, rows = Results(), sample.tried
+    taken = [name for name in _columns_of(caller.reward, sample) if name not in ("prompt", "question", "answer")]
 
     def run(probes: Sequence[Probe]) -> bool:
         """Try these; whether all of them could be tried."""
@@ -179,9 +193,8 @@ def _check_one(caller: Caller, sample: Sample) -> _Checked:
     role = find_role(results, rows) if is_whole else Role(OTHER)
     if is_steady and is_whole:
         is_whole = run(sample.ordinary()) and (not role.layout or run(sample.ordinary(role.layout)))
-        taken = [name for name in _taken(caller.reward) if name not in ("prompt", "question", "answer")]
         is_whole = is_whole and run([*sample.known(known_texts(caller.reward)), *sample.of_columns(taken)])
-        is_whole = is_whole and (role.kind == TELLS or run(sample.elsewhere))
+        is_whole = is_whole and run([p for p in sample.elsewhere if role.kind != TELLS or p.detail == BARE])
     sprung = EvalTrap.count
     for probe in sample.hostile:
         # One very long text too many says enough about the others.
@@ -205,9 +218,21 @@ def _check_one(caller: Caller, sample: Sample) -> _Checked:
         return _Checked(findings, said="what it pays was not judged, for the same completion gets other scores")
     role = seen_closer(role, results)
     findings += check_scores(caller, results, rows, sample.batch)
-    findings += judge(caller, results, role, sample.golds)
+    findings += judge(caller, results, role, sample, taken)
     findings += check_golds(caller, sample.every_gold)
     return _Checked(findings, (results, role))
+
+
+def _unseen_rows(checked: Iterable[_Checked]) -> list[int]:
+    """For each reward that scores none of the rows that were tried in every form, a row that it scores, if there is one."""
+    judged = [one.judged for one in checked if one.judged is not None]
+    scored = [
+        [row for row, is_scored in results.rows_scored().items() if is_scored]
+        for results, role in judged
+        if role.kind == UNSCORED
+    ]
+    shared = collections.Counter(itertools.chain(*scored))
+    return list(dict.fromkeys(max(rows, key=shared.__getitem__) for rows in scored if rows))
 
 
 def _role_said(results: Results, role: Role) -> str:
@@ -226,16 +251,16 @@ def _not_to_the_end(caller: Caller, results: Results) -> Finding:
 
 
 def _asks_for(reward: RewardFunction, sample: Sample) -> bool:
-    """Whether a reward takes a column that holds the gold answer, or names one somewhere in its code."""
-    named = {*known_texts(reward, has_words=False), *_taken(reward)}
-    return any(str(value).strip() == sample.golds[0] for key, value in sample.rows[0].items() if key in named)
+    """Whether a reward reads a column that holds the gold answer."""
+    return any(str(sample.rows[0][key]).strip() == sample.golds[0] for key in _columns_of(reward, sample))
 
 
-def _taken(reward: RewardFunction) -> list[str]:
-    """The arguments that a reward names."""
+def _columns_of(reward: RewardFunction, sample: Sample) -> list[str]:
+    """The columns that a reward takes as arguments, or names somewhere in its code."""
+    named = set(known_texts(reward, has_words=False))
     with contextlib.suppress(TypeError, ValueError):  # a builtin without a signature
-        return list(inspect.signature(reward).parameters)
-    return []
+        named |= set(inspect.signature(reward).parameters)
+    return [column for column in sample.rows[0] if column in named]
 
 
 def _check_data(rewards: Sequence[RewardFunction], rows: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:

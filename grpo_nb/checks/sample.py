@@ -14,7 +14,7 @@ from typing import Any
 from grpo_nb.checks import probes as make
 from grpo_nb.checks.probes import Probe
 from grpo_nb.core import in_line, require_kind, require_number
-from grpo_nb.rewards import Batch, make_batch
+from grpo_nb.rewards import Batch, gold_answers, make_batch
 from grpo_nb.settings import Settings
 from grpo_nb.tasks import AnswerFormat, Task, read_rows, xml
 
@@ -62,6 +62,7 @@ class Sample:
         format: In which the probes are written; that of the task, or `xml()`, if not given.
         answer: The column with the gold answer, or a function of the row.
         tokenizer: For token ids; words and marks stand in for them without.
+        first: Rows, by their number in another such sample, that are tried before others.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Sample:
         format: AnswerFormat | None,
         answer: str | Callable[[Mapping[str, Any]], str],
         tokenizer: Any,
+        first: Sequence[int] = (),
     ) -> None:
         require_kind("format", format, (AnswerFormat, None), "an answer format such as gn.tasks.xml()")
         if tokenizer is not None and not callable(tokenizer):
@@ -80,6 +82,7 @@ class Sample:
                 f'the rows have no column {answer!r} but {sorted(rows[0])}. Write answer="<the one with the gold answer>", '
                 "or a function of the row."
             )
+        self.answer = "answer" if callable(answer) else answer
         self.format = format = format or (task.format if isinstance(task, Task) else xml())
         self.tokenizer, self._ids = tokenizer, {}
         held = [answer(row) if callable(answer) else row.get(answer) for row in rows]
@@ -100,11 +103,14 @@ class Sample:
             distinct = [i for i in turns if i is not None][: max(len(forms), _TRIED_ROWS)]
         step = max(1, len(distinct) // _TRIED_ROWS)
         chosen = distinct[::step][:_TRIED_ROWS]
+        left = _others(chosen, len(rows))
+        if first:
+            first = [(*chosen, *left)[row] for row in first]
+            chosen = [*first, *(i for i in chosen if i not in first)][:_TRIED_ROWS]
+            left = _others(chosen, len(rows))
         self.rows, self.golds = [rows[i] for i in chosen], [every_gold[i] for i in chosen]
         self.tried = range(len(chosen))
         """Those that are tried in every form; of the others, only whether being right pays."""
-        left = [i for i in range(len(rows)) if i not in chosen]
-        left = left[:: max(1, -(-len(left) // _MORE_ROWS))]
         self.rows, self._more = self.rows + [rows[i] for i in left], [every_gold[i] for i in left]
         self._accepted = [self._accepted[i] for i in (*chosen, *left)]
         wrong = [_wrong(gold, every_gold, self._accepted[i]) for i, gold in enumerate(self.golds)]
@@ -144,11 +150,21 @@ class Sample:
         return list(make.known(0, self._written(""), self.golds[0], self._answers[0][1][0], texts))
 
     def of_columns(self, names: Iterable[str]) -> list[Probe]:
-        """What the first row has in columns that a reward takes, beside a wrong answer and in its place."""
-        held, wrong = (self.rows[0].get(name) for name in names), self._answers[0][1][0]
-        texts = [str(value) for value in held if isinstance(value, (str, int, float)) and len(str(value)) < _LONGEST]
-        spoken = [(f"{make.PLAIN} {text}", wrong) for text in texts] + [(make.PLAIN, text) for text in texts]
-        return [Probe("text of a column", self._written("")(*parts), 0, " ".join(parts)) for parts in spoken]
+        """What a row has in columns that a reward takes, beside a wrong answer and in its place.
+
+        Of the first row texts, of each row the last that a list holds beside the gold answer.
+        """
+        written, made = self._written(""), []
+        for row, name in itertools.product(self.tried, names):
+            held, (gold, wrong) = self.rows[row].get(name), self._answers[row]
+            if isinstance(held, (list, tuple)):
+                texts = [text for text in gold_answers(held) if text != gold][-1:]
+            else:
+                texts = [str(held)] if row == 0 and isinstance(held, (str, int, float)) else []
+            for text in (text for text in texts if len(text) < _LONGEST):
+                made.append(Probe("text of a column", written(f"{make.PLAIN} {text}", wrong[0]), row, name))
+                made.append(Probe("text of a column in the slot", written(make.PLAIN, text), row, name))
+        return made
 
     def _written(self, layout: str) -> make.Written:
         return functools.partial(make.LAYOUTS[layout], self.format)
@@ -166,6 +182,12 @@ class Sample:
             # As many as there are words and marks; the values only have to be ids of any tokenizer.
             self._ids[text] = [len(word) % 1000 for word in re.findall(r"\w+|\W", text)]
         return self._ids[text]
+
+
+def _others(chosen: Sequence[int], count: int) -> list[int]:
+    """Of so many rows some that are not chosen, spread over them."""
+    left = [i for i in range(count) if i not in chosen]
+    return left[:: max(1, -(-len(left) // _MORE_ROWS))]
 
 
 def _accepted(gold: Any, row: Mapping[str, Any], format: AnswerFormat) -> list[str]:

@@ -10,7 +10,7 @@ from grpo_nb.checks.catalogue import WHOLE_SET, Finding, found
 from grpo_nb.checks.contract import TRL_ARGUMENTS
 from grpo_nb.checks.probes import REFUSED, Probe
 from grpo_nb.checks.roles import BY_DEGREES, TELLS, UNSCORED, Results, Role, is_paid
-from grpo_nb.rewards import RewardFunction, reward_name
+from grpo_nb.rewards import Reward, RewardFunction, reward_name
 
 Seen = Mapping[str, tuple[Results, Role]]
 # Near answers, and what a lax reading of several takes for right: said of the reward that does so, not of the total.
@@ -33,7 +33,8 @@ def check_names(rewards: Sequence[RewardFunction], columns: Sequence[str]) -> It
     """A name that two rewards have, and data columns named as what TRL passes itself."""
     for name, count in collections.Counter(map(reward_name, rewards)).items():
         if count > 1:
-            mend = f"set __name__ of one: reward.__name__ = '{name}_2'"
+            is_kits = any(isinstance(reward, Reward) and reward.name == name for reward in rewards)
+            mend = f"give one of them name='{name}_2'" if is_kits else f"reward.__name__ = '{name}_2' of one function"
             yield found("same name twice", WHOLE_SET, f"{count} rewards are named {name!r}", fix=mend)
     clash = [column for column in columns if column in TRL_ARGUMENTS and column != "completion_ids"]
     if clash:
@@ -77,7 +78,10 @@ def check_set(
             yield found("rows without score (answers)", WHOLE_SET, what, **most)
     if not telling:
         what = "no reward gives the gold answer more than a wrong one in the same words and format"
-        changed = {"fix": f"mend what is said of {', '.join(sorted(broken))}"} if broken else {}
+        mend = (
+            f"mend what is said of {', '.join(sorted(broken))}; where none of these is for the answer, add one that is"
+        )
+        changed = {"fix": mend} if broken else {}
         if is_form:
             changed = {"severity": "note", "effect": "on its own, the model learns no answers"}
         yield found("nothing tells right from wrong", WHOLE_SET, what, **changed)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core import in_line, numbered_paths, progress_bar, require_kind, require_number, with_known_names
-from grpo_nb.evaluation.comparison import UNKNOWN_TRAINING, Comparison, Evaluation
+from grpo_nb.evaluation.comparison import UNKNOWN_TRAINING, Comparison, Evaluation, cut_sentence
 from grpo_nb.evaluation.heldout import HeldOut, chosen, is_known_set, load_holdout, read_answers, same_as_gold
 from grpo_nb.evaluation.statistics import paired_result
 from grpo_nb.evaluation.subjects import (
@@ -41,7 +41,7 @@ from grpo_nb.rewards import (
 )
 from grpo_nb.runs import OTHER_QUESTIONS, Run, trained_questions, write_model_card
 from grpo_nb.settings import Settings
-from grpo_nb.tasks import AnswerFormat, Contamination, Source, Task, answers_of, find_contamination
+from grpo_nb.tasks import AnswerFormat, Contamination, Source, Task, find_contamination
 
 Questions = Task | HeldOut | Source
 # What stands second in `compare` is a model if it is a text, but for the name of a file of questions.
@@ -176,7 +176,7 @@ def compare(
         )
     if results[0].contamination is None:
         notes.append(UNKNOWN_TRAINING)
-    notes += [result.cut_sentence for result in results if result.cut_sentence]
+    notes += filter(None, [cut_sentence(*results)])
     comparison = _paired(*results, task_name=asked.name, other_set=asked.other_set, notes=tuple(notes))
     return comparison if run is None else _kept(comparison, run, is_of_the_run)
 
@@ -278,17 +278,26 @@ class _Asked:
         self.format = own if task is None else task.format
         if not self.rows:
             raise ValueError("there are no held-out questions to ask.")
+        # What the run was paid by, made again from its record; None for what is not the kit's.
+        self.paid = (
+            {entry["name"]: rebuild_reward(entry)[0] for entry in run.info["rewards"]} if run is not None else {}
+        )
         self.judge = self._judge_of(how.rewards) if not self.has_own_judge else None
 
     def _judge_of(self, rewards: Sequence[RewardFunction]) -> Reward | None:
-        """The reward for the answer among these, else that the run was paid by; of an opened run made again from its record."""
+        """The reward for the answer among these, else that the run was paid by."""
         if any(isinstance(reward, correctness) for reward in rewards):
             return answer_reward(rewards, self.rows[0])
-        paid = self.run.rewards if self.run is not None else []
-        if self.run is not None and not paid:
-            made = [rebuild_reward(entry)[0] for entry in self.run.info["rewards"]]
-            paid = [reward for reward in made if reward is not None]
+        paid = (self.run and self.run.rewards) or [reward for reward in self.paid.values() if reward is not None]
         return answer_reward(rewards, self.rows[0]) or answer_reward(paid, self.rows[0])
+
+    @property
+    def judged_by(self) -> str:
+        """The judge with what is not the default of it; empty where the run was paid by the same, and for a set of its own."""
+        if self.judge is not None:
+            return f"{self.judge.name}({', '.join(self.judge.changed)})" if self.judge.changed else self.judge.name
+        is_plain = any(isinstance(reward, correctness) and not answer_reward([reward]) for reward in self.paid.values())
+        return "" if is_plain or self.has_own_judge or self.run is None else "correctness(column='answer')"
 
     @property
     def other_set(self) -> str:
@@ -320,17 +329,13 @@ class _Asked:
         return results, notes
 
     def _other_judge(self) -> list[str]:
-        """What to know where the run was paid by a reward for the answer that may read it otherwise."""
-        paid = [reward["name"] for reward in self.run.info["rewards"]] if self.run is not None else []
-        other = [name for name in paid if name in ("number", "json_answer", "regex_answer", "code_tests", "exact_text")]
-        if not other or self.judge is not None or "correctness" in paid or self.has_own_judge:
+        """What to know where the run was paid by rewards that may judge otherwise, none of which is shown."""
+        shown = {reward_name(reward) for reward in self.how.rewards}
+        other = [name for name, made in self.paid.items() if name not in shown and (not made or answer_reward([made]))]
+        if self.judge is not None or not self.judged_by or not other:
             return []
-        kind = answers_of([str(row["answer"]) for row in self.rows]).kind
-        if (other == ["exact_text"] and kind not in ("text", "json")) or (other == ["json_answer"] and kind == "json"):
-            return []  # of labels, and of JSON, both are of one opinion
         return [
-            f"right is what correctness() takes for the gold answer; the run was paid by {other[0]}, which may judge "
-            "otherwise: rewards=[...] scores the answers with it too"
+            f"The run's own {' and '.join(other)} may judge otherwise: rewards=[...] scores the answers with it too."
         ]
 
     def _answer(self, subject: Subject, label: str, contamination: Contamination | None) -> Evaluation:
@@ -359,7 +364,7 @@ class _Asked:
             contamination=contamination,
             folder=subject.folder,
             reward_ranges={reward_name(r): ends for r in self.rewards if (ends := range_of(r))},
-            judged_by=self.judge.name if self.judge is not None else "",
+            judged_by=self.judged_by,
         )
 
 

@@ -68,7 +68,7 @@ class Evaluation:
     reward_ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     """Lowest and highest score of the rewards that say so."""
     judged_by: str = ""
-    """The reward whose opinion says what is right; empty where that is the gold answer, or the set."""
+    """The reward whose opinion says what is right; empty where that is the run's own `correctness()`, the set, or no run is."""
 
     @classmethod
     def of(cls, label: str, rows: Sequence[Mapping[str, Any]], samples: int = 1, **more: Any) -> Evaluation:
@@ -104,23 +104,11 @@ class Evaluation:
         return found
 
     @property
-    def cut_sentence(self) -> str:
-        """That answers were cut at the limit, where it were many; else empty."""
-        if self.cut_share < _CUT:
-            return ""
-        limit = self.decoding.get("max_completion_length")
-        at = f"{limit} tokens" if limit else "the limit"
-        return (
-            f"{self.cut_share:.0%} of the answers of {self.label!r} were cut at {at}, and what they would have said is not "
-            "known: with a larger max_completion_length they could end."
-        )
-
-    @property
     def notes(self) -> list[str]:
         """What to know before reading the numbers."""
         known = self.contamination
         trained_on = UNKNOWN_TRAINING if known is None else known.sentence if known.count else ""
-        return [note for note in (trained_on, self.cut_sentence) if note]
+        return [note for note in (trained_on, cut_sentence(self)) if note]
 
     @property
     def rewards(self) -> dict[str, Estimate]:
@@ -172,10 +160,14 @@ class Evaluation:
         return f"{several} of each at temperature {self.decoding['temperature']:g}"
 
     @property
+    def judged(self) -> str:
+        """Who says what is right, behind a comma, where that is said."""
+        return f", right is what {self.judged_by} pays in full" if self.judged_by else ""
+
+    @property
     def sampled(self) -> str:
-        """`drawn` behind a comma, where answers were drawn at random, and who says what is right, where a reward does."""
-        judged = f", right is what {self.judged_by} pays in full" if self.judged_by else ""
-        return (f", {self.drawn}" if self.decoding["temperature"] else "") + judged
+        """`drawn` behind a comma, where answers were drawn at random, and `judged`."""
+        return (f", {self.drawn}" if self.decoding["temperature"] else "") + self.judged
 
     def __repr__(self) -> str:
         low, high = self.interval
@@ -190,6 +182,18 @@ class Evaluation:
 
     def _repr_html_(self) -> str:
         return rendered("evaluation", one=self)
+
+
+def cut_sentence(*sides: Evaluation) -> str:
+    """That answers were cut at the limit, where it were many; else empty."""
+    if not (cut := [side for side in sides if side.cut_share >= _CUT]):
+        return ""
+    shares = " and ".join(f"{side.cut_share:.0%} of the answers of {side.label!r}" for side in cut)
+    limit = cut[0].decoding.get("max_completion_length")
+    return (
+        f"{shares} were cut at {f'{limit} tokens' if limit else 'the limit'}, and what they would have said is not known: "
+        "with a larger max_completion_length they could end."
+    )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -126,8 +126,7 @@ def prompt_cache(
     mask = torch.cat([torch.ones(len(heads), common, dtype=torch.long), tail_mask], 1)
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     cache, shared, tails = DynamicCache(), torch.tensor([first[:common]]), tail_mask.bool()
-    known = (kept or {}).get(first[:common])
-    if common and known is None and common + len(ids[tails]) <= _ONE_ROW:
+    if common and kept is None and common + len(ids[tails]) <= _ONE_ROW:
         segment = torch.cat([torch.full((common,), -1), tails.nonzero()[:, 0]])
         sees = ((segment == -1) | (segment[:, None] == segment)).tril()
         run(
@@ -136,20 +135,22 @@ def prompt_cache(
             position_ids=torch.cat([torch.arange(common), positions[:, common:][tails]])[None],
             past_key_values=cache,
         )
-        known, places = _places(cache, torch.arange(common)[None]), torch.zeros_like(ids)
+        places = torch.zeros_like(ids)
         places[tails] = common + torch.arange(len(ids[tails]))
         cache = _places(cache, torch.cat([torch.arange(common).expand(len(heads), -1), places], 1))
     else:
         if common:
+            # Kept or not, the same pass made it: else a run that was resumed would differ in rounding from one that was not.
+            known = (kept or {}).get(first[:common])
             if known is None:
                 run(input_ids=shared, attention_mask=mask[:1, :common], past_key_values=cache)
                 known = cache
+            if kept is not None:
+                kept.clear()
+                kept[first[:common]] = known
             cache = copy_of_rows(known, torch.zeros(len(heads), dtype=torch.long))
         if ids.shape[1]:
             run(input_ids=ids, attention_mask=mask, position_ids=positions[:, common:], past_key_values=cache)
-    if kept is not None and known is not None:
-        kept.clear()
-        kept[first[:common]] = known
     return cache, mask
 
 

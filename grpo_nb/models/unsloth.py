@@ -7,11 +7,20 @@ import importlib.util
 import io
 import logging
 import os
+import sys
+import traceback
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from grpo_nb.machine import EnvironmentProblem, check_torchvision, find_gpu, import_order_problem, usable_cores
+from grpo_nb.machine import (
+    EnvironmentProblem,
+    check_torchvision,
+    error_chain,
+    find_gpu,
+    import_order_problem,
+    usable_cores,
+)
 from grpo_nb.settings import SHARED_SCORING, VARIABLE, cpu_number_type
 
 
@@ -49,20 +58,41 @@ def import_unsloth() -> Any:
         # Read at torch's first allocation: large pages, with which the memory of each step is mapped in half the time.
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(_is_worth_saying)
+    loaded = set(sys.modules)
     try:
         with (
             contextlib.redirect_stdout(io.StringIO()),  # a banner; check_environment says the same in a table
             contextlib.nullcontext() if is_gpu else _answering(cpu_number_type().name),
         ):
             import unsloth
-    except ImportError as error:
+    except Exception as error:  # what a file of the user's in the place of a package leads to may be any
+        if own := _users_file(error, loaded):
+            raise EnvironmentProblem(
+                f"unsloth cannot be imported: your {own} was taken for a package of that name. Rename it, then "
+                "restart the kernel."
+            ) from error
+        if isinstance(error, RuntimeError):
+            raise EnvironmentProblem(f"unsloth does not load: {error}. Look at gn.check_environment().") from error
+        if not isinstance(error, ImportError):
+            raise
         raise EnvironmentProblem(
             f"unsloth cannot be imported ({error}). Install it with "
             "`pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt`, then restart the kernel."
         ) from error
-    except RuntimeError as error:
-        raise EnvironmentProblem(f"unsloth does not load: {error}. Look at gn.check_environment().") from error
     return unsloth
+
+
+def _users_file(error: Exception, loaded: set[str]) -> str | None:
+    """A file of the user's own folder that was run by the import that failed; `loaded` are the modules there were before."""
+    main = sys.modules["__main__"]  # which multiprocessing gives a second name
+    new = [module for name, module in list(sys.modules.items()) if name not in loaded and module is not main]
+    files = {getattr(module, "__file__", None) for module in new}
+    files |= {frame.filename for one in error_chain(error) for frame in traceback.extract_tb(one.__traceback__)}
+    folders = {os.path.realpath(folder or ".") for folder in ("", *sys.path[:1])}
+    own = {file for file in files if file and os.path.isfile(file)}  # not <frozen importlib._bootstrap>
+    return min(
+        (os.path.basename(file) for file in own if os.path.dirname(os.path.realpath(file)) in folders), default=None
+    )
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:

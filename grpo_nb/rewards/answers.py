@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Any, ClassVar
 from grpo_nb.rewards.base import checked
 from grpo_nb.rewards.slot import SlotReward, Verdicts, is_copied
 from grpo_nb.tasks import Units, is_convertible, is_same_json, plain, read_container, read_number, unit_of
+
+_POUNDS = re.compile(r"(?i)\bpounds?\W*$")
 
 
 def _tolerance() -> Any:
@@ -48,7 +51,10 @@ def is_same_number(
     >>> is_same_number("1e3", "1,000"), is_same_number("3.14", "3.14159", relative_tolerance=0.01)
     (True, True)
     """
-    left, right = read_number(given, units), read_number(gold, units)
+    right = read_number(gold, units)
+    if right is not None and right.sign == "\u00a3":
+        given = _POUNDS.sub("\u00a3", given)  # which are a weight where the gold answer is no price
+    left = read_number(given, units)
     if left is None or right is None or not left.is_alike(right):
         return False
     if left.value == right.value:

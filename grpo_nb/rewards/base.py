@@ -142,15 +142,17 @@ class Reward(metaclass=_Kind):
         return self.name
 
     def __repr__(self) -> str:
-        parts = [f"weight={self.weight:g}"]
-        for entry in dataclasses.fields(self):
-            value = getattr(self, entry.name)
-            if entry.name not in ("weight", "name", "format") and value != entry.default:
-                parts.append(f"{entry.name}={shorten(repr(value), 80)}")
-        parts.append(f"format={self.format.name!r}")
+        parts = [f"weight={self.weight:g}", *self.changed, f"format={self.format.name!r}"]
         return (
             f"{self.made_by()}({', '.join(parts if self.name == self.made_by() else [*parts, f'name={self.name!r}'])})"
         )
+
+    @property
+    def changed(self) -> list[str]:
+        """The parameters that are not the default, as they are written, but for weight, name and format."""
+        own = [entry for entry in dataclasses.fields(self) if entry.name not in ("weight", "name", "format")]
+        held = [(entry.name, getattr(self, entry.name), entry.default) for entry in own]
+        return [f"{name}={shorten(repr(value), 80)}" for name, value, default in held if value != default]
 
     @property
     def pays(self) -> str:

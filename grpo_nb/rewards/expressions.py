@@ -223,7 +223,7 @@ def _unit_of(gold: str) -> str:
     if match is None:
         return ""
     name = unit_name(match[2])
-    is_known = "\\text" in match[2] or name.casefold() in _SHORT_UNITS
+    is_known = "\\text" in match[2] or bool({name.casefold(), match[2].casefold()} & _SHORT_UNITS)
     # `3xy` is a product, `25 December` a day, and `3 apples` a number with its unit.
     is_word = bool(match[1]) and len(match[2]) > 2 and match[2][0].islower() and name not in _FUNCTIONS
     return name if is_known or is_word else ""

@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from grpo_nb.core import shorten
 from grpo_nb.tasks.notation import (
+    CURRENCIES,
+    by_quantity,
     is_known_unit,
     is_literal,
     parse_number,
@@ -85,6 +87,7 @@ _DOUBTFUL = (
 # A letter alone is a unit where it is one that people know: 5 m, 5 N, but 2x is a product, and 3 x another.
 _PRODUCT = re.compile(r".*(\d[a-zA-Z]|\s[a-z])(?<!\s[dghlmst])")
 _FRACTION = re.compile(r"/\s*\d|\\frac|[\u00bc-\u00be\u2150-\u215e]")
+_LIST = re.compile(r"(?s)\[\s*(?P<mark>['\"])(?!.*'\s+').*(?P=mark)\s*\]")  # without a comma, numpy's
 _AROUND_DIGITS = re.compile(r"^[^\d+-]*|\D*$")
 _AFTER_HASHES = re.compile(r"(?s)(.*?)\n?\s*####\s*([^\n]+?)\s*")
 
@@ -253,19 +256,34 @@ def doubts_of(
             f"{_of([gold for gold in golds if gold in slips], golds)} may be misspelt, such as {first!r} "
             f"({counts[first]}) beside {meant!r} ({counts[meant]}); to mend them: {cell} = {cell}.replace({mended})"
         )
-    measured = [gold for gold in golds if unit_by_gold[gold]]
+    if lists := [gold for gold in golds if _LIST.fullmatch(gold) and answers.kind != "json"]:
+        cell = f"frame[{column!r}]"
+        said.append(
+            f"{len(lists)} answers are lists written as text, such as {shorten(lists[0], 60)!r}; to read them: import ast; "
+            f"{cell} = {cell}.map(lambda cell: ast.literal_eval(cell) if str(cell)[:1] == '[' "
+            "else cell)"
+        )
     units = [unit for unit in _units(golds, unit_by_gold) if unit]
-    if units and (answers.units or 2 * len(measured) > len(golds)):
+    measured = [gold for gold in golds if unit_by_gold[gold]] if units else []
+    if answers.units or 2 * len(measured) > len(golds):
         fractions = sum(bool(_FRACTION.search(gold)) for gold in golds if unit_by_gold[gold] is not None)
         also = f", and {fractions} fractions" if fractions else ""
         paid = "gn.rewards.correctness() pays"
-        said.append(
-            f"{len(measured)} answers are a price, such as {measured[0]!r}{also}: {paid} the number with its currency or "
-            "alone, and not with another one"
-            if all(map(_is_price, measured))
-            else f"{len(measured)} answers are a number with a unit, such as {measured[0]!r}{also}: {paid} number and unit "
-            f"together, gn.rewards.number(units={units}) the number alone too"
-        )
+        prices = [gold for gold in measured if _is_price(gold) and unit_by_gold[gold] != "\u00b0"]
+        others = [gold for gold in measured if not _is_price(gold)]
+        if prices:
+            said.append(
+                f"{len(prices)} answers are a price, such as {prices[0]!r}{also}: {paid} the number with its currency or "
+                "alone, and not with another one"
+            )
+        if others:
+            same = by_quantity(unit for unit in units if unit_name(unit) in {unit_by_gold[gold] for gold in others})
+            base = [unit for factors in same if isinstance(factors, dict) for unit in factors if factors[unit] == 1]
+            said.append(
+                f"{len(others)} answers are a number with a unit, such as {others[0]!r}{also * (not prices)}: {paid} number "
+                f"and unit together, gn.rewards.number(units={same}) {'converts, and pays ' * bool(base)}the number alone too"
+                f"{', in ' * bool(base)}{', '.join(base)}"
+            )
     if answers.kind == "text" and (several := _in_several_writings(golds)):
         said.append(
             f"{len(several)} answer{'s are' if len(several) > 1 else ' is'} written in several ways, such as "
@@ -418,14 +436,16 @@ def _is_formula(gold: str) -> bool:
 def with_point(gold: str) -> str | None:
     """A number written with a decimal comma, as English writes it, with its unit if there is one; None for any other text.
 
-    >>> with_point("1.234,50"), with_point("-3,5 %"), with_point("EUR 12,90"), with_point("1 1/2"), with_point("1.12.2024")
-    ('1234.50', '-3.5 %', 'EUR 12.90', '1 1/2', None)
+    >>> with_point("1.234,50"), with_point("-3,5 %"), with_point("EUR 12,90"), with_point("1.234,- €"), with_point("1.12.2024")
+    ('1234.50', '-3.5 %', 'EUR 12.90', '1234.- €', None)
     """
     # A fraction and whatever else is a number without a mark in it is the same number with either.
     if not re.search(r"[.,]", gold) and (parse_number(gold) is not None or unit_of(gold)):
         return gold
     if not re.fullmatch(
-        r"[-+\u2212]?([$€£¥]|[A-Z]{3})?\s*(\d{1,3}([. '\u202f]\d{3})+|\d+)(,\d+)?\s*[^\s\d.,]{0,8}", gold
+        rf"[-+\u2212]?([{CURRENCIES}]|[A-Z]{{3}})?\s*(\d{{1,3}}([. '\u202f]\d{{3}})+|\d+)(,(\d+|[-\u2013]))?"
+        r"\s*[^\s\d.,]{0,8}",
+        gold,
     ):
         return None
     return re.sub(r"(?<=\d)[. '\u202f](?=\d{3})", "", gold).replace(",", ".")
@@ -469,7 +489,7 @@ def _unit(gold: str) -> str | None:
 
 def _written(gold: str, unit: str) -> str:
     """A unit as it stands there: `stars`, which are counted with `star`."""
-    written = re.sub(r"^[^a-zA-Z\u00b5\u00b0%$€£¥]*|[-+\u2212\d.,' ]*$", "", gold)
+    written = re.sub(rf"^[^a-zA-Z\u00b5\u00b0%{CURRENCIES}]*|[-+\u2212\d.,' ]*$", "", gold)
     return written if unit_name(written) == unit else unit
 
 

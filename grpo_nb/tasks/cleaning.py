@@ -403,8 +403,10 @@ def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]]) -> str:
     made = f"as texts: frame[{column!r}] = "
     match value:
         case {}:
-            # Only a proposal: the longest field for a question, the shortest for an answer.
-            field, _ = sorted(_fields({column: value}).items(), key=lambda item: len(str(item[1])))[-(part != "answer")]
+            # Only a proposal: the longest text for a question; for an answer the shortest, of two the one of the shorter name.
+            fields = _fields({column: value})
+            texts = [name for name, field in fields.items() if isinstance(field, (str, numbers.Number)) and field != ""]
+            field = sorted(texts or fields, key=lambda name: (len(str(fields[name])), len(name)))[-(part != "answer")]
             taken = ", each taken as JSON" if part == "answer" else ""
             return f'{column!r} holds dicts{taken}; one field is named so: columns={{..., "{part}": "{field}"}}'
         case datetime.date():

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -30,6 +30,18 @@ def words(text: str) -> list[str]:
     return text.split()
 
 
+# What is called by several names, each with the one that units are compared by; TRY in small letters is a word, PHP 8 no price.
+_MONEY = {
+    "$": "usd dollar usdollar", "\u20ac": "eur euro", "\u00a3": "gbp poundsterling poundssterling",
+    "\u00a5": "jpy yen", "\u20b9": "inr rupee Rs rs", "\u20bd": "rub ruble rouble", "\u20a9": "krw won",
+    "\u20ba": "TRY lira", "\u20aa": "ils shekel", "CHF": "chf franc franken Fr", "PLN": "z\u0142 zloty", "CZK": "K\u010d kc",
+} | dict.fromkeys(words("SEK NOK DKK HUF RON BGN UAH CNY HKD SGD TWD THB IDR VND AUD CAD NZD BRL MXN ZAR AED"), "")  # fmt: skip
+_MEASURED = {
+    "lb": "lbs pound", "oz": "ounce", "in": "inch inche", "ft": "foot feet", "yd": "yard", "mi": "mile", "s": "sec",
+    "h": "hr hrs", "day": "d", "tsp": "teaspoon", "tbsp": "tablespoon",
+}  # fmt: skip
+_NAMES_OF_UNITS = {name: unit for unit, names in {**_MONEY, **_MEASURED}.items() for name in words(names)}
+CURRENCIES = "".join(unit for unit in _MONEY if len(unit) == 1)
 _INSIDE = r"[^{}]*+"
 for _ in range(8):  # braces nested deeper than anyone writes them
     _INSIDE = rf"(?:[^{{}}]|\{{{_INSIDE}\}})*+"
@@ -77,6 +89,8 @@ _SPELLINGS = [
         ("$", r"(?<!\\)\$\$?((?:[^$\\]|\\.)*+)\$\$?", r" \1 "),
         ("\\", r"(?<!\\)\\[()\[\]]", " "),
         ("\\$", r"\\\$", "$"),
+        ("US", r"\bUS ?(?=\$)", ""),
+        ("-", rf"(?<=[0-9])[.,]--?(?=\s*(?:[{CURRENCIES}]|[A-Z]{{3}}|[Ee]uro|Fr\.?)?$)", ""),  # 12,- is a price
         ("\\", r"(?<!\\)\\!\s*|\\(?:left|right)\s*\.", ""),
         (
             "\\",
@@ -216,11 +230,10 @@ _FRACTION = re.compile(
     rf"(?:(?P<over>{_DECIMAL})\s*/\s*(?P<under>{_DECIMAL})"
     rf"|\\frac\s*\{{\s*(?P<Over>-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(?P<Under>-?\s*{_DECIMAL})\s*\}})"
 )
-_CURRENCIES = "$\u20ac\u00a3\u00a5\u20b9"
-_SIGNS_OF_UNITS = dict.fromkeys(["", "\u00b0", *_CURRENCIES], Fraction(1)) | {"%": Fraction(1, 100)}
-_SIGN = re.compile(rf"([-+]?)\s*([{_CURRENCIES}]?)\s*([-+]?)\s*")
+_SIGNS_OF_UNITS = dict.fromkeys(["", "\u00b0", *_MONEY], Fraction(1)) | {"%": Fraction(1, 100)}
+_SIGN = re.compile(rf"([-+]?)\s*([{CURRENCIES}]?)\s*([-+]?)\s*")
 _UNIT = re.compile(
-    rf"(.*?[0-9.}}])\s*([{_CURRENCIES}%]|\^\{{\\circ\}}(?:\s*(?:\\text\s*\{{)?[CFK]\}}?)?"
+    rf"(.*?[0-9.}}])\s*(?!\}})([{CURRENCIES}%]|\^\{{\\circ\}}(?:\s*(?:\\text\s*\{{)?[CFK]\}}?)?"
     rf"|(?:[^\W\d_]|\\text|[ {{}}/*]|\\cdot|\^\{{-?[0-9]\}})+)"
 )
 _SHORT_UNIT = dict(
@@ -232,16 +245,16 @@ _TEMPERATURE = re.compile(r"(?:\^\\circ|o|deg(?:ree)?s?)?([CFK]|[Cc]elsius?|[Ff]
 _QUANTITIES = [
     {unit: place for place, same in enumerate(words(units)) for unit in same.split(",")}
     for units in (
-        "mg g kg t lb oz", "mm cm dm m km in ft yd mi", "ms s m,min h,hr d,day week", "ml cl dl l hl gal", "%",
+        "mg g kg t lb oz", "mm cm dm m km in ft yd mi", "ms s m,min h day week", "ml cl dl l hl gal", "%",
         "mV V kV", "mA A", "mW W kW MW GW", "J kJ MJ Wh kWh MWh", "Hz kHz MHz GHz", "Pa hPa,mbar kPa psi bar MPa atm",
         "B kB,KB MB GB TB", "\u00b0C", "\u00b0F", "K",
-        "$,USD \u20ac,EUR \u00a3,GBP \u00a5,JPY \u20b9,INR CHF",
+        " ".join(_MONEY),
     )
 ]  # fmt: skip
 _ORDINALS = words("st nd rd th")
 # Units that stand together in one measure, such as 2 h 20 min, each with its factor; of one factor, the first is its name.
 _TOGETHER: list[dict[str, int]] = [
-    {"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600, "hr": 3600, "hrs": 3600, "day": 86400, "d": 86400, "week": 604800},
+    {"s": 1, "min": 60, "m": 60, "h": 3600, "day": 86400, "week": 604800},
     {"mm": 1, "cm": 10, "m": 1000, "km": 1_000_000}, {"mg": 1, "g": 1000, "kg": 1_000_000}, {"in": 1, "ft": 12, "yd": 36},
     {"ml": 1, "cl": 10, "dl": 100, "l": 1000}, {"oz": 1, "lb": 16},
 ]  # fmt: skip
@@ -252,7 +265,7 @@ _DATE = re.compile(
     rf"(?:[0-9]{{4}}([-/.]){_MONTH}\1{_DAY}|(?:{_DAY}([-/.]){_MONTH}\2|{_MONTH}([-/.]){_DAY}\3)[0-9]{{4}})"
     r"(?:[T ][0-9]{1,2}:[0-9]{2}\S*)?"
 )
-_UNIT_BEFORE = re.compile(r"([^\W\d_]+)\s*(?=[-+.0-9])")
+_UNIT_BEFORE = re.compile(r"([^\W\d_]+)(?:\. )?\s*(?=[.0-9])")
 _ATOM = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{\w+\})?'?"
 _NAME = rf"(?:{_ATOM}(?:\(\s*{_ATOM}\s*\))?|[A-Z]{{2,4}}|\|[A-Z]{{2}}\||\(\s*{_ATOM}(?:\s*,\s*{_ATOM})+\s*\))"
 _NAMES = rf"(?:{_NAME}(?:\s*[:/]\s*{_NAME})?|\\frac\{{{_NAME}\}}\{{{_NAME}\}})"
@@ -355,16 +368,34 @@ def is_known_unit(unit: str) -> bool:
     return any(unit in places for places in _QUANTITIES)
 
 
+def by_quantity(units: Iterable[str]) -> list[str | dict[str, int]]:
+    """Units as `gn.rewards.number(units=...)` takes them: those that are known to go together in a map that converts them.
+
+    >>> by_quantity(["g", "tsp", "kg", "days", "h"])
+    ['tsp', {'days': 24, 'h': 1}, {'g': 1, 'kg': 1000}]
+    """
+    left, maps = list(units), []
+    for group in _TOGETHER:
+        # m is a metre where it stands alone.
+        same = {
+            unit: group[name] for unit in left if (name := unit_name(unit)) in group and (name != "m" or "km" in group)
+        }
+        if len(same) > 1:
+            maps.append({unit: factor // min(same.values()) for unit, factor in same.items()})
+            left = [unit for unit in left if unit not in same]
+    return [*left, *maps]
+
+
 def unit_of(text: str) -> str:
     r"""Return the unit or the sign beside a number, whatever it is called; empty for a number alone and for any other text.
 
     >>> unit_of("2.5 kg"), unit_of("15 %"), unit_of("EUR 12.90"), unit_of("3rd"), unit_of("3/4")
-    ('kg', '%', 'EUR', '', '')
+    ('kg', '%', '€', '', '')
     """
     number = read_measure(text)
     unit = "" if number is None else number.sign
     # What stands before a number is a currency, as in EUR 5, or else part of a name: Route 66.
-    is_name = unit and plain(text).startswith(unit) and not re.fullmatch(rf"[A-Z]{{3}}|[{_CURRENCIES}]", unit)
+    is_name = unit and plain(text).startswith(unit) and unit not in _MONEY and not re.fullmatch("[A-Z]{3}", unit)
     return "" if is_name or unit in _ORDINALS or unit.startswith("/") else unit
 
 
@@ -383,7 +414,8 @@ def read_measure(text: str) -> Number | None:
     value = _unsigned(rest)
     if value is None and not unit:
         if match := _UNIT_BEFORE.match(rest):
-            value, unit = _unsigned(rest[match.end() :]), match[1]
+            is_money = re.fullmatch("[A-Z]{3}|Euro|Rs|Fr", match[1])
+            value, unit = _unsigned(rest[match.end() :]), unit_name(match[1]) if is_money else match[1]
         elif parts := _measures(rest):
             value, unit = _added(parts)
         elif match := _UNIT.fullmatch(rest):
@@ -405,6 +437,7 @@ def unit_name(unit: str) -> str:
     name = re.sub(r"(?<=[a-z]{3})s\b", "", name)
     name = _LONG_UNIT.sub(lambda match: match[1][:1] + _SHORT_UNIT[match[2]], name)
     name = re.sub(r"\b([cdm]?)L\b", r"\1l", name)
+    name = _NAMES_OF_UNITS.get(name) or _NAMES_OF_UNITS.get(name.casefold() if len(name) > 2 else name, name)
     if temperature := _TEMPERATURE.fullmatch(name):
         scale = temperature[1][0].upper()
         return scale if scale == "K" else f"\u00b0{scale}"
@@ -448,14 +481,14 @@ def _added(parts: list[tuple[Fraction, str, int]]) -> tuple[Fraction | None, str
 
 
 def is_literal(text: str) -> bool:
-    """Whether signs and letters in a text are no mathematics: JSON and the like with words in it, a date, `2 h 20 min`.
+    """Whether signs and letters in a text are no mathematics: JSON and lists with words in them, a date, `2 h 20 min`.
 
     >>> is_literal("2025-06-03"), is_literal('{"a": 1}'), is_literal("2 h 20 min"), is_literal("2 x 3 y"), is_literal("[1, 2]")
     (True, True, True, False, False)
     """
     text = text.strip()
     is_written_out = text[:1] in ("{", "[") and (
-        re.search("[\"']\\s*:", text) or (read_container(text) and '"' in text)
+        re.search("[\"']\\s*:", text) or text[1:].lstrip()[:1] in ("'", '"') or (read_container(text) and '"' in text)
     )
     return bool(is_written_out or _DATE.fullmatch(text) or _measures(plain(text)))
 
@@ -470,7 +503,7 @@ def _decimal(text: str) -> Fraction:
 
 def _spelled(text: str) -> Fraction | None:
     """The value of an English number word below a thousand million."""
-    words = re.sub(r"[\s-]+", " ", text.strip().casefold()).replace(" and ", " ")
+    words = re.sub(r"\s+|-", " ", text.strip().casefold()).replace(" and ", " ")
     match = re.fullmatch(r"(?:(.+?) million ?)?(?:(.+?) thousand ?)?(.*)", words)
     parts = [_spelled_hundreds().get(part) if part else 0 for part in match.groups()]
     if not words or None in parts:

@@ -74,8 +74,8 @@ def read_rows(
             raise ValueError(f"{str(source)!r} is a folder or nothing; load_task reads files: {', '.join(_FILES)}.")
         if path.is_file() or path.suffix.lower() in _OTHER_FILES:
             raise ValueError(
-                f"{str(source)!r}: the ending {path.suffix!r} is not read, only {', '.join(_FILES)}. Read it with pandas "
-                "(read_excel, read_csv, read_json) and give the DataFrame: gn.load_task(frame)."
+                f"{str(source)!r}: the ending {path.suffix!r} is not read, only {', '.join(_FILES)}. Make a table of "
+                "it, with pandas where that reads it (read_excel, read_html), and give the DataFrame: gn.load_task(frame)."
             )
         if path.suffix and (meant := _meant(path)):
             raise FileNotFoundError(f"there is no file {str(path)!r}.{meant}")

@@ -321,6 +321,10 @@ class TestNumbers:
         assert "no interval from groups all alike" in repr(made([[WRONG, WRONG]] * 8))
 
     def test_no_interval_reaches_beyond_the_possible(self) -> None:
+        """A function of the user's says no range; one that paid 0 to 1 was given 0.40 to 1.26."""
+        assert estimate([[1.0], [1.0], [0.5], [0.0]]).interval == (0.0, 1.0)
+        assert estimate([[1.2], [1.0], [0.5], [0.0]]).interval[1] > 1.2
+        assert estimate([[1.0], [1.0], [0.5], [-0.1]]).interval[0] < -0.1
         gate = made([[BARE, BARE]] * 7 + [[RIGHT, WRONG]])
         assert gate.total.interval[0] == 0.0 and gate.rewards[0].estimate.interval[0] == 0.0
 

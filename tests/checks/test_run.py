@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import grpo_nb as gn
 from grpo_nb.checks import WHOLE_SET, RewardProblem, RewardReport, add_case, check_rewards, judge, read_cases
 from grpo_nb.checks.catalogue import CATALOGUE
-from grpo_nb.checks.probes import wrong_answers
+from grpo_nb.checks.probes import harmless, wrong_answers
 from grpo_nb.rewards import (
     check_rows,
     code_tests,
@@ -540,6 +540,14 @@ def returns_one(completions, **_):
     return 1.0
 
 
+def returns_texts(completions, **_):
+    return ["1"] * len(completions)
+
+
+def compares_messages(completions, answer, **_):
+    return [float(completion == gold) for completion, gold in zip(completions, answer, strict=True)]
+
+
 def forgets_to_return(completions, **_):
     [0.0 for _ in completions]
 
@@ -588,6 +596,8 @@ def every_other_call(completions, answer, **_):
     ("reward", "kind", "fix", "rows"),
     [
         (returns_one, "cannot be read", "does `return` stand inside the loop", ROWS),
+        (returns_texts, "cannot be read", "a list of one float", ROWS),
+        (compares_messages, "wrong shape", "completion_text(completion)", ROWS),
         (forgets_to_return, "cannot be read", "without a return", ROWS),
         (always_one, "constant", "pays whatever is written", ROWS),
         (always_nan, "no score", "division by nought", ROWS),
@@ -684,6 +694,217 @@ def test_a_reward_of_likeness_is_told_what_it_pays_and_not_blamed_for_near_answe
 
 def test_what_is_paid_for_naming_every_word_is_no_likeness() -> None:
     assert "several answers" in kinds(check(words_recalled, rows=SENTENCES), "critical")
+
+
+# ---- What reads the whole completion, and what takes a slot that is not there or more than the slot ------------------
+
+
+@by_text
+def like_in_whole(text, gold):
+    return likeness(text, gold)
+
+
+@by_text
+def the_same_in_whole(text, gold):
+    return text.strip().lower() == gold.lower()
+
+
+@by_text
+def last_line(text, gold):
+    return text.strip().split("\n")[-1] == gold
+
+
+@by_text
+def shared_words_in_whole(text, gold):
+    given, wanted = re.findall(r"\w+", text.lower()), re.findall(r"\w+", gold.lower())
+    shared = sum(min(given.count(word), wanted.count(word)) for word in set(given))
+    return 2 * shared / (len(given) + len(wanted)) if shared else 0.0
+
+
+@by_text
+def number_in_whole(text, gold):
+    return 2.0 if re.fullmatch(r"\s*-?\d{1,9}\s*", text) and int(text) == int(gold) else -1.0
+
+
+@pytest.mark.parametrize(
+    ("reward", "rows", "format"),
+    [
+        (like_in_whole, WORDS, formats.xml()),
+        (like_in_whole, SENTENCES, formats.think_answer()),
+        (the_same_in_whole, WORDS, formats.hashes()),
+        (last_line, WORDS, formats.xml()),
+        (shared_words_in_whole, SENTENCES, formats.boxed()),
+        (number_in_whole, ROWS, formats.xml()),
+    ],
+    ids=lambda held: getattr(held, "__name__", getattr(held, "name", "")),
+)
+def test_a_reward_that_reads_the_whole_completion_is_told_so_and_nothing_else(reward, rows, format) -> None:
+    report = check(reward, rows=rows, format=format)
+    (said,) = [finding for finding in report.findings if finding.kind != "cannot be pickled"]
+    assert (said.kind, said.severity) == ("another format", "critical") and report.findings[0] is said, report
+    assert "the whole completion" in said.what and "the whole completion" in report.roles[reward.__name__]
+    bare, wrong, shown, _ = map(float, re.findall(r"-?\d[\d.]*", said.what))
+    assert bare == reward([rows[0]["answer"]], answer=[rows[0]["answer"]])[0] > max(wrong, shown), said
+    # The line that it advises mends it.
+    names = {"gn": gn, "task": Task("any", format, rows, rows)}
+
+    def mended(completions, answer, **_):
+        texts = []
+        for completion in completions:
+            exec(said.fix.partition(";")[0], names | {"completion": completion}, held := {})
+            texts.append(held["text"])
+        return reward(texts, answer=answer)
+
+    assert not kinds(check(mended, rows=rows, format=format), "critical")
+    # Beside a sound reward for the answer, the set is judged by that one.
+    beside = check(reward, correctness(format=format), rows=rows, format=format)
+    assert [f.kind for f in beside.findings if f.severity != "note"] == ["another format"], beside
+
+
+@by_text
+def slot_or_all(text, gold):
+    return text.split("<answer>")[-1].split("</answer>")[0].strip() == gold
+
+
+@by_text
+def less_outside_the_slot(text, gold):
+    return 1.0 if slot(text) == gold else 0.5 * (text.strip() == gold)
+
+
+@by_text
+def like_in_slot_or_all(text, gold):
+    return likeness(slot(text), gold) if slot(text) else 0.5 * likeness(text, gold)
+
+
+@by_text
+def brief_or_not(text, gold):
+    """What is right, less for each character."""
+    return slot_or_all([text], answer=[gold])[0] - 0.01 * len(text)
+
+
+@by_text
+def named_anywhere(text, gold):
+    return gold in text
+
+
+@by_text
+def as_long_as_the_answer(text, gold):
+    return -abs(len(text) - len(gold)) / 100
+
+
+@by_text
+def few_characters(text, gold):
+    return len(text) < 30
+
+
+@by_text
+def full_from_a_length_on(text, gold):
+    return min(len(text) / 60, 1)
+
+
+SOUND_ON_BARE = [
+    slot_or_all, less_outside_the_slot, like_in_slot_or_all, brief_or_not, named_anywhere, as_long_as_the_answer,
+    few_characters, full_from_a_length_on, as_like_as_it_is, shared_words, graded,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reward", SOUND_ON_BARE, ids=lambda reward: reward.__name__)
+def test_what_a_reward_gives_for_bare_answers_is_no_fault_where_it_reads_the_slot_or_no_answer(reward) -> None:
+    rows = ROWS if reward is graded else SENTENCES
+    assert "another format" not in kinds(check(reward, rows=rows), "critical")
+
+
+def test_that_it_reads_the_whole_completion_is_said_before_what_else_is_critical() -> None:
+    @by_text
+    def raises_without_text(text, gold):
+        return likeness(text, gold) / bool(text)
+
+    report = check(raises_without_text, rows=WORDS)
+    assert [f.kind for f in report.findings if f.severity == "critical"] == ["another format", "raises"]
+
+
+def test_where_else_such_a_reward_looks_is_told() -> None:
+    @by_text
+    def after_hashes(text, gold):
+        return text.split("####")[-1].strip() == gold
+
+    (said,) = [f for f in check(after_hashes).findings if f.severity != "note"]
+    assert (
+        "the whole completion or #### answer, not the slot" in said.what and "another format for the task" in said.fix
+    )
+    assert check(after_hashes, format=formats.hashes()).roles["after_hashes"].startswith("tells")
+
+
+ALIASES = [
+    {**row, "aliases": names}
+    for row, names in zip(
+        WORDS,
+        [["City of Light", "Lutetia"], ["Eternal City"], ["Villa y Corte"], ["Astu", "Athina"], ["City of Kings"]],
+        strict=True,
+    )
+]
+
+
+def any_alias(completions, aliases, **_):
+    return [float(slot(c) in known) for c, known in zip(completions, aliases, strict=True)]
+
+
+def any_alias_in_any_case(completions, **columns):
+    lowered = [[name.lower() for name in known] for known in columns["aliases"]]
+    return [float((slot(c) or "").lower() in known) for c, known in zip(completions, lowered, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [
+        gn.rewards.exact_text(column="aliases"),
+        correctness(column="aliases"),
+        gn.rewards.clipped(gn.rewards.exact_text(column="aliases"), 0.0, 1.0),
+        any_alias,
+        any_alias_in_any_case,
+    ],
+    ids=reward_name,
+)
+@pytest.mark.parametrize("lost", [(0, 1, 2, 3, 4), (0, 2, 3), (1, 4)], ids=len)
+def test_answers_that_a_column_of_right_answers_lacks_are_told_with_the_line_that_adds_them(reward, lost) -> None:
+    rows = [row if n in lost else {**row, "aliases": [row["answer"], *row["aliases"]]} for n, row in enumerate(ALIASES)]
+    (said,) = [finding for finding in check(reward, rows=rows).findings if finding.severity != "note"]
+    assert (said.kind, said.severity) == ("answer not listed", "critical" if len(lost) > 2 else "warning"), said
+    assert f"in {len(lost)} of 5 rows tried" in said.what and "'aliases'" in said.what
+    gold, names = ALIASES[lost[0]]["answer"], ALIASES[lost[0]]["aliases"]
+    assert f"{gold!r} is not in {names}" in said.what
+    data = {column: [row[column] for row in rows] for column in rows[0]}
+    exec(said.fix.partition(": ")[2], {"data": data})
+    mended = [dict(zip(data, values, strict=True)) for values in zip(*data.values(), strict=True)]
+    assert check(reward, rows=mended).ok
+
+
+def test_likeness_to_listed_answers_is_told_of_the_answers_that_lack_alone() -> None:
+    def like_an_alias(completions, aliases, **_):
+        pairs = zip(completions, aliases, strict=True)
+        return [max(likeness(slot(c) or "", name) for name in known) for c, known in pairs]
+
+    rows = [{**row, "aliases": [row["answer"][-len(row["answer"]) // 3 :]]} for row in SENTENCES]
+    (said,) = [f for f in check(like_an_alias, rows=rows).findings if f.kind != "cannot be pickled"]
+    assert said.kind == "answer not listed" and "in 5 of 5 rows" in said.what
+
+
+def test_lists_that_are_no_right_answers_need_not_hold_them() -> None:
+    rows = [{**row, "words": ["first", "moreover"], "others": ["Bonn", "Bern"]} for row in ALIASES]
+
+    def says(completions, words, **_):
+        return [
+            0.3 * any(word in completion_text(c) for word in known) for c, known in zip(completions, words, strict=True)
+        ]
+
+    def right_or_near(completions, answer, aliases, others, **_):
+        return [
+            1.0 if slot(c) == gold else 0.3 * (slot(c) in near) - 0.5 * (slot(c) in far)
+            for c, gold, near, far in zip(completions, answer, aliases, others, strict=True)
+        ]
+
+    for rewards in ([says, correctness()], [right_or_near], [correctness()]):
+        assert "answer not listed" not in kinds(check(*rewards, rows=rows))
 
 
 @by_text
@@ -901,6 +1122,25 @@ def test_what_shows_only_in_the_set(finding: str, severity: str, broken: list, o
     assert finding not in kinds(check(*sound))
 
 
+@pytest.mark.parametrize(("reward", "fix"), [(correctness(), "name='correctness_2'"), (right, "__name__ = 'right_2'")])
+def test_two_of_a_name_are_told_what_works_for_them(reward, fix: str) -> None:
+    (twice,) = [f for f in check(reward, reward).findings if f.kind == "same name twice"]
+    assert fix in twice.fix and ("__name__" in twice.fix) == (reward is right), "a reward of the kit is frozen"
+
+
+def test_a_reward_is_tried_in_every_form_on_a_row_that_it_scores() -> None:
+    """It was called constant after ten short completions, and that was to be mended where a reward for the answer lacked."""
+    rows = [{**row, "priority": "high" if n % 8 == 7 else "low"} for n, row in enumerate(3 * ROWS)]
+
+    def short_if_urgent(completions, priority, **_):
+        texts = map(completion_text, completions)
+        return [float(len(t) < 200) if p == "high" else None for t, p in zip(texts, priority, strict=True)]
+
+    found = {f.kind: f for f in check(short_if_urgent, xml_format(), rows=rows).findings}
+    assert "constant" not in found and "gold" not in found["rows without score"].fix
+    assert "add a reward for the answer" in found["nothing tells right from wrong"].fix
+
+
 def test_a_rate_at_which_attempts_pay_more_than_silence_is_no_fault() -> None:
     assert "silence pays" not in kinds(check(right, brevity, xml_format(), pass_rate=0.3))
 
@@ -918,6 +1158,33 @@ def test_rows_beyond_the_first_are_tried_with_their_right_answer() -> None:
     assert found.severity == "warning" and re.match(
         "on [56] of 56 more rows gold gets no more .*'1[0-5]3,5'", found.what
     )
+
+
+@pytest.mark.parametrize("row", [0, 8], ids=["tried in every form", "beyond the first"])
+def test_a_row_on_which_a_wrong_answer_is_paid_too_is_not_called_refused(row: int) -> None:
+    rows = [{**row, "answer": str(n)} for n, row in enumerate(2 * ROWS, 101)]
+
+    def lax(completions, answer, **_):
+        given = map(slot, completions)
+        return [
+            float(g == gold or (bool(g) and gold == rows[row]["answer"])) for g, gold in zip(given, answer, strict=True)
+        ]
+
+    (found,) = [f for f in check(lax, rows=rows).findings if f.severity != "note"]
+    assert found.kind == "wrong answer paid" and rows[row]["answer"] in found.what
+    assert rows[row]["answer"] not in found.example, "the wrong one is shown"
+
+
+@pytest.mark.parametrize(
+    ("gold", "forms"), [("16", ["16.0", "16.", "+16"]), ("-1200", ["-1200.0", "-1200.", "-1,200"])]
+)
+def test_other_forms_of_a_number_are_numbers(gold: str, forms: list[str]) -> None:
+    def tried(gold: str) -> list[str]:
+        made = harmless(0, gn.tasks.xml(), lambda _, answer: answer, gold, "99")
+        return [probe.text for probe in made if probe.kind == "number form"]
+
+    assert tried(gold) == forms
+    assert not [form for other in ("sixteen", "84/2", "16.0", "007", "$42$") for form in tried(other)]
 
 
 @pytest.mark.parametrize("reward", [correctness(), gn.rewards.number()])

@@ -11,6 +11,7 @@ import torch
 import grpo_nb as gn
 from grpo_nb.evaluation import Comparison, Evaluation, read_answers
 from grpo_nb.evaluation.ask import _Asked, _How, _is_questions, _paired
+from grpo_nb.evaluation.comparison import cut_sentence
 from grpo_nb.evaluation.heldout import same_as_gold
 from grpo_nb.generation import Completion
 from grpo_nb.rewards import parts_of
@@ -28,7 +29,7 @@ def made(label: str, right: list[bool], samples: int = 1) -> Evaluation:
 
 
 def _how(**more: object) -> _How:
-    wanted = dict.fromkeys(("temperature", "max_completion_length", "settings", "seed", "report"))
+    wanted = dict.fromkeys(("limit", "temperature", "max_completion_length", "settings", "seed", "report"))
     return _How(**{"rewards": (), "samples": 1, "allow_contaminated": False, **wanted, **more})
 
 
@@ -217,7 +218,7 @@ def test_a_result_on_other_questions_is_not_said_to_be_on_the_runs_own(
     assert "of mine" in (run.path / "README.md").read_text()
     assert card_result(run) == ("mine", None), "the Hub's table names the questions that were asked"
     own = gn.compare(run)
-    assert own.other_set == "" and "on 10 questions (" in own.sentence
+    assert own.other_set == "" and "on 10 questions," in own.sentence
     # The run's own stays the run's own, and every other stays where it is.
     more = fresh(13)
     file.write_text("".join(json.dumps(row) + "\n" for row in more))
@@ -267,12 +268,17 @@ def test_a_part_of_the_questions_is_the_same_part_each_time(tiny_run: gn.runs.Ru
 def test_what_one_must_know_stands_beside_the_numbers(tiny_run: gn.runs.Run, run: gn.runs.Run) -> None:
     comparison = gn.compare(run)
     assert comparison.after.cut_share > 0.5
-    for side in (comparison.before, comparison.after):
-        said = f"{side.cut_share:.0%} of the answers of '{side.label}' were cut at 12 tokens, and what they would have said is"
-        assert any(note.startswith(said) for note in comparison.notes)
-        assert said in repr(side) and said.split("'")[0] in html.unescape(side._repr_html_())
+    shares = [
+        f"{side.cut_share:.0%} of the answers of '{side.label}'" for side in (comparison.before, comparison.after)
+    ]
+    end = "were cut at 12 tokens, and what they would have said is"
+    (cut,) = [note for note in comparison.notes if "were cut" in note]
+    assert cut.startswith(f"{' and '.join(shares)} {end}")
+    for side, share in zip((comparison.before, comparison.after), shares, strict=True):
+        assert f"{share} {end}" in repr(side) and share in html.unescape(side._repr_html_())
     short = replace(comparison.after, cut_share=0.05)
-    assert short.cut_sentence == "" and "were cut" not in repr(short)
+    assert cut_sentence(short) == "" and "were cut" not in repr(short)
+    assert cut_sentence(comparison.before, short) == cut_sentence(comparison.before)
     unknown = "Which questions were trained on is not known"
     assert unknown not in repr(comparison.after)
     alone = gn.evaluate(
@@ -281,22 +287,28 @@ def test_what_one_must_know_stands_beside_the_numbers(tiny_run: gn.runs.Run, run
     assert unknown in repr(alone) and unknown in alone._repr_html_()
 
 
-def test_a_run_paid_by_another_judge_of_answers_is_told_so(run: gn.runs.Run) -> None:
-    said = "the run was paid by number, which may judge otherwise"
-    assert not any(said in note for note in gn.compare(run).notes)
-    info = {**run.info, "rewards": [{**reward, "name": "number"} for reward in run.info["rewards"][:1]]}
-    (run.path / "run.json").write_text(json.dumps(info))
-    assert any(said in note for note in gn.compare(gn.open_run(run.path)).notes)
-    assert any(said in note for note in gn.compare(gn.open_run(run.path), fresh()).notes), "on other questions, too"
+def test_who_says_what_is_right_is_named_where_the_run_was_paid_by_another(run: gn.runs.Run) -> None:
+    """It was the column `answer` as `correctness` reads it, without a word, where a user's own function had paid."""
+    named = "right is what correctness(column='answer') pays in full"
+    found = gn.compare(run)
+    (note,) = [note for note in found.notes if "may judge otherwise" in note]
+    assert named in found.sentence and note.startswith("The run's own brevity may judge otherwise")
+    assert named in gn.compare(run, fresh()).sentence, "on other questions, too"
+    alone = gn.evaluate(run, rewards=brevity)
+    assert named in repr(alone) and named in html.unescape(alone._repr_html_())
+    shown = gn.compare(run, rewards=brevity)
+    assert named in shown.sentence and not any("may judge otherwise" in note for note in shown.notes)
+
+    own, form = run.info["rewards"]
+    paid = {**form, "name": "correctness", "parts": parts_of(gn.rewards.correctness())}
+    for rewards, is_named in (([own, form], True), ([form], True), ([own, paid], False), ([paid, form], False)):
+        (run.path / "run.json").write_text(json.dumps({**run.info, "rewards": rewards}))
+        asked = _Asked(None, gn.open_run(run.path), _how())
+        assert bool(asked.judged_by) == is_named and bool(asked._other_judge()) == (rewards == [own, form])
+    assert "right is what" not in gn.compare(gn.open_run(run.path)).sentence, "it was paid by correctness()"
 
 
-def test_json_is_judged_as_json_answer_does(run: gn.runs.Run) -> None:
-    info = {**run.info, "rewards": [{**reward, "name": "json_answer"} for reward in run.info["rewards"][:1]]}
-    (run.path / "run.json").write_text(json.dumps(info))
-    how = _how()
-    for gold, is_told in (('{"total": %d}', False), ("%d", True)):
-        task = gn.load_task([{"question": f"{n}?", "answer": gold % n} for n in range(9)])
-        assert bool(_Asked(task, gn.open_run(run.path), how)._other_judge()) == is_told
+def test_json_is_judged_by_its_values() -> None:
     assert same_as_gold(['{"a":1.0}', '{"a": 2}', None], [{"answer": '{"a": 1}'}] * 3) == [True, False, False]
 
 
@@ -310,13 +322,12 @@ def test_what_the_run_was_paid_for_is_what_is_right(run: gn.runs.Run, tmp_path: 
     assert [row["is_correct"] for row in read] == [*answers.values()]
     assert not any(row["is_correct"] for row in read_answers(rows, said, gn.tasks.xml()))
 
-    assert "right is what" not in gn.compare(run).sentence, "it was paid by correctness()"
     mine = {**run.info["rewards"][0], "name": "number", "parts": parts_of(near)}
     (run.path / "run.json").write_text(json.dumps({**run.info, "rewards": [mine, *run.info["rewards"][1:]]}))
     opened = gn.open_run(run.path)
     assert _Asked(None, opened, _how()).judge == near
     found = gn.compare(opened)
-    assert "right is what number pays in full (difference" in found.sentence.replace("\n", " ")
+    assert "right is what number(tolerance=0.5) pays in full (difference" in found.sentence.replace("\n", " ")
     assert repr(gn.evaluation.open_comparison(run.path)) == repr(found), "kept with it"
     exact = gn.rewards.exact_text()
     assert _Asked(None, opened, _how(rewards=exact)).judge == exact

@@ -14,6 +14,7 @@ import grpo_nb as gn
 from grpo_nb.generation.sampling import generate
 from grpo_nb.models import embedded, load
 from grpo_nb.models.load import hand_copies
+from tests.conftest import ROOT
 from tests.support.signatures import parameters_of
 
 
@@ -82,6 +83,15 @@ def test_unsloth_too_late_is_said_before_anything_slow() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ})
     assert done.returncode == 1
     assert "transformers was imported before unsloth" in done.stderr and "Restart the kernel" in done.stderr
+
+
+def test_a_file_of_the_users_in_the_place_of_a_package_is_named(tmp_path: Path) -> None:
+    """unsloth was to be installed again."""
+    (tmp_path / "rich.py").write_text("")
+    (tmp_path / "mine.py").write_text("import grpo_nb as gn\n\ngn.load_model(gn.preset('cpu'))")
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "mine.py"], capture_output=True, text=True, env=env, cwd=tmp_path)
+    assert done.returncode == 1 and "your rich.py was taken for a package" in done.stderr.splitlines()[-1]
 
 
 def test_a_wrong_torchvision_is_said_before_anything_slow(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,13 @@ def scores(reward, contents: list[str], gold: object, **columns: object) -> list
         (r"0.1\overline{6}", "1/6"),
         ("two hundred and five thousand and one", "205001"),
         ("-$5.00", "-5"),
+        ("forty-two", "42"),
+        ("one hundred and twenty-five", "125"),
+        ("Ninety\u2011nine", "99"),
+        ("12,- \u20ac", "12"),
+        ("CHF 12.\u2013", "12"),
+        ("US$ 12.50", "12.5"),
+        ("Rs. 500", "500"),
     ],
 )
 def test_numbers_as_people_write_them(text: str, value: str) -> None:
@@ -131,6 +138,12 @@ def test_numbers_as_people_write_them(text: str, value: str) -> None:
         "42 43",
         "42, 43",
         "4" * 65,
+        "forty - two",
+        "forty-twelve",
+        "route-42",
+        "12,-5",
+        "2\u00bd tsp",
+        "5 pounds",
     ],
 )
 def test_what_is_no_number(text: str) -> None:

@@ -62,6 +62,8 @@ def score(given_answer: str, gold: object, **columns: object) -> float | None:
         ("50", r"50\%"),
         (r"50\%", r"50\%"),
         ("5 cm", r"5\text{ cm}"),
+        ("2 hours", "2hr"),
+        ("5 dollars", "\\$5"),
         ("90", r"90^\circ"),
         (r"90^{\circ}", r"90^\circ"),
         (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"),

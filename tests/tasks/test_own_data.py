@@ -422,7 +422,9 @@ def line_that_makes_texts(error: Exception) -> str:
 def mend(task: Any, names: dict[str, Any]) -> dict[str, Any]:
     """Run all lines that a task proposes, one after the other as printed."""
     for note in task.notes:
-        if line := re.search(r"begin with: (.*)|(?:as plain text|to mend them): (.*)|is right, (.*), and pay", note):
+        if line := re.search(
+            r"begin with: (.*)|(?:as plain text|to mend them|to read them): (.*)|is right, (.*), and pay", note
+        ):
             exec(next(filter(None, line.groups())), names)
     return names
 
@@ -913,7 +915,14 @@ def test_the_line_for_a_title_above_the_names_reads_the_file(tmp_path: Path) -> 
     assert list(eval(line, {"pandas": pandas, "path": path})["Text"]) == ["ü", "b"]
 
 
-@pytest.mark.parametrize("prices", [["EUR 12,90", "EUR 5,00", "EUR 129,00"], ["12,90 €", "5,00 €", "129,00 €"]])
+@pytest.mark.parametrize(
+    "prices",
+    [
+        ["EUR 12,90", "EUR 5,00", "EUR 129,00"],
+        ["12,90 €", "5,00 €", "129,00 €"],
+        ["12,90 €", "EUR 5,00", "129,- Euro"],
+    ],
+)
 def test_prices_that_come_again_are_no_labels(prices: list[str]) -> None:
     rows = [{"question": f"What does {n} cost?", "answer": prices[n % 3]} for n in range(30)]
     task = gn.load_task(rows, decimal=",")
@@ -921,10 +930,47 @@ def test_prices_that_come_again_are_no_labels(prices: list[str]) -> None:
     assert task.answers.kind == "numbers" and "the number with its currency or alone" in shown
     assert "changed nothing" not in shown and "a number with a unit" not in shown
     gold, reward = task.train[0]["answer"], gn.rewards.rewards_for(task)[0]
-    bare = gold.strip("EUR €")
+    assert len(task.answers.units) == 1, "EUR, Euro and € are one unit"
+    bare = re.search(r"[0-9.]*[0-9]", gold)[0]
     other = f"${bare}"
     wrong = gold.replace("2", "3").replace("5", "6")
     assert [paid(reward, text, gold) for text in (gold, bare, other, wrong)] == [1.0, 1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("ways", "others"),
+    [
+        (["5 €", "€5", "EUR 5.00", "5 Euro", "5 euros"], ["$5", "5 USD", "5 pounds", "5 kg", "6 €"]),
+        (["$5", "5 dollars", "USD 5", "US$5", "5 US dollars"], ["5 €", "5 AUD", "5 cents", "6 USD"]),
+        (["£5", "5 GBP", "5 pounds sterling"], ["5 lb", "5 kg", "5 €"]),
+        (["5 lb", "5 lbs", "5 pounds"], ["£5", "5 oz", "5 kg", "5"]),
+        (["2½ tsp", "2 1/2 tsp", "2.5 teaspoons", r"\frac{5}{2} tsp"], ["2.5 tbsp", "½ tsp", "2 tsp", "2.5"]),
+    ],
+)
+def test_writings_of_one_price_or_measure_are_one_answer_and_no_contradiction(
+    ways: list[str], others: list[str]
+) -> None:
+    for gold in ways:
+        assert [given for given in ways if not paid(gn.rewards.correctness(), given, gold)] == []
+        assert [given for given in others if paid(gn.rewards.correctness(), given, gold)] == []
+    task = gn.load_task([{"question": f"{n // 2}?", "answer": ways[n % 2]} for n in range(12)])
+    assert task.answers.kind == "numbers" and task.dropped == {"repeated": 6} and len(task.answers.units) == 1
+    assert paid(gn.rewards.correctness(), "5 pounds", "£5") == 1.0, "of money, they are no weight"
+
+
+def test_units_of_one_quantity_are_told_with_the_line_that_converts() -> None:
+    golds = ["1,000 g", "1 kg", "2 lbs", "36 h", "1 day 12 h", "90 min", "5 m", "3 days", "12 €", "7 EUR"] * 3
+    task = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)], holdout=3)
+    shown, (right, *_) = repr(task), gn.rewards.rewards_for(task)
+    assert "6 answers are a price" in shown and "24 answers are a number with a unit" in shown
+    assert "the number alone too, in min, g" in shown
+    converts = proposed_number(shown)
+    pairs = [("1 kg", "1,000 g"), ("1000 g", "1 kg"), ("1.5 days", "36 h"), ("1.5 h", "90 min"), ("4320", "3 days")]
+    assert [(paid(right, *pair), paid(converts, *pair)) for pair in pairs] == [(0.0, 1.0)] * 5
+    for given, gold in [("1 g", "1 kg"), ("5 min", "5 m"), ("5 h", "5 m"), ("2 kg", "2 lbs"), ("3", "3 days")]:
+        assert paid(right, given, gold) == paid(converts, given, gold) == 0.0
+    for given, gold in [("12 Euro", "12 €"), ("7", "7 EUR"), ("2 lb", "2 lbs"), ("5 metres", "5 m")]:
+        assert paid(right, given, gold) == paid(converts, given, gold) == 1.0
 
 
 def proposed_number(shown: str) -> Any:
@@ -1008,6 +1054,9 @@ def test_dicts_are_answers_in_json_with_their_keys_in_the_prompt() -> None:
     right = gn.rewards.rewards_for(task)[0]
     assert paid(right, '{"total": 1.0, "vendor": "V1"}', '{"vendor": "V1", "total": 1}') == 1.0
     assert paid(right, '{"total": 2, "vendor": "V1"}', '{"vendor": "V1", "total": 1}') == 0.0
+    trivia = {"aliases": ["V"], "entity": "", "normalized_value": "liechtenstein", "value": "Liechtenstein"}
+    told = repr(gn.load_task([{"question": f"{n}?", "answer": trivia} for n in range(4)]))
+    assert '"answer": "answer.value"' in told, "a list or nothing is no answer where there is a text"
     lists = gn.load_task([{"question": f"{n}?", "answer": json.dumps([n, "a"])} for n in range(4)])
     assert lists.answers.hint == "a JSON array"
     assert answers_of(['{"mood": "good"}'] * 3).hint == 'a JSON object with the key "mood"'
@@ -1024,6 +1073,30 @@ def test_json_of_one_value_is_no_contradiction_and_capitals_in_it_are_kept() -> 
     assert "1 of 9 answers is no JSON object or array ('none')" in repr(
         gn.load_task([*rows[:8], {"question": "9?", "answer": "none"}])
     )
+
+
+def test_lists_written_as_text_are_told_with_the_lines_that_pay_each_of_them() -> None:
+    """They were 'no expressions', to be left out."""
+    answers = [
+        ["Canberra"],
+        ["Jane Austen", "Austen"],
+        ["Bern's", "Bern"],
+        ["Oslo", "Kristiania"],
+        ["Rome", "Roma"],
+        ["Wien", "Vienna"],
+    ]
+    rows = [{"question": f"{n}?", "answer": str(answer)} for n, answer in enumerate(answers * 2)]
+    task = gn.load_task(rows)
+    assert "expressions" not in repr(task)
+    names = mend(task, {"gn": gn, "rows": rows})
+    with pytest.raises(ValueError, match="'answer' holds lists") as told:
+        gn.load_task(names["frame"])
+    made = re.search(r"each of them is right, (.*), and pay", str(told.value))[1]
+    exec(made, names)
+    task = gn.load_task(names["frame"])
+    assert {row["answer"] for row in both(task)} == {answer[0] for answer in answers}
+    reward = gn.rewards.correctness(column="answers")
+    assert reward(completions=["<answer>Austen</answer>"], answers=[answers[1]]) == [1.0]
 
 
 @pytest.mark.parametrize(
