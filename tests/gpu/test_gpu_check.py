@@ -55,9 +55,11 @@ def test_every_path_of_the_script_runs(report) -> None:
     # What a random model need not do in four steps, one of words that are all nearly as likely.
     assert {"reward rises", "merged model verifies", "GGUF verifies through llama.cpp"} <= set(checks)
     assert all(value["seconds"] >= 0 for value in checks.values())
-    # The notebook ran up to its export: a model that never hits the format earns nothing and learns nothing.
+    # A model that never hits the format learns nothing, and the notebook ends at its export; one that does by chance, which
+    # rounding decides, gets to the last cell, for which four steps are too few.
     notebook = checks["ends with 'It worked'"]
-    assert notebook["ok"] is False and "the adapter changes nothing" in notebook["detail"]
+    ends = ("the adapter changes nothing", "cannot be told from 4 steps")
+    assert notebook["ok"] is False and any(end in notebook["detail"] for end in ends)
     assert status == 1 and found["passed"] is False
     kit, hand = found["phases"]["kit, without vLLM"], found["phases"]["by hand, without vLLM"]
     for phase in (kit, hand):
