@@ -293,11 +293,13 @@ class _Asked:
 
     @property
     def judged_by(self) -> str:
-        """The judge with what is not the default of it; empty where the run was paid by the same, and for a set of its own."""
+        """What is right, in words, with what is not the default of the judge; empty where the run was paid by the same."""
+        if self.has_own_judge:
+            return f"judged {self.task.judged}"
         if self.judge is not None:
-            return f"{self.judge.name}({', '.join(self.judge.changed)})" if self.judge.changed else self.judge.name
+            return f"what {self.judge.name}{f'({changed})' if (changed := ', '.join(self.judge.changed)) else ''} pays in full"
         is_plain = any(isinstance(reward, correctness) and not answer_reward([reward]) for reward in self.paid.values())
-        return "" if is_plain or self.has_own_judge or self.run is None else "correctness(column='answer')"
+        return "" if is_plain or self.run is None else "what correctness(column='answer') pays in full"
 
     @property
     def other_set(self) -> str:

@@ -68,7 +68,7 @@ class Evaluation:
     reward_ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
     """Lowest and highest score of the rewards that say so."""
     judged_by: str = ""
-    """The reward whose opinion says what is right; empty where that is the run's own `correctness()`, the set, or no run is."""
+    """What is right, in words; empty where that is what the run's own `correctness()` pays, or no run is."""
 
     @classmethod
     def of(cls, label: str, rows: Sequence[Mapping[str, Any]], samples: int = 1, **more: Any) -> Evaluation:
@@ -162,7 +162,7 @@ class Evaluation:
     @property
     def judged(self) -> str:
         """Who says what is right, behind a comma, where that is said."""
-        return f", right is what {self.judged_by} pays in full" if self.judged_by else ""
+        return f", right is {self.judged_by}" if self.judged_by else ""
 
     @property
     def sampled(self) -> str:

@@ -321,7 +321,7 @@ def _reasoning_gym(
             for is_same, answer, row in zip(same_as_gold(given, rows), given, rows, strict=True)
         ]
 
-    judge, judged = full_marks, "full marks of the family's own scorer, or the gold answer"
+    judge, judged = full_marks, "by the family's own scorer (full marks), or as the gold answer"
     if family in _LENIENT_FAMILIES:
         judge, judged = same_as_gold, "as the gold answer"
     return _held_out(

@@ -275,6 +275,10 @@ _ONES = words(
     "nineteen"
 )
 _TENS = words("twenty thirty forty fifty sixty seventy eighty ninety")
+_PARTS = {"half": 2, "quarter": 4} | {
+    part: place for place, part in enumerate(words("third fourth fifth sixth seventh eighth ninth tenth"), 3)
+}
+_PART = re.compile(rf"(?:(.+) and )?(?:(an?|{'|'.join(_ONES[1:20])}) )?({'|'.join(_PARTS)})s?")
 _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
 
 UNION = r"\\cup(?![A-Za-z])"
@@ -502,8 +506,14 @@ def _decimal(text: str) -> Fraction:
 
 
 def _spelled(text: str) -> Fraction | None:
-    """The value of an English number word below a thousand million."""
-    words = re.sub(r"\s+|-", " ", text.strip().casefold()).replace(" and ", " ")
+    """The value of an English number word below a thousand million, or of a fraction: `two thirds`, `two and a half`."""
+    words = re.sub(r"\s+|-", " ", text.strip().casefold())
+    if part := _PART.fullmatch(words):
+        whole, count = _spelled(part[1]) if part[1] else 0, _spelled_hundreds().get(part[2], 1)
+        # A third is a place, not a part, where nothing stands before it; two and three halves are two numbers.
+        is_part = (part[2] or part[3] == "half") and not (part[1] and count >= _PARTS[part[3]])
+        return Fraction(whole + Fraction(count, _PARTS[part[3]])) if is_part and whole is not None else None
+    words = re.sub("^a (?=hundred|thousand|million)", "one ", words.replace(" and ", " "))
     match = re.fullmatch(r"(?:(.+?) million ?)?(?:(.+?) thousand ?)?(.*)", words)
     parts = [_spelled_hundreds().get(part) if part else 0 for part in match.groups()]
     if not words or None in parts:
@@ -515,7 +525,7 @@ def _spelled(text: str) -> Fraction | None:
 def _spelled_hundreds() -> dict[str, int]:
     tens = [f"{ten} {one}".removesuffix(" zero") for ten in _TENS for one in _ONES[:10]]
     below = [*_ONES, *tens]
-    hundreds = [f"{one} hundred {rest}".removesuffix(" zero") for one in _ONES[1:10] for rest in below]
+    hundreds = [f"{one} hundred {rest}".removesuffix(" zero") for one in _ONES[1:] for rest in below]
     return {words: value for value, words in enumerate([*below, *hundreds])}
 
 

@@ -334,6 +334,7 @@ def test_what_the_run_was_paid_for_is_what_is_right(run: gn.runs.Run, tmp_path: 
     assert _Asked(None, opened, _how(rewards=gn.rewards.correctness())).judge is None
     own = gn.evaluation.load_holdout(fresh())
     assert _Asked(own, opened, _how()).judge is None, "a set says itself what is right"
+    assert "right is judged as numbers where the gold answer is one, else as text" in repr(gn.evaluate(opened, own))
 
 
 def test_a_model_that_was_trained_on_is_not_the_run_any_more(tiny_run: gn.runs.Run, tmp_path: Path) -> None:

@@ -87,6 +87,11 @@ def scores(reward, contents: list[str], gold: object, **columns: object) -> list
         ("CHF 12.\u2013", "12"),
         ("US$ 12.50", "12.5"),
         ("Rs. 500", "500"),
+        ("twelve hundred", "1200"),
+        ("a thousand", "1000"),
+        ("a half", "1/2"),
+        ("three-quarters", "3/4"),
+        ("two and a half", "5/2"),
     ],
 )
 def test_numbers_as_people_write_them(text: str, value: str) -> None:
@@ -132,6 +137,8 @@ def test_numbers_as_people_write_them(text: str, value: str) -> None:
         "\u00b2\u2075",
         "4\u00b2",
         "one two",
+        "third",
+        "two and three halfs",
         r"4\overline{2}",
         "$5\u20ac",
         "-$-5",
