@@ -214,7 +214,8 @@ def test_a_result_on_other_questions_is_not_said_to_be_on_the_runs_own(
     # A score on what was trained on says itself what it is; a table of numbers cannot.
     assert card_data(run).eval_results is None
     other = gn.compare(run, gn.evaluation.load_holdout(file))
-    assert "on 12 questions of mine (" in other.sentence and "on 12 questions of mine (" in repr(gn.open_run(run.path))
+    named = "on 12 questions of mine, right is judged as numbers"
+    assert named in other.sentence and named in repr(gn.open_run(run.path))
     assert "of mine" in (run.path / "README.md").read_text()
     assert card_result(run) == ("mine", None), "the Hub's table names the questions that were asked"
     own = gn.compare(run)
