@@ -357,7 +357,7 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
     """Return rewards to begin with: one for the right answer, which weighs most, and the format's.
 
     Numbers are compared as numbers, labels as text without regard to case (single letters as options), expressions with
-    math-verify, JSON by its values, other text letter for letter.
+    math-verify, JSON by its values, other text as `correctness` does.
 
     Args:
         task: Its `answers` and its `format` decide.
@@ -369,16 +369,14 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
     """
     labels = [label for label, _ in task.answers.labels]
     common = {"weight": weight, "format": task.format}
-    if task.answers.kind == "numbers":
+    if task.answers.kind in ("numbers", "text"):
         right: Reward = correctness(**common)
     elif task.answers.kind == "expressions":
         right = maths(**common)
     elif task.answers.kind == "json":
         right = json_answer(**common)
-    elif labels and all(len(label) == 1 and label.isalpha() for label in labels):
+    elif all(len(label) == 1 and label.isalpha() for label in labels):
         right = multiple_choice(**common)
     else:
-        right = exact_text(
-            **common, is_case_sensitive=len({label.casefold() for label in labels}) < max(len(labels), 1)
-        )
+        right = exact_text(**common, is_case_sensitive=len({label.casefold() for label in labels}) < len(labels))
     return [right, xml_format(format=task.format), xml_tags(format=task.format)]

@@ -35,7 +35,6 @@ _MOST_UNITS, _LONGEST_UNIT, _LONGEST_NUMBER = 8, 12, 80
 _FEWEST_RATINGS, _MOST_RATINGS = 60, 12
 _LONGEST_LINE = 300  # characters of a line to copy
 _POINT = re.compile(r"\d+\.\d+")
-_LONGEST_ANSWER = 200  # what is longer is not written twice by chance
 # A few answers of another kind are told, and do not change what all are.
 _NEARLY_ALL = 0.9
 # Where no more than this share are of another kind, they are told, whatever all are then taken for.
@@ -284,12 +283,6 @@ def doubts_of(
                 f"and unit together, gn.rewards.number(units={same}) {'converts, and pays ' * bool(base)}the number alone too"
                 f"{', in ' * bool(base)}{', '.join(base)}"
             )
-    if answers.kind == "text" and (several := _in_several_writings(golds)):
-        said.append(
-            f"{len(several)} answer{'s are' if len(several) > 1 else ' is'} written in several ways, such as "
-            f"{' and '.join(map(repr, several[0][:2]))}: gn.rewards.exact_text() ignores white space alone, and pays one of "
-            "them only; gn.rewards.correctness() ignores capitals, a full stop and quotation marks too"
-        )
     for pattern, what in _DOUBTFUL if answers.kind == "numbers" else ():
         if found := [gold for gold in golds if pattern.fullmatch(_AROUND_DIGITS.sub("", gold))]:
             said.append(f"{len(found)} answers, such as {found[0]!r}, {what}")
@@ -393,14 +386,6 @@ def spelling(gold: str) -> str:
     (True, False)
     """
     return " ".join((plain(gold) or gold).casefold().split())
-
-
-def _in_several_writings(golds: Sequence[str]) -> list[list[str]]:
-    """The writings of each answer that has more than one of them."""
-    writings: dict[str, list[str]] = {}
-    for gold in dict.fromkeys(" ".join(gold.split()) for gold in golds if len(gold) <= _LONGEST_ANSWER):
-        writings.setdefault(spelling(gold), []).append(gold)
-    return [alike for alike in writings.values() if len(alike) > 1]
 
 
 def odd_ones(golds: Sequence[str]) -> tuple[Kind, list[str]]:

@@ -12,7 +12,7 @@ import grpo_nb as gn
         (["negative", "positive", "neutral"], "Positive", "positive or negative", "exact_text"),
         (["A", "B", "C"], "(B)", "A or B", "multiple_choice"),
         ([r"\frac{x}{2}", "x^2", "2x"], r"x \cdot x", "x^3", "maths"),
-        (["Paris", "Oslo is cold", "Lima"], "Lima", "Paris", "exact_text"),
+        (["Paris", "Oslo is cold", "Lima"], "lima.", "Paris", "correctness"),
     ],
 )
 def test_right_pays_most_and_wrong_nothing(golds: list[str], right: str, wrong: str, kind: str) -> None:

@@ -1015,12 +1015,11 @@ def test_spellings_of_one_unit_are_told_asked_for_and_paid_alike() -> None:
 
 
 @pytest.mark.parametrize("other", ["paris", "Paris.", '"Paris"', "'Paris'", "\u201eParis\u201c", "\u00abparis.\u00bb"])
-def test_writings_of_one_text_are_told_with_the_reward_that_takes_them(other: str) -> None:
+def test_writings_of_one_text_are_paid_as_one(other: str) -> None:
     golds = ["Paris", other, "Rome", "Oslo", "the Seine"]
     task = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)])
-    assert f"1 answer is written in several ways, such as 'Paris' and {other!r}" in repr(task)
-    assert paid(gn.rewards.rewards_for(task)[0], other, "Paris") == 0.0
-    assert paid(gn.rewards.correctness(), other, "Paris") == paid(gn.rewards.correctness(), "Paris", other) == 1.0
+    right = gn.rewards.rewards_for(task)[0]
+    assert paid(right, other, "Paris") == paid(right, "Paris", other) == 1.0 and paid(right, other, "Rome") == 0.0
 
 
 @pytest.mark.parametrize("other", ["C#", "C ++", "Dr. C", "C'"])
