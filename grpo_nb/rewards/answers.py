@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from grpo_nb.rewards.base import checked
 from grpo_nb.rewards.slot import SlotReward, Verdicts, is_copied
-from grpo_nb.tasks import Units, is_convertible, is_same_json, plain, read_container, read_number, unit_of
+from grpo_nb.tasks import Units, bare, is_convertible, is_same_json, plain, read_container, read_number, unit_of
 
 _POUNDS = re.compile(r"(?i)\bpounds?\W*$")
 
@@ -39,8 +39,9 @@ def is_same_answer(given: str, gold: str) -> bool:
     is_text, wanted = folded(plain(given)) == folded(plain(gold)), read_container(gold)
     if wanted is None:
         return is_text
-    # What has no text in it, [1, 2], may be an interval, written otherwise.
-    return is_same_json(read_container(given), wanted) or (is_text and '"' not in gold)
+    # What has no text in it, [1, 2], may be an interval, written otherwise: [1;2].
+    is_interval = bare(plain(given)).replace(";", ",") == bare(plain(gold))
+    return is_same_json(read_container(given), wanted) or ((is_text or is_interval) and '"' not in gold)
 
 
 def is_same_number(
