@@ -114,6 +114,7 @@ _SPELLINGS = [
         ("^", r"\^\s*\(([^()]*)\)", r"^{\1}"),
         ("^", r"\^\s*(-?[0-9]+|[A-Za-z])", r"^{\1}"),
         ("_", r"_\s*([0-9]+|[A-Za-z])", r"_{\1}"),
+        ("=", r"(?<![\w\\}])([A-Za-z])([0-9])(?=\s*=(?!=))", r"\1_{\2}"),
         ("\\sqrt", r"\\sqrt(\[[^\]]*\])?\s*([0-9A-Za-z])", r"\\sqrt\1{\2}"),
         ("", r"(?<![\\A-Za-z])(?=(?:sqrt|pi|sin|cos|tan|log|ln|exp)(?![A-Za-z]))", r"\\"),
         ("\\sqrt", r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
@@ -292,6 +293,8 @@ _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
 
 UNION = r"\\cup(?![A-Za-z])"
 _ORDER = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
+_OR, _AND = (rf"(?<![A-Za-z\\]){word}(?![A-Za-z])" for word in ("or", "and"))
+_NUMBERED = re.compile(r"^([A-Za-z])_\{[0-9]\}(?=\s*=)")
 
 Units = tuple[tuple[tuple[str, Fraction], ...], ...]
 """The units that may stand beside a number, in groups that are converted into each other, each with its factor."""
@@ -618,6 +621,8 @@ class Shape:
 
     @classmethod
     def of(cls, text: str, count: int = 0) -> Shape:
+        if interval := _intervals(text):
+            return interval
         brackets = in_brackets(text)
         if brackets and brackets[0] in "([" and brackets[2] in ")]":
             parts = parts_at(brackets[1], "[,;]")
@@ -635,13 +640,48 @@ class Shape:
             parts = parts_at(text, kind)
             if len(parts) > 1:
                 return cls("", kind, parts)
-        return _interval(text) or cls("", "", [text])
+        return cls("", "", [text])
 
     @property
     def has_own_names(self) -> bool:
         """Whether it is a list such as `x = 1, y = 2`, whose parts have places."""
         names = [split_variable(part)[0] for part in self.parts]
         return self.kind == "," and all(names) and len({*names}) == len(names)
+
+    @property
+    def without_places(self) -> Shape:
+        """`x_{1} = 7, x_{2} = -3` as two solutions of x, `x = 7, x = -3`."""
+        return replace(self, parts=[_NUMBERED.sub(r"\1", part) for part in self.parts])
+
+
+def _intervals(text: str) -> Shape | None:
+    """`x < 1 or x > 3` as the union and `x > 1 and x < 3` as the interval that it is; with a comma, the one that there is."""
+    if not _ORDER.search(text):
+        return None
+    for joint in (_OR, _AND, ","):
+        parts = [part.rstrip(", ") for part in parts_at(text, joint)]
+        if len(parts) > 1:
+            found = [_intervals(part) for part in parts]
+            ranges = [shape for shape in found if shape is not None and shape.kind != UNION]
+            is_of_one = len(ranges) == len(parts) and len({shape.name for shape in ranges}) == 1
+            return _joined(ranges, joint) if is_of_one else None
+    return _interval(text)
+
+
+def _joined(ranges: list[Shape], joint: str) -> Shape | None:
+    above = [shape for shape in ranges if shape.parts[1] == r"\infty"]
+    below = [shape for shape in ranges if shape.parts[0] == r"-\infty"]
+    are_two = len(above) == len(below) == 1 and len(ranges) == 2
+    if joint == "," and are_two:
+        low, high = read_number(above[0].parts[0]), read_number(below[0].parts[1])
+        joint = joint if low is None or high is None else _AND if low.value < high.value else _OR
+    if joint == _OR:
+        parts = [f"{shape.kind[0]}{', '.join(shape.parts)}{shape.kind[1]}" for shape in ranges]
+        return Shape(ranges[0].name, UNION, parts)
+    if joint == _AND and are_two:
+        kind = above[0].kind[0] + below[0].kind[1]
+        return Shape(ranges[0].name, kind, [above[0].parts[0], below[0].parts[1]])
+    return None
 
 
 def _interval(text: str) -> Shape | None:
