@@ -172,6 +172,13 @@ class number(SlotReward):
                 )
         self._set(units=tuple(tuple(group.items()) for group in groups))
 
+    @property
+    def changed(self) -> list[str]:
+        groups = [{unit: int(f) if f.denominator == 1 else float(f) for unit, f in group} for group in self.units]
+        units = [next(iter(group)) if [*group.values()] == [1] else group for group in groups]
+        shown = units[0] if len(units) == 1 and isinstance(units[0], dict) else units
+        return [f"units={shown}" if part.startswith("units=") else part for part in super().changed]
+
     def golds(self, row: dict[str, Any]) -> list[str]:
         return [gold for gold in super().golds(row) if read_number(gold, self.units) is not None]
 

@@ -342,6 +342,8 @@ def test_units_and_tolerance() -> None:
     both = number(units=[{"kg": 1, "g": "0.001"}, {"m": 1, "cm": "0.01"}])
     assert scores(both, ["2500 g", "250 cm", "2.5 m"], "2.5 kg") == [1.0, 0.0, 0.0]
     assert dataclasses.replace(both, weight=1.0).units == both.units
+    for units in (["N", "J"], {"kg": 1, "g": 0.001}, [{"kg": 1, "g": 0.001}, "%"]):
+        assert repr(number(units=units)) == f"number(weight=2, units={units}, format='xml')", "as it was written"
     assert scores(number(), ["42%"], "42") == [0.0]
     assert scores(number(tolerance=0.01), ["3.14", "3.15", "3.16"], "3.1415") == [1.0, 1.0, 0.0]
     assert scores(number(relative_tolerance=0.01), ["101", "102"], "100") == [1.0, 0.0]
