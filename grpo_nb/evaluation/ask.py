@@ -32,6 +32,7 @@ from grpo_nb.rewards import (
     RewardFunction,
     answer_reward,
     correctness,
+    judge_in_words,
     range_of,
     rebuild_reward,
     reward_list,
@@ -293,11 +294,11 @@ class _Asked:
 
     @property
     def judged_by(self) -> str:
-        """What is right, in words, with what is not the default of the judge; empty where the run was paid by the same."""
+        """What is right, in words; empty where the run was paid by the same."""
         if self.has_own_judge:
             return f"judged {self.task.judged}"
         if self.judge is not None:
-            return f"what {self.judge.name}{f'({changed})' if (changed := ', '.join(self.judge.changed)) else ''} pays in full"
+            return judge_in_words(self.judge, self.rows)
         is_plain = any(isinstance(reward, correctness) and not answer_reward([reward]) for reward in self.paid.values())
         return "" if is_plain or self.run is None else "what correctness(column='answer') pays in full"
 

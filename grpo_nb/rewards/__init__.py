@@ -54,7 +54,7 @@ from grpo_nb.rewards.identity import (
     may_be_memory,
     parts_of,
 )
-from grpo_nb.rewards.judging import answer_reward, right_by
+from grpo_nb.rewards.judging import answer_reward, judge_in_words, right_by
 from grpo_nb.rewards.rebuild import rebuild_reward
 from grpo_nb.rewards.scores import ScaleRewards, Scores, changed_weights, group_advantages, reweight, score
 from grpo_nb.rewards.slot import gold_answers

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from grpo_nb.rewards.base import checked
 from grpo_nb.rewards.slot import SlotReward, Verdicts, is_copied
-from grpo_nb.tasks import Units, is_convertible, is_same_json, plain, read_container, read_number, unit_of
+from grpo_nb.tasks import Units, bare, is_convertible, is_same_json, plain, read_container, read_number, unit_of
 
 _POUNDS = re.compile(r"(?i)\bpounds?\W*$")
 
@@ -39,8 +39,9 @@ def is_same_answer(given: str, gold: str) -> bool:
     is_text, wanted = folded(plain(given)) == folded(plain(gold)), read_container(gold)
     if wanted is None:
         return is_text
-    # What has no text in it, [1, 2], may be an interval, written otherwise.
-    return is_same_json(read_container(given), wanted) or (is_text and '"' not in gold)
+    # What has no text in it, [1, 2], may be an interval, written otherwise: [1;2].
+    is_interval = bare(plain(given)).replace(";", ",") == bare(plain(gold))
+    return is_same_json(read_container(given), wanted) or ((is_text or is_interval) and '"' not in gold)
 
 
 def is_same_number(
@@ -170,6 +171,13 @@ class number(SlotReward):
                     "units that are not converted, or a map for each quantity, units=[{'kg': 1, 'g': 0.001}, {'m': 1}]."
                 )
         self._set(units=tuple(tuple(group.items()) for group in groups))
+
+    @property
+    def changed(self) -> list[str]:
+        groups = [{unit: int(f) if f.denominator == 1 else float(f) for unit, f in group} for group in self.units]
+        units = [next(iter(group)) if [*group.values()] == [1] else group for group in groups]
+        shown = units[0] if len(units) == 1 and isinstance(units[0], dict) else units
+        return [f"units={shown}" if part.startswith("units=") else part for part in super().changed]
 
     def golds(self, row: dict[str, Any]) -> list[str]:
         return [gold for gold in super().golds(row) if read_number(gold, self.units) is not None]

@@ -29,7 +29,19 @@ from typing import Any, ClassVar
 from grpo_nb.core import EnvironmentProblem, LineProcess
 from grpo_nb.rewards.answers import folded, is_same_answer, is_same_number
 from grpo_nb.rewards.slot import BATCH_SECONDS, Question, TimedReward, Verdicts, is_copied, seconds
-from grpo_nb.tasks import UNION, Shape, bare, boxed_answers, is_literal, plain, read_number, unit_name, words
+from grpo_nb.tasks import (
+    UNION,
+    Shape,
+    bare,
+    boxed_answers,
+    is_known_unit,
+    is_literal,
+    plain,
+    read_number,
+    split_variable,
+    unit_of,
+    words,
+)
 
 PAIR_SECONDS = 1.0
 """Processor time for one pair. Most honest expressions take 5 to 100 ms, an identity of trigonometry up to 300."""
@@ -64,7 +76,10 @@ _WORD = re.compile(r"[A-Za-z]{2,}")
 _SPLIT_DIGITS = re.compile(r"[0-9]\s+[0-9.]")
 _TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
 _BASE = re.compile(r"[0-9]_\{")
-_UNIT = re.compile(r"[^=<>]*?[0-9}](\s*)((?:\\text\s*\{[^{}]*\}|[A-Za-z][A-Za-z/ ]*)(?:\^\{[0-9]\})?)")
+_JOINED = re.compile(r"\b(?:and|or)\b")
+_NO_SOLUTION = re.compile(
+    r"(?i)\\emptyset|\\?\{\s*\\?\}|(?:there (?:is|are) )?no(?: real)? solutions?(?: exists?)?|(?:the )?empty set"
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -77,10 +92,12 @@ class maths(TimedReward):
     * Only the slot counts, and it must be the last word; TRL takes the first box, whatever follows.
     * One answer: `41 = 42` and `42 \text{ is wrong}` are refused. TRL pays for both.
     * Where the gold answer is a number, the answer is one too, compared exactly: arithmetic left undone (`23 + 19`,
-      `2^{10}`) is refused, and `42\%` is not 42. TRL pays for these. Six decimals stand for a fraction that has no end.
+      `2^{10}`) is refused, and `42\%` is not 42. TRL pays for these. For a gold answer `42\%` the sign may be left out.
+      Six decimals stand for a fraction that has no end.
     * Where the gold answer has parts, each must be given and no other: those of a list in any order, those of a tuple or an
-      interval in theirs. A gold answer of several boxes is such a list. `x < 5` and `(-\infty, 5)` are one interval.
-    * A unit is a name: for `20 cm`, `20` and `20 centimeters` are right and `20 m` is not.
+      interval in theirs. A gold answer of several boxes is such a list. `x < 5` and `(-\infty, 5)` are one interval,
+      `x < 1 or x > 5` is a union and `x > 1 and x < 5` is `1 < x < 5`. `x_1 = 2, x_2 = 3` may be `x = 3 or x = 2`.
+    * A unit is a name: for `20 cm`, `20` and `20 centimeters` are right and `20 m` is not. `20 N` has one, `20N` is a product.
     * An expression copied from the question is no answer to it, unless it is the gold answer to the letter.
     * A gold answer of words, a date or JSON is compared as `correctness` does; TRL skips such rows.
     * Works in any thread. Each expression has `seconds` of processor time, the batch `batch_seconds` in all, kept from
@@ -139,6 +156,8 @@ def _compare(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
     is_equal = bare(given) == bare(gold) or _compare_numbers(given, gold)
     if is_equal is not None:
         return is_equal
+    if _NO_SOLUTION.fullmatch(split_variable(gold)[1]):
+        return _NO_SOLUTION.fullmatch(split_variable(given)[1]) is not None
     if not re.search(r"[0-9\\^_+*/=<>(|,;-]", gold):
         # Words. math-verify reads them as a product of letters, for which "on" is "no".
         return folded(given) == folded(gold)
@@ -152,6 +171,12 @@ def _compare(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
     is_of_one_kind = len(kinds) == 1 or (kinds == {",", "()"} and (mine.has_own_names or theirs.has_own_names))
     if not is_of_one_kind or len(mine.parts) != len(theirs.parts) or len(mine.parts) > _MOST_PARTS:
         return False
+    if theirs.kind == "," and re.search(r"[<>]|\\[lg]e", gold) and len({*_JOINED.findall(f"{given} {gold}")}) > 1:
+        return False  # one or both of two inequalities
+    if not theirs.has_own_names:
+        mine = mine.without_places
+    elif all(split_variable(part)[0] for part in mine.parts) and not mine.has_own_names:
+        theirs = theirs.without_places
     if theirs.kind == "":
         return _compare_expressions(mine, theirs, ask)
     if theirs.kind not in (",", UNION) or mine.has_own_names != theirs.has_own_names:
@@ -219,14 +244,14 @@ def _compare_numbers(given: str, gold: str) -> bool | None:
 
 
 def _unit_of(gold: str) -> str:
-    match = _UNIT.fullmatch(gold)
-    if match is None:
-        return ""
-    name = unit_name(match[2])
-    is_known = "\\text" in match[2] or bool({name.casefold(), match[2].casefold()} & _SHORT_UNITS)
-    # `3xy` is a product, `25 December` a day, and `3 apples` a number with its unit.
-    is_word = bool(match[1]) and len(match[2]) > 2 and match[2][0].islower() and name not in _FUNCTIONS
-    return name if is_known or is_word else ""
+    name = unit_of(gold)
+    letters = re.findall(r"[^\W\d_]+", name)
+    is_apart = " " in gold  # `20 N` is a force, `20N` may be a product
+    short = {part.casefold() for part in (*letters, re.split(r"[0-9}]\s*", gold)[-1])} & _SHORT_UNITS
+    is_known = "\\text" in gold or "\u00b0" in name or short or (is_apart and all(map(is_known_unit, letters)))
+    # `3 x y` is a product, `25 December` a day, and `3 apples` a number with its unit.
+    is_word = is_apart and re.search("[a-z]{3}", gold) and name[:1].islower() and name not in _FUNCTIONS
+    return name if name != "%" and (is_known or is_word) else ""
 
 
 def _is_rounded(given: str, gold: Fraction) -> bool:

@@ -36,6 +36,24 @@ def answer_reward(rewards: Iterable[RewardFunction], row: Mapping[str, Any] | No
     return found[0] if found[0] != plain and has_column else None
 
 
+def judge_in_words(judge: Reward, rows: Sequence[Mapping[str, Any]]) -> str:
+    """What `right_by` takes for right in these rows: what is not the judge's default, and where it has no opinion.
+
+    >>> from grpo_nb.rewards import number
+    >>> judge_in_words(number(), [{"answer": "7"}, {"answer": "May 7"}])
+    "what number pays in full, and where it has no opinion (1 of 2 questions) what correctness(column='answer') does"
+    """
+    scores = score(judge, [""] * len(rows), list(rows)).values[judge.name]
+    unread = sum(map(math.isnan, scores))
+    if unread == len(rows):
+        return (
+            f"what correctness(column='answer') pays in full, for {judge.name} has no opinion on any of the questions"
+        )
+    said = f"what {judge.name}{f'({changed})' if (changed := ', '.join(judge.changed)) else ''} pays in full"
+    where = f"where it has no opinion ({unread} of {len(rows)} questions)"
+    return f"{said}, and {where} what correctness(column='answer') does" if unread else said
+
+
 def right_by(
     judge: Reward | None, texts: Sequence[str], rows: Sequence[Mapping[str, Any]], format: AnswerFormat
 ) -> list[bool]:

@@ -121,7 +121,7 @@ def describe(rows: Sequence[Row]) -> str:
     text += f"; KL to the starting model {kl:.3f}" if not math.isnan(kl) else "; KL not measured"
     clipped = mean(series(end[-last:], "completions/clipped_ratio"))
     if not math.isnan(clipped):
-        text += f"; {clipped:.0%} of completions cut at the length limit"
+        text += f"; {clipped:.0%} of completions cut at the length limit" + f" (last {last})" * (len(begin) > 1)
     return text + "."
 
 

@@ -38,7 +38,7 @@ _MONEY = {
 } | dict.fromkeys(words("SEK NOK DKK HUF RON BGN UAH CNY HKD SGD TWD THB IDR VND AUD CAD NZD BRL MXN ZAR AED"), "")  # fmt: skip
 _MEASURED = {
     "lb": "lbs pound", "oz": "ounce", "in": "inch inche", "ft": "foot feet", "yd": "yard", "mi": "mile", "s": "sec",
-    "h": "hr hrs", "day": "d", "tsp": "teaspoon", "tbsp": "tablespoon",
+    "h": "hr hrs", "day": "d", "tsp": "teaspoon", "tbsp": "tablespoon", "km/h": "kph kmph", "mi/h": "mph",
 }  # fmt: skip
 _NAMES_OF_UNITS = {name: unit for unit, names in {**_MONEY, **_MEASURED}.items() for name in words(names)}
 CURRENCIES = "".join(unit for unit in _MONEY if len(unit) == 1)
@@ -114,6 +114,7 @@ _SPELLINGS = [
         ("^", r"\^\s*\(([^()]*)\)", r"^{\1}"),
         ("^", r"\^\s*(-?[0-9]+|[A-Za-z])", r"^{\1}"),
         ("_", r"_\s*([0-9]+|[A-Za-z])", r"_{\1}"),
+        ("=", r"(?<![\w\\}])([A-Za-z])([0-9])(?=\s*=(?!=))", r"\1_{\2}"),
         ("\\sqrt", r"\\sqrt(\[[^\]]*\])?\s*([0-9A-Za-z])", r"\\sqrt\1{\2}"),
         ("", r"(?<![\\A-Za-z])(?=(?:sqrt|pi|sin|cos|tan|log|ln|exp)(?![A-Za-z]))", r"\\"),
         ("\\sqrt", r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
@@ -233,20 +234,26 @@ _FRACTION = re.compile(
 _SIGNS_OF_UNITS = dict.fromkeys(["", "\u00b0", *_MONEY], Fraction(1)) | {"%": Fraction(1, 100)}
 _SIGN = re.compile(rf"([-+]?)\s*([{CURRENCIES}]?)\s*([-+]?)\s*")
 _UNIT = re.compile(
-    rf"(.*?[0-9.}}])\s*(?!\}})([{CURRENCIES}%]|\^\{{\\circ\}}(?:\s*(?:\\text\s*\{{)?[CFK]\}}?)?"
-    rf"|(?:[^\W\d_]|\\text|[ {{}}/*]|\\cdot|\^\{{-?[0-9]\}})+)"
+    # The power of a number, as in 10^{8} km, is none of a unit.
+    rf"(.*?[0-9.}}])\s*(?!\}}|\^\{{-?[0-9])([{CURRENCIES}%]|\^\{{\\circ\}}(?:\s*(?:\\text\s*\{{)?[CFK]\}}?)?"
+    rf"|(?:[^\W\d_]|\\text|[ {{}}/*]|\\(?:cdot|mu|Omega)|\^\{{-?[0-9]\}}|/\s*\((?:[^\W\d_]|[ *]|\\cdot)+\))+)"
 )
-_SHORT_UNIT = dict(
-    zip(words("meter metre gram liter litre hour minute second"), words("m m g l l h min s"), strict=True)
+_PREFIX = dict(zip(words("kilo centi milli micro nano mega giga hecto deci"), words("k c m u n M G h d"), strict=True))
+_LONG = (
+    "meter metre gram liter litre hour minute second newton joule volt watt pascal hertz mole ohm ampere electronvolt"
 )
-_LONG_UNIT = re.compile(rf"\b(kilo|centi|milli|)({'|'.join(_SHORT_UNIT)})\b")
+_SHORT_UNIT = dict(zip(words(_LONG), words("m m g l l h min s N J V W Pa Hz mol \u03a9 A eV"), strict=True))
+_LONG_UNIT = re.compile(rf"(?i)\b({'|'.join(_PREFIX)}|)({'|'.join(_SHORT_UNIT)})\b")
+# What is divided by: `km h^-1` is `km/h`; `h^-1` alone is no part of a unit.
+_INVERSE = re.compile(r"(?<=\w)(?:\s*(?:\*|\\cdot)\s*|\s+)([^\W\d_]+)\^-(?:1|([0-9]))")
 _TEMPERATURE = re.compile(r"(?:\^\\circ|o|deg(?:ree)?s?)?([CFK]|[Cc]elsius?|[Ff]ahrenheit|[Kk]elvin)")
 # What can be converted into each other; of units with commas between them, all are one.
 _QUANTITIES = [
     {unit: place for place, same in enumerate(words(units)) for unit in same.split(",")}
     for units in (
-        "mg g kg t lb oz", "mm cm dm m km in ft yd mi", "ms s m,min h day week", "ml cl dl l hl gal", "%",
-        "mV V kV", "mA A", "mW W kW MW GW", "J kJ MJ Wh kWh MWh", "Hz kHz MHz GHz", "Pa hPa,mbar kPa psi bar MPa atm",
+        "mg g kg t lb oz", "nm um mm cm dm m km in ft yd mi", "ms s m,min h day week", "ml cl dl l hl gal", "%",
+        "mV V kV", "mA A", "mW W kW MW GW", "J kJ MJ Wh kWh MWh", "Hz kHz MHz GHz",
+        "Pa hPa,mbar kPa psi bar MPa atm", "N kN MN", "\u03a9 k\u03a9 M\u03a9", "mmol mol", "eV keV MeV",
         "B kB,KB MB GB TB", "\u00b0C", "\u00b0F", "K",
         " ".join(_MONEY),
     )
@@ -267,7 +274,10 @@ _DATE = re.compile(
 )
 _UNIT_BEFORE = re.compile(r"([^\W\d_]+)(?:\. )?\s*(?=[.0-9])")
 _ATOM = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{\w+\})?'?"
-_NAME = rf"(?:{_ATOM}(?:\(\s*{_ATOM}\s*\))?|[A-Z]{{2,4}}|\|[A-Z]{{2}}\||\(\s*{_ATOM}(?:\s*,\s*{_ATOM})+\s*\))"
+_NAME = (
+    rf"(?:{_ATOM}(?:\(\s*{_ATOM}\s*\))?|[A-Z]{{2,4}}|p[A-Z]{{1,2}}a?(?:_\{{\w+\}})?"  # pH, pOH, pK_a
+    rf"|\|[A-Z]{{2}}\||\(\s*{_ATOM}(?:\s*,\s*{_ATOM})+\s*\))"
+)
 _NAMES = rf"(?:{_NAME}(?:\s*[:/]\s*{_NAME})?|\\frac\{{{_NAME}\}}\{{{_NAME}\}})"
 _NAMED = re.compile(rf"\s*({_NAMES})\s*(?:=(?!=)|\\in(?![A-Za-z]))\s*")
 _ONES = words(
@@ -283,6 +293,8 @@ _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
 
 UNION = r"\\cup(?![A-Za-z])"
 _ORDER = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
+_OR, _AND = (rf"(?<![A-Za-z\\]){word}(?![A-Za-z])" for word in ("or", "and"))
+_NUMBERED = re.compile(r"^([A-Za-z])_\{[0-9]\}(?=\s*=)")
 
 Units = tuple[tuple[tuple[str, Fraction], ...], ...]
 """The units that may stand beside a number, in groups that are converted into each other, each with its factor."""
@@ -434,18 +446,29 @@ def read_measure(text: str) -> Number | None:
 def unit_name(unit: str) -> str:
     r"""A unit without what changes nothing in it: `cm^2` for `\text{ cm}^{2}`.
 
-    >>> unit_name(r"\text{ km}/h"), unit_name("kilometres"), unit_name("C")
-    ('km/h', 'km', '°C')
+    >>> unit_name(r"\text{ km}/h"), unit_name("kilometres"), unit_name("km · h⁻¹"), unit_name("C")
+    ('km/h', 'km', 'km/h', '°C')
     """
-    name = re.sub(r"\\text|\\cdot|[\s{}*]", "", plain(unit))
-    name = re.sub(r"(?<=[a-z]{3})s\b", "", name)
-    name = _LONG_UNIT.sub(lambda match: match[1][:1] + _SHORT_UNIT[match[2]], name)
-    name = re.sub(r"\b([cdm]?)L\b", r"\1l", name)
-    name = _NAMES_OF_UNITS.get(name) or _NAMES_OF_UNITS.get(name.casefold() if len(name) > 2 else name, name)
+    name = re.sub(r"\\text|[{}]", "", plain(unit)).replace("\\mu", "u").replace("\\Omega", "\u03a9")
+    name = re.sub(r"(?<=[a-z]{3})s\b", "", re.sub(r"\s*\bper\b\s*", "/", name))
+    name = re.sub(r"\b(?:(square)|cubic) +([^\W\d_]+)", lambda match: f"{match[2]}^{2 if match[1] else 3}", name)
+    name = re.sub(r"(?<=[^\W\d_]) squared\b", "^2", name)
+    name = _LONG_UNIT.sub(lambda match: _PREFIX.get(match[1].lower(), "") + _SHORT_UNIT[match[2].lower()], name)
+    name = _INVERSE.sub(lambda match: f"/{match[1]}" + (f"^{match[2]}" if match[2] else ""), name)
+    joined = re.sub(r"\s", "", name)  # US dollar
+    name = re.sub(r"(?<!\\)\b[^\W\d_]+", lambda match: _called(match[0]), name if _called(joined) == joined else joined)
+    name, *under = re.sub(r"\\cdot|[\s*()]", "", name).split("/")
+    name += f"/{''.join(under)}" if under else ""
     if temperature := _TEMPERATURE.fullmatch(name):
         scale = temperature[1][0].upper()
         return scale if scale == "K" else f"\u00b0{scale}"
     return "\u00b0" if name == "degree" else name.replace("^\\circ", "\u00b0")
+
+
+def _called(name: str) -> str:
+    """A unit by the name that it is compared by."""
+    name = re.sub(r"\b([cdm]?)L\b", r"\1l", name)
+    return _NAMES_OF_UNITS.get(name) or _NAMES_OF_UNITS.get(name.casefold() if len(name) > 2 else name, name)
 
 
 def _unsigned(text: str) -> Fraction | None:
@@ -598,6 +621,8 @@ class Shape:
 
     @classmethod
     def of(cls, text: str, count: int = 0) -> Shape:
+        if interval := _intervals(text):
+            return interval
         brackets = in_brackets(text)
         if brackets and brackets[0] in "([" and brackets[2] in ")]":
             parts = parts_at(brackets[1], "[,;]")
@@ -615,13 +640,48 @@ class Shape:
             parts = parts_at(text, kind)
             if len(parts) > 1:
                 return cls("", kind, parts)
-        return _interval(text) or cls("", "", [text])
+        return cls("", "", [text])
 
     @property
     def has_own_names(self) -> bool:
         """Whether it is a list such as `x = 1, y = 2`, whose parts have places."""
         names = [split_variable(part)[0] for part in self.parts]
         return self.kind == "," and all(names) and len({*names}) == len(names)
+
+    @property
+    def without_places(self) -> Shape:
+        """`x_{1} = 7, x_{2} = -3` as two solutions of x, `x = 7, x = -3`."""
+        return replace(self, parts=[_NUMBERED.sub(r"\1", part) for part in self.parts])
+
+
+def _intervals(text: str) -> Shape | None:
+    """`x < 1 or x > 3` as the union and `x > 1 and x < 3` as the interval that it is; with a comma, the one that there is."""
+    if not _ORDER.search(text):
+        return None
+    for joint in (_OR, _AND, ","):
+        parts = [part.rstrip(", ") for part in parts_at(text, joint)]
+        if len(parts) > 1:
+            found = [_intervals(part) for part in parts]
+            ranges = [shape for shape in found if shape is not None and shape.kind != UNION]
+            is_of_one = len(ranges) == len(parts) and len({shape.name for shape in ranges}) == 1
+            return _joined(ranges, joint) if is_of_one else None
+    return _interval(text)
+
+
+def _joined(ranges: list[Shape], joint: str) -> Shape | None:
+    above = [shape for shape in ranges if shape.parts[1] == r"\infty"]
+    below = [shape for shape in ranges if shape.parts[0] == r"-\infty"]
+    are_two = len(above) == len(below) == 1 and len(ranges) == 2
+    if joint == "," and are_two:
+        low, high = read_number(above[0].parts[0]), read_number(below[0].parts[1])
+        joint = joint if low is None or high is None else _AND if low.value < high.value else _OR
+    if joint == _OR:
+        parts = [f"{shape.kind[0]}{', '.join(shape.parts)}{shape.kind[1]}" for shape in ranges]
+        return Shape(ranges[0].name, UNION, parts)
+    if joint == _AND and are_two:
+        kind = above[0].kind[0] + below[0].kind[1]
+        return Shape(ranges[0].name, kind, [above[0].parts[0], below[0].parts[1]])
+    return None
 
 
 def _interval(text: str) -> Shape | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from datasets import Dataset
 
 import grpo_nb as gn
 from grpo_nb.evaluation import Comparison, Evaluation, read_answers
@@ -330,6 +331,15 @@ def test_what_the_run_was_paid_for_is_what_is_right(run: gn.runs.Run, tmp_path: 
     found = gn.compare(opened)
     assert "right is what number(tolerance=0.5) pays in full (difference" in found.sentence.replace("\n", " ")
     assert repr(gn.evaluation.open_comparison(run.path)) == repr(found), "kept with it"
+    # What it cannot read is judged by another, and that is said.
+    task = gn.load_task(fresh(8), holdout=4)
+    for days, words in (
+        (4, "number has no opinion on any of the questions"),
+        (1, "no opinion (1 of 4 questions) what corr"),
+    ):
+        rows = [row | {"answer": f"May {n}"} if n < days else row for n, row in enumerate(task.holdout)]
+        dated = replace(task, holdout=Dataset.from_list(rows))
+        assert words in repr(gn.evaluate(opened, dated, rewards=near, max_completion_length=4))
     exact = gn.rewards.exact_text()
     assert _Asked(None, opened, _how(rewards=exact)).judge == exact
     assert _Asked(None, opened, _how(rewards=gn.rewards.correctness())).judge is None

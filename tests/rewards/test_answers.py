@@ -293,6 +293,29 @@ def test_several_gold_answers() -> None:
     assert split_list("only one", 2) == ["only one"]
 
 
+UNITS = [
+    ("1.5\u00b710\u2078 km", ["1.5e8 km", "150000000 km", "1.5 \u00d7 10^8 km"], ["1.5e7 km", "1.5 km", "1.5\u00b710\u2078 m"]),
+    ("287 N", ["2.87\u00b710\u00b2 N", "287 newtons", r"$287\,\mathrm{N}$", "F = 287 N"], ["2.87 N", "287 kN", "287 N m"]),
+    ("6.6\u00b710\u207b\u2077 m", ["6.6e-7 m", "0.00000066 metres"], ["6.6e7 m", "6.6e-7 mm"]),
+    ("20 V", ["20 volts", "20 Volt"], ["20 kilovolts", "20 W"]),
+    ("0.5 mol", ["0.5 moles", "1/2 mol"], ["0.5 mol/l", "0.5 mmol"]),
+    ("5.0 \u03a9", ["5 ohms", r"5\,\Omega"], ["5 k\u03a9", "0.5 ohms"]),
+    ("25 \u00b5m", ["25 um", "25 \u03bcm", "25 micrometers"], ["25 m", "25 mm"]),
+    ("66.7 km/h", ["66.7 km\u00b7h\u207b\u00b9", "66.7 kph", "66.7 kilometers per hour"], ["66.7 km h", "66.7 m/s"]),
+    ("9.81 m/s\u00b2", ["9.81 m\u00b7s^-2", "9.81 meters per second squared"], ["9.81 m/s", "9.81 m s\u00b2"]),
+    ("4.18 J/(g\u00b7K)", ["4.18 J g\u207b\u00b9 K\u207b\u00b9"], ["4.18 J/g", "4.18 J K/g"]),
+    ("12 m\u00b2", ["12 square meters"], ["12 m", "12 m^3", "144 m"]),
+    ("pH = 2.30", ["2.3", "pH=2.3"], ["pOH = 2.3", "pH = 2.3 or 3"]),
+    ("[1, 3]", ["$[1,3]$", "[1;3]"], ["(1,3)", "[13]", "[3;1]"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reward", [correctness(), rewards.maths()])
+@pytest.mark.parametrize(("gold", "right", "wrong"), UNITS)
+def test_units_and_powers_as_people_write_them(reward, gold: str, right: list[str], wrong: list[str]) -> None:
+    assert scores(reward, [gold, *right, *wrong], gold) == [1.0] * (1 + len(right)) + [0.0] * len(wrong)
+
+
 def test_units_and_tolerance() -> None:
     kilometres = number(units=["km", "kilometres"])
     assert (
@@ -313,11 +336,14 @@ def test_units_and_tolerance() -> None:
         1,
         0,
     ]
+    assert scores(kilometres, ["1.5e8 km", "150000000", "1.5 km"], "1.5\u00b710\u2078 km") == [1.0, 1.0, 0.0]
     assert scores(number(units=["%"]), ["42%", r"42\%", "42"], "42") == [1.0] * 3
     assert scores(number(units=["kg", "m"]), ["2.5 kg", "2.5", "2.5 m", "$2.5"], "2.5 kg") == [1.0, 1.0, 0.0, 0.0]
     both = number(units=[{"kg": 1, "g": "0.001"}, {"m": 1, "cm": "0.01"}])
     assert scores(both, ["2500 g", "250 cm", "2.5 m"], "2.5 kg") == [1.0, 0.0, 0.0]
     assert dataclasses.replace(both, weight=1.0).units == both.units
+    for units in (["N", "J"], {"kg": 1, "g": 0.001}, [{"kg": 1, "g": 0.001}, "%"]):
+        assert repr(number(units=units)) == f"number(weight=2, units={units}, format='xml')", "as it was written"
     assert scores(number(), ["42%"], "42") == [0.0]
     assert scores(number(tolerance=0.01), ["3.14", "3.15", "3.16"], "3.1415") == [1.0, 1.0, 0.0]
     assert scores(number(relative_tolerance=0.01), ["101", "102"], "100") == [1.0, 0.0]

@@ -27,6 +27,9 @@ HARD = [
 ]
 
 
+NO_SOLUTION = ["\u2205", "{}", r"\{\}", "no solution", "No real solutions", r"x \in \emptyset"]
+
+
 def score(given_answer: str, gold: object, **columns: object) -> float | None:
     extra = {key: [value] for key, value in columns.items()}
     return maths()(completions=[f"<answer>{given_answer}</answer>"], answer=[gold], **extra)[0]
@@ -74,6 +77,20 @@ def score(given_answer: str, gold: object, **columns: object) -> float | None:
         (r"e^{x}+e^{x}", r"2e^x"),
         (r"\log 8 + 1", r"1+\log(8)"),
         ("1 - 2i", "-2i + 1"),
+        *(
+            (number, f"{number} {unit}")
+            for number, unit in zip("2345678", ("N", "J", "V", "K", "°C", "Pa", "%"), strict=True)
+        ),
+        ("-3 > x or x > 3", "x < -3 or x > 3"),
+        (r"(-\infty, -3) \cup (3, \infty)", "x < -3 or x > 3"),
+        ("x ≥ 4 or x ≤ 1", "(-∞, 1] \u222a [4, ∞)"),
+        ("2 < x < 5", "x > 2 and x < 5"),
+        ("(2; 5)", "x > 2 and x < 5"),
+        ("x > 2, x < 5", "2 < x < 5"),
+        ("x = -3 or x = 7", "x_1 = 7, x_2 = -3"),
+        ("x1 = 7, x2 = -3", "x_1 = 7, x_2 = -3"),
+        ("x_1 = 9, x_2 = -1", "{-1; 9}"),
+        *((a, b) for a in NO_SOLUTION for b in NO_SOLUTION),
     ],
 )
 def test_equal_forms_are_paid(given_answer: str, gold: str) -> None:
@@ -139,6 +156,21 @@ def test_equal_forms_are_paid(given_answer: str, gold: str) -> None:
         ("2", r"so \boxed{1} or \boxed{2}"),
         ("2, 1", "x = 1, y = 2"),
         ("1 \\quad x+1", "x+1"),
+        ("x < -3 and x > 3", "x < -3 or x > 3"),
+        ("x > 2 or x < 5", "x > 2 and x < 5"),
+        ("x > 0 or y > 0", "x > 0 and y > 0"),
+        ("x > 2 and x = -1", "x > 2 or x = -1"),
+        ("(-∞, -3] \u222a [3, ∞)", "x < -3 or x > 3"),
+        ("(2, 5)", "2 < x < 5 or x = 7"),
+        ("x_1 = -3, x_2 = 7", "x_1 = 7, x_2 = -3"),
+        ("-3, 7", "x_1 = 7, x_2 = -3"),
+        ("y = 7 or y = -3", "x_1 = 7, x_2 = -3"),
+        ("20 s", "20 m"),
+        ("2500 g", "2.5·10³ kg"),
+        ("20", "20N"),
+        ("2", "2 x y z"),
+        ("0", "no solution"),
+        ("no solution", "0"),
     ],
 )
 def test_what_is_not_one_right_answer_is_not_paid(given_answer: str, gold: str) -> None:
