@@ -157,7 +157,7 @@ def _readings(given: str, golds: Sequence[str]) -> list[list[str]]:
         found += [text.split(mark) for mark in _BETWEEN_WORDS if are_words]
         if not (are_words and re.search(r"(?i)\bor\b", text)):
             found.append(split_list(text, len(golds)))
-    found = [[part.rstrip(";, \n").strip("\"'`* \n") for part in parts] for parts in found]
+    found = [[part if part in golds else part.rstrip(";, \n").strip("\"'`* \n") for part in parts] for parts in found]
     parted = dict.fromkeys(tuple(part for part in parts if part) for parts in found)
     return [[*parts] for parts in parted if len(parts) == len(golds)]
 
