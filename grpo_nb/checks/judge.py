@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 import re
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -361,16 +362,20 @@ def _find_likeness(name: str, results: Results, role: Role) -> Iterator[Finding]
         for what, kinds in {
             "for two answers side by side": _HEDGES,
             "for 'not' before the right one": ("not gold",),
-            "for an unrelated answer": ("wrong",),
             "for the question in the slot": ("question in the slot",),
             "for an empty slot": ("empty slot",),
         }.items()
         if (pairs := tried(kinds))
     }
     known = {said: math.ceil(100 * score - 1e-6) / 100 for said, score in known.items()}
-    top, floor = (known.get(f"for {what}", math.nan) for what in ("two answers side by side", "an unrelated answer"))
+    top = known.get("for two answers side by side", math.nan)
+    # An answer that shares a part with the right one earns it; what any answer earns is what most do.
     right, least = max(score for score, _ in role.pairs.values()), min(results.finite())
-    what = f"{right:.2g} for the right answer, up to {', '.join(f'{score:g} {said}' for said, score in known.items())}"
+    wrong = [s for p, s in results.scored if (p.kind, p.layout) in (("wrong", role.layout), (MORE[1], role.layout))]
+    floor = statistics.median([score for score in wrong if not math.isnan(score)] or [least])
+    floor = math.ceil(100 * floor - 1e-6) / 100
+    ups = ", ".join(f"{score:g} {said}" for said, score in known.items())
+    what = f"{right:.2g} for the right answer, {floor:g} for a typical unrelated one, up to {ups}"
     hedges = [(probe.text, is_paid(role, probe, score)) for probe, score in tried(_HEDGES)]
     # Two that are as likely as each other are worth half the score together.
     if 2 * sum(paid for _, paid in hedges) > len(hedges):

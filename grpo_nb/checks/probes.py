@@ -341,10 +341,8 @@ def cheats(
 
 def known(number: int, written: Written, gold: str, bad: str, texts: Sequence[str]) -> Iterator[Probe]:
     """Text that the reward's own code holds, beside a wrong answer and in its place: does a phrase of it pay?"""
-    words = set(gold.casefold().split())
-    others = [
-        text for text in texts if gold.casefold() not in text.casefold() and not words & set(text.casefold().split())
-    ]
+    in_words, folded = functools.partial(re.findall, r"\w+"), gold.casefold()
+    others = [t for t in texts if folded not in t.casefold() and not {*in_words(folded)} & {*in_words(t.casefold())}]
     for text in others:
         yield Probe("known text", written(f"{PLAIN} {text}", bad), number, text, "phrase pays")
         yield Probe("known text in the slot", written(PLAIN, text), number, text, "phrase pays")

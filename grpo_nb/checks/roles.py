@@ -51,8 +51,9 @@ class Results:
         return scored
 
     def example(self, kind: str, row: int, layout: str = "") -> list[str]:
-        """The first scored completion of a kind on a row, if there is one."""
-        return [probe.text for probe, _ in self.scores(kind, row, layout)][:1]
+        """The best paid completion of a kind on a row, of equals the first, if there is one."""
+        scored = [pair for pair in self.scores(kind, row, layout) if not math.isnan(pair[1])]
+        return [probe.text for probe, _ in sorted(scored, key=lambda pair: -pair[1])][:1]
 
     def best(self, kind: str, row: int, layout: str = "", detail: str = "") -> float:
         """The highest score of a kind on a row, or only of those with a detail; NaN if there is none."""

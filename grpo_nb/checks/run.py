@@ -23,7 +23,7 @@ from grpo_nb.checks.failures import find_failures
 from grpo_nb.checks.judge import check_golds, check_scores, check_time, judge
 from grpo_nb.checks.probes import BARE, EvalTrap, Probe, known_texts
 from grpo_nb.checks.report import RewardReport
-from grpo_nb.checks.roles import OTHER, TELLS, UNSCORED, Results, Role, find_role, seen_closer
+from grpo_nb.checks.roles import FORM, OTHER, TELLS, UNSCORED, Results, Role, find_role, seen_closer
 from grpo_nb.checks.sample import Sample, check_options, rows_of
 from grpo_nb.checks.together import check_names, check_set, check_signal, silent_share
 from grpo_nb.core import in_line, require_kind, require_number, require_path, with_known_names
@@ -32,6 +32,7 @@ from grpo_nb.rewards import (
     RewardFunction,
     changed_weights,
     check_rows,
+    inner_rewards,
     reward_list,
     reward_name,
     score,
@@ -117,8 +118,11 @@ def check_rewards(
         of_set = check_set(seen, by_weight, sample.tried, pass_rate, broken, is_form)
         findings += [f for f in of_set if not (is_said and f.kind == "nothing tells right from wrong")]
     findings += _check_cases(rewards, kept, sample)
+    lenient = {finding.reward for finding in findings if finding.kind == "lenient"}
+    if any((role.kind, role.said) == (FORM, "") and callers[key].name not in lenient for key, (_, role) in seen.items()):
+        findings = [finding for finding in findings if finding.kind != "lenient"]  # another one asks for more
     findings += check_signal(pass_rate, size)
-    if tokenizer is None:
+    if tokenizer is None and any(map(_counts_tokens, rewards)):
         limits.append(
             "token counts: no tokenizer was given, so rewards that look at completion_ids saw words and marks"
         )
@@ -257,10 +261,22 @@ def _asks_for(reward: RewardFunction, sample: Sample) -> bool:
 
 def _columns_of(reward: RewardFunction, sample: Sample) -> list[str]:
     """The columns that a reward takes as arguments, or names somewhere in its code."""
-    named = set(known_texts(reward, has_words=False))
+    named = _named_in(reward)
+    return [column for column in sample.rows[0] if column in named]
+
+
+def _named_in(reward: RewardFunction) -> set[str]:
+    named = set(known_texts(reward, has_words=False, limit=1000))
     with contextlib.suppress(TypeError, ValueError):  # a builtin without a signature
         named |= set(inspect.signature(reward).parameters)
-    return [column for column in sample.rows[0] if column in named]
+    return named
+
+
+def _counts_tokens(reward: RewardFunction) -> bool:
+    """Whether a reward, one inside of it or a class that it is made from names the token ids."""
+    made_of = [method for kind in type(reward).__mro__ for method in vars(kind).values() if inspect.isfunction(method)]
+    is_named = any("completion_ids" in _named_in(part) for part in (reward, *made_of))
+    return is_named or any(map(_counts_tokens, inner_rewards(reward)))
 
 
 def _check_data(rewards: Sequence[RewardFunction], rows: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:

@@ -198,11 +198,20 @@ def _accepted(gold: Any, row: Mapping[str, Any], format: AnswerFormat) -> list[s
 
 
 def _wrong(gold: str, every_gold: Sequence[str], accepted: Sequence[str]) -> list[str]:
-    """Wrong answers, none that its row accepts too, and only those as long as the gold one where there are enough."""
-    others = [answer for answer in every_gold if answer not in accepted]
+    """Wrong answers, none that its row accepts too, and only those as long as the gold one where there are enough.
+
+    The labels of the gold answer in another order may be right, and are not tried.
+    """
+    others = [answer for answer in every_gold if answer not in accepted and _labels(answer) != _labels(gold)]
     wrong = [answer for answer in make.wrong_answers(gold, others) if answer not in accepted]
     alike = [other for other in wrong if len(other) == len(gold)]
     return alike if len(alike) >= 2 else wrong
+
+
+def _labels(answer: str) -> Any:
+    """The parts of an answer in words, in any order, as far as it has several; the answer itself else."""
+    parts = frozenset(part for part in re.split(r"\s*[;,|/\n]\s*", answer.strip().casefold()) if part)
+    return parts if len(parts) > 1 and re.search(r"[^\W\d_]", answer) else answer
 
 
 def _is_of_given_numbers(gold: str, row: Mapping[str, Any]) -> bool:

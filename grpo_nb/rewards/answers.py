@@ -89,7 +89,6 @@ class correctness(SlotReward):
         name: Under which TRL logs it.
         is_last: Nothing but white space and closing marks may follow the slot. Without this, `42` in the slot and
             "no, 41" after it is paid.
-        needs_all: Of several gold answers, all must be given and no other, in any order; by default any one.
 
     >>> correctness()(completions=["<answer>7.0</answer>", "<answer>7 or 8</answer>"], answer=["7", "7"])
     [1.0, 0.0]
@@ -137,7 +136,6 @@ class number(SlotReward):
         column: The data column with the gold number. A list in it holds several.
         name: Under which TRL logs it.
         is_last: Nothing but white space and closing marks may follow the slot.
-        needs_all: Of several gold numbers, all must be given and no other; by default any one.
         units: Units that may stand beside the number, or be left out; any other makes it wrong. `["kg", "m"]` are not
             converted, `{"km": 1000, "m": 1}` are, by their factors; a list of such maps has one for each quantity. `1 h 30 min`
             counts in the last of its units.

@@ -356,8 +356,8 @@ def inner_rewards(reward: RewardFunction) -> tuple[RewardFunction, ...]:
 def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
     """Return rewards to begin with: one for the right answer, which weighs most, and the format's.
 
-    Numbers are compared as numbers, labels as text without regard to case (single letters as options), expressions with
-    math-verify, JSON by its values, other text as `correctness` does.
+    Numbers are compared as numbers, labels as text without regard to case (single letters as options; several as a set),
+    expressions with math-verify, JSON by its values, other text as `correctness` does.
 
     Args:
         task: Its `answers` and its `format` decide.
@@ -367,7 +367,7 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
     >>> [type(reward).__name__ for reward in rewards_for(task)]
     ['exact_text', 'xml_format', 'xml_tags']
     """
-    labels = [label for label, _ in task.answers.labels]
+    labels, separator = [label for label, _ in task.answers.labels], task.answers.separator
     common = {"weight": weight, "format": task.format}
     if task.answers.kind in ("numbers", "text"):
         right: Reward = correctness(**common)
@@ -375,8 +375,9 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
         right = maths(**common)
     elif task.answers.kind == "json":
         right = json_answer(**common)
-    elif all(len(label) == 1 and label.isalpha() for label in labels):
+    elif not separator and all(len(label) == 1 and label.isalpha() for label in labels):
         right = multiple_choice(**common)
     else:
-        right = exact_text(**common, is_case_sensitive=len({label.casefold() for label in labels}) < len(labels))
+        is_case_sensitive = len({label.casefold() for label in labels}) < len(labels)
+        right = exact_text(**common, is_case_sensitive=is_case_sensitive, needs_all=separator or False)
     return [right, xml_format(format=task.format), xml_tags(format=task.format)]

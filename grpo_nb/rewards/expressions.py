@@ -110,7 +110,6 @@ class maths(TimedReward):
         column: The data column with the gold answer, or the worked solution with it in a `\boxed{}`. A list holds several.
         name: Under which TRL logs it.
         is_last: Nothing but white space and closing marks may follow the slot.
-        needs_all: Of several gold answers, all must be given and no other; by default any one.
         seconds: Of processor time for one expression.
         batch_seconds: For all expressions of a call together.
 

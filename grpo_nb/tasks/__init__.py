@@ -4,7 +4,7 @@ Not here: what an answer is worth (`rewards`), and the sets that people compare 
 """
 
 from grpo_nb.core import open_door
-from grpo_nb.tasks.answers import Answers, answers_of, with_point
+from grpo_nb.tasks.answers import Answers, answers_of, tags_of, with_point
 from grpo_nb.tasks.cleaning import clean
 from grpo_nb.tasks.formats import AnswerFormat, boxed, hashes, think_answer, xml
 from grpo_nb.tasks.notation import (

@@ -60,6 +60,12 @@ _NO_ANSWER_IF_RARE = re.compile(
 )
 _NO_ANSWER_MARKS = re.compile(r"[-\u2013\u2014?.\u2026_*/\\()\[\]]+")
 _SHORTEST_SLIP, _LONG_WORD = 5, 9  # letters
+# Between the labels of a cell that holds several, and how it is named; a comma or slash stands in other answers too.
+_SEPARATORS = {";": ";", "|": "|", ",": "commas", "/": "/"}
+_USED_OTHERWISE = ",/"
+_TAG = re.compile(r"(?=.*[^\W\d_])[^=<>^\\{}$\"\[\]\n]{1,40}")
+_FEW = 0.1
+"""Share of the rows below which several labels are an exception."""
 _WORD_START, _WORD_END = re.compile(r"[^\W\d_]*"), re.compile(r"[^\W\d_]*$")
 # Letters that are taken for each other: vowels, neighbours on the keyboard, sounds.
 _VOWELS = re.compile(r"[aeiouy\u00e4\u00f6\u00fc]{2}")
@@ -105,13 +111,17 @@ class Answers:
     point: str = ""
     """A number with a point, to be asked for so where the data has a comma; from `point_of`."""
     often: tuple[str, float] | None = None
-    """Of few numbers that come again and again, such as ratings, the most frequent and its share of the rows."""
+    """Of few numbers that come again and again, such as ratings, or of several labels, the most frequent answer and its share."""
+    separator: str = ""
+    """What stands between the labels where an answer may hold several: `;` in `billing;refund`."""
 
     @property
     def hint(self) -> str:
         """What the system prompt puts in the place of the answer."""
         if self.kind == "labels":
-            return "one of: " + ", ".join(sorted(label for label, _ in self.labels))
+            named = sorted(label for label, _ in self.labels)
+            listed = ("; " if any("," in label for label in named) else ", ").join(named)
+            return f"one or more of: {listed}, {self._joined}" if self.separator else f"one of: {listed}"
         if self.kind == "json":
             keys = ", ".join(json.dumps(key, ensure_ascii=False) for key in self.keys or ())
             return (
@@ -131,14 +141,20 @@ class Answers:
 
     @property
     def floor(self) -> tuple[str, float] | None:
-        """The most frequent label or rating, and the share of rows it alone would be right on; None for other kinds."""
-        return self.labels[0] if self.labels else self.often
+        """The most frequent answer of labels or ratings, and the share of rows it alone would be right on; else None."""
+        return self.often or (self.labels[0] if self.labels else None)
+
+    @property
+    def _joined(self) -> str:
+        return f"with {_SEPARATORS[self.separator]} between them"
 
     @property
     def sentence(self) -> str:
         """The kind in words."""
         if self.kind == "labels":
-            return f"{len(self.labels)} labels: " + ", ".join(f"{label} ({share:.0%})" for label, share in self.labels)
+            head = f"one or more of {len(self.labels)} labels, {self._joined}: " if self.separator else ""
+            shares = ", ".join(f"{label} ({share:.0%})" for label, share in self.labels)
+            return f"{head or f'{len(self.labels)} labels: '}{shares}"
         if self.units:
             return "numbers: " + ", ".join(
                 f"in {unit} ({s:.0%})" if unit else f"alone ({s:.0%})" for unit, s in self.units
@@ -155,6 +171,8 @@ def answers_of(golds: Sequence[str]) -> Answers:
     ('one of: negative, positive', 'numbers')
     >>> answers_of([r"\\frac{1}{2}", "x^2", "2x"]).kind, answers_of(["Paris", "the river Seine"]).kind
     ('expressions', 'text')
+    >>> answers_of(["bug;login", "login", "login; billing", "bug", "Billing; bug;"] * 2).hint
+    'one or more of: billing, bug, login, with ; between them'
     """
     if not golds:
         return Answers("text")
@@ -167,6 +185,8 @@ def answers_of(golds: Sequence[str]) -> Answers:
         return Answers("numbers", units=shares, often=_often(golds))
     if (read := _containers(golds)) and len(read) >= _NEARLY_ALL * len(golds):
         return Answers("json", keys=_usual_keys(read))
+    if several := _several_labels(golds):
+        return several
     counts = Counter(golds)
     if (
         2 <= len(counts) <= MOST_LABELS
@@ -179,6 +199,54 @@ def answers_of(golds: Sequence[str]) -> Answers:
     if sum(formulas) >= _NEARLY_ALL * len(formulas) and any("\n" not in gold for gold in golds):
         return Answers("expressions")
     return Answers("text")
+
+
+def tags_of(cell: str, separator: str) -> dict[str, str]:
+    """The labels in a cell that may hold several, as they are written, by what they are without regard to case and spaces.
+
+    >>> tags_of("Bug; login;", ";")
+    {'bug': 'Bug', 'login': 'login'}
+    """
+    found: dict[str, str] = {}
+    for part in (" ".join(part.split()) for part in cell.split(separator)):
+        if part:
+            found.setdefault(part.casefold(), part)
+    return found
+
+
+def _several_labels(golds: Sequence[str]) -> Answers | None:
+    """What answers are that hold several of a few labels; None for all others.
+
+    Labels stand together in ever other numbers and places: a town is never where its country is, and a pair is always two.
+    """
+    there = [gold for gold in golds if gold.casefold() not in MISSING]
+    for separator in _SEPARATORS:
+        fewest = max(3, _FEW * len(there))
+        if sum(separator in gold for gold in there) < fewest:
+            continue
+        split = [tags_of(gold, separator) for gold in there]
+        counts = Counter(tag for tags in split for tag in tags)
+        sets = Counter(frozenset(tags) for tags in split)
+        sizes = Counter(map(len, split))
+        joint = {tag for tags in split if len(tags) > 1 for tag in tags}
+        places = {tag for tags in split for tag in [*tags][:1]} & {tag for tags in split for tag in [*tags][1:]}
+        is_safe = separator not in _USED_OTHERWISE
+        if (
+            len(there) - sizes[1] - sizes[0] >= fewest
+            and max(sizes.values()) <= (1 - _FEW) * len(there)
+            and 2 <= len(counts) <= MOST_LABELS
+            and counts.total() >= 3 * len(counts)
+            and 2 * len(places) >= len(joint)
+            and (is_safe or (len(places) >= min(3, len(joint) - 1) and sum(len(tags) > 1 for tags in sets) > 2))
+            and all(_TAG.fullmatch(tag) and read_measure(tag) is None for tag in counts)
+        ):
+            written = Counter(tag for gold in there for tag in tags_of(gold, separator).values())
+            usual = {tag.casefold(): tag for tag, _ in reversed(written.most_common())}
+            most, count = sets.most_common(1)[0]
+            often = next(gold for gold, tags in zip(there, split, strict=True) if tags.keys() == most)
+            shares = tuple((usual[tag], held / len(golds)) for tag, held in counts.most_common())
+            return Answers("labels", shares, often=(often, count / len(golds)), separator=separator)
+    return None
 
 
 def _containers(golds: Sequence[str]) -> list[dict[str, Any] | list[Any]]:
@@ -232,10 +300,11 @@ def doubts_of(
     """
     unit_by_gold = _unit_by_gold(golds)
     most, odd = odd_ones(golds)
-    said, raw = [], raw or {gold: [gold] for gold in golds}
+    said, raw, mark = [], raw or {gold: [gold] for gold in golds}, answers.separator
     counts = Counter(golds if most == "labels" or (most == "text" and answers.labels) else ())
-    slips, none = _slips(counts), set(_no_answers(counts))
-    odd = [gold for gold in odd if gold not in slips and gold not in none]
+    tags = Counter(tag for gold in golds for tag in tags_of(gold, mark)) if mark else counts
+    slips, none = _slips(tags), set(_no_answers(counts))
+    odd = [gold for gold in odd if gold not in slips and gold not in none and not mark]
     if named := _shown(odd):
         named = [f"{_of(odd, golds)} {_ODD[most][len(odd) > 1]} ({named})"]
     if shown := _shown(missing := [gold for gold in golds if gold in none]):
@@ -250,10 +319,12 @@ def doubts_of(
         )
     if slips:
         first, meant = next(iter(slips.items()))
-        cell, mended = f"frame[{column!r}]", {value: other for gold, other in slips.items() for value in raw[gold]}
+        cell, mended = f"frame[{column!r}]", {value: other for gold, other in slips.items() for value in raw.get(gold, ())}
+        within = {rf"(?i)\b{re.escape(tag)}\b": other for tag, other in slips.items()}
+        change = f"replace({within}, regex=True)" if mark else f"replace({mended})"
         said.append(
-            f"{_of([gold for gold in golds if gold in slips], golds)} may be misspelt, such as {first!r} "
-            f"({counts[first]}) beside {meant!r} ({counts[meant]}); to mend them: {cell} = {cell}.replace({mended})"
+            f"{_of([gold for gold in golds if slips.keys() & (tags_of(gold, mark) if mark else {gold})], golds)} may be misspelt, "
+            f"such as {first!r} ({tags[first]}) beside {meant!r} ({tags[meant]}); to mend them: {cell} = {cell}.{change}"
         )
     if lists := [gold for gold in golds if _LIST.fullmatch(gold) and answers.kind != "json"]:
         cell = f"frame[{column!r}]"

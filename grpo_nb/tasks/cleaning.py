@@ -418,6 +418,8 @@ def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]]) -> str:
             if part == "answer" and column != "answer" and any("answer" in row for row in rows):
                 made += f"; or, where each of them is right, leave 'answer' the answer: {_pays_each(column, 'answer')}"
             elif part == "answer":
+                made += f"; or, where each of them is needed, frame['answers'] = frame[{column!r}] before that, and pay them by "
+                made += "gn.rewards.correctness(column='answers', needs_all=True)"
                 made += f"; or, where each of them is right, frame['answers'] = frame[{column!r}]; frame['answer'] = "
                 made += "frame['answers'].str[0], and pay them by gn.rewards.correctness(column='answers')"
             return f"{column!r} holds lists; {made}"
@@ -440,7 +442,8 @@ def _accepted(name: str, column: Sequence[Any], items: Sequence[_Item], answer: 
         return ""
     rows = f"{len(pairs)} row{'s' * (len(pairs) > 1)}"
     return (
-        f"{name!r} holds lists, with the answer in {found} of {rows}: where each is right, {_pays_each(name, answer)}"
+        f"{name!r} holds lists, with the answer in {found} of {rows}: where all of a list are needed, pay them by "
+        f"gn.rewards.correctness(column={name!r}, needs_all=True); where each is right, {_pays_each(name, answer)}"
     )
 
 
