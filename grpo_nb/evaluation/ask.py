@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core import in_line, numbered_paths, progress_bar, require_kind, require_number, with_known_names
-from grpo_nb.evaluation.comparison import UNKNOWN_TRAINING, Comparison, Evaluation, cut_sentence
+from grpo_nb.evaluation.comparison import UNKNOWN_TRAINING, Comparison, Evaluation, cut_sentence, frequent_answer
 from grpo_nb.evaluation.heldout import HeldOut, chosen, is_known_set, load_holdout, read_answers, same_as_gold
 from grpo_nb.evaluation.statistics import paired_result
 from grpo_nb.evaluation.subjects import (
@@ -177,7 +177,8 @@ def compare(
     if results[0].contamination is None:
         notes.append(UNKNOWN_TRAINING)
     notes += filter(None, [cut_sentence(*results)])
-    comparison = _paired(*results, task_name=asked.name, other_set=asked.other_set, notes=tuple(notes))
+    more = {"task_name": asked.name, "other_set": asked.other_set, "frequent": asked.frequent}
+    comparison = _paired(*results, notes=tuple(notes), **more)
     return comparison if run is None else _kept(comparison, run, is_of_the_run)
 
 
@@ -274,8 +275,14 @@ class _Asked:
             task = load_holdout(task, format=own)
         self.run, self.task, self.how, self.decoding, self.rewards = run, task, how, how.decoding(run), how.rewards
         self.name = run.info["task"]["name"] if task is None else task.name
-        self.rows = chosen(run.holdout if task is None else list(task.holdout), how.limit, seed=0)
+        held = run.holdout if task is None else list(task.holdout)
+        self.rows = chosen(held, how.limit, seed=0)
         self.format = own if task is None else task.format
+        # Of all answers that are known, not of those that happen to be asked.
+        floor, golds = (run.info["task"].get("floor") if task is None else None), [row["answer"] for row in held]
+        if isinstance(task, Task):
+            floor, golds = task.answers.floor, [*task.train["answer"], *golds]
+        self.frequent = floor[0] if floor else frequent_answer(golds)
         if not self.rows:
             raise ValueError("there are no held-out questions to ask.")
         # What the run was paid by, made again from its record; None for what is not the kit's.

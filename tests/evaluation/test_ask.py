@@ -11,7 +11,7 @@ import torch
 import grpo_nb as gn
 from grpo_nb.evaluation import Comparison, Evaluation, read_answers
 from grpo_nb.evaluation.ask import _Asked, _How, _is_questions, _paired
-from grpo_nb.evaluation.comparison import cut_sentence
+from grpo_nb.evaluation.comparison import cut_sentence, frequent_answer
 from grpo_nb.evaluation.heldout import same_as_gold
 from grpo_nb.generation import Completion
 from grpo_nb.rewards import parts_of
@@ -52,12 +52,29 @@ def test_verdicts() -> None:
 def test_ratings_have_a_floor_and_sums_have_none() -> None:
     def floor(golds: list[str]) -> str:
         rows = [{**row, "answer": gold} for row, gold in zip(made("x", [False] * len(golds)).rows, golds, strict=True)]
-        return _paired(Evaluation.of("before", rows), Evaluation.of("after", rows)).floor_sentence
+        sides = Evaluation.of("before", rows), Evaluation.of("after", rows)
+        return _paired(*sides, frequent=frequent_answer(golds)).floor_sentence
 
     said = "Always answering '5' would get 50.0%: 'after' with 0.0% is below that floor."
     assert floor(["5", "5", "1", "5", "3", "4"] * 3) == said
     assert floor([str(n % 14) for n in range(20)]) == "", "sums, of which some come twice"
     assert floor([str(n // 3) for n in range(18)]) == "", "each as often as the others, and none often"
+
+
+def test_the_floor_is_of_the_most_frequent_answer_of_the_task(run: gn.runs.Run) -> None:
+    """It was that of the few that were asked, picked afterwards, and of many labels there was none."""
+    rows = [{"question": f"Item {i}?", "answer": f"code {i % 19 if i % 9 else 'x'}"} for i in range(125)]
+    task = gn.load_task(rows, run.settings)
+    assert task.answers.floor[0] == "code x"
+    for limit in (None, 12, 3):
+        asked = _Asked(task, None, _how(limit=limit))
+        sides = [replace(made(name, [False]), rows=[{"answer": row["answer"]} for row in asked.rows]) for name in "ab"]
+        golds = [row["answer"] for row in asked.rows]
+        said = f"Always answering 'code x' would get {golds.count('code x') / len(golds):.1%}"
+        found = replace(paired([False], [False]), before=sides[0], after=sides[1], frequent=asked.frequent)
+        assert found.floor_sentence.startswith(said)
+    (run.path / "run.json").write_text(json.dumps({**run.info, "task": {**run.info["task"], "floor": ["7", 0.1]}}))
+    assert "Always answering '7' would get" in gn.compare(gn.open_run(run.path), limit=2).floor_sentence
 
 
 def test_numbers_against_the_definitions() -> None:
