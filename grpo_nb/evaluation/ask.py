@@ -125,9 +125,9 @@ def compare(
     """Compare two models on the same held-out questions: `compare(run, task)`, or `compare(before, after, task)`.
 
     The same prompts, chat template and way of decoding for both. A run alone is compared with the model it started from, its
-    adapter off and on, and the result on its own questions is kept as the run's own, for its summary and model card. Any other
-    comparison that a run belongs to is kept beside it, in `comparison/<one>-vs-<other>` or `comparison/on-<questions>`; none
-    takes the place of another.
+    adapter off and on, and the result on its own questions is kept as the run's own, for its summary and model card; one with
+    fewer of them, shorter or drawn answers does not take its place (`comparison/in-part`). Any other comparison that a run
+    belongs to is kept beside it, in `comparison/<one>-vs-<other>` or `comparison/on-<questions>`.
 
     Args:
         before: What `evaluate` takes as subject; alone, a run.
@@ -187,11 +187,14 @@ def _kept(comparison: Comparison, run: Run, is_of_the_run: bool) -> Comparison:
 
     That of the run itself on its own questions is kept in `comparison/`, any other in a folder of it, none in the place of
     another: of the run's own the newest is in `comparison/` and those before it in `earlier`, of others each has its folder.
+    One of fewer questions, of shorter answers or of drawn ones is another where there is one with more.
     """
     folder, is_own = run.path / "comparison", is_of_the_run and not comparison.other_set
+    if is_own and (said := _less_than_kept(comparison.after, run)):
+        comparison, is_own = dataclasses.replace(comparison, notes=(*comparison.notes, said)), False
     if not is_own:
         name = "" if is_of_the_run else "-vs-".join(comparison.labels) + "-"
-        name += OTHER_QUESTIONS + comparison.other_set if comparison.other_set else ""
+        name += OTHER_QUESTIONS + comparison.other_set if comparison.other_set else "in-part" if is_of_the_run else ""
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")[:150]
         folder = next(place for place in numbered_paths(folder / name) if comparison.is_alone_in(place))
     try:
@@ -205,6 +208,26 @@ def _kept(comparison: Comparison, run: Run, is_of_the_run: bool) -> Comparison:
         )
         return dataclasses.replace(comparison, notes=(*comparison.notes, note))
     return comparison
+
+
+def _less_than_kept(now: Evaluation, run: Run) -> str:
+    """In words, that a result asks less than the one that is kept as the run's own: then it does not take its place."""
+
+    def measured(side: Any) -> tuple[bool, int, int]:
+        length = min(side.decoding["max_completion_length"], run.settings.max_completion_length)
+        return not side.decoding["temperature"], side.questions, length
+
+    try:
+        kept = None if (found := run.comparison) is None or found.other_set else measured(found.after)
+    except (ValueError, LookupError, AttributeError):  # of an older version, or damaged
+        kept = None
+    if kept is None or all(mine >= its for mine, its in zip(measured(now), kept, strict=True)):
+        return ""
+    is_greedy, questions, length = kept
+    return (
+        f"This does not take the place of the run's own result, which its summary and model card show: that is of {questions} "
+        f"questions, {'the likeliest answer' if is_greedy else 'answers drawn'}, up to {length} tokens."
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -245,10 +245,20 @@ def test_a_result_on_other_questions_is_not_said_to_be_on_the_runs_own(
     assert [found.path.name for found in (other, again)] == ["on-mine", "on-mine-2"]
     for found in (own, other, again):
         assert gn.evaluation.open_comparison(found.path).questions == found.questions
-    sampled = gn.compare(run, samples=2)
-    assert sampled.path == own.path and gn.evaluation.open_comparison(run.path).before.samples == 2
+    # Nor does one that asks less of the run take its place, and it says so.
+    less = [gn.compare(run, **how) for how in ({"max_completion_length": 4}, {"limit": 3}, {"samples": 2})]
+    assert [found.path.name for found in less] == ["in-part", "in-part-2", "in-part-3"]
+    said = "does not take the place of the run's own result, which its summary and model card show: that is of 10 questions"
+    for found in less:
+        assert said in repr(found) and said in repr(gn.evaluation.open_comparison(found.path))
+    assert (
+        repr(gn.evaluation.open_comparison(run.path)) == repr(own)
+        and own.sentence in (run.path / "README.md").read_text()
+    )
+    longer = gn.compare(run, max_completion_length=16)
+    assert longer.path == own.path and "take the place" not in repr(longer)
     assert repr(gn.evaluation.open_comparison(run.path / "comparison" / "earlier")) == repr(own)
-    gn.compare(run, samples=2)
+    gn.compare(run, max_completion_length=16)
     assert not (run.path / "comparison" / "earlier-2").exists(), "the same once more is no other"
 
 
