@@ -367,7 +367,8 @@ class _Asked:
         if self.judge is not None or not self.judged_by or not other:
             return []
         return [
-            f"The run's own {' and '.join(other)} may judge otherwise: rewards=[...] scores the answers with it too."
+            f"The run's own {' and '.join(other)} may judge otherwise: rewards=[...] scores the answers with it too, and one "
+            "of the kit for the answer then says what is right."
         ]
 
     def _answer(self, subject: Subject, label: str, contamination: Contamination | None) -> Evaluation:

@@ -344,7 +344,9 @@ def test_what_the_run_was_paid_for_is_what_is_right(run: gn.runs.Run, tmp_path: 
     """The run's only reward for the answer judges, with its parameters, from its folder too; who names another has that one."""
     answers = {"<answer>\n17.4\n</answer>": True, "<answer>\n19\n</answer>": False, "17.4": False}
     rows = [{"question": "?", "prompt": [], "answer": "17"}] * 3
-    near = gn.rewards.number(tolerance=0.5)
+    # A hint as long as that of a task with many labels.
+    form = replace(gn.tasks.xml(), answer_hint=f"one of: {', '.join(map(str, range(99)))}")
+    near = gn.rewards.number(tolerance=0.5, format=form)
     said = [Completion(text, 5, False) for text in answers]
     read = read_answers(rows, said, gn.tasks.xml(), reward=near)
     assert [row["is_correct"] for row in read] == [*answers.values()]
