@@ -18,6 +18,8 @@ _MOSTLY_CUT = 0.5
 _FAR_APART = 0.3
 # Of fewer questions, the likeliest answer of one makes more than `_FAR_APART` of all.
 _FEWEST_GROUPS = 5
+# Of fewer answers that can be read, or of a smaller share of all, nothing is said of how hard the questions are.
+_FEWEST_READ = 8
 _SAME = 1e-6
 _CHECK = "gn.check_rewards(rewards, task, settings)"
 _PARTIAL_CREDIT = "rewards.append(gn.rewards.incremental_format(format=task.format, weight=0.5))"
@@ -111,7 +113,11 @@ def _of_form(gate: Sampled) -> Iterator[Advice]:
         f"{gate.format.name!r} stands in {_of(tagged, count)}."
     )
     if not gate.has_example:
-        what = f"{seen} The prompts describe the format and show no example; a small model often needs to see one."
+        turns = [turn["content"] for row in gate.rows[:1] for turn in row.get("prompt", ())]
+        mark = gate.format.answer_open.strip()
+        is_told = not turns or any(mark in text for text in turns)
+        told = "The prompts describe the format and" if is_told else f"Nothing in the prompts names {mark}, and they"
+        what = f"{seen} {told} show no example; a small model often needs to see one."
         example = 'example=("a question", "short reasoning", "its answer")'
         yield Advice("example turn", what, f"task = gn.load_task(..., {example})  # the rest as before")
     elif tagged:
@@ -139,7 +145,8 @@ def _of_difficulty(gate: Sampled) -> Iterator[Advice]:
     # Half and half is no reason to change either way: the questions are as different as they should be.
     too_hard = counts["all wrong"] * 2 >= count and counts["all wrong"] > counts["all right"]
     # Of answers that were cut nobody knows how hard they were.
-    if (is_form or too_hard) and gate.slot_share >= FEW_SLOTS and gate.cut_share < _MOSTLY_CUT:
+    is_read = gate.slot_share >= max(ENOUGH, _FEWEST_READ / len(gate.scores))
+    if (is_form or too_hard) and is_read and gate.cut_share < _MOSTLY_CUT:
         wrong = f"in {_of(counts['all wrong'], count)} groups no completion earned more than an empty one"
         what = (
             f"{'no sampled answer is right' if is_form else wrong}, though {gate.slot_share:.0%} of the answers can be read: "

@@ -151,6 +151,11 @@ CATALOGUE: dict[str, Kind] = {
         "no influence on any advantage: it is dead weight, or it looks for what your data never has",
         "try it on one completion that it must pay, in the exact form of your prompt",
     ),
+    "constant (of a row)": Kind(
+        "warning",
+        "no influence on any advantage: a group is the completions of one row",
+        "return a score that depends on the completion, beside the columns",
+    ),
     "outside its range": Kind("warning", "weights chosen by its range are wrong", "correct the range, or the score"),
     "rows without score (answers)": Kind(
         "critical",

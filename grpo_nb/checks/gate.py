@@ -34,7 +34,7 @@ from grpo_nb.core import (
     with_known_names,
 )
 from grpo_nb.models import require_same_settings
-from grpo_nb.rewards import RewardFunction, answer_reward, range_of, reward_list, reward_name, score
+from grpo_nb.rewards import RewardFunction, answer_reward, correctness, range_of, reward_list, reward_name, score
 from grpo_nb.settings import Settings, preset
 from grpo_nb.tasks import Task
 
@@ -224,6 +224,8 @@ def baseline(
     check_options(settings, num_generations)
     require_number("prompts", prompts, 1)
     require_kind("task", task, Task, "a task: task = gn.load_task(<your file>, settings)")
+    if isinstance(rewards, Settings):
+        raise TypeError("the rewards are missing: gn.baseline(model, tokenizer, task, rewards, settings).")
     rewards = reward_list(rewards)
     settings = settings or preset("auto")
     require_same_settings(model, tokenizer, settings)
@@ -251,13 +253,16 @@ def baseline(
         format=task.format,
         settings=settings,
         task_name=task.name,
-        has_example=any(turn["role"] == "assistant" for turn in rows[0]["prompt"]),
+        has_example=any(
+            turn["role"] == "assistant" and task.format.answer_open.strip() in turn["content"]
+            for turn in rows[0]["prompt"]
+        ),
         ranges={reward_name(r): ends for r in rewards if (ends := range_of(r))},
         seed=seed,
         greedy=tuple(c.text for c in greedy),
         available=len(task.train),
         rows=tuple(rows),
-        judge=answer_reward(rewards),
+        judge=answer_reward(rewards) or correctness(format=task.format),
         floor=task.answers.floor,
     )
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -49,7 +50,7 @@ class Estimate:
 def estimate(groups: Sequence[Sequence[float]], bounds: tuple[float, float] | None = None) -> Estimate:
     """Return the mean over groups and its 95 % t interval, within `bounds`; scores that are NaN are left out.
 
-    Without bounds these are 0, where no score is less and one is 0, and 1 likewise: most rewards pay 0 to 1 and do not say so.
+    Without bounds these are those of `likely_range`.
 
     Student's t over the group means, because with eight groups a percentile bootstrap covers the truth less often than it says.
 
@@ -67,11 +68,14 @@ def estimate(groups: Sequence[Sequence[float]], bounds: tuple[float, float] | No
     if len(means) < 2 or not numpy.isfinite(means).all() or numpy.ptp(means) <= NO_SPREAD:
         return Estimate(mean, None)
     interval = stats.t.interval(LEVEL, len(means) - 1, mean, stats.sem(means))
-    if bounds is None:
-        scores = [score for group in groups for score in group if not math.isnan(score)]
-        bounds = (0.0 if min(scores) == 0 else -math.inf, 1.0 if max(scores) == 1 else math.inf)
-    low, high = numpy.clip(interval, *bounds)
+    low, high = numpy.clip(interval, *(bounds or likely_range(itertools.chain(*groups))))
     return Estimate(mean, (float(low), float(high)))
+
+
+def likely_range(scores: Iterable[float]) -> tuple[float, float]:
+    """From 0, where no score is less and one is 0, and to 1 likewise: most rewards pay 0 to 1 and do not say so."""
+    known = [score for score in scores if not math.isnan(score)]
+    return 0.0 if min(known, default=1) == 0 else -math.inf, 1.0 if max(known, default=0) == 1 else math.inf
 
 
 def in_groups(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
@@ -196,10 +200,10 @@ class Sampled:
     @functools.cached_property
     def total(self) -> Estimate:
         """Mean weighted total."""
-        bounds = (-math.inf, math.inf)
-        if set(self.scores.weights) <= set(self.ranges):
-            ends = [sorted(w * end for end in self.ranges[name]) for name, w in self.scores.weights.items()]
-            bounds = (sum(low for low, _ in ends), sum(high for _, high in ends))
+        values, weights = self.scores.values, self.scores.weights.items()
+        ranges = {name: self.ranges.get(name) or likely_range(values[name]) for name, weight in weights if weight}
+        ends = [sorted(weight * end for end in ranges[name]) for name, weight in weights if weight]
+        bounds = (sum(low for low, _ in ends), sum(high for _, high in ends))
         return estimate(in_groups(self.scores.totals, self.num_generations), bounds)
 
     @functools.cached_property

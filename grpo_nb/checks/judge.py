@@ -204,6 +204,12 @@ def check_scores(caller: Caller, results: Results, rows: Sequence[int], batch_of
         what = f"{known[0]:g} for every one of {len(known)} completions, right, wrong and nonsense"
         paid = "it pays whatever is written: return a score that depends on the completion"
         yield found("constant", name, what, **({"fix": paid} if known[0] > 0 else {}))
+    by_row: dict[int, set[float | None]] = {}
+    for probe, score in scored:
+        by_row.setdefault(probe.row, set()).add(None if math.isnan(score) else score)
+    if len(set.union(*by_row.values()) - {None}) > 1 and all(len(values) == 1 for values in by_row.values()):
+        what = f"on each of {len(by_row)} rows the same for every completion, right, wrong and nonsense"
+        yield found("constant (of a row)", name, what)
     silent = [(p.text, s) for p, s in scored if p.kind == "empty slot"]
     if silent and all(math.isnan(s) for _, s in silent) and all(results.rows_scored().values()):
         what = f"None for each of {len(silent)} empty answer slots"

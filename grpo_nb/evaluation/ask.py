@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core import in_line, numbered_paths, progress_bar, require_kind, require_number, with_known_names
-from grpo_nb.evaluation.comparison import UNKNOWN_TRAINING, Comparison, Evaluation, cut_sentence
+from grpo_nb.evaluation.comparison import UNKNOWN_TRAINING, Comparison, Evaluation, cut_sentence, frequent_answer
 from grpo_nb.evaluation.heldout import HeldOut, chosen, is_known_set, load_holdout, read_answers, same_as_gold
 from grpo_nb.evaluation.statistics import paired_result
 from grpo_nb.evaluation.subjects import (
@@ -126,9 +126,9 @@ def compare(
     """Compare two models on the same held-out questions: `compare(run, task)`, or `compare(before, after, task)`.
 
     The same prompts, chat template and way of decoding for both. A run alone is compared with the model it started from, its
-    adapter off and on, and the result on its own questions is kept as the run's own, for its summary and model card. Any other
-    comparison that a run belongs to is kept beside it, in `comparison/<one>-vs-<other>` or `comparison/on-<questions>`; none
-    takes the place of another.
+    adapter off and on, and the result on its own questions is kept as the run's own, for its summary and model card; one with
+    fewer of them, shorter or drawn answers does not take its place (`comparison/in-part`). Any other comparison that a run
+    belongs to is kept beside it, in `comparison/<one>-vs-<other>` or `comparison/on-<questions>`.
 
     Args:
         before: What `evaluate` takes as subject; alone, a run.
@@ -178,7 +178,8 @@ def compare(
     if results[0].contamination is None:
         notes.append(UNKNOWN_TRAINING)
     notes += filter(None, [cut_sentence(*results)])
-    comparison = _paired(*results, task_name=asked.name, other_set=asked.other_set, notes=tuple(notes))
+    more = {"task_name": asked.name, "other_set": asked.other_set, "frequent": asked.frequent}
+    comparison = _paired(*results, notes=tuple(notes), **more)
     return comparison if run is None else _kept(comparison, run, is_of_the_run)
 
 
@@ -187,11 +188,14 @@ def _kept(comparison: Comparison, run: Run, is_of_the_run: bool) -> Comparison:
 
     That of the run itself on its own questions is kept in `comparison/`, any other in a folder of it, none in the place of
     another: of the run's own the newest is in `comparison/` and those before it in `earlier`, of others each has its folder.
+    One of fewer questions, of shorter answers or of drawn ones is another where there is one with more.
     """
     folder, is_own = run.path / "comparison", is_of_the_run and not comparison.other_set
+    if is_own and (said := _less_than_kept(comparison.after, run)):
+        comparison, is_own = dataclasses.replace(comparison, notes=(*comparison.notes, said)), False
     if not is_own:
         name = "" if is_of_the_run else "-vs-".join(comparison.labels) + "-"
-        name += OTHER_QUESTIONS + comparison.other_set if comparison.other_set else ""
+        name += OTHER_QUESTIONS + comparison.other_set if comparison.other_set else "in-part" if is_of_the_run else ""
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")[:150]
         folder = next(place for place in numbered_paths(folder / name) if comparison.is_alone_in(place))
     try:
@@ -205,6 +209,26 @@ def _kept(comparison: Comparison, run: Run, is_of_the_run: bool) -> Comparison:
         )
         return dataclasses.replace(comparison, notes=(*comparison.notes, note))
     return comparison
+
+
+def _less_than_kept(now: Evaluation, run: Run) -> str:
+    """In words, that a result asks less than the one that is kept as the run's own: then it does not take its place."""
+
+    def measured(side: Any) -> tuple[bool, int, int]:
+        length = min(side.decoding["max_completion_length"], run.settings.max_completion_length)
+        return not side.decoding["temperature"], side.questions, length
+
+    try:
+        kept = None if (found := run.comparison) is None or found.other_set else measured(found.after)
+    except (ValueError, LookupError, AttributeError):  # of an older version, or damaged
+        kept = None
+    if kept is None or all(mine >= its for mine, its in zip(measured(now), kept, strict=True)):
+        return ""
+    is_greedy, questions, length = kept
+    return (
+        f"This does not take the place of the run's own result, which its summary and model card show: that is of {questions} "
+        f"questions, {'the likeliest answer' if is_greedy else 'answers drawn'}, up to {length} tokens."
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,8 +299,14 @@ class _Asked:
             task = load_holdout(task, format=own)
         self.run, self.task, self.how, self.decoding, self.rewards = run, task, how, how.decoding(run), how.rewards
         self.name = run.info["task"]["name"] if task is None else task.name
-        self.rows = chosen(run.holdout if task is None else list(task.holdout), how.limit, seed=0)
+        held = run.holdout if task is None else list(task.holdout)
+        self.rows = chosen(held, how.limit, seed=0)
         self.format = own if task is None else task.format
+        # Of all answers that are known, not of those that happen to be asked.
+        floor, golds = (run.info["task"].get("floor") if task is None else None), [row["answer"] for row in held]
+        if isinstance(task, Task):
+            floor, golds = task.answers.floor, [*task.train["answer"], *golds]
+        self.frequent = floor[0] if floor else frequent_answer(golds)
         if not self.rows:
             raise ValueError("there are no held-out questions to ask.")
         # What the run was paid by, made again from its record; None for what is not the kit's.
@@ -338,7 +368,8 @@ class _Asked:
         if self.judge is not None or not self.judged_by or not other:
             return []
         return [
-            f"The run's own {' and '.join(other)} may judge otherwise: rewards=[...] scores the answers with it too."
+            f"The run's own {' and '.join(other)} may judge otherwise: rewards=[...] scores the answers with it too, and one "
+            "of the kit for the answer then says what is right."
         ]
 
     def _answer(self, subject: Subject, label: str, contamination: Contamination | None) -> Evaluation:

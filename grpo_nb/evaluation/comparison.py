@@ -21,6 +21,7 @@ from grpo_nb.core import Table, displayable, free_path, shown_path, staged_folde
 from grpo_nb.evaluation.harness import harness_command
 from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, PairedResult, pass_at_k, share_interval
 from grpo_nb.evaluation.transcripts import Only, Transcripts, rendered, sorted_pairs
+from grpo_nb.rewards import is_same_answer
 from grpo_nb.tasks import Contamination, answers_of
 
 if TYPE_CHECKING:
@@ -196,6 +197,18 @@ def cut_sentence(*sides: Evaluation) -> str:
     )
 
 
+def frequent_answer(golds: Sequence[str]) -> str:
+    """The most frequent of these answers, where few come again and again: labels, ratings; else empty."""
+    answers = answers_of(golds)
+    if answers.floor is not None:
+        return answers.floor[0]
+    # Labels may be too rare to be known as such; what comes again and again is a floor all the same.
+    counts = Counter(golds)
+    label, count = counts.most_common(1)[0]
+    is_rare = count < max(3, _OFTEN * len(golds)) or (answers.kind == "numbers" and len(golds) < 2 * len(counts))
+    return "" if is_rare else label
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison(PairedResult):
     """Two evaluations on the same questions, their paired difference (after minus before), and what it shows."""
@@ -205,6 +218,8 @@ class Comparison(PairedResult):
     task_name: str = ""
     other_set: str = ""
     """The name of the questions, where they are not those that were held out for the run."""
+    frequent: str = ""
+    """The most frequent answer of the task, where few come again and again."""
     notes: tuple[str, ...] = ()
     """What to know before reading it: another tokenizer, training questions that are not known."""
     path: Path | None = dataclasses.field(default=None, compare=False)
@@ -240,20 +255,15 @@ class Comparison(PairedResult):
 
     @property
     def floor_sentence(self) -> str:
-        """What the most frequent answer alone would get, where few come again and again: labels, ratings; else empty."""
-        golds = [group[0]["answer"] for group in self.after.groups]
-        answers = answers_of(golds)
-        # Of few questions labels may be too rare to be known as such; what comes again and again is a floor all the same.
-        counts = Counter(golds)
-        label, count = counts.most_common(1)[0]
-        is_rare = count < max(3, _OFTEN * len(golds)) or (answers.kind == "numbers" and len(golds) < 2 * len(counts))
-        if answers.floor is None and is_rare:
+        """What the most frequent answer alone would get on these questions; empty where none comes again and again."""
+        if not self.frequent:
             return ""
-        label, share = answers.floor or (label, count / len(golds))
+        golds = [group[0]["answer"] for group in self.after.groups]
+        share = sum(is_same_answer(self.frequent, gold) for gold in golds) / len(golds)
         low, high = self.after.interval
         stands = "above" if low > share else "below" if high < share else "not clear of"
         return (
-            f"Always answering {label!r} would get {share:.1%}: {self.after.label!r} with {self.after.accuracy:.1%} "
+            f"Always answering {self.frequent!r} would get {share:.1%}: {self.after.label!r} with {self.after.accuracy:.1%} "
             f"is {stands} that floor."
         )
 

@@ -37,7 +37,7 @@ _MAY_BE_SECRET = (*_MAY_BE_MEMORY, "argument ", "default ", "field ")
 
 
 def parts_of(reward: Callable[..., Any]) -> dict[str, str]:
-    """Return every part of a reward by its path, as short text; what is long is cut and followed by its hash.
+    """Return every part of a reward by its path, as text from which one of the kit can be made again.
 
     >>> from grpo_nb.rewards import clipped, number
     >>> parts = parts_of(clipped(number(tolerance=0.5), 0, 1))
@@ -61,12 +61,14 @@ def identity_of(reward: Callable[..., Any]) -> str:
 
 def hash_of_parts(parts: Mapping[str, str]) -> str:
     """The hash that `identity_of` gives for these parts."""
-    return hashlib.sha256(json.dumps(sorted(parts.items())).encode()).hexdigest()
+    short = {path: _short(text) for path, text in parts.items()}
+    return hashlib.sha256(json.dumps(sorted(short.items())).encode()).hexdigest()
 
 
 def differing_parts(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """The paths of the parts that differ, without those inside of something that is another thing altogether."""
-    changed = [path for path in sorted({*before, *now}) if before.get(path) != now.get(path)]
+    # Records of older versions have long texts in their short form only, which shortened again stays what it is.
+    changed = [path for path in sorted({*before, *now}) if _short(before.get(path, "")) != _short(now.get(path, ""))]
     if "kind" in changed:
         return ["kind"]
     return [path for path in changed if not any(path.startswith(tuple(outer + c for c in ". [")) for outer in changed)]
@@ -94,8 +96,8 @@ def _describe(path: str, before: str | None, now: str | None) -> str:
     if path == "code" or path.endswith(" code"):
         return f"other {path}" if path == "code" else f"other code in {path.removesuffix(' code')}"
     if before is None or now is None:
-        return f"{path} is {'gone' if now is None else f'{now}, was not there'}"
-    return f"{path} was {before}, is {now}"
+        return f"{path} is {'gone' if now is None else f'{_short(now)}, was not there'}"
+    return f"{path} was {_short(before)}, is {_short(now)}"
 
 
 class _Reader:
@@ -123,7 +125,7 @@ class _Reader:
             self._inside.discard(id(value))
 
     def _note(self, path: str, text: str) -> None:
-        self.parts[path or "kind"] = _short(text)
+        self.parts[path or "kind"] = text
 
     def _read_made(self, path: str, value: Any, depth: int) -> None:
         if isinstance(value, functools.partial):

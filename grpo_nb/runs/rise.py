@@ -109,14 +109,17 @@ def describe(rows: Sequence[Row]) -> str:
     else:
         before, now = mean(series(begin[:first], "reward")), mean(series(end[-last:], "reward"))
         looked_at = [*{id(row): row for row in (*begin, *end)}.values()]
-        verb = "stayed" if now == before else "went"
+        verb = "went"
         if not math.isfinite(before + now):
             verb = "is NaN or infinite in some steps: it went"
         elif _p_value(looked_at, "reward", "greater") < LEVEL:
             verb = "rose"
         elif _p_value(looked_at, "reward", "less") < LEVEL:
             verb = "fell"
-        text = f"Reward {verb} from {before:.2f} (first {first} step{'s' * (first > 1)}) to {now:.2f} (last {last})"
+        then, here, steps = f"{before:.2f}", f"{now:.2f}", f"first {first} step{'s' * (first > 1)}"
+        text = f"Reward {verb} from {then} ({steps}) to {here} (last {last})"
+        if then == here and verb == "went":
+            text = f"Reward stayed at {here} ({steps} and last {last})"
     kl = mean(series(end[-last:], "kl"))
     text += f"; KL to the starting model {kl:.3f}" if not math.isnan(kl) else "; KL not measured"
     clipped = mean(series(end[-last:], "completions/clipped_ratio"))

@@ -112,6 +112,7 @@ def run_info(prepared: Any, number_type: str) -> dict[str, Any]:
             "dropped": dict(task.dropped),
             "fingerprint": task.fingerprint,
             "is_ordered": task.is_ordered,
+            "floor": task.answers.floor,
         },
         "rewards": [
             {"name": name, "weight": weight, **_described(reward)}

@@ -180,6 +180,13 @@ class TestAdvice:
         assert "example turn" not in kinds(shown) and "other format" in kinds(shown)
         begun = made([["<reasoning>" + BARE] * 4] * 4, example=True)
         assert "partial credit" in kinds(begun)
+        assert "The prompts describe the format and show no example" in repr(bare)
+        for told, said in (
+            (FORMAT.system_prompt(), "The prompts describe"),
+            ("Translate.", "Nothing in the prompts names <a"),
+        ):
+            prompt = [{"role": "system", "content": told}, {"role": "user", "content": "1 + 1?"}]
+            assert said in repr(dataclasses.replace(bare, rows=({"prompt": prompt, "answer": "2"},) * 4))
         formed = kinds(made([[WRONG] * 4] * 4, example=False))
         assert not {"example turn", "partial credit", "other format"} & set(formed)
 
@@ -187,6 +194,9 @@ class TestAdvice:
         gate = made([[WRONG] * 4] * 8, [gn.rewards.correctness()])
         assert "easier data" in kinds(gate)
         assert "in all 8 groups no completion earned more than an empty one" in repr(gate)
+        for read in (1, 3):  # of 16: the form is what failed
+            few = made([[WRONG] + [BARE] * 3] * read + [[BARE] * 4] * (4 - read), [gn.rewards.correctness()])
+            assert few.counts["all wrong"] == 4 and "easier data" not in kinds(few)
         cut = made([[WRONG, "<reasoning>on and on"] * 2] * 8, cut=lambda text: text.endswith("on and on"))
         assert "longer completions" in kinds(cut) and "easier data" not in kinds(cut)
 
@@ -328,6 +338,15 @@ class TestNumbers:
         gate = made([[BARE, BARE]] * 7 + [[RIGHT, WRONG]])
         assert gate.total.interval[0] == 0.0 and gate.rewards[0].estimate.interval[0] == 0.0
 
+        def own(completions, **columns):
+            return [0.5 * ("2" in text) for text in completions]
+
+        mixed = made([[BARE, BARE]] * 7 + [[RIGHT, WRONG]], [*REWARDS, own])
+        assert mixed.total.interval[0] == 0.0, "the total of rewards that gave nothing below 0"
+        assert mixed.total.interval[1] > 1.0
+        minus = made([["2", BARE]] * 4 + [[BARE, BARE]] * 4, [lambda completions, **_: [-s for s in own(completions)]])
+        assert minus.total.interval[0] < -0.2, "what can be below 0 may be"
+
     def test_a_sample_that_does_not_fit_together_is_refused(self) -> None:
         gate = made([[RIGHT, WRONG]] * 2)
         with pytest.raises(ValueError, match="2 groups of 3 need 6 scores"):
@@ -427,6 +446,10 @@ class TestSampling:
             ({"task": None}, "task = None must be a task"),
             ({"task": [{"question": "2?", "answer": "2"}]}, "must be a task: task = gn.load_task"),
             ({"rewards": None}, "rewards = None"),
+            (
+                {"rewards": gn.preset("cpu"), "settings": None},
+                r"rewards are missing: gn.baseline\(model, tokenizer, task, r",
+            ),
             ({"rewards": gn.rewards.correctness}, "no reward function"),
         ],
     )

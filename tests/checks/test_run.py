@@ -556,6 +556,10 @@ def always_one(completions, **_):
     return [1.0] * len(completions)
 
 
+def stars_of_the_row(completions, stars, **_):
+    return [count / 5 for count in stars]
+
+
 def always_nan(completions, **_):
     return [math.nan] * len(completions)
 
@@ -600,6 +604,12 @@ def every_other_call(completions, answer, **_):
         (compares_messages, "wrong shape", "completion_text(completion)", ROWS),
         (forgets_to_return, "cannot be read", "without a return", ROWS),
         (always_one, "constant", "pays whatever is written", ROWS),
+        (
+            stars_of_the_row,
+            "constant",
+            "depends on the completion, beside",
+            [{**row, "stars": i % 5} for i, row in enumerate(ROWS)],
+        ),
         (always_nan, "no score", "division by nought", ROWS),
         (counts_messages, "wrong shape", "completion_text(completion)", ROWS),
         (splits_messages, "wrong shape", "completion_text(completion)", ROWS),

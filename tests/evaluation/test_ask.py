@@ -12,7 +12,7 @@ from datasets import Dataset
 import grpo_nb as gn
 from grpo_nb.evaluation import Comparison, Evaluation, read_answers
 from grpo_nb.evaluation.ask import _Asked, _How, _is_questions, _paired
-from grpo_nb.evaluation.comparison import cut_sentence
+from grpo_nb.evaluation.comparison import cut_sentence, frequent_answer
 from grpo_nb.evaluation.heldout import same_as_gold
 from grpo_nb.generation import Completion
 from grpo_nb.rewards import parts_of
@@ -53,12 +53,29 @@ def test_verdicts() -> None:
 def test_ratings_have_a_floor_and_sums_have_none() -> None:
     def floor(golds: list[str]) -> str:
         rows = [{**row, "answer": gold} for row, gold in zip(made("x", [False] * len(golds)).rows, golds, strict=True)]
-        return _paired(Evaluation.of("before", rows), Evaluation.of("after", rows)).floor_sentence
+        sides = Evaluation.of("before", rows), Evaluation.of("after", rows)
+        return _paired(*sides, frequent=frequent_answer(golds)).floor_sentence
 
     said = "Always answering '5' would get 50.0%: 'after' with 0.0% is below that floor."
     assert floor(["5", "5", "1", "5", "3", "4"] * 3) == said
     assert floor([str(n % 14) for n in range(20)]) == "", "sums, of which some come twice"
     assert floor([str(n // 3) for n in range(18)]) == "", "each as often as the others, and none often"
+
+
+def test_the_floor_is_of_the_most_frequent_answer_of_the_task(run: gn.runs.Run) -> None:
+    """It was that of the few that were asked, picked afterwards, and of many labels there was none."""
+    rows = [{"question": f"Item {i}?", "answer": f"code {i % 19 if i % 9 else 'x'}"} for i in range(125)]
+    task = gn.load_task(rows, run.settings)
+    assert task.answers.floor[0] == "code x"
+    for limit in (None, 12, 3):
+        asked = _Asked(task, None, _how(limit=limit))
+        sides = [replace(made(name, [False]), rows=[{"answer": row["answer"]} for row in asked.rows]) for name in "ab"]
+        golds = [row["answer"] for row in asked.rows]
+        said = f"Always answering 'code x' would get {golds.count('code x') / len(golds):.1%}"
+        found = replace(paired([False], [False]), before=sides[0], after=sides[1], frequent=asked.frequent)
+        assert found.floor_sentence.startswith(said)
+    (run.path / "run.json").write_text(json.dumps({**run.info, "task": {**run.info["task"], "floor": ["7", 0.1]}}))
+    assert "Always answering '7' would get" in gn.compare(gn.open_run(run.path), limit=2).floor_sentence
 
 
 def test_numbers_against_the_definitions() -> None:
@@ -229,10 +246,20 @@ def test_a_result_on_other_questions_is_not_said_to_be_on_the_runs_own(
     assert [found.path.name for found in (other, again)] == ["on-mine", "on-mine-2"]
     for found in (own, other, again):
         assert gn.evaluation.open_comparison(found.path).questions == found.questions
-    sampled = gn.compare(run, samples=2)
-    assert sampled.path == own.path and gn.evaluation.open_comparison(run.path).before.samples == 2
+    # Nor does one that asks less of the run take its place, and it says so.
+    less = [gn.compare(run, **how) for how in ({"max_completion_length": 4}, {"limit": 3}, {"samples": 2})]
+    assert [found.path.name for found in less] == ["in-part", "in-part-2", "in-part-3"]
+    said = "does not take the place of the run's own result, which its summary and model card show: that is of 10 questions"
+    for found in less:
+        assert said in repr(found) and said in repr(gn.evaluation.open_comparison(found.path))
+    assert (
+        repr(gn.evaluation.open_comparison(run.path)) == repr(own)
+        and own.sentence in (run.path / "README.md").read_text()
+    )
+    longer = gn.compare(run, max_completion_length=16)
+    assert longer.path == own.path and "take the place" not in repr(longer)
     assert repr(gn.evaluation.open_comparison(run.path / "comparison" / "earlier")) == repr(own)
-    gn.compare(run, samples=2)
+    gn.compare(run, max_completion_length=16)
     assert not (run.path / "comparison" / "earlier-2").exists(), "the same once more is no other"
 
 
@@ -318,7 +345,9 @@ def test_what_the_run_was_paid_for_is_what_is_right(run: gn.runs.Run, tmp_path: 
     """The run's only reward for the answer judges, with its parameters, from its folder too; who names another has that one."""
     answers = {"<answer>\n17.4\n</answer>": True, "<answer>\n19\n</answer>": False, "17.4": False}
     rows = [{"question": "?", "prompt": [], "answer": "17"}] * 3
-    near = gn.rewards.number(tolerance=0.5)
+    # A hint as long as that of a task with many labels.
+    form = replace(gn.tasks.xml(), answer_hint=f"one of: {', '.join(map(str, range(99)))}")
+    near = gn.rewards.number(tolerance=0.5, format=form)
     said = [Completion(text, 5, False) for text in answers]
     read = read_answers(rows, said, gn.tasks.xml(), reward=near)
     assert [row["is_correct"] for row in read] == [*answers.values()]

@@ -65,7 +65,7 @@ def test_what_was_not_measured_has_no_key() -> None:
         (made_rows(20), "Reward rose from 1.10 (first 3 steps) to 2.45 (last 10); KL to the starting model 0.082; 25%"),
         (made_rows(20), "25% of completions cut at the length limit (last 10)."),
         (made_rows(20, kl=math.nan), "KL not measured; 25%"),
-        (made_rows(20, reward=1.0), "Reward stayed from 1.00"),
+        (made_rows(20, reward=1.0), "Reward stayed at 1.00 (first 3 steps and last 10); KL"),
         ([{"step": 1, "loss": 0.0}] * 3, "None of the 3 steps logged has a reward: each was NaN, None or infinite"),
         (made_rows(20, reward=math.inf), "Reward is NaN or infinite in some steps: it went from inf"),
     ],

@@ -183,6 +183,11 @@ def test_a_plan_shows_itself_and_escapes() -> None:
     settings = gn.preset("cpu", model="<script>alert(1)</script>")
     plan = gn.plan(settings, machine="cpu")
     assert "<script>" not in plan._repr_html_() and "&lt;script&gt;" in plan._repr_html_()
+    assert "warmup_steps" not in repr(plan), "the steps are enough for the full learning rate"
+    for steps, most in ((1, "0%"), (3, "50%"), (4, "75%")):
+        assert f"in warmup_steps=4: the learning rate rises to {most}" in repr(
+            gn.plan(settings.replace(max_steps=steps))
+        )
     with pytest.raises(ValueError, match="did you mean 'a100'"):
         gn.plan(gn.preset("cpu"), machine="a10")
     with pytest.raises(ValueError, match="are two machines"):
