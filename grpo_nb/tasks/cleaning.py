@@ -398,8 +398,8 @@ def _as_json(value: Any) -> str:
 
 def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """What a column holds that is no text, with the line that makes texts of it; empty where it is text."""
-    values = (row.get(column) for row in rows)
-    value = next((v for v in values if v is not None and not isinstance(v, (str, numbers.Number))), None)
+    values = [value for row in rows if (value := row.get(column)) is not None]
+    value = next((v for v in values if not isinstance(v, (str, numbers.Number))), None)
     made = f"as texts: frame[{column!r}] = "
     match value:
         case {}:
@@ -410,7 +410,14 @@ def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]]) -> str:
             taken = ", each taken as JSON" if part == "answer" else ""
             return f'{column!r} holds dicts{taken}; one field is named so: columns={{..., "{part}": "{field}"}}'
         case datetime.date():
-            return f"{column!r} holds dates; {made}pandas.to_datetime(frame[{column!r}]).dt.strftime('%Y-%m-%d')"
+            times = [v.time() for v in values if isinstance(v, datetime.datetime)]
+            form = (
+                "%Y-%m-%d" + " %H:%M" * any(t > datetime.time() for t in times) + ":%S" * any(t.second for t in times)
+            )
+            if all(isinstance(v, datetime.date) for v in values):
+                return f"{column!r} holds dates; {made}pandas.to_datetime(frame[{column!r}]).dt.strftime({form!r})"
+            made += f"frame[{column!r}].map(lambda cell: cell.strftime({form!r}) if hasattr(cell, 'year') else cell"
+            return f"{column!r} holds dates; {made}, na_action='ignore')"
         case datetime.time() | datetime.timedelta():
             return f"{column!r} holds times; {made}frame[{column!r}].astype(str)"
         case [str() | int() | float(), *_]:

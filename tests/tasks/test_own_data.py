@@ -468,6 +468,8 @@ def test_accepted_answers_in_a_column_are_told_the_line_that_pays_each(columns: 
         assert paid == [right in row["accepted"] for row in rows]
     assert sum("Kiew" in row["accepted"] for row in rows) == 2
     others = [{**row, "accepted": ["x", "y"]} for row in quiz]
+        (pandas.date_range("2026-01-30 09:30", periods=6, freq="h"), "2026-01-30 09:30"),
+        (pandas.date_range("2026-01-30 09:30:15", periods=6), "2026-01-30 09:30:15"),
     assert "holds lists" not in repr(gn.load_task(others))
 
 
@@ -482,6 +484,19 @@ def test_the_line_that_makes_texts_names_what_was_given(kind: str, tmp_path: Pat
         "list": ([*tickets], {}),
         "jsonl": (written(tmp_path, lines.encode(), "tickets.jsonl"), {}),
         "json in cp1250": (str(written(tmp_path, lines.encode("cp1250"), "old.jsonl")), {"encoding": "cp1250"}),
+def test_dates_beside_another_value_are_told_where_none_can_be_held_out() -> None:
+    """It said only that one question is too few, of a table of seven."""
+    days = [datetime.datetime(2025, 3, day, 9, 30) for day in range(1, 7)]
+    frame = pandas.DataFrame({"question": [f"{n}?" for n in range(7)], "answer": [*days, "-"]})
+    with pytest.raises(
+        ValueError, match=r"1 distinct questions.* 6 of 7 rows were left out: 6 whose answer is no"
+    ) as told:
+        gn.load_task(frame)
+    assert "begin with: import pandas. 'answer' holds dates" in str(told.value), "frame is there"
+    exec(str(told.value).partition("as texts: ")[2].removesuffix("."))
+    assert {row["answer"] for row in both(gn.load_task(frame))} == {*(f"2025-03-0{n} 09:30" for n in range(1, 7)), "-"}
+
+
         "split": (DatasetDict({part: Dataset.from_list(tickets) for part in ("a", "b")}), {"split": "b"}),
         "parquet in pandas": (pandas.read_parquet(tmp_path / "tickets.parquet"), {}),
     }[kind]
