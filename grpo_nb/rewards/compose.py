@@ -357,7 +357,7 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
     """Return rewards to begin with: one for the right answer, which weighs most, and the format's.
 
     Numbers are compared as numbers, labels as text without regard to case (single letters as options; several as a set),
-    expressions with math-verify, JSON by its values, other text as `correctness` does.
+    expressions with math-verify, JSON by its values, other text as `correctness` does, but dates as written.
 
     Args:
         task: Its `answers` and its `format` decide.
@@ -369,13 +369,13 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
     """
     labels, separator = [label for label, _ in task.answers.labels], task.answers.separator
     common = {"weight": weight, "format": task.format}
-    if task.answers.kind in ("numbers", "text"):
+    if task.answers.kind in ("numbers", "text") and not task.answers.form:
         right: Reward = correctness(**common)
     elif task.answers.kind == "expressions":
         right = maths(**common)
     elif task.answers.kind == "json":
         right = json_answer(**common)
-    elif not separator and all(len(label) == 1 and label.isalpha() for label in labels):
+    elif labels and not separator and all(len(label) == 1 and label.isalpha() for label in labels):
         right = multiple_choice(**common)
     else:
         is_case_sensitive = len({label.casefold() for label in labels}) < len(labels)

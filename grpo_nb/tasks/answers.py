@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -47,6 +48,7 @@ _ODD: dict[Kind, tuple[str, str]] = {
         "come once or twice, while all others are a few labels",
     ),
     "expressions": ("is no expression", "are no expressions"),
+    "text": ("is written otherwise than all others", "are written otherwise than all others"),
 }
 # What tables and people write where there is no value.
 MISSING = ("", "na", "n/a", "nan", "null", "none", "<na>", "nat")
@@ -85,7 +87,9 @@ _DOUBTFUL = (
         "gn.rewards.exact_text()",
     ),
     (
-        re.compile(r"[-+]?\d+,(\d{1,2}|\d{4,})|[-+]?\d{1,3}(\.\d{3})+,\d+|[-+]?\d{1,3}(\.\d{3}){2,}"),
+        re.compile(
+            r"[-+]?\d+,(\d{1,2}|\d{4,})(\s?[^\d\s,]{1,6}\s?10\b.*|[eE][-+]?\d+)?|[-+]?\d{1,3}(\.\d{3})+,\d+|[-+]?\d{1,3}(\.\d{3}){2,}"
+        ),
         "may have a decimal comma: decimal=',' reads them so; as they are, English reads them otherwise or not at all",
     ),
 )
@@ -95,6 +99,25 @@ _FRACTION = re.compile(r"/\s*\d|\\frac|[\u00bc-\u00be\u2150-\u215e]")
 _LIST = re.compile(r"(?s)\[\s*(?P<mark>['\"])(?!.*'\s+').*(?P=mark)\s*\]")  # without a comma, numpy's
 _AROUND_DIGITS = re.compile(r"^[^\d+-]*|\D*$")
 _AFTER_HASHES = re.compile(r"(?s)(.*?)\n?\s*####\s*([^\n]+?)\s*")
+_POWER = (
+    r"(?:[eE][-+]?\d+|\s?(?:[\u00b7\u22c5\u00d7x*]|\\times|\\cdot)\s?10"
+    r"(?:\^\{?[-+\u2212]?\d+\}?|[\u00b9\u00b2\u00b3\u2070-\u207b]+))"
+)
+# A date, a time or both, as `_shape` writes them.
+_MOMENT = re.compile(
+    r"(?=[Y#])(?P<date>Y([-/.])#\2#|#([-/]|\. ?)#\3[Y#]|#\. ?#\.|#/#|#/Y)?"
+    r"(?:(?(date)(?:[T ]|, ))(?P<time>#:#(?P<second>:#)?(?: ?\?\.?[mM]\.?)?))?"
+)
+# By letter of what is counted: the least and the most, and what a date that is made up has of it.
+_COUNTED = {
+    "Y": (1000, 2999, 2025), "C": (1900, 2099, 2025), "y": (0, 99, 25), "m": (1, 12, 7), "d": (1, 31, 31),
+    "H": (0, 24, 9), "M": (0, 59, 5), "S": (0, 59, 30),
+}  # fmt: skip
+_TWO_PLACES = re.compile(r"\d{1,2}\.\d\d")
+# 2000 to 2050, of times with a part of a day.
+_SERIAL_DATE = re.compile(r"(?:3[7-9]|4\d|5[0-4])\d{3}(?:\.\d{3,})?")
+_OF_DATES = re.compile(r"(?i)date|time|datum|termin|received|created")
+_FEWEST_DAYS = 10  # different ones, of what may be fractions
 
 
 @dataclass(frozen=True)
@@ -110,8 +133,10 @@ class Answers:
     """Of JSON objects, those that most have; None for arrays and for other kinds."""
     point: str = ""
     """A number with a point, to be asked for so where the data has a comma; from `point_of`."""
+    form: str = ""
+    """Of dates and times one that is made up, as nearly all are written; from `date_form`."""
     often: tuple[str, float] | None = None
-    """Of few numbers that come again and again, such as ratings, or of several labels, the most frequent answer and its share."""
+    """Of few numbers that come again and again, such as ratings, or of several labels: the most frequent answer, its share."""
     separator: str = ""
     """What stands between the labels where an answer may hold several: `;` in `billing;refund`."""
 
@@ -137,7 +162,8 @@ class Answers:
                 if has_all
                 else f"{number}, with its unit ({named}) if it has one"
             )
-        return {"numbers": number, "expressions": "expression", "text": "answer"}[self.kind]
+        text = f"answer as in {self.form}" if self.form else "answer"
+        return {"numbers": number, "expressions": "expression", "text": text}[self.kind]
 
     @property
     def floor(self) -> tuple[str, float] | None:
@@ -159,6 +185,8 @@ class Answers:
             return "numbers: " + ", ".join(
                 f"in {unit} ({s:.0%})" if unit else f"alone ({s:.0%})" for unit, s in self.units
             )
+        if self.form:
+            return f"text, as in {self.form}"
         return self.hint.replace("a JSON", "JSON", 1) if self.kind == "json" else self.kind
 
 
@@ -178,8 +206,9 @@ def answers_of(golds: Sequence[str]) -> Answers:
         return Answers("text")
     unit_by_gold = _unit_by_gold(golds)
     units = _units(golds, unit_by_gold)
+    form, _ = date_form(golds)
     # Prices and measures that come again and again are no labels: a label is not computed.
-    if units.total() >= _NEARLY_ALL * len(golds):
+    if not form and units.total() >= _NEARLY_ALL * len(golds):
         is_measured = set(units) != {""}
         shares = tuple((unit, count / len(golds)) for unit, count in units.most_common()) if is_measured else ()
         return Answers("numbers", units=shares, often=_often(golds))
@@ -195,6 +224,8 @@ def answers_of(golds: Sequence[str]) -> Answers:
         and not any("\n" in label for label in counts)
     ):
         return Answers("labels", tuple((label, count / len(golds)) for label, count in counts.most_common()))
+    if form:
+        return Answers("text", form=form)
     formulas = [_is_formula(gold) for gold in golds if unit_by_gold[gold] is None]
     if sum(formulas) >= _NEARLY_ALL * len(formulas) and any("\n" not in gold for gold in golds):
         return Answers("expressions")
@@ -284,6 +315,66 @@ def point_of(golds: Sequence[str]) -> str:
     return re.sub("9", lambda _: next(digits), forms.most_common(1)[0][0]) if forms else ""
 
 
+def date_form(golds: Sequence[str]) -> tuple[str, set[str]]:
+    """A date or time, made up, as nearly all of these are written, and those that are; empty where they are anything else.
+
+    `3/4` is a day where others are `6/8` and `29/6`, and a fraction where no other can be made simpler.
+
+    >>> date_form(["2.10.", "17.1."])[0], date_form(["3/24/2025 9:30 AM", "12/1/2025 11:00 AM"])[0], date_form(["2.1", "3"])[0]
+    ('31.7.', '7/31/2025 9:05 AM', '')
+    """
+    shape = Counter(map(_shape, golds)).most_common(1)[0][0]
+    if not shape or not (match := _MOMENT.fullmatch(shape)):
+        return "", set()
+    date = re.sub("[^Y#]", "", match["date"] or "")
+    time = "HMS"[: 2 + bool(match["second"])] * bool(match["time"])
+    orders = {"##": ("dm", "md"), "###": ("dmy", "mdy"), "##Y": ("dmY", "mdY"), "Y##": ("Ymd",), "#Y": ("mC",)}
+    alike = {gold: re.findall("[0-9]+", gold) for gold in golds if _shape(gold) == shape}
+    fitting = [
+        (order + time, {gold for gold, digits in alike.items() if all(map(_is_counted, order + time, digits))})
+        for order in orders.get(date, ("",))
+    ]
+    order, dated = max(fitting, key=lambda pair: len(pair[1]))
+    rest = [gold for gold in golds if gold not in dated]
+    if not dated or len(rest) > (1 - _NEARLY_ALL) * len(golds):
+        return "", set()
+    parts = [*zip(*(alike[gold] for gold in dated), strict=True)]
+    if match["date"] == "#/#" and not time and not _are_days(*(map(int, part) for part in parts)):
+        return "", set()
+    # The 12th may be a month as well, where no day says which is which.
+    is_open = len(fitting) > 1 and fitting[0][1] == fitting[1][1]
+    made = (
+        f"{12 if letter == 'd' and is_open else _COUNTED[letter][2]:0{min(map(len, part))}}"
+        for letter, part in zip(order, parts, strict=True)
+    )
+    half = re.search("[AaPp](?=[.]?[mM])", min(dated))
+    form = re.sub("[Y#]", lambda _: next(made), shape).replace("?", half[0] if half else "")
+    return form + (f", or {rest[0]}" if len(rest) > 2 and len({*rest}) == 1 else ""), dated
+
+
+def _shape(gold: str) -> str:
+    """A short text with # for one or two digits, Y for four, and ? for what tells AM from PM; empty where it has none."""
+    if len(gold) > _LONGEST_LABEL or not gold[:1].isdecimal():
+        return ""
+    signs = {1: "#", 2: "#", 4: "Y"}
+    return re.sub("[AaPp](?=[.]?[mM])", "?", re.sub("[0-9]+", lambda match: signs.get(len(match[0]), "N"), gold))
+
+
+def _is_counted(letter: str, digits: str) -> bool:
+    least, most, _ = _COUNTED[letter]
+    return least <= int(digits) <= most and (letter not in "yMS" or len(digits) == 2)
+
+
+def _are_days(first: Iterable[int], second: Iterable[int]) -> bool:
+    """Whether numbers around a slash are days and months: many, some past 12, some that fractions are not left as."""
+    pairs = {*zip(first, second, strict=True)}
+    if len(pairs) < _FEWEST_DAYS or max(map(max, pairs)) <= _COUNTED["m"][1]:
+        return False
+    is_large = 2 * sum(one > other for one, other in pairs) > len(pairs)
+    is_odd = any(other in (1, 17, 19, 23, 29, 31) for _, other in pairs)
+    return 5 * sum(math.gcd(*pair) > 1 for pair in pairs) >= len(pairs) and (is_large or is_odd)
+
+
 def doubts_of(
     answers: Answers, golds: Sequence[str], column: str = "answer", raw: Mapping[str, Sequence[Any]] | None = None
 ) -> list[str]:
@@ -303,12 +394,13 @@ def doubts_of(
     said, raw, mark = [], raw or {gold: [gold] for gold in golds}, answers.separator
     counts = Counter(golds if most == "labels" or (most == "text" and answers.labels) else ())
     tags = Counter(tag for gold in golds for tag in tags_of(gold, mark)) if mark else counts
-    slips, none = _slips(tags), set(_no_answers(counts))
+    slips = _slips(tags)
+    none = set(_no_answers(counts or Counter(golds if most == "text" else ()), bool(counts)))
     odd = [gold for gold in odd if gold not in slips and gold not in none and not mark]
     if named := _shown(odd):
-        named = [f"{_of(odd, golds)} {_ODD[most][len(odd) > 1]} ({named})"]
+        named = [f"{_of(odd, golds)} ({named}) {_ODD[most][len(odd) > 1]}"]
     if shown := _shown(missing := [gold for gold in golds if gold in none]):
-        named = [*named, f"{_of(missing, golds)} may stand for no answer ({shown})"]
+        named = [*named, f"{_of(missing, golds)} ({shown}) may stand for no answer"]
     if named:
         taken = (
             "asked for and paid as written" if answers.kind == most or not odd else f"all are taken as {answers.kind}"
@@ -319,12 +411,15 @@ def doubts_of(
         )
     if slips:
         first, meant = next(iter(slips.items()))
-        cell, mended = f"frame[{column!r}]", {value: other for gold, other in slips.items() for value in raw.get(gold, ())}
+        cell, mended = (
+            f"frame[{column!r}]",
+            {value: other for gold, other in slips.items() for value in raw.get(gold, ())},
+        )
         within = {rf"(?i)\b{re.escape(tag)}\b": other for tag, other in slips.items()}
         change = f"replace({within}, regex=True)" if mark else f"replace({mended})"
+        slipped = [gold for gold in golds if slips.keys() & (tags_of(gold, mark) if mark else {gold})]
         said.append(
-            f"{_of([gold for gold in golds if slips.keys() & (tags_of(gold, mark) if mark else {gold})], golds)} may be misspelt, "
-            f"such as {first!r} ({tags[first]}) beside {meant!r} ({tags[meant]}); to mend them: {cell} = {cell}.{change}"
+            f"{_of(slipped, golds)} may be misspelt, such as {first!r} ({tags[first]}) beside {meant!r} ({tags[meant]}); to mend them: {cell} = {cell}.{change}"
         )
     if lists := [gold for gold in golds if _LIST.fullmatch(gold) and answers.kind != "json"]:
         cell = f"frame[{column!r}]"
@@ -354,10 +449,35 @@ def doubts_of(
                 f"and unit together, gn.rewards.number(units={same}) {'converts, and pays ' * bool(base)}the number alone too"
                 f"{', in ' * bool(base)}{', '.join(base)}"
             )
+    formulas = [
+        gold for gold in golds if unit_by_gold[gold] is None and len(gold) <= _LONGEST_NUMBER and _is_formula(gold)
+    ]
+    if answers.kind == "text" and not answers.form and 5 * len(formulas) >= len(golds):
+        said.append(
+            f"{_of(formulas, golds)} are expressions, such as {formulas[0]!r}: gn.rewards.maths() pays them in any form, and "
+            "numbers; gn.rewards.correctness(), which rewards_for(task) takes, numbers alone"
+        )
     for pattern, what in _DOUBTFUL if answers.kind == "numbers" else ():
         if found := [gold for gold in golds if pattern.fullmatch(_AROUND_DIGITS.sub("", gold))]:
             said.append(f"{len(found)} answers, such as {found[0]!r}, {what}")
-    return said
+    return [*said, *(_doubtful_dates(golds, column) if answers.kind == "numbers" else ())]
+
+
+def _doubtful_dates(golds: Sequence[str], column: str) -> list[str]:
+    """What to write where all numbers may be dates or times."""
+    if len({gold.partition(".")[0] for gold in golds}) >= 5 and all(map(_TWO_PLACES.fullmatch, golds)):
+        days, times = {f"{gold}." for gold in golds}, {gold.replace(".", ":") for gold in golds}
+        for what, as_such in (("days and months", days), ("times", times)):
+            if date_form([*as_such])[1] == as_such:
+                return [
+                    f"all answers, such as {golds[0]!r}, may be {what}: as numbers 9.3 is right for 9.30; where they are, "
+                    "reward them with gn.rewards.exact_text()"
+                ]
+    if all(map(_SERIAL_DATE.fullmatch, golds)) and (_OF_DATES.search(column) or any("." in gold for gold in golds)):
+        cell = f"frame[{column!r}]"
+        made = f"pandas.to_datetime({cell}.astype(float), unit='D', origin='1899-12-30').dt.round('min').astype(str)"
+        return [f"all answers, such as {golds[0]!r}, may be dates as Excel counts them; as dates: {cell} = {made}"]
+    return []
 
 
 def _of(some: Sequence[str], golds: Sequence[str]) -> str:
@@ -412,18 +532,18 @@ def _shared(one: str, other: str) -> int:
     return len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))])
 
 
-def _no_answers(counts: Counter[str]) -> list[str]:
-    """The labels that people write where there is no answer; rare ones, or marks alone beside words, may be just that."""
+def _no_answers(counts: Counter[str], are_labels: bool) -> list[str]:
+    """What people write where there is no answer; rare labels, texts that come again, marks beside words may be just that."""
     plain_words = {label: " ".join(re.findall(r"[^\W_]+", label.casefold())) for label in counts}
     marks = [label for label, words in plain_words.items() if not words]
     are_none = all(map(_NO_ANSWER_MARKS.fullmatch, marks)) and 2 * sum(counts[mark] for mark in marks) < counts.total()
-    most = max(counts.values(), default=0)
+    least, most = (0, max(counts.values(), default=0)) if are_labels else (3, counts.total())
     return [
         label
         for label, words in plain_words.items()
         if (words == "" and are_none)
         or _NO_ANSWER.fullmatch(words)
-        or (_NO_ANSWER_IF_RARE.fullmatch(words) and 2 * counts[label] < most)
+        or (_NO_ANSWER_IF_RARE.fullmatch(words) and least <= counts[label] < most / 2)
     ]
 
 
@@ -461,6 +581,9 @@ def spelling(gold: str) -> str:
 
 def odd_ones(golds: Sequence[str]) -> tuple[Kind, list[str]]:
     """Return the kind that most answers are of, and the few that are not; of labels, those that never come again."""
+    form, dated = date_form(golds) if golds else ("", set())
+    if form:
+        return "text", [gold for gold in golds if gold not in dated]
     counts, unit_by_gold = Counter(golds), _unit_by_gold(golds)
     usual = {gold for gold, count in counts.items() if count > 2 and len(gold) <= _LONGEST_LABEL}
     is_of: dict[Kind, Callable[[str], bool]] = {
@@ -500,7 +623,7 @@ def with_point(gold: str) -> str | None:
         return gold
     if not re.fullmatch(
         rf"[-+\u2212]?([{CURRENCIES}]|[A-Z]{{3}})?\s*(\d{{1,3}}([. '\u202f]\d{{3}})+|\d+)(,(\d+|[-\u2013]))?"
-        r"\s*[^\s\d.,]{0,8}",
+        rf"{_POWER}?\s*[^\s\d.,]{{0,8}}",
         gold,
     ):
         return None
@@ -535,7 +658,7 @@ def _unit(gold: str) -> str | None:
         return None
     for text in {gold: 0, with_point(gold): 0}:
         if text is not None and (unit := unit_of(text)):
-            words = [word for word in gold.split() if any(map(str.isalpha, word))]
+            words = [word for word in re.sub(_POWER, "", gold).split() if any(map(str.isalpha, word))]
             is_unit = len(words) < 2 and len(unit) <= _LONGEST_UNIT and not _PRODUCT.fullmatch(gold)
             return unit if is_unit or is_literal(gold) or read_number(text) else None
         if text is not None and parse_number(text) is not None:

@@ -18,7 +18,17 @@ from typing import Any, Literal, get_args
 
 from grpo_nb.core import displayable, require_kind, shorten
 from grpo_nb.settings import check_choice
-from grpo_nb.tasks.answers import MISSING, MOST_LABELS, after_hashes, answers_of, label_spelling, odd_ones, with_point
+from grpo_nb.tasks.answers import (
+    MISSING,
+    MOST_LABELS,
+    after_hashes,
+    answers_of,
+    date_form,
+    label_spelling,
+    odd_ones,
+    spelling,
+    with_point,
+)
 from grpo_nb.tasks.notation import read_container, read_measure
 from grpo_nb.tasks.reading import Rows
 
@@ -46,9 +56,9 @@ _ID = {"id", "ids", "uid", "uuid", "idx", "index"}
 # What people call these columns; only ever proposed, never taken.
 _USUAL = {
     "question": [
-        "question", "problem", "prompt", "instruction", "query", "input", "text", "review", "sentence", "task",
+        "question", "problem", "prompt", "instruction", "query", "input", "text", "review", "sentence", "task", "body",
     ],
-    "answer": ["answer", "final", "label", "target", "gold", "solution", "output", "response", "category", "class"],
+    "answer": ["answer", "final", "label", "target", "gold", "solution", "output", "response", "category", "class", "result"],
 }  # fmt: skip
 # How columns with a list of options are called.
 _CHOICES = {"choices", "options", "endings", "alternatives"}
@@ -398,8 +408,8 @@ def _as_json(value: Any) -> str:
 
 def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """What a column holds that is no text, with the line that makes texts of it; empty where it is text."""
-    values = (row.get(column) for row in rows)
-    value = next((v for v in values if v is not None and not isinstance(v, (str, numbers.Number))), None)
+    values = [value for row in rows if (value := row.get(column)) is not None]
+    value = next((v for v in values if not isinstance(v, (str, numbers.Number))), None)
     made = f"as texts: frame[{column!r}] = "
     match value:
         case {}:
@@ -410,7 +420,14 @@ def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]]) -> str:
             taken = ", each taken as JSON" if part == "answer" else ""
             return f'{column!r} holds dicts{taken}; one field is named so: columns={{..., "{part}": "{field}"}}'
         case datetime.date():
-            return f"{column!r} holds dates; {made}pandas.to_datetime(frame[{column!r}]).dt.strftime('%Y-%m-%d')"
+            times = [v.time() for v in values if isinstance(v, datetime.datetime)]
+            form = (
+                "%Y-%m-%d" + " %H:%M" * any(t > datetime.time() for t in times) + ":%S" * any(t.second for t in times)
+            )
+            if all(isinstance(v, datetime.date) for v in values):
+                return f"{column!r} holds dates; {made}pandas.to_datetime(frame[{column!r}]).dt.strftime({form!r})"
+            made += f"frame[{column!r}].map(lambda cell: cell.strftime({form!r}) if hasattr(cell, 'year') else cell"
+            return f"{column!r} holds dates; {made}, na_action='ignore')"
         case datetime.time() | datetime.timedelta():
             return f"{column!r} holds times; {made}frame[{column!r}].astype(str)"
         case [str() | int() | float(), *_]:
@@ -418,8 +435,8 @@ def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]]) -> str:
             if part == "answer" and column != "answer" and any("answer" in row for row in rows):
                 made += f"; or, where each of them is right, leave 'answer' the answer: {_pays_each(column, 'answer')}"
             elif part == "answer":
-                made += f"; or, where each of them is needed, frame['answers'] = frame[{column!r}] before that, and pay them by "
-                made += "gn.rewards.correctness(column='answers', needs_all=True)"
+                made += f"; or, where each of them is needed, frame['answers'] = frame[{column!r}] before that, and pay them "
+                made += "by gn.rewards.correctness(column='answers', needs_all=True)"
                 made += f"; or, where each of them is right, frame['answers'] = frame[{column!r}]; frame['answer'] = "
                 made += "frame['answers'].str[0], and pay them by gn.rewards.correctness(column='answers')"
             return f"{column!r} holds lists; {made}"
@@ -455,7 +472,10 @@ def _frame(read: Rows, columns: Columns | None) -> str:
     named = [name for column in (columns or {}).values() for name in ([column] if isinstance(column, str) else column)]
     made = "json_normalize" if any("." in name and name not in found for name in named) else "DataFrame"
     stripped = ".rename(columns=str.strip)" * any(name != name.strip() for name in found)
-    return f"import pandas; frame = pandas.{made}(gn.tasks.read_rows({read.code}).rows){stripped}"
+    source = (
+        read.code if read.is_frame and made == "DataFrame" else f"pandas.{made}(gn.tasks.read_rows({read.code}).rows)"
+    )
+    return "import pandas" + f"; frame = {source}{stripped}" * (source + stripped != "frame")
 
 
 def with_frame(notes: Sequence[str], frame: str) -> list[str]:
@@ -712,7 +732,7 @@ def _once(items: Sequence[_Item], contradictory: Contradictory, cleaned: Cleaned
             f"{shorten(first[0].parts['question'], 120)!r} with {answers} (rows "
             f"{', '.join(str(item.number) for item in first[:4])}). {comma}"
             'Say what to do: contradictory="drop" leaves them out, "first" keeps the first, "majority" the most frequent. '
-            "Where all of them are right: one row, a list of them in a column, and gn.rewards.exact_text(column=...)."
+            "Where all of them are right: one row, a list of them in a column, and gn.rewards.correctness(column=...)."
         )
     chosen = [_chosen(group, contradictory, same) for group in groups.values()]
     for one, group in zip(chosen, groups.values(), strict=True):
@@ -736,13 +756,18 @@ def _as_asked(question: str) -> str:
 
 
 def _same_answers(golds: Sequence[str]) -> dict[str, Any]:
-    """By answer what it says, however it is written: of numbers the value and the unit, of JSON the value, else the words."""
-    kind = answers_of(golds).kind
+    """By answer what it says, however it is written: of numbers the value and the unit, of JSON the value, else the words.
+
+    `2.1.` and `2.10.` are two days, though one number.
+    """
+    answers = answers_of(golds)
 
     def said(gold: str) -> Any:
-        if kind == "json" and (value := read_container(gold)) is not None:
+        if answers.kind == "json" and (value := read_container(gold)) is not None:
             return json.dumps(value, sort_keys=True)
-        return (kind == "numbers" and read_measure(gold)) or " ".join(gold.split())
+        is_date = answers.form or (answers.kind != "numbers" and date_form([gold])[0])
+        measure = None if answers.kind == "json" or is_date else read_measure(gold)
+        return measure or (spelling(gold) if answers.kind in ("labels", "text") else " ".join(gold.split()))
 
     return {gold: said(gold) for gold in golds}
 

@@ -38,6 +38,8 @@ class Rows:
     """Which of `split`, `config`, `encoding` and `damaged` mean something for such a source."""
     lost: Mapping[int, str] = dataclasses.field(default_factory=dict)
     """Line number -> the line, of those that cannot be read and were to be left out."""
+    is_frame: bool = False
+    """They are those of a DataFrame, under the same names."""
     code: str = "rows"
     """What stands for the source in a line of code that is proposed; empty where it has no name there."""
 
@@ -83,12 +85,14 @@ def read_rows(
     if hasattr(source, "to_pandas") and hasattr(source, "features"):  # datasets.Dataset
         return Rows(source.info.dataset_name or "dataset", source.to_list())
     if hasattr(source, "to_dict") and hasattr(source, "columns"):  # pandas.DataFrame
+        given = source
         if any(source.index.names) and not {*source.index.names} & {*source.columns}:  # as set_index makes it
             source = source.reset_index()
         names = list(map(str, source.columns))
         if len(set(names)) < len(names):
             raise ValueError(f"the DataFrame has columns of the same name: {names}. Rename one.")
-        return Rows("table", source.set_axis(names, axis="columns").to_dict("records"))
+        is_frame = source is given and names == [*source.columns]
+        return Rows("table", source.set_axis(names, axis="columns").to_dict("records"), is_frame=is_frame)
     if isinstance(source, Mapping):
         return _of_mapping(source, split)
     if isinstance(source, Iterable) and not isinstance(source, (bytes, bytearray)) and getattr(source, "ndim", 1):
@@ -221,11 +225,19 @@ def _read_csv(
         # A mark at the end of each line, which a cell with a line break in it hides, or several.
         is_closed, names = is_closed or names[-1:] == [""], _without_ends(names)
         is_index = names[:1] == [""]  # as pandas writes it
-        if len(set(names)) < len(names) or not all(names[is_index:]):
+        if not all(names[is_index:]):
             raise ValueError(
-                f"{path}: the columns in its first line have no names, or twice the same: {names}. If the names stand further "
-                "down, take the lines above them away, or read it with pandas.read_csv(path, "
+                f"{path}: columns in its first line have no names: {names}. If the names stand further down, take the lines "
+                "above them away, or read it with pandas.read_csv(path, "
                 f"sep={max(_SEPARATORS, key=text.count)!r}, encoding={encoding!r}, skiprows=...)."
+            )
+        if twice := [name for name in names if names.count(name) > 1]:
+            same = [twice[0], *(f"{twice[0]}.{number}" for number in range(1, names.count(twice[0])))]
+            raise ValueError(
+                f"{path}: its first line names {len(same)} columns {twice[0]!r}. pandas makes {same} of them, and "
+                f"gn.load_task(frame) takes those: import pandas; frame = pandas.read_csv({str(path)!r}, sep={separator!r}, "
+                f"encoding={encoding!r}). To make one of them: frame[{twice[0]!r}] = frame[{same}].apply(lambda cells: "
+                "';'.join(cells.dropna().astype(str)), axis=1)."
             )
         reader.fieldnames = names
         for row in reader:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from grpo_nb.core import did_you_mean, name_in, require_kind
 from grpo_nb.settings import check_value, require_settings
 from grpo_nb.tasks.answers import Answers, answers_of, doubts_of, point_of, with_point
-from grpo_nb.tasks.cleaning import INSTRUCTS, Columns, Contradictory, Keep, clean, with_frame
+from grpo_nb.tasks.cleaning import INSTRUCTS, Columns, Contradictory, Keep, clean, describe, with_frame
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.lengths import too_long_to_end
 from grpo_nb.tasks.questions import normalized_question
@@ -122,7 +122,14 @@ def load_task(
     answers = dataclasses.replace(answers_of(golds), point=point_of(golds) if decimal == "," else "")
     format = fitting_format(format, answers, system, tokenizer)
     rows = with_prompts(cleaned.rows, format, example, is_told=system is not None)
-    train, held = (_table(part) for part in _split(rows, holdout, seed))
+    try:
+        train, held = (_table(part) for part in _split(rows, holdout, seed))
+    except ValueError as error:
+        if not cleaned.left_out:
+            raise
+        cures = with_frame([note for note in cleaned.notes if "frame[" in note], cleaned.frame)
+        out = f"{cleaned.left_out.total()} of {len(read.rows)} rows were left out: {describe(cleaned)}"
+        raise ValueError(f"{error} {'. '.join([out, *cures])}.") from error
     notes = (
         *cleaned.notes,
         *doubts_of(answers, golds, cleaned.named["answer"], cleaned.raw),

@@ -276,7 +276,7 @@ def test_what_cannot_be_read_says_what_to_write(source: Any, options: dict, erro
     [
         ("broken.jsonl", b'{"question": "a", "answer": "1"}\n{"question": \n', r"broken\.jsonl line 2 is not JSON"),
         ("wide.csv", b"question,answer\na,1\nb,2,3\n", r"wide\.csv line 3 has more cells than the 2 of the first line"),
-        ("twice.csv", b"question,question\na,1\n", "twice the same"),
+        ("unnamed.csv", b"question,,answer\na,1,2\n", "columns in its first line have no names"),
         ("head.csv", b"question,answer\n", "no rows"),
         ("not.parquet", b"PAR1 no", "cannot be read as parquet"),
         ("number.json", b"5", "not rows"),
@@ -285,6 +285,17 @@ def test_what_cannot_be_read_says_what_to_write(source: Any, options: dict, erro
 def test_a_damaged_file_names_itself_and_its_line(name: str, data: bytes, told: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=told):
         gn.load_task(written(tmp_path, data, name))
+
+
+def test_columns_of_one_name_are_told_the_lines_that_load_them(tmp_path: Path) -> None:
+    """As Jira exports labels; the message spoke of lines above the names."""
+    file = written(tmp_path, b"question,answer,answer,answer\na,bug,login,\nb,bug,,\nc,,,\nd,login,,\n", "jira.csv")
+    with pytest.raises(ValueError, match="its first line names 3 columns 'answer'") as told:
+        gn.load_task(file)
+    names: dict[str, Any] = {}
+    exec(re.search(r"import pandas; .*?\)(?=\. )", str(told.value))[0], names)
+    exec(re.search(r"one of them: (.*)\.$", str(told.value))[1], names)
+    assert {row["answer"] for row in both(gn.load_task(names["frame"]))} == {"bug;login", "bug", "login"}
 
 
 def test_an_encoding_that_is_asked_for_is_used(tmp_path: Path) -> None:
@@ -354,6 +365,12 @@ def test_a_decimal_comma_is_asked_about_and_read() -> None:
     assert "decimal comma" not in repr(task) and "decimals with a point as in 1.23" in task.format.system_prompt()
     right = gn.rewards.rewards_for(task)[0]
     assert [paid(right, given, "1234.50") for given in ("1234.50", "1,234.5", "1.234,50")] == [1.0, 1.0, 0.0]
+    for power in ("\u00b710\u207b\u00b9\u2079 J", " x 10^-19 J", "e-19 J"):
+        rows = [{"question": f"{n}?", "answer": f"{n},10{power}"} for n in range(1, 9)]
+        assert "may have a decimal comma" in repr(gn.load_task(rows))
+        assert {row["answer"] for row in both(gn.load_task(rows, decimal=","))} == {
+            f"{n}.10{power}" for n in range(1, 9)
+        }
     own = repr(gn.load_task(rows, decimal=",", system="Kurz.", example=("Wie viel?", "Ein Dutzend.", "12,00")))
     assert "only with the point is a completion paid" in own and "'12,00' would not be paid: write it as '12.00'" in own
     assert "would not be paid" not in repr(
@@ -361,15 +378,66 @@ def test_a_decimal_comma_is_asked_about_and_read() -> None:
     )
 
 
+DAYS = [f"{day}.{month}." for day in (2, 9, 10, 11, 20, 31) for month in range(1, 13)]
+
+
+@pytest.mark.parametrize(
+    ("golds", "form"),
+    [
+        (DAYS, "31.7."),
+        ([f"{day[:-1].replace('.', '/')}" for day in DAYS], "31/7"),
+        ([f"{n % 12 + 1}/{n % 28 + 1}/2025 {n % 12 + 1}:30 PM" for n in range(40)], "7/31/2025 9:05 PM"),
+        ([f"2025-03-{n:02} 14:{n:02}" for n in range(1, 29)], "2025-07-31 09:05"),
+        ([f"{n % 24:02}:{n}:00" for n in range(10, 60)] * 2 + ["-"] * 9, "09:05:30, or -"),
+        ([f"{n:02}/{n + 1990}" for n in range(1, 13)], "07/2025"),
+        ([f"{n}/1024" for n in range(1, 13)], None),
+        (["1/2", "3/4", "2/3", "5/8", "7/16", "11/20", "3/10", "29/8", "5/1", "4/9", "1/6", "10/3"], None),
+        ([f"{n}/{under}" for under in (4, 6, 8, 10, 12) for n in range(1, under)], None),
+        ([f"{n}.{n % 10 * 10 + 9}" for n in range(40)], None),
+        ([f"{n}.{n % 7}.{n % 5}" for n in range(40)], None),
+    ],
+)
+def test_dates_are_asked_for_and_paid_as_they_are_written(golds: list[str], form: str | None) -> None:
+    """2.1. was paid for 2.10., and no prompt said how a date is to be written."""
+    task = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)])
+    asked = f"answer as in {form}"
+    assert (asked in task.format.system_prompt()) == bool(form) and ("answer as in" in repr(task)) == bool(form)
+    right = gn.rewards.rewards_for(task)[0]
+    if form == "31.7.":
+        assert [paid(right, given, "2.10.") for given in ("2.10.", "2.1.", "2.1")] == [1.0, 0.0, 0.0]
+    elif form is None and "1/2" in golds:
+        assert paid(right, "0.5", "1/2") == 1.0
+
+
+def test_numbers_that_may_be_dates_are_told() -> None:
+    for golds, what in (
+        ([f"{n}.30" for n in range(7, 20)], "times"),
+        ([f"{n:02}.03" for n in range(1, 29)], "days and months"),
+    ):
+        rows = [{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)]
+        shown = repr(gn.load_task(rows))
+        assert f"all answers, such as '{golds[0]}', may be {what}" in shown
+        assert "may be" not in repr(gn.load_task([*rows, {"question": "?", "answer": "12.75"}]))
+    rows = [{"question": f"{n}?", "answer": f"{45735.3958 + n}"} for n in range(9)]
+    task = gn.load_task(rows)
+    assert "may be dates as Excel counts them" in repr(task)
+    frame = pandas.DataFrame(rows)
+    exec(task.notes[-1].partition("as dates: ")[2])
+    assert frame["answer"][0] == "2025-03-19 09:30:00"
+
+
 @pytest.mark.parametrize(
     ("golds", "kind", "told"),
     [
-        ([*map(str, range(19)), "n/a"], "numbers", "1 of 20 answers is no number ('n/a'): asked for and paid as written"),
-        ([*map(str, range(12)), *["n/a"] * 3], "text", "3 of 15 answers are no numbers ('n/a'): all are taken as text"),
-        ([*map(str, range(12)), *["a dozen"] * 6], "text", "6 of 18 answers are no numbers ('a dozen')"),
-        ([*"AABB" * 4, "neither"], "labels", "1 of 17 answers comes once or twice, while all others are a few labels"),
-        ([*"AABB" * 4, "nobody knows " * 9], "text", "1 of 17 answers comes once or twice"),
-        ([*(f"x^{n}" for n in range(19)), "none"], "expressions", "1 of 20 answers is no expression ('none')"),
+        ([*map(str, range(19)), "n/a"], "numbers", "1 of 20 answers ('n/a') is no number: asked for and paid as written"),
+        ([*map(str, range(12)), *["n/a"] * 3], "text", "3 of 15 answers ('n/a') are no numbers: all are taken as text"),
+        ([*map(str, range(12)), *["a dozen"] * 6], "text", "6 of 18 answers ('a dozen') are no numbers"),
+        ([*"AABB" * 4, "neither"], "labels", "1 of 17 answers ('neither') comes once or twice, while all others are a few"),
+        ([*"AABB" * 4, "nobody knows " * 9], "text", ") comes once or twice, while all others are a few labels"),
+        ([*(f"x^{n}" for n in range(19)), "none"], "expressions", "1 of 20 answers ('none') is no expression"),
+        ([*DAYS, *["none"] * 6], "text", "6 of 78 answers ('none') may stand for no answer: asked for and paid as written"),
+        ([*DAYS, "9.5.-11.5."], "text", "1 of 73 answers ('9.5.-11.5.') is written otherwise than all others"),
+        ([*"abcdefg", "4 J", "7 J", "[1, 3]", "x^2", "x = 1"], "text", "3 of 12 answers are expressions, such as '[1, 3]': gn"),
         ([f"{n}/5" for n in range(1, 8)], "numbers", "7 answers, such as '1/5', are read as fractions"),
         (["4.2 mmol/l", "7 mmol/l", "n.b."], "text", "'4.2 mmol/l': gn.rewards.correctness() pays"),
     ],
@@ -400,6 +468,8 @@ def test_answers_of_one_kind_raise_no_doubt(golds: list[str]) -> None:
     ("answers", "first"),
     [
         (pandas.date_range("2026-01-30", periods=6), "2026-01-30"),
+        (pandas.date_range("2026-01-30 09:30", periods=6, freq="h"), "2026-01-30 09:30"),
+        (pandas.date_range("2026-01-30 09:30:15", periods=6), "2026-01-30 09:30:15"),
         ([["wet", "cold"], ["dry"]] * 3, "wet, cold"),
         ([datetime.timedelta(minutes=n) for n in range(1, 7)], "0 days 00:01:00"),
     ],
@@ -414,9 +484,22 @@ def test_what_is_no_text_is_refused_with_the_line_that_makes_texts_of_it(answers
     assert gn.load_task(names["frame"], columns=mapped, holdout=1).train[0]["answer"] == first
 
 
+def test_dates_beside_another_value_are_told_where_none_can_be_held_out() -> None:
+    """It said only that one question is too few, of a table of seven."""
+    days = [datetime.datetime(2025, 3, day, 9, 30) for day in range(1, 7)]
+    frame = pandas.DataFrame({"question": [f"{n}?" for n in range(7)], "answer": [*days, "-"]})
+    with pytest.raises(
+        ValueError, match=r"1 distinct questions.* 6 of 7 rows were left out: 6 whose answer is no"
+    ) as told:
+        gn.load_task(frame)
+    assert "begin with: import pandas. 'answer' holds dates" in str(told.value), "frame is there"
+    exec(str(told.value).partition("as texts: ")[2].removesuffix("."))
+    assert {row["answer"] for row in both(gn.load_task(frame))} == {*(f"2025-03-0{n} 09:30" for n in range(1, 7)), "-"}
+
+
 def line_that_makes_texts(error: Exception) -> str:
     begun, _, line = str(error).partition("begin with: ")[2].partition("as texts: ")
-    return f"{begun.partition(').rows)')[0]}).rows)\n" + line.partition("; or, where each")[0].removesuffix(".")
+    return begun.partition(". '")[0] + "\n" + line.partition("; or, where each")[0].removesuffix(".")
 
 
 def mend(task: Any, names: dict[str, Any]) -> dict[str, Any]:
@@ -490,6 +573,7 @@ def test_the_line_that_makes_texts_names_what_was_given(kind: str, tmp_path: Pat
         gn.load_task(tickets_i_have, columns=mapped, **options)
     names = {"gn": gn, "tickets_i_have": tickets_i_have}
     exec(line_that_makes_texts(told.value), names)
+    assert ("frame = tickets_i_have." in str(told.value)) == (kind in ("frame", "parquet in pandas"))
     made = both(gn.load_task(names["frame"], columns=mapped))
     assert {(row["question"], row["answer"]) for row in made} == {
         (ticket["text"], ", ".join(map(str, ticket["tags"]))) for ticket in tickets
@@ -649,7 +733,11 @@ def test_one_answer_in_two_spellings_is_no_contradiction() -> None:
     spelled = ["70%", "70 %", "2.5 kg", "2.50 kg", "7", "7.0"]
     task = gn.load_task([{"question": f"{n // 2}?", "answer": gold} for n, gold in enumerate(spelled)])
     assert task.dropped == {"repeated": 3}
-    for pair in (["70 %", "70 kg"], ["007", "agent 7"]):
+    spelled = ["refund", "Refund.", "3.01e23", "3.01 x 10^23", "a long story", "another"]
+    assert gn.load_task(
+        [{"question": f"{min(n // 2, 2) + n // 5}?", "answer": gold} for n, gold in enumerate(spelled)]
+    ).dropped == {"repeated": 2}
+    for pair in (["70 %", "70 kg"], ["007", "agent 7"], ["2.1.", "2.10."]):
         with pytest.raises(ValueError, match="different answers"):
             gn.load_task([{"question": "a?", "answer": gold} for gold in pair] + [{"question": "b?", "answer": "c"}])
 
@@ -677,6 +765,7 @@ def test_an_index_that_pandas_wrote_is_no_column(name: str, tmp_path: Path) -> N
         ({"text": "a pan", "category": {"id": 7, "name": "kitchen"}}, "text", "category.name"),
         ({"review_id": "a9", "review_text": "ok", "label": 3, "label_text": "good"}, "review_text", "label_text"),
         ({"query": "q", "class_id": 4, "score": 0.3}, "query", "class_id"),
+        ({"No.": 4, "Body": "Dear all", "Result (final)": "ok"}, "Body", "Result (final)"),
     ],
 )
 def test_names_are_proposed_before_numbers_that_stand_for_them(row: dict, question: str, answer: str) -> None:
@@ -1069,7 +1158,7 @@ def test_json_of_one_value_is_no_contradiction_and_capitals_in_it_are_kept() -> 
         '{"name": "X"}',
         '{"name": "x"}',
     }
-    assert "1 of 9 answers is no JSON object or array ('none')" in repr(
+    assert "1 of 9 answers ('none') is no JSON object or array" in repr(
         gn.load_task([*rows[:8], {"question": "9?", "answer": "none"}])
     )
 
@@ -1155,7 +1244,7 @@ def test_what_stands_for_no_answer_is_named_with_the_line_that_leaves_it_out() -
     none = ["(leer)", "-", "?", "???", "n/a", "k.A. ", "unbekannt"]
     rows = [{"question": f"Text {n}", "answer": label} for n, label in enumerate(none * 4 + ["Nord", "no", "K"] * 20)]
     shown = repr(gn.load_task(rows))
-    line = re.search(r"28 of 88 answers may stand for no answer .*: keep=(lambda row: .*\))", shown)[1]
+    line = re.search(r"28 of 88 answers .* may stand for no answer: .*: keep=(lambda row: .*\))", shown)[1]
     task = gn.load_task(rows, keep=eval(line))
     assert dict(task.answers.labels).keys() == {"Nord", "no", "K"} and "no answer" not in repr(task)
     for symbols in (["+", "-"], ["*", "**", "***"], ["none", "mild", "severe"]):
