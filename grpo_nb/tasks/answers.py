@@ -419,7 +419,8 @@ def doubts_of(
         change = f"replace({within}, regex=True)" if mark else f"replace({mended})"
         slipped = [gold for gold in golds if slips.keys() & (tags_of(gold, mark) if mark else {gold})]
         said.append(
-            f"{_of(slipped, golds)} may be misspelt, such as {first!r} ({tags[first]}) beside {meant!r} ({tags[meant]}); to mend them: {cell} = {cell}.{change}"
+            f"{_of(slipped, golds)} may be misspelt, such as {first!r} ({tags[first]}) beside {meant!r} ({tags[meant]}); "
+            f"to mend them: {cell} = {cell}.{change}"
         )
     if lists := [gold for gold in golds if _LIST.fullmatch(gold) and answers.kind != "json"]:
         cell = f"frame[{column!r}]"
