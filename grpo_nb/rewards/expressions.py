@@ -245,7 +245,7 @@ def _compare_numbers(given: str, gold: str) -> bool | None:
 def _unit_of(gold: str) -> str:
     name = unit_of(gold)
     letters = re.findall(r"[^\W\d_]+", name)
-    is_apart = " " in gold  # `20 N` is a force, `20N` may be a product
+    is_apart = re.search("[0-9}] ", gold)  # `20 N` is a force, `20N` may be a product
     short = {part.casefold() for part in (*letters, re.split(r"[0-9}]\s*", gold)[-1])} & _SHORT_UNITS
     is_known = "\\text" in gold or "\u00b0" in name or short or (is_apart and all(map(is_known_unit, letters)))
     # `3 x y` is a product, `25 December` a day, and `3 apples` a number with its unit.

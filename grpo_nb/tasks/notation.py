@@ -252,8 +252,8 @@ _QUANTITIES = [
     {unit: place for place, same in enumerate(words(units)) for unit in same.split(",")}
     for units in (
         "mg g kg t lb oz", "nm um mm cm dm m km in ft yd mi", "ms s m,min h day week", "ml cl dl l hl gal", "%",
-        "mV V kV", "mA A", "mW W kW MW GW", "J kJ MJ Wh kWh MWh", "Hz kHz MHz GHz",
-        "Pa hPa,mbar kPa psi bar MPa atm", "N kN MN", "\u03a9 k\u03a9 M\u03a9", "mmol mol", "eV keV MeV",
+        "mV V kV", "mA A", "mW W kW MW GW", "J kJ MJ Wh kWh MWh eV keV MeV", "Hz kHz MHz GHz",
+        "Pa hPa,mbar kPa psi bar MPa atm", "N kN MN", "\u03a9 k\u03a9 M\u03a9", "mmol mol",
         "B kB,KB MB GB TB", "\u00b0C", "\u00b0F", "K",
         " ".join(_MONEY),
     )

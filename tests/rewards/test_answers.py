@@ -344,6 +344,7 @@ def test_units_and_tolerance() -> None:
     assert dataclasses.replace(both, weight=1.0).units == both.units
     for units in (["N", "J"], {"kg": 1, "g": 0.001}, [{"kg": 1, "g": 0.001}, "%"]):
         assert repr(number(units=units)) == f"number(weight=2, units={units}, format='xml')", "as it was written"
+    assert scores(number(units={"J": 1, "eV": 1.6e-19}), ["10 electronvolts", "10 J"], "1.6e-18 J") == [1.0, 0.0]
     assert scores(number(), ["42%"], "42") == [0.0]
     assert scores(number(tolerance=0.01), ["3.14", "3.15", "3.16"], "3.1415") == [1.0, 1.0, 0.0]
     assert scores(number(relative_tolerance=0.01), ["101", "102"], "100") == [1.0, 0.0]
@@ -361,6 +362,7 @@ def test_units_and_tolerance() -> None:
         lambda: number(units=[{"kg": 1, "g": 1}]),
         lambda: number(units={"\u00b0C": 1, "bar": 1}),
         lambda: number(units={"\u20ac": 1, "$": 1}),
+        lambda: number(units={"N": 1, "J": 1}),
         lambda: json_answer(column=None),
         lambda: json_answer(schema={"type": "thing"}),
         lambda: regex_answer("("),

@@ -133,7 +133,7 @@ def test_a_case_table_shows_what_is_and_escapes_it() -> None:
 def test_cases_of_other_parameters_show_what_the_reward_that_was_asked_gives() -> None:
     shown = repr(gn.rewards.number(column="solution", weight=2.0).cases)
     assert (
-        "number(weight=2, units=((('km'" in shown.splitlines()[0]
+        "number(weight=2, units={'km': 1000" in shown.splitlines()[0]
         and "Yours, number(weight=2, column='solution'" in shown
     )
     rows = {row[0]: row for row in gn.rewards.number(weight=3.0).cases.rows()}

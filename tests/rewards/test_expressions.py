@@ -168,6 +168,7 @@ def test_equal_forms_are_paid(given_answer: str, gold: str) -> None:
         ("20 s", "20 m"),
         ("2500 g", "2.5·10³ kg"),
         ("20", "20N"),
+        ("20", "x = 20N"),
         ("2", "2 x y z"),
         ("0", "no solution"),
         ("no solution", "0"),
