@@ -14,6 +14,8 @@ from grpo_nb.rewards.base import checked
 from grpo_nb.rewards.slot import SlotReward, Verdicts, is_copied
 from grpo_nb.tasks import Units, bare, is_convertible, is_same_json, plain, read_container, read_number, unit_of
 
+_QUOTES = str.maketrans("\u201c\u201d\u201e\u2018\u2019", '"""\'\'')
+_END_MARK = re.compile(r"(?<=[^\W\d_]{2})[.!?]$")
 _POUNDS = re.compile(r"(?i)\bpounds?\W*$")
 
 
@@ -25,7 +27,8 @@ def is_same_answer(given: str, gold: str) -> bool:
     r"""Compare as numbers if the gold answer is one, else as text without regard to case, white space and wrappers.
 
     One `variable =` before a number is part of the answer, not another one: `x = 42` is 42, `41 = 42` is not. A number with a
-    unit is the same number with the same unit, and `2 h 20 min` is `140 min`. A JSON object or array is the same JSON value.
+    unit is the same number with the same unit, and `2 h 20 min` is `140 min`. A JSON object or array is the same JSON value. Of
+    a sentence the mark at its end may be another one.
 
     >>> is_same_answer(r"\frac{1}{2}", "0.5"), is_same_answer("x = 42", "42"), is_same_answer("41 = 42", "42")
     (True, True, False)
@@ -36,7 +39,10 @@ def is_same_answer(given: str, gold: str) -> bool:
         return is_same_number(given, gold)
     if (unit := unit_of(gold)) and unit == unit_of(given):
         return is_same_number(given, gold, units=(((unit, Fraction(1)),),))
-    is_text, wanted = folded(plain(given)) == folded(plain(gold)), read_container(gold)
+    is_sentence = _END_MARK.search(gold.strip()) is not None
+    texts = [folded(plain(text)).translate(_QUOTES) for text in (given, gold)]
+    given_text, gold_text = (_END_MARK.sub("", text) if is_sentence else text for text in texts)
+    is_text, wanted = given_text == gold_text, read_container(gold)
     if wanted is None:
         return is_text
     # What has no text in it, [1, 2], may be an interval, written otherwise: [1;2].

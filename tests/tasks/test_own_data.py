@@ -1111,6 +1111,18 @@ def test_writings_of_one_text_are_paid_as_one(other: str) -> None:
     assert paid(right, other, "Paris") == paid(right, "Paris", other) == 1.0 and paid(right, other, "Rome") == 0.0
 
 
+def test_the_end_mark_of_a_sentence_is_its_writers() -> None:
+    right = gn.rewards.correctness()
+    for given, gold in (
+        ("Are you sure", "Are you sure?"),
+        ("shut it!", "Shut it."),
+        ("\u201cStop!\u201d he cried", '"Stop!" he cried.'),
+    ):
+        assert paid(right, given, gold) == 1.0
+    for given, gold in (("Paris?", "Paris"), ("5", "5!"), ("n", "n!"), ("Are you", "Are you sure?")):
+        assert paid(right, given, gold) == 0.0
+
+
 @pytest.mark.parametrize("other", ["C#", "C ++", "Dr. C", "C'"])
 def test_other_texts_are_no_writings_of_one(other: str) -> None:
     assert doubts_of(answers_of(golds := ["C", other, "Rome", "Oslo"]), golds) == []
