@@ -383,6 +383,11 @@ def doubts_of(
             f"{_of(mixed, golds)} are numbers, such as {mixed[0]!r}: gn.rewards.correctness() pays them in any form"
             f"{', gn.rewards.maths() expressions too' * is_maths}; exact_text, which rewards_for(task) takes, only as written"
         )
+    if re.match(r"\d+/\d\d?(,|$)", answers.form):
+        said.append(
+            f"answers such as {golds[0]!r} are taken as days and months; where they are fractions, gn.rewards.correctness() "
+            'pays them in any form, and dataclasses.replace(gn.tasks.xml(), answer_hint="fraction") asks for them'
+        )
     if answers.kind == "text" and (several := _in_several_writings(golds)):
         said.append(
             f"{len(several)} answer{'s are' if len(several) > 1 else ' is'} written in several ways, such as "
