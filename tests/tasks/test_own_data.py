@@ -459,7 +459,13 @@ def test_the_line_that_leaves_odd_answers_out_works_as_printed() -> None:
 
 @pytest.mark.parametrize(
     "golds",
-    [["1", "2.5", "-3"] * 4, ["yes", "no"] * 6, ["Paris", "the Seine", "1789"], ["x^2", "3", "2x"], ["40/50", "3/70"]],
+    [
+        ["1", "2.5", "-3"] * 4,
+        ["yes", "no"] * 6,
+        ["Paris", "the Seine", "1789", "none"],
+        ["x^2", "3", "2x"],
+        ["40/50", "3/70"],
+    ],
 )
 def test_answers_of_one_kind_raise_no_doubt(golds: list[str]) -> None:
     assert not doubts_of(answers_of(golds), golds)
