@@ -68,6 +68,7 @@ _USED_OTHERWISE = ",/"
 _TAG = re.compile(r"(?=.*[^\W\d_])[^=<>^\\{}$\"\[\]\n]{1,40}")
 _FEW = 0.1
 """Share of the rows below which several labels are an exception."""
+_WORD = re.compile(r"(?<!\\)\b[^\W\d_]{4,}")  # which no command of LaTeX is
 _WORD_START, _WORD_END = re.compile(r"[^\W\d_]*"), re.compile(r"[^\W\d_]*$")
 # Letters that are taken for each other: vowels, neighbours on the keyboard, sounds.
 _VOWELS = re.compile(r"[aeiouy\u00e4\u00f6\u00fc]{2}")
@@ -450,13 +451,16 @@ def doubts_of(
                 f"and unit together, gn.rewards.number(units={same}) {'converts, and pays ' * bool(base)}the number alone too"
                 f"{', in ' * bool(base)}{', '.join(base)}"
             )
-    formulas = [
-        gold for gold in golds if unit_by_gold[gold] is None and len(gold) <= _LONGEST_NUMBER and _is_formula(gold)
-    ]
+    formulas = [gold for gold in golds if unit_by_gold[gold] is None and _is_formula(gold) and not _WORD.search(gold)]
     if answers.kind == "text" and not answers.form and 5 * len(formulas) >= len(golds):
         said.append(
             f"{_of(formulas, golds)} are expressions, such as {formulas[0]!r}: gn.rewards.maths() pays them in any form, and "
             "numbers; gn.rewards.correctness(), which rewards_for(task) takes, numbers alone"
+        )
+    if re.match(r"\d+/\d\d?(,|$)", answers.form):
+        said.append(
+            f"answers such as {golds[0]!r} are taken as days and months; where they are fractions, gn.rewards.correctness() "
+            'pays them in any form, and dataclasses.replace(gn.tasks.xml(), answer_hint="fraction") asks for them'
         )
     for pattern, what in _DOUBTFUL if answers.kind == "numbers" else ():
         if found := [gold for gold in golds if pattern.fullmatch(_AROUND_DIGITS.sub("", gold))]:
