@@ -119,7 +119,9 @@ def check_rewards(
         findings += [f for f in of_set if not (is_said and f.kind == "nothing tells right from wrong")]
     findings += _check_cases(rewards, kept, sample)
     lenient = {finding.reward for finding in findings if finding.kind == "lenient"}
-    if any((role.kind, role.said) == (FORM, "") and callers[key].name not in lenient for key, (_, role) in seen.items()):
+    if any(
+        (role.kind, role.said) == (FORM, "") and callers[key].name not in lenient for key, (_, role) in seen.items()
+    ):
         findings = [finding for finding in findings if finding.kind != "lenient"]  # another one asks for more
     findings += check_signal(pass_rate, size)
     if tokenizer is None and any(map(_counts_tokens, rewards)):

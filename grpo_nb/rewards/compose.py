@@ -5,6 +5,7 @@ And one that is no reward, for debugging.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -368,7 +369,9 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
     ['exact_text', 'xml_format', 'xml_tags']
     """
     labels, separator = [label for label, _ in task.answers.labels], task.answers.separator
-    common = {"weight": weight, "format": task.format}
+    # What the prompt says is nothing that a reward reads; a long hint would keep it from being made again from a run's record.
+    format = dataclasses.replace(task.format, answer_hint="", instruction="")
+    common = {"weight": weight, "format": format}
     if task.answers.kind == "numbers":
         right: Reward = correctness(**common)
     elif task.answers.kind == "expressions":
@@ -383,4 +386,4 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
             is_case_sensitive=len({label.casefold() for label in labels}) < max(len(labels), 1),
             needs_all=separator or False,
         )
-    return [right, xml_format(format=task.format), xml_tags(format=task.format)]
+    return [right, xml_format(format=format), xml_tags(format=format)]

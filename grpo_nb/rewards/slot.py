@@ -29,8 +29,8 @@ _BETWEEN_WORDS = (";", ",", "|", "/", " / ")
 
 
 NEEDS_ALL = (
-    "Of several gold answers, all must be given and no other, in any order: one a line or bullet, or with `;`, `,`, `|`, `/` or "
-    "`and` between them. By default any one. `';'` is for cells such as `bug;login`, split there."
+    "Of several gold answers, all must be given and no other, in any order: one a line or bullet, or with `;`, `,`, `|`, `/` "
+    "or `and` between them. By default any one. `';'` is for cells such as `bug;login`, split there."
 )
 
 
@@ -145,7 +145,7 @@ class TimedReward(SlotReward):
 def _readings(given: str, golds: Sequence[str]) -> list[list[str]]:
     """Each way to read as many answers as there are gold ones: lines, parts at one mark, or what `split_list` finds.
 
-    `or` is between the solutions of an equation; between words it is a hedge. So is a slash or bar no more than a sign in numbers.
+    `or` is between the solutions of an equation; between words it is a hedge. A slash or bar in numbers parts nothing.
 
     >>> _readings("- bug\\n- login", ["bug", "login"]), _readings("bug or login", ["bug", "login"])
     ([['bug', 'login']], [])

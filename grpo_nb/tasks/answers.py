@@ -112,7 +112,7 @@ class Answers:
     point: str = ""
     """A number with a point, to be asked for so where the data has a comma; from `point_of`."""
     often: tuple[str, float] | None = None
-    """Of few numbers that come again and again, such as ratings, or of several labels, the most frequent answer and its share."""
+    """Of few numbers that come again and again, such as ratings, or of several labels, the most frequent and its share."""
     separator: str = ""
     """What stands between the labels where an answer may hold several: `;` in `billing;refund`."""
 
@@ -320,12 +320,16 @@ def doubts_of(
         )
     if slips:
         first, meant = next(iter(slips.items()))
-        cell, mended = f"frame[{column!r}]", {value: other for gold, other in slips.items() for value in raw.get(gold, ())}
+        cell, mended = (
+            f"frame[{column!r}]",
+            {value: other for gold, other in slips.items() for value in raw.get(gold, ())},
+        )
         within = {rf"(?i)\b{re.escape(tag)}\b": other for tag, other in slips.items()}
         change = f"replace({within}, regex=True)" if mark else f"replace({mended})"
         said.append(
-            f"{_of([gold for gold in golds if slips.keys() & (tags_of(gold, mark) if mark else {gold})], golds)} may be misspelt, "
-            f"such as {first!r} ({tags[first]}) beside {meant!r} ({tags[meant]}); to mend them: {cell} = {cell}.{change}"
+            f"{_of([gold for gold in golds if slips.keys() & (tags_of(gold, mark) if mark else {gold})], golds)} may be "
+            f"misspelt, such as {first!r} ({tags[first]}) beside {meant!r} ({tags[meant]}); to mend them: "
+            f"{cell} = {cell}.{change}"
         )
     if lists := [gold for gold in golds if _LIST.fullmatch(gold) and answers.kind != "json"]:
         cell = f"frame[{column!r}]"
@@ -358,8 +362,8 @@ def doubts_of(
     if answers.kind == "text" and (several := _in_several_writings(golds)):
         said.append(
             f"{len(several)} answer{'s are' if len(several) > 1 else ' is'} written in several ways, such as "
-            f"{' and '.join(map(repr, several[0][:2]))}: gn.rewards.exact_text() ignores only runs of white space, and pays one of "
-            "them only; gn.rewards.correctness() ignores capitals, a full stop and quotation marks too"
+            f"{' and '.join(map(repr, several[0][:2]))}: gn.rewards.exact_text() ignores runs of white space alone, and pays "
+            "one of them only; gn.rewards.correctness() ignores capitals, a full stop and quotation marks too"
         )
     for pattern, what in _DOUBTFUL if answers.kind == "numbers" else ():
         if found := [gold for gold in golds if pattern.fullmatch(_AROUND_DIGITS.sub("", gold))]:

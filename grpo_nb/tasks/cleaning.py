@@ -418,8 +418,8 @@ def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]]) -> str:
             if part == "answer" and column != "answer" and any("answer" in row for row in rows):
                 made += f"; or, where each of them is right, leave 'answer' the answer: {_pays_each(column, 'answer')}"
             elif part == "answer":
-                made += f"; or, where each of them is needed, frame['answers'] = frame[{column!r}] before that, and pay them by "
-                made += "gn.rewards.correctness(column='answers', needs_all=True)"
+                made += f"; or, where each of them is needed, frame['answers'] = frame[{column!r}] before that, and pay them "
+                made += "by gn.rewards.correctness(column='answers', needs_all=True)"
                 made += f"; or, where each of them is right, frame['answers'] = frame[{column!r}]; frame['answer'] = "
                 made += "frame['answers'].str[0], and pay them by gn.rewards.correctness(column='answers')"
             return f"{column!r} holds lists; {made}"
