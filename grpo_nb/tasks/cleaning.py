@@ -18,7 +18,16 @@ from typing import Any, Literal, get_args
 
 from grpo_nb.core import displayable, require_kind, shorten
 from grpo_nb.settings import check_choice
-from grpo_nb.tasks.answers import MISSING, MOST_LABELS, after_hashes, answers_of, label_spelling, odd_ones, with_point
+from grpo_nb.tasks.answers import (
+    MISSING,
+    MOST_LABELS,
+    after_hashes,
+    answers_of,
+    label_spelling,
+    odd_ones,
+    tags_of,
+    with_point,
+)
 from grpo_nb.tasks.notation import read_container, read_measure
 from grpo_nb.tasks.reading import Rows
 
@@ -737,9 +746,11 @@ def _as_asked(question: str) -> str:
 
 def _same_answers(golds: Sequence[str]) -> dict[str, Any]:
     """By answer what it says, however it is written: of numbers the value and the unit, of JSON the value, else the words."""
-    kind = answers_of(golds).kind
+    kind, mark = (answers := answers_of(golds)).kind, answers.separator
 
     def said(gold: str) -> Any:
+        if mark:
+            return frozenset(tags_of(gold, mark))
         if kind == "json" and (value := read_container(gold)) is not None:
             return json.dumps(value, sort_keys=True)
         return (kind == "numbers" and read_measure(gold)) or " ".join(gold.split())
