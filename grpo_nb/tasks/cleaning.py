@@ -27,6 +27,7 @@ from grpo_nb.tasks.answers import (
     label_spelling,
     odd_ones,
     spelling,
+    tags_of,
     with_point,
 )
 from grpo_nb.tasks.notation import read_container, read_measure
@@ -763,6 +764,8 @@ def _same_answers(golds: Sequence[str]) -> dict[str, Any]:
     answers = answers_of(golds)
 
     def said(gold: str) -> Any:
+        if answers.separator:
+            return frozenset(tags_of(gold, answers.separator))
         if answers.kind == "json" and (value := read_container(gold)) is not None:
             return json.dumps(value, sort_keys=True)
         is_date = answers.form or (answers.kind != "numbers" and date_form([gold])[0])

@@ -9,6 +9,7 @@ import json
 import math
 import random
 import re
+import statistics
 import sys
 import threading
 import time
@@ -24,11 +25,13 @@ from grpo_nb.checks.catalogue import CATALOGUE
 from grpo_nb.checks.probes import harmless, wrong_answers
 from grpo_nb.rewards import (
     check_rows,
+    clipped,
     code_tests,
     combined,
     completion_text,
     correctness,
     reward_name,
+    soft_overlong,
     xml_format,
     xml_tags,
 )
@@ -80,6 +83,24 @@ def test_another_accepted_answer_is_no_wrong_one() -> None:
     rows = [{"question": f"{n}?", "all": list(("A", "B", "CAD", "D")[n % 4])} for n in range(12)]
     report = check_rewards([gn.rewards.multiple_choice(column="all")], rows, answer="all")
     assert report.ok and not kinds(report, "critical"), report
+
+
+@pytest.mark.parametrize("column", ["labels", "answer"])
+def test_the_labels_in_another_order_are_no_wrong_answer(column: str) -> None:
+    """Those of another row were: `cancel;refund` was paid for `refund;cancel`, a critical finding."""
+    golds = ["refund;cancel", "bug;shipping", "login", "cancel;refund", "Bug; login;", "data-privacy;cancel"] * 4
+    rows = [{"question": f"{n}?", "answer": gold, "labels": gold.strip(";").split(";")} for n, gold in enumerate(golds)]
+    reward = gn.rewards.correctness(column=column, needs_all=";" if column == "answer" else True)
+    assert check_rewards(reward, rows).findings == ()
+
+    def pays_one_too(completions, answer, **_):
+        given = [gn.tasks.xml().extract_last(completion_text(text)) or "" for text in completions]
+        return [float(one == gold or one == "refund;cancel") for one, gold in zip(given, answer, strict=True)]
+
+    (told,) = [
+        finding for finding in check_rewards(pays_one_too, rows).findings if finding.kind == "wrong answer paid"
+    ][:1]
+    assert pays_one_too([ast.literal_eval(told.example)], ["-"]) == [1.0], "the example is one that it pays"
 
 
 def test_an_alias_in_another_column_is_no_near_miss() -> None:
@@ -207,6 +228,10 @@ def test_a_task_and_a_format_that_the_template_opens() -> None:
 def test_nothing_found_says_what_was_checked() -> None:
     report = check(correctness())
     assert report.findings == () and repr(report).startswith("Nothing found. Checked 1 reward(s) on 4 rows, ")
+    assert "not checked" not in repr(report), "no token is counted"
+    assert "no tokenizer was given" in repr(check(correctness(), clipped(soft_overlong(100, 20), -1, 0)))
+    # A lenient reward beside a strict one has nothing to mend.
+    assert not kinds(check(correctness(), xml_format(), xml_tags())) and kinds(check(xml_tags())) >= {"lenient"}
 
 
 # ---- Broken rewards, each with what must be said of it -------------------------------------------------------------
@@ -663,6 +688,11 @@ def as_like_as_it_is(text, gold):
 
 
 @by_text
+def most_for_any_answer(text, gold):
+    return 0.6 + 0.4 * likeness(slot(text), gold) if slot(text) else 0.0
+
+
+@by_text
 def like_from_a_threshold_on(text, gold):
     return score if (score := likeness(slot(text) or "", gold)) > 0.67 else 0.0
 
@@ -684,7 +714,8 @@ def words_recalled(text, gold):
     ("reward", "rows", "severity", "fix"),
     [
         (as_like_as_it_is, SENTENCES, "note", "exact_text()"),
-        (as_like_as_it_is, WORDS, "warning", "max(0.0, score - 0."),
+        (as_like_as_it_is, WORDS, "note", "exact_text()"),
+        (most_for_any_answer, SENTENCES, "warning", "max(0.0, score - 0.7"),
         (like_from_a_threshold_on, SENTENCES, "note", "exact_text()"),
         (shared_words, SENTENCES, "warning", "score if score > 0."),
     ],
@@ -695,11 +726,17 @@ def test_a_reward_of_likeness_is_told_what_it_pays_and_not_blamed_for_near_answe
     assert (said.kind, said.severity) == ("pays by likeness", severity) and fix in said.fix, report
     assert "by degrees" in report.roles[reward.__name__]
     assert not [finding for finding in report.findings if finding.reward == WHOLE_SET]
-    # The advice can be followed: what it says of two answers and of an unrelated one is what the reward gives at most.
-    gold, other = (row["answer"] for row in rows[:2])
-    both, unrelated = (reward([f"<answer>{held}</answer>"], answer=[gold])[0] for held in (f"{other} or {gold}", other))
+    # The advice can be followed: what it says of two answers is what the reward gives at most.
+    golds = [row["answer"] for row in rows]
+    gold, other = golds[:2]
+    both = reward([f"<answer>{other} or {gold}</answer>"], answer=[gold])[0]
+    pairs = [*itertools.permutations(golds, 2)]
+    unrelated = statistics.median(
+        reward([f"<answer>{given}</answer>" for given, _ in pairs], answer=[b for _, b in pairs])
+    )
     told = {what: float(value) for value, what in re.findall(r"([\d.]+) for ([\w ]+)", said.what)}
-    assert told["two answers side by side"] >= both - 0.01 and told["an unrelated answer"] >= unrelated - 0.01, said
+    assert told["two answers side by side"] >= both - 0.01, said
+    assert told["a typical unrelated one"] == pytest.approx(unrelated, abs=0.1), said
 
 
 def test_what_is_paid_for_naming_every_word_is_no_likeness() -> None:

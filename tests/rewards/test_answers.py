@@ -291,6 +291,51 @@ def test_several_gold_answers() -> None:
     assert scores(correctness(), ["7"], []) == [None]
     assert gold_answers(float("nan")) == [] and gold_answers([None, " 7 ", 0]) == ["7", "0"]
     assert split_list("only one", 2) == ["only one"]
+    # A slash is a sign in numbers, and no part of a list of them; a dash before a space is a bullet.
+    assert scores(every, ["1/2", "1 / 2", "1|2", "1\n2", "- 1\n- 2", "-1\n-2"], ["1", "2"]) == [0, 0, 0, 1, 1, 0]
+
+
+NAMED = ["bug", "feature request"]
+
+
+@pytest.mark.parametrize("kind", [correctness, exact_text])
+def test_all_of_several_labels(kind: type) -> None:
+    """`terms and conditions` was refused as two, and `bug or login` paid as two."""
+    every = kind(needs_all=True)
+    right = [
+        "feature request, bug",
+        "bug\nfeature request",
+        "- bug\n- feature request",
+        "1. bug\n2) feature request",
+        "bug;",
+    ]
+    right = [
+        *right[:4],
+        "bug / feature request;",
+        "feature request|bug",
+        "bug and feature request",
+        '["bug", "feature request"]',
+    ]
+    assert scores(every, right, NAMED) == [1.0] * len(right)
+    wrong = [
+        "bug or feature request",
+        "bug, or feature request",
+        "bug\nor\nfeature request",
+        "bug",
+        "bug, bug",
+        "bug, feature",
+    ]
+    wrong = [*wrong, "bug, not feature request", "bug, feature request, login", "bug, feature request, bug"]
+    assert scores(every, wrong, NAMED) == [0.0] * len(wrong)
+    assert scores(every, ["terms and conditions", "terms, conditions"], ["terms and conditions"]) == [1.0, 0.0]
+    assert scores(
+        every, ["Trinidad and Tobago, Cuba", "Cuba; Trinidad and Tobago"], ["Trinidad and Tobago", "Cuba"]
+    ) == [1, 1]
+    assert scores(every, ["Windows 10 or Windows 11", "Windows 11, Windows 10"], ["Windows 10", "Windows 11"]) == [0, 1]
+    cells = kind(needs_all=";")
+    assert scores(cells, ["bug; feature request", "feature request", "bug, bug"], "feature request;bug;") == [1, 0, 0]
+    with pytest.raises(ValueError, match="needs_all = ' ' must be True, False, or what stands between"):
+        kind(needs_all=" ")
 
 
 UNITS = [
