@@ -41,13 +41,13 @@ _NEARLY_ALL = 0.9
 # Where no more than this share are of another kind, they are told, whatever all are then taken for.
 _MOST_ODD: dict[Kind, float] = {"numbers": 0.5, "json": 0.2, "labels": 0.2, "expressions": 0.2}
 _ODD: dict[Kind, tuple[str, str]] = {
-    "numbers": ("is no number", "are no numbers"),
-    "json": ("is no JSON object or array", "are no JSON object or array"),
+    "numbers": ("is no number ({})", "are no numbers ({})"),
+    "json": ("is no JSON object or array ({})", "are no JSON object or array ({})"),
     "labels": (
-        "comes once or twice, while all others are a few labels",
-        "come once or twice, while all others are a few labels",
+        "comes once or twice ({}), while all others are a few labels",
+        "come once or twice ({}), while all others are a few labels",
     ),
-    "expressions": ("is no expression", "are no expressions"),
+    "expressions": ("is no expression ({})", "are no expressions ({})"),
 }
 # What tables and people write where there is no value.
 MISSING = ("", "na", "n/a", "nan", "null", "none", "<na>", "nat")
@@ -237,18 +237,21 @@ def doubts_of(
     counts = Counter(golds if most == "labels" or (most == "text" and answers.labels) else ())
     slips, none = _slips(counts), set(_no_answers(counts))
     odd = [gold for gold in odd if gold not in slips and gold not in none]
-    if named := _shown(odd):
-        named = [f"{_of(odd, golds)} {_ODD[most][len(odd) > 1]} ({named})"]
+    is_rare = most == "labels"
+    if named := _shown(odd, 12 if is_rare else 4):
+        named = [f"{_of(odd, golds)} {_ODD[most][len(odd) > 1].format(named)}"]
     if shown := _shown(missing := [gold for gold in golds if gold in none]):
         named = [*named, f"{_of(missing, golds)} may stand for no answer ({shown})"]
     if named:
         taken = (
             "asked for and paid as written" if answers.kind == most or not odd else f"all are taken as {answers.kind}"
         )
-        said.append(
-            f"{', and '.join(named)}: {taken}; mend those rows, or leave them out if they mean that there is no answer: "
-            f"keep=lambda row: {_without([*odd, *missing], most, column, raw)}"
-        )
+        keep = f"keep=lambda row: {_without(missing if is_rare else [*odd, *missing], most, column, raw)}"
+        cure = f"mend those rows, or leave them out if they mean that there is no answer: {keep}"
+        if is_rare and odd:
+            cure = "rare labels cannot be told from slips: mend those that are"
+            cure += f", and leave out what stands for no answer: {keep}" * bool(missing)
+        said.append(f"{', and '.join(named)}: {taken}; {cure}")
     if slips:
         first, meant = next(iter(slips.items()))
         cell, mended = f"frame[{column!r}]", {value: other for gold, other in slips.items() for value in raw[gold]}
@@ -300,8 +303,8 @@ def _of(some: Sequence[str], golds: Sequence[str]) -> str:
     return f"{len(some)} of {len(golds)} answers"
 
 
-def _shown(golds: Sequence[str]) -> str:
-    return ", ".join(map(repr, list(dict.fromkeys(shorten(gold, 60) for gold in golds))[:4]))
+def _shown(golds: Sequence[str], most: int = 4) -> str:
+    return ", ".join(map(repr, list(dict.fromkeys(shorten(gold, 60) for gold in golds))[:most]))
 
 
 def _slips(counts: Counter[str]) -> dict[str, str]:
