@@ -651,8 +651,9 @@ def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named:
     used = {name for names in asked.values() for name in names}
     free = [name for name in found if name not in used]
     words = _words(column) if part in named else set()
+    could = found if part != "question" or part in named else [n for n in found if not _NO_QUESTION & _words(n)]
     near = (
-        difflib.get_close_matches(column, found, n=1, cutoff=0.6 if part in named else 0.8)
+        difflib.get_close_matches(column, could, n=1, cutoff=0.6 if part in named else 0.8)
         or [name for name in found if words and words <= _words(name)][:1]
     )
     guesses: dict[str, str | list[str]] = {}
@@ -671,9 +672,10 @@ def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named:
     turned = f" (guessed; the other way round: columns={other})" * is_guessed
     none = " These do not look like names: if the data has none"
     none += f": {unnamed}" if unnamed else ", write them above it, or give names to a DataFrame"
-    are_data = any(map(_is_number, found)) or _look_like_data(found, rows)
+    are_all = _look_like_data(found, rows)
+    are_data = are_all or any(map(_is_number, found))
     meant = f"; did you mean {near[0]!r}" if near else ""
-    mapped = f" Map it: columns={line}{turned}." * (not are_data or not unnamed or "<column>" not in line)
+    mapped = f" Map it: columns={line}{turned}." * (not unnamed or not (are_all or (are_data and "<column>" in line)))
     return f"the data has no column {column!r} for the {part}; it has {found}{meant}.{f'{none}.' * are_data}{mapped}"
 
 

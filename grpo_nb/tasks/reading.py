@@ -196,7 +196,7 @@ def _decoded(path: Path, encoding: str | None) -> tuple[str, str, tuple[str, ...
     if "cp1252" not in read:
         guess = min(read, key=strange.__getitem__)
     else:  # Polish has what is strange in one foreign word of three; a slip of the keyboard is in one of a hundred
-        is_eastern = 20 * (strange["cp1252"] - strange.get("cp1250", len(data))) > len(_FOREIGN.findall(read["cp1252"]))
+        is_eastern = 10 * (strange["cp1252"] - strange.get("cp1250", len(data))) > len(_FOREIGN.findall(read["cp1252"]))
         guess = "cp1250" if is_eastern else "cp1252"
     return read[guess], guess, (_said_of(guess, read[guess]),)
 
@@ -287,7 +287,10 @@ def _read_csv(
     notes += ("the mark at the end of each line was taken away",) * is_closed
     notes += (f"{remarks} line{'s' * (remarks > 1)} above the names were left out as a remark (#)",) * (remarks > 0)
     parts = iter(("question", "answer"))
-    given = [str(n) if re.fullmatch(r"[\d.,]*", name) else next(parts, str(n)) for n, name in enumerate(names)]
+    given = [
+        str(n) if len(names) > 2 and re.fullmatch(r"[\d.,]*", name) else next(parts, str(n))
+        for n, name in enumerate(names)
+    ]
     more = f", skiprows={above}" * (above > 0) + ", index_col=False" * is_closed + ", quoting=3" * (begun is not None)
     unnamed = (
         f"import pandas; gn.load_task(pandas.read_csv({str(path)!r}, sep={separator!r}, encoding={encoding!r}, header=None, "

@@ -163,7 +163,11 @@ def test_several_right_answers_in_rows_are_told_the_lines_that_pay_each() -> Non
     for line in re.search(r"begin with: (.*)\. where all of them are right: (.*), and pay", str(told.value)).groups():
         exec(line, names)
     made = both(gn.load_task(names["frame"], columns={"question": "de", "answer": "en"}))
-    assert {(row["answer"], *row["answers"]) for row in made} == {("Stop", "Stop", "Wait"), ("Yes", "Yes"), ("No", "No")}
+    assert {(row["answer"], *row["answers"]) for row in made} == {
+        ("Stop", "Stop", "Wait"),
+        ("Yes", "Yes"),
+        ("No", "No"),
+    }
 
 
 def test_columns_the_other_way_round_are_read_and_said() -> None:
@@ -645,6 +649,8 @@ def test_a_question_of_several_columns_stands_one_below_the_other(tmp_path: Path
     assert {"0 pans, 0 pots\nBy: air", "5 pans, 5 pots\nOff %: 5\nBy: air"} < {row["question"] for row in both(task)}
     assert "'Off %' is empty in 1 of 8 rows, first in row 0" in repr(task)
     assert "is empty" not in repr(gn.load_task(carts, columns=mapped, keep=lambda row: row["sum"]))
+    told = gn.load_task([{**cart, "solution": "s", "id": 1} for cart in carts], columns=mapped).notes
+    assert "not part of the prompt, but there for rewards: 'solution', 'id'" in told
 
 
 def test_a_total_line_is_told_with_the_line_that_leaves_it_out(tmp_path: Path) -> None:
@@ -715,7 +721,9 @@ def test_of_two_columns_of_any_name_the_first_is_the_question_and_the_other_way_
         gn.load_task([{"kind": "ab"[n % 2], "words": f"p {n}"} for n in range(9)])
 
 
-@pytest.mark.parametrize("rows", [["2 + 2?\t4", "3 + 3?\t6", "1 + 1?\t2"], ["I like it.\tgood", *["No.\tbad", "Yes!\tgood"] * 2]])
+@pytest.mark.parametrize(
+    "rows", [["2 + 2?\t4", "3 + 3?\t6", "1 + 1?\t2"], ["I like it.\tgood", *["No.\tbad", "Yes!\tgood"] * 2]]
+)
 def test_a_file_without_names_comes_with_the_line_that_reads_it(rows: list[str], tmp_path: Path) -> None:
     file = written(tmp_path, "\n".join(rows).encode("utf-16"), "pairs.tsv")
     first = rows[0].split("\t")
@@ -723,8 +731,12 @@ def test_a_file_without_names_comes_with_the_line_that_reads_it(rows: list[str],
         gn.load_task(file)
     mapped = gn.load_task(file, columns=dict(zip(("question", "answer"), first, strict=True)))
     for said in (str(told.value), "\n".join(mapped.notes)):
-        task = eval(re.search(r"import pandas; (gn\.load_task\(.*\))", said)[1], {"gn": gn, "pandas": pandas})
-        assert {"question": first[0], "answer": first[1]}.items() <= next(r for r in both(task) if r["question"] == first[0]).items()
+        task = eval(
+            re.search(r"import pandas; (gn\.load_task\(.*dtype=str\)\))", said)[1], {"gn": gn, "pandas": pandas}
+        )
+        assert {"question": first[0], "answer": first[1]}.items() <= next(
+            r for r in both(task) if r["question"] == first[0]
+        ).items()
     assert "row of the data" not in repr(gn.load_task(written(tmp_path, b"question,answer\n1?,4\n2?,5\n")))
     numbered = pandas.read_csv(file, sep="\t", header=None, encoding="utf-16")
     assert len(both(gn.load_task(numbered, columns={"question": 0, "answer": 1}))) > 1
@@ -734,15 +746,21 @@ def test_a_file_without_names_comes_with_the_line_that_reads_it(rows: list[str],
     ("text", "encoding", "told"),
     [
         ("Nie wiem, gdzie są książki|Łódź|Proszę, tędy", "cp1250", "in cp1252 'ksi¹¿ki'"),
-        ("Kůň skáče|řeka", "cp1250", "in cp1252"),
-        ("¿Dónde está?|hola¿qué?|niña, mañana, años, más, así|él, tú, sí, café, día, adiós, país, después|allí, aquí, así", "cp1252", ""),
-        ("L’œuvre|le cœur a été", "cp1252", "in cp1250"),
+        ("Kůň skáče na trať|řeka", "cp1250", "in cp1252"),
+        (
+            "¿Dónde está?|hola¿qué?|niña, mañana, años, más, así|él, tú, sí, café, día, adiós, país, después|allí, aquí, así",
+            "cp1252",
+            "",
+        ),
+        ("L\u2019œuvre|le cœur a été", "cp1252", "in cp1250"),
         ("Größe über 5 m²|schön", "cp1252", ""),
         ("Größe über 5 km|schön", "cp850", ""),
-        ("geht‘s gut?|said”and", "cp1252", ""),
+        ("geht\u2018s gut?|said\u201dand", "cp1252", ""),
     ],
 )
-def test_the_alphabet_of_a_file_is_told_by_what_no_word_has(text: str, encoding: str, told: str, tmp_path: Path) -> None:
+def test_the_alphabet_of_a_file_is_told_by_what_no_word_has(
+    text: str, encoding: str, told: str, tmp_path: Path
+) -> None:
     lines = "".join(f"{line};{n}\n" for n, line in enumerate(text.split("|")))
     read = gn.tasks.read_rows(written(tmp_path, ("question;answer\n" + lines).encode(encoding)))
     assert [row["question"] for row in read.rows] == text.split("|")
@@ -779,6 +797,7 @@ def test_chats_of_other_forms() -> None:
         (REVIEWS, {"columns": MAPPED, "sep": ";"}, ValueError, "no argument 'sep'"),
         (REVIEWS, {"colunms": MAPPED}, ValueError, "did you mean 'columns'"),
         ("data.xlsx", {}, ValueError, r"'.xlsx' is not read.*pandas"),
+        ("data.txt", {}, ValueError, r"Excel's Unicode text, is read by the name \.tsv"),
         (pandas.DataFrame([["a?", 1], ["b?", 2]]), {}, ValueError, "do not look like names"),
         ([{"id": 1, "one": "a", "two": "b"}] * 2, {}, ValueError, r'"question": "<column>", "answer": "<column>"'),
     ],
@@ -815,6 +834,16 @@ def test_a_data_set_of_the_hub_is_named_with_its_configuration(monkeypatch: pyte
     gn.load_task("gsm8k", columns=MAPPED)
     gn.load_task("me/reviews", columns=MAPPED, config="short", split="test")
     assert asked == [(("openai/gsm8k", "main"), {"split": "train"}), (("me/reviews", "short"), {"split": "test"})]
+
+
+def test_a_decimal_comma_is_one_in_other_columns_too(tmp_path: Path) -> None:
+    file = written(tmp_path, b"question;answer;sum;share;day\nA?;1,5;4.452,53;0.125;1.12.2024\nB?;2,5;;0.5;2.12.2024\n")
+    rows = sorted(both(gn.load_task(file, decimal=",")), key=lambda row: row["question"])
+    assert [(row["sum"], row["share"], row["day"]) for row in rows] == [
+        (4452.53, 0.125, "1.12.2024"),
+        (None, 0.5, "2.12.2024"),
+    ]
+    assert {row["sum"] for row in both(gn.load_task(file))} == {"4.452,53", ""}
 
 
 def test_a_decimal_comma_leaves_what_is_no_number_alone() -> None:
