@@ -398,7 +398,8 @@ def doubts_of(
     slips = _slips(tags)
     none = set(_no_answers(counts or Counter(golds if most == "text" else ()), bool(counts)))
     odd = [gold for gold in odd if gold not in slips and gold not in none and not mark]
-    if named := _shown(odd):
+    is_rare = most == "labels"
+    if named := _shown(odd, 12 if is_rare else 4):
         named = [f"{_of(odd, golds)} ({named}) {_ODD[most][len(odd) > 1]}"]
     if shown := _shown(missing := [gold for gold in golds if gold in none]):
         named = [*named, f"{_of(missing, golds)} ({shown}) may stand for no answer"]
@@ -406,10 +407,12 @@ def doubts_of(
         taken = (
             "asked for and paid as written" if answers.kind == most or not odd else f"all are taken as {answers.kind}"
         )
-        said.append(
-            f"{', and '.join(named)}: {taken}; mend those rows, or leave them out if they mean that there is no answer: "
-            f"keep=lambda row: {_without([*odd, *missing], most, column, raw)}"
-        )
+        keep = f"keep=lambda row: {_without(missing if is_rare else [*odd, *missing], most, column, raw)}"
+        cure = f"mend those rows, or leave them out if they mean that there is no answer: {keep}"
+        if is_rare and odd:
+            cure = "rare labels cannot be told from slips: mend those that are"
+            cure += f", and leave out what stands for no answer: {keep}" * bool(missing)
+        said.append(f"{', and '.join(named)}: {taken}; {cure}")
     if slips:
         first, meant = next(iter(slips.items()))
         cell, mended = (
@@ -489,8 +492,8 @@ def _of(some: Sequence[str], golds: Sequence[str]) -> str:
     return f"{len(some)} of {len(golds)} answers"
 
 
-def _shown(golds: Sequence[str]) -> str:
-    return ", ".join(map(repr, list(dict.fromkeys(shorten(gold, 60) for gold in golds))[:4]))
+def _shown(golds: Sequence[str], most: int = 4) -> str:
+    return ", ".join(map(repr, list(dict.fromkeys(shorten(gold, 60) for gold in golds))[:most]))
 
 
 def _slips(counts: Counter[str]) -> dict[str, str]:

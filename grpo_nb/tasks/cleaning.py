@@ -54,13 +54,23 @@ _LINE_ENDS = re.compile(r"_x000D_|\r")
 # An index that pandas wrote, which is no column of anybody's.
 _INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0")
 _ID = {"id", "ids", "uid", "uuid", "idx", "index"}
-# What people call these columns; only ever proposed, never taken.
+# What people call these columns, alone and in pairs; only ever proposed, never taken.
 _USUAL = {
     "question": [
-        "question", "problem", "prompt", "instruction", "query", "input", "text", "review", "sentence", "task", "body",
+        "question", "problem", "puzzle", "riddle", "exercise", "prompt", "instruction", "query", "input", "body", "text",
+        "review", "sentence", "task", "utterance", "comment", "tweet", "message", "post", "claim", "statement", "headline",
+        "description", "subject", "title", "frage", "aufgabe", "nachricht", "beschreibung", "pytanie", "pregunta", "domanda",
+        "vraag", "pergunta",
     ],
-    "answer": ["answer", "final", "label", "target", "gold", "solution", "output", "response", "category", "class", "result"],
+    "answer": [
+        "answer", "final", "label", "target", "gold", "solution", "output", "response", "category", "class", "correct",
+        "result", "sentiment", "intent", "verdict", "rating", "translation", "completion", "antwort", "l\u00f6sung",
+        "kategorie", "odpowied\u017a", "respuesta", "r\u00e9ponse", "risposta", "antwoord", "resposta",
+    ],
 }  # fmt: skip
+_USUAL_PAIRS = (("front", "back"), ("source", "target"), ("src", "tgt"), ("term", "definition"), ("word", "meaning"))
+# What no question is called, however alike the names are written.
+_NO_QUESTION = {"solution", "answer", "explanation", "rationale", "reasoning", "hint", "key", "url", "date", *_ID}
 # How columns with a list of options are called.
 _CHOICES = {"choices", "options", "endings", "alternatives"}
 _LETTERS = string.ascii_uppercase
@@ -84,6 +94,8 @@ class Cleaned:
     """Answer -> what stands in the data for it."""
     frame: str = ""
     """The code that makes a DataFrame `frame` of the data, with the columns that the notes name."""
+    unnamed: str = ""
+    """The code that reads a file whose first line holds no names."""
 
     def leave_out(self, reason: str, number: int, row: Mapping[str, Any]) -> None:
         """Count a row under a reason; what stands in the parts of the first one is kept to be shown."""
@@ -123,6 +135,7 @@ def clean(
         ValueError: No rows, a part without a column, rows that contradict each other, a `keep` that fails, or no row left.
     """
     require_kind("columns", columns, (Mapping, None), f"the name of the column of each part: {_MAP_IT}")
+    columns = columns and {part: _as_named(column) for part, column in columns.items()}
     for part, column in (columns or {}).items():
         if part == "question" and isinstance(column, (list, tuple)) and column:
             continue
@@ -136,7 +149,7 @@ def clean(
     check_choice("decimal", decimal, (".", ","))
     if not read.rows:
         raise ValueError("the data has no rows: a task needs at least two, one to train on and one held out.")
-    cleaned = Cleaned([], notes=list(read.notes), frame=_frame(read, columns))
+    cleaned = Cleaned([], notes=list(read.notes), frame=_frame(read, columns), unnamed=read.unnamed)
     for number, line in read.lost.items():
         cleaned.left_out["whose line cannot be read"] += 1
         cleaned.examples.setdefault("whose line cannot be read", f"line {number}: {shorten(line, 80)!r}")
@@ -159,6 +172,10 @@ def clean(
         except _LeftOut as reason:
             cleaned.leave_out(str(reason), number, row)
     cleaned.notes += _total_line(items, rows)
+    if read.unnamed and _look_like_data([*(joined or [named.get("question", named["answer"])]), named["answer"]], rows):
+        cleaned.notes.append(
+            f"the names of the columns look like a row of the data, which then is lost: {read.unnamed}"
+        )
     written = [(str(item.row[named["answer"]]).strip(), item.parts["answer"]) for item in items]
     if lettered := [pair for pair in written if pair[1] in options and pair[0] != pair[1]]:
         said = "{!r} as {!r}".format(*lettered[0])
@@ -197,22 +214,27 @@ def clean(
     for name in set(others).intersection(PARTS, named):
         cleaned.notes.append(f"the data's own column {name!r} is not used: {named[name]!r} takes its place")
     kept = {name: [item.row.get(name) for item in items] for name in others if name not in PARTS}
-    values = {name: _column(column, name, read.is_text, cleaned) for name, column in kept.items()}
+    values = {name: _column(column, name, read.is_text, decimal, cleaned) for name, column in kept.items()}
     for place, item in enumerate(items):
         cleaned.rows.append({**{name: column[place] for name, column in values.items()}, **item.parts})
     unasked = [name for name in values if "question" in named and name not in asked and _are_choices(name, rows)]
     if unasked:
         shown = json.dumps({"question": [*(joined or [named["question"]]), unasked[0]], "answer": named["answer"]})
         cleaned.notes.append(f"{unasked[0]!r} holds options that are not in the prompt: columns={shown} shows them")
-    cleaned.notes += [
-        said for name, column in kept.items() if (said := _accepted(name, column, items, named["answer"]))
-    ]
-    if values and "solution" not in values:
-        more = f" and {len(values) - 8} more" if len(values) > 8 else ""
-        cleaned.notes.append(
-            f"not part of the prompt, but there for rewards: {', '.join(map(repr, [*values][:8]))}{more}"
-        )
+    # Of two columns that hold the same, as after a line below, one.
+    accepted = {repr(column): _accepted(name, column, items, named["answer"]) for name, column in kept.items()}
+    cleaned.notes += filter(None, accepted.values())
+    if unseen := [name for name in values if name not in (*joined, *([asked] if isinstance(asked, str) else asked))]:
+        more = f" and {len(unseen) - 8} more" if len(unseen) > 8 else ""
+        cleaned.notes.append(f"not part of the prompt, but there for rewards: {', '.join(map(repr, unseen[:8]))}{more}")
     return cleaned
+
+
+def _as_named(column: Any) -> Any:
+    """A column by its name as text, as pandas numbers columns without one."""
+    if isinstance(column, (list, tuple)):
+        return [*map(_as_named, column)]
+    return str(column) if isinstance(column, int) and not isinstance(column, bool) else column
 
 
 def _with_choices(
@@ -294,7 +316,7 @@ def _with_joined(
         return rows, columns, ()
     names, found = [name.strip() for name in names], {name for row in rows for name in row}
     if missing := [name for name in names if name not in found]:
-        raise ValueError(_no_column("question", missing[0], rows, columns))
+        raise ValueError(_no_column("question", missing[0], rows, columns, cleaned.unnamed))
     joined, options = " + ".join(names), _options(names)
     bare = [name for place, name in enumerate(names) if name not in options and _says_little(name, rows, place == 0)]
 
@@ -458,6 +480,12 @@ def _accepted(name: str, column: Sequence[Any], items: Sequence[_Item], answer: 
     found = is_listed and sum(gold in (text.strip().casefold() for text in cell) for cell, gold in pairs)
     if not found or 2 * found < len(pairs) or _CHOICES & _words(name):
         return ""
+    if found == len(items):
+        pay = f"gn.rewards.correctness(column={name!r})"
+        return (
+            f"{name!r} holds lists, with the answer in each: where each is right, pay them by {pay}, where only all "
+            + ("together are, with needs_all=True")
+        )
     rows = f"{len(pairs)} row{'s' * (len(pairs) > 1)}"
     return (
         f"{name!r} holds lists, with the answer in {found} of {rows}: where all of a list are needed, pay them by "
@@ -538,10 +566,13 @@ def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleane
             cleaned.notes.append(f"labels of one spelling but for capitals and marks are one: {', '.join(said[:8])}")
 
 
-def _column(values: list[Any], name: str, is_text: bool, cleaned: Cleaned) -> list[Any]:
+def _column(values: list[Any], name: str, is_text: bool, decimal: str, cleaned: Cleaned) -> list[Any]:
     """A column that is no part of the question, in one type: what is missing is None, numbers of a text file are numbers."""
     if is_text:
         known = [None if v is None or v.strip().casefold() in MISSING else v for v in values]
+        if decimal == "," and not any(v and re.match(r"-?0\.", v.strip()) for v in known):
+            read = [v and with_point(v.strip()) for v in known]
+            known = known if any(v is None and k is not None for v, k in zip(read, known, strict=True)) else read
         if any(v is not None for v in known) and all(v is None or _is_number(v) for v in known):
             return [None if v is None else _number(v) for v in known]
     import pyarrow
@@ -632,44 +663,87 @@ def _parts(
         if named.get(part, part) not in found:
             is_joined = asked and not isinstance(asked, str)
             told = named | ({"question": [*asked]} if is_joined else {})
-            raise ValueError(_no_column(part, named.get(part, part), own if is_joined else rows, told))
+            raise ValueError(_no_column(part, named.get(part, part), own if is_joined else rows, told, cleaned.unnamed))
     return named
 
 
-def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named: Columns) -> str:
-    """What is missing, and a map to copy: by the columns' names, else the longest texts as the question."""
+def _no_column(part: str, column: str, rows: Sequence[Mapping[str, Any]], named: Columns, unnamed: str) -> str:
+    """What is missing, and a map to copy: by the columns' names, else of two the first as the question."""
     rows = [_fields(row) for row in rows[:100]]  # what is inside of dicts can be named, too
     found = list(rows[0])
     asked = {part: [names] if isinstance(names, str) else [*names] for part, names in named.items()}
     used = {name for names in asked.values() for name in names}
     free = [name for name in found if name not in used]
-    lengths = {name: sum(len(str(row.get(name) or "")) for row in rows) for name in free}
     words = _words(column) if part in named else set()
+    could = found if part != "question" or part in named else [n for n in found if not _NO_QUESTION & _words(n)]
     near = (
-        difflib.get_close_matches(column, found, n=1) or [name for name in found if words and words <= _words(name)][:1]
+        difflib.get_close_matches(column, could, n=1, cutoff=0.6 if part in named else 0.8)
+        or [name for name in found if words and words <= _words(name)][:1]
     )
     guesses: dict[str, str | list[str]] = {}
+    by_order = _by_order(rows, free, _usually("answer", found, free)) if len(free) + len(used & set(found)) == 2 else []
+    is_guessed = len(free) == 2
     for missing in ("question", "answer"):
-        likely = [name for usual in _USUAL[missing] for name in free if usual in _words(name)]
-        likely.sort(key=lambda name: _stands_for_a_name(name, free))
-        if len(free) + len(used & set(found)) == 2:  # the longer texts are the questions
-            likely += sorted(free, key=lengths.__getitem__, reverse=missing == "question")
-        if missing == part:
-            likely = [*(name for name in near if name in free), *likely]
+        usual = _usually(missing, found, free)
+        likely = [*(name for name in near if name in free and missing == part), *usual]
+        likely += by_order if missing == "question" else by_order[::-1]
         free_guess = next((name for name in likely if name not in guesses.values()), "<column>")
+        is_guessed &= free_guess not in (*near, *usual)
         names = [name if name in found else free_guess for name in asked.get(missing, [column])]
         guesses[missing] = names[0] if len(names) == 1 else names
     line = json.dumps(guesses, ensure_ascii=False)
-    unnamed = " These do not look like names: if the data has none, write them above it, or give names to a DataFrame."
+    other = json.dumps({"question": guesses["answer"], "answer": guesses["question"]}, ensure_ascii=False)
+    turned = f" (guessed; the other way round: columns={other})" * is_guessed
+    none = " These do not look like names: if the data has none"
+    none += f": {unnamed}" if unnamed else ", write them above it, or give names to a DataFrame"
+    are_all = _look_like_data(found, rows)
+    are_data = are_all or any(map(_is_number, found))
     meant = f"; did you mean {near[0]!r}" if near else ""
-    return (
-        f"the data has no column {column!r} for the {part}; it has {found}{meant}.{unnamed * any(map(_is_number, found))} "
-        f"Map it: columns={line}."
-    )
+    mapped = f" Map it: columns={line}{turned}." * (not unnamed or not (are_all or (are_data and "<column>" in line)))
+    return f"the data has no column {column!r} for the {part}; it has {found}{meant}.{f'{none}.' * are_data}{mapped}"
+
+
+def _look_like_data(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether each of these names is one more value of its column: a number, a sentence, a label that comes again."""
+
+    def is_such(name: str, values: Sequence[str]) -> bool:
+        ends = [value[-1:] in ".?!" for value in values if value]
+        return (
+            (_is_number(name) and all(map(_is_number, filter(None, values))))
+            or (name[-1] in ".?!" and " " in name and 2 * sum(ends) > len(ends))
+            or values.count(name) > 1
+        )
+
+    return all(name and is_such(name, [str(row.get(name) or "").strip() for row in rows[:1000]]) for name in names)
+
+
+def _usually(part: str, found: Sequence[str], free: Sequence[str]) -> list[str]:
+    """The free columns that are called as this part is: as one of a pair, by a word of the name, by a part of a word."""
+    place, words = PARTS.index(part), {name: _words(name) for name in found}
+    paired = [
+        name for pair in _USUAL_PAIRS for name in free
+        if pair[place] in words[name] and any(pair[1 - place] in words[other] for other in found)
+    ]  # fmt: skip
+    if part == "question":
+        free = [name for name in free if not _NO_QUESTION & words[name]]
+    called = [name for usual in _USUAL[part] for name in free if usual in words[name]]
+    called.sort(key=lambda name: _stands_for_a_name(name, free))
+    inside = [
+        name for usual in _USUAL[part] for name in free if len(usual) > 4 and any(usual in word for word in words[name])
+    ]
+    return [*paired, *called, *inside]
+
+
+def _by_order(rows: Sequence[Mapping[str, Any]], names: Sequence[str], answers: Sequence[str]) -> list[str]:
+    """Columns as people write them, the question first; one called as answers are, or of few values, is the answer."""
+    kinds = {name: len({str(row.get(name)) for row in rows}) for name in names}
+    few = {name for name in names if 3 * kinds[name] <= len(rows) and 2 * kinds[name] <= max(kinds.values())}
+    return sorted(names, key=lambda name: (name in answers, name in few))
 
 
 def _words(name: str) -> set[str]:
-    return set(re.findall(r"[^\W_]+", name.lower()))
+    """`Review text`, `review_text`, `reviewText` -> review, text."""
+    return set(re.findall(r"[^\W_]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
 
 
 def _stands_for_a_name(name: str, others: Sequence[str]) -> bool:
@@ -733,7 +807,7 @@ def _once(items: Sequence[_Item], contradictory: Contradictory, cleaned: Cleaned
             f"{shorten(first[0].parts['question'], 120)!r} with {answers} (rows "
             f"{', '.join(str(item.number) for item in first[:4])}). {comma}"
             'Say what to do: contradictory="drop" leaves them out, "first" keeps the first, "majority" the most frequent. '
-            "Where all of them are right: one row, a list of them in a column, and gn.rewards.correctness(column=...)."
+            f"{_all_of_them(cleaned, items)}."
         )
     chosen = [_chosen(group, contradictory, same) for group in groups.values()]
     for one, group in zip(chosen, groups.values(), strict=True):
@@ -742,6 +816,21 @@ def _once(items: Sequence[_Item], contradictory: Contradictory, cleaned: Cleaned
                 is_same = one is not None and same[item.parts["answer"]] == same[one.parts["answer"]]
                 cleaned.leave_out("repeated" if is_same else "contradictory", item.number, item.row)
     return [item for item in chosen if item is not None]
+
+
+def _all_of_them(cleaned: Cleaned, items: Sequence[_Item]) -> str:
+    """What to write where each of several answers to one question is right."""
+    asked, answer = cleaned.named.get("question", ""), cleaned.named["answer"]
+    paid = "gn.rewards.correctness(column='answers')"
+    if " + " in asked or not all(isinstance(item.row.get(asked), str) for item in items):
+        return f"Where all of them are right: one row, a list of them in a column answers, and {paid}"
+    cell = f"frame[{asked!r}]"
+    made = (
+        f"where all of them are right: frame = frame.replace('', None).dropna(subset=[{answer!r}]); "
+        f"key = {cell}.str.lower().str.rstrip(' ?.'); frame['answers'] = key.map(frame.groupby(key)[{answer!r}].agg(list)); "
+        f"frame = frame[~key.duplicated()], and pay them by {paid}"
+    )
+    return ". ".join(with_frame([made], cleaned.frame))
 
 
 def _is_one_by_comma(group: Sequence[_Item]) -> bool:

@@ -20,6 +20,12 @@ Source = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] 
 _FILES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
 _OTHER_FILES = (".txt", ".xlsx", ".xls", ".ods", ".gz", ".zip", ".xml", ".html", ".feather", ".pkl")
 _SEPARATORS = ",;\t|"
+# A word with signs that are none of its letters, and what no word has: marks between letters, capitals behind small ones.
+_FOREIGN = re.compile(r"[a-zA-Z]*[^\x00-\x7f][^\s\x00-\x40\[-`{-\x7f]*")
+_STRANGE = re.compile(
+    r"(?<=[^\W\d_])(?![\u2018\u2019\u2013\u2014\u2026\u00b7\u00ad\u00a0])(?:[^\w\x00-\x7f]|[\u00b2\u00b3\u00b9\u00bc-\u00be])"
+    r"(?=[^\W\d_])|(?<=[a-z])[\u00c0-\u00de]"
+)
 _LONGEST_HEAD = 100_000  # characters of the line with the names
 # Names that people use -> (id on the Hub, configuration).
 _KNOWN = {"gsm8k": ("openai/gsm8k", "main")}
@@ -42,6 +48,8 @@ class Rows:
     """They are those of a DataFrame, under the same names."""
     code: str = "rows"
     """What stands for the source in a line of code that is proposed; empty where it has no name there."""
+    unnamed: str = ""
+    """The code that reads a file with separators whose first line holds no names."""
 
 
 def read_rows(
@@ -75,8 +83,9 @@ def read_rows(
         if path.is_dir() or not str(source).strip():
             raise ValueError(f"{str(source)!r} is a folder or nothing; load_task reads files: {', '.join(_FILES)}.")
         if path.is_file() or path.suffix.lower() in _OTHER_FILES:
+            table = "A table, as Excel's Unicode text, is read by the name .tsv. " * (path.suffix.lower() == ".txt")
             raise ValueError(
-                f"{str(source)!r}: the ending {path.suffix!r} is not read, only {', '.join(_FILES)}. Make a table of "
+                f"{str(source)!r}: the ending {path.suffix!r} is not read, only {', '.join(_FILES)}. {table}Make a table of "
                 "it, with pandas where that reads it (read_excel, read_html), and give the DataFrame: gn.load_task(frame)."
             )
         if path.suffix and (meant := _meant(path)):
@@ -165,9 +174,9 @@ def _read_file(path: Path, encoding: str | None, damaged: str | None) -> Rows:
             raise ValueError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]:.160}") from error
     text, read_as, notes = _decoded(path, encoding)
     if path.suffix.lower() in (".csv", ".tsv"):
-        rows, separated, lost = _read_csv(path, text, read_as, damaged)
-        notes = (*notes, *separated)
-        return Rows(path.stem, rows, notes, is_text=True, takes=("encoding", "damaged"), lost=lost)
+        rows, separated, lost, unnamed = _read_csv(path, text, read_as, damaged)
+        notes, takes = (*notes, *separated), ("encoding", "damaged")
+        return Rows(path.stem, rows, notes, is_text=True, takes=takes, lost=lost, unnamed=unnamed)
     rows, lost = _read_json(path, text, damaged)
     return Rows(path.stem, rows, notes, takes=("encoding", "damaged"), lost=lost)
 
@@ -181,19 +190,42 @@ def _decoded(path: Path, encoding: str | None) -> tuple[str, str, tuple[str, ...
         except (UnicodeError, LookupError) as error:
             raise ValueError(f"{path} is not {encoding}: {error}. Leave encoding= out, or write another.") from error
     marked = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    for guess in (marked, "cp1252", "cp850"):  # what cp1252 has no letter for would be control characters in latin-1
+    read: dict[str, str] = {}
+    for guess in (marked, "cp1252", "cp1250", "cp850"):  # DOS's last, which reads everything
         with contextlib.suppress(UnicodeError):
-            text = data.decode(guess)
-            if guess == marked:
-                return text, guess, ()
-            word = re.search(r"[^\W\d_]*[^\x00-\x7f]\w*", text)[0]
-            return text, guess, (f"read as {guess}, for it is not UTF-8, as in {word!r}; encoding= chooses another",)
-    raise AssertionError("cp850 reads every file")
+            read[guess] = data.decode(guess)
+    if marked in read:
+        return read[marked], marked, ()
+    strange = {name: len(_STRANGE.findall(text)) for name, text in read.items()}
+    if "cp1252" not in read:
+        guess = min(read, key=strange.__getitem__)
+    else:  # Polish has what is strange in one foreign word of three; a slip of the keyboard is in one of a hundred
+        is_eastern = 10 * (strange["cp1252"] - strange.get("cp1250", len(data))) > len(_FOREIGN.findall(read["cp1252"]))
+        guess = "cp1250" if is_eastern else "cp1252"
+    return read[guess], guess, (_said_of(guess, read[guess]),)
+
+
+def _said_of(guess: str, text: str) -> str:
+    """That an encoding was guessed, with the word that others read most unlike, and what they read."""
+
+    def readings(word: str) -> dict[str, str]:
+        found = {word: ""}
+        for other in ("cp1252", "cp1250", "cp1254"):
+            with contextlib.suppress(UnicodeError):
+                found.setdefault(word.encode(guess).decode(other), other)
+        return found
+
+    def unlike(word: str) -> int:
+        return sum(a != b for other in readings(word) for a, b in zip(word, other, strict=False))
+
+    word = max(dict.fromkeys(_FOREIGN.findall(text)), key=unlike).strip()
+    others = "".join(f", in {other} {name!r}" for name, other in readings(word).items() if other)
+    return f"read as {guess}, for it is not UTF-8, as in {word!r}{others}; encoding= chooses another"
 
 
 def _read_csv(
     path: Path, text: str, encoding: str, damaged: str | None
-) -> tuple[list[dict[str, Any]], tuple[str, ...], dict[int, str]]:
+) -> tuple[list[dict[str, Any]], tuple[str, ...], dict[int, str], str]:
     import csv
     import io
 
@@ -226,10 +258,11 @@ def _read_csv(
         is_closed, names = is_closed or names[-1:] == [""], _without_ends(names)
         is_index = names[:1] == [""]  # as pandas writes it
         if not all(names[is_index:]):
+            mark = max(_SEPARATORS, key=text.count)
             raise ValueError(
                 f"{path}: columns in its first line have no names: {names}. If the names stand further down, take the lines "
-                "above them away, or read it with pandas.read_csv(path, "
-                f"sep={max(_SEPARATORS, key=text.count)!r}, encoding={encoding!r}, skiprows=...)."
+                f"above them away, or read it with pandas.read_csv(path, sep={mark!r}, encoding={encoding!r}, "
+                f"skiprows={_above_names(lines, mark, above)})."
             )
         if twice := [name for name in names if names.count(name) > 1]:
             same = [twice[0], *(f"{twice[0]}.{number}" for number in range(1, names.count(twice[0])))]
@@ -265,7 +298,28 @@ def _read_csv(
         )
     notes += ("the mark at the end of each line was taken away",) * is_closed
     notes += (f"{remarks} line{'s' * (remarks > 1)} above the names were left out as a remark (#)",) * (remarks > 0)
-    return rows, notes if separator == "," else (*notes, f"separated by {separator!r}"), lost
+    parts = iter(("question", "answer"))
+    given = [
+        str(n) if len(names) > 2 and re.fullmatch(r"[\d.,]*", name) else next(parts, str(n))
+        for n, name in enumerate(names)
+    ]
+    more = f", skiprows={above}" * (above > 0) + ", index_col=False" * is_closed + ", quoting=3" * (begun is not None)
+    unnamed = (
+        f"import pandas; gn.load_task(pandas.read_csv({str(path)!r}, sep={separator!r}, encoding={encoding!r}, header=None, "
+        f"names={given}, dtype=str{more}))"
+    )
+    return rows, notes if separator == "," else (*notes, f"separated by {separator!r}"), lost, unnamed
+
+
+def _above_names(lines: Sequence[str], separator: str, above: int) -> str:
+    """How many lines of a file stand above its names: the first with a name for each column that has values; `...` if none."""
+    import csv
+
+    read = csv.reader(map("{}\n".format, lines[:50]), delimiter=separator)
+    rows = [(read.line_num, _without_ends(["", *(cell.strip() for cell in row)])[1:]) for row in read if any(row)]
+    widest = max(len(row) for _, row in rows)
+    places = [last for last, row in rows if len(row) == widest > 1 and all(row) and len({*row}) == widest]
+    return str(above + places[0] - 1) if places else "..."
 
 
 def _without_lost(lost: Mapping[int, str], rows: Sequence[Any]) -> str:

@@ -154,6 +154,22 @@ def test_contradictions_are_asked_about() -> None:
         answer("last")
 
 
+def test_several_right_answers_in_rows_are_told_the_lines_that_pay_each() -> None:
+    rows = [("Halt", "Stop"), ("halt?", "Wait"), ("Ja", ""), ("Ja", "Yes"), ("Nein", "No")]
+    rows = [{"de": asked, "en": answer} for asked, answer in rows]
+    with pytest.raises(ValueError, match="where all of them are right") as told:
+        gn.load_task(rows, columns={"question": "de", "answer": "en"})
+    names = {"gn": gn, "rows": rows}
+    for line in re.search(r"begin with: (.*)\. where all of them are right: (.*), and pay", str(told.value)).groups():
+        exec(line, names)
+    made = both(gn.load_task(names["frame"], columns={"question": "de", "answer": "en"}))
+    assert {(row["answer"], *row["answers"]) for row in made} == {
+        ("Stop", "Stop", "Wait"),
+        ("Yes", "Yes"),
+        ("No", "No"),
+    }
+
+
 def test_columns_the_other_way_round_are_read_and_said() -> None:
     task = gn.load_task(REVIEWS, columns={"Review text": "question", "label": "answer"})
     assert task.train[0]["answer"] in ("positive", "negative", "neutral")
@@ -434,7 +450,7 @@ def test_numbers_that_may_be_dates_are_told() -> None:
         ([*map(str, range(12)), *["n/a"] * 3], "text", "3 of 15 answers ('n/a') are no numbers: all are taken as text"),
         ([*map(str, range(12)), *["a dozen"] * 6], "text", "6 of 18 answers ('a dozen') are no numbers"),
         ([*"AABB" * 4, "neither"], "labels", "1 of 17 answers ('neither') comes once or twice, while all others are a few"),
-        ([*"AABB" * 4, "nobody knows " * 9], "text", ") comes once or twice, while all others are a few labels"),
+        ([*"AABB" * 4, "nobody knows " * 9], "text", ") comes once or twice, while all others are a few"),
         ([*(f"x^{n}" for n in range(19)), "none"], "expressions", "1 of 20 answers ('none') is no expression"),
         ([*DAYS, *["none"] * 6], "text", "6 of 78 answers ('none') may stand for no answer: asked for and paid as written"),
         ([*DAYS, "9.5.-11.5."], "text", "1 of 73 answers ('9.5.-11.5.') is written otherwise than all others"),
@@ -557,6 +573,10 @@ def test_accepted_answers_in_a_column_are_told_the_line_that_pays_each(columns: 
         paid = eval(reward, names)(completions=said, accepted=[row["accepted"] for row in rows])
         assert paid == [right in row["accepted"] for row in rows]
     assert sum("Kiew" in row["accepted"] for row in rows) == 2
+    # Once mended it is said without the line, and of two such columns once.
+    names["frame"]["same"] = names["frame"]["accepted"]
+    assert sum("holds lists" in note for note in gn.load_task(names["frame"]).notes) == 1
+    assert "frame[" not in repr(gn.load_task(names["frame"]))
     others = [{**row, "accepted": ["x", "y"]} for row in quiz]
     assert "holds lists" not in repr(gn.load_task(others))
 
@@ -720,6 +740,8 @@ def test_a_question_of_several_columns_stands_one_below_the_other(tmp_path: Path
     assert {"0 pans, 0 pots\nBy: air", "5 pans, 5 pots\nOff %: 5\nBy: air"} < {row["question"] for row in both(task)}
     assert "'Off %' is empty in 1 of 8 rows, first in row 0" in repr(task)
     assert "is empty" not in repr(gn.load_task(carts, columns=mapped, keep=lambda row: row["sum"]))
+    told = gn.load_task([{**cart, "solution": "s", "id": 1} for cart in carts], columns=mapped).notes
+    assert "not part of the prompt, but there for rewards: 'solution', 'id'" in told
 
 
 def test_a_total_line_is_told_with_the_line_that_leaves_it_out(tmp_path: Path) -> None:
@@ -773,11 +795,72 @@ def test_an_index_that_pandas_wrote_is_no_column(name: str, tmp_path: Path) -> N
         ({"review_id": "a9", "review_text": "ok", "label": 3, "label_text": "good"}, "review_text", "label_text"),
         ({"query": "q", "class_id": 4, "score": 0.3}, "query", "class_id"),
         ({"No.": 4, "Body": "Dear all", "Result (final)": "ok"}, "Body", "Result (final)"),
+        ({"Front": "p", "Back": "a much longer text"}, "Front", "Back"),
+        ({"tgt": "a text", "src": "a much longer one"}, "src", "tgt"),
+        ({"Pytanie": "p", "Odpowied\u017a": "a much longer text"}, "Pytanie", "Odpowied\u017a"),
+        ({"id": 1, "body": "b", "solution": "a long text", "answer": 3, "hint": "h"}, "body", "answer"),
     ],
 )
 def test_names_are_proposed_before_numbers_that_stand_for_them(row: dict, question: str, answer: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f'columns={{"question": "{question}", "answer": "{answer}"}}')):
         gn.load_task([row] * 3)
+
+
+def test_of_two_columns_of_any_name_the_first_is_the_question_and_the_other_way_round_is_told() -> None:
+    with pytest.raises(ValueError, match="Map it") as told:
+        gn.load_task([{"German": f"p {n}", "English": f"much longer {n}"} for n in range(9)])
+    assert re.findall(r"columns=(\{.*?\})", str(told.value)) == [
+        '{"question": "German", "answer": "English"}',
+        '{"question": "English", "answer": "German"}',
+    ]
+    with pytest.raises(ValueError, match=re.escape('columns={"question": "words", "answer": "kind"} (guessed')):
+        gn.load_task([{"kind": "ab"[n % 2], "words": f"p {n}"} for n in range(9)])
+
+
+@pytest.mark.parametrize(
+    "rows", [["2 + 2?\t4", "3 + 3?\t6", "1 + 1?\t2"], ["I like it.\tgood", *["No.\tbad", "Yes!\tgood"] * 2]]
+)
+def test_a_file_without_names_comes_with_the_line_that_reads_it(rows: list[str], tmp_path: Path) -> None:
+    file = written(tmp_path, "\n".join(rows).encode("utf-16"), "pairs.tsv")
+    first = rows[0].split("\t")
+    with pytest.raises(ValueError, match="These do not look like names") as told:
+        gn.load_task(file)
+    mapped = gn.load_task(file, columns=dict(zip(("question", "answer"), first, strict=True)))
+    for said in (str(told.value), "\n".join(mapped.notes)):
+        task = eval(
+            re.search(r"import pandas; (gn\.load_task\(.*dtype=str\)\))", said)[1], {"gn": gn, "pandas": pandas}
+        )
+        assert {"question": first[0], "answer": first[1]}.items() <= next(
+            r for r in both(task) if r["question"] == first[0]
+        ).items()
+    assert "row of the data" not in repr(gn.load_task(written(tmp_path, b"question,answer\n1?,4\n2?,5\n")))
+    numbered = pandas.read_csv(file, sep="\t", header=None, encoding="utf-16")
+    assert len(both(gn.load_task(numbered, columns={"question": 0, "answer": 1}))) > 1
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "told"),
+    [
+        ("Nie wiem, gdzie są książki|Łódź|Proszę, tędy", "cp1250", "in cp1252 'ksi¹¿ki'"),
+        ("Kůň skáče na trať|řeka", "cp1250", "in cp1252"),
+        (
+            "¿Dónde está?|hola¿qué?|niña, mañana, años, más, así|él, tú, sí, café, día, adiós, país, después|allí, aquí, así",
+            "cp1252",
+            "",
+        ),
+        ("L\u2019œuvre|le cœur a été", "cp1252", "in cp1250"),
+        ("Größe über 5 m²|schön", "cp1252", ""),
+        ("Größe über 5 km|schön", "cp850", ""),
+        ("geht\u2018s gut?|said\u201dand", "cp1252", ""),
+    ],
+)
+def test_the_alphabet_of_a_file_is_told_by_what_no_word_has(
+    text: str, encoding: str, told: str, tmp_path: Path
+) -> None:
+    lines = "".join(f"{line};{n}\n" for n, line in enumerate(text.split("|")))
+    read = gn.tasks.read_rows(written(tmp_path, ("question;answer\n" + lines).encode(encoding)))
+    assert [row["question"] for row in read.rows] == text.split("|")
+    assert told in read.notes[0] and f"read as {encoding}" in read.notes[0]
 
 
 def test_symbols_tell_questions_apart_but_not_the_sides() -> None:
@@ -810,6 +893,7 @@ def test_chats_of_other_forms() -> None:
         (REVIEWS, {"columns": MAPPED, "sep": ";"}, ValueError, "no argument 'sep'"),
         (REVIEWS, {"colunms": MAPPED}, ValueError, "did you mean 'columns'"),
         ("data.xlsx", {}, ValueError, r"'.xlsx' is not read.*pandas"),
+        ("data.txt", {}, ValueError, r"Excel's Unicode text, is read by the name \.tsv"),
         (pandas.DataFrame([["a?", 1], ["b?", 2]]), {}, ValueError, "do not look like names"),
         ([{"id": 1, "one": "a", "two": "b"}] * 2, {}, ValueError, r'"question": "<column>", "answer": "<column>"'),
     ],
@@ -846,6 +930,16 @@ def test_a_data_set_of_the_hub_is_named_with_its_configuration(monkeypatch: pyte
     gn.load_task("gsm8k", columns=MAPPED)
     gn.load_task("me/reviews", columns=MAPPED, config="short", split="test")
     assert asked == [(("openai/gsm8k", "main"), {"split": "train"}), (("me/reviews", "short"), {"split": "test"})]
+
+
+def test_a_decimal_comma_is_one_in_other_columns_too(tmp_path: Path) -> None:
+    file = written(tmp_path, b"question;answer;sum;share;day\nA?;1,5;4.452,53;0.125;1.12.2024\nB?;2,5;;0.5;2.12.2024\n")
+    rows = sorted(both(gn.load_task(file, decimal=",")), key=lambda row: row["question"])
+    assert [(row["sum"], row["share"], row["day"]) for row in rows] == [
+        (4452.53, 0.125, "1.12.2024"),
+        (None, 0.5, "2.12.2024"),
+    ]
+    assert {row["sum"] for row in both(gn.load_task(file))} == {"4.452,53", ""}
 
 
 def test_a_decimal_comma_leaves_what_is_no_number_alone() -> None:
@@ -1007,7 +1101,7 @@ def test_the_line_for_a_title_above_the_names_reads_the_file(tmp_path: Path) -> 
     path.write_bytes("Schäden;;\n;;\nNr;Text;Covered?\n1;ü;yes\n2;b;no\n".encode("cp1252"))
     with pytest.raises(ValueError, match=r"take the lines above them away") as caught:
         gn.tasks.read_rows(path)
-    line = re.search(r"pandas\.read_csv\(.*\)", str(caught.value))[0].replace("...", "2")
+    line = re.search(r"pandas\.read_csv\(.*\)", str(caught.value))[0]
     assert list(eval(line, {"pandas": pandas, "path": path})["Text"]) == ["ü", "b"]
 
 
@@ -1264,6 +1358,8 @@ def test_what_stands_for_no_answer_is_named_with_the_line_that_leaves_it_out() -
     rows = [{"question": f"Text {n}", "answer": label} for n, label in enumerate(none * 4 + ["Nord", "no", "K"] * 20)]
     shown = repr(gn.load_task(rows))
     line = re.search(r"28 of 88 answers .* may stand for no answer: .*: keep=(lambda row: .*\))", shown)[1]
+    rare = repr(gn.load_task([*rows, {"question": "Rare?", "answer": "West"}]))
+    assert "('West')" in rare and eval(re.search(r"keep=(lambda row: .*\))", rare)[1])({"answer": "West"})
     task = gn.load_task(rows, keep=eval(line))
     assert dict(task.answers.labels).keys() == {"Nord", "no", "K"} and "no answer" not in repr(task)
     for symbols in (["+", "-"], ["*", "**", "***"], ["none", "mild", "severe"]):
