@@ -34,7 +34,16 @@ from grpo_nb.core import (
     with_known_names,
 )
 from grpo_nb.models import require_same_settings
-from grpo_nb.rewards import RewardFunction, answer_reward, correctness, range_of, reward_list, reward_name, score
+from grpo_nb.rewards import (
+    RewardFunction,
+    answer_reward,
+    correctness,
+    judge_in_words,
+    range_of,
+    reward_list,
+    reward_name,
+    score,
+)
 from grpo_nb.settings import Settings, preset
 from grpo_nb.tasks import Task
 
@@ -148,7 +157,7 @@ class Baseline(Shown, Sampled):
         if not math.isnan(greedy):
             said += f", {greedy:.0%} of the likeliest ones, which held-out comparisons look at"
         if self.judge is not None:
-            said += f"; right is what {self.judge.name} pays in full"
+            said += f"; right is {judge_in_words(self.judge, self.rows)}"
         floor = {"floor": f"always answering {self.floor[0]!r} would get {self.floor[1]:.0%}"} if self.floor else {}
         return {"right": said, **floor}
 

@@ -43,9 +43,9 @@ def judge_in_words(judge: Reward, rows: Sequence[Mapping[str, Any]]) -> str:
     >>> judge_in_words(number(), [{"answer": "7"}, {"answer": "May 7"}])
     "what number pays in full, and where it has no opinion (1 of 2 questions) what correctness(column='answer') does"
     """
-    scores = score(judge, [""] * len(rows), list(rows)).values[judge.name]
+    scores = score(judge, [""] * len(rows), list(rows)).values[judge.name] if rows else []
     unread = sum(map(math.isnan, scores))
-    if unread == len(rows):
+    if rows and unread == len(rows):
         return (
             f"what correctness(column='answer') pays in full, for {judge.name} has no opinion on any of the questions"
         )

@@ -65,6 +65,7 @@ _SHORTEST_SLIP, _LONG_WORD = 5, 9  # letters
 # Between the labels of a cell that holds several, and how it is named; a comma or slash stands in other answers too.
 _SEPARATORS = {";": ";", "|": "|", ",": "commas", "/": "/"}
 _USED_OTHERWISE = ",/"
+_CODE = re.compile(r"[a-z][\w.+-]*\d[\w.+-]*")  # E11.90, of labels in lower case
 _TAG = re.compile(r"(?=.*[^\W\d_])[^=<>^\\{}$\"\[\]\n]{1,40}")
 _FEW = 0.1
 """Share of the rows below which several labels are an exception."""
@@ -262,7 +263,7 @@ def _several_labels(golds: Sequence[str]) -> Answers | None:
         sizes = Counter(map(len, split))
         joint = {tag for tags in split if len(tags) > 1 for tag in tags}
         places = {tag for tags in split for tag in [*tags][:1]} & {tag for tags in split for tag in [*tags][1:]}
-        is_safe = separator not in _USED_OTHERWISE
+        is_safe = separator not in _USED_OTHERWISE or all(map(_CODE.fullmatch, counts))
         if (
             len(there) - sizes[1] - sizes[0] >= fewest
             and max(sizes.values()) <= (1 - _FEW) * len(there)
@@ -270,7 +271,7 @@ def _several_labels(golds: Sequence[str]) -> Answers | None:
             and counts.total() >= 3 * len(counts)
             and 2 * len(places) >= len(joint)
             and (is_safe or (len(places) >= min(3, len(joint) - 1) and sum(len(tags) > 1 for tags in sets) > 2))
-            and all(_TAG.fullmatch(tag) and read_measure(tag) is None for tag in counts)
+            and all(_TAG.fullmatch(tag) and (read_measure(tag) is None or _CODE.fullmatch(tag)) for tag in counts)
         ):
             written = Counter(tag for gold in there for tag in tags_of(gold, separator).values())
             usual = {tag.casefold(): tag for tag, _ in reversed(written.most_common())}

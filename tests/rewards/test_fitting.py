@@ -79,11 +79,17 @@ def test_several_labels_in_a_cell_are_a_set(separator: str) -> None:
         ["x=1; x=2", "x=3; x=4", "x=1"],
         ["5/3/2024", "7/3/2024", "1/12/2023"],
         ["Yes, always.", "No, never.", "No", "Yes"],
+        ["10am", "10am, 2pm", "2pm, 10am"],
     ],
     ids=lambda golds: golds[0],
 )
 def test_what_has_a_separator_and_is_no_set_of_labels(golds: list[str]) -> None:
     assert gn.tasks.answers_of(golds * 12).separator == ""
+
+
+def test_codes_are_labels_also_where_few_sets_have_commas() -> None:
+    golds = ["E11.90, I10.90", "I10.90", "N18.3, E11.90, Z79.4", "Z92.1"]
+    assert gn.tasks.answers_of(golds * 12).hint.startswith("one or more of: E11.90, I10.90, N18.3, Z79.4, Z92.1, with")
 
 
 def test_a_misspelt_label_is_told_with_the_line_that_mends_it() -> None:
