@@ -73,9 +73,10 @@ class Baseline(Shown, Sampled):
         if self.verdict == "no signal":
             return text + "On these prompts GRPO would have nothing to learn from."
         if self.verdict == "form only":
+            learnt = " and ".join(r.name for r in self.rewards if r.weight and r.groups_that_differ)
             return text + (
                 f"None of them differs in {' or '.join(self.unearned)}, and none of the sampled answers is right: GRPO would "
-                "learn the form, and nothing of the answers until one is right by chance."
+                f"learn what earns {learnt}, and nothing of the answers until one is right by chance."
             )
         silent = [r.name for r in self.rewards if r.weight and not r.groups_that_differ]
         if silent:

@@ -144,7 +144,9 @@ def near_misses(gold: str) -> list[tuple[str, str]]:
     number = parse_number(gold)
     part = gold[: len(gold) // 2].strip()
     # The number without its unit is what many mean by right.
-    is_unit_alone_lost = parse_number(part) is not None and re.match(r"\s*[^\W\d]", gold.removeprefix(part))
+    is_unit_alone_lost = parse_number(part) is not None and re.match(
+        r"\s*(?:[^\W\d]|[%\u00b0])", gold.removeprefix(part)
+    )
     near = [
         ("a part of it", "" if is_unit_alone_lost else part),
         ("turned round", gold[::-1] if gold.isalnum() else ""),

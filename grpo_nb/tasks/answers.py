@@ -85,7 +85,7 @@ _DOUBTFUL = (
     ),
     (
         re.compile(r"(0?[1-9]|[12]\d|3[01])/(0?[1-9]|1[0-2])|(0?[1-9]|1[0-2])/(0?[1-9]|[12]\d|3[01])"),
-        "are read as fractions, so that 0.5 is right for 1/2; where they are days and months, reward them with "
+        "could be days and months, and are read as fractions, so that 0.5 is right for 1/2; where they are, reward them with "
         "gn.rewards.exact_text()",
     ),
     (
@@ -136,7 +136,7 @@ class Answers:
     point: str = ""
     """A number with a point, to be asked for so where the data has a comma; from `point_of`."""
     form: str = ""
-    """Of dates and times one that is made up, as nearly all are written; from `date_form`."""
+    """Of dates, times and codes such as `023954` one that is made up, as nearly all are written."""
     often: tuple[str, float] | None = None
     """Of few numbers that come again and again, such as ratings, or of several labels: the most frequent answer, its share."""
     separator: str = ""
@@ -208,7 +208,7 @@ def answers_of(golds: Sequence[str]) -> Answers:
         return Answers("text")
     unit_by_gold = _unit_by_gold(golds)
     units = _units(golds, unit_by_gold)
-    form, _ = date_form(golds)
+    form = date_form(golds)[0] or _code_form(golds)
     # Prices and measures that come again and again are no labels: a label is not computed.
     if not form and units.total() >= _NEARLY_ALL * len(golds):
         is_measured = set(units) != {""}
@@ -354,6 +354,13 @@ def date_form(golds: Sequence[str]) -> tuple[str, set[str]]:
     return form + (f", or {rest[0]}" if len(rest) > 2 and len({*rest}) == 1 else ""), dated
 
 
+def _code_form(golds: Sequence[str]) -> str:
+    """A code, made up, where all are digits of one length and some begin with zeros, as `007` does; empty for numbers."""
+    is_code = len({*map(len, golds)}) == 1 and all(gold.isascii() and gold.isdigit() for gold in golds)
+    zeros = sum(gold.startswith("0") for gold in golds) if is_code and len(golds[0]) > 2 else 0
+    return "".join(itertools.islice(itertools.cycle("0123456789"), len(golds[0]))) if 20 * zeros >= len(golds) else ""
+
+
 def _shape(gold: str) -> str:
     """A short text with # for one or two digits, Y for four, and ? for what tells AM from PM; empty where it has none."""
     if len(gold) > _LONGEST_LABEL or not gold[:1].isdecimal():
@@ -454,6 +461,7 @@ def doubts_of(
                 f"{len(others)} answers are a number with a unit, such as {others[0]!r}{also * (not prices)}: {paid} number "
                 f"and unit together, gn.rewards.number(units={same}) {'converts, and pays ' * bool(base)}the number alone too"
                 f"{', in ' * bool(base)}{', '.join(base)}"
+                + (", and any of these units beside a number that has none" * ("" in unit_by_gold.values()))
             )
     formulas = [gold for gold in golds if unit_by_gold[gold] is None and _is_formula(gold) and not _WORD.search(gold)]
     if answers.kind == "text" and not answers.form and 5 * len(formulas) >= len(golds):

@@ -63,8 +63,8 @@ _USUAL = {
         "vraag", "pergunta",
     ],
     "answer": [
-        "answer", "final", "label", "target", "gold", "solution", "output", "response", "category", "class", "correct",
-        "result", "sentiment", "intent", "verdict", "rating", "translation", "completion", "antwort", "l\u00f6sung",
+        "answer", "final", "stance", "label", "target", "gold", "solution", "output", "response", "category", "class",
+        "correct", "result", "sentiment", "intent", "verdict", "rating", "translation", "completion", "antwort", "l\u00f6sung",
         "kategorie", "odpowied\u017a", "respuesta", "r\u00e9ponse", "risposta", "antwoord", "resposta",
     ],
 }  # fmt: skip

@@ -119,6 +119,7 @@ class TestVerdict:
             "form only: in 8 of 8 groups of 4 the totals differ"
         )
         assert "None of them differs in correctness, and none of the sampled answers is right" in gate.sentence
+        assert "would learn what earns xml_format and xml_tags, and" in gate.sentence
         assert {"unearned reward", "easier data"} <= set(kinds(gate))
         one_right = made([[WRONG, BARE, BARE, WRONG]] * 7 + [[RIGHT] * 4])
         assert one_right.verdict == "signal" and "No group differs in correctness" in one_right.sentence

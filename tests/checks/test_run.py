@@ -85,6 +85,13 @@ def test_another_accepted_answer_is_no_wrong_one() -> None:
     assert report.ok and not kinds(report, "critical"), report
 
 
+@pytest.mark.parametrize("unit", ["%", "\u00b0C", "km"])
+def test_a_number_without_its_unit_is_no_near_miss(unit: str) -> None:
+    """`4` for `4 %` was a critical finding on the reward that the task proposes."""
+    rows = [{"question": f"{n}?", "answer": f"{n} {unit}"} for n in range(3, 40)]
+    assert not kinds(check_rewards(gn.rewards.number(units=[unit]), rows), "critical")
+
+
 @pytest.mark.parametrize("column", ["labels", "answer"])
 def test_the_labels_in_another_order_are_no_wrong_answer(column: str) -> None:
     """Those of another row were: `cancel;refund` was paid for `refund;cancel`, a critical finding."""

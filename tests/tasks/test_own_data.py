@@ -455,7 +455,7 @@ def test_numbers_that_may_be_dates_are_told() -> None:
         ([*DAYS, *["none"] * 6], "text", "6 of 78 answers ('none') may stand for no answer: asked for and paid as written"),
         ([*DAYS, "9.5.-11.5."], "text", "1 of 73 answers ('9.5.-11.5.') is written otherwise than all others"),
         ([*"abcdefg", "4 J", "7 J", "[1, 3]", "x^2", "x = 1"], "text", "3 of 12 answers are expressions, such as '[1, 3]': gn"),
-        ([f"{n}/5" for n in range(1, 8)], "numbers", "7 answers, such as '1/5', are read as fractions"),
+        ([f"{n}/5" for n in range(1, 8)], "numbers", "7 answers, such as '1/5', could be days and months, and are read"),
         (["4.2 mmol/l", "7 mmol/l", "n.b."], "text", "'4.2 mmol/l': gn.rewards.correctness() pays"),
     ],
 )  # fmt: skip
@@ -796,6 +796,7 @@ def test_an_index_that_pandas_wrote_is_no_column(name: str, tmp_path: Path) -> N
         ({"query": "q", "class_id": 4, "score": 0.3}, "query", "class_id"),
         ({"No.": 4, "Body": "Dear all", "Result (final)": "ok"}, "Body", "Result (final)"),
         ({"Front": "p", "Back": "a much longer text"}, "Front", "Back"),
+        ({"Target": "Atheism", "Tweet": "t", "Stance": "NONE"}, "Tweet", "Stance"),
         ({"tgt": "a text", "src": "a much longer one"}, "src", "tgt"),
         ({"Pytanie": "p", "Odpowied\u017a": "a much longer text"}, "Pytanie", "Odpowied\u017a"),
         ({"id": 1, "body": "b", "solution": "a long text", "answer": 3, "hint": "h"}, "body", "answer"),
@@ -1063,9 +1064,9 @@ def test_an_example_must_not_tell_a_held_out_answer() -> None:
 
 
 def test_names_made_of_digits_and_columns_of_every_kind_are_told() -> None:
-    rows = [{"question": f"order {i}", "answer": f"{i * 37:06d}", "pages": i, "paid": i % 2 == 0} for i in range(30)]
+    rows = [{"question": f"order {i}", "answer": f"{i * 37:02d}", "pages": i, "paid": i % 2 == 0} for i in range(30)]
     shown = repr(gn.load_task(rows))
-    assert "answers, such as '000000', begin with zeros" in shown and "exact_text()" in shown
+    assert "1 answers, such as '00', begin with zeros" in shown and "exact_text()" in shown
     assert "not part of the prompt, but there for rewards: 'pages', 'paid'" in shown
 
 
@@ -1153,7 +1154,10 @@ def test_units_of_one_quantity_are_told_with_the_line_that_converts() -> None:
     task = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)], holdout=3)
     shown, (right, *_) = repr(task), gn.rewards.rewards_for(task)
     assert "6 answers are a price" in shown and "24 answers are a number with a unit" in shown
-    assert "the number alone too, in min, g" in shown
+    assert "the number alone too, in min, g" in shown and "a number that has none" not in shown
+    some_bare = repr(gn.load_task([{"question": f"{n}?", "answer": f"{n} km" if n % 2 else str(n)} for n in range(40)]))
+    assert "any of these units beside a number that has none" in some_bare
+    assert paid(proposed_number(some_bare), "7 km", "7") == 1.0, "as it says"
     converts = proposed_number(shown)
     pairs = [("1 kg", "1,000 g"), ("1000 g", "1 kg"), ("1.5 days", "36 h"), ("1.5 h", "90 min"), ("4320", "3 days")]
     assert [(paid(right, *pair), paid(converts, *pair)) for pair in pairs] == [(0.0, 1.0)] * 5
@@ -1210,6 +1214,16 @@ def test_writings_of_one_text_are_paid_as_one(other: str) -> None:
     task = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)])
     right = gn.rewards.rewards_for(task)[0]
     assert paid(right, other, "Paris") == paid(right, "Paris", other) == 1.0 and paid(right, other, "Rome") == 0.0
+
+
+def test_a_code_with_zeros_in_front_is_no_number() -> None:
+    """All of `023954` were numbers, and `23954` was paid in full."""
+    task = gn.load_task([{"question": f"Customer {n}?", "answer": f"{n * 7919 % 99991:06d}"} for n in range(40)])
+    right = gn.rewards.rewards_for(task)[0]
+    assert task.answers.hint == "answer as in 012345" and gn.check_rewards(right, task).ok
+    assert paid(right, "023954", "023954") == 1.0 and paid(right, "23954", "023954") == 0.0
+    for golds in (["100", "205", "310"], ["7", "007"], ["0", "1"]):
+        assert gn.tasks.answers_of([*golds, *map(str, range(400, 440))]).form == ""
 
 
 def test_the_end_mark_of_a_sentence_is_its_writers() -> None:
