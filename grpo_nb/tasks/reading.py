@@ -78,14 +78,13 @@ def read_rows(
         path = Path(source)
         if len(path.name.encode("utf-8", "replace")) > 255 or "\0" in str(source):  # no file system has such a name
             raise ValueError(f"source = {str(source)!r:.60}... is neither a path nor the id of a data set.")
-        if path.suffix.lower() in _FILES:
+        if path.suffix.lower() in _FILES or _is_text_table(path):
             return _read_file(path, encoding, damaged)
         if path.is_dir() or not str(source).strip():
             raise ValueError(f"{str(source)!r} is a folder or nothing; load_task reads files: {', '.join(_FILES)}.")
         if path.is_file() or path.suffix.lower() in _OTHER_FILES:
-            table = "A table, as Excel's Unicode text, is read by the name .tsv. " * (path.suffix.lower() == ".txt")
             raise ValueError(
-                f"{str(source)!r}: the ending {path.suffix!r} is not read, only {', '.join(_FILES)}. {table}Make a table of "
+                f"{str(source)!r}: the ending {path.suffix!r} is not read, only {', '.join(_FILES)}. Make a table of "
                 "it, with pandas where that reads it (read_excel, read_html), and give the DataFrame: gn.load_task(frame)."
             )
         if path.suffix and (meant := _meant(path)):
@@ -117,6 +116,14 @@ def read_rows(
         f"source = {source!r:.60} is {_article(source)}: load_task takes 'arithmetic', a file ({', '.join(_FILES)}), a "
         "DataFrame, a Dataset, a list of dicts, a dict of columns, or the id of a data set on the Hub."
     )
+
+
+def _is_text_table(path: Path) -> bool:
+    """Whether this is a .txt with tabs in its first line, as Excel's "Unicode text" has them."""
+    if path.suffix.lower() != ".txt" or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return b"\t" in file.readline(_LONGEST_HEAD)
 
 
 def _meant(path: Path) -> str:
@@ -173,7 +180,7 @@ def _read_file(path: Path, encoding: str | None, damaged: str | None) -> Rows:
         except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]:.160}") from error
     text, read_as, notes = _decoded(path, encoding)
-    if path.suffix.lower() in (".csv", ".tsv"):
+    if path.suffix.lower() in (".csv", ".tsv", ".txt"):
         rows, separated, lost, unnamed = _read_csv(path, text, read_as, damaged)
         notes, takes = (*notes, *separated), ("encoding", "damaged")
         return Rows(path.stem, rows, notes, is_text=True, takes=takes, lost=lost, unnamed=unnamed)

@@ -64,7 +64,9 @@ class TestWhatIsRightAlready:
         gate = made([[near, WRONG]], [number := gn.rewards.number(tolerance=0.5)])
         assert gate.right_shares[0] == 0 and "pays in full" not in gate._right_facts["right"]
         gate = dataclasses.replace(gate, judge=number)
-        assert gate.right_shares[0] == 0.5 and gate._right_facts["right"].endswith("right is what number(tolerance=0.5) pays in full")
+        assert gate.right_shares[0] == 0.5 and gate._right_facts["right"].endswith(
+            "right is what number(tolerance=0.5) pays in full"
+        )
 
     def test_far_apart_is_explained(self) -> None:
         gate = made([[RIGHT, WRONG, WRONG, WRONG]] * 8)

@@ -894,7 +894,7 @@ def test_chats_of_other_forms() -> None:
         (REVIEWS, {"columns": MAPPED, "sep": ";"}, ValueError, "no argument 'sep'"),
         (REVIEWS, {"colunms": MAPPED}, ValueError, "did you mean 'columns'"),
         ("data.xlsx", {}, ValueError, r"'.xlsx' is not read.*pandas"),
-        ("data.txt", {}, ValueError, r"Excel's Unicode text, is read by the name \.tsv"),
+        ("data.txt", {}, ValueError, r"'.txt' is not read.*pandas"),
         (pandas.DataFrame([["a?", 1], ["b?", 2]]), {}, ValueError, "do not look like names"),
         ([{"id": 1, "one": "a", "two": "b"}] * 2, {}, ValueError, r'"question": "<column>", "answer": "<column>"'),
     ],
@@ -902,6 +902,15 @@ def test_chats_of_other_forms() -> None:
 def test_what_a_newcomer_stumbled_over(source: Any, options: dict, error: type, told: str) -> None:
     with pytest.raises(error, match=told):
         gn.load_task(source, **options)
+
+
+def test_what_excel_saves_as_unicode_text_is_a_table(tmp_path: Path) -> None:
+    table, prose = tmp_path / "Buchungen.txt", tmp_path / "notes.txt"
+    table.write_text("question\tanswer\n" + "".join(f"Kunde {n}?\t{n:06d}\n" for n in range(9)), encoding="utf-16")
+    assert sorted(row["answer"] for row in both(gn.load_task(table))) == [f"{n:06d}" for n in range(9)]
+    prose.write_text("question and answer\n")
+    with pytest.raises(ValueError, match=r"'\.txt' is not read"):
+        gn.load_task(prose)
 
 
 @pytest.mark.parametrize(
