@@ -159,7 +159,11 @@ class Baseline(Shown, Sampled):
             said += f", {greedy:.0%} of the likeliest ones, which held-out comparisons look at"
         if self.judge is not None:
             said += f"; right is {judge_in_words(self.judge, self.rows)}"
-        floor = {"floor": f"always answering {self.floor[0]!r} would get {self.floor[1]:.0%}"} if self.floor else {}
+        floor = (
+            {"floor": f"always answering {self.floor[0]!r} would get {self.floor[1]:.0%} of the task's"}
+            if self.floor
+            else {}
+        )
         return {"right": said, **floor}
 
     @property

@@ -116,10 +116,11 @@ def describe(rows: Sequence[Row]) -> str:
             verb = "rose"
         elif _p_value(looked_at, "reward", "less") < LEVEL:
             verb = "fell"
-        then, here, steps = f"{before:.2f}", f"{now:.2f}", f"first {first} step{'s' * (first > 1)}"
-        text = f"Reward {verb} from {then} ({steps}) to {here} (last {last})"
+        then, here = f"{before:.2f}", f"{now:.2f}"
+        steps, ends = (f"first {first} steps", f"last {last}") if first > 1 else ("first step", "last step")
+        text = f"Reward {verb} from {then} ({steps}) to {here} ({ends})"
         if then == here and verb == "went":
-            text = f"Reward stayed at {here} ({steps} and last {last})"
+            text = f"Reward stayed at {here} ({steps} and {ends})"
     kl = mean(series(end[-last:], "kl"))
     text += f"; KL to the starting model {kl:.3f}" if not math.isnan(kl) else "; KL not measured"
     clipped = mean(series(end[-last:], "completions/clipped_ratio"))

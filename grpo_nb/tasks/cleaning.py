@@ -172,6 +172,7 @@ def clean(
         except _LeftOut as reason:
             cleaned.leave_out(str(reason), number, row)
     cleaned.notes += _total_line(items, rows)
+    cleaned.notes += [] if read.is_text else _lost_zeros(items, named["answer"])
     if read.unnamed and _look_like_data([*(joined or [named.get("question", named["answer"])]), named["answer"]], rows):
         cleaned.notes.append(
             f"the names of the columns look like a row of the data, which then is lost: {read.unnamed}"
@@ -386,6 +387,21 @@ def _total_line(items: Sequence[_Item], rows: Sequence[Mapping[str, Any]]) -> li
     return said[:1]
 
 
+def _lost_zeros(items: Sequence[_Item], column: str) -> list[str]:
+    """Codes that pandas read as numbers, where the question still has them as they were."""
+    coded = [
+        item for item in items
+        if item.parts["answer"].isdecimal()
+        and re.search(rf"(?<!\d)0+{item.parts['answer']}(?!\d)", item.parts["question"])
+    ]  # fmt: skip
+    if 2 * len(coded) <= len(items):
+        return []
+    return [
+        f"{len(coded)} questions have their answer with zeros in front of it, such as {coded[0].parts['answer']!r}: where a "
+        f"file was read by pandas, dtype={{{column!r}: str}} keeps them"
+    ]
+
+
 def _named(rows: Sequence[Mapping[str, Any]], columns: Columns | None, cleaned: Cleaned) -> Sequence[Mapping[str, Any]]:
     """The rows, their columns without spaces around the names, and with the fields of dicts that the map speaks of."""
     found = {name for row in rows for name in row}
@@ -545,8 +561,8 @@ def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleane
             for row in parts:
                 row["answer"] = read[row["answer"]] or row["answer"]
             cleaned.notes.append(
-                f"decimal=',' wrote {len(changed)} answers anew, such as {changed[0]!r} as {read[changed[0]]!r}; only with the "
-                "point is a completion paid, and the questions stay as they are"
+                f"decimal=',' wrote {len(changed)} answers anew, such as {changed[0]!r} as {read[changed[0]]!r}; decimals are "
+                "paid with the point alone (2,030 is two thousand and thirty), and the questions stay as they are"
             )
     writings = Counter(row["answer"] for row in parts)
     spelled = {label: label_spelling(label) for label in writings}

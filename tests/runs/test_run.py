@@ -58,7 +58,7 @@ def test_what_was_not_measured_has_no_key() -> None:
     [
         ([], "No step has been logged yet"),
         (made_rows(1), "Step 1: reward 1.00; KL"),
-        (made_rows(2), "Reward went from 1.00 (first 1 step) to 2.00 (last 1)"),
+        (made_rows(2), "Reward went from 1.00 (first step) to 2.00 (last step)"),
         ([{"step": i, "reward": 3 - i / 10} for i in range(20)], "Reward fell from 2.90"),
         # The last ten are higher than the first three, and a model that learns nothing may well look so.
         ([{"step": i, "reward": 1.0 + i % 4} for i in range(400)], "Reward went from 2.00 (first 3 steps) to 2.70"),

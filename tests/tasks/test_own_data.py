@@ -388,7 +388,7 @@ def test_a_decimal_comma_is_asked_about_and_read() -> None:
             f"{n}.10{power}" for n in range(1, 9)
         }
     own = repr(gn.load_task(rows, decimal=",", system="Kurz.", example=("Wie viel?", "Ein Dutzend.", "12,00")))
-    assert "only with the point is a completion paid" in own and "'12,00' would not be paid: write it as '12.00'" in own
+    assert "decimals are paid with the point alone" in own and "'12,00' would not be paid: write it as '12.00'" in own
     assert "would not be paid" not in repr(
         gn.load_task(rows, decimal=",", example=("Wie viel?", "Ein Dutzend.", "12.00"))
     )
@@ -1233,6 +1233,15 @@ def test_a_code_with_zeros_in_front_is_no_number() -> None:
     assert paid(right, "023954", "023954") == 1.0 and paid(right, "23954", "023954") == 0.0
     for golds in (["100", "205", "310"], ["7", "007"], ["0", "1"]):
         assert gn.tasks.answers_of([*golds, *map(str, range(400, 440))]).form == ""
+
+
+def test_zeros_that_pandas_lost_are_told() -> None:
+    frame = pandas.DataFrame(
+        {"question": [f"Kd.{n:06d} pays" for n in range(1, 20)], "answer": [float(n) for n in range(1, 20)]}
+    )
+    assert "19 questions have their answer with zeros in front of it, such as '1'" in repr(gn.load_task(frame))
+    frame["question"] = [f"What is {n} + 0.{n}?" for n in range(1, 20)]
+    assert "zeros in front" not in repr(gn.load_task(frame))
 
 
 def test_the_end_mark_of_a_sentence_is_its_writers() -> None:
