@@ -423,10 +423,8 @@ def doubts_of(
         said.append(f"{', and '.join(named)}: {taken}; {cure}")
     if slips:
         first, meant = next(iter(slips.items()))
-        cell, mended = (
-            f"frame[{column!r}]",
-            {value: other for gold, other in slips.items() for value in raw.get(gold, ())},
-        )
+        cell = f"frame[{column!r}]"
+        mended = {value: other for gold, other in slips.items() for value in raw.get(gold, ())}
         within = {rf"(?i)\b{re.escape(tag)}\b": other for tag, other in slips.items()}
         change = f"replace({within}, regex=True)" if mark else f"replace({mended})"
         slipped = [gold for gold in golds if slips.keys() & (tags_of(gold, mark) if mark else {gold})]

@@ -499,8 +499,8 @@ def _accepted(name: str, column: Sequence[Any], items: Sequence[_Item], answer: 
     if found == len(items):
         pay = f"gn.rewards.correctness(column={name!r})"
         return (
-            f"{name!r} holds lists, with the answer in each: where each is right, pay them by {pay}, where only all "
-            + ("together are, with needs_all=True")
+            f"{name!r} holds lists, with the answer in each: where each is right, pay them by {pay}, where only all together "
+            "are, with needs_all=True"
         )
     rows = f"{len(pairs)} row{'s' * (len(pairs) > 1)}"
     return (
