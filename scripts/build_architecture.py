@@ -1,4 +1,4 @@
-"""Write the tree of the house into docs/architecture.md: every room with its door's sentence, every file with its first line.
+"""Write the tree of the house into docs/architecture.md: every room with its sentence, every file with its first line.
 
 python scripts/build_architecture.py [--check]
 """
@@ -9,6 +9,7 @@ import argparse
 import ast
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,14 +32,9 @@ def subject(file: Path) -> str:
 
 def tree() -> str:
     """The rooms in import order, each as a heading, its sentence and a list of its files."""
-    names = ast.parse((ROOT / "grpo_nb" / "__init__.py").read_text())
-    rooms = next(
-        ast.literal_eval(node.value)
-        for node in names.body
-        if isinstance(node, ast.Assign) and node.targets[0].id == "_ROOMS"
-    )
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     lines = []
-    for room in rooms:
+    for room in reversed(contracts[0]["layers"]):
         folder = ROOT / "grpo_nb" / room
         files = sorted(p for p in folder.rglob("*.py") if p.name != "__init__.py")
         lines += [f"### {room}/", "", sentence(folder / "__init__.py"), ""]

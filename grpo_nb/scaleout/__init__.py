@@ -3,9 +3,6 @@
 Not here: the models that a run made (`export`).
 """
 
-from grpo_nb.core import open_door
 from grpo_nb.scaleout.opened import Project
 from grpo_nb.scaleout.opened import open_project as open
 from grpo_nb.scaleout.project import write
-
-__getattr__, __dir__, __all__ = open_door(globals())
