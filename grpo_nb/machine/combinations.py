@@ -158,6 +158,7 @@ def _generation(found: Found, vllm: str | None, with_vllm: bool) -> str:
     elif (found.driver_cuda or 13) < 13:
         why = f"from 0.20 on it needs CUDA 13 (driver 580 or newer), and this driver runs CUDA {found.driver_cuda} at most"
     else:
-        why = f"none fits torch {found.torch}, which this kernel has loaded; to get one, restart and run this cell first"
-    cost = "a run by the T4 preset takes up to an hour (computed, not measured)"  # docs/reference/settings.md has the sum
+        why = f"none fits torch {found.torch}, which is loaded in this kernel; to get one, restart and run this cell first"
+    # The sum is in docs/reference/settings.md.
+    cost = "a run by the T4 preset takes up to an hour (computed, not measured)"
     return f"Without vLLM: {why}. Unsloth's own generation is used, which is slower: {cost}."

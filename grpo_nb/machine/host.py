@@ -88,8 +88,8 @@ def find_hub_token() -> str:
     places = {f"in {name}": os.environ.get(name, "") for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")}
     places["saved by a login"] = file.read_text(encoding="utf-8") if file.is_file() else ""
     for place, token in places.items():
-        if token.strip():
-            return place if re.fullmatch(r"hf_\w{20,}", token.strip()) else f"{place}, but it does not look like a token"
+        if token := token.strip():
+            return place if re.fullmatch(r"hf_\w{20,}", token) else f"{place}, but it does not look like a token"
     return ""
 
 

@@ -147,9 +147,8 @@ def install(*, vllm: bool = True, report: Say | None = None, root: str | Path | 
         for name, version in in_memory.items()
         if name in changed or not packages.is_same_release(version, after.get(name, version))
     }
-    return Installation(
-        is_ready=not loaded, loaded=loaded, changed=changed, combination=choice.combination, generation=choice.generation
-    )
+    ended = {"loaded": loaded, "changed": changed, "combination": choice.combination, "generation": choice.generation}
+    return Installation(is_ready=not loaded, **ended)
 
 
 def requirements(folder: Path, choice: Choice, installed: Mapping[str, str]) -> list[str]:

@@ -321,7 +321,8 @@ def test_a_package_that_was_cut_off_is_installed_again(sandbox: Sandbox) -> None
     whole = trl.read_bytes()
     with zipfile.ZipFile(trl) as wheel:
         files = {name: wheel.read(name) for name in wheel.namelist()}
-    with zipfile.ZipFile(trl, "w") as wheel:  # as some wheels are: METADATA first, RECORD last, and here what stops pip between
+    # As some wheels are: METADATA first, RECORD last, and here what stops pip between.
+    with zipfile.ZipFile(trl, "w") as wheel:
         for name in sorted(files, key=lambda name: ("METADATA" not in name, "RECORD" in name)):
             wheel.writestr(name, files[name])
     trl.write_bytes(trl.read_bytes().replace(b"= '1.15.0'", b"= '?.??.?'"))
