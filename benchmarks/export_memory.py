@@ -128,7 +128,7 @@ def make(folder: Path) -> str:
 
 def merge_it(folder: Path) -> str:
     """As an export does it."""
-    from grpo_nb.models import import_unsloth
+    from grpo_nb.models.unsloth import import_unsloth
 
     import_unsloth()  # as an export does first of all
     from grpo_nb.export.merge import SHARD_SIZE, merge
@@ -170,7 +170,7 @@ def gguf(folder: Path) -> str:
 
 def llama_cpp(folder: Path) -> str:
     """One short answer of llama.cpp, in a process of its own: more take longer, and no more memory."""
-    from grpo_nb.generation import answer
+    from grpo_nb.generation.llama_cpp import answer
 
     (found,) = answer(folder / "q8_0.gguf", [[{"role": "user", "content": "2 + 2?"}]], max_completion_length=2)
     return f"{found.tokens} tokens"

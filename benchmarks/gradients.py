@@ -17,7 +17,7 @@ from typing import Any
 import numpy
 
 import grpo_nb as gn
-from grpo_nb.core import Part, Shown
+from grpo_nb.core.tables import Part, Shown
 from grpo_nb.runs.figure import COLOURS, drawn
 
 DIGITS = tuple("0123456789")

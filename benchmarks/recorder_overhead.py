@@ -68,7 +68,7 @@ def main() -> None:
     import IPython.display
 
     import grpo_nb as gn
-    from grpo_nb.health import HealthMonitor
+    from grpo_nb.health.monitor import HealthMonitor
     from grpo_nb.runs import live
     from grpo_nb.training.observers import HealthAlerts
     from grpo_nb.training.recorder import Recorder

@@ -51,7 +51,8 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     import IPython.display
 
-    from grpo_nb.runs import Alert, LivePlot
+    from grpo_nb.runs.alert import Alert
+    from grpo_nb.runs.live import LivePlot
 
     IPython.display.display = lambda *args, **kwargs: Handle()
     alerts = [

@@ -19,9 +19,9 @@ from collections.abc import Callable
 
 from _measure import machine
 
-from grpo_nb.machine import EnvironmentProblem
-from grpo_nb.sandbox import Call, Candidate, Limits, Outcome
+from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.sandbox.candidates import LEVELS, Sandbox
+from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome
 
 BATCH, REPEATS, LIMIT = 64, 9, 1.0
 CODE = """

@@ -67,7 +67,7 @@ def find_device() -> str:
     chosen = os.environ.get("GRPO_NB_DEVICE", "").strip().lower()
     if chosen not in ("", *KINDS):
         stop(f"GRPO_NB_DEVICE is {chosen!r}; it can be {', '.join(KINDS)}. Unset it to let the machine decide.")
-    from grpo_nb.machine import is_gpu_listed
+    from grpo_nb.machine.gpu import is_gpu_listed
 
     return chosen or ("gpu" if is_gpu_listed() else "cpu")
 
@@ -193,7 +193,7 @@ def fill(environment: Environment, device: str) -> int:
 
 def run_inside(device: str, log_file: Path) -> int:
     """What runs in the new environment; return its exit status."""
-    from grpo_nb.machine import EnvironmentProblem
+    from grpo_nb.core.errors import EnvironmentProblem
 
     with log_file.open("w", encoding="utf-8") as log:
 
@@ -215,7 +215,8 @@ def install(device: str, note: Callable[[str], object]) -> None:
     The order of the steps is the point. unsloth asks for versions that cannot be had together, so it goes in last and
     without its dependencies; requirements-no-deps.txt tells the story.
     """
-    from grpo_nb.machine import EnvironmentProblem, installer
+    from grpo_nb.core.errors import EnvironmentProblem
+    from grpo_nb.machine import installer
 
     installer.forget_half_installed()
     # One resolve for all files: vllm on its own would move torch, torch on its own would break vllm.
@@ -331,7 +332,7 @@ def main() -> int:
         say("interrupted; run the same command again, it goes on from what is already installed")
     if status != 0:
         return status
-    from grpo_nb.core import write_text
+    from grpo_nb.core.files import write_text
 
     write_text(environment.stamp, environment.fingerprint(device) + "\n")
     say(f"environment is ready: {shown(environment.python)}")

@@ -128,7 +128,7 @@ def _again_inside(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _check(options: argparse.Namespace, work: Path, gpu: Any) -> dict[str, Any]:
-    from grpo_nb.machine import package_versions
+    from grpo_nb.machine.packages import package_versions
     from grpo_nb.settings.vllm import vllm_obstacle
 
     request = Request(

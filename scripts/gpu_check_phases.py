@@ -143,7 +143,7 @@ def speed(seconds: Sequence[float], lengths: Sequence[float], completions: int) 
 def through_the_kit(request: Request) -> dict[str, Any]:
     """Load, train, and evaluate on both generation paths."""
     import grpo_nb as gn
-    from grpo_nb.models import generation_of
+    from grpo_nb.models.load import generation_of
 
     settings, checks = settings_for(request), Checks()
     with PeakMemory(request.device) as memory:
@@ -264,7 +264,7 @@ def exporting(request: Request) -> dict[str, Any]:
 
 
 def _exported(checks: Checks, name: str, make: Callable[[], Any]) -> Any:
-    from grpo_nb.machine import EnvironmentProblem
+    from grpo_nb.core.errors import EnvironmentProblem
 
     try:
         made = make()
@@ -279,7 +279,7 @@ def _exported(checks: Checks, name: str, make: Callable[[], Any]) -> Any:
 
 def quickstart_notebook(request: Request) -> dict[str, Any]:
     """The quickstart as it is published, by the preset for this machine; what its last cell demands is the verdict."""
-    from grpo_nb.core import ChildError, run_command
+    from grpo_nb.core.processes import ChildError, run_command
 
     folder, checks = Path(request.work) / "notebook", Checks()
     folder.mkdir(parents=True, exist_ok=True)
@@ -380,7 +380,8 @@ def _resumed(request: Request) -> str:
 def by_hand(request: Request) -> dict[str, Any]:
     """The same training as one writes it with unsloth and TRL, without the kit but for its model, task and rewards."""
     settings = settings_for(request)
-    from grpo_nb.models import import_unsloth, resolve_model
+    from grpo_nb.models.load import resolve_model
+    from grpo_nb.models.unsloth import import_unsloth
 
     import_unsloth()
     from unsloth import FastLanguageModel, is_bfloat16_supported

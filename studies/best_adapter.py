@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 import grpo_nb as gn
-from grpo_nb.models import load_adapter
+from grpo_nb.models.load import load_adapter
 
 TOO_LARGE = {"learning_rate": 1e-3, "max_steps": 28, "holdout_every": 4, "holdout_questions": 32, "beta": 0.0}
 

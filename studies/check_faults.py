@@ -28,8 +28,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import grpo_nb as gn
-from grpo_nb.checks import RewardReport
-from grpo_nb.tasks import AnswerFormat, formats
+from grpo_nb.checks.report import RewardReport
+from grpo_nb.tasks import formats
+from grpo_nb.tasks.formats import AnswerFormat
 
 # ---- Tasks ---------------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from grpo_nb.rewards import maths
+from grpo_nb.rewards.expressions import maths
 
 _INSIDE = r"[^{}]*"
 for _ in range(6):

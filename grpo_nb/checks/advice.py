@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from grpo_nb.checks.groups import ENOUGH, RewardSpread, Sampled, in_groups
-from grpo_nb.settings import Settings
+from grpo_nb.settings.settings import Settings
 
 MANY_CUT = 0.1
 FEW_SLOTS = 0.05

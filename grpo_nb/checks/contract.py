@@ -15,8 +15,11 @@ from typing import Any
 
 from grpo_nb.checks.catalogue import Finding, found
 from grpo_nb.checks.groups import in_groups
-from grpo_nb.core import did_you_mean, excerpt, run_in_thread, run_with_deadline
-from grpo_nb.rewards import Batch, RewardFunction, call_reward, completion_text, reward_name, to_floats
+from grpo_nb.core.arguments import did_you_mean
+from grpo_nb.core.deadlines import run_in_thread, run_with_deadline
+from grpo_nb.core.text import excerpt
+from grpo_nb.rewards.base import RewardFunction, completion_text, reward_name
+from grpo_nb.rewards.calls import Batch, call_reward, to_floats
 
 # What trl 1.15 passes besides the columns; `environments` only where there are some.
 TRL_ARGUMENTS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")

@@ -11,8 +11,9 @@ from grpo_nb.checks.catalogue import Finding, found
 from grpo_nb.checks.contract import Caller, Outcome
 from grpo_nb.checks.probes import MORE, Probe
 from grpo_nb.checks.roles import Results
-from grpo_nb.core import did_you_mean
-from grpo_nb.rewards import Batch, UnreadableOutput, completion_text
+from grpo_nb.core.arguments import did_you_mean
+from grpo_nb.rewards.base import completion_text
+from grpo_nb.rewards.calls import Batch, UnreadableOutput
 
 BatchOf = Callable[[Sequence[Probe]], Batch]
 # By the names of the error and of what it inherits; for all others the completion is to blame.

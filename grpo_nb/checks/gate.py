@@ -17,35 +17,19 @@ from grpo_nb.checks.advice import Advice, advise
 from grpo_nb.checks.groups import GROUP_SAID, Sampled, in_groups
 from grpo_nb.checks.probes import PLAIN, completion
 from grpo_nb.checks.sample import check_options
-from grpo_nb.core import (
-    Cell,
-    Drawn,
-    Shown,
-    Table,
-    bold,
-    escaped,
-    facts,
-    html_of,
-    kept_modes,
-    progress_bar,
-    require_kind,
-    require_number,
-    shorten,
-    with_known_names,
-)
-from grpo_nb.models import require_same_settings
-from grpo_nb.rewards import (
-    RewardFunction,
-    answer_reward,
-    correctness,
-    judge_in_words,
-    range_of,
-    reward_list,
-    reward_name,
-    score,
-)
-from grpo_nb.settings import Settings, preset
-from grpo_nb.tasks import Task
+from grpo_nb.core.arguments import require_kind, require_number, with_known_names
+from grpo_nb.core.progress import progress_bar
+from grpo_nb.core.randomness import kept_modes
+from grpo_nb.core.tables import Cell, Drawn, Shown, Table, bold, escaped, facts, html_of
+from grpo_nb.core.text import shorten
+from grpo_nb.models.match import require_same_settings
+from grpo_nb.rewards.answers import correctness
+from grpo_nb.rewards.base import RewardFunction, range_of, reward_list, reward_name
+from grpo_nb.rewards.judging import answer_reward, judge_in_words
+from grpo_nb.rewards.scores import score
+from grpo_nb.settings.presets import preset
+from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.task import Task
 
 if TYPE_CHECKING:
     import pandas
@@ -286,7 +270,7 @@ def _sample(
 ) -> list[Any]:
     import torch
 
-    from grpo_nb.generation import generate
+    from grpo_nb.generation.sampling import generate
 
     bar = progress_bar(len(prompts), desc="baseline", unit="completion")
     with bar, torch.random.fork_rng(), kept_modes(model):

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from grpo_nb.rewards import Reward, Scores, right_by
-from grpo_nb.settings import Settings
-from grpo_nb.tasks import AnswerFormat
+from grpo_nb.rewards.base import Reward
+from grpo_nb.rewards.judging import right_by
+from grpo_nb.rewards.scores import Scores
+from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.formats import AnswerFormat
 
 Verdict = Literal["signal", "weak signal", "form only", "no signal"]
 GroupKind = Literal["differs", "all right", "all wrong", "all equal", "no score"]

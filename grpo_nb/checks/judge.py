@@ -28,9 +28,14 @@ from grpo_nb.checks.roles import (
     share_of,
 )
 from grpo_nb.checks.sample import Sample
-from grpo_nb.core import as_score, in_line
-from grpo_nb.rewards import code_tests, correctness, gold_answers, number, range_of
-from grpo_nb.tasks import answers_of, read_measure, with_point
+from grpo_nb.core.arguments import in_line
+from grpo_nb.core.text import as_score
+from grpo_nb.rewards.answers import correctness, number
+from grpo_nb.rewards.base import range_of
+from grpo_nb.rewards.code import code_tests
+from grpo_nb.rewards.slot import gold_answers
+from grpo_nb.tasks.answers import answers_of, with_point
+from grpo_nb.tasks.notation import read_measure
 
 # What must not be paid, by family of probes.
 PAID = {

@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.rewards import globals_used, is_same_answer
-from grpo_nb.tasks import AnswerFormat, parse_number
+from grpo_nb.rewards.answers import is_same_answer
+from grpo_nb.rewards.identity import globals_used
+from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.notation import parse_number
 
 PLAIN = "I work through it step by step and then check what I found."
 LINES = "I work through it\nstep by step and then\ncheck what I found."

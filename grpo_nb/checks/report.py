@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from grpo_nb.checks.catalogue import SEVERITIES, Finding
 from grpo_nb.checks.probes import REFUSED, Probe
 from grpo_nb.checks.roles import TELLS, Results, Role, is_paid
-from grpo_nb.core import Cell, Drawn, Listing, Shown, Table, as_score, bold, code, escaped, excerpt, shorten
+from grpo_nb.core.tables import Cell, Drawn, Listing, Shown, Table, bold, code, escaped
+from grpo_nb.core.text import as_score, excerpt, shorten
 
 if TYPE_CHECKING:
     import pandas

@@ -26,20 +26,14 @@ from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.roles import FORM, OTHER, TELLS, UNSCORED, Results, Role, find_role, seen_closer
 from grpo_nb.checks.sample import Sample, check_options, rows_of
 from grpo_nb.checks.together import check_names, check_set, check_signal, silent_share
-from grpo_nb.core import in_line, require_kind, require_number, require_path, with_known_names
-from grpo_nb.rewards import (
-    RewardError,
-    RewardFunction,
-    changed_weights,
-    check_rows,
-    inner_rewards,
-    reward_list,
-    reward_name,
-    score,
-    weight_of,
-)
-from grpo_nb.settings import Settings
-from grpo_nb.tasks import AnswerFormat, Task
+from grpo_nb.core.arguments import in_line, require_kind, require_number, require_path, with_known_names
+from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weight_of
+from grpo_nb.rewards.calls import RewardError
+from grpo_nb.rewards.compose import check_rows, inner_rewards
+from grpo_nb.rewards.scores import changed_weights, score
+from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.task import Task
 
 _GRID = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
 

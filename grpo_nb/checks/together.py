@@ -10,7 +10,7 @@ from grpo_nb.checks.catalogue import WHOLE_SET, Finding, found
 from grpo_nb.checks.contract import TRL_ARGUMENTS
 from grpo_nb.checks.probes import REFUSED, Probe
 from grpo_nb.checks.roles import BY_DEGREES, TELLS, UNSCORED, Results, Role, is_paid
-from grpo_nb.rewards import Reward, RewardFunction, reward_name
+from grpo_nb.rewards.base import Reward, RewardFunction, reward_name
 
 Seen = Mapping[str, tuple[Results, Role]]
 # Near answers, and what a lax reading of several takes for right: said of the reward that does so, not of the total.

@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import in_line, numbered_paths, progress_bar, require_kind, require_number, with_known_names
+from grpo_nb.core.arguments import in_line, require_kind, require_number, with_known_names
+from grpo_nb.core.files import numbered_paths
+from grpo_nb.core.progress import progress_bar
 from grpo_nb.evaluation.comparison import UNKNOWN_TRAINING, Comparison, Evaluation, cut_sentence, frequent_answer
 from grpo_nb.evaluation.heldout import HeldOut, chosen, is_known_set, load_holdout, read_answers, same_as_gold
 from grpo_nb.evaluation.statistics import paired_result
@@ -26,23 +28,20 @@ from grpo_nb.evaluation.subjects import (
     open_subject,
     require_adapter,
 )
-from grpo_nb.models import require_same_settings
-from grpo_nb.rewards import (
-    Reward,
-    RewardFunction,
-    answer_reward,
-    correctness,
-    judge_in_words,
-    range_of,
-    rebuild_reward,
-    reward_list,
-    reward_name,
-    score,
-    weights_by_name,
-)
-from grpo_nb.runs import OTHER_QUESTIONS, Run, trained_questions, write_model_card
-from grpo_nb.settings import Settings
-from grpo_nb.tasks import AnswerFormat, Contamination, Source, Task, find_contamination
+from grpo_nb.models.match import require_same_settings
+from grpo_nb.rewards.answers import correctness
+from grpo_nb.rewards.base import Reward, RewardFunction, range_of, reward_list, reward_name, weights_by_name
+from grpo_nb.rewards.judging import answer_reward, judge_in_words
+from grpo_nb.rewards.rebuild import rebuild_reward
+from grpo_nb.rewards.scores import score
+from grpo_nb.runs.card import write_model_card
+from grpo_nb.runs.records import OTHER_QUESTIONS
+from grpo_nb.runs.run import Run, trained_questions
+from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.questions import Contamination, find_contamination
+from grpo_nb.tasks.reading import Source
+from grpo_nb.tasks.task import Task
 
 Questions = Task | HeldOut | Source
 # What stands second in `compare` is a model if it is a text, but for the name of a file of questions.

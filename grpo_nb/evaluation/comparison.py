@@ -16,13 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.checks import Estimate, estimate, in_groups
-from grpo_nb.core import Table, displayable, free_path, shown_path, staged_folder, text_of, write_json
+from grpo_nb.checks.groups import Estimate, estimate, in_groups
+from grpo_nb.core.files import free_path, shown_path, staged_folder, write_json
+from grpo_nb.core.tables import Table, text_of
+from grpo_nb.core.text import displayable
 from grpo_nb.evaluation.harness import harness_command
 from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, PairedResult, pass_at_k, share_interval
 from grpo_nb.evaluation.transcripts import Only, Transcripts, rendered, sorted_pairs
-from grpo_nb.rewards import is_same_answer
-from grpo_nb.tasks import Contamination, answers_of
+from grpo_nb.rewards.answers import is_same_answer
+from grpo_nb.tasks.answers import answers_of
+from grpo_nb.tasks.questions import Contamination
 
 if TYPE_CHECKING:
     import pandas
@@ -336,7 +339,7 @@ class Comparison(PairedResult):
         """
         import pandas
 
-        from grpo_nb.runs import png
+        from grpo_nb.runs.live import png
 
         folder = Path(folder).expanduser()
         folder.mkdir(parents=True, exist_ok=True)
@@ -403,7 +406,7 @@ class Comparison(PairedResult):
 
     def _repr_html_(self) -> str:
         from grpo_nb.evaluation.figure import comparison_figure
-        from grpo_nb.runs import png
+        from grpo_nb.runs.live import png
 
         return rendered(
             "comparison",

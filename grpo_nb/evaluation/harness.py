@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Part, Shown, code
-from grpo_nb.tasks import AnswerFormat
+from grpo_nb.core.tables import Part, Shown, code
+from grpo_nb.tasks.formats import AnswerFormat
 
 if TYPE_CHECKING:
     from grpo_nb.evaluation.heldout import HeldOut
-    from grpo_nb.tasks import Task
+    from grpo_nb.tasks.task import Task
 
 # The harness's own tasks, asked as `load_holdout` asks.
 _KNOWN = {"gsm8k": "--tasks gsm8k --num_fewshot 5 --apply_chat_template --fewshot_as_multiturn"}

@@ -15,27 +15,22 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Part, Shown, Table, as_written, bold, did_you_mean, facts, require_path
-from grpo_nb.machine import EnvironmentProblem
-from grpo_nb.rewards import Reward, is_same_answer, right_by
-from grpo_nb.tasks import (
-    AnswerFormat,
-    Messages,
-    Source,
-    answers_of,
-    boxed,
-    clean,
-    fitting_format,
-    hashes,
-    read_rows,
-    think_answer,
-    with_prompts,
-)
+from grpo_nb.core.arguments import did_you_mean, require_path
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.tables import Part, Shown, Table, as_written, bold, facts
+from grpo_nb.rewards.answers import is_same_answer
+from grpo_nb.rewards.base import Reward
+from grpo_nb.rewards.judging import right_by
+from grpo_nb.tasks.answers import answers_of
+from grpo_nb.tasks.cleaning import clean
+from grpo_nb.tasks.formats import AnswerFormat, boxed, hashes, think_answer
+from grpo_nb.tasks.reading import Source, read_rows
+from grpo_nb.tasks.sources import Messages, fitting_format, with_prompts
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from grpo_nb.generation import Completion
+    from grpo_nb.generation.samples import Completion
 
 Judge = Callable[[Sequence[str | None], Sequence[Mapping[str, Any]]], Sequence[bool]]
 """From what was given (None: no answer) and the data rows to which answers are right."""
@@ -274,7 +269,7 @@ def _math_500(shots: int | None, limit: int | None, format: AnswerFormat | None,
 
 def same_expression(given: Sequence[str | None], rows: Sequence[Mapping[str, Any]]) -> list[bool]:
     """Judge by the column `answer` as an expression, as `rewards.maths` does."""
-    from grpo_nb.rewards import maths
+    from grpo_nb.rewards.expressions import maths
 
     # In a box again: the reward looks for a slot.
     box = boxed()

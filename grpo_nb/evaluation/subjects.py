@@ -13,28 +13,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import did_you_mean, kept_modes, kept_random_state, require_kind, require_path
+from grpo_nb.core.arguments import did_you_mean, require_kind, require_path
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.randomness import kept_modes, kept_random_state
 from grpo_nb.evaluation.heldout import is_known_set
-from grpo_nb.generation import answer as generate_with_llama_cpp
-from grpo_nb.machine import EnvironmentProblem, find_gpu, usable_memory_gib
-from grpo_nb.models import (
-    base_identity,
-    import_unsloth,
-    load_adapter,
-    load_model,
-    require_trained_on,
-    resolve_model,
-    template_of,
-    tokenizer_for,
-    without_loading_bars,
-)
-from grpo_nb.runs import Run, open_run
-from grpo_nb.settings import EMBEDDED_MODEL, Settings, cpu_number_type
+from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
+from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.machine.host import usable_memory_gib
+from grpo_nb.models.identity import base_identity, require_trained_on, template_of, tokenizer_for
+from grpo_nb.models.load import load_adapter, load_model, resolve_model
+from grpo_nb.models.unsloth import import_unsloth, without_loading_bars
+from grpo_nb.runs.run import Run, open_run
+from grpo_nb.settings.number_types import cpu_number_type
+from grpo_nb.settings.settings import EMBEDDED_MODEL, Settings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from grpo_nb.generation import Completion
+    from grpo_nb.generation.samples import Completion
 
 BASE = "base"
 _BATCH = 48
@@ -315,7 +311,7 @@ def answers_of_model(
     """Answer chats with a model in memory, and leave it and the random state as they were."""
     import torch
 
-    from grpo_nb.generation import generate
+    from grpo_nb.generation.sampling import generate
 
     with kept_random_state(), kept_modes(model), _no_habits(model):
         torch.manual_seed(decoding.seed)

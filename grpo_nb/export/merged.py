@@ -14,35 +14,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import (
-    ChildError,
-    check_target,
-    progress_bar,
-    put_in_place,
-    run_script,
-    staged_folder,
-    target_of,
-    write_json,
-)
-from grpo_nb.evaluation import read_answers
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.files import check_target, put_in_place, staged_folder, target_of, write_json
+from grpo_nb.core.processes import ChildError, run_script
+from grpo_nb.core.progress import progress_bar
+from grpo_nb.evaluation.heldout import read_answers
 from grpo_nb.export.merge import SHARD_SIZE, WIDTHS, merge
 from grpo_nb.export.plan import needed_by, plan_export, require_memory, weights_folder
 from grpo_nb.export.result import Export as Export
 from grpo_nb.export.result import ExportError as ExportError
 from grpo_nb.export.result import Report, require_passed, require_readable, told
-from grpo_nb.machine import EnvironmentProblem
-from grpo_nb.models import import_unsloth, template_of, tokenizer_for, weights_identity
-from grpo_nb.runs import (
-    RecordedExport,
-    Run,
-    is_disk_full,
-    open_run,
-    published_name,
-    shareable,
-    write_export_card,
-    write_model_card,
-)
-from grpo_nb.tasks import AnswerFormat
+from grpo_nb.models.identity import template_of, tokenizer_for, weights_identity
+from grpo_nb.models.unsloth import import_unsloth
+from grpo_nb.runs.card import published_name, shareable, write_export_card, write_model_card
+from grpo_nb.runs.checkpoints import is_disk_full
+from grpo_nb.runs.records import RecordedExport
+from grpo_nb.runs.run import Run, open_run
+from grpo_nb.tasks.formats import AnswerFormat
 
 # More prompts make the share of equal texts finer, and the check longer: two models answer them on the CPU.
 VERIFIED_PROMPTS = 16
@@ -317,7 +305,7 @@ def add_score(verification: dict[str, Any], run: Run, said: str, name: str) -> N
     """
     from scipy.stats import binomtest
 
-    from grpo_nb.generation import Completion
+    from grpo_nb.generation.samples import Completion
 
     format = AnswerFormat(**run.info["task"]["format"])
     is_whole = verification["tokens"] == run.settings.max_completion_length

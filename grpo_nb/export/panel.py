@@ -12,27 +12,15 @@ from typing import Any, ClassVar
 
 import ipywidgets as widgets
 
-from grpo_nb.core import (
-    Panel,
-    above,
-    button,
-    code_line,
-    escaped,
-    facts,
-    in_panel,
-    label,
-    line,
-    render,
-    section,
-    shown_path,
-    target_of,
-    view,
-)
+from grpo_nb.core.files import shown_path, target_of
+from grpo_nb.core.pages import code_line, render
+from grpo_nb.core.panels import Panel, above, button, in_panel, label, line, section, view
+from grpo_nb.core.tables import escaped, facts
 from grpo_nb.export.merged import export_adapter, export_merged
 from grpo_nb.export.plan import ExportPlan, plan_targets
 from grpo_nb.export.result import Export, Report
 from grpo_nb.export.use import inference_commands
-from grpo_nb.runs import Run, open_run
+from grpo_nb.runs.run import Run, open_run
 
 _DTYPES = ("auto", "bfloat16", "float16", "float32")
 _NO_RUN = ("no run found", None)

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from grpo_nb.core import Part, Shown, Table, code, require_kind, target_of, target_problem, verdict
-from grpo_nb.machine import EnvironmentProblem, free_disk_bytes, free_memory_bytes
-from grpo_nb.runs import Run, open_run
+from grpo_nb.core.arguments import require_kind
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.files import target_of, target_problem
+from grpo_nb.core.tables import Part, Shown, Table, code, verdict
+from grpo_nb.machine.host import free_disk_bytes, free_memory_bytes
+from grpo_nb.runs.run import Run, open_run
 
 # Of each quantization of a GGUF file: bits a weight with the scales of its blocks (ggml/src/ggml-common.h), for the mixtures
 # what a model of some billion weights comes to (llama.cpp, tools/quantize/README.md); then what rounding to it may cost: mean
@@ -234,7 +237,7 @@ def weights_folder(run: Run, *, download: bool = True) -> Path:
 
 def _resolved(run: Run) -> str:
     """The base's folder or its name on the Hub."""
-    from grpo_nb.models import resolve_model
+    from grpo_nb.models.load import resolve_model
 
     try:
         return resolve_model(run.settings.model)

@@ -11,10 +11,13 @@ from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Part, Shown, Table, bold, require_kind, target_of, verdict
-from grpo_nb.models import require_trained_on, resolve_model, weight_files, weights_here
-from grpo_nb.runs import Run, open_run
-from grpo_nb.settings import EMBEDDED_MODEL, Settings
+from grpo_nb.core.arguments import require_kind
+from grpo_nb.core.files import target_of
+from grpo_nb.core.tables import Part, Shown, Table, bold, verdict
+from grpo_nb.models.identity import require_trained_on, weight_files, weights_here
+from grpo_nb.models.load import resolve_model
+from grpo_nb.runs.run import Run, open_run
+from grpo_nb.settings.settings import EMBEDDED_MODEL, Settings
 
 if TYPE_CHECKING:
     import pandas

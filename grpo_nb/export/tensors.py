@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.models import weight_files
+from grpo_nb.models.identity import weight_files
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_nb.core import Drawn, Part, Shown, bold, escaped, require_kind
+from grpo_nb.core.arguments import require_kind
+from grpo_nb.core.tables import Drawn, Part, Shown, bold, escaped
 from grpo_nb.export.result import Export, base_of, export_of
 
 _RUN = "run in the kit's tests, on a CPU"

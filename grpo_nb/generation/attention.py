@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from grpo_nb.models import import_unsloth
+from grpo_nb.models.unsloth import import_unsloth
 
 import_unsloth()
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import ChildError, run_script
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.generation.samples import Completion
-from grpo_nb.machine import EnvironmentProblem, usable_cores
+from grpo_nb.machine.cores import usable_cores
 
 _PACKAGE = "xllamacpp"
 _REQUIREMENT = "xllamacpp>=2026.10,<2027"

@@ -11,8 +11,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import kept_modes
-from grpo_nb.models import import_unsloth
+from grpo_nb.core.randomness import kept_modes
+from grpo_nb.models.unsloth import import_unsloth
 
 import_unsloth()
 

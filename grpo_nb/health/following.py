@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from grpo_nb.health.history import LEAST, RECENT, WINDOW, History
-from grpo_nb.runs import SEVERITIES, Alert
+from grpo_nb.runs.alert import SEVERITIES, Alert
 
 
 class Rule(NamedTuple):

@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from grpo_nb.health.facts import LARGEST, Facts, duplicate_shares, facts_of, number, rank_shift, values_of
-from grpo_nb.runs import Alert, Severity
-from grpo_nb.settings import Settings
+from grpo_nb.runs.alert import Alert, Severity
+from grpo_nb.settings.settings import Settings
 
 WINDOW = 50
 """Rows kept. Enough for a trend in a noisy reward; a rule sees at most this far back, besides the start."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from grpo_nb.core import write_text
+from grpo_nb.core.files import write_text
 from grpo_nb.health.facts import number
 from grpo_nb.health.following import Followed
 from grpo_nb.health.history import LEAST, WINDOW, History
@@ -20,8 +20,10 @@ from grpo_nb.health.rules_rewards import RULES as REWARD_RULES
 from grpo_nb.health.rules_signal import FROM_THE_FIRST_ROW
 from grpo_nb.health.rules_signal import RULES as SIGNAL_RULES
 from grpo_nb.health.sources import completions_of, read_log
-from grpo_nb.runs import Alert, Run, read_alerts
-from grpo_nb.settings import Settings, memory_advice
+from grpo_nb.runs.alert import Alert, read_alerts
+from grpo_nb.runs.run import Run
+from grpo_nb.settings.out_of_memory import memory_advice
+from grpo_nb.settings.settings import Settings
 
 _FILE = "alerts.jsonl"
 _FACTS = {

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from grpo_nb.core import Part, Shown, bold
-from grpo_nb.runs import KINDS, Alert, alert_table, worst_first
+from grpo_nb.core.tables import Part, Shown, bold
+from grpo_nb.runs.alert import KINDS, Alert, alert_table, worst_first
 
 if TYPE_CHECKING:
     import pandas

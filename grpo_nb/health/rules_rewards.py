@@ -14,7 +14,7 @@ from grpo_nb.health.facts import ranks
 from grpo_nb.health.following import Rule
 from grpo_nb.health.history import CLEAR, LEAST, RECENT, WINDOW, History
 from grpo_nb.health.rules_signal import NO_SPREAD, TRUNCATED
-from grpo_nb.runs import Alert
+from grpo_nb.runs.alert import Alert
 
 FLAT, FLAT_WARNING = 100, 300
 SATURATED = 0.95

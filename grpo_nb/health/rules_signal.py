@@ -13,7 +13,7 @@ from statistics import fmean, median
 from grpo_nb.health.facts import rank_shift, values_of
 from grpo_nb.health.following import Rule
 from grpo_nb.health.history import CLEAR, LEAST, RECENT, START, History
-from grpo_nb.runs import Alert, Severity
+from grpo_nb.runs.alert import Alert, Severity
 
 NO_SPREAD, NO_SPREAD_CRITICAL = 0.5, 0.9
 AT_TOP, AT_BOTTOM = 0.9, 0.2

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.runs import Run, checkpoint_folders, open_run, read_rows, reading
+from grpo_nb.runs.checkpoints import checkpoint_folders
+from grpo_nb.runs.rows import read_rows, reading
+from grpo_nb.runs.run import Run, open_run
 
 _CHECKPOINT_STATE = "trainer_state.json"
 Rows = Sequence[Mapping[str, Any]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipywidgets as widgets
 
-from grpo_nb.core import above, button, line, view
+from grpo_nb.core.panels import above, button, line, view
 
 
 class Entry(widgets.VBox):

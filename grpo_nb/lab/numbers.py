@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grpo_nb.checks import PLAIN, ProbeTable, check_rewards, wrong_answers
-from grpo_nb.checks import completion as make_completion
-from grpo_nb.core import require_kind, shorten
-from grpo_nb.rewards import WHOLE_TEXT, RewardFunction, spans
-from grpo_nb.tasks import AnswerFormat
+from grpo_nb.checks.probes import PLAIN, wrong_answers
+from grpo_nb.checks.probes import completion as make_completion
+from grpo_nb.checks.report import ProbeTable
+from grpo_nb.checks.run import check_rewards
+from grpo_nb.core.arguments import require_kind
+from grpo_nb.core.text import shorten
+from grpo_nb.rewards.base import WHOLE_TEXT, RewardFunction, spans
+from grpo_nb.tasks.formats import AnswerFormat
 
 
 def where(reward: RewardFunction, text: str) -> str:
@@ -93,7 +96,7 @@ def sample_group(
         temperature: Above 0; at 0 all completions are the same.
         max_completion_length: In tokens; what is longer is cut.
     """
-    from grpo_nb.generation import generate
+    from grpo_nb.generation.sampling import generate
 
     prompt = row.get("prompt")
     if not isinstance(prompt, (list, tuple)):

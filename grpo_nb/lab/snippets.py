@@ -7,8 +7,8 @@ from typing import Any
 
 from IPython import get_ipython
 
-from grpo_nb.core import name_in
-from grpo_nb.tasks import Task
+from grpo_nb.core.text import name_in
+from grpo_nb.tasks.task import Task
 
 # Completions longer than this together are named, not spelt out: nobody reads or copies a line of a hundred pages.
 _LITERAL_LENGTH = 1500

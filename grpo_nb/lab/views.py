@@ -6,11 +6,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from grpo_nb.checks import ProbeTable, RewardReport
-from grpo_nb.core import Listing, Table, as_score, code, excerpt, html_of, last_lines, render, shorten, verdict
-from grpo_nb.core import errors_view as any_errors_view
+from grpo_nb.checks.report import ProbeTable, RewardReport
+from grpo_nb.core.pages import errors_view as any_errors_view
+from grpo_nb.core.pages import last_lines, render
+from grpo_nb.core.tables import Listing, Table, code, html_of, verdict
+from grpo_nb.core.text import as_score, excerpt, shorten
 from grpo_nb.lab.numbers import where
-from grpo_nb.rewards import WHOLE_TEXT, RewardError, Scores, Span, spans
+from grpo_nb.rewards.base import WHOLE_TEXT, Span, spans
+from grpo_nb.rewards.calls import RewardError
+from grpo_nb.rewards.scores import Scores
 
 
 def push(advantage: float) -> str:

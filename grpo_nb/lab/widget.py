@@ -16,29 +16,24 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from grpo_nb.checks import ProbeTable, RewardReport, add_case, check_options, check_rewards, read_cases, rows_of
-from grpo_nb.core import (
-    WeighedPanel,
-    above,
-    as_score,
-    button,
-    code_line,
-    displayable,
-    in_panel,
-    line,
-    require_kind,
-    require_path,
-    run_with_deadline,
-    section,
-    view,
-)
+from grpo_nb.checks.report import ProbeTable, RewardReport
+from grpo_nb.checks.run import add_case, check_rewards, read_cases
+from grpo_nb.checks.sample import check_options, rows_of
+from grpo_nb.core.arguments import require_kind, require_path
+from grpo_nb.core.deadlines import run_with_deadline
+from grpo_nb.core.pages import code_line
+from grpo_nb.core.panels import WeighedPanel, above, button, in_panel, line, section, view
+from grpo_nb.core.text import as_score, displayable
 from grpo_nb.lab import views
 from grpo_nb.lab.controls import CasesForm, Entry, ProbesForm
 from grpo_nb.lab.numbers import example_completions, gold_of, prompt_text, sample_group
 from grpo_nb.lab.snippets import CodeLines
-from grpo_nb.rewards import RewardFunction, Scores, gold_answers, reward_list, reweight, score, weights_by_name
-from grpo_nb.settings import Settings
-from grpo_nb.tasks import AnswerFormat, Task, xml
+from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
+from grpo_nb.rewards.scores import Scores, reweight, score
+from grpo_nb.rewards.slot import gold_answers
+from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.formats import AnswerFormat, xml
+from grpo_nb.tasks.task import Task
 
 _EVERY_REWARD = "every reward"
 _NO_MODEL = (

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grpo_nb.core import Cell, EnvironmentProblem, Shown, Table, bold, escaped, require_path
+from grpo_nb.core.arguments import require_path
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.tables import Cell, Shown, Table, bold, escaped
 from grpo_nb.machine import packages
 from grpo_nb.machine.cores import usable_cores
 from grpo_nb.machine.gpu import Driver, GpuProcess, GpuState, nvidia_smi, read_driver

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from grpo_nb.core import EnvironmentProblem
+from grpo_nb.core.errors import EnvironmentProblem
 
 _REINSTALL = "pip install -r requirements.txt -r requirements-gpu.txt, then restart the kernel"
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_nb.core import ChildError, run_command
+from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.machine.host import usable_memory_gib
 from grpo_nb.machine.packages import read_torch_build
 

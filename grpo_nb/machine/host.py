@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from grpo_nb.core import EnvironmentProblem, require_kind
+from grpo_nb.core.arguments import require_kind
+from grpo_nb.core.errors import EnvironmentProblem
 
 _DRIVE = Path("/content/drive")
 # Control groups, version 2 and 1; and beside each what is used of it.

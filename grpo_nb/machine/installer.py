@@ -24,7 +24,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grpo_nb.core import Cell, ChildError, EnvironmentProblem, Shown, bold, require_path, run_command
+from grpo_nb.core.arguments import require_path
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.processes import ChildError, run_command
+from grpo_nb.core.tables import Cell, Shown, bold
 from grpo_nb.machine import packages
 from grpo_nb.machine.combinations import BY_NAME, Choice, Found, choose
 from grpo_nb.machine.gpu import read_driver

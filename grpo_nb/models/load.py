@@ -15,20 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.machine import VLLM_ALONE, EnvironmentProblem, Gpu, find_fault, find_gpu, gpu_problem, summary
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.machine.faults import VLLM_ALONE, find_fault, gpu_problem, summary
+from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.embedded import embedded_model_folder
 from grpo_nb.models.match import note_settings
 from grpo_nb.models.unsloth import import_unsloth, tell_unsloth, without_loading_bars
-from grpo_nb.settings import (
-    ALL_LINEAR,
-    EMBEDDED_MODEL,
-    Settings,
-    VllmObstacle,
-    memory_advice,
-    number_type,
-    require_settings,
-    vllm_obstacle,
-)
+from grpo_nb.settings.number_types import number_type
+from grpo_nb.settings.out_of_memory import memory_advice
+from grpo_nb.settings.settings import ALL_LINEAR, EMBEDDED_MODEL, Settings, require_settings
+from grpo_nb.settings.vllm import VllmObstacle, vllm_obstacle
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

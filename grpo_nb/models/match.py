@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from grpo_nb.core import require_tokenizer
-from grpo_nb.machine import find_gpu
-from grpo_nb.settings import Settings, cpu_number_type, number_type, number_type_of, require_settings
+from grpo_nb.core.text import require_tokenizer
+from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.settings.number_types import cpu_number_type, number_type, number_type_of
+from grpo_nb.settings.settings import Settings, require_settings
 
 LOADED_WITH = ("model", "load_in_4bit", "lora_rank", "lora_alpha", "lora_dropout", "lora_target_modules")
 """The settings that are fixed when a model is loaded; its number type and longest sequence are the others."""

@@ -13,15 +13,14 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from grpo_nb.machine import (
-    EnvironmentProblem,
-    check_torchvision,
-    error_chain,
-    find_gpu,
-    import_order_problem,
-    usable_cores,
-)
-from grpo_nb.settings import SHARED_SCORING, VARIABLE, cpu_number_type
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.machine.checks import check_torchvision
+from grpo_nb.machine.cores import usable_cores
+from grpo_nb.machine.faults import error_chain
+from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.machine.packages import import_order_problem
+from grpo_nb.settings.effective import SHARED_SCORING
+from grpo_nb.settings.number_types import VARIABLE, cpu_number_type
 
 
 def import_unsloth() -> Any:

@@ -12,7 +12,16 @@ from typing import Any, ClassVar
 
 from grpo_nb.rewards.base import checked
 from grpo_nb.rewards.slot import SlotReward, Verdicts, is_copied
-from grpo_nb.tasks import Units, bare, is_convertible, is_same_json, plain, read_container, read_number, unit_of
+from grpo_nb.tasks.notation import (
+    Units,
+    bare,
+    is_convertible,
+    is_same_json,
+    plain,
+    read_container,
+    read_number,
+    unit_of,
+)
 
 _QUOTES = str.maketrans("\u201c\u201d\u201e\u2018\u2019", '"""\'\'')
 _END_MARK = re.compile(r"(?<=[^\W\d_]{2})[.!?]$")

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from grpo_nb.core import Part, Readable, Shown, Table, code, html_of, shorten
-from grpo_nb.tasks import AnswerFormat, xml
+from grpo_nb.core.tables import Part, Readable, Shown, Table, code, html_of
+from grpo_nb.core.text import shorten
+from grpo_nb.tasks.formats import AnswerFormat, xml
 
 Completion = str | Sequence[Mapping[str, Any]]
 RewardFunction = Callable[..., Sequence[float | None]]

@@ -27,7 +27,7 @@ from grpo_nb.rewards.style import (
     repetition,
     soft_overlong,
 )
-from grpo_nb.tasks import think_answer, xml
+from grpo_nb.tasks.formats import think_answer, xml
 
 Row = tuple[Any, ...]
 

@@ -127,7 +127,7 @@ def load_classifier(model: str, device: str = "", dtype: str = "auto") -> tuple[
         dtype: As transformers takes it.
     """
     if not _is_without_unsloth():
-        from grpo_nb.models import import_unsloth
+        from grpo_nb.models.unsloth import import_unsloth
 
         import_unsloth()  # before transformers, which it patches
     import torch

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 
 from grpo_nb.rewards.base import BatchReward
 from grpo_nb.rewards.hidden_tests import CodeTest, read_tests
-from grpo_nb.sandbox import Candidate, Limits, Outcome, run_untrusted_batch
-from grpo_nb.tasks import AnswerFormat
+from grpo_nb.sandbox.candidates import run_untrusted_batch
+from grpo_nb.sandbox.jobs import Candidate, Limits, Outcome
+from grpo_nb.tasks.formats import AnswerFormat
 
 _PYTHON = ("", "python", "python3", "py")
 

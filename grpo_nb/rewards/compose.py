@@ -30,7 +30,7 @@ from grpo_nb.rewards.form import xml_format, xml_tags
 from grpo_nb.rewards.structured import json_answer, multiple_choice
 
 if TYPE_CHECKING:
-    from grpo_nb.tasks import Task
+    from grpo_nb.tasks.task import Task
 
 Scores = list[float | None]
 

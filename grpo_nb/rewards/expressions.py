@@ -26,10 +26,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar
 
-from grpo_nb.core import EnvironmentProblem, LineProcess
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.processes import LineProcess
 from grpo_nb.rewards.answers import folded, is_same_answer, is_same_number
 from grpo_nb.rewards.slot import BATCH_SECONDS, Question, TimedReward, Verdicts, is_copied, seconds
-from grpo_nb.tasks import (
+from grpo_nb.tasks.notation import (
     UNION,
     Shape,
     bare,

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 from grpo_nb.rewards.base import Reward, Span, checked, slot_span, tag_spans
 from grpo_nb.rewards.structured import check_schema, fits_schema
-from grpo_nb.tasks import AnswerFormat, read_json, think_answer
+from grpo_nb.tasks.formats import AnswerFormat, think_answer
+from grpo_nb.tasks.notation import read_json
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -12,7 +12,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from grpo_nb.sandbox import Call, is_same_value, refuse_equal_hashes
+from grpo_nb.sandbox.jobs import Call
+from grpo_nb.sandbox.values import is_same_value, refuse_equal_hashes
 
 _MOST_FRACTIONS, _MOST = 100, 1_000_000
 _OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Pow: operator.pow}

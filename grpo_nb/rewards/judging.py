@@ -12,7 +12,7 @@ from grpo_nb.rewards.base import Reward, RewardFunction
 from grpo_nb.rewards.compose import inner_rewards
 from grpo_nb.rewards.scores import score
 from grpo_nb.rewards.slot import SlotReward
-from grpo_nb.tasks import AnswerFormat
+from grpo_nb.tasks.formats import AnswerFormat
 
 
 def answer_reward(rewards: Iterable[RewardFunction], row: Mapping[str, Any] | None = None) -> Reward | None:

@@ -9,8 +9,8 @@ from fractions import Fraction
 from typing import Any
 
 from grpo_nb.rewards.base import RewardFunction, kinds, reward_name
-from grpo_nb.sandbox import Limits
-from grpo_nb.tasks import AnswerFormat
+from grpo_nb.sandbox.jobs import Limits
+from grpo_nb.tasks.formats import AnswerFormat
 
 _HELD = {kind.__name__: kind for kind in (AnswerFormat, Limits)}
 

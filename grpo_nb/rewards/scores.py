@@ -16,19 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_nb.core import (
-    Cell,
-    Listing,
-    Part,
-    Shown,
-    Table,
-    as_score,
-    displayable,
-    escaped,
-    excerpt,
-    require_kind,
-    shorten,
-)
+from grpo_nb.core.arguments import require_kind
+from grpo_nb.core.tables import Cell, Listing, Part, Shown, Table, escaped
+from grpo_nb.core.text import as_score, displayable, excerpt, shorten
 from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from grpo_nb.rewards.base import BatchReward, Span, checked, completion_text, slot_span
-from grpo_nb.tasks import plain, read_measure, split_list, tags_of
+from grpo_nb.tasks.answers import tags_of
+from grpo_nb.tasks.notation import plain, read_measure, split_list
 
 BATCH_SECONDS = 10.0
 """Wall time for judging all answers of one call together. It bounds what a batch of attacks can cost."""

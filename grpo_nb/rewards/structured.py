@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from grpo_nb.rewards.answers import folded
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.rewards.slot import Question, SlotReward, TimedReward, Verdicts, gold_answers, seconds
-from grpo_nb.tasks import is_same_json, plain, read_json
+from grpo_nb.tasks.notation import is_same_json, plain, read_json
 
 _LONGEST = 20_000  # characters of a slot; what is longer is no answer, and not worth the time
 

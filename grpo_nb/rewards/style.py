@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import BatchReward, Reward, at_least_one, checked, one_of
-from grpo_nb.tasks import AnswerFormat
+from grpo_nb.tasks.formats import AnswerFormat
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

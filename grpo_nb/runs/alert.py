@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from grpo_nb.core import Cell, Drawn, Shown, Table, bold, displayable, escaped
+from grpo_nb.core.tables import Cell, Drawn, Shown, Table, bold, escaped
+from grpo_nb.core.text import displayable
 from grpo_nb.runs.rows import read_lines
 
 Severity = Literal["info", "warning", "critical"]

@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import displayable, render
+from grpo_nb.core.pages import render
+from grpo_nb.core.text import displayable
 from grpo_nb.runs.records import RecordedComparison
 from grpo_nb.runs.rise import describe
 from grpo_nb.runs.run import Run
-from grpo_nb.settings import EMBEDDED_MODEL, Settings
-from grpo_nb.tasks import AnswerFormat
+from grpo_nb.settings.settings import EMBEDDED_MODEL, Settings
+from grpo_nb.tasks.formats import AnswerFormat
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelCardData

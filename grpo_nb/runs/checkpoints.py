@@ -18,8 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_nb.core import set_aside
-from grpo_nb.machine import EnvironmentProblem, error_chain, free_disk_bytes
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.files import set_aside
+from grpo_nb.machine.faults import error_chain
+from grpo_nb.machine.host import free_disk_bytes
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"checkpoint-(\d+)")

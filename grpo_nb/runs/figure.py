@@ -16,7 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from grpo_nb.core import Drawn, displayable, escaped
+from grpo_nb.core.tables import Drawn, escaped
+from grpo_nb.core.text import displayable
 from grpo_nb.runs.alert import Alert, worst_first
 from grpo_nb.runs.best import ACCURACY, HIGH, LOW
 from grpo_nb.runs.curves import LENGTH, SPREAD_HIGH, SPREAD_LOW, Curve, Curves

@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.checks import in_groups
-from grpo_nb.core import as_score, render, shorten, style
-from grpo_nb.lab import prompt_text, push
-from grpo_nb.rewards import ScaleRewards, Scores, group_advantages, reweight
+from grpo_nb.checks.groups import in_groups
+from grpo_nb.core.pages import render, style
+from grpo_nb.core.text import as_score, shorten
+from grpo_nb.lab.numbers import prompt_text
+from grpo_nb.lab.views import push
+from grpo_nb.rewards.scores import ScaleRewards, Scores, group_advantages, reweight
 from grpo_nb.runs.rows import mean
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from grpo_nb.core import CellOutput
+from grpo_nb.core.progress import CellOutput
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.curves import Curves
 from grpo_nb.runs.figure import TrainingFigure

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-from grpo_nb.core import Part, Shown, Table
+from grpo_nb.core.tables import Part, Shown, Table
 from grpo_nb.runs.rows import reading
-from grpo_nb.tasks import Contamination
+from grpo_nb.tasks.questions import Contamination
 
 OTHER_QUESTIONS = "on-"
 """How the folder of a comparison on other questions than the run's own begins."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from grpo_nb.core import shown_path
+from grpo_nb.core.files import shown_path
 
 T = TypeVar("T")
 

@@ -32,28 +32,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import (
-    Drawn,
-    Part,
-    Shown,
-    bold,
-    displayable,
-    escaped,
-    free_path,
-    in_line,
-    liveness,
-    require_path,
-    shown_path,
-    write_json,
-)
+from grpo_nb.core.arguments import in_line, require_path
+from grpo_nb.core.files import free_path, shown_path, write_json
+from grpo_nb.core.tables import Drawn, Part, Shown, bold, escaped
+from grpo_nb.core.text import displayable
+from grpo_nb.core.writers import liveness
 from grpo_nb.runs.alert import Alert, read_alerts
 from grpo_nb.runs.best import BestStep, best_step
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.records import RecordedComparison, RecordedExport
 from grpo_nb.runs.rise import Rise, describe, reward_rise
 from grpo_nb.runs.rows import read_rows, reading
-from grpo_nb.settings import Settings
-from grpo_nb.tasks import TrainedQuestions, write_hashes
+from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.questions import TrainedQuestions, write_hashes
 
 if TYPE_CHECKING:
     import pandas

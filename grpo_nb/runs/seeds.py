@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Part, Shown, Table, bold, in_line, require_kind
+from grpo_nb.core.arguments import in_line, require_kind
+from grpo_nb.core.tables import Part, Shown, Table, bold
 from grpo_nb.runs.rows import mean, series
 from grpo_nb.runs.run import Run, open_run
 

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Part, Shown, Table, bold, require_path, shown_path
+from grpo_nb.core.arguments import require_path
+from grpo_nb.core.files import shown_path
+from grpo_nb.core.tables import Part, Shown, Table, bold
 from grpo_nb.runs.rows import mean, series
 from grpo_nb.runs.run import Run, open_run
-from grpo_nb.settings import Settings
+from grpo_nb.settings.settings import Settings
 
 if TYPE_CHECKING:
     import pandas

@@ -14,22 +14,11 @@ from typing import Any, ClassVar
 import ipywidgets as widgets
 from IPython import get_ipython
 
-from grpo_nb.core import (
-    WeighedPanel,
-    above,
-    button,
-    code_line,
-    escaped,
-    in_panel,
-    label,
-    line,
-    name_in,
-    section,
-    shorten,
-    style,
-    title,
-)
-from grpo_nb.core import view as empty_view
+from grpo_nb.core.pages import code_line, style, title
+from grpo_nb.core.panels import WeighedPanel, above, button, in_panel, label, line, section
+from grpo_nb.core.panels import view as empty_view
+from grpo_nb.core.tables import escaped
+from grpo_nb.core.text import name_in, shorten
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.curves import Curves
 from grpo_nb.runs.figure import TrainingFigure

@@ -13,8 +13,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 
-from grpo_nb.core import Cell, EnvironmentProblem, Part, Shown, Table, bold, require_kind, require_number
-from grpo_nb.machine import Check, usable_cores
+from grpo_nb.core.arguments import require_kind, require_number
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.tables import Cell, Part, Shown, Table, bold
+from grpo_nb.machine.checks import Check
+from grpo_nb.machine.cores import usable_cores
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome, job_of, outcome_of
 from grpo_nb.sandbox.pool import Pool
 from grpo_nb.sandbox.self_test import run_self_test

@@ -21,9 +21,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import shorten
-from grpo_nb.rewards import AdaptiveState, Reward, globals_used, is_own_module, kinds, reward_name
-from grpo_nb.tasks import AnswerFormat
+from grpo_nb.core.text import shorten
+from grpo_nb.rewards.base import Reward, kinds, reward_name
+from grpo_nb.rewards.compose import AdaptiveState
+from grpo_nb.rewards.identity import globals_used, is_own_module
+from grpo_nb.tasks.formats import AnswerFormat
 
 _LONGEST = 1_000_000
 _KIT = __name__.partition(".")[0]

@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.machine import find_gpu, package_versions
-from grpo_nb.rewards import describe_difference, parts_of, weight_of
-from grpo_nb.settings import Settings, number_type
-from grpo_nb.tasks import Task
+from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.machine.packages import package_versions
+from grpo_nb.rewards.base import weight_of
+from grpo_nb.rewards.identity import describe_difference, parts_of
+from grpo_nb.settings.number_types import number_type
+from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.task import Task
 
 # Of these every release computes something a little differently; others only have to work.
 _TELLING = ("torch", "transformers", "trl", "unsloth", "unsloth_zoo", "peft", "bitsandbytes", "vllm", "grpo_nb")

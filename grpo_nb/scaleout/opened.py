@@ -16,13 +16,19 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import Part, Shown, Table, bold, put_in_place, require_path, shown_path, staged_folder, write_json
-from grpo_nb.health import HealthMonitor
-from grpo_nb.rewards import Reward, rebuild_reward
-from grpo_nb.runs import Run, tidy_row, write_model_card, write_trained_questions
+from grpo_nb.core.arguments import require_path
+from grpo_nb.core.files import put_in_place, shown_path, staged_folder, write_json
+from grpo_nb.core.tables import Part, Shown, Table, bold
+from grpo_nb.health.monitor import HealthMonitor
+from grpo_nb.rewards.base import Reward
+from grpo_nb.rewards.rebuild import rebuild_reward
+from grpo_nb.runs.card import write_model_card
+from grpo_nb.runs.rows import tidy_row
+from grpo_nb.runs.run import Run, write_trained_questions
 from grpo_nb.scaleout.differences import Difference, find_differences
-from grpo_nb.settings import Settings
-from grpo_nb.tasks import AnswerFormat, Task
+from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.task import Task
 
 FORM = 1
 _NEEDED = {"form", "run", "settings", "task", "rewards", "versions", "machine", "number_type", "changes", "trainer"}
@@ -198,8 +204,8 @@ def _run_rewards(place: Path) -> list[Callable[..., Any]]:
 
 def _make_run(folder: Path, project: Project) -> None:
     """Fill a folder with what was trained, as `gn.train` would have left it."""
-    from grpo_nb.runs import png, training_figure
-    from grpo_nb.training import completions_table
+    from grpo_nb.runs.live import png, training_figure
+    from grpo_nb.training.recorder import completions_table
 
     place, recorded = project.path, project.recorded
     weights = {entry["name"]: entry["weight"] for entry in recorded["rewards"]}

@@ -20,37 +20,27 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb import __version__
-from grpo_nb.core import (
-    ChildError,
-    check_target,
-    in_line,
-    put_in_place,
-    render,
-    require_kind,
-    require_number,
-    run_script,
-    staged_folder,
-    target_of,
-    write_json,
-)
-from grpo_nb.export import holds_secret, needed_by
-from grpo_nb.machine import Gpu, require_disk
-from grpo_nb.models import resolve_model
-from grpo_nb.rewards import (
-    RewardFunction,
-    hash_of_parts,
-    make_batch,
-    parts_of,
-    rebuild_reward,
-    reward_list,
-    reward_name,
-)
-from grpo_nb.runs import Run, open_run, public, published_name, shareable
+from grpo_nb.core.arguments import in_line, require_kind, require_number
+from grpo_nb.core.files import check_target, put_in_place, staged_folder, target_of, write_json
+from grpo_nb.core.pages import render
+from grpo_nb.core.processes import ChildError, run_script
+from grpo_nb.export.hub import holds_secret
+from grpo_nb.export.plan import needed_by
+from grpo_nb.machine.gpu import Gpu
+from grpo_nb.machine.host import require_disk
+from grpo_nb.models.load import resolve_model
+from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name
+from grpo_nb.rewards.calls import make_batch
+from grpo_nb.rewards.identity import hash_of_parts, parts_of
+from grpo_nb.rewards.rebuild import rebuild_reward
+from grpo_nb.runs.card import public, published_name, shareable
+from grpo_nb.runs.run import Run, open_run
 from grpo_nb.scaleout.code import CannotLeave, RewardsCode
 from grpo_nb.scaleout.opened import FORM, Project, link, open_project
-from grpo_nb.settings import EMBEDDED_MODEL, Settings, effective_settings
-from grpo_nb.tasks import Task
-from grpo_nb.training import write_task
+from grpo_nb.settings.effective import effective_settings
+from grpo_nb.settings.settings import EMBEDDED_MODEL, Settings
+from grpo_nb.tasks.task import Task
+from grpo_nb.training.beginning import write_task
 
 TRL = "1.16.0"
 """The release that train.py is for: the first whose plain trainer takes a step on a CPU (1.15 asks for Triton there)."""

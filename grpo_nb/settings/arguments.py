@@ -19,7 +19,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from grpo_nb.core import did_you_mean
+from grpo_nb.core.arguments import did_you_mean
 
 # Fields that Unsloth adds to GRPOConfig on a GPU (unsloth 2026.10.9, unsloth/models/rl.py, the class template). Its CPU
 # backend leaves TRL's class as it is, so there they do not exist.

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.core import Cell, Shown, Table, bold, code, escaped
-from grpo_nb.machine import Gpu
+from grpo_nb.core.tables import Cell, Shown, Table, bold, code, escaped
+from grpo_nb.machine.gpu import Gpu
 from grpo_nb.settings.number_types import number_type
 from grpo_nb.settings.presets import find_machine
 from grpo_nb.settings.settings import Settings, require_settings

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.machine import Gpu
+from grpo_nb.machine.gpu import Gpu
 from grpo_nb.settings.settings import Settings
 from grpo_nb.settings.shapes import ModelShape, shape_of
 

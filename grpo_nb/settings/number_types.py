@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.machine import Gpu, usable_memory_gib
+from grpo_nb.machine.gpu import Gpu
+from grpo_nb.machine.host import usable_memory_gib
 from grpo_nb.settings.memory import memory_parts, peak_gb
 from grpo_nb.settings.settings import Settings
 from grpo_nb.settings.shapes import shape_of

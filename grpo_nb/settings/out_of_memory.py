@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from grpo_nb.machine import error_chain, is_out_of_memory, place_of
+from grpo_nb.machine.faults import error_chain, is_out_of_memory, place_of
 from grpo_nb.settings.memory import is_standby, smaller_settings
 from grpo_nb.settings.settings import Settings
 

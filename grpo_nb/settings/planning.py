@@ -14,8 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.core import Cell, Listing, Shown, Table, bold, code, escaped, prompt_lengths
-from grpo_nb.machine import EnvironmentProblem, Gpu, usable_memory_gib
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.tables import Cell, Listing, Shown, Table, bold, code, escaped
+from grpo_nb.core.text import prompt_lengths
+from grpo_nb.machine.gpu import Gpu
+from grpo_nb.machine.host import usable_memory_gib
 from grpo_nb.settings.arguments import check_choice, check_value
 from grpo_nb.settings.memory import Part, fitting_changes, memory_parts, peak_gb, vllm_cache_gb
 from grpo_nb.settings.number_types import NumberType, number_type, number_type_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_nb.machine import Gpu, find_gpu
+from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.settings.arguments import check_choice
 from grpo_nb.settings.settings import Settings
 

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import Shown, Table, did_you_mean, require_kind, require_path, write_text
+from grpo_nb.core.arguments import did_you_mean, require_kind, require_path
+from grpo_nb.core.files import write_text
+from grpo_nb.core.tables import Shown, Table
 from grpo_nb.settings import arguments
 from grpo_nb.settings.batches import check_batch, generation_batch_size
 

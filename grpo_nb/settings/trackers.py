@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from grpo_nb.machine import EnvironmentProblem
+from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.settings.arguments import check_choice
 from grpo_nb.settings.settings import Settings, require_settings
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from packaging.version import Version
 
-from grpo_nb.machine import Gpu, asked_of, installed_version, vllm_problem
+from grpo_nb.machine.gpu import Gpu
+from grpo_nb.machine.packages import asked_of, installed_version, vllm_problem
 from grpo_nb.settings.settings import Settings
 from grpo_nb.settings.shapes import read_config
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from grpo_nb.core import shorten
+from grpo_nb.core.text import shorten
 from grpo_nb.tasks.notation import (
     CURRENCIES,
     by_quantity,

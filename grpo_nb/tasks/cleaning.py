@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from grpo_nb.core import displayable, require_kind, shorten
-from grpo_nb.settings import check_choice
+from grpo_nb.core.arguments import require_kind
+from grpo_nb.core.text import displayable, shorten
+from grpo_nb.settings.arguments import check_choice
 from grpo_nb.tasks.answers import (
     MISSING,
     MOST_LABELS,

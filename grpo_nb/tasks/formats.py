@@ -11,8 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.core import Readable, require_tokenizer
-from grpo_nb.settings import check_value
+from grpo_nb.core.tables import Readable
+from grpo_nb.core.text import require_tokenizer
+from grpo_nb.settings.arguments import check_value
 
 # What may follow an answer without changing it: white space, a full stop, closing Markdown and LaTeX.
 _CLOSING = " \t\r\n.$*_`\\)]}"

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Shown, Table, bold, code, prompt_lengths
-from grpo_nb.settings import check_value
+from grpo_nb.core.tables import Shown, Table, bold, code
+from grpo_nb.core.text import prompt_lengths
+from grpo_nb.settings.arguments import check_value
 from grpo_nb.tasks.formats import AnswerFormat
 
 if TYPE_CHECKING:

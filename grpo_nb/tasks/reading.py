@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import did_you_mean, shorten
-from grpo_nb.settings import check_choice
+from grpo_nb.core.arguments import did_you_mean
+from grpo_nb.core.text import shorten
+from grpo_nb.settings.arguments import check_choice
 
 Source = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] | Any
 _FILES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")

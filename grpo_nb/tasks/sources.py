@@ -13,8 +13,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_nb.core import did_you_mean, name_in, require_kind
-from grpo_nb.settings import check_value, require_settings
+from grpo_nb.core.arguments import did_you_mean, require_kind
+from grpo_nb.core.text import name_in
+from grpo_nb.settings.arguments import check_value
+from grpo_nb.settings.settings import require_settings
 from grpo_nb.tasks.answers import Answers, answers_of, doubts_of, point_of, tags_of, with_point
 from grpo_nb.tasks.cleaning import INSTRUCTS, Columns, Contradictory, Keep, clean, describe, with_frame
 from grpo_nb.tasks.formats import AnswerFormat, xml

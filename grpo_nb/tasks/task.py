@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from grpo_nb.core import Cell, Shown, Table, as_written, bold, escaped, facts, prompt_lengths
-from grpo_nb.settings import check_choice, check_value
+from grpo_nb.core.tables import Cell, Shown, Table, as_written, bold, escaped, facts
+from grpo_nb.core.text import prompt_lengths
+from grpo_nb.settings.arguments import check_choice, check_value
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.curriculum import flat_rows, pass_rates, visit_counts
 from grpo_nb.tasks.formats import AnswerFormat

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-from grpo_nb.core import in_line, require_kind, require_path
-from grpo_nb.models import require_same_settings
-from grpo_nb.runs import check_run_name
-from grpo_nb.settings import Settings
-from grpo_nb.tasks import Task
+from grpo_nb.core.arguments import in_line, require_kind, require_path
+from grpo_nb.models.match import require_same_settings
+from grpo_nb.runs.run import check_run_name
+from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.task import Task
 from grpo_nb.training.observers import Observer
 
 Reference = Literal["start", "base"]

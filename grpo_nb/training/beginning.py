@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import write_json, write_text
-from grpo_nb.models import save_adapter
-from grpo_nb.runs import Run
-from grpo_nb.tasks import Task
+from grpo_nb.core.files import write_json, write_text
+from grpo_nb.models.load import save_adapter
+from grpo_nb.runs.run import Run
+from grpo_nb.tasks.task import Task
 
 _MOST_BYTES = 100_000_000
 _GENERATIONS = 3

@@ -20,12 +20,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Part, Shown, Table, bold, kept_modes, kept_random_state, require_number, shorten
-from grpo_nb.models import import_unsloth
-from grpo_nb.rewards import reward_list, weights_by_name
-from grpo_nb.runs import tidy_row
-from grpo_nb.settings import Settings
-from grpo_nb.tasks import Task
+from grpo_nb.core.arguments import require_number
+from grpo_nb.core.randomness import kept_modes, kept_random_state
+from grpo_nb.core.tables import Part, Shown, Table, bold
+from grpo_nb.core.text import shorten
+from grpo_nb.models.unsloth import import_unsloth
+from grpo_nb.rewards.base import reward_list, weights_by_name
+from grpo_nb.runs.rows import tidy_row
+from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.task import Task
 
 import_unsloth()
 

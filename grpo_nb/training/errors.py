@@ -8,12 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import free_path, shorten
-from grpo_nb.health import append_alert, explain_out_of_memory
-from grpo_nb.machine import EnvironmentProblem, gpu_problem, is_out_of_memory
-from grpo_nb.rewards import RewardError, RewardFunction, completion_text, is_async, reward_name, score, to_floats
-from grpo_nb.runs import Alert, is_disk_full
-from grpo_nb.settings import Settings
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.files import free_path
+from grpo_nb.core.text import shorten
+from grpo_nb.health.monitor import append_alert, explain_out_of_memory
+from grpo_nb.machine.faults import gpu_problem, is_out_of_memory
+from grpo_nb.rewards.base import RewardFunction, completion_text, reward_name
+from grpo_nb.rewards.calls import RewardError, is_async, to_floats
+from grpo_nb.rewards.scores import score
+from grpo_nb.runs.alert import Alert
+from grpo_nb.runs.checkpoints import is_disk_full
+from grpo_nb.settings.settings import Settings
 from grpo_nb.training.resume import MAY_CHANGE
 
 # What TRL hands to a reward beside the columns of the data.

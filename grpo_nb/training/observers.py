@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tqdm import tqdm
 
-from grpo_nb.core import CellOutput
-from grpo_nb.evaluation import Decoding, Evaluation, answers_of_model, paired_result, read_answers
-from grpo_nb.health import HealthMonitor, HealthReport
-from grpo_nb.machine import busy_sentence, ran_and_waited
-from grpo_nb.rewards import answer_reward
-from grpo_nb.runs import ACCURACY, BEHIND, HIGH, LOW, Alert, read_alerts
+from grpo_nb.core.progress import CellOutput
+from grpo_nb.evaluation.comparison import Evaluation
+from grpo_nb.evaluation.heldout import read_answers
+from grpo_nb.evaluation.statistics import paired_result
+from grpo_nb.evaluation.subjects import Decoding, answers_of_model
+from grpo_nb.health.monitor import HealthMonitor
+from grpo_nb.health.report import HealthReport
+from grpo_nb.machine.cores import busy_sentence, ran_and_waited
+from grpo_nb.rewards.judging import answer_reward
+from grpo_nb.runs.alert import Alert, read_alerts
+from grpo_nb.runs.best import ACCURACY, BEHIND, HIGH, LOW
 
 if TYPE_CHECKING:
     import pandas

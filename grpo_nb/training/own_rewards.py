@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from grpo_nb.checks import WHOLE_SET, check_rewards
-from grpo_nb.core import kept_random_state
-from grpo_nb.rewards import Reward, RewardFunction, hash_of_parts, parts_of, reward_name
-from grpo_nb.settings import Settings
-from grpo_nb.tasks import Task
+from grpo_nb.checks.catalogue import WHOLE_SET
+from grpo_nb.checks.run import check_rewards
+from grpo_nb.core.randomness import kept_random_state
+from grpo_nb.rewards.base import Reward, RewardFunction, reward_name
+from grpo_nb.rewards.identity import hash_of_parts, parts_of
+from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.task import Task
 
 _LOOK = "gn.check_rewards(rewards, task, settings)"
 _LIMIT = 0.2

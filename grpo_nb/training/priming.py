@@ -14,24 +14,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.checks import completion
-from grpo_nb.core import (
-    Part,
-    Shown,
-    Table,
-    as_written,
-    bold,
-    in_line,
-    kept_modes,
-    kept_random_state,
-    require_kind,
-    require_number,
-)
-from grpo_nb.evaluation import Decoding, answers_of_model
-from grpo_nb.machine import find_gpu
-from grpo_nb.models import import_unsloth, rest_engine, tell_unsloth
-from grpo_nb.settings import Settings, number_type_of
-from grpo_nb.tasks import Task
+from grpo_nb.checks.probes import completion
+from grpo_nb.core.arguments import in_line, require_kind, require_number
+from grpo_nb.core.randomness import kept_modes, kept_random_state
+from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
+from grpo_nb.evaluation.subjects import Decoding, answers_of_model
+from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.models.load import rest_engine
+from grpo_nb.models.unsloth import import_unsloth, tell_unsloth
+from grpo_nb.settings.number_types import number_type_of
+from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.task import Task
 
 import_unsloth()
 

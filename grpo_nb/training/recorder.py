@@ -11,10 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import is_notebook, kept_random_state, progress_bar, staged_file, write_bytes
-from grpo_nb.models import import_unsloth
-from grpo_nb.runs import LivePlot, Run, best_step, figure_for_a_file, png, read_rows, tidy_row
-from grpo_nb.settings import Settings
+from grpo_nb.core.files import staged_file, write_bytes
+from grpo_nb.core.progress import is_notebook, progress_bar
+from grpo_nb.core.randomness import kept_random_state
+from grpo_nb.models.unsloth import import_unsloth
+from grpo_nb.runs.best import best_step
+from grpo_nb.runs.live import LivePlot, figure_for_a_file, png
+from grpo_nb.runs.rows import read_rows, tidy_row
+from grpo_nb.runs.run import Run
+from grpo_nb.settings.settings import Settings
 from grpo_nb.training.interrupts import Interrupts
 from grpo_nb.training.observers import Observer
 

@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 
-from grpo_nb.core import random_state, restore_random_state
-from grpo_nb.models import load_adapter, save_adapter
-from grpo_nb.rewards import AdaptiveState, inner_rewards, reward_name
-from grpo_nb.runs import keep_newest, write_checkpoint
+from grpo_nb.core.randomness import random_state, restore_random_state
+from grpo_nb.models.load import load_adapter, save_adapter
+from grpo_nb.rewards.base import reward_name
+from grpo_nb.rewards.compose import AdaptiveState, inner_rewards
+from grpo_nb.runs.checkpoints import keep_newest, write_checkpoint
 from grpo_nb.training.recorder import Recorder
 
 _KEEP = 2

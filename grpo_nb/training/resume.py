@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import set_aside, write_bytes
-from grpo_nb.rewards import describe_difference
-from grpo_nb.runs import NewestCheckpoint, Run, clear_away, newest_checkpoint, open_run, seconds_since_written
-from grpo_nb.settings import Settings
+from grpo_nb.core.files import set_aside, write_bytes
+from grpo_nb.rewards.identity import describe_difference
+from grpo_nb.runs.checkpoints import NewestCheckpoint, clear_away, newest_checkpoint
+from grpo_nb.runs.run import Run, open_run, seconds_since_written
+from grpo_nb.settings.settings import Settings
 
 # What the next step does not depend on, or only in how long there are next steps.
 MAY_CHANGE = ("max_steps", "save_steps", "holdout_every", "holdout_questions", "keep", "stop_on_alert",

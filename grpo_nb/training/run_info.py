@@ -13,23 +13,16 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from grpo_nb.core import process_identity
-from grpo_nb.machine import find_gpu, package_versions, usable_memory_gib
-from grpo_nb.rewards import (
-    RewardError,
-    RewardFunction,
-    adaptive_states,
-    call_reward,
-    check_rows,
-    hash_of_parts,
-    make_batch,
-    parts_of,
-    range_of,
-    reward_list,
-    weights_by_name,
-)
-from grpo_nb.settings import Settings
-from grpo_nb.tasks import Task
+from grpo_nb.core.writers import process_identity
+from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.machine.host import usable_memory_gib
+from grpo_nb.machine.packages import package_versions
+from grpo_nb.rewards.base import RewardFunction, range_of, reward_list, weights_by_name
+from grpo_nb.rewards.calls import RewardError, call_reward, make_batch
+from grpo_nb.rewards.compose import adaptive_states, check_rows
+from grpo_nb.rewards.identity import hash_of_parts, parts_of
+from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.task import Task
 from grpo_nb.training.arguments import Reference
 from grpo_nb.training.errors import guarded
 

@@ -13,21 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from grpo_nb.core import is_notebook, put_in_place, staged_folder, with_known_names, write_json, writing_here
-from grpo_nb.health import HealthMonitor
-from grpo_nb.machine import find_gpu, require_disk
-from grpo_nb.models import base_identity, generation_of, keep_template, load_adapter, save_adapter
-from grpo_nb.rewards import RewardFunction
-from grpo_nb.runs import (
-    Run,
-    find_damage,
-    keep_newest,
-    new_run_folder,
-    write_model_card,
-    write_trained_questions,
-)
-from grpo_nb.settings import Settings, number_type_of, plan, reports_to
-from grpo_nb.tasks import Task
+from grpo_nb.core.arguments import with_known_names
+from grpo_nb.core.files import put_in_place, staged_folder, write_json
+from grpo_nb.core.progress import is_notebook
+from grpo_nb.core.writers import writing_here
+from grpo_nb.health.monitor import HealthMonitor
+from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.machine.host import require_disk
+from grpo_nb.models.identity import base_identity, keep_template
+from grpo_nb.models.load import generation_of, load_adapter, save_adapter
+from grpo_nb.rewards.base import RewardFunction
+from grpo_nb.runs.card import write_model_card
+from grpo_nb.runs.checkpoints import find_damage, keep_newest
+from grpo_nb.runs.run import Run, new_run_folder, write_trained_questions
+from grpo_nb.settings.number_types import number_type_of
+from grpo_nb.settings.planning import plan
+from grpo_nb.settings.settings import Settings
+from grpo_nb.settings.trackers import reports_to
+from grpo_nb.tasks.task import Task
 from grpo_nb.training.arguments import Reference, check_arguments
 from grpo_nb.training.beginning import keep_beginning, keep_generation
 from grpo_nb.training.errors import explained

@@ -15,7 +15,7 @@ import math
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.models import import_unsloth
+from grpo_nb.models.unsloth import import_unsloth
 
 import_unsloth()
 
@@ -23,7 +23,9 @@ import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
 from trl import GRPOTrainer
 
-from grpo_nb.generation import FoldedLora, batch_obstacle, sample, shared_prompt_logps
+from grpo_nb.generation.folded_lora import FoldedLora
+from grpo_nb.generation.sampling import sample
+from grpo_nb.generation.shared_prompts import batch_obstacle, shared_prompt_logps
 
 if TYPE_CHECKING:
     from transformers import DynamicCache, PreTrainedModel

@@ -21,19 +21,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core import Part, Shown, bold, free_path, in_line, require_kind, require_number, shown_path, write_json
-from grpo_nb.models import load_adapter, save_adapter
-from grpo_nb.rewards import (
-    adaptive_states,
-    describe_difference,
-    differing_parts,
-    may_be_memory,
-    parts_of,
-    reward_list,
-)
-from grpo_nb.runs import Run, describe, new_run_folder, newest_checkpoint
-from grpo_nb.settings import Settings
-from grpo_nb.tasks import Task
+from grpo_nb.core.arguments import in_line, require_kind, require_number
+from grpo_nb.core.files import free_path, shown_path, write_json
+from grpo_nb.core.tables import Part, Shown, bold
+from grpo_nb.models.load import load_adapter, save_adapter
+from grpo_nb.rewards.base import reward_list
+from grpo_nb.rewards.compose import adaptive_states
+from grpo_nb.rewards.identity import describe_difference, differing_parts, may_be_memory, parts_of
+from grpo_nb.runs.checkpoints import newest_checkpoint
+from grpo_nb.runs.rise import describe
+from grpo_nb.runs.run import Run, new_run_folder
+from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.task import Task
 from grpo_nb.training.arguments import Reference, check_arguments, require_holdout, require_parts
 from grpo_nb.training.resume import MAY_CHANGE, differences, named_folder, remove_unbegun
 from grpo_nb.training.run_info import checked_rewards, source_of
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from grpo_nb.runs import Alert
+    from grpo_nb.runs.alert import Alert
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +162,7 @@ class StagedRun(Shown):
 
     def plot(self) -> Figure:
         """The curves of all stages in one figure. Totals of stages with other rewards are not comparable."""
-        from grpo_nb.runs import training_figure
+        from grpo_nb.runs.live import training_figure
 
         weights = {name: weight for run in self.runs for name, weight in run.weights.items()}
         beta = max((run.settings.beta for run in self.runs), default=None)

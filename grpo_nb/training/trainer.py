@@ -15,20 +15,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core import in_line, shorten
-from grpo_nb.generation import drop_leftovers
-from grpo_nb.machine import EnvironmentProblem, find_gpu
-from grpo_nb.models import hand_copies, has_engine, import_unsloth, tell_unsloth
-from grpo_nb.rewards import RewardFunction, reward_list
-from grpo_nb.settings import (
-    Settings,
-    check_extra,
-    check_loss,
-    check_reporting,
-    number_type_of,
-    requested_arguments,
-)
-from grpo_nb.tasks import Task
+from grpo_nb.core.arguments import in_line
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.text import shorten
+from grpo_nb.generation.vllm import drop_leftovers
+from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.models.load import hand_copies, has_engine
+from grpo_nb.models.unsloth import import_unsloth, tell_unsloth
+from grpo_nb.rewards.base import RewardFunction, reward_list
+from grpo_nb.settings.arguments import check_extra
+from grpo_nb.settings.effective import requested_arguments
+from grpo_nb.settings.number_types import number_type_of
+from grpo_nb.settings.settings import Settings, check_loss
+from grpo_nb.settings.trackers import check_reporting
+from grpo_nb.tasks.task import Task
 from grpo_nb.training.arguments import require_holdout, require_parts
 from grpo_nb.training.errors import explained, guarded
 from grpo_nb.training.run_info import checked_rewards
@@ -38,7 +38,7 @@ import_unsloth()
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from grpo_nb.generation import shared_prompt_obstacle
+from grpo_nb.generation.shared_prompts import shared_prompt_obstacle
 from grpo_nb.training.shared_trainer import SharedPromptGRPOTrainer
 
 _CHECKPOINTS = "checkpoints"

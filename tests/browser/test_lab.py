@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.checks import read_cases
+from grpo_nb.checks.run import read_cases
 from grpo_nb.rewards.scores import Scores
 from tests.support.lab_page import ROOT, Jupyter, LabPage, needs_browser, write_notebook
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import grpo_nb as gn
-from grpo_nb.checks import Baseline, estimate
+from grpo_nb.checks.gate import Baseline
+from grpo_nb.checks.groups import estimate
 
 pytestmark = pytest.mark.begins(130)
 

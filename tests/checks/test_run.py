@@ -20,23 +20,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import grpo_nb as gn
-from grpo_nb.checks import WHOLE_SET, RewardProblem, RewardReport, add_case, check_rewards, judge, read_cases
-from grpo_nb.checks.catalogue import CATALOGUE
+from grpo_nb.checks import judge
+from grpo_nb.checks.catalogue import CATALOGUE, WHOLE_SET
 from grpo_nb.checks.probes import harmless, wrong_answers
-from grpo_nb.rewards import (
-    check_rows,
-    clipped,
-    code_tests,
-    combined,
-    completion_text,
-    correctness,
-    reward_name,
-    soft_overlong,
-    xml_format,
-    xml_tags,
-)
-from grpo_nb.rewards.answers import is_same_answer
-from grpo_nb.tasks import Task, formats
+from grpo_nb.checks.report import RewardProblem, RewardReport
+from grpo_nb.checks.run import add_case, check_rewards, read_cases
+from grpo_nb.rewards.answers import correctness, is_same_answer
+from grpo_nb.rewards.base import completion_text, reward_name
+from grpo_nb.rewards.code import code_tests
+from grpo_nb.rewards.compose import check_rows, clipped, combined
+from grpo_nb.rewards.form import xml_format, xml_tags
+from grpo_nb.rewards.style import soft_overlong
+from grpo_nb.tasks import formats
+from grpo_nb.tasks.task import Task
 
 pytestmark = pytest.mark.begins(150)
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from grpo_nb.core import run_with_deadline
+from grpo_nb.core.deadlines import run_with_deadline
 
 
 @pytest.mark.parametrize(

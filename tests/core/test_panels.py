@@ -5,8 +5,9 @@ from __future__ import annotations
 import jinja2
 import pytest
 
-from grpo_nb.core import Panel, code_line, errors_view, heading, in_panel, page, pages, render, style, view
-from grpo_nb.core.panels import WeighedPanel
+from grpo_nb.core import pages
+from grpo_nb.core.pages import code_line, errors_view, heading, page, render, style
+from grpo_nb.core.panels import Panel, WeighedPanel, in_panel, view
 
 HOSTILE = "<img src=x onerror=alert(1)>\udce4\0"
 

@@ -10,12 +10,11 @@ import torch
 from datasets import Dataset
 
 import grpo_nb as gn
-from grpo_nb.evaluation import Comparison, Evaluation, read_answers
 from grpo_nb.evaluation.ask import _Asked, _How, _is_questions, _paired
-from grpo_nb.evaluation.comparison import cut_sentence, frequent_answer
-from grpo_nb.evaluation.heldout import same_as_gold
-from grpo_nb.generation import Completion
-from grpo_nb.rewards import parts_of
+from grpo_nb.evaluation.comparison import Comparison, Evaluation, cut_sentence, frequent_answer
+from grpo_nb.evaluation.heldout import read_answers, same_as_gold
+from grpo_nb.generation.samples import Completion
+from grpo_nb.rewards.identity import parts_of
 from grpo_nb.runs.card import card_data
 from tests.conftest import brevity
 

@@ -11,7 +11,7 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.evaluation.heldout import same_expression
-from grpo_nb.runs import trained_questions
+from grpo_nb.runs.run import trained_questions
 from grpo_nb.tasks.questions import TrainedQuestions, find_contamination, normalized_question
 
 

@@ -12,7 +12,7 @@ import torch
 import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Evaluation
 from grpo_nb.evaluation.subjects import open_subject
-from grpo_nb.generation import Completion
+from grpo_nb.generation.samples import Completion
 from grpo_nb.tasks.formats import hashes
 
 

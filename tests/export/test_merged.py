@@ -17,7 +17,7 @@ from transformers import LlamaForCausalLM
 import grpo_nb as gn
 from grpo_nb.export import merged as export
 from grpo_nb.export.children import verify
-from grpo_nb.models import tokenizer_for
+from grpo_nb.models.identity import tokenizer_for
 
 pytestmark = pytest.mark.begins(40)
 

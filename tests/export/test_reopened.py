@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 
 import grpo_nb as gn
 from grpo_nb.evaluation.subjects import open_subject
-from grpo_nb.export import Export, ExportError
 from grpo_nb.export import merged as merged_file
 from grpo_nb.export.children import verify
 from grpo_nb.export.gguf import export_gguf
-from grpo_nb.models import weights_identity
+from grpo_nb.export.result import Export, ExportError
+from grpo_nb.models.identity import weights_identity
 from tests.export.test_merged import each_tensor
 
 pytestmark = pytest.mark.begins(45)

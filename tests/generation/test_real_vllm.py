@@ -16,10 +16,12 @@ import torch
 from transformers import GenerationConfig
 
 import grpo_nb as gn
-from grpo_nb.generation import drop_leftovers, generate, sampling, vllm
-from grpo_nb.lab import sample_group
-from grpo_nb.machine import vllm_problem
-from grpo_nb.models import generation_of, has_engine, longest_of
+from grpo_nb.generation import sampling, vllm
+from grpo_nb.generation.sampling import generate
+from grpo_nb.generation.vllm import drop_leftovers
+from grpo_nb.lab.numbers import sample_group
+from grpo_nb.machine.packages import vllm_problem
+from grpo_nb.models.load import generation_of, has_engine, longest_of
 from tests.support.real_vllm import needs_vllm, start_engine, trained_tensors
 
 pytestmark = [needs_vllm, pytest.mark.begins(120)]

@@ -18,7 +18,7 @@ import gpu_check
 import gpu_check_phases
 
 import grpo_nb as gn
-from grpo_nb.core import ChildError
+from grpo_nb.core.processes import ChildError
 
 
 def test_without_a_gpu_it_ends_at_once_and_says_so(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from grpo_nb.machine.gpu import Gpu
 from grpo_nb.models import load as models
 from grpo_nb.models import unsloth as unsloth_first
 from grpo_nb.models.load import Generation, generation_of, has_engine, loader_arguments, lora_arguments
-from grpo_nb.settings import SHARED_SCORING, vllm
+from grpo_nb.settings import vllm
+from grpo_nb.settings.effective import SHARED_SCORING
 from grpo_nb.settings.presets import GPUS
 from grpo_nb.settings.vllm import VllmObstacle, vllm_obstacle
 from grpo_nb.training import run_info

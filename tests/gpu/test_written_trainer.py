@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import grpo_nb as gn
-from grpo_nb.settings import SHARED_SCORING, requested_arguments
+from grpo_nb.settings.effective import SHARED_SCORING, requested_arguments
 from grpo_nb.settings.presets import GPUS
 from grpo_nb.training import resumable
 from tests.support import first_losses

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from grpo_nb.health.monitor import HealthMonitor, check_health
-from grpo_nb.runs import Alert
+from grpo_nb.runs.alert import Alert
 from tests.support.faulty_runs import ASIDE, FAULTS, RUNS, SEEN, judged
 from tests.support.health_logs import NAN, RANGES, WEIGHTS, Rows, changed, flat, healthy_log, make_run, severest, told
 

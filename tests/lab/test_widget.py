@@ -17,11 +17,14 @@ from typing import Any, ClassVar
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.checks import check_rewards, read_cases
+from grpo_nb.checks.run import check_rewards, read_cases
 from grpo_nb.lab.numbers import probe_row, prompt_text, where
-from grpo_nb.rewards import clipped, combined, correctness, json_format, minimum_length, xml_format, xml_tags
+from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import spans
+from grpo_nb.rewards.compose import clipped, combined
+from grpo_nb.rewards.form import json_format, xml_format, xml_tags
 from grpo_nb.rewards.scores import group_advantages, score
+from grpo_nb.rewards.style import minimum_length
 from grpo_nb.tasks.formats import boxed, hashes, xml
 from grpo_nb.tasks.task import Task
 

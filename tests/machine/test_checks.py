@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from grpo_nb.core import ChildError, EnvironmentProblem
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.processes import ChildError
 from grpo_nb.machine import checks, gpu, host, packages
 from tests.support.signatures import text_of
 

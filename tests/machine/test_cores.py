@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_nb.machine import busy_sentence, cores, ran_and_waited, usable_cores
+from grpo_nb.machine import cores
+from grpo_nb.machine.cores import busy_sentence, ran_and_waited, usable_cores
 
 
 def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.health import explain_out_of_memory
+from grpo_nb.health.monitor import explain_out_of_memory
 from grpo_nb.machine.faults import find_fault, gpu_problem, is_out_of_memory, place_of
 from grpo_nb.training.errors import explained
 

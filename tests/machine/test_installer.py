@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from grpo_nb.core import EnvironmentProblem
+from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.machine import packages
 from grpo_nb.machine.combinations import BY_NAME, COMBINATIONS, Choice, Found, choose
 from grpo_nb.machine.installer import Installation, constraints, explain, install, is_met, requirements, worth_saying

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.models import require_same_settings
+from grpo_nb.models.match import require_same_settings
 from tests.support.tiny import load_tiny
 
 

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_nb import rewards
-from grpo_nb.rewards import correctness, exact_text, json_answer, multiple_choice, number, regex_answer
-from grpo_nb.rewards.answers import is_same_answer
+from grpo_nb.rewards.answers import correctness, exact_text, is_same_answer, number
 from grpo_nb.rewards.slot import gold_answers, is_copied
-from grpo_nb.tasks import formats, parse_number, read_json, split_list
+from grpo_nb.rewards.structured import json_answer, multiple_choice, regex_answer
+from grpo_nb.tasks import formats
+from grpo_nb.tasks.notation import parse_number, read_json, split_list
 
 TABLE = Path(__file__).parents[1] / "data" / "answers.jsonl"
 

@@ -15,9 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import grpo_nb as gn
-from grpo_nb.rewards import base, classifier, code_tests, correctness, xml_format, xml_tags
-from grpo_nb.rewards.answers import is_same_answer
-from grpo_nb.tasks import formats, parse_number
+from grpo_nb.rewards import base
+from grpo_nb.rewards.answers import correctness, is_same_answer
+from grpo_nb.rewards.classifiers import classifier
+from grpo_nb.rewards.code import code_tests
+from grpo_nb.rewards.form import xml_format, xml_tags
+from grpo_nb.tasks import formats
+from grpo_nb.tasks.notation import parse_number
 
 REWARDS = [correctness(), xml_format(), xml_tags()]
 # A classifier needs a model, and code a sandbox: tests/rewards/test_classifiers.py and test_code.py.

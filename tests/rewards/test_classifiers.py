@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from grpo_nb.rewards import classifier, clipped
-from grpo_nb.rewards.classifiers import forget_classifiers, load_classifier
+from grpo_nb.rewards.classifiers import classifier, forget_classifiers, load_classifier
+from grpo_nb.rewards.compose import clipped
 
 TEXTS = ["seven", "", "The sum of three and four is seven, " * 20, "\ud800\x00 \u4e03", "Seven."]
 CHATS = [[{"role": "user", "content": "What is 3 + 4?"}]] * len(TEXTS)

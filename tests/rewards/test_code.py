@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from grpo_nb.rewards.base import Case
 from grpo_nb.rewards.code import code_tests, extract_code
 from grpo_nb.rewards.hidden_tests import read_tests
-from grpo_nb.sandbox import Limits
+from grpo_nb.sandbox.jobs import Limits
 from grpo_nb.tasks import formats
 
 QUICK = Limits(cpu_seconds=0.3, wall_seconds=5.0)

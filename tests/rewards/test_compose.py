@@ -8,8 +8,11 @@ from types import SimpleNamespace
 import pytest
 from trl.trainer.utils import get_callable_name
 
-from grpo_nb.rewards import adaptive, clipped, combined, correctness, dummy, soft_overlong, xml_format, xml_tags
+from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import reward_name, weights_by_name
+from grpo_nb.rewards.compose import adaptive, clipped, combined, dummy
+from grpo_nb.rewards.form import xml_format, xml_tags
+from grpo_nb.rewards.style import soft_overlong
 
 RIGHT, WRONG = "<reasoning>r</reasoning><answer>7</answer>", "<answer>8</answer>"
 

@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from trl.rewards import accuracy_reward, get_cosine_scaled_reward
 
 import grpo_nb as gn
-from grpo_nb.rewards import cosine_length, expressions, maths
+from grpo_nb.rewards import expressions
+from grpo_nb.rewards.expressions import maths
+from grpo_nb.rewards.style import cosine_length
 from grpo_nb.tasks import formats
 
 HARD = [

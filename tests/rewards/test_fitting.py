@@ -7,8 +7,8 @@ import pandas
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.rewards import rebuild_reward
 from grpo_nb.rewards.identity import parts_of
+from grpo_nb.rewards.rebuild import rebuild_reward
 
 
 @pytest.mark.parametrize(

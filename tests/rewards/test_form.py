@@ -12,24 +12,20 @@ from trl.rewards import (
     think_format_reward,
 )
 
-from grpo_nb.rewards import (
-    answer_format,
+from grpo_nb.rewards.answers import correctness
+from grpo_nb.rewards.classifiers import classifier
+from grpo_nb.rewards.compose import combined
+from grpo_nb.rewards.expressions import maths
+from grpo_nb.rewards.form import answer_format, incremental_format, json_format, think_format, xml_format
+from grpo_nb.rewards.style import (
     banned_phrases,
-    classifier,
-    combined,
-    correctness,
     cosine_length,
     ideal_length,
-    incremental_format,
-    json_format,
     language,
-    maths,
     minimum_length,
     reasoning_steps,
     repetition,
     soft_overlong,
-    think_format,
-    xml_format,
 )
 from grpo_nb.tasks import formats
 

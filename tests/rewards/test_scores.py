@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import grpo_nb as gn
-from grpo_nb.rewards import correctness, xml_format, xml_tags
+from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.calls import RewardError, TrainerState, to_float
+from grpo_nb.rewards.form import xml_format, xml_tags
 from grpo_nb.rewards.scores import group_advantages, reweight, score
 
 TRL = Path(importlib.util.find_spec("trl").origin).parent

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.health import check_health
+from grpo_nb.health.monitor import check_health
 from grpo_nb.runs import run as run_file
 from tests.runs.test_viewer import SPREAD, WEIGHTS, add_alert, add_rows, write_step
 from tests.support.run_folders import info_of, write_run_folder

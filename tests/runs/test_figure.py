@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from grpo_nb.runs import Alert, rise
 from grpo_nb.runs import live as plots
+from grpo_nb.runs import rise
+from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.curves import BINS, Curve, Curves
 from grpo_nb.runs.figure import EACH, HOLDOUT, KL, LENGTHS, TOTAL, TrainingFigure
 

@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.runs import SeedScores
+from grpo_nb.runs.seeds import SeedScores
 
 SEEDS = range(10)
 

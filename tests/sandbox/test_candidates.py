@@ -34,7 +34,7 @@ from typing import Any
 
 import pytest
 
-from grpo_nb.machine import EnvironmentProblem
+from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.sandbox import values
 from grpo_nb.sandbox.candidates import LEVELS, Sandbox, check_sandbox, run_untrusted, sandbox_level
 from grpo_nb.sandbox.jobs import Answer, Call, Candidate, Limits, Outcome
@@ -806,7 +806,7 @@ def test_death_in_the_middle_of_a_batch(sandbox: Sandbox) -> None:
 
 
 def test_a_wall_that_cannot_be_raised_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    from grpo_nb.rewards import code_tests
+    from grpo_nb.rewards.code import code_tests
 
     with Sandbox(level="landlock", workers=2) as sandbox:
         sound = sandbox._pool.run

@@ -83,7 +83,7 @@ def known(text: str) -> int:
 def found_later(completions, **columns):
     import numpy
 
-    from grpo_nb.rewards import completion_text
+    from grpo_nb.rewards.base import completion_text
 
     return [float(numpy.float64(known(completion_text(c)))) for c in completions]
 

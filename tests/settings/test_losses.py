@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import grpo_nb as gn
-from grpo_nb.settings import check_loss, importance_sampling_levels, loss_types
+from grpo_nb.settings.arguments import importance_sampling_levels, loss_types
+from grpo_nb.settings.settings import check_loss
 from tests.support.adapters import way_back
 
 ROOT = Path(__file__).resolve().parents[2]

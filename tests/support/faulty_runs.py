@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_nb.settings import Settings
+from grpo_nb.settings.settings import Settings
 from tests.support.health_logs import Rows, healthy_log
 
 WEIGHTS = {"right": 2.0, "form": 1.0}

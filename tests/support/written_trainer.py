@@ -60,7 +60,7 @@ def small_model(folder: Path, words: Path) -> None:
 def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[str, Any]:
     """Try without learning, then train for three steps; what the run says, and what was seen on the way."""
     import grpo_nb as gn
-    from grpo_nb.models import import_unsloth
+    from grpo_nb.models.unsloth import import_unsloth
 
     import_unsloth()
     import unsloth.models.rl  # noqa: F401 writes the trainers, and puts them in place of TRL's
@@ -113,7 +113,7 @@ def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[st
 
 def _updates(case: str, model: Any, tokenizer: Any, place: Path) -> dict[str, list[float]]:
     """The first updates of a case with the arguments that the kit hands over on a T4."""
-    from grpo_nb.settings import requested_arguments
+    from grpo_nb.settings.effective import requested_arguments
     from grpo_nb.settings.presets import GPUS
 
     settings = first_losses.asked(case, place / "model")

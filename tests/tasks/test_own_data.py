@@ -13,8 +13,8 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 import grpo_nb as gn
-from grpo_nb.tasks import answers_of, reading
-from grpo_nb.tasks.answers import doubts_of
+from grpo_nb.tasks import reading
+from grpo_nb.tasks.answers import answers_of, doubts_of
 from grpo_nb.tasks.questions import normalized_question
 
 REVIEWS = [

@@ -21,7 +21,8 @@ import torch
 
 import grpo_nb as gn
 from grpo_nb.evaluation import ask
-from grpo_nb.training import Observer, dry_runs, priming, session, stages
+from grpo_nb.training import dry_runs, priming, session, stages
+from grpo_nb.training.observers import Observer
 from tests.conftest import brevity
 from tests.support.tiny import load_tiny
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import grpo_nb as gn
-from grpo_nb.rewards import RewardError
+from grpo_nb.rewards.calls import RewardError
 from grpo_nb.training import dry_runs
 from tests.conftest import brevity
 from tests.support.tiny import load_tiny

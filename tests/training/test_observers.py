@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.health import HealthMonitor
-from grpo_nb.machine import EnvironmentProblem
-from grpo_nb.runs import best_step
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.health.monitor import HealthMonitor
+from grpo_nb.runs.best import best_step
 from grpo_nb.runs.run import read_alerts
 from grpo_nb.training.errors import explained
 from grpo_nb.training.observers import HealthAlerts, HoldoutScore

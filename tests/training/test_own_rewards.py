@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.rewards import completion_text
+from grpo_nb.rewards.base import completion_text
 from grpo_nb.training.own_rewards import said_of_own_rewards
 from grpo_nb.training.run_info import checked_rewards
 

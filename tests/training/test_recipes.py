@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import grpo_nb as gn
-from grpo_nb.runs import Alert
+from grpo_nb.runs.alert import Alert
 from grpo_nb.settings import presets as config
 from grpo_nb.settings import trackers
 from grpo_nb.training.observers import HealthAlerts
