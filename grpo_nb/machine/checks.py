@@ -387,27 +387,21 @@ def disk_row(machine: Machine) -> Finding:
         return "problem", f"{free:.1f} GB free", "Free at least 2 GB: model, run and export need it."
     found = f"{free:.0f} GB free"
     if machine.host == "colab" and not machine.run_root.startswith("/content/drive"):
-        fix = 'For a run that must survive it: set DRIVE = "grpo_nb" in the settings: a folder on your Google Drive.'
-        return "warning", f"{found}, but Colab empties this disk when it takes the machine back", fix
+        # No warning: the notebooks ask here, before the cell with DRIVE, and a short run needs no Drive.
+        fix = "For a run that must survive it: DRIVE in the settings, a folder on your Google Drive."
+        return "ok", f"{found}; Colab empties this disk when it takes the machine back", fix
     if machine.host == "kaggle" and not machine.run_root.startswith("/kaggle/working"):
         fix = "Work in /kaggle/working, which Save Version keeps."
         return "warning", f"{found}, but Kaggle keeps nothing outside /kaggle/working", fix
     return "ok", found
 
 
-def token_row(machine: Machine) -> Finding:
-    """A Hugging Face token: needed for gated models and for pushing, for nothing else."""
+def token_row(machine: Machine) -> Finding | None:
+    """A Hugging Face token, which gated models and pushing need, and nothing else; no row where none is set."""
     if "does not look" in machine.hub_token:
         fix = "Tokens begin with hf_ and have no spaces; make one on the Hub under Settings > Access Tokens."
         return "warning", machine.hub_token, fix
-    if machine.hub_token:
-        return "ok", machine.hub_token
-    fix = {
-        "colab": "If you need one: the key icon on the left, a secret HF_TOKEN with notebook access; never in a cell.",
-        "kaggle": "If you need one: Add-ons > Secrets, a secret HF_TOKEN; then, in a cell, from kaggle_secrets import "
-        'UserSecretsClient; os.environ["HF_TOKEN"] = UserSecretsClient().get_secret("HF_TOKEN").',
-    }.get(machine.host, "")
-    return "ok", "none; only gated models and pushing need one", fix
+    return ("ok", machine.hub_token) if machine.hub_token else None
 
 
 # In the order in which they are mended: a wrong package below a wrong Python is not worth looking at.

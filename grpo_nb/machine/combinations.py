@@ -1,8 +1,8 @@
 """The combinations of torch, CUDA and vLLM that go together, and the choice among them. The one table of its kind.
 
-vLLM's compiled part fits one torch release and one CUDA. On the registry vLLM is built for CUDA 13 since 0.21 (vllm issue
-43435), and so is torch since 2.11, while Colab has torch 2.11.0 for CUDA 12.8 (its package list of August 2026): there, vLLM
-means another torch.
+vLLM's compiled part fits one torch release and one CUDA. On the registry vLLM is built for CUDA 13 since 0.20 (vllm issue
+43435; the wheels of 0.21, 0.23, 0.26 and 0.31 link libcudart.so.13), and so is torch since 2.11, while Colab has torch 2.11.0
+for CUDA 12.8 (its package list of August 2026): there, vLLM means another torch, and a driver of series 580 or newer.
 
 The versions of everything else stand in requirements.txt; `scripts/check_resolution.py` proves that each row can be
 installed with them, and docs/evidence/install.md shows when it last did. Imports the standard library alone: this runs before
@@ -11,7 +11,7 @@ anything is installed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from grpo_nb.machine.packages import is_same_release, minor_release
 
@@ -78,6 +78,8 @@ class Choice:
     combination: str = "untried"
     """The row's name; `untried` where a torch that is in no row is kept."""
     why: str = ""
+    generation: str = ""
+    """With vLLM or without, why, and what it costs, in one line; empty without a GPU, where there is nothing to choose."""
     stop: str = ""
     """If not empty, nothing must be installed: the reason, and what to do first."""
 
@@ -95,6 +97,11 @@ def choose(found: Found, *, with_vllm: bool = True) -> Choice:
     >>> choose(colab, with_vllm=False).combination
     'cuda12-torch2.11'
     """
+    choice = _choose(found, with_vllm)
+    return replace(choice, generation="" if choice.stop else _generation(found, choice.vllm, with_vllm))
+
+
+def _choose(found: Found, with_vllm: bool) -> Choice:
     new = BY_NAME["cuda13" if found.has_gpu else "cpu"]
     kept = _row_of_installed(found)
     if not found.has_gpu:
@@ -107,8 +114,7 @@ def choose(found: Found, *, with_vllm: bool = True) -> Choice:
     wants_vllm = with_vllm and found.system == "linux"
     driver_runs_new = found.driver_cuda is None or found.driver_cuda >= 13
     if kept is not None and (kept.vllm or found.is_torch_loaded or not wants_vllm or not driver_runs_new):
-        why = f"torch {found.torch} {_why_kept(kept, wants_vllm, driver_runs_new)}"
-        return Choice(vllm=kept.vllm if wants_vllm else None, combination=kept.name, why=why)
+        return Choice(vllm=kept.vllm if wants_vllm else None, combination=kept.name, why=f"torch {found.torch} stays.")
     if driver_runs_new and not found.is_torch_loaded:
         vllm, why = new.vllm if wants_vllm else None, ""
         if vllm is not None and found.torch:
@@ -140,11 +146,19 @@ def _row_of_installed(found: Found) -> Combination | None:
     return next((row for row in COMBINATIONS if row.cuda == cuda and is_same_release(row.torch, found.torch)), None)
 
 
-def _why_kept(kept: Combination, wants_vllm: bool, driver_runs_new: bool) -> str:
-    if not wants_vllm:
-        return "stays. Without vLLM, Unsloth's own generation is used, which is slower."
-    if kept.vllm:
-        return f"stays, and vLLM {kept.vllm} is built for it."
-    if driver_runs_new:
-        return "is loaded in this kernel and stays. No vLLM fits it: for one, restart and run this cell first."
-    return "stays: the driver is too old for CUDA 13, and the registry has no vLLM for CUDA 12. Unsloth generates, more slowly."
+def _generation(found: Found, vllm: str | None, with_vllm: bool) -> str:
+    if not found.has_gpu:
+        return ""
+    if vllm is not None:
+        return f"With vLLM {vllm}, which generates fast; it costs some 10 GB of disk, and time at each start."
+    if not with_vllm:
+        why = "as vllm=False asks"
+    elif found.system != "linux":
+        why = "it has builds for Linux alone"
+    elif (found.driver_cuda or 13) < 13:
+        why = f"from 0.20 on it needs CUDA 13 (driver 580 or newer), and this driver runs CUDA {found.driver_cuda} at most"
+    else:
+        why = f"none fits torch {found.torch}, which is loaded in this kernel; to get one, restart and run this cell first"
+    # The sum is in docs/reference/settings.md.
+    cost = "a run by the T4 preset takes up to an hour (computed, not measured)"
+    return f"Without vLLM: {why}. Unsloth's own generation is used, which is slower: {cost}."

@@ -88,7 +88,7 @@ class Driver:
 def find_gpu() -> Gpu | None:
     """Return the NVIDIA GPU that torch would use, or None: none is there, it is hidden, or torch was built for a CPU.
 
-    Loads no CUDA library. Where torch is not installed yet, the GPU that is there. The driver is asked once.
+    Loads no CUDA library. Where torch is not installed yet, the GPU that is there. The driver is asked until it answers.
     """
     tool, visible = nvidia_smi(), os.environ.get("CUDA_VISIBLE_DEVICES")
     if tool is None or visible in ("", "-1"):
@@ -96,15 +96,19 @@ def find_gpu() -> Gpu | None:
     build = read_torch_build()
     if build is not None and build.cuda is None:
         return None
-    return _first_gpu(tool, visible, os.environ.get("CUDA_DEVICE_ORDER"))
+    try:
+        return _first_gpu(tool, visible, os.environ.get("CUDA_DEVICE_ORDER"))
+    except ConnectionError:
+        return None  # a driver that does not answer is no GPU for us; check_environment has the row that says so
 
 
 @functools.cache
 def _first_gpu(tool: str, visible: str | None, order: str | None) -> Gpu | None:
     """The answer is kept for all that it depends on: the cards do not change while a kernel runs, and asking takes time."""
-    # A driver that does not answer is no GPU for us; check_environment has the row that says so.
-    gpus = read_driver(visible=visible, cards_only=True).gpus
-    return gpus[0].gpu if gpus else None
+    driver = read_driver(visible=visible, cards_only=True)
+    if driver.failure:
+        raise ConnectionError(driver.failure)  # which the cache does not keep: it may answer the next time
+    return driver.gpus[0].gpu if driver.gpus else None
 
 
 def is_gpu_listed() -> bool:

@@ -77,18 +77,21 @@ def require_disk(path: Path, needed: int, purpose: str) -> None:
 
 
 def find_hub_token() -> str:
-    """Say where a Hugging Face token was found (never the token), with a remark if it cannot be one; empty if none."""
+    """Say where a Hugging Face token was found (never the token), with a remark if it cannot be one; empty if none.
+
+    huggingface_hub's `get_token` would also ask for Colab's secret, which makes Colab ask the user.
+    """
     if importlib.util.find_spec("huggingface_hub") is None:
         return ""
-    from huggingface_hub import get_token
+    from huggingface_hub import constants
 
-    token = get_token()
-    if not token:
-        return ""
-    place = "in Colab's secrets, or saved by a login" if find_host() == "colab" else "saved by a login"
-    for name in ("HUGGING_FACE_HUB_TOKEN", "HF_TOKEN"):
-        place = f"in {name}" if os.environ.get(name, "").strip() else place
-    return place if re.fullmatch(r"hf_\w{20,}", token) else f"{place}, but it does not look like a token"
+    file = Path(constants.HF_TOKEN_PATH)
+    places = {f"in {name}": os.environ.get(name, "") for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")}
+    places["saved by a login"] = file.read_text(encoding="utf-8") if file.is_file() else ""
+    for place, token in places.items():
+        if token := token.strip():
+            return place if re.fullmatch(r"hf_\w{20,}", token) else f"{place}, but it does not look like a token"
+    return ""
 
 
 def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None) -> str:

@@ -8,6 +8,7 @@ so that nothing is loaded that is about to be replaced.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
@@ -72,7 +73,7 @@ _WORTH_SAYING_MB, _SILENCE_SECONDS = 100, 20
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Installation(Shown):
-    """How it ended. Shows itself as one line: ready, or restart needed and why."""
+    """How it ended. Shows itself as one line: ready, or restart needed and why; on a GPU with one more about vLLM."""
 
     is_ready: bool
     loaded: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -80,6 +81,8 @@ class Installation(Shown):
     changed: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
     """What this call installed, replaced or removed: name to (before, after)."""
     combination: str = ""
+    generation: str = ""
+    """With vLLM or without, why, and what it costs; empty without a GPU."""
 
     @property
     def verdict(self) -> str:
@@ -92,8 +95,9 @@ class Installation(Shown):
             "cell again: it ends with Ready at once."
         )
 
-    def _parts(self) -> Iterator[Cell]:
+    def _parts(self) -> Iterator[Cell | str]:
         yield bold(self.verdict)
+        yield self.generation
 
 
 def install(*, vllm: bool = True, report: Say | None = None, root: str | Path | None = None) -> Installation:
@@ -146,7 +150,8 @@ def install(*, vllm: bool = True, report: Say | None = None, root: str | Path | 
         for name, version in in_memory.items()
         if name in changed or not packages.is_same_release(version, after.get(name, version))
     }
-    return Installation(is_ready=not loaded, loaded=loaded, changed=changed, combination=choice.combination)
+    ended = {"loaded": loaded, "changed": changed, "combination": choice.combination, "generation": choice.generation}
+    return Installation(is_ready=not loaded, **ended)
 
 
 def requirements(folder: Path, choice: Choice, installed: Mapping[str, str]) -> list[str]:
@@ -246,6 +251,9 @@ def run_step(command: Sequence[str], what: str, say: Say, log: Say | None = None
 
     def hear(line: str) -> None:
         lines.append(line)
+        if line.startswith("Installing collected packages: "):
+            with contextlib.suppress(OSError):  # where pip may not write either, and installs for the user alone
+                _begun().write_text(line.partition(": ")[2], encoding="utf-8")
         if log is not None:
             log(line)
         if (told := worth_saying(line)) is not None:
@@ -261,6 +269,7 @@ def run_step(command: Sequence[str], what: str, say: Say, log: Say | None = None
     try:
         # PIP_USER, which some hosted machines set, would send packages where another Python finds them too.
         run_command(command, on_line=hear, environment={"PIP_USER": "0"})
+        _begun().unlink(missing_ok=True)
     except ChildError as error:
         raise EnvironmentProblem(explain(error.lines, what, error.status)) from None
     finally:
@@ -331,14 +340,25 @@ def link(folder: Path) -> None:
 
 
 def forget_half_installed() -> None:
-    """Remove the records of packages whose installation was cut off; pip would call them satisfied.
+    """Remove the records of packages whose installation from here was cut off; pip would call them satisfied.
 
-    pip writes METADATA first, and INSTALLER and RECORD only after all files; Debian's packages have INSTALLER alone.
+    pip writes METADATA first, and INSTALLER and RECORD only after all files. So does one that is at work elsewhere: only what
+    was begun here, and not ended, is looked at.
     """
+    if not _begun().is_file():
+        return
+    names = {_normal(name) for name in _begun().read_text(encoding="utf-8").split(", ")}
     for place in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
         for record in Path(place).glob("*.dist-info"):
-            if not (record / "INSTALLER").exists() and not (record / "RECORD").exists():
+            is_whole = (record / "INSTALLER").exists() or (record / "RECORD").exists()
+            if _normal(record.name.partition("-")[0]) in names and not is_whole:
                 shutil.rmtree(record)
+    _begun().unlink()
+
+
+def _begun() -> Path:
+    """The names of what pip is installing from here; there until it has ended well."""
+    return Path(sysconfig.get_path("purelib")) / "grpo_nb_installing.txt"
 
 
 def _versions() -> dict[str, str]:

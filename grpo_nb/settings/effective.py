@@ -21,8 +21,8 @@ from grpo_nb.settings.vllm import VllmObstacle, vllm_obstacle
 
 _SAME_NAME = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "max_completion_length",
-    "max_steps", "learning_rate", "lr_scheduler_type", "warmup_steps", "max_grad_norm", "weight_decay", "beta",
-    "temperature", "top_p", "top_k", "loss_type", "optim", "seed",
+    "max_steps", "learning_rate", "lr_scheduler_type", "max_grad_norm", "weight_decay", "beta", "temperature", "top_p", "top_k",
+    "loss_type", "optim", "seed",
 )  # fmt: skip
 _NOT_SET = "not set"
 _CPU_LOADER = "unsloth_zoo/cpu/loader.py, FastCPUModel.from_pretrained"
@@ -264,6 +264,7 @@ def requested_arguments(settings: Settings, *, gpu: Gpu | None, number_type: str
     vllm = {"use_vllm": True} if settings.fast_inference and gpu is not None and has_vllm else {}
     return {
         **{name: getattr(settings, name) for name in _SAME_NAME},
+        "warmup_steps": settings.warmup,
         **vllm,
         "adam_beta2": 0.99,  # a run of tens of steps forgets the first gradients sooner than 0.999 lets it
         "bf16": number_type == "bfloat16",

@@ -227,7 +227,7 @@ class Plan(Shown):
         tokens = sum(self.tokens_per_step)
         lengths = f"{self.prompt_tokens} + {settings.max_completion_length}"
         yield "tokens a step", f"up to {tokens:,}", "", f"{settings.batch_size} x ({lengths}), {self.prompt_source}"
-        steps, warmup = settings.max_steps, settings.warmup_steps
+        steps, warmup = settings.max_steps, settings.warmup
         said = f"{steps} step{'s' * (steps > 1)}"
         if steps <= warmup and settings.lr_scheduler_type != "constant":
             said += f", all of them in warmup_steps={warmup}: the learning rate rises to {(steps - 1) / warmup:.0%}"

@@ -100,9 +100,9 @@ class Settings(Shown):
     """High, for a LoRA on a small model and a short run. Larger models want 5e-6 to 2e-5."""
     lr_scheduler_type: str = "constant_with_warmup"
     """A run this short has no time to decay."""
-    warmup_steps: int = _number(4, least=0)
-    """Adam's first steps are as large as the learning rate allows, whatever the gradient: they come in gently. A longer warm-up
-    follows a run that is shortened below it; these four do not, so that a trial of two steps is the beginning of the run."""
+    warmup_steps: int | None = _number(4, least=0)
+    """Adam's first steps are as large as the learning rate allows, whatever the gradient: they come in gently. Four, however
+    short the run, so that a trial of two steps is its beginning. `None`, in the presets of GPUs, is a tenth of `max_steps`."""
     max_grad_norm: float = _number(0.2, above=0)
     """RL gradients are noisy; small groups make them more so."""
     weight_decay: float = _number(0.0, least=0, most=10)
@@ -139,7 +139,7 @@ class Settings(Shown):
 
     def __post_init__(self) -> None:
         self._freeze_and_check()
-        if self.warmup_steps > max(self.max_steps, _DEFAULTS["warmup_steps"]):
+        if self.warmup > max(self.max_steps, _DEFAULTS["warmup_steps"]):
             raise ValueError(
                 f"warmup_steps = {self.warmup_steps} is longer than the run (max_steps = {self.max_steps}), which would never "
                 f"reach its learning rate: write warmup_steps={self.max_steps // 10}."
@@ -163,6 +163,11 @@ class Settings(Shown):
         check_batch(micro, steps, self.num_generations, self.extra)
 
     @property
+    def warmup(self) -> int:
+        """Steps of warm-up: `warmup_steps`, or a tenth of the run."""
+        return self.max_steps // 10 if self.warmup_steps is None else self.warmup_steps
+
+    @property
     def batch_size(self) -> int:
         """Completions per optimizer step."""
         return self.per_device_train_batch_size * self.gradient_accumulation_steps
@@ -180,7 +185,7 @@ class Settings(Shown):
 
     def replace(self, **changes: Any) -> Settings:
         """Return a copy with some settings changed. Unknown names are errors with the nearest right name."""
-        return dataclasses.replace(self, **_with_fitting_warmup(changes, self.max_steps, self.warmup_steps))
+        return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return values fit for JSON that `Settings.from_dict` gives back exactly.
@@ -256,7 +261,7 @@ class Settings(Shown):
         raise AttributeError(name if name.startswith("_") else _unknown(name))
 
     def _parts(self) -> Iterable[Table]:
-        values = vars(self).items()
+        values = {**vars(self), "warmup_steps": self.warmup}.items()
         yield Table([row for row in values if row[1] not in ({}, None)], head=("setting", "value"))
 
 
@@ -299,18 +304,6 @@ def _unknown(name: str) -> str | None:
         f"unknown setting {name!r}{did_you_mean(name, _DEFAULTS)} "
         f"(arguments of TRL that have no field here go into extra={{{name!r}: ...}})"
     )
-
-
-def _with_fitting_warmup(changes: dict[str, Any], steps: int, warmup: int) -> dict[str, Any]:
-    """Changes in which a warm-up that nobody chose is no longer than the run: then it takes the share that it had.
-
-    But for one as short as the default: the first steps of a run and a trial of as many are to be the same, and can be resumed.
-    """
-    shorter = changes.get("max_steps")
-    is_short = warmup <= _DEFAULTS["warmup_steps"]
-    if is_short or "warmup_steps" in changes or not isinstance(shorter, int) or shorter >= warmup:
-        return changes
-    return {**changes, "warmup_steps": round(shorter * min(warmup / steps, 1))}
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,8 @@
 # ## Install
 #
 # Run this cell first, on Colab and Kaggle before anything else. It takes some minutes the first time, leaves numpy as it is,
-# and ends with **Ready** or **Restart needed**. In an environment that `make lab` made there is nothing to do, and it says so.
+# and ends with **Ready** or **Restart needed**; on a GPU a line says whether there is vLLM, why, and what that costs. In an
+# environment that `make lab` made there is nothing to do, and it says so.
 
 # %%
 import importlib.util

@@ -10,7 +10,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -242,6 +242,30 @@ def test_a_token_is_never_shown(token: str, said: str, monkeypatch: pytest.Monke
     assert token.strip() not in repr(report) + report._repr_html_()
 
 
+def test_the_preflight_does_not_open_colabs_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Colab asks the user before it gives one; who needs it is asked when it is needed."""
+    from huggingface_hub import constants, get_token
+    from huggingface_hub.utils import _auth
+
+    asked: list[str] = []
+    colab, errors = ModuleType("google.colab"), ModuleType("google.colab.errors")
+    colab.userdata = SimpleNamespace(get=asked.append, NotebookAccessError=KeyError, SecretNotFoundError=KeyError)
+    errors.Error = KeyError
+    for name, module in {"google": ModuleType("google"), "google.colab": colab, "google.colab.errors": errors}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(_auth, "is_google_colab", lambda: True)
+    monkeypatch.setattr(_auth, "_IS_GOOGLE_COLAB_CHECKED", False)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    report = checks.check_environment()
+    assert asked == [] and "Hub token" not in {row.what for row in report.checks}
+    (tmp_path / "token").write_text("hf_" + "a" * 34 + "\n")
+    assert check("Hub token").found == "saved by a login" and asked == []
+    (tmp_path / "token").unlink()
+    assert get_token() is None and asked == ["HF_TOKEN"], "it is huggingface_hub that asks"
+
+
 def fake_nvidia_smi(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = folder / "nvidia-smi"
     tool.write_text(f"#!/bin/sh\n{script}\n")
@@ -294,6 +318,15 @@ def test_the_driver_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     command = [sys.executable, "-c", textwrap.dedent(code), str(calls)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout == "1\n", done.stderr
+
+
+def test_a_driver_that_failed_once_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "read_torch_build", lambda: None)
+    fake_nvidia_smi(tmp_path, "echo 'Unable to determine the device handle'; exit 15", monkeypatch)
+    assert gpu.find_gpu() is None
+    fake_nvidia_smi(tmp_path, A_T4, monkeypatch)
+    assert gpu.find_gpu().name == "Tesla T4" == gpu.find_gpu().name
+    assert len((tmp_path / "nvidia-smi.calls").read_text().splitlines()) == 1, "an answer is kept"
 
 
 def test_the_memory_of_a_container_is_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import pytest
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.machine import packages
 from grpo_nb.machine.combinations import BY_NAME, COMBINATIONS, Choice, Found, choose
-from grpo_nb.machine.installer import constraints, explain, install, is_met, requirements, worth_saying
+from grpo_nb.machine.installer import Installation, constraints, explain, install, is_met, requirements, worth_saying
 from scripts import bootstrap, check_resolution
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,8 +62,25 @@ def test_the_first_rows_are_the_pins_of_the_repository() -> None:
 def test_the_choice(found: Found, combination: str, torch: str | None, vllm: str | None) -> None:
     choice = choose(found)
     assert (choice.combination, choice.torch, choice.vllm, choice.stop) == (combination, torch, vllm, "")
-    if found.torch and found.has_gpu and vllm is None and found.system == "linux":
-        assert choice.why, "why there is no vLLM has to be said"
+    (line,) = choice.generation.splitlines() or [""]
+    assert line.startswith({True: "With vLLM 0.", False: "Without vLLM: "}[vllm is not None] if found.has_gpu else "")
+
+
+@pytest.mark.parametrize(
+    ("found", "with_vllm", "reason"),
+    [
+        (replace(COLAB_T4, driver_cuda=12), True, "driver 580 or newer.*this driver runs CUDA 12 at most"),
+        (replace(COLAB_T4, is_torch_loaded=True), True, "restart and run this cell first"),
+        (replace(COLAB_T4, system="win32"), True, "Linux alone"),
+        (COLAB_T4, False, "vllm=False"),
+    ],
+)
+def test_one_line_says_whether_there_is_vllm_and_what_that_costs(found: Found, with_vllm: bool, reason: str) -> None:
+    line = choose(found, with_vllm=with_vllm).generation
+    assert re.search(f"^Without vLLM: .*{reason}.*slower: .*an hour .computed, not measured.*", line), line
+    shown = Installation(is_ready=True, combination="x", generation=line)
+    assert repr(shown).splitlines() == [shown.verdict, line] and line[:40] in shown._repr_html_()
+    assert repr(replace(shown, generation="")) == shown.verdict, "without a GPU there is nothing to tell"
 
 
 @pytest.mark.parametrize(
@@ -299,13 +316,28 @@ def test_a_loaded_torch_stops_it_before_anything_changes(sandbox: Sandbox) -> No
 
 
 def test_a_package_that_was_cut_off_is_installed_again(sandbox: Sandbox) -> None:
-    sandbox.cell()
-    (record,) = (sandbox.folder / "env").glob("lib/python*/site-packages/trl-1.15.0.dist-info")
-    for name in ("RECORD", "INSTALLER"):
-        (record / name).unlink()
-    (record.parent / "trl" / "__init__.py").unlink()
+    """And what a pip in another terminal is writing at that moment keeps its record."""
+    trl = next(sandbox.wheels.glob("trl-*"))
+    whole = trl.read_bytes()
+    with zipfile.ZipFile(trl) as wheel:
+        files = {name: wheel.read(name) for name in wheel.namelist()}
+    # As some wheels are: METADATA first, RECORD last, and here what stops pip between.
+    with zipfile.ZipFile(trl, "w") as wheel:
+        for name in sorted(files, key=lambda name: ("METADATA" not in name, "RECORD" in name)):
+            wheel.writestr(name, files[name])
+    trl.write_bytes(trl.read_bytes().replace(b"= '1.15.0'", b"= '?.??.?'"))
+    with pytest.raises(AssertionError, match="failed"):
+        sandbox.cell()
+    (site,) = (sandbox.folder / "env").glob("lib/python*/site-packages")
+    (record,) = site.glob("trl-*.dist-info")
+    assert not (record / "RECORD").exists(), "pip ended before it was done"
+    elsewhere = site / "large-1.0.dist-info"
+    elsewhere.mkdir()
+    (elsewhere / "METADATA").write_text("Metadata-Version: 2.1\nName: large\nVersion: 1.0\n")
+    trl.write_bytes(whole)
     done, _ = sandbox.cell()
-    assert done["is_ready"] and (record.parent / "trl" / "__init__.py").exists()
+    assert done["is_ready"] and (record / "RECORD").exists() and (elsewhere / "METADATA").exists()
+    assert not list(site.glob("grpo_nb_*")), "nothing is left to be mended"
 
 
 def test_a_failure_is_an_error_with_advice(sandbox: Sandbox) -> None:

@@ -114,15 +114,44 @@ def test_an_unknown_preset_names_the_known_ones(name: object) -> None:
         gn.preset(name)
 
 
-def test_a_warm_up_that_nobody_chose_follows_the_run() -> None:
-    assert gn.preset("t4", max_steps=10).warmup_steps == 1 and gn.preset("t4", max_steps=30).warmup_steps == 25
-    assert gn.preset("t4", max_steps=500).warmup_steps == 25
-    assert gn.preset("cpu", max_steps=2).warmup_steps == 4, (
-        "a trial is the beginning of the run, and can be resumed as it"
+def handed_over(settings: gn.Settings, machine: str = "t4") -> int:
+    return gn.effective_settings(settings, machine).arguments["warmup_steps"]
+
+
+def test_a_warm_up_that_nobody_chose_is_a_tenth_of_the_run() -> None:
+    for steps in (5, 24, 25, 50, 500):
+        settings = gn.preset("t4", max_steps=steps)
+        assert handed_over(settings) == handed_over(gn.preset("t4").replace(max_steps=steps)) == steps // 10
+        assert gn.Settings.from_dict(settings.to_dict()) == settings
+    page = gn.preset("t4", max_steps=50)._repr_html_()
+    assert re.search(r">warmup_steps</td><td[^>]*>5</td>", page), "the table has the number"
+    assert handed_over(gn.preset("t4", max_steps=50, warmup_steps=7).replace(max_steps=30)) == 7, (
+        "what was chosen stays"
     )
-    old = {**gn.preset("t4").to_dict(), "max_steps": 10}
-    assert gn.Settings.from_dict(old).warmup_steps == 25, "the record of an old run is what it was"
-    assert gn.Settings.from_dict(old).replace(max_steps=3).warmup_steps == 3
+    with pytest.raises(ValueError, match=r"longer than the run \(max_steps = 5\).*write warmup_steps=0"):
+        gn.preset("t4", warmup_steps=7).replace(max_steps=5)
+    for steps in (2, 14, 200):
+        assert handed_over(gn.preset("cpu", max_steps=steps), "cpu") == 4, "a trial is the beginning of the run"
+    old = {**gn.preset("t4", warmup_steps=25).to_dict(), "max_steps": 10}
+    assert handed_over(gn.Settings.from_dict(old)) == 25, "the record of an old run is what it was"
+
+
+def test_a_run_by_the_preset_of_a_t4_ends_within_an_hour_without_vllm() -> None:
+    """The sum of docs/reference/settings.md, with its assumptions."""
+    t4, before = gn.preset("t4", fast_inference=False), {"max_steps": 250, "learning_rate": 5e-6}
+    assert t4.generation_batch_size == t4.batch_size == 16, "all completions of a step are sampled at once"
+    seconds_a_token, operations_a_second = 0.1, 16e12
+    tokens = t4.batch_size * (t4.max_prompt_length + t4.max_completion_length)
+    training = 8 * shape_of(t4.model).parameters * tokens / operations_a_second
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    minutes = t4.max_steps * (t4.max_completion_length * seconds_a_token + training) / 60
+    assert minutes <= 60
+    for page in ("reference/settings.md", "install.md", "gpu.md"):
+        assert f"at most {minutes:.0f} minutes" in (docs / page).read_text(), page
+    moved = t4.max_steps * t4.learning_rate
+    assert moved >= 0.75 * before["max_steps"] * before["learning_rate"], (
+        "fewer steps must not mean that nothing is learnt"
+    )
 
 
 def test_all_linear_is_one_word_for_every_layer() -> None:

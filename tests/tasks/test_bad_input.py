@@ -65,7 +65,7 @@ def test_settings_are_taken_or_refused(preset: Any, changes: dict[str, Any], ext
     made = taken(lambda: gn.preset(preset, **changes, extra=extra))
     if made is not None:
         assert gn.Settings.from_dict(made.to_dict()).replace() == made and repr(made)
-        assert made.generation_batch_size % made.num_generations == 0 and made.warmup_steps <= max(made.max_steps, 4)
+        assert made.generation_batch_size % made.num_generations == 0 and made.warmup <= max(made.max_steps, 4)
         assert gn.effective_settings(made, "t4")["dtype"].runs in ("float32", "bfloat16", "float16")
 
 
