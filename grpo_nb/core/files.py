@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.arguments import require_kind, require_path
+from grpo_nb.core.arguments import in_line, require_kind, require_path
 from grpo_nb.core.writers import liveness, process_identity, writing_here
 
 
@@ -84,6 +84,32 @@ def numbered_paths(path: Path, mark: str = "-", first: int = 2) -> Iterator[Path
     yield path
     for number in itertools.count(first):
         yield path.with_name(f"{path.name}{mark}{number}")
+
+
+def inside(folder: Path, name: Any) -> Path:
+    """Return the path of what is called so in a folder: for each name that a file says, which anybody can have written.
+
+    Raises:
+        ValueError: It is no name, or it leads out: from the root or a drive, by `..`, or over a link.
+
+    >>> inside(Path("theirs"), "adapter"), inside(Path("theirs"), "../mine")
+    Traceback (most recent call last):
+    ValueError: '../mine' leads out of the folder 'theirs'; if it is a link of yours, put there what it points to.
+    """
+    parts = re.split(r"[/\\]", name) if isinstance(name, str) else [""]
+    if not {"", ".", ".."} & set(parts) and not re.match("[A-Za-z]:", name):
+        real, whole = (Path(os.path.realpath(path)) for path in (folder / name, folder))
+        if real.is_relative_to(whole):
+            return folder / name
+    raise ValueError(
+        f"{in_line(name)} leads out of the folder {str(folder)!r}; if it is a link of yours, put there what it points to."
+    )
+
+
+def sha256_of(file: Path) -> str:
+    """Return the SHA-256 of a file, which is never in memory as a whole."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def set_aside(path: Path, name: str) -> Path:

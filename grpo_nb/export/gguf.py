@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -90,10 +89,13 @@ def export_gguf(
         made_before = contextlib.nullcontext(export.path) if export is not None else None
         with made_before or staged_folder(target) as merged:
             if made_before is None:
-                make_merged(run, merged, dtype="auto", low_memory="auto", report=report)
+                of_merged = make_merged(run, merged, dtype="auto", low_memory="auto", report=report)
+            else:
+                of_merged = export.verification
             report(f"converting to {quantization} with {' and '.join(t.source for t in (script, program) if t)}")
             convert(merged, file, quantization, script, program)
             verification = _verify(run, merged, file, quantization, report)
+            verification |= {key: of_merged[key] for key in ("trained_in_4bit",) if key in of_merged}
             chats = [row["prompt"] for row in run.holdout]
             text = modelfile(file.name, AutoTokenizer.from_pretrained(merged), chats, context=context)
         (staged / "Modelfile").write_text(text, encoding="utf-8")
@@ -130,8 +132,6 @@ def _verify(run: Run, merged: Path, file: Path, quantization: str, report: Repor
     _add_file_checks(verification, file, merged, quantization)
     add_score(verification, run, "merged model", "merged")
     verification |= {"quantization": quantization, "file": file.name, "bytes": file.stat().st_size}
-    with file.open("rb") as opened:
-        verification["sha256"] = hashlib.file_digest(opened, "sha256").hexdigest()
     require_passed(verification, "the GGUF file")
     return verification
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.core.arguments import require_kind
 from grpo_nb.core.files import shown_path
 from grpo_nb.core.tables import Cell, Part, Shown, Table, bold, escaped
-from grpo_nb.export.result import Export, ExportError, read_json, told
+from grpo_nb.export.result import Export, ExportError, files_of, not_as_verified, read_json, told
 from grpo_nb.machine.faults import error_chain
 from grpo_nb.runs.card import published_name
 
@@ -115,7 +115,7 @@ def plan_push(export: Any, repo_id: str, *, private: bool = True, unverified: bo
         export: From `export_merged`, `export_adapter` or `export_gguf`, or the path of its folder.
         repo_id: `user/name`.
         private: Who can read it.
-        unverified: Do not count it as a problem that the export was not verified.
+        unverified: Do not count it as a problem that the export was not verified, or was changed since.
 
     Raises:
         ValueError: A name that the Hub does not take.
@@ -144,16 +144,6 @@ def plan_push(export: Any, repo_id: str, *, private: bool = True, unverified: bo
     return PushPlan(folder=folder, repo_id=repo_id, private=private, files=sizes, problems=problems)
 
 
-def files_of(folder: Path) -> dict[str, Path]:
-    """Return the files of an export by their names in the repository, largest last; hidden ones are not part of it."""
-    found = {}
-    for file in sorted(folder.rglob("*")):
-        name = file.relative_to(folder)
-        if file.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in name.parts):
-            found[name.as_posix()] = file
-    return dict(sorted(found.items(), key=lambda item: item[1].stat().st_size))
-
-
 def holds_secret(files: dict[str, Path], token: str | None = None) -> list[str]:
     """Return the names of text files that hold this token, or something in the form of a key."""
     texts = {name: file.read_bytes() for name, file in files.items() if file.suffix.lower() in _TEXTS}
@@ -175,6 +165,8 @@ def _problems(folder: Path, files: dict[str, Path], unverified: bool) -> Iterato
     elif not unverified and verification.get("passed") is not True:
         failed = "; ".join(name for name, ok in verification.get("checks", {}).items() if not ok)
         yield f"its verification did not pass ({failed or 'no reason given'}). Export it again."
+    elif not unverified and (others := not_as_verified(folder, verification)):
+        yield f"not as it was verified: {'; '.join(others)}. Export it again, or say unverified=True."
     if pickles := [name for name in files if name.lower().endswith(_PICKLES)]:
         yield f"{', '.join(pickles)}: such files can run code when they are loaded. Take them out."
     if outside := [name for name, file in files.items() if not file.resolve().is_relative_to(folder.resolve())]:
@@ -232,7 +224,7 @@ def push_to_hub(
         private: Whether only you can read it. A repository that is there keeps what it has; one that is public is refused
             as long as this is true.
         overwrite: Replace what is in the repository. The commits before stay in its history.
-        unverified: Send it although it was not verified.
+        unverified: Send it although it was not verified, or was changed since.
         message: Of the commit.
         endpoint: Of another Hub; that of HF_ENDPOINT if not given.
         report: Called with one line per stage.

@@ -18,12 +18,17 @@ from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.files import check_target, put_in_place, staged_folder, target_of, write_json
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.core.progress import progress_bar
+from grpo_nb.evaluation.ask import evaluate
+from grpo_nb.evaluation.comparison import open_comparison
 from grpo_nb.evaluation.heldout import read_answers
 from grpo_nb.export.merge import SHARD_SIZE, WIDTHS, merge
 from grpo_nb.export.plan import needed_by, plan_export, require_memory, weights_folder
 from grpo_nb.export.result import Export as Export
 from grpo_nb.export.result import ExportError as ExportError
-from grpo_nb.export.result import Report, require_passed, require_readable, told
+from grpo_nb.export.result import Report, in_4bit_words, recorded_files, require_passed, require_readable, told
+from grpo_nb.export.tensors import TensorFolder
+from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.machine.host import free_memory_bytes
 from grpo_nb.models.identity import template_of, tokenizer_for, weights_identity
 from grpo_nb.models.unsloth import import_unsloth
 from grpo_nb.runs.card import published_name, shareable, write_export_card, write_model_card
@@ -57,7 +62,9 @@ def export_merged(
     are eight times finer, else float32 at twice the size.
 
     Works the same for runs trained in 4 and in 16 bit: the adapter is always merged into the 16-bit weights, tensor by tensor
-    from the base's files where the adapter is a plain LoRA, so that the model need not fit into memory. The folder is
+    from the base's files where the adapter is a plain LoRA, so that the model need not fit into memory. After a training in 4
+    bit the merged model may answer otherwise than the run did: where it fits into memory it is asked the questions of the run's
+    comparison, both scores are told, and it warns where the merged model's is outside of the run's interval. The folder is
     written under another name and renamed only after a separate process, which imports neither the kit nor unsloth, has
     loaded it with `transformers.pipeline` and found it equal to base plus adapter on held-out prompts.
 
@@ -116,8 +123,10 @@ def make_export(
     with staged_folder(target) as staged:
         try:
             verification = make(staged)
+            verification["files"] = recorded_files(staged)
             write_json(staged / "verification.json", verification)
-            write_export_card(run, staged, kind, verification=verification)
+            said = in_4bit_words(verification)
+            write_export_card(run, staged, kind, verification=verification, said=said)
         except Exception as error:
             if not is_disk_full(error, is_of_a_writer=True):
                 raise
@@ -158,7 +167,63 @@ def make_merged(run: Run, staged: Path, *, dtype: str, low_memory: bool | str, r
     add_score(verification, run, "adapter", "adapter")
     require_passed(verification, "the merged model")
     verification["checks"] = known | verification["checks"]
+    if run.settings.load_in_4bit:
+        report("asking the merged model the held-out questions of the run's comparison")
+        verification["trained_in_4bit"] = score_beside_run(run, staged)
     return verification
+
+
+def score_beside_run(run: Run, folder: Path) -> dict[str, Any]:
+    """Ask a merged model what the run's own comparison asked; return its score and the run's in words, with the numbers.
+
+    For a run that was trained in 4 bit: its adapter learnt beside weights that are rounded otherwise than those it is merged
+    into. Never raises: the export is verified to be what it is, whatever comes of this.
+    """
+    if not (run.path / "comparison" / "comparison.json").is_file():
+        return {"said": "not measured: the run has no comparison of its own (gn.compare(run)) to hold it against"}
+    try:
+        theirs = open_comparison(run.path).after
+        if (needed := _room_needed(folder)) is not None:
+            return {"said": f"not measured: the model does not fit into what is free, {needed}"}
+        how = {name: theirs.decoding.get(name) for name in ("temperature", "max_completion_length", "seed")}
+        mine = evaluate(folder, run=run, limit=theirs.questions, samples=theirs.samples, allow_contaminated=True, **how)
+        same = [(e.decoding, e.judged_by, [row["question"] for row in e.rows]) for e in (mine, theirs)]
+        if same[0] != same[1]:
+            return {"said": "not measured: the run's comparison asked or judged otherwise than the run itself does"}
+    except Exception as error:  # out of memory, a damaged comparison
+        return {"said": shareable(f"not measured: {type(error).__name__}: {error}")}
+    low, high = theirs.interval
+    said = (
+        f"{mine.accuracy:.1%} of {mine.questions} held-out questions right, the run in 4 bit {theirs.accuracy:.1%} "
+        f"({low:.1%} to {high:.1%})"
+    )
+    if not low <= mine.accuracy <= high:
+        said += ", which is OUTSIDE of that interval: what was measured of the run does not hold for the merged model"
+        warnings.warn(f"The merged model of {run.name!r}: {said}.", stacklevel=2)
+    return {
+        "said": said, "accuracy": mine.accuracy, "interval": list(mine.interval), "accuracy_of_run": theirs.accuracy,
+        "interval_of_run": [low, high], "questions": mine.questions,
+    }  # fmt: skip
+
+
+def _room_needed(folder: Path) -> str | None:
+    """What a merged model would need to answer in this process and what there is, in words; None where it fits."""
+    tensors = TensorFolder(folder).tensors.values()
+    size, count = sum(tensor.nbytes for tensor in tensors), sum(tensor.numel() for tensor in tensors)
+    rooms = []
+    if find_gpu() is None:
+        rooms.append(("memory", max(size, 4 * count) * 1.1 + 0.3e9, free_memory_bytes()))
+    else:
+        import torch
+
+        torch.cuda.empty_cache()
+        # It comes through the machine's own memory, and answers many questions at once.
+        rooms += [
+            ("memory", size * 1.1, free_memory_bytes()),
+            ("of the GPU", 1.5 * size + 2e9, torch.cuda.mem_get_info()[0]),
+        ]
+    short = [f"{what}: {free / 1e9:.1f} of {needed / 1e9:.1f} GB" for what, needed, free in rooms if needed > free]
+    return ", ".join(short) or None
 
 
 def require_same_base(run: Run, base: Path) -> dict[str, bool]:

@@ -6,6 +6,7 @@ What it does are the calls of `gn.export.plan_export` and the exports themselves
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -148,7 +149,9 @@ class ExportPanel(Panel):
         if self._given is None and self.run_root.is_dir():
             files = [*self.run_root.glob("*/run.json"), *self.run_root.glob("*/*/run.json")]
             files = sorted(files, key=lambda file: file.stat().st_mtime, reverse=True)
-            found = [open_run(file.parent) for file in files]
+            for file in files:
+                with contextlib.suppress(ValueError):  # one that leads out of its folder is not offered
+                    found.append(open_run(file.parent))
         chosen = self.run.path if self.run is not None else None
         options = [(label(_label(run)), run) for run in found] or [_NO_RUN]
         with self._quietly():

@@ -12,7 +12,7 @@ from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.arguments import require_kind
-from grpo_nb.core.files import target_of
+from grpo_nb.core.files import inside, sha256_of, target_of
 from grpo_nb.core.tables import Part, Shown, Table, bold, verdict
 from grpo_nb.models.identity import require_trained_on, weight_files, weights_here
 from grpo_nb.models.load import resolve_model
@@ -39,6 +39,10 @@ _SENTENCES = {
 _FILES = {"adapter": ("adapter_config.json", "adapter_model.safetensors"), "merged": ("config.json",), "gguf": ()}
 
 
+# Written when the others were verified: the record itself, and the card with its figure, which one may edit.
+_NOT_VERIFIED = {"verification.json", "README.md", "figures/training.png"}
+
+
 class ExportError(RuntimeError):
     """An export that is not the trained model, or is damaged. One that was being made is not kept."""
 
@@ -59,7 +63,7 @@ class Export(Shown):
     @property
     def file(self) -> Path:
         """What other programs are given: the GGUF file, or the folder."""
-        return self.path / self.verification["file"] if self.kind == "gguf" else self.path
+        return inside(self.path, self.verification["file"]) if self.kind == "gguf" else self.path
 
     @property
     def sentence(self) -> str:
@@ -72,7 +76,8 @@ class Export(Shown):
             score = f"{v['correct']} of {scored} answers right, the {said}'s {v[f'correct_of_{name}']}"
         else:
             score = f"no answer of the {said} ended within what was verified, so that the scores were not compared"
-        return _SENTENCES[self.kind].format_map({**v, "megabytes": v.get("bytes", 0) / 1e6}) + score
+        text = _SENTENCES[self.kind].format_map({**v, "megabytes": v.get("bytes", 0) / 1e6}) + score
+        return "; ".join(filter(None, (text, in_4bit_words(v))))
 
     @property
     def table(self) -> pandas.DataFrame:
@@ -93,6 +98,16 @@ class Export(Shown):
 
     def _parts(self) -> Iterable[Part]:
         return bold(self.path), self.checks, self.sentence
+
+
+def in_4bit_words(verification: Mapping[str, Any]) -> str:
+    """What was compared of a run trained in 4 bit, and the merged model's score beside the run's; empty for other runs."""
+    if "trained_in_4bit" not in verification:
+        return ""
+    return (
+        "compared with the base in 16 bit plus adapter, but trained in 4 bit, so that answers may differ from the run's; "
+        f"merged model, held-out: {verification['trained_in_4bit']['said']}"
+    )
 
 
 def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Export:
@@ -124,7 +139,7 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
             f"{folder / 'verification.json'} does not say what was verified: it is damaged, or of another version."
         )
     names = [*_FILES[kind], verification["file"]] if kind == "gguf" else _FILES[kind]
-    weights = weight_files(folder, "model") if kind == "merged" else [folder / names[-1]]
+    weights = weight_files(folder, "model") if kind == "merged" else [inside(folder, names[-1])]
     missing = [file.name for file in (*(folder / name for name in names), *weights) if not file.is_file()]
     if missing or not weights:
         raise ExportError(
@@ -137,6 +152,33 @@ def open_export(path: str | Path, *, run: Run | str | Path | None = None) -> Exp
     if kind == "adapter":
         require_trained_on(folder, verification["base"], weights_here(base_of(folder, verification)))
     return Export(folder, verification, kind, _run_of(folder) if run is None else open_run(run))
+
+
+def files_of(folder: Path) -> dict[str, Path]:
+    """Return the files of an export by their names in the repository, largest last; hidden ones are not part of it."""
+    found = {}
+    for file in sorted(folder.rglob("*")):
+        name = file.relative_to(folder)
+        if file.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in name.parts):
+            found[name.as_posix()] = file
+    return dict(sorted(found.items(), key=lambda item: item[1].stat().st_size))
+
+
+def recorded_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return size and SHA-256 of each file that a verification is of, by its name in the export."""
+    files = {name: file for name, file in files_of(folder).items() if name not in _NOT_VERIFIED}
+    return {name: {"bytes": file.stat().st_size, "sha256": sha256_of(file)} for name, file in files.items()}
+
+
+def not_as_verified(folder: Path, verification: Mapping[str, Any]) -> list[str]:
+    """Say which files of an export were changed, added or taken away since it was verified."""
+    recorded = verification.get("files")
+    if not isinstance(recorded, dict) or not recorded:
+        return ["verification.json has no hashes of the files"]
+    found = recorded_files(folder)
+    words = ((name, "was added" if name not in recorded else "is missing" if name not in found else "was changed")
+             for name in sorted(recorded.keys() | found.keys()) if recorded.get(name) != found.get(name))  # fmt: skip
+    return [f"{name} {what}" for name, what in words]
 
 
 def base_of(folder: Path, verification: Mapping[str, Any]) -> str:

@@ -56,6 +56,9 @@ def weight_files(folder: Path, stem: str) -> list[Path]:
     index = folder / f"{stem}.safetensors.index.json"
     if index.is_file():
         names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        for name in names:  # the files themselves are links in the Hub's cache
+            if Path(name).name != name:
+                raise ValueError(f"{str(index)!r} names {name!r}, which is no file beside it: fetch the model again.")
         return [folder / name for name in names]
     single = folder / f"{stem}.safetensors"
     return [single] if single.is_file() else []

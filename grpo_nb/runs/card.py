@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.core.files import write_text
 from grpo_nb.core.pages import render
 from grpo_nb.core.text import displayable
 from grpo_nb.runs.records import RecordedComparison
@@ -59,7 +60,7 @@ _KINDS: Mapping[str, tuple[str, str | None, tuple[str, ...]]] = {
 
 def write_model_card(run: Run) -> None:
     """Write the run's own README.md, which is the card of its adapter."""
-    (run.path / "README.md").write_text(model_card(run), "utf-8")
+    write_text(run.path / "README.md", model_card(run))
 
 
 def write_export_card(
@@ -107,7 +108,7 @@ def model_card(
         "runs/templates/card.md.jinja",
         run=run,
         kind=_sort(kind),
-        data=card_data(run, kind),
+        data=card_data(run, kind, verification),
         base=base,
         local=f"{Path(settings.model).name} ({origin})",
         folder=settings.model if is_embedded else None,
@@ -131,8 +132,8 @@ def _sort(kind: str) -> str:
     return found
 
 
-def card_data(run: Run, kind: str = "adapter") -> ModelCardData:
-    """Return the metadata of the card, as huggingface_hub's own object."""
+def card_data(run: Run, kind: str = "adapter", verification: Mapping[str, Any] | None = None) -> ModelCardData:
+    """Return the metadata of the card, as huggingface_hub's own object; of a merged 4-bit run with its own score or none."""
     from huggingface_hub import ModelCardData
 
     relation, library, tags = _KINDS[_sort(kind)]
@@ -147,7 +148,7 @@ def card_data(run: Run, kind: str = "adapter") -> ModelCardData:
         pipeline_tag="text-generation",
         tags=["grpo", "trl", "unsloth", "reinforcement-learning", *tags],
         model_name=run.name,
-        eval_results=_eval_results(data, run.comparison),
+        eval_results=_eval_results(data, run.comparison, (verification or {}).get("trained_in_4bit")),
     )
 
 
@@ -225,11 +226,20 @@ def _is_hub_id(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", name) is not None and not re.search(r"--|\.\.", name)
 
 
-def _eval_results(data: Mapping[str, Any], comparison: RecordedComparison | None) -> list[Any] | None:
+def _eval_results(
+    data: Mapping[str, Any], comparison: RecordedComparison | None, of_merged: Mapping[str, Any] | None
+) -> list[Any] | None:
     from huggingface_hub import EvalResult
 
     if comparison is None or (comparison.contamination and comparison.contamination.count):
         return None  # memory is not accuracy, and the Hub's table has no room for the sentence that says so
+    found = (
+        {"accuracy": comparison.after.accuracy, "interval": comparison.after.interval}
+        if of_merged is None
+        else of_merged
+    )
+    if "accuracy" not in found:
+        return None  # the run's score is that of other weights
     name = Path(comparison.other_set).name if comparison.other_set else data["name"]
     return [
         EvalResult(
@@ -240,8 +250,8 @@ def _eval_results(data: Mapping[str, Any], comparison: RecordedComparison | None
             dataset_args=None if comparison.other_set else {"fingerprint": data["fingerprint"]},
             metric_type="accuracy",
             metric_name="accuracy on held-out questions",
-            metric_value=round(comparison.after.accuracy, 4),
-            metric_args={"interval_95": [round(end, 4) for end in comparison.after.interval]},
+            metric_value=round(found["accuracy"], 4),
+            metric_args={"interval_95": [round(end, 4) for end in found["interval"]]},
         )
     ]
 

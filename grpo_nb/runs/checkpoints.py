@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import re
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_nb.core.errors import EnvironmentProblem
-from grpo_nb.core.files import set_aside
+from grpo_nb.core.files import inside, set_aside, sha256_of
 from grpo_nb.machine.faults import error_chain
 from grpo_nb.machine.host import free_disk_bytes
 
@@ -65,7 +64,7 @@ def write_checkpoint(root: Path, step: int, fill: Callable[[Path], None]) -> Pat
         fill(staged)
         files = {}
         for file in sorted(path for path in staged.rglob("*") if path.is_file()):
-            files[file.relative_to(staged).as_posix()] = {"bytes": file.stat().st_size, "sha256": _sha256(file)}
+            files[file.relative_to(staged).as_posix()] = {"bytes": file.stat().st_size, "sha256": sha256_of(file)}
             sync(file)
         (staged / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
         sync(staged / MANIFEST)
@@ -107,12 +106,15 @@ def find_damage(folder: Path) -> str | None:
     except (ValueError, KeyError, TypeError):
         return "its manifest cannot be read"
     for name, expected in files.items():
-        file = folder / name
+        try:
+            file = inside(folder, name)
+        except ValueError as error:
+            return str(error)
         if not file.is_file():
             return f"{name} is missing"
         if file.stat().st_size != expected["bytes"]:
             return f"{name} has {file.stat().st_size:,} bytes instead of {expected['bytes']:,}"
-        if _sha256(file) != expected["sha256"]:
+        if sha256_of(file) != expected["sha256"]:
             return f"{name} is not what was written"
     return None
 
@@ -177,8 +179,3 @@ def checkpoint_folders(root: Path) -> list[tuple[int, Path]]:
     """The steps and folders of checkpoints by name, in order; whether one is complete, `newest_checkpoint` says."""
     found = ((_NAME.fullmatch(path.name), path) for path in root.glob("checkpoint-*"))
     return sorted((int(match[1]), path) for match, path in found if match)
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.arguments import in_line, require_path
-from grpo_nb.core.files import free_path, shown_path, write_json
+from grpo_nb.core.files import free_path, inside, shown_path, write_json
 from grpo_nb.core.tables import Drawn, Part, Shown, bold, escaped
 from grpo_nb.core.text import displayable
 from grpo_nb.core.writers import liveness
@@ -386,6 +386,7 @@ def open_run(path: str | Path | Run) -> Run:
 
     Raises:
         FileNotFoundError: There is no run at that path; names those in it or beside it.
+        ValueError: Something in it is a link to elsewhere, where work on the run would then write.
 
     >>> gn.open_run(run.path).status
     'finished'
@@ -396,6 +397,8 @@ def open_run(path: str | Path | Run) -> Run:
     for folder in (path, Path(Settings().run_root) / path):
         with contextlib.suppress(OSError):  # a name too long for a disk
             if (folder / "run.json").is_file():
+                for held in folder.iterdir():
+                    inside(folder, held.name)
                 return Run(folder)
     place = path if (there := _runs_in(path)) else path.parent
     raise FileNotFoundError(

@@ -122,12 +122,12 @@ def list_runs(root: str | Path | None = None) -> RunList:
     )
     runs, unreadable = [], {}
     for file in sorted(root.glob("*/run.json")):
-        run = Run(file.parent)
         try:
+            run = open_run(file.parent)
             run.settings, run.rows, run.comparison, run.started  # noqa: B018  each may be damaged
             runs.append(run)
         except (OSError, ValueError) as error:
-            unreadable[run.name] = str(error)
+            unreadable[file.parent.name] = str(error)
     return RunList(root, tuple(sorted(runs, key=lambda run: run.started)), unreadable)
 
 

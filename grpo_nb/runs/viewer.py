@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import ipywidgets as widgets
 from IPython import get_ipython
 
+from grpo_nb.core.files import write_text
 from grpo_nb.core.pages import code_line, style, title
 from grpo_nb.core.panels import WeighedPanel, above, button, in_panel, label, line, section
 from grpo_nb.core.panels import view as empty_view
@@ -118,7 +119,7 @@ class RunViewer(WeighedPanel):
         target.parent.mkdir(parents=True, exist_ok=True)
         head = f'<meta charset="utf-8"><title>Run {escaped(self.run.name)}</title>'
         page = f'<!doctype html><html lang="en"><head>{head}</head><body>{self._snapshot()}</body></html>\n'
-        target.write_text(page, "utf-8")
+        write_text(target, page)
         return target
 
     def __repr__(self) -> str:

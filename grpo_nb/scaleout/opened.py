@@ -1,7 +1,8 @@
 """A folder of `write`, opened again, also after a training in it.
 
-Nothing in it is run when it is opened. Rewards of the kit are made again from their recorded parameters and compared with the
-recorded identity; rewards of the user's own are code, which is only run when that is asked for by name.
+Nothing in it is run when it is opened, and no path or name in it leads out of it. Rewards of the kit are made again from their
+recorded parameters and compared with the recorded identity; rewards of the user's own are code, which is only run when that is
+asked for by name.
 """
 
 from __future__ import annotations
@@ -17,22 +18,24 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.arguments import require_path
-from grpo_nb.core.files import put_in_place, shown_path, staged_folder, write_json
+from grpo_nb.core.files import inside, put_in_place, shown_path, staged_folder, write_json
 from grpo_nb.core.tables import Part, Shown, Table, bold
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.rebuild import rebuild_reward
-from grpo_nb.runs.card import write_model_card
+from grpo_nb.runs.card import published_name, write_model_card
 from grpo_nb.runs.rows import tidy_row
-from grpo_nb.runs.run import Run, write_trained_questions
+from grpo_nb.runs.run import Run, open_run, write_trained_questions
 from grpo_nb.scaleout.differences import Difference, find_differences
-from grpo_nb.settings.settings import Settings
+from grpo_nb.settings.settings import EMBEDDED_MODEL, Settings
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.task import Task
 
 FORM = 1
 _NEEDED = {"form", "run", "settings", "task", "rewards", "versions", "machine", "number_type", "changes", "trainer"}
 _GENERATED = "completions/mean_length"
+# All that is read of a folder unless its code is trusted.
+_READ = ("origin.json", "train.jsonl", "holdout.jsonl", "chat_template.jinja", "adapter_init", "base", "result", "back")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -66,23 +69,25 @@ class Project(Shown):
 
     @property
     def run(self) -> Run:
-        """What was trained in the folder, as a run like any other, under `runs/` in it; made at the first look.
+        """What was trained in the folder, as a run like any other, under `back/` in it; made at the first look.
 
         Raises:
             FileNotFoundError: Nothing was trained to its end there.
+            ValueError: The name of the run leads out of the folder.
         """
         if not self.is_trained:
             raise FileNotFoundError(
                 f"nothing was trained to its end in {str(shown_path(self.path))!r}: start train.py there, see its README.md."
             )
-        target = self.path / "runs" / self.recorded["run"]
+        # A folder of its own, in which nobody else trains: what is there is replaced.
+        target = inside(self.path, f"back/{self.recorded['run']}")
         finished = self.path / "result" / "finished.json"
         if not (target / "run.json").is_file() or (target / "run.json").stat().st_mtime < finished.stat().st_mtime:
             with staged_folder(target) as staged:
                 _make_run(staged, self)
                 put_in_place(staged, target)
             write_model_card(Run(target))  # which has the name of its folder
-        return Run(target)
+        return open_run(target)
 
     @property
     def sentence(self) -> str:
@@ -122,17 +127,23 @@ def open_project(folder: str | Path, *, trust_code: bool = False) -> Project:
 
     Raises:
         FileNotFoundError: Nothing is there.
-        ValueError: It is none of these folders, a damaged one, or one of a form that this version does not know.
+        ValueError: It is none of these folders, a damaged one, one of a form that this version does not know, or one in which
+            a link or a path leads out of it.
 
     >>> gn.scaleout.open("anywhere").run.plot()  # doctest: +SKIP
     """
     place = require_path("folder", folder, "a folder that gn.scaleout.write made")
     if not place.is_dir():
         raise FileNotFoundError(f"there is no folder {str(place)!r}: write one with gn.scaleout.write(run, folder).")
+    for name in _READ:
+        for file in (place / name, *(place / name).rglob("*")):
+            inside(place, file.relative_to(place).as_posix())
     recorded = _read_record(place)
-    settings = Settings.from_dict(recorded["settings"])
-    if settings.model == "base":
-        settings = Settings.from_dict({**recorded["settings"], "model": str(place / "base")})
+    model = recorded["settings"].get("model")
+    if model not in ("base", EMBEDDED_MODEL) and not (isinstance(model, str) and published_name(model)):
+        raise ValueError(f"{str(place / 'origin.json')!r} names the model {model!r}, which is no name on the Hub.")
+    own = {"model": str(place / "base") if model == "base" else model, "run_root": "runs"}
+    settings = Settings.from_dict({**recorded["settings"], **own})
     task = _read_task(place, recorded["task"])
     own = _run_rewards(place) if trust_code else []
     made: list[tuple[Mapping[str, Any], Callable[..., Any]]] = []
@@ -264,7 +275,9 @@ def _trained_with(project: Project, there: Mapping[str, Any]) -> Settings:
         changes |= {"per_device_train_batch_size": size, "gradient_accumulation_steps": total // size}
     fields = {field.name for field in dataclasses.fields(Settings)}
     own = {name: changes.pop(name) for name in fields & changes.keys()}
-    return Settings.from_dict({**settings.to_dict(), **own, "extra": {**settings.extra, **changes}})
+    # The model is not the trainer's, nor where runs are.
+    kept = {"model": settings.model, "run_root": settings.run_root, "extra": {**settings.extra, **changes}}
+    return Settings.from_dict({**settings.to_dict(), **own, **kept})
 
 
 def link(source: Path, folder: Path, pattern: str = "*") -> None:

@@ -76,7 +76,8 @@ def find_run(settings: Settings, name: str | None, resume: str | Path | None) ->
 def _newest_run(root: Path, name: str | None) -> Run | None:
     folders = [file.parent for file in root.glob("*/run.json")]
     runs = [Run(folder) for folder in folders if name is None or folder.name == name]
-    return max(runs, key=lambda run: (run.started, (run.path / "run.json").stat().st_mtime), default=None)
+    newest = max(runs, key=lambda run: (run.started, (run.path / "run.json").stat().st_mtime), default=None)
+    return newest and open_run(newest.path)
 
 
 def remove_unbegun(folder: Path, proof: str, *first: str) -> None:

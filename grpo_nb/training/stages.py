@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.arguments import in_line, require_kind, require_number
-from grpo_nb.core.files import free_path, shown_path, write_json
+from grpo_nb.core.files import free_path, inside, shown_path, write_json
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.models.load import load_adapter, save_adapter
 from grpo_nb.rewards.base import reward_list
@@ -95,7 +95,7 @@ class StagedRun(Shown):
     @property
     def runs(self) -> list[Run]:
         """The run of each stage begun so far. Only the last one holds the model: the others' adapters are on disk."""
-        folders = [self.path / stage["folder"] for stage in self.plan["stages"][: self._count]]
+        folders = [inside(self.path, stage["folder"]) for stage in self.plan["stages"][: self._count]]
         begun = [folder for folder in folders if (folder / "run.json").is_file()]
         return [
             Run(folder, model=self._model, tokenizer=self._tokenizer) if folder == begun[-1] else Run(folder)

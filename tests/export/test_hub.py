@@ -16,6 +16,7 @@ from huggingface_hub import constants
 
 import grpo_nb as gn
 from grpo_nb.export import hub as hub_module
+from grpo_nb.export.result import recorded_files
 from grpo_nb.runs.card import write_export_card
 from tests.support.fake_hub import FakeHub, Repo, running
 from tests.support.written_run import write_run
@@ -40,6 +41,12 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     close_session()
 
 
+def verified(folder: Path) -> None:
+    """As a verification that has passed leaves it."""
+    verification = {"passed": True, "checks": {"equal": True}, "files": recorded_files(folder)}
+    (folder / "verification.json").write_text(json.dumps(verification))
+
+
 @pytest.fixture
 def export(tmp_path: Path) -> Path:
     """The folder of a verified export, with two files that go by LFS."""
@@ -48,7 +55,7 @@ def export(tmp_path: Path) -> Path:
     (folder / "model-00001-of-00002.safetensors").write_bytes(os.urandom(3_000_000))
     (folder / "model-00002-of-00002.safetensors").write_bytes(os.urandom(200_000))
     (folder / "config.json").write_text('{"model_type": "llama"}')
-    (folder / "verification.json").write_text(json.dumps({"passed": True, "checks": {"equal": True}}))
+    verified(folder)
     run = write_run(tmp_path / "runs" / "first")
     write_export_card(run, folder, "merged", verification={"checks": {"equal": True}})
     return folder
@@ -87,8 +94,10 @@ def test_again_sends_nothing_and_a_change_is_asked_for(hub: FakeHub, export: Pat
     assert push(hub, export).was_there and hub.bytes_received == sent and len(hub.repos["me/model"].commits) == 2
     (export / "config.json").write_text('{"model_type": "qwen3"}')
     (export / "model-00002-of-00002.safetensors").rename(export / "other.safetensors")
+    verified(export)
     with pytest.raises(
-        hub_module.PushError, match=r"holds other content \(config.json, model-00002-of-00002.safetensors\)"
+        hub_module.PushError,
+        match=r"holds other content \(config.json, model-00002-of-00002.safetensors, verification.json\)",
     ):
         push(hub, export)
     assert len(hub.repos["me/model"].commits) == 2
@@ -266,6 +275,42 @@ def test_what_must_not_go_out_does_not(
         assert remote(hub) == local(export)
 
 
+WEIGHTS = "model-00002-of-00002.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda e: (e / WEIGHTS).write_bytes(os.urandom(200_000)), f"{WEIGHTS} was changed"),
+        (lambda e: (e / WEIGHTS).write_bytes(b"anything at all"), f"{WEIGHTS} was changed"),
+        (lambda e: (e / "config.json").write_text('{"model_type": "opera"}'), "config.json was changed"),
+        (lambda e: (e / WEIGHTS).unlink(), f"{WEIGHTS} is missing"),
+        (lambda e: (e / "figures" / "a.safetensors").write_bytes(b"x"), "figures/a.safetensors was added"),
+        (lambda e: (e / "notes.txt").write_text("x"), "notes.txt was added"),
+        (
+            lambda e: (e / "verification.json").write_text('{"passed": true, "checks": {}}'),
+            "verification.json has no hashes of the files",
+        ),
+    ],
+)
+def test_only_the_bytes_that_were_verified_go_out(
+    hub: FakeHub, export: Path, change: Callable[[Path], object], said: str
+) -> None:
+    change(export)
+    with pytest.raises(hub_module.NotPushable, match=f"not as it was verified: {said}. Export it again"):
+        push(hub, export)
+    assert hub.log == []
+    push(hub, export, unverified=True)
+    assert remote(hub) == local(export)
+
+
+def test_the_card_may_be_edited(hub: FakeHub, export: Path) -> None:
+    (export / "README.md").write_text((export / "README.md").read_text() + "\nOf my own.\n")
+    (export / "figures" / "training.png").write_bytes(b"drawn again")
+    push(hub, export)
+    assert remote(hub) == local(export)
+
+
 def test_a_plan_asks_nobody(hub: FakeHub, export: Path) -> None:
     plan = gn.export.plan_push(export, "me/model", private=False)
     assert hub.log == [] and plan.problems == () and sum(plan.files.values()) == sum(map(len, local(export).values()))
@@ -293,6 +338,7 @@ def test_the_token_is_nowhere(
         shown = [repr(push(hub, export, report=lines.append))]
         hub.fail("POST", "/commit/", 400)
         (export / "config.json").write_text("{}")
+        verified(export)
         try:
             push(hub, export, overwrite=True)
         except hub_module.PushError as error:
@@ -318,6 +364,7 @@ def test_the_token_is_nowhere(
 def test_a_token_inside_of_a_file_stops_the_push(hub: FakeHub, export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "short-own-token")
     (export / "config.json").write_text('{"note": "short-own-token"}')
+    verified(export)
     with pytest.raises(hub_module.PushError, match=r"config\.json holds your token") as caught:
         push(hub, export)
     assert hub.log == [] and "short-own-token" not in str(caught.value)

@@ -5,11 +5,13 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
@@ -18,6 +20,7 @@ import grpo_nb as gn
 from grpo_nb.export import merged as export
 from grpo_nb.export.children import verify
 from grpo_nb.models.identity import tokenizer_for
+from grpo_nb.runs.card import card_data
 
 pytestmark = pytest.mark.begins(40)
 
@@ -25,6 +28,7 @@ pytestmark = pytest.mark.begins(40)
 def test_it_is_verified_and_loads_anywhere(merged: export.Export, tiny_run: gn.runs.Run) -> None:
     verification = json.loads((merged.path / "verification.json").read_text())
     assert verification == merged.verification and verification["merged"] == "tensor by tensor"
+    assert "trained_in_4bit" not in verification and "4 bit" not in merged.sentence
     assert "held-out score within the 95 % interval of the adapter's" in verification["checks"]
     assert merged.file == merged.path and list(merged.table["passed"]) == [True] * len(verification["checks"])
     assert "✓ passed" in merged._repr_html_() and "10 answers right" in merged.sentence
@@ -47,7 +51,9 @@ def test_it_is_verified_and_loads_anywhere(merged: export.Export, tiny_run: gn.r
     assert out.returncode == 0 and out.stdout.strip().endswith("assistant"), out.stderr[-2000:]
 
 
-def test_a_run_trained_in_4_bit(tiny_folder: Path, checked_here: None, tmp_path: Path) -> None:
+def test_a_run_trained_in_4_bit(
+    tiny_folder: Path, checked_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tests.conftest import brevity
 
     settings = gn.preset(
@@ -62,6 +68,50 @@ def test_a_run_trained_in_4_bit(tiny_folder: Path, checked_here: None, tmp_path:
     exported = gn.export_merged(run, tmp_path / "merged")
     tensors = load_file(exported.path / "model.safetensors")
     assert all(t.dtype in (torch.bfloat16, torch.float16, torch.float32) for t in tensors.values())
+    assert "compared with the base in 16 bit plus adapter, but trained in 4 bit" in exported.sentence
+    assert "not measured: the run has no comparison of its own (gn.compare(run))" in exported.sentence
+
+    compared = gn.compare(run)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exported = gn.export_merged(run, tmp_path / "merged", overwrite=True)
+    beside = json.loads((exported.path / "verification.json").read_text())["trained_in_4bit"]
+    alone = gn.evaluate(exported.path, run=run)
+    assert (beside["accuracy"], beside["interval"], beside["questions"]) == (alone.accuracy, list(alone.interval), 6)
+    assert (beside["accuracy_of_run"], beside["interval_of_run"]) == (
+        compared.after.accuracy,
+        list(compared.after.interval),
+    )
+    card = (exported.path / "README.md").read_text()
+    for text in (card, exported.sentence, gn.export.open(exported.path).sentence, run.exports[-1].sentence):
+        assert f"{beside['said']}" in text and "trained in 4 bit, so that answers may differ" in text
+    assert "the run with the base in 4 bit, as it was trained" in card
+    (result,) = ModelCard(card).data.eval_results
+    assert result.metric_args["interval_95"] == [round(end, 4) for end in alone.interval]
+
+    # What the run's comparison says does not hold for it: said, and no published number either way.
+    rewrite(
+        run.path / "comparison" / "comparison.json",
+        after={**compared.after.to_dict(), "accuracy": 0.9, "interval": [0.7, 1]},
+    )
+    with pytest.warns(
+        UserWarning, match=r"held-out questions right, the run in 4 bit 90\.0% .* is OUTSIDE of that interval"
+    ):
+        assert "OUTSIDE" in export.score_beside_run(run, exported.path)["said"]
+    with monkeypatch.context() as patch:
+        patch.setattr(export, "free_memory_bytes", lambda: 10**6)
+        patch.setattr(export, "evaluate", lambda *_, **__: pytest.fail("it was loaded where it does not fit"))
+        full = export.score_beside_run(run, exported.path)
+    assert (
+        full.keys() == {"said"}
+        and "not measured: the model does not fit into what is free, memory: 0.0" in full["said"]
+    )
+    rewrite(run.path / "comparison" / "comparison.json", after={**compared.after.to_dict(), "judged_by": "somebody"})
+    assert "asked or judged otherwise" in export.score_beside_run(run, exported.path)["said"]
+    data = card_data(run, "merged", {"trained_in_4bit": full})
+    assert data.eval_results is None, "the run's score is that of other weights"
+    (run.path / "comparison" / "transcripts.parquet").write_bytes(b"cut")
+    assert "not measured: Arrow" in export.score_beside_run(run, exported.path)["said"]
 
 
 def rewrite(file: Path, **values: object) -> None:

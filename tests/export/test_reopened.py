@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -55,6 +56,25 @@ def written_gguf(folder: Path) -> Export:
     )
     (folder / "verification.json").write_text(json.dumps(values))
     return Export(folder, values, "gguf")
+
+
+def test_what_was_verified_is_known_by_its_bytes(merged: Export, adapter: Export, tmp_path: Path) -> None:
+    for whole in (merged, adapter):
+        copy = Path(shutil.copytree(whole.path, tmp_path / whole.kind))
+        recorded = json.loads((copy / "verification.json").read_text())["files"]
+        there = {file.relative_to(copy).as_posix() for file in copy.rglob("*") if file.is_file()}
+        assert there - recorded.keys() == {"README.md", "verification.json", "figures/training.png"}
+        for name, entry in recorded.items():
+            data = (copy / name).read_bytes()
+            assert entry == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        assert not any("as it was verified" in problem for problem in gn.export.plan_push(copy, "me/x").problems)
+        (weights,) = copy.glob("*.safetensors")
+        data = weights.read_bytes()
+        weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        assert any(
+            f"not as it was verified: {weights.name} was changed" in problem
+            for problem in gn.export.plan_push(copy, "me/x").problems
+        )
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {

@@ -1,0 +1,129 @@
+"""Files that somebody sends name paths: none leads out of its folder. A scale-out's are in scaleout/test_opened.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import grpo_nb as gn
+from grpo_nb.core.files import inside
+from grpo_nb.export.result import Export
+from grpo_nb.models.identity import weights_identity
+from grpo_nb.runs.checkpoints import newest_checkpoint, write_checkpoint
+from tests.support.written_run import compare_by_hand, write_run
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """A folder of somebody's, beside one of mine and with links to it and within itself."""
+    for name in ("mine", "theirs/within"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "file.txt").write_text(name)
+    folder = tmp_path / "theirs"
+    (folder / "out").symlink_to("../mine")
+    (folder / "out.txt").symlink_to(tmp_path / "mine" / "file.txt")
+    (folder / "round").symlink_to("round")
+    (folder / "link").symlink_to("within")
+    return folder
+
+
+OUT = [
+    "/etc/passwd", "//etc", "..", "../mine", "within/../../mine", "within/..", ".", "", "./within", "out", "out/file.txt",
+    "out.txt", "within/../out", "C:\\mine", "c:mine", "..\\mine", "\\mine", None, 3, ["within"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUT, ids=repr)
+def test_a_name_that_leads_out_is_refused(theirs: Path, name: object) -> None:
+    with pytest.raises(ValueError, match="leads out of the folder"):
+        inside(theirs, name)
+
+
+def test_a_name_within_is_taken_and_a_folder_may_be_a_link(theirs: Path, tmp_path: Path) -> None:
+    for name in ("within", "within/file.txt", "link/file.txt", "not/there", "a..b", ".hidden"):
+        assert inside(theirs, name) == theirs / name
+    (tmp_path / "drive").symlink_to(theirs)
+    assert inside(tmp_path / "drive", "within").is_dir()
+
+
+def of_a_checkpoint(folder: Path, name: str) -> object:
+    """manifest.json"""
+    written = write_checkpoint(folder, 3, lambda staged: (staged / "a").write_text("a"))
+    (written / "out.txt").symlink_to(folder / "out.txt")
+    manifest = json.loads((written / "manifest.json").read_text())
+    manifest["files"] |= {name: {"bytes": 4, "sha256": "0" * 64}}
+    (written / "manifest.json").write_text(json.dumps(manifest))
+    raise ValueError("; ".join(newest_checkpoint(folder).passed_over))
+
+
+def of_stages(folder: Path, name: str) -> object:
+    """stages.json"""
+    stage = {"name": "one", "folder": name, "steps": 1, "rewards": {}}
+    (folder / "stages.json").write_text(json.dumps({"reference": "start", "stages": [stage]}))
+    return gn.training.open_stages(folder).runs
+
+
+def of_weights(folder: Path, name: str) -> object:
+    """model.safetensors.index.json"""
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    return weights_identity(folder)
+
+
+def of_an_export(folder: Path, name: str) -> object:
+    """verification.json"""
+    values = {"checks": {}, "passed": True, "file": name, "bytes": 4, "quantization": "q8_0", "prompts": 2}
+    values |= dict.fromkeys(
+        ("equal_greedy_text", "equal_greedy_text_near_ties_aside", "mean_logp_difference_to_merged"), 1.0
+    )
+    (folder / "verification.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match="leads out"):
+        _ = Export(folder, values, "gguf").file
+    return gn.export.open(folder)
+
+
+@pytest.mark.parametrize("name", ["/mine/file.txt", "../mine/file.txt", "within/../../mine/file.txt"])
+@pytest.mark.parametrize("read", [of_a_checkpoint, of_stages, of_weights, of_an_export], ids=lambda read: read.__doc__)
+def test_what_a_file_names_lies_in_its_folder(theirs: Path, read: Callable[[Path, str], object], name: str) -> None:
+    name = str(theirs.parent / name[1:]) if name.startswith("/") else name
+    with pytest.raises(ValueError, match=r"leads out of the folder|which is no file beside it"):
+        read(theirs, name)
+
+
+@pytest.mark.parametrize("read", [of_a_checkpoint, of_stages, of_an_export], ids=lambda read: read.__doc__)
+def test_nor_over_a_link(theirs: Path, read: Callable[[Path, str], object]) -> None:
+    with pytest.raises(ValueError, match=r"'out\.txt' leads out of the folder"):
+        read(theirs, "out.txt")
+
+
+@pytest.mark.parametrize("name", ["README.md", "comparison", "checkpoints", "metrics.jsonl", "adapter"])
+def test_a_run_with_a_link_to_elsewhere_is_not_opened(theirs: Path, tmp_path: Path, name: str) -> None:
+    """Work on a run writes into its folder: its card, a comparison, checkpoints."""
+    run = write_run(tmp_path / "runs" / "sent")
+    if (run.path / name).exists():
+        (run.path / name).rename(tmp_path / "aside")
+    (run.path / name).symlink_to(tmp_path / "mine")
+    with pytest.raises(ValueError, match=rf"'{name}' leads out of the folder .* put there what it points to"):
+        gn.open_run(run.path)
+    listed = gn.runs.list(run.path.parent)
+    assert not listed.runs and "leads out of the folder" in listed.unreadable["sent"]
+    assert gn.export.ExportPanel(run_root=run.path.parent).run is None
+    (run.path / name).unlink()
+    assert gn.open_run(run.path).name == "sent"
+
+
+def test_a_file_that_is_written_again_is_not_written_through_a_link(theirs: Path, tmp_path: Path) -> None:
+    from grpo_nb.runs.card import write_model_card
+    from grpo_nb.runs.viewer import RunViewer
+
+    run = write_run(tmp_path / "runs" / "sent")
+    compare_by_hand(run)
+    mine = tmp_path / "mine" / "file.txt"
+    for file in (run.path / "README.md", run.path / "figures" / "viewer.html"):
+        file.unlink(missing_ok=True)
+        file.symlink_to(mine)
+    write_model_card(run)
+    RunViewer(run).snapshot()
+    assert mine.read_text() == "mine" and "GRPO" in (run.path / "README.md").read_text()
