@@ -149,13 +149,19 @@ def drop_leftovers(model: Any) -> None:
     next call would wait for ever: a request whose step was cut off counts as computed (v1/core/sched/scheduler.py,
     _update_after_schedule) though its token never came, so it is not scheduled again, and it never ends. Cut off behind the
     computation of a step, its result waits to be drawn from, and the next step is refused (v1/worker/gpu_model_runner.py,
-    execute_model).
+    execute_model). On a GPU two steps are under way at a time, in a queue; cut off while it is full, every call ends in an
+    assertion (v1/engine/core.py, step_with_batch_queue).
     """
     if not has_engine(model):
         return
     engine = model.vllm_engine.llm_engine
     left = list(engine.output_processor.request_states)
     if left:
+        under_way = engine.engine_core.engine_core.batch_queue  # None where there is one step at a time
+        while under_way:
+            # Waited for, as the GPU writes where the next requests will; an error of it belongs to what was interrupted.
+            with contextlib.suppress(Exception):
+                under_way.pop()[0].result()
         engine.abort_request(left, internal=True)
         engine.collective_rpc(_forget_computed)
 

@@ -33,8 +33,14 @@ _FAULTS = (
         "standby and expandable segments",
         r"standby mode is not supported with expandable segments|expandable segments are not compatible",
         "vLLM gives its memory back between steps (standby), which PyTorch's expandable segments do not allow.",
-        'del os.environ["PYTORCH_CUDA_ALLOC_CONF"] in a fresh kernel, before grpo_nb is imported; or keep them and switch '
-        'standby off there: os.environ["UNSLOTH_VLLM_STANDBY"] = "0"',
+        "Restart the kernel and import grpo_nb first: unsloth turns them on where it is imported without standby; or keep them "
+        'and switch standby off, before that import: os.environ["UNSLOTH_VLLM_STANDBY"] = "0"',
+    ),
+    GpuFault(
+        "FlashInfer below 8.0",
+        r"flashinfer .{0,60}unavailable: unsupported compute capability",
+        "FlashInfer's sampler was asked for, and runs from compute capability 8.0 on.",
+        'Restart the kernel and switch it off before the model is loaded: os.environ["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"',
     ),
     GpuFault(
         "driver too old",
@@ -99,7 +105,8 @@ _FAULTS = (
 
 # What may be wrong with vLLM only, so that a load without it is worth trying.
 VLLM_ALONE = (
-    "built for another torch or CUDA", "card not in the build", "no bfloat16", "one engine for each process"
+    "built for another torch or CUDA", "card not in the build", "no bfloat16", "one engine for each process",
+    "FlashInfer below 8.0",
 )  # fmt: skip
 
 _MEMORY_SIGNS = (

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import importlib.metadata
-import io
 import os
 import warnings
 import weakref
@@ -20,7 +18,7 @@ from grpo_nb.machine.faults import VLLM_ALONE, find_fault, gpu_problem, summary
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.embedded import embedded_model_folder
 from grpo_nb.models.match import note_settings
-from grpo_nb.models.unsloth import import_unsloth, tell_unsloth, without_loading_bars
+from grpo_nb.models.unsloth import import_unsloth, said_last, silently, tell_unsloth, without_loading_bars
 from grpo_nb.settings.number_types import number_type
 from grpo_nb.settings.out_of_memory import memory_advice
 from grpo_nb.settings.settings import ALL_LINEAR, EMBEDDED_MODEL, Settings, require_settings
@@ -185,7 +183,7 @@ def load_model(
         except Exception as error:
             fault = find_fault(error)
             fix = _SKIP_VLLM if fault is None else fault.fix
-            obstacle = VllmObstacle(f"vLLM did not start ({summary(error)})", fix)
+            obstacle = VllmObstacle(f"vLLM did not start ({summary(error)})", fix, said_last())
         import torch
 
         gc.collect()  # after the except block: the error's frames hold the engine that failed
@@ -289,7 +287,7 @@ def _load(settings: Settings, source: str, gpu: Gpu | None, obstacle: VllmObstac
 
     tell_unsloth(number_type(settings, gpu).name)
     try:
-        with contextlib.redirect_stdout(io.StringIO()), without_loading_bars():
+        with silently(), without_loading_bars():
             arguments = loader_arguments(settings, source, gpu, use_vllm=obstacle is None)
             model, tokenizer = FastLanguageModel.from_pretrained(**arguments)
             model = FastLanguageModel.get_peft_model(model, **lora_arguments(settings, gpu))
@@ -310,15 +308,32 @@ def _load(settings: Settings, source: str, gpu: Gpu | None, obstacle: VllmObstac
         _engine = weakref.ref(model.vllm_engine)
         _warn_if_shortened(model.vllm_engine, settings)
         hand_copies()
+        _take_end_tokens(model, source)
     else:
-        if obstacle is None:  # Unsloth printed its reason, which nobody saw, and went on without
-            obstacle = VllmObstacle("Unsloth does not run this model in vLLM", _SKIP_VLLM)
+        if obstacle is None:  # Unsloth printed its reason, and went on without
+            obstacle = VllmObstacle("Unsloth does not run this model in vLLM", _SKIP_VLLM, said_last())
             _say_once(obstacle)
         reason = str(obstacle) if settings.fast_inference else ""
         generation = Generation("unsloth" if gpu is not None else "kit", reason)
     setattr(model, _KEPT_ON, generation)
     note_settings(model, settings)
     return model, tokenizer
+
+
+def _take_end_tokens(model: Any, source: str) -> None:
+    """Have the model end where it ends without vLLM: at the tokens of generation_config.json, too.
+
+    Unsloth builds it from config.json alone (unsloth_zoo/empty_model.py, copy_attributes), which often names fewer.
+    """
+    from transformers import GenerationConfig
+
+    try:
+        published = GenerationConfig.from_pretrained(source).eos_token_id
+    except OSError:  # it has none
+        return
+    both = (model.generation_config.eos_token_id, published)
+    ends = {token for tokens in both for token in (tokens if isinstance(tokens, list) else [tokens])} - {None}
+    model.generation_config.eos_token_id = sorted(ends)
 
 
 def _warn_if_shortened(engine: Any, settings: Settings) -> None:
@@ -342,6 +357,8 @@ def _warn_if_shortened(engine: Any, settings: Settings) -> None:
 def _say_once(obstacle: VllmObstacle) -> None:
     """Warn, the first time in this process, that vLLM was asked for and is not used."""
     said = f"Completions are generated without vLLM, which is slower: {obstacle.reason}. What to do: {obstacle.fix}."
+    if obstacle.said:
+        said += f" What was said last:\n{obstacle.said}"
     warnings.warn(said, stacklevel=3)
 
 

@@ -1,4 +1,4 @@
-"""The import of unsloth, before everything that it patches. The only module in which it happens."""
+"""The import of unsloth, before everything that it patches, the only module in which it happens; and what it says meanwhile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any
 
@@ -22,12 +22,73 @@ from grpo_nb.machine.packages import import_order_problem
 from grpo_nb.settings.effective import SHARED_SCORING
 from grpo_nb.settings.number_types import VARIABLE, cpu_number_type
 
+_STANDBY = "UNSLOTH_VLLM_STANDBY"
+_NO_FLASHINFER = "UNSLOTH_VLLM_NO_FLASHINFER"
+_BY_THE_KIT = "imported_by_grpo_nb"  # noted on unsloth itself, which stays when the kit is reloaded
+_KEPT = 4000  # characters of what was said last
+# At each sampling: Unsloth wakes an engine that TRL has woken (vllm/v1/executor/abstract.py, wake_up).
+_NOT_SLEEPING = "Executor is not sleeping."
+
+
+class _Silence(io.TextIOBase):
+    """Stands in for stdout while unsloth is imported or a model is loaded, and keeps what was said last.
+
+    There is one for the whole process, since what is made meanwhile may hold it for good: vLLM's log handler takes stdout as
+    it is when the first engine is made (vllm/logger.py, _configure_vllm_root_logger). What comes at other times goes on to
+    stderr.
+
+    Silent is Python's stdout alone. C code and child processes write to descriptor 1 as before: to mute that would mute every
+    thread of the kernel, and the last words of a crash.
+    """
+
+    kept = ""
+
+    def fileno(self) -> int:
+        """vLLM mutes it, and puts it back, while it makes its process group (vllm/utils/system_utils.py, suppress_stdout).
+
+        Unsloth has it so for a notebook whose stdout has none (unsloth/import_fixes.py, patch_vllm_for_notebooks).
+        """
+        return 1
+
+    def write(self, text: str) -> int:
+        if sys.stdout is not self:
+            return sys.stderr.write(text)
+        self.kept = (self.kept + text)[-_KEPT:]
+        return len(text)
+
+
+_SILENCE = _Silence()
+
+
+@contextlib.contextmanager
+def silently() -> Iterator[None]:
+    """Keep what is printed, and what vLLM logs, from the notebook; `said_last` has it afterwards."""
+    _SILENCE.kept = ""
+    try:
+        with contextlib.redirect_stdout(_SILENCE):
+            yield
+    finally:
+        for handler in logging.getLogger("vllm").handlers:
+            if getattr(handler, "stream", None) is _SILENCE:
+                handler.addFilter(_is_heard)
+
+
+def said_last() -> str:
+    """The last lines that were said in the last `silently`."""
+    return "\n".join([line[:300] for line in _SILENCE.kept.splitlines() if line.strip()][-8:])
+
+
+def _is_heard(record: logging.LogRecord) -> bool:
+    """All that vLLM logs while it is kept; else warnings."""
+    return sys.stdout is _SILENCE or (record.levelno >= logging.WARNING and record.getMessage() != _NOT_SLEEPING)
+
 
 def import_unsloth() -> Any:
     """Import unsloth, first of all that it patches, and return the module.
 
     Raises:
-        EnvironmentProblem: trl, transformers or peft were imported before it, or it is not installed or does not load.
+        EnvironmentProblem: trl, transformers or peft were imported before it, or, on a GPU, it was before grpo_nb; it is not
+            installed, or does not load.
     """
     # In a container torch would compute with as many threads as the host has cores, and all of them would wait.
     if (cores := usable_cores()) < (os.cpu_count() or 1):
@@ -38,7 +99,10 @@ def import_unsloth() -> Any:
     vision = check_torchvision()
     if vision.status == "problem":
         raise EnvironmentProblem(f"torchvision {vision.found}. {vision.fix}")
-    is_gpu = find_gpu() is not None
+    gpu = find_gpu()
+    has_vllm = gpu is not None and importlib.util.find_spec("vllm") is not None
+    if gpu is not None:
+        _refuse_foreign_import((SHARED_SCORING, *[_STANDBY] * has_vllm))
     # In standby Unsloth would set another share of the memory than `gpu_memory_utilization` (unsloth_zoo/vllm_utils.py,
     # load_vllm, where it is read).
     os.environ.setdefault("UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE", "1")
@@ -48,11 +112,15 @@ def import_unsloth() -> Any:
     # Read by torch when it first compiles. Where `CI` is set torch makes an error of a warning, and Unsloth's compiled masks
     # are warned of: torch's own memory planning hands out parts of one block (torch/_functorch/config.py).
     os.environ.setdefault("TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING", "0")
-    if is_gpu:
+    if gpu is not None:
         # Read when unsloth is imported: lets vLLM give its memory back while the gradients are computed. Without vLLM it
         # would only keep torch from joining free blocks ("expandable segments", which unsloth_zoo switches on without it).
-        if importlib.util.find_spec("vllm") is not None:
-            os.environ.setdefault("UNSLOTH_VLLM_STANDBY", "1")
+        if has_vllm:
+            os.environ.setdefault(_STANDBY, "1")
+        # Read at each load. Unsloth would ask for FlashInfer's sampler, which vLLM refuses there (unsloth_zoo/vllm_utils.py,
+        # load_vllm; vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported).
+        if gpu.compute_capability < (8, 0):
+            os.environ.setdefault(_NO_FLASHINFER, "1")
     else:
         # Read at torch's first allocation: large pages, with which the memory of each step is mapped in half the time.
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
@@ -60,8 +128,8 @@ def import_unsloth() -> Any:
     loaded = set(sys.modules)
     try:
         with (
-            contextlib.redirect_stdout(io.StringIO()),  # a banner; check_environment says the same in a table
-            contextlib.nullcontext() if is_gpu else _answering(cpu_number_type().name),
+            silently(),  # a banner; check_environment says the same in a table
+            contextlib.nullcontext() if gpu is not None else _answering(cpu_number_type().name),
         ):
             import unsloth
     except Exception as error:  # what a file of the user's in the place of a package leads to may be any
@@ -78,7 +146,31 @@ def import_unsloth() -> Any:
             f"unsloth cannot be imported ({error}). Install it with "
             "`pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt`, then restart the kernel."
         ) from error
+    setattr(unsloth, _BY_THE_KIT, True)
+    if has_vllm:
+        # At the import it looked at `silently`. For a notebook whose stdout has no descriptor (Colab): who loads by hand with
+        # Unsloth would have no vLLM. Nothing happens anywhere else.
+        from unsloth.import_fixes import patch_vllm_for_notebooks
+
+        patch_vllm_for_notebooks()
     return unsloth
+
+
+def _refuse_foreign_import(switches: Collection[str]) -> None:
+    """Raise where unsloth was imported by somebody else while a switch was not set that it reads only then.
+
+    Without standby at its import unsloth_zoo turns expandable segments on (unsloth_zoo/__init__.py), and vLLM then does not
+    start in standby; the trainers are written with shared scoring on (unsloth/utils/prefix_grouper.py, `_ENABLED`).
+
+    Raises:
+        EnvironmentProblem: It was.
+    """
+    unset = [name for name in switches if name not in os.environ]
+    if unset and "unsloth" in sys.modules and not hasattr(sys.modules["unsloth"], _BY_THE_KIT):
+        raise EnvironmentProblem(
+            f"unsloth was imported before grpo_nb, without {' and '.join(unset)}, which it reads only then. "
+            "Restart the kernel and import grpo_nb first."
+        )
 
 
 def _users_file(error: Exception, loaded: set[str]) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from packaging.version import Version
@@ -39,6 +39,8 @@ class VllmObstacle:
 
     reason: str
     fix: str
+    said: str = field(default="", compare=False)
+    """What vLLM and Unsloth said last; never twice the same, so that it does not count when two are compared."""
 
     def __str__(self) -> str:
         return f"{self.reason} ({self.fix})"

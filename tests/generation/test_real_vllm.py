@@ -6,6 +6,8 @@ of test_vllm.py and with `make gpu-check`: memory that is given back in sleep, 4
 
 from __future__ import annotations
 
+import collections
+import logging
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +23,9 @@ from grpo_nb.generation.sampling import generate
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.lab.numbers import sample_group
 from grpo_nb.machine.packages import vllm_problem
+from grpo_nb.models import unsloth
 from grpo_nb.models.load import generation_of, has_engine, longest_of
-from tests.support.real_vllm import needs_vllm, start_engine, trained_tensors
+from tests.support.real_vllm import load_with_engine, needs_vllm, trained_tensors
 
 pytestmark = [needs_vllm, pytest.mark.begins(120)]
 
@@ -32,17 +35,20 @@ SETTINGS = {"max_completion_length": LENGTH, "num_generations": 4, "max_prompt_l
 
 
 @pytest.fixture(scope="module")
-def loaded(embedded_folder: Path) -> tuple[Any, Any, gn.tasks.Task]:
-    """The embedded model in float32 with a LoRA that has an effect, a real engine on it, and questions."""
+def loaded(embedded_folder: Path) -> tuple[Any, Any, gn.tasks.Task, str]:
+    """The embedded model in float32 with a LoRA that has an effect, a real engine on it, and questions.
+
+    The engine starts inside the kit's own loader, as on a GPU.
+    """
     settings = gn.preset("cpu", model=str(embedded_folder), **SETTINGS)
-    model, tokenizer = gn.load_model(settings)
+    model, tokenizer = load_with_engine(settings)
+    said = unsloth.said_last()
     torch.manual_seed(0)
     for name, weight in model.named_parameters():
         if ".lora_B." in name:
             torch.nn.init.normal_(weight, std=0.05)
-    start_engine(model, longest=LONGEST, rank=settings.lora_rank)
     task = gn.load_task("arithmetic", settings, train_size=20, holdout_size=6, tokenizer=tokenizer)
-    return model, tokenizer, task
+    return model, tokenizer, task, said
 
 
 @pytest.fixture
@@ -58,7 +64,7 @@ def model(loaded) -> Iterator[Any]:
 @pytest.fixture
 def prompts(loaded) -> list[list[int]]:
     """Three prompts as token ids."""
-    _, tokenizer, task = loaded
+    _, tokenizer, task, _ = loaded
     chats = task.holdout["prompt"][:3]
     return tokenizer.apply_chat_template(chats, add_generation_prompt=True, tokenize=True, return_dict=True)[
         "input_ids"
@@ -104,6 +110,18 @@ def counted(model: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(model, "fast_generate", fast_generate)
     return calls
+
+
+def test_the_engine_started_in_the_kits_loader_which_kept_what_it_said(loaded, capfd) -> None:
+    """vLLM asks for the descriptor of stdout while it makes its process group, of which there is one in a process."""
+    model, _, _, said = loaded
+    assert str(generation_of(model)).startswith("vLLM 0.31"), generation_of(model)
+    assert "INFO" in said and "[core.py" in said, said
+    log = logging.getLogger("vllm.v1.executor.abstract")
+    for tell, words in ((log.info, "it slept"), (log.warning, "it is warned of"), (log.warning, unsloth._NOT_SLEEPING)):
+        tell(words)
+    out, err = capfd.readouterr()
+    assert out == "" and err.endswith("it is warned of\n") and err.count("\n") == 1
 
 
 def test_the_installed_vllm_loads_and_its_engine_says_what_the_kit_asks_of_it(model) -> None:
@@ -163,7 +181,7 @@ def test_a_completion_ends_at_the_tokens_asked_for_and_no_others(model, prompts)
     assert ended[0] == written[0][: written[0].index(within) + 1]
     # The model's own end token, where it is not asked for: left to itself vLLM ends there, and the CPU path goes on.
     own, other = config(max_new_tokens=20), config(max_new_tokens=20, eos_token_id=[5])
-    assert model.generation_config.eos_token_id == 2
+    assert model.generation_config.eos_token_id == [2]
     with model.disable_adapter():
         ends = [len(row) for row in vllm.sample_with_vllm(model, prompts, own).tokens]
         assert min(ends) < 20, "or the test shows nothing"
@@ -237,6 +255,35 @@ def test_an_interrupt_behind_the_computation_of_a_step_leaves_an_engine_that_can
     with pytest.raises(RuntimeError, match="sample_tokens"):
         model.fast_generate([{"prompt_token_ids": prompts[0]}], use_tqdm=False)
     assert vllm.sample_with_vllm(model, prompts, config()) == expected
+
+
+def test_an_interrupt_while_two_steps_are_under_way_leaves_an_engine_that_can_be_asked(
+    model, prompts, monkeypatch
+) -> None:
+    """As on a GPU, where vLLM has a queue of two steps (async_scheduling); on a CPU it turns that off (platforms/cpu.py)."""
+    expected = vllm.sample_with_vllm(model, prompts, config())
+    core = model.vllm_engine.llm_engine.engine_core.engine_core
+    assert core.batch_queue is None and core.batch_queue_size == 1
+
+    class Interrupted(collections.deque):
+        times = 0
+
+        def appendleft(self, step: Any) -> None:
+            super().appendleft(step)
+            if len(self) == self.maxlen and self.times == 0:
+                self.times += 1
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(core, "batch_queue_size", 2)
+    monkeypatch.setattr(core, "batch_queue", Interrupted(maxlen=2))
+    monkeypatch.setattr(core, "step_fn", core.step_with_batch_queue)
+    with pytest.raises(KeyboardInterrupt):
+        vllm.sample_with_vllm(model, prompts, config())
+    assert len(core.batch_queue) == 2
+    with pytest.raises(AssertionError):
+        model.fast_generate([{"prompt_token_ids": prompts[0]}], use_tqdm=False)
+    assert vllm.sample_with_vllm(model, prompts, config()) == expected
+    assert vllm.sample_with_vllm(model, prompts, config()) == expected and core.batch_queue.times == 1
 
 
 def test_what_is_longer_than_the_engine_was_started_for_takes_the_other_path(

@@ -1,11 +1,13 @@
 """Sampling through vLLM, with an engine that has vLLM's signatures and computes with transformers: results as on a CPU."""
 
+import collections
 import contextlib
 import functools
 import importlib.util
 import itertools
 import sys
 import types
+from concurrent.futures import Future
 
 import pytest
 import torch
@@ -40,8 +42,10 @@ class FakeEngine:
         self.numbers = itertools.count()
         self.interrupted_at: int | None = None
         self.runner = types.SimpleNamespace(execute_model_state=None)
+        self.core = types.SimpleNamespace(batch_queue=None)  # of an engine that has one step under way
         self.llm_engine = types.SimpleNamespace(
             is_sleeping=lambda: self.sleeping,
+            engine_core=types.SimpleNamespace(engine_core=self.core),
             output_processor=types.SimpleNamespace(request_states=self.waiting),
             abort_request=self.abort_request,
             collective_rpc=lambda method: method(types.SimpleNamespace(model_runner=self.runner)),
@@ -62,6 +66,7 @@ class FakeEngine:
         outputs = []
         with contextlib.nullcontext() if more["lora_request"] else self.model.disable_adapter():
             while self.waiting:  # as vLLM's _run_engine: until nothing is left, whoever asked for it
+                assert not self.core.batch_queue or len(self.core.batch_queue) < 2, "as step_with_batch_queue asserts"
                 if self.runner.execute_model_state is not None:
                     raise RuntimeError("sample_tokens() must be called after execute_model()")
                 if len(outputs) == self.interrupted_at:
@@ -286,6 +291,28 @@ def test_an_interrupted_sampling_leaves_nothing_for_the_next(with_engine) -> Non
     assert not engine.waiting
     with_engine.vllm_engine = None
     vllm.drop_leftovers(with_engine)  # and without an engine there is nothing to do
+
+
+def test_the_steps_under_way_are_waited_for_and_dropped_after_an_interrupt(with_engine) -> None:
+    """With vLLM's own names; on the engine itself in test_real_vllm.py."""
+    engine, greedy, waited = with_engine.vllm_engine, config(do_sample=False), []
+
+    class Step(Future):
+        def result(self, timeout=None):
+            waited.append(self)
+            raise RuntimeError("the step failed")
+
+    engine.interrupted_at = 1
+    with pytest.raises(KeyboardInterrupt):
+        vllm.sample_with_vllm(with_engine, PROMPTS[:3], greedy)
+    engine.interrupted_at = None
+    older, newer = Step(), Step()
+    engine.core.batch_queue = collections.deque([(newer, "scheduled", newer), (older, "scheduled", older)], maxlen=2)
+    with pytest.raises(AssertionError, match="step_with_batch_queue"):
+        engine.generate([{"prompt_token_ids": PROMPTS[0]}], [SamplingParams(temperature=0)], lora_request=None)
+    got = vllm.sample_with_vllm(with_engine, [PROMPTS[0]], greedy)
+    assert got.tokens == sampling.sample(with_engine, [PROMPTS[0]], greedy).tokens
+    assert waited == [older, newer] and not engine.core.batch_queue
 
 
 @pytest.mark.parametrize("way", ["sampling", "training"])

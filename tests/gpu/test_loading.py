@@ -3,12 +3,17 @@
 import ast
 import importlib.metadata
 import importlib.util
+import io
 import json
+import logging
 import os
 import re
+import subprocess
+import sys
 import types
 import warnings
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,6 +31,7 @@ from grpo_nb.settings.vllm import VllmObstacle, vllm_obstacle
 from grpo_nb.training import run_info
 from tests.support.signatures import FACTS, constant_of, parameters_of, text_of
 from tests.support.small_models import lora_model
+from tests.support.talking_vllm import start
 
 LOADER = "unsloth/models/loader.py"
 LLAMA = "unsloth/models/llama.py"
@@ -210,16 +216,20 @@ class FakeLoader:
 
     engine: FakeVllm | None = None
     error: Exception | None = None
+    talks: bool = False
 
     def __post_init__(self) -> None:
         self.calls: list[dict] = []
 
     def from_pretrained(self, **arguments):
+        if arguments.get("fast_inference") and self.talks:
+            start()
         assert set(arguments) <= set(parameters_of(LOADER, "FastLanguageModel.from_pretrained"))
         self.calls.append(arguments)
         if arguments.get("fast_inference") and self.error is not None:
             raise self.error
-        model = types.SimpleNamespace()
+        # As Unsloth builds it with vLLM: from config.json, and so with its end tokens alone.
+        model = types.SimpleNamespace(generation_config=types.SimpleNamespace(eos_token_id=5))
         if arguments.get("fast_inference") and self.engine is not None:
             model.vllm_engine = self.engine
         return model, types.SimpleNamespace()
@@ -256,6 +266,108 @@ def test_with_vllm_the_model_says_so(on_a_gpu) -> None:
     assert has_engine(model) and str(generation_of(model)) == "vLLM 0.31.0"
     assert vllm_utils._build_lora_request.hands_copies, "vLLM scales what it gets in place"
     assert tokenizer.padding_side == "left"
+
+
+@pytest.fixture
+def vllms_log():
+    """The logger that vLLM's start configures, afterwards as it was."""
+    log = logging.getLogger("vllm")
+    kept = log.handlers, log.level, log.propagate
+    yield log
+    log.handlers, log.level, log.propagate = kept
+
+
+def test_an_engine_may_ask_for_the_descriptor_and_is_heard_again_afterwards(on_a_gpu, vllms_log, capfd) -> None:
+    """vLLM asks while it makes its process group, and its log handler is bound to stdout as it is then."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model, _ = on_a_gpu(FakeLoader(engine=FakeVllm(), talks=True))
+    assert has_engine(model)
+    assert capfd.readouterr() == ("C code is heard again\n", ""), "what Python prints and vLLM logs is kept"
+    for tell, words in ((vllms_log.info, "asleep"), (vllms_log.warning, unsloth_first._NOT_SLEEPING)):
+        tell(words)
+    assert capfd.readouterr() == ("", "")
+    vllms_log.warning("the cache is full")
+    assert capfd.readouterr() == ("", "the cache is full\n")
+
+
+def test_what_vllm_said_stands_in_the_warning_that_it_did_not_start(on_a_gpu, vllms_log) -> None:
+    said = "Unsloth: vLLM loading.*\nInitializing a V1 LLM engine\nFree memory is not enough"
+    with pytest.warns(UserWarning, match=f"vLLM did not start .RuntimeError: no.*What was said last:\n{said}$") as seen:
+        model, _ = on_a_gpu(FakeLoader(error=RuntimeError("no"), talks=True))
+    assert len(seen) == 1 and "said last" not in generation_of(model).reason
+
+
+def test_what_is_said_while_unsloth_is_imported_does_not_end_in_a_dead_stream(tmp_path) -> None:
+    (tmp_path / "unsloth.py").write_text("from tests.support.talking_vllm import start\n\nstart()\n")
+    code = (
+        "import logging; from grpo_nb.models.unsloth import import_unsloth, said_last; import_unsloth();"
+        " logging.getLogger('vllm').info('asleep'); logging.getLogger('vllm').warning('the cache is full');"
+        " assert 'Initializing a V1 LLM engine' in said_last()"
+    )
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).resolve().parents[2]}"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "C code is heard again\n"), done.stderr
+    assert done.stderr == "the cache is full\n"
+
+
+def test_a_notebook_whose_stdout_has_no_descriptor_gets_one(machine, monkeypatch) -> None:
+    """For who loads by hand with Unsloth in Colab: its own cure, at its import, met the kit's stream."""
+    shell = type("ZMQInteractiveShell", (), {})()
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    monkeypatch.setattr(unsloth_first, "find_gpu", lambda: GPUS["t4"])
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: n == "vllm" or real(n))
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    unsloth_first.import_unsloth()
+    assert sys.stdout.fileno() == 1
+
+
+@pytest.mark.parametrize(("published", "ends"), [([2, 5], [2, 5]), (2, [2, 5]), (None, 5)])
+def test_with_vllm_it_ends_where_it_ends_without(on_a_gpu, tmp_path, published, ends) -> None:
+    if published is not None:
+        (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": published}))
+    assert on_a_gpu(FakeLoader(engine=FakeVllm()))[0].generation_config.eos_token_id == ends
+    copied = text_of("unsloth_zoo/empty_model.py")
+    assert "def copy_attributes" in copied and "generation_config" not in copied, "Unsloth does it by now"
+
+
+@pytest.mark.parametrize(("card", "own", "expected"), [("t4", None, "1"), ("l4", None, None), ("t4", "0", "0")])
+def test_flashinfer_is_off_where_vllm_refuses_it(card: str, own, expected, monkeypatch) -> None:
+    monkeypatch.setenv("UNSLOTH_VLLM_NO_FLASHINFER", own or "")  # so that what the import sets is taken back afterwards
+    if own is None:
+        monkeypatch.delenv("UNSLOTH_VLLM_NO_FLASHINFER")
+    monkeypatch.setattr(unsloth_first, "find_gpu", lambda: GPUS[card])
+    unsloth_first.import_unsloth()
+    assert os.environ.get("UNSLOTH_VLLM_NO_FLASHINFER") == expected
+    assert 'os.environ.get("UNSLOTH_VLLM_NO_FLASHINFER", "0") != "0"' in text_of("unsloth_zoo/vllm_utils.py")
+
+
+def test_flashinfer_that_is_refused_all_the_same_is_explained(on_a_gpu) -> None:
+    words = "FlashInfer top-p/top-k sampling unavailable: unsupported compute capability 7.5. Unset VLLM_USE_..."
+    with pytest.warns(UserWarning, match=r'did not start .*7\.5.*os.environ."UNSLOTH_VLLM_NO_FLASHINFER". = "1"'):
+        model, _ = on_a_gpu(FakeLoader(error=RuntimeError(words)))
+    assert generation_of(model).path == "unsloth"
+
+
+def test_unsloth_imported_by_others_is_refused_where_it_read_no_switches(monkeypatch) -> None:
+    import unsloth
+
+    monkeypatch.setattr(unsloth_first, "find_gpu", lambda: GPUS["t4"])
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: n == "vllm" or real(n))
+    monkeypatch.delattr(unsloth, unsloth_first._BY_THE_KIT)  # as `import unsloth` in a notebook leaves it
+    both = ("UNSLOTH_VLLM_STANDBY", SHARED_SCORING)
+    for missing in both:
+        for name in both:
+            monkeypatch.setenv(name, "1")
+        monkeypatch.delenv(missing)
+        with pytest.raises(gn.machine.EnvironmentProblem, match=f"before grpo_nb, without {missing}, .*import grpo_nb"):
+            unsloth_first.import_unsloth()
+        assert missing not in os.environ, "a second try would pass"
+    monkeypatch.setenv(missing, "1")
+    unsloth_first.import_unsloth()
+    assert "EXPANDABLE_SEGMENTS_UNSUPPORTED:\n        if IS_TORCH" in text_of("unsloth_zoo/__init__.py")
 
 
 def test_a_second_model_does_not_start_a_second_engine(on_a_gpu, monkeypatch) -> None:

@@ -9,48 +9,92 @@ from typing import Any
 
 import pytest
 
+import grpo_nb as gn
+
 MISSING = "vLLM is not importable here: `make test-vllm` makes an environment, for a CPU, in which it is"
 
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason=MISSING)
 
 
-def start_engine(model: Any, *, dtype: str = "float32", longest: int = 256, rank: int = 16) -> Any:
-    """Start an engine on the folder that the model was loaded from, and give the model what Unsloth gives it with one.
+def load_with_engine(settings: gn.settings.Settings) -> tuple[Any, Any]:
+    """What `gn.load_model` gives on a GPU with vLLM: the engine is started inside the kit's own loader.
 
-    The loader itself refuses a CPU (`fast_inference=True`, unsloth/models/loader.py), so this is what remains of its way:
-    Unsloth's changes to vLLM, its functions on the model, and the kit's copies of what is handed over.
+    Replaced is what needs CUDA, and nothing else: the kit's `vllm_obstacle`, which asks for a GPU; and in Unsloth's
+    `FastLanguageModel`, which refuses `fast_inference` on a CPU (unsloth_zoo/cpu/loader.py), its `load_vllm`, which refuses
+    float32, and what attaches the engine (unsloth/models/llama.py, from_pretrained and get_peft_model).
+    """
+    import unsloth
+    from unsloth.models._utils import patch_peft_fast_inference
+
+    from grpo_nb.models import load
+
+    stock = unsloth.FastLanguageModel
+
+    class OnTheCpu:
+        @staticmethod
+        def from_pretrained(
+            *, fast_inference: bool = False, max_lora_rank: int = 0, gpu_memory_utilization: float = 0, **others: Any
+        ) -> tuple[Any, Any]:
+            model, tokenizer = stock.from_pretrained(**others)
+            if fast_inference:
+                _attach(_engine(others["model_name"], others["max_seq_length"], max_lora_rank), model)
+            return model, tokenizer
+
+        @staticmethod
+        def get_peft_model(model: Any, **others: Any) -> Any:
+            model = stock.get_peft_model(model, **others)
+            patch_peft_fast_inference(model)
+            return model
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unsloth, "FastLanguageModel", OnTheCpu)
+        patch.setattr(load, "vllm_obstacle", lambda *_: None)
+        return gn.load_model(settings.replace(fast_inference=True))
+
+
+def start_engine(model: Any, *, longest: int = 256, rank: int = 16) -> Any:
+    """Start an engine on the folder that a model was loaded from, and give the model what Unsloth gives it with one.
 
     Args:
         model: From `load_model`.
-        dtype: What the engine computes in.
         longest: Prompt and completion together, in tokens.
         rank: The largest of a LoRA.
     """
+    os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"  # what asks for it reads its own output
+    from unsloth.models._utils import patch_peft_fast_inference
+
+    from grpo_nb.models.load import hand_copies
+
+    engine = _engine(model.get_base_model().config._name_or_path, longest, rank)
+    _attach(engine, model.model)
+    patch_peft_fast_inference(model)
+    hand_copies()
+    return engine
+
+
+def _engine(folder: str, longest: int, rank: int) -> Any:
+    """vLLM as Unsloth changes it and starts it, for a CPU."""
     os.environ |= {
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # as Unsloth sets it: the engine lives in this process
-        "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    from unsloth.models._utils import patch_peft_fast_inference
-
     from unsloth_zoo import vllm_utils
 
     vllm_utils.patch_vllm(debug=False)
     from vllm import LLM
 
-    from grpo_nb.models.load import hand_copies
-
-    engine = LLM(
-        model.get_base_model().config._name_or_path, dtype=dtype, max_model_len=longest, max_num_seqs=16, enforce_eager=True,
+    return LLM(
+        folder, dtype="float32", max_model_len=longest, max_num_seqs=16, enforce_eager=True,
         enable_lora=True, max_lora_rank=rank, logprobs_mode="processed_logprobs", max_logprobs=0,
     )  # fmt: skip
-    inner = model.model
-    inner.vllm_engine, inner.fast_generate = engine, engine.generate
-    inner.fast_generate_batches = functools.partial(vllm_utils.generate_batches, engine)
-    patch_peft_fast_inference(model)
-    hand_copies()
-    return engine
+
+
+def _attach(engine: Any, model: Any) -> None:
+    from unsloth_zoo import vllm_utils
+
+    model.vllm_engine, model.fast_generate = engine, engine.generate
+    model.fast_generate_batches = functools.partial(vllm_utils.generate_batches, engine)
 
 
 def trained_tensors(model: Any) -> dict[str, Any]:
