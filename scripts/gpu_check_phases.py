@@ -1,33 +1,59 @@
-"""What gpu_check.py measures, one function a phase. Each loads a model of its own and returns plain numbers and checks.
+"""What gpu_check.py measures: a phase is a function that yields rows, each a verdict, and dicts, which are plain numbers.
 
-On a GPU each phase is a process, so that the memory of one is free for the next and a crash costs one phase only.
+On a GPU each phase is a process and loads a model of its own, so that the memory of one is free for the next and a crash costs
+what that phase had not yet found. What a row says is decided by functions of measurements, which the tests give faulty ones.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import gc
+import hashlib
+import itertools
 import math
 import os
+import random
 import re
 import resource
+import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 from unittest import mock
 
-# Below this share of equal verdicts two generation paths are not answering with the same model. Rounding alone moves a few
-# answers: near ties, and in 4 bit other kernels.
-_LEAST_AGREEMENT = 0.85
-# The quickstart by the preset of a T4 is 100 steps, whose time is one of the things to be found out.
-_NOTEBOOK_SECONDS = 3 * 3600
+import grpo_nb as gn  # nothing of it is loaded before it is asked for
+
 ROOT = Path(__file__).resolve().parent.parent
+# Below this share of equal answers two samplings are not of the same model. Rounding alone moves a few on a GPU: near ties, in
+# 4 bit other kernels, and behind vLLM's prefix cache.
+_LEAST_AGREEMENT = 0.85
+_FIRST_KL = 1e-3  # the policy is its own reference: kernels round alike, and a wrong forward was seen to give 0.013
+# vLLM and the trainer compute the same tokens with other kernels, for which 0.05 nats a token are room in 4 bit too; a sampler
+# without the adapter is as far away as the KL says, so the verdict counts only where that is far enough to be seen.
+_NATS, _FAR_KL = 0.05, 0.02
+# The absolute difference, a mean over completion tokens, logged only with vLLM and vllm_importance_sampling_correction: by trl
+# 1.15 in trainer/grpo_trainer.py, and in its place by unsloth/models/rl_replacements.py, grpo_trainer_compute_loss.
+_DIFFERENCE = "sampling/sampling_logp_difference/mean"
+# torch begins with a loss scale of 65536 in float16, and skips a step and halves it where gradients overflow
+# (torch/amp/grad_scaler.py, GradScaler.update).
+_SKIPPED = 5
+_FAST = 1e-3  # ten times the quickstart's: two updates then take the policy beyond that KL
+_INTERRUPTS = 20
+_GROWTH_GB = 0.5
+_NUMBERS = ("reward", "kl", "loss", "grad_norm")
+# The quickstart by the preset of a T4 is 100 steps, whose time is one of the things to be found out.
+NOTEBOOK_SECONDS = 3 * 3600
 
 
 @dataclass(frozen=True)
@@ -41,36 +67,132 @@ class Request:
     is_tiny: bool
     load_in_4bit: bool
     use_vllm: bool
-    is_small_notebook: bool = False
+    is_published: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of its runs."""
+        return ("vllm" if self.use_vllm else "plain") + ("" if self.load_in_4bit else "-16bit")
+
+    @property
+    def least(self) -> float:
+        """The share of answers that must be the same twice."""
+        return 1.0 if self.device == "cpu" else _LEAST_AGREEMENT
 
 
-class Checks:
-    """The verdicts of a phase, each with the seconds since the one before it, in which its number was made."""
+class Row(NamedTuple):
+    """A verdict on what was measured; None where it could not be looked at, which is neither."""
 
-    def __init__(self) -> None:
-        self.found: dict[str, dict[str, Any]] = {}
-        self._since = time.perf_counter()
-
-    def add(self, name: str, ok: bool | None, detail: str) -> None:
-        """Note a verdict; None where it could not be looked at, which is neither."""
-        now = time.perf_counter()
-        self.found[name] = {"ok": None if ok is None else bool(ok), "detail": detail, "seconds": now - self._since}
-        self._since = now
+    name: str
+    ok: bool | None
+    detail: str
+    bound: str = ""
 
 
-def settings_for(request: Request, **changes: Any) -> Any:
-    """The quickstart's settings, loaded as a GPU loads."""
-    import grpo_nb as gn
+Found = Iterator[Row | dict[str, Any]]
 
-    values: dict[str, Any] = {
-        "max_steps": request.steps, "load_in_4bit": request.load_in_4bit, "fast_inference": request.use_vllm,
-        "run_root": str(Path(request.work) / "runs"), "gpu_memory_utilization": 0.5,
-    }  # fmt: skip
-    if request.model:
-        values["model"] = request.model
+
+def rises(rewards: Sequence[float]) -> Row:
+    """The last third against the first, by the error of their difference."""
+    third = max(len(rewards) // 3, 1)
+    first, last = rewards[:third], rewards[-third:]
+    error = math.sqrt(sum(statistics.variance(part) / len(part) if len(part) > 1 else 0.0 for part in (first, last)))
+    gain = statistics.mean(last) - statistics.mean(first)
+    told = f"{statistics.mean(first):.2f} to {statistics.mean(last):.2f} (+- {error:.2f})"
+    return Row("reward rises", gain > 2 * error, told, "last third above the first by two standard errors")
+
+
+def first_kl(rows: Sequence[Mapping[str, float]]) -> Row:
+    """Before anything is learnt the policy is the model it is compared with."""
+    kl = rows[0]["kl"]
+    return Row("KL of the first step", abs(kl) < _FIRST_KL, f"{kl:.2g}", f"below {_FIRST_KL:g}")
+
+
+def sampler_agrees(rows: Sequence[Mapping[str, float]]) -> Row:
+    """Whether vLLM sampled from what was trained, at the last step, when the adapter is far from none."""
+    name, bound = "sampler agrees with trainer", f"below {_NATS} nats a token, where the KL is above {_FAR_KL}"
+    each, kl = [row.get(_DIFFERENCE, math.nan) for row in rows], rows[-1]["kl"]
+    told = f"mean difference of log-probabilities {', '.join(f'{one:.3g}' for one in each)}; last KL {kl:.2g}"
+    return Row(name, each[-1] < _NATS and (kl > _FAR_KL or None), told, bound)
+
+
+def numbers_hold(rows: Sequence[Mapping[str, float]], *, is_scaled: bool) -> Row:
+    """Every number is finite, but for the gradients of the first steps in float16, which loss scaling skips."""
+    skipped = len(list(itertools.takewhile(lambda row: not math.isfinite(row["grad_norm"]), rows))) if is_scaled else 0
+    bad = [
+        f"{key} of step {row['step']:g}"
+        for at, row in enumerate(rows) for key in _NUMBERS
+        if not math.isfinite(row[key]) and not (key == "grad_norm" and at < skipped)
+    ]  # fmt: skip
+    told = f"not finite: {', '.join(bad[:5]) or 'none'}; loss scaling skipped {skipped} steps"
+    return Row("numbers are finite", not bad and skipped <= _SKIPPED, told, f"in float16 {_SKIPPED} skipped at first")
+
+
+def follows(resumed: Sequence[Mapping[str, float]], whole: Sequence[Mapping[str, float]], *, is_exact: bool) -> Row:
+    """A resumed run beside the one that was not stopped; gradients that loss scaling skipped are left out."""
+    pairs = [(a[key], b[key]) for a, b in zip(resumed, whole, strict=True) for key in _NUMBERS[:3]]
+    norms = [(a["grad_norm"], b["grad_norm"]) for a, b in zip(resumed, whole, strict=True)]
+    pairs += [pair for pair in norms if all(map(math.isfinite, pair))]
+    differences = [abs(a - b) for a, b in pairs]
+    most = max(differences) if all(map(math.isfinite, differences)) else math.nan
+    told = f"largest difference of {', '.join(_NUMBERS)} {most:.2g}"
+    if is_exact:
+        return Row("resume is exact", most == 0, told, "none")
+    # The order of sums on a GPU is not fixed, so equal numbers are reported and not asked for.
+    return Row("resume follows the same run", math.isfinite(most), told, "finite")
+
+
+def unchanged(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> Row:
+    """Two checksums of the same tensors."""
+    moved = [tensor for tensor in before.keys() | after.keys() if before.get(tensor) != after.get(tensor)]
+    told = f"{len(moved)} of {len(before)} tensors moved{f', {min(moved)} among them' if moved else ''}"
+    return Row(name, bool(before) and not moved, told, "none")
+
+
+def same_answers(name: str, before: Sequence[str], after: Sequence[str], least: float) -> Row:
+    """Two greedy samplings of the same questions."""
+    same = statistics.mean(a == b for a, b in zip(before, after, strict=True))
+    return Row(name, same >= least, f"{same:.0%} of {len(before)} answers are the same", f"{least:.0%}")
+
+
+def survives(hits: int, before: Sequence[str], after: Sequence[str], least: float) -> Row:
+    """Answers after interrupts, all of which have to have come while it sampled."""
+    name, ok, found, bound = same_answers("answers after interrupts", before, after, least)
+    return Row(name, ok and hits == _INTERRUPTS, f"{hits} interrupts; {found}", f"{_INTERRUPTS}; {bound}")
+
+
+def paths_agree(own: Any, other: Any) -> Row:
+    """Two evaluations of one model on two generation paths."""
+    pairs = list(zip(own.rows, other.rows, strict=True))
+    verdicts, texts = (statistics.mean(a[key] == b[key] for a, b in pairs) for key in ("is_correct", "completion"))
+    told = (
+        f"accuracy {own.accuracy:.1%} and {other.accuracy:.1%}; equal verdicts {verdicts:.0%}, equal texts {texts:.0%}"
+    )
+    bound = f"verdicts {_LEAST_AGREEMENT:.0%}"
+    return Row("evaluation agrees between generation paths", verdicts >= _LEAST_AGREEMENT, told, bound)
+
+
+def memory_holds(gb: Sequence[float]) -> Row:
+    """What is in use after each training of one kernel; after the first all that is made once has been made."""
+    told = f"{', '.join(f'{one:.2f}' for one in gb)} GB after loading and each training"
+    return Row("memory after a second training", gb[-1] - gb[1] < _GROWTH_GB, told, f"at most {_GROWTH_GB} GB more")
+
+
+def scores_alike(merged: float, run: float, interval: Sequence[float]) -> Row:
+    """The merged model's share of right answers, in 16 bit, beside that of the model in training."""
+    told = f"{merged:.1%}, the run's {run:.1%} ({interval[0]:.1%} to {interval[1]:.1%})"
+    return Row("merged model scores as the run", merged >= interval[0], told, "not below the run's interval")
+
+
+def settings_for(request: Request, preset: str = "cpu", **changes: Any) -> Any:
+    """The quickstart's settings loaded as a GPU loads, or those of the preset for this machine."""
+    values = {"fast_inference": request.use_vllm, "run_root": str(Path(request.work) / "runs")}
+    if preset == "cpu":
+        values |= {"max_steps": request.steps, "load_in_4bit": request.load_in_4bit, "gpu_memory_utilization": 0.5}
+    values |= {"model": request.model} if request.model else {}
     if request.is_tiny:
         values |= {"max_completion_length": 40, "learning_rate": 2e-2, "max_grad_norm": 10.0}  # priming's turns have 30
-    return gn.preset("cpu", **{**values, **changes})
+    return gn.preset(preset, **{**values, **changes})
 
 
 def brevity(completions: list, **columns: object) -> list[float]:
@@ -78,234 +200,262 @@ def brevity(completions: list, **columns: object) -> list[float]:
     return [1 / (1 + len(c[-1]["content"].split())) for c in completions]
 
 
-def rewards_for(request: Request) -> list[Any]:
-    """The quickstart's rewards, or one that a random model can earn."""
-    import grpo_nb as gn
+def loaded(request: Request, settings: Any, load: Callable[[Any], Any] | None = None) -> Any:
+    """Load a model, and yield what generates for it and the time of it; return it with the quickstart's task and rewards.
 
-    if request.is_tiny:
-        return [brevity]
-    return [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
+    A random model is paid for what it can earn. Few questions are held out.
+    """
+    from grpo_nb.models.load import generation_of
+
+    begun = time.perf_counter()
+    model, tokenizer = (load or gn.load_model)(settings)
+    generation = generation_of(model)
+    print(f"generation: {generation}", file=sys.stderr, flush=True)
+    yield {"generation": str(generation), "load_seconds": time.perf_counter() - begun}
+    wanted = "vllm" if request.use_vllm else "kit" if request.device == "cpu" else "unsloth"
+    yield Row("generation", generation.path == wanted, str(generation), wanted)
+    is_packed = any(type(module).__name__ == "Linear4bit" for module in model.modules())
+    yield Row("weights as asked", is_packed == settings.load_in_4bit, "Linear4bit layers" if is_packed else "16 bit")
+    r, sizes, rewards = gn.rewards, {"train_size": 20, "holdout_size": 6}, [brevity]
+    if not request.is_tiny:
+        rewards = [r.correctness(weight=2.0), r.xml_format(weight=1.0), r.xml_tags(weight=0.5)]
+        sizes = {"holdout_size": 60}
+    task = gn.load_task("arithmetic", settings, tokenizer=tokenizer, **sizes)
+    train = functools.partial(gn.train, model, tokenizer, task, rewards)
+    return SimpleNamespace(model=model, tokenizer=tokenizer, task=task, rewards=rewards, train=train)
 
 
-def task_for(request: Request, settings: Any, tokenizer: Any) -> Any:
-    """The quickstart's task, with few held-out questions."""
-    import grpo_nb as gn
-
-    sizes = {"train_size": 20, "holdout_size": 6} if request.is_tiny else {"holdout_size": 60}
-    return gn.load_task("arithmetic", settings, tokenizer=tokenizer, **sizes)
+def is_scaled(settings: Any) -> bool:
+    """Whether it trains with loss scaling."""
+    return gn.settings.number_type(settings, gn.machine.find_gpu()).name == "float16"
 
 
-class PeakMemory:
-    """The most memory in use while it is entered, in GB: of the whole GPU, vLLM's included, or of this process on a CPU.
+def digests(model: Any, *, is_base: bool = False) -> dict[str, str]:
+    """A checksum of each tensor of a model, or of those that are not of its LoRA."""
+    import torch
+
+    weights = (
+        (name, p.detach().cpu().reshape(-1))
+        for name, p in model.named_parameters()
+        if not is_base or "lora_" not in name
+    )
+    return {name: hashlib.sha256(weight.view(torch.uint8).numpy()).hexdigest() for name, weight in weights}
+
+
+def memory_gb(device: str) -> float:
+    """What is in use now: of the whole GPU, vLLM's included, or by this process on a CPU."""
+    import psutil
+    import torch
+
+    gc.collect()
+    if device == "cpu":
+        return psutil.Process().memory_info().rss / 1e9
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / 1e9
+
+
+@contextlib.contextmanager
+def peak_memory(device: str) -> Iterator[dict[str, float]]:
+    """The most memory in use in the block, in GB, as `peak_gb`: of the whole GPU, vLLM's included, or of this process on a CPU.
 
     Asked of the driver by a program of its own: asking torch would start CUDA here before Unsloth and vLLM set it up.
     """
+    found: dict[str, float] = {}
+    if device == "cpu":
+        yield found
+        found["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        return
+    from grpo_nb.machine.gpu import nvidia_smi, read_driver
 
-    _QUERY = ("--query-gpu=memory.used", "--format=csv,noheader,nounits", "--loop-ms=200")
-
-    def __init__(self, device: str) -> None:
-        self._is_gpu, self.gb = device != "cpu", 0.0
-
-    def __enter__(self) -> PeakMemory:
-        if self._is_gpu:
-            from grpo_nb.machine.gpu import nvidia_smi, read_driver
-
-            # The card that CUDA uses, which need not be the first that the driver counts.
-            card = read_driver(visible=os.environ.get("CUDA_VISIBLE_DEVICES")).gpus[0].uuid
-            command = [nvidia_smi(), *self._QUERY, *([f"--id={card}"] if card else [])]
-            self._asking = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-            self._thread = threading.Thread(target=self._watch, daemon=True)
-            self._thread.start()
-        return self
-
-    def _watch(self) -> None:
-        for line in self._asking.stdout:
-            if line.strip().isdigit():
-                self.gb = max(self.gb, int(line) * 2**20 / 1e9)
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_gpu:
-            self._asking.terminate()
-            self._asking.wait()
-            self._thread.join()
-        else:
-            self.gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    # The card that CUDA uses, which need not be the first that the driver counts.
+    card = read_driver(visible=os.environ.get("CUDA_VISIBLE_DEVICES")).gpus[0].uuid
+    query = [nvidia_smi(), "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--loop-ms=200"]
+    query += [f"--id={card}"] if card else []
+    with tempfile.TemporaryFile("w+") as said, subprocess.Popen(query, stdout=said) as asking:
+        try:
+            yield found
+        finally:
+            asking.terminate()
+            asking.wait()
+        said.seek(0)
+        found["peak_gb"] = max(int(line) for line in said if line.strip().isdigit()) * 2**20 / 1e9
 
 
-def speed(seconds: Sequence[float], lengths: Sequence[float], completions: int) -> dict[str, float]:
-    """Median time of a step, the first left out, and completion tokens a second."""
-    kept = list(zip(seconds, lengths, strict=True))[1:] or list(zip(seconds, lengths, strict=True))
-    step = statistics.median(second for second, _ in kept)
-    tokens = sum(length * completions for _, length in kept) / sum(second for second, _ in kept)
-    return {"step_seconds": step, "completion_tokens_per_second": tokens}
+def speed(rows: Sequence[Mapping[str, float]], completions: int) -> dict[str, Any]:
+    """The rewards, the median time of a step, the first left out, and completion tokens a second."""
+    kept = rows[1:] or rows
+    seconds = [row["step_time"] for row in kept]
+    tokens = sum(row["completions/mean_length"] * completions for row in kept) / sum(seconds)
+    numbers = {"step_seconds": statistics.median(seconds), "completion_tokens_per_second": tokens}
+    return {"reward": [row["reward"] for row in rows], **numbers}
 
 
-def through_the_kit(request: Request) -> dict[str, Any]:
-    """Load, train, and evaluate on both generation paths."""
-    import grpo_nb as gn
-    from grpo_nb.models.load import generation_of
-
-    settings, checks = settings_for(request), Checks()
-    with PeakMemory(request.device) as memory:
-        begun = time.perf_counter()
-        model, tokenizer = gn.load_model(settings)
-        load_seconds = time.perf_counter() - begun
-        generation = generation_of(model)
-        is_packed = any(type(module).__name__ == "Linear4bit" for module in model.modules())
-        checks.add(
-            "weights as asked", is_packed == request.load_in_4bit, "Linear4bit layers" if is_packed else "16 bit"
-        )
-        wanted = "vllm" if request.use_vllm else "kit" if request.device == "cpu" else "unsloth"
-        checks.add("generation", generation.path == wanted, str(generation))
-        task = task_for(request, settings, tokenizer)
-        run = gn.train(model, tokenizer, task, rewards_for(request), settings, name=_name(request))
-        rows = run.rows
-        checks.add("reward rises", *_rises([row["reward"] for row in rows]))
-        kl = [row["kl"] for row in rows]
-        last = statistics.mean(kl[len(kl) // 2 :])
-        told = f"first {kl[0]:.2g}, mean of the second half {last:.2g}"
-        checks.add("KL is positive", all(map(math.isfinite, kl)) and last > 0, told)
-        agreement = _on_both_paths(model, tokenizer, task, settings)
-        checks.add("evaluation agrees between generation paths", *agreement)
-    timed = [row["step_time"] for row in rows]
-    lengths = [row["completions/mean_length"] for row in rows]
-    return {
-        "generation": str(generation), "load_seconds": load_seconds, "peak_gb": memory.gb,
-        "reward": [row["reward"] for row in rows], "kl": kl, **speed(timed, lengths, settings.batch_size),
-        "checks": checks.found,
-    }  # fmt: skip
-
-
-def _rises(rewards: list[float]) -> tuple[bool, str]:
-    """The last third above the first by more than two standard errors of their difference."""
-    third = max(len(rewards) // 3, 1)
-    first, last = rewards[:third], rewards[-third:]
-    error = math.sqrt(sum(statistics.variance(part) / len(part) if len(part) > 1 else 0.0 for part in (first, last)))
-    gain = statistics.mean(last) - statistics.mean(first)
-    return gain > 2 * error, f"{statistics.mean(first):.2f} to {statistics.mean(last):.2f} (+- {error:.2f})"
-
-
-def _on_both_paths(model: Any, tokenizer: Any, task: Any, settings: Any) -> tuple[bool, str]:
-    """Greedy answers of the path that training used, and of `model.generate`, on the held-out questions."""
-    import grpo_nb as gn
+def through_the_kit(request: Request) -> Found:
+    """Load, train, compare on held-out questions, and answer them on both generation paths."""
     from grpo_nb.generation import sampling
 
-    limit = settings.max_completion_length
-    own = gn.evaluate((model, tokenizer), task, max_completion_length=limit, label="own path")
-    with (
-        mock.patch.object(sampling, "vllm_rollout_obstacle", lambda model, longest: "compared"),
-        mock.patch.object(sampling, "shared_prompt_obstacle", lambda model, longest: "compared"),
-    ):
-        other = gn.evaluate((model, tokenizer), task, max_completion_length=limit, label="model.generate")
-    pairs = list(zip(own.rows, other.rows, strict=True))
-    verdicts = statistics.mean(a["is_correct"] == b["is_correct"] for a, b in pairs)
-    texts = statistics.mean(a["completion"] == b["completion"] for a, b in pairs)
-    return verdicts >= _LEAST_AGREEMENT, (
-        f"accuracy {own.accuracy:.1%} and {other.accuracy:.1%} on {len(pairs)} questions; equal verdicts {verdicts:.0%}, "
-        f"equal texts {texts:.0%}"
-    )
+    settings = settings_for(request)
+    with peak_memory(request.device) as peak:
+        here = yield from loaded(request, settings)
+        run = here.train(settings, name=request.name)
+        kl = [row["kl"] for row in run.rows]
+        last = statistics.mean(kl[len(kl) // 2 :])
+        yield rises([row["reward"] for row in run.rows])
+        yield first_kl(run.rows)
+        yield Row("KL is positive", last > 0, f"mean of the second half {last:.2g}")
+        yield numbers_hold(run.rows, is_scaled=is_scaled(settings))
+        own, asked = gn.compare(run, here.task).after, (here.model, here.tokenizer)
+        compared = functools.partial(mock.patch.object, sampling, new=lambda model, longest: "compared")
+        with compared("vllm_rollout_obstacle"), compared("shared_prompt_obstacle"):
+            other = gn.evaluate(asked, here.task, max_completion_length=settings.max_completion_length)
+        yield paths_agree(own, other)
+    yield {**peak, "kl": kl, **speed(run.rows, settings.batch_size)}
 
 
-def trying(request: Request) -> dict[str, Any]:
+def trying(request: Request) -> Found:
     """What comes before a training: a dry run, beside the training that the kit made with the same settings; and priming."""
-    import grpo_nb as gn
-
-    settings, checks = settings_for(request), Checks()
-    model, tokenizer = gn.load_model(settings)
-    task, rewards = task_for(request, settings, tokenizer), rewards_for(request)
-    before = _trained_tensors(model)
-    dry = gn.dry_run(model, tokenizer, task, rewards, settings, steps=1)
-    moved = _moved(model, before)
-    checks.add(
-        "a dry run scores and changes nothing", not moved, f"{moved} of {len(before)} tensors moved. {dry.sentence}"
-    )
-    first = gn.open_run(Path(settings.run_root) / _name(request)).completions(1)
+    settings = settings_for(request)
+    here = yield from loaded(request, settings)
+    before = digests(here.model)
+    dry = gn.dry_run(here.model, here.tokenizer, here.task, here.rewards, settings, steps=1)
+    yield unchanged("a dry run changes nothing", before, digests(here.model))
+    first = gn.open_run(Path(settings.run_root) / request.name).completions(1)
     same = sum(a == b for a, b in zip(dry.table["completion"], first["completion"], strict=True))
     # Sampling on a GPU need not give the same text twice, so it is reported there and not asked for.
     alike = same == len(first) or request.device != "cpu"
-    checks.add("a dry run is a training's first step", alike, f"{same} of {len(first)} completions are the same")
+    yield Row("a dry run is a training's first step", alike, f"{same} of {len(first)} completions are the same")
     short = {"steps": 4, "examples": 8, "held_out": 4, "learning_rate": 5e-3} if request.is_tiny else {}
-    primed = gn.training.prime(model, tokenizer, task, settings, **short)
-    is_learnt = primed.loss_after < primed.loss_before
-    checks.add("priming lowers the held-out loss", is_learnt and _moved(model, before) > 0, primed.sentence)
-    more = settings.replace(max_steps=2, warmup_steps=0)
-    rows = gn.train(model, tokenizer, task, rewards, more, name=f"{_name(request)}-primed").rows
-    kl = [row["kl"] for row in rows]
-    finite = all(math.isfinite(row[key]) for row in rows for key in ("reward", "kl", "loss", "grad_norm"))
-    checks.add(
-        "a primed model trains", finite and len(rows) == 2, f"KL to the primed model {kl[0]:.2g}, then {kl[-1]:.2g}"
-    )
-    return {"checks": checks.found}
+    primed = gn.training.prime(here.model, here.tokenizer, here.task, settings, **short)
+    is_learnt = primed.loss_after < primed.loss_before and digests(here.model) != before
+    yield Row("priming lowers the held-out loss", is_learnt, primed.sentence)
+    rows = here.train(settings.replace(max_steps=2, warmup_steps=0), name=f"{request.name}-primed").rows
+    for row in (first_kl(rows), numbers_hold(rows, is_scaled=is_scaled(settings))):
+        yield row._replace(name=f"a primed model trains: {row.name}")
 
 
-def _trained_tensors(model: Any) -> dict[str, Any]:
-    return {name: weight.detach().cpu().clone() for name, weight in model.named_parameters() if weight.requires_grad}
+def interrupted(work: Callable[[], Any], delay: float) -> bool:
+    """Whether Ctrl-C, sent to the main thread `delay` seconds from now, ended `work()`."""
+    timer = threading.Timer(delay, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    try:
+        timer.start()
+        work()
+        timer.cancel()
+        timer.join()  # one that was just sent is raised here at the latest
+    except KeyboardInterrupt:
+        return True
+    return False
 
 
-def _moved(model: Any, before: dict[str, Any]) -> int:
-    """How many of the tensors that are trained are not what they were."""
-    return sum(not weight.equal(before[name]) for name, weight in _trained_tensors(model).items())
+def handing_over(request: Request) -> Found:
+    """One set of weights for sampler and trainer: do both compute with it, and is it whole after training and interrupts?
+
+    In 16 bit with vLLM, Unsloth folds the LoRA into the weights that both share and takes it out again
+    (unsloth_zoo/vllm_utils.py, merged_rollout); in 4 bit it does not. At a learning rate at which three steps are seen.
+    """
+    settings = settings_for(request)
+    settings = settings.replace(
+        max_steps=3 + _SKIPPED * is_scaled(settings), warmup_steps=0, learning_rate=max(settings.learning_rate, _FAST),
+        extra={"vllm_importance_sampling_correction": True} if request.use_vllm else {},
+    )  # fmt: skip
+    here = yield from loaded(request, settings)
+    decoding = gn.evaluation.Decoding(max_completion_length=settings.max_completion_length)
+
+    def answers(*, is_base: bool = False) -> list[str]:
+        asked = (here.model, here.tokenizer, here.task.holdout["prompt"], decoding)
+        with here.model.disable_adapter() if is_base else contextlib.nullcontext():
+            return [one.text for one in gn.evaluation.answers_of_model(*asked)]
+
+    base, before, memory = digests(here.model, is_base=True), answers(is_base=True), [memory_gb(request.device)]
+    rows = here.train(settings, name=f"{request.name}-first").rows
+    memory.append(memory_gb(request.device))
+    yield first_kl(rows)
+    yield numbers_hold(rows, is_scaled=is_scaled(settings))
+    if request.use_vllm:
+        yield sampler_agrees(rows)
+    yield unchanged("base weights after training", base, digests(here.model, is_base=True))
+    yield same_answers("base answers after training, adapter off", before, answers(is_base=True), request.least)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background has Ctrl-C ignored
+    whole, told, begun = digests(here.model), answers(), time.perf_counter()
+    answers()
+    seconds, moments, hits = time.perf_counter() - begun, random.Random(settings.seed), 0
+    for _ in range(3 * _INTERRUPTS):
+        hits += hits < _INTERRUPTS and interrupted(answers, moments.uniform(0, seconds))
+    yield survives(hits, told, answers(), request.least)
+    yield unchanged("weights after interrupts", whole, digests(here.model))
+    if request.use_vllm and not request.load_in_4bit:
+        from unsloth_zoo.vllm_utils import _MERGED_ROLLOUT_STATS as counts
+
+        yield Row("the LoRA was folded into the weights", counts["folds"] > 0 or None, str(counts))
+    here.train(settings, name=f"{request.name}-second")
+    yield memory_holds([*memory, memory_gb(request.device)])
+    yield same_answers("base answers in the end, adapter off", before, answers(is_base=True), request.least)
 
 
-def exporting(request: Request) -> dict[str, Any]:
+def of_the_preset(request: Request) -> Found:
+    """The model and the settings of the preset for this card, for a few steps."""
+    from grpo_nb.models.load import resolve_model
+
+    settings = settings_for(request, "auto", max_steps=4)
+    try:
+        resolve_model(settings.model)
+    except gn.machine.EnvironmentProblem as problem:  # what the Hub does not give says nothing of the kit
+        yield Row("the model is to be had", None, str(problem))
+        return
+    with peak_memory(request.device) as peak:
+        here = yield from loaded(request, settings)
+        rows = here.train(settings, name=f"{request.name}-preset").rows
+    yield first_kl(rows)
+    yield numbers_hold(rows, is_scaled=is_scaled(settings))
+    yield {"model": settings.model, **peak, **speed(rows, settings.batch_size)}
+
+
+def exporting(request: Request) -> Found:
     """The run that the kit trained, merged, as an adapter and as GGUF; each is verified where it is made."""
-    import grpo_nb as gn
-
-    run, checks = gn.open_run(Path(settings_for(request).run_root) / _name(request)), Checks()
-    folder = Path(request.work) / f"exports-{_name(request)}"
-    merged = _exported(checks, "merged model verifies", lambda: gn.export_merged(run, folder / "merged"))
-    _exported(checks, "adapter verifies", lambda: gn.export.export_adapter(run, folder / "adapter"))
-    through_llama_cpp = "GGUF verifies through llama.cpp"
-    if merged is None:
-        checks.add(through_llama_cpp, None, "it is made of the merged model, which did not verify")
-    else:
-        _exported(checks, through_llama_cpp, lambda: gn.export_gguf(merged, folder / "gguf"))
-    return {"checks": checks.found}
+    run = gn.open_run(Path(settings_for(request).run_root) / request.name)
+    folder = Path(request.work) / f"exports-{request.name}"
+    merged = yield from exported("merged model verifies", lambda: gn.export_merged(run, folder / "merged"))
+    yield from exported("adapter verifies", lambda: gn.export.export_adapter(run, folder / "adapter"))
+    if merged is not None:
+        yield from exported("GGUF verifies through llama.cpp", lambda: gn.export_gguf(merged, folder / "gguf"))
+        own = run.comparison.after  # `through_the_kit` has kept it: of the model in training, in 4 bit where that is
+        yield scores_alike(gn.evaluate(merged.path, run=run).accuracy, own.accuracy, own.interval)
 
 
-def _exported(checks: Checks, name: str, make: Callable[[], Any]) -> Any:
-    from grpo_nb.core.errors import EnvironmentProblem
-
+def exported(name: str, make: Callable[[], Any]) -> Any:
+    """Yield whether an export is made, and return it."""
     try:
         made = make()
-    except EnvironmentProblem as problem:  # what this machine lacks says nothing of the kit
-        checks.add(name, None, str(problem))
+    except gn.machine.EnvironmentProblem as problem:  # what this machine lacks says nothing of the kit
+        yield Row(name, None, str(problem))
     except Exception as error:  # a check that failed is a result, and the others are wanted too
-        checks.add(name, False, f"{type(error).__name__}: {error}")
+        yield Row(name, False, f"{type(error).__name__}: {error}")
     else:
-        checks.add(name, True, made.sentence)
+        yield Row(name, True, made.sentence)
         return made
 
 
-def quickstart_notebook(request: Request) -> dict[str, Any]:
-    """The quickstart as it is published, by the preset for this machine; what its last cell demands is the verdict."""
+def quickstart_notebook(request: Request) -> Found:
+    """The quickstart with the embedded model and a CPU's settings, or as published, by the preset for this machine."""
     from grpo_nb.core.processes import ChildError, run_command
 
-    folder, checks = Path(request.work) / "notebook", Checks()
+    folder = Path(request.work) / "notebook"
     folder.mkdir(parents=True, exist_ok=True)
-    changes: dict[str, Any] = {"model": request.model} if request.model else {}
-    values = ["RUN_NAME='quickstart'"]
-    if request.is_small_notebook:
+    values, changes = ["RUN_NAME='quickstart'"], {"model": request.model} if request.model else {}
+    if not request.is_published:
         values.append("PRESET='cpu'")
-        changes |= {
-            "load_in_4bit": request.load_in_4bit,
-            "fast_inference": request.use_vllm,
-            "gpu_memory_utilization": 0.5,
-        }
-    if request.is_tiny:
-        changes |= {"max_steps": request.steps, "max_completion_length": 12}
-    values.append(f"CHANGES={changes!r}")
-    command = [
-        sys.executable, ROOT / "scripts" / "run_notebook.py", ROOT / "notebooks" / "00_quickstart.ipynb", "--cwd", folder,
-    ]  # fmt: skip
-    command += [part for value in values for part in ("--set", value)]
+        kept = ("load_in_4bit", "fast_inference", "gpu_memory_utilization")
+        changes |= {name: getattr(settings_for(request), name) for name in kept}
+    changes |= {"max_steps": request.steps, "max_completion_length": 12} if request.is_tiny else {}
+    notebook = ROOT / "notebooks" / "00_quickstart.ipynb"
+    command = [sys.executable, ROOT / "scripts" / "run_notebook.py", notebook, "--cwd", folder]
+    command += [part for value in (*values, f"CHANGES={changes!r}") for part in ("--set", value)]
     try:
-        run_command(command, seconds=_NOTEBOOK_SECONDS, on_line=lambda line: print(line, file=sys.stderr, flush=True))
+        lines = run_command(command, seconds=NOTEBOOK_SECONDS, on_line=functools.partial(print, file=sys.stderr))
+        ends = itertools.dropwhile(lambda line: "steps done in" not in line, lines)
+        yield Row("ends well", True, " ".join(ends))
     except ChildError as error:
-        checks.add("ends with 'It worked'", False, failure_of(error.lines))
-        return {"checks": checks.found}
-    checks.add("ends with 'It worked'", *notebook_result(folder / "runs" / "quickstart"))
-    return {"checks": checks.found}
+        yield Row("ends well", False, failure_of(error.lines))
 
 
 def failure_of(lines: Sequence[str]) -> str:
@@ -315,155 +465,108 @@ def failure_of(lines: Sequence[str]) -> str:
     return errors[-1][1] if errors else " ".join(lines[-3:])
 
 
-def notebook_result(folder: Path) -> tuple[bool, str]:
-    """What the run of the quickstart says of itself: reward, held-out answers, export."""
-    import grpo_nb as gn
-
-    run = gn.open_run(folder)
-    rise, comparison, (exported, *_) = run.rise(), run.comparison, run.exports
-    return rise.is_clear and comparison.verdict == "better", (
-        f"{len(run.rows)} steps of {run.settings.model}. {rise.sentence} Held-out: {comparison.sentence} {exported.sentence}"
-    )
-
-
-def _half(request: Request) -> int:
-    return request.steps // 2
-
-
-def beginning(request: Request) -> dict[str, Any]:
-    """Half the steps of a run that `resuming` goes on with."""
-    import grpo_nb as gn
-
-    settings = settings_for(request, max_steps=_half(request))
-    model, tokenizer = gn.load_model(settings)
-    task = task_for(request, settings, tokenizer)
-    gn.train(model, tokenizer, task, rewards_for(request), settings, name=_resumed(request))
-    return {"checks": {}}
-
-
-def resuming(request: Request) -> dict[str, Any]:
-    """The rest of the steps in a model loaded anew, against the run that was never stopped."""
-    import grpo_nb as gn
-
-    half, settings, checks = _half(request), settings_for(request), Checks()
-    model, tokenizer = gn.load_model(settings)
-    task = task_for(request, settings, tokenizer)
-    folder = Path(settings.run_root) / _resumed(request)
-    run = gn.train(model, tokenizer, task, rewards_for(request), settings, resume=str(folder))
-    rows, whole = run.rows, gn.open_run(Path(settings.run_root) / _name(request)).rows
-    compared = ("reward", "kl", "loss", "grad_norm")
-    after = [
-        max(abs(a[key] - b[key]) for key in compared if key in a and key in b)
-        for a, b in zip(rows[half:], whole[half:], strict=True)
-    ]
+def resuming(request: Request) -> Found:
+    """Half the steps of a run; then, asked again, the rest of them, against the run that was never stopped."""
+    half, settings = request.steps // 2, settings_for(request)
+    folder = Path(settings.run_root) / f"{request.name}-resumed"
+    here = yield from loaded(request, settings)
+    if not folder.is_dir():
+        here.train(settings.replace(max_steps=half), name=folder.name)
+        return
+    rows = here.train(settings, resume=str(folder)).rows
     goes_on = [int(row["step"]) for row in rows] == list(range(1, request.steps + 1))
-    checks.add("resume goes on at the next step", goes_on, f"{half} + {len(rows) - half} steps")
+    yield Row("resume goes on at the next step", goes_on, f"{half} + {len(rows) - half} steps")
     # The trap: with the trained adapter lost, the first KL after resuming is exactly 0.
     kl = rows[half]["kl"]
-    checks.add("resume has the trained adapter", kl > 0, f"first KL afterwards {kl:.2g}")
-    detail = f"largest difference of {', '.join(compared)} to the run that was not stopped: {max(after):.2g}"
-    if request.device == "cpu":
-        checks.add("resume is exact", max(after) == 0, detail)
-    else:  # the order of sums on a GPU is not fixed, so equal numbers are reported and not asked for
-        checks.add("resume follows the same run", math.isfinite(max(after)), detail)
-    return {"difference_after_resume": after, "checks": checks.found}
+    yield Row("resume has the trained adapter", kl > 0, f"first KL afterwards {kl:.2g}", "above 0")
+    whole = gn.open_run(folder.with_name(request.name)).rows
+    yield follows(rows[half:], whole[half:], is_exact=request.device == "cpu")
 
 
-def _name(request: Request) -> str:
-    return "vllm" if request.use_vllm else "plain"
+# What the same training by hand takes over from the settings, by the names that TRL has for it.
+_BY_HAND = (
+    "max_steps", "learning_rate", "per_device_train_batch_size", "num_generations", "max_completion_length",
+    "lr_scheduler_type", "warmup_steps", "max_grad_norm", "weight_decay", "beta", "temperature", "loss_type", "seed", "optim",
+)  # fmt: skip
 
 
-def _resumed(request: Request) -> str:
-    return f"{_name(request)}-resumed"
-
-
-def by_hand(request: Request) -> dict[str, Any]:
+def by_hand(request: Request) -> Found:
     """The same training as one writes it with unsloth and TRL, without the kit but for its model, task and rewards."""
-    settings = settings_for(request)
     from grpo_nb.models.load import resolve_model
     from grpo_nb.models.unsloth import import_unsloth
 
     import_unsloth()
     from unsloth import FastLanguageModel, is_bfloat16_supported
 
-    from transformers import PrinterCallback, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    is_gpu = request.device != "cpu"
-    checkpointing = "unsloth" if is_gpu else False
+    settings, is_gpu = settings_for(request), request.device != "cpu"
+    checkpointing = {"use_gradient_checkpointing": "unsloth" if is_gpu else False}
     vllm = {"fast_inference": True, "max_lora_rank": settings.lora_rank, "gpu_memory_utilization": 0.5}
-    with PeakMemory(request.device) as memory, contextlib.redirect_stdout(sys.stderr):
+
+    def load(settings: Any) -> tuple[Any, Any]:
         model, tokenizer = FastLanguageModel.from_pretrained(
             resolve_model(settings.model), max_seq_length=settings.max_prompt_length + settings.max_completion_length,
-            load_in_4bit=request.load_in_4bit, load_in_16bit=not request.load_in_4bit, use_gradient_checkpointing=checkpointing,
+            load_in_4bit=request.load_in_4bit, load_in_16bit=not request.load_in_4bit, **checkpointing,
             **(vllm if request.use_vllm else {}),
         )  # fmt: skip
-        model = FastLanguageModel.get_peft_model(
-            model, r=settings.lora_rank, lora_alpha=settings.lora_alpha, lora_dropout=0.0, random_state=settings.seed,
-            target_modules=list(settings.lora_target_modules), use_gradient_checkpointing=checkpointing,
-        )  # fmt: skip
         tokenizer.padding_side = "left"
-        task = task_for(request, settings, tokenizer)
-        rewards = rewards_for(request)
-        logs: list[dict[str, float]] = []
+        return FastLanguageModel.get_peft_model(
+            model, r=settings.lora_rank, lora_alpha=settings.lora_alpha, lora_dropout=0.0, random_state=settings.seed,
+            target_modules=list(settings.lora_target_modules), **checkpointing,
+        ), tokenizer  # fmt: skip
 
-        class Keep(TrainerCallback):
-            def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-                if logs and "reward" in logs:
-                    kept.append(dict(logs))
-
-        kept = logs
-        trainer = GRPOTrainer(
-            model=model, processing_class=tokenizer, reward_funcs=rewards, train_dataset=task.train, callbacks=[Keep()],
-            args=GRPOConfig(
-                output_dir=str(Path(request.work) / "by-hand"), max_steps=settings.max_steps,
-                learning_rate=settings.learning_rate,
-                per_device_train_batch_size=settings.per_device_train_batch_size, num_generations=settings.num_generations,
-                max_completion_length=settings.max_completion_length, lr_scheduler_type=settings.lr_scheduler_type,
-                warmup_steps=settings.warmup, max_grad_norm=settings.max_grad_norm, weight_decay=settings.weight_decay,
-                beta=settings.beta, temperature=settings.temperature, loss_type=settings.loss_type, seed=settings.seed,
-                top_k=-1 if request.use_vllm else 0, optim=settings.optim, adam_beta2=0.99,
-                reward_weights=[getattr(r, "weight", 1.0) for r in rewards], gradient_checkpointing=is_gpu,
-                bf16=is_bfloat16_supported(), fp16=is_gpu and not is_bfloat16_supported(), logging_steps=1, save_strategy="no",
-                report_to="none", disable_tqdm=True, **({"use_vllm": True} if request.use_vllm else {}),
-            ),
+    with peak_memory(request.device) as peak:
+        here = yield from loaded(request, settings, load)
+        config = GRPOConfig(
+            output_dir=str(Path(request.work) / "by-hand"), **{name: getattr(settings, name) for name in _BY_HAND},
+            adam_beta2=0.99, reward_weights=[getattr(r, "weight", 1.0) for r in here.rewards], bf16=is_bfloat16_supported(),
+            fp16=is_gpu and not is_bfloat16_supported(), gradient_checkpointing=is_gpu, logging_steps=1, save_strategy="no",
+            report_to="none", disable_tqdm=True, **({"use_vllm": True, "top_k": -1} if request.use_vllm else {"top_k": 0}),
         )  # fmt: skip
-        trainer.remove_callback(PrinterCallback)
-        trainer.train()
-    timed = [row["step_time"] for row in logs]
-    lengths = [row["completions/mean_length"] for row in logs]
-    return {
-        "peak_gb": memory.gb, "reward": [row["reward"] for row in logs],
-        **speed(timed, lengths, settings.batch_size), "checks": {},
-    }  # fmt: skip
+        data = {"processing_class": here.tokenizer, "train_dataset": here.task.train}
+        trainer = GRPOTrainer(model=here.model, reward_funcs=here.rewards, args=config, **data)
+        with contextlib.redirect_stdout(sys.stderr):
+            trainer.train()
+    rows = [row for row in trainer.state.log_history if "reward" in row]
+    yield {**peak, **speed(rows, settings.batch_size)}
 
 
-PHASES = {
-    "kit": through_the_kit, "exports": exporting, "by hand": by_hand, "before training": trying, "begin": beginning,
-    "resume": resuming, "quickstart notebook": quickstart_notebook,
+PHASES: dict[str, Callable[[Request], Found]] = {
+    "kit": through_the_kit, "by hand": by_hand, "before training": trying, "hand-over": handing_over, "begin": resuming,
+    "resume": resuming, "exports": exporting, "preset": of_the_preset, "quickstart notebook": quickstart_notebook,
 }  # fmt: skip
-# In seconds: the notebook is ended by its own phase, with its reason.
-LIMITS = {"exports": 3600, "quickstart notebook": _NOTEBOOK_SECONDS + 300}
 
 
-def plan_of(has_vllm: bool) -> Iterator[tuple[str, str, bool]]:
-    """The phases in their order: (name, function, with vLLM)."""
+def plan_of(has_vllm: bool) -> Iterator[tuple[str, str, dict[str, bool]]]:
+    """The phases in their order: (name, function, what is asked besides)."""
     for use_vllm in (True, False) if has_vllm else (False,):
-        suffix = "with vLLM" if use_vllm else "without vLLM"
-        yield f"kit, {suffix}", "kit", use_vllm
-        yield f"by hand, {suffix}", "by hand", use_vllm
-        # On what the kit has trained, and after it.
-        yield f"before training, {suffix}", "before training", use_vllm
-        if use_vllm == has_vllm:
-            # Two phases: on a GPU the engine of the first has to be gone before the second loads one.
-            yield f"begin, {suffix}", "begin", use_vllm
-            yield f"resume, {suffix}", "resume", use_vllm
-            yield "exports", "exports", use_vllm
-    yield "quickstart notebook", "quickstart notebook", has_vllm  # last, because it takes longest
+        # What comes before a training is compared with the kit's. The engine of "begin" has to be gone before "resume".
+        more = ["hand-over", "begin", "resume", "exports"] if use_vllm == has_vllm else []
+        for name in ("kit", "by hand", "before training", *more):
+            yield f"{name}, {'with' if use_vllm else 'without'} vLLM", name, {"use_vllm": use_vllm}
+    if has_vllm:
+        yield "hand-over, 16 bit", "hand-over", {"use_vllm": True, "load_in_4bit": False}
+    yield "preset's own model", "preset", {"use_vllm": has_vllm}
+    yield "quickstart notebook", "quickstart notebook", {"use_vllm": has_vllm}
 
 
-def run_phase(function: str, request: Request) -> dict[str, Any]:
-    """Run one phase here, with its time."""
-    begun = time.perf_counter()
-    found = PHASES[function](request)
-    return {**found, "seconds": time.perf_counter() - begun, "request": dataclasses.asdict(request)}
+def with_row(found: dict[str, Any], row: Row, seconds: float) -> dict[str, Any]:
+    """What a phase has found, and a row more."""
+    return {**found, "checks": {**found["checks"], row.name: {**row._asdict(), "seconds": seconds}}}
+
+
+def run_phase(function: str, request: Request, tell: Callable[[dict], Any] = lambda _: None) -> dict[str, Any]:
+    """Run one phase here. What it has found so far is told after each row, for one that dies."""
+    begun = since = time.perf_counter()
+    found: dict[str, Any] = {"checks": {}, "request": dataclasses.asdict(request)}
+    try:
+        for part in PHASES[function](request):
+            found = with_row(found, part, time.perf_counter() - since) if isinstance(part, Row) else found | part
+            since = time.perf_counter() if isinstance(part, Row) else since
+            tell(found)
+    except Exception as error:
+        traceback.print_exc()
+        found = with_row(found, Row("ends", False, f"{type(error).__name__}: {error}"), time.perf_counter() - since)
+    tell(found := {**found, "seconds": time.perf_counter() - begun})
+    return found
