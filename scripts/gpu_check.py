@@ -35,7 +35,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from gpu_check_phases import NOTEBOOK_SECONDS, Request, Row, plan_of, run_phase, settings_for, with_row  # noqa: E402
 
-from grpo_nb.core.files import write_json
+from grpo_nb.core.files import write_json  # noqa: E402
 from grpo_nb.core.processes import ChildError, run_command  # noqa: E402
 from grpo_nb.machine.gpu import ask_nvidia_smi, find_gpu  # noqa: E402
 

@@ -486,7 +486,7 @@ def resuming(request: Request) -> Found:
 # What the same training by hand takes over from the settings, by the names that TRL has for it.
 _BY_HAND = (
     "max_steps", "learning_rate", "per_device_train_batch_size", "num_generations", "max_completion_length",
-    "lr_scheduler_type", "warmup_steps", "max_grad_norm", "weight_decay", "beta", "temperature", "loss_type", "seed", "optim",
+    "lr_scheduler_type", "max_grad_norm", "weight_decay", "beta", "temperature", "loss_type", "seed", "optim",
 )  # fmt: skip
 
 
@@ -520,7 +520,7 @@ def by_hand(request: Request) -> Found:
         here = yield from loaded(request, settings, load)
         config = GRPOConfig(
             output_dir=str(Path(request.work) / "by-hand"), **{name: getattr(settings, name) for name in _BY_HAND},
-            adam_beta2=0.99, reward_weights=[getattr(r, "weight", 1.0) for r in here.rewards], bf16=is_bfloat16_supported(),
+            warmup_steps=settings.warmup, adam_beta2=0.99, reward_weights=[getattr(r, "weight", 1.0) for r in here.rewards], bf16=is_bfloat16_supported(),
             fp16=is_gpu and not is_bfloat16_supported(), gradient_checkpointing=is_gpu, logging_steps=1, save_strategy="no",
             report_to="none", disable_tqdm=True, **({"use_vllm": True, "top_k": -1} if request.use_vllm else {"top_k": 0}),
         )  # fmt: skip

@@ -227,6 +227,7 @@ def baseline(
     rewards = reward_list(rewards)
     settings = settings or preset("auto")
     require_same_settings(model, tokenizer, settings)
+    task.rendered_by(settings)
     size = settings.num_generations if num_generations is None else num_generations
     seed = settings.seed if seed is None else seed
     require_number("seed", seed, 0, 2**32 - 1)
@@ -236,8 +237,9 @@ def baseline(
     right = score(rewards, golds, rows, tokenizer=tokenizer)
     empty = score(rewards, [""] * len(rows), rows, tokenizer=tokenizer)
     repeated = [row for row in rows for _ in range(size)]
-    sampled = _sample(model, tokenizer, [row["prompt"] for row in repeated], settings, size, seed)
-    greedy = _sample(model, tokenizer, [row["prompt"] for row in rows], settings, 1, seed, temperature=0.0)
+    how = {"chat_template_kwargs": task.chat_template_kwargs}
+    sampled = _sample(model, tokenizer, [row["prompt"] for row in repeated], settings, size, seed, **how)
+    greedy = _sample(model, tokenizer, [row["prompt"] for row in rows], settings, 1, seed, temperature=0.0, **how)
     scores = score(rewards, [c.text for c in sampled], repeated, completion_ids=[list(c.ids) for c in sampled])
     return Baseline(
         scores=scores,

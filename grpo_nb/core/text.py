@@ -45,12 +45,12 @@ def name_in(namespace: Mapping[str, Any], value: Any, default: str) -> str:
     return next((name for name, found in namespace.items() if found is value and not name.startswith("_")), default)
 
 
-def require_tokenizer(tokenizer: Any) -> None:
+def require_tokenizer(tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None) -> None:
     """Refuse what stands in the place of a tokenizer, and one that cannot put a question to its model.
 
     Raises:
         TypeError: It is no tokenizer.
-        ValueError: It has no chat template.
+        ValueError: It has no chat template, or one that does not read these arguments: it would pass them over in silence.
     """
     if not hasattr(tokenizer, "apply_chat_template"):
         raise TypeError(f"tokenizer = {tokenizer!r:.60} is no tokenizer: model, tokenizer = gn.load_model(settings).")
@@ -59,13 +59,23 @@ def require_tokenizer(tokenizer: Any) -> None:
             "the tokenizer has no chat template, so nothing says how questions are put to this model: take its instruct "
             "version, or set tokenizer.chat_template to the template of a model of its family."
         )
+    for name in chat_template_kwargs or ():
+        if name not in str(tokenizer.chat_template):
+            raise ValueError(
+                f"chat_template_kwargs has {name!r}, which the tokenizer's chat template does not read: leave it out, "
+                "chat_template_kwargs={}."
+            )
 
 
-def prompt_lengths(prompts: Iterable[Sequence[Mapping[str, str]]], tokenizer: Any) -> list[int]:
+def prompt_lengths(
+    prompts: Iterable[Sequence[Mapping[str, str]]],
+    tokenizer: Any,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> list[int]:
     """Return the length of each prompt in tokens, with chat template and generation prompt, as training sees it."""
-    require_tokenizer(tokenizer)
+    require_tokenizer(tokenizer, chat_template_kwargs)
     ids = tokenizer.apply_chat_template(
-        list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True,
+        list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True, **(chat_template_kwargs or {}),
         tokenizer_kwargs={"verbose": False},  # no warning of a prompt that is too long: that is what is counted here
     )  # fmt: skip
     return [len(row) for row in ids["input_ids"]]

@@ -266,7 +266,7 @@ class _How:
         if not callable(self.report):
             require_kind("report", self.report, (None,), "a function of one line, such as print")
 
-    def decoding(self, run: Run | None) -> Decoding:
+    def decoding(self, run: Run | None, task: Task | HeldOut | None) -> Decoding:
         """By what was said, else by the settings given or the run's, else by what serves a short answer."""
         settings = self.settings
         if settings is not None and run is not None and run.model is not None:
@@ -281,6 +281,8 @@ class _How:
             temperature=temperature,
             sampling=settings.sampling if settings is not None and temperature > 0 else {},
             seed=(settings.seed if settings else 0) if seed is None else seed,
+            chat_template_kwargs=getattr(task, "chat_template_kwargs", None)
+            or (run.chat_template_kwargs if run else {}),
         )
 
 
@@ -296,7 +298,8 @@ class _Asked:
         self.has_own_judge = isinstance(task, HeldOut) or is_known_set(task)
         if task is not None and not isinstance(task, (Task, HeldOut)):
             task = load_holdout(task, format=own)
-        self.run, self.task, self.how, self.decoding, self.rewards = run, task, how, how.decoding(run), how.rewards
+        self.run, self.task, self.how, self.rewards = run, task, how, how.rewards
+        self.decoding = how.decoding(run, task)
         self.name = run.info["task"]["name"] if task is None else task.name
         held = run.holdout if task is None else list(task.holdout)
         self.rows = chosen(held, how.limit, seed=0)
@@ -351,6 +354,13 @@ class _Asked:
         for subject in subjects:
             if isinstance(subject, Run):
                 require_adapter(subject)
+        for run in runs.values():
+            if (trained_with := run.chat_template_kwargs) != self.decoding.chat_template_kwargs:
+                raise ValueError(
+                    f"the run {run.name!r} was trained with chat_template_kwargs = {trained_with} and would be asked with "
+                    f"{dict(self.decoding.chat_template_kwargs)}: other prompts. Evaluate it alone, on a task of "
+                    f"gn.load_task(..., chat_template_kwargs={trained_with})."
+                )
         results, notes, tokenizer, report = [], self._other_judge(), None, self.how.report or (lambda line: None)
         for what, label in zip(subjects, labels, strict=True):
             with open_subject(what, run=self.run, tokenizer=tokenizer, report=report) as subject:
@@ -375,7 +385,7 @@ class _Asked:
         format, samples = self.format, self.decoding.samples
         # A task was made for a tokenizer, a set of `load_holdout` never is.
         if isinstance(self.task, HeldOut) and subject.tokenizer is not None:
-            format = format.for_template(subject.tokenizer)
+            format = format.for_template(subject.tokenizer, self.decoding.chat_template_kwargs)
         repeated = [row for row in self.rows for _ in range(samples)]
         with progress_bar(len(repeated), desc=f"held-out, {label}", unit="answer") as bar:
             prompts = [row["prompt"] for row in repeated]

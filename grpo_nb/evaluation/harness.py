@@ -84,9 +84,10 @@ def write_harness_task(
     folder = Path(folder).expanduser().absolute()
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / f"{name}.jsonl"
+    chat = getattr(task, "chat_template_kwargs", {})
     with data.open("w", encoding="utf-8") as file:
         for row in task.holdout:
-            prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=False)
+            prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, tokenize=False, **chat)
             file.write(json.dumps({"prompt": prompt, "answer": str(row["answer"])}) + "\n")
     settings = {
         "task": name,

@@ -47,10 +47,14 @@ class Decoding:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """With a temperature above 0: `top_p`, `top_k` and the like."""
     seed: int = 0
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """What the chat template is given beside the messages, as in the training."""
 
     def to_dict(self) -> dict[str, Any]:
         """What a reader must know to draw them again; greedy text has no seed."""
         drawn = {"seed": self.seed, **self.sampling} if self.temperature > 0 else {}
+        if self.chat_template_kwargs:
+            drawn["chat_template_kwargs"] = dict(self.chat_template_kwargs)
         return {"temperature": self.temperature, "max_completion_length": self.max_completion_length, **drawn}
 
 
@@ -324,6 +328,7 @@ def answers_of_model(
             sampling=decoding.sampling,
             # All samples of a question together, so that its prompt is computed once.
             batch_size=decoding.samples * max(1, _BATCH // decoding.samples),
+            chat_template_kwargs=decoding.chat_template_kwargs,
             progress=progress,
         )
 
@@ -360,6 +365,7 @@ def _gguf_subject(file: Path, report: Callable[[str], None]) -> Subject:
             max_completion_length=decoding.max_completion_length,
             temperature=decoding.temperature,
             sampling={**decoding.sampling, "seed": decoding.seed} if decoding.temperature > 0 else None,
+            chat_template_kwargs=decoding.chat_template_kwargs,
             report=report,
             progress=progress,
         )

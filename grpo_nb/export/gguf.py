@@ -97,7 +97,8 @@ def export_gguf(
             verification = _verify(run, merged, file, quantization, report)
             verification |= {key: of_merged[key] for key in ("trained_in_4bit",) if key in of_merged}
             chats = [row["prompt"] for row in run.holdout]
-            text = modelfile(file.name, AutoTokenizer.from_pretrained(merged), chats, context=context)
+            how = {"context": context, "chat_template_kwargs": run.chat_template_kwargs}
+            text = modelfile(file.name, AutoTokenizer.from_pretrained(merged), chats, **how)
         (staged / "Modelfile").write_text(text, encoding="utf-8")
         # Without the folders of this machine: the file goes to the Hub with the rest.
         tools = {"converter": script, "quantizer": program}
@@ -112,9 +113,9 @@ def _is_run(what: Any) -> bool:
 
 def _verify(run: Run, merged: Path, file: Path, quantization: str, report: Report) -> dict[str, Any]:
     asked = verified_texts(run)
-    prompts, limit = asked["prompts"], asked["max_new_tokens"]
+    prompts, limit, chat = asked["prompts"], asked["max_new_tokens"], asked["chat_template_kwargs"]
     try:
-        answers = llama_cpp_answer(file, prompts, max_completion_length=limit, report=report)
+        answers = llama_cpp_answer(file, prompts, max_completion_length=limit, chat_template_kwargs=chat, report=report)
     except LlamaCppError as error:
         raise ExportError(f"the GGUF file could not be verified, so it was not kept: {error}") from error
     _, tolerance, least = QUANTIZATIONS[quantization]

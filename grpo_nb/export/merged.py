@@ -331,6 +331,7 @@ def verified_texts(run: Run) -> dict[str, Any]:
     """What is answered in a verification, at what length, and how long that may take."""
     return {
         "prompts": [row["prompt"] for row in run.holdout[:VERIFIED_PROMPTS]],
+        "chat_template_kwargs": run.chat_template_kwargs,
         "max_new_tokens": min(run.settings.max_completion_length, VERIFIED_TOKENS),
         "seconds": VERIFIED_SECONDS,
     }

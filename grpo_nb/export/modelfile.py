@@ -63,20 +63,23 @@ FAMILIES = (
 )
 
 
-def family_of(tokenizer: Any, chats: Sequence[Chat] = ()) -> Family | None:
+def family_of(
+    tokenizer: Any, chats: Sequence[Chat] = (), chat_template_kwargs: Mapping[str, Any] | None = None
+) -> Family | None:
     """Return the family whose template writes exactly what the tokenizer's does, or None.
 
     Compared are a made-up turn with a system prompt, and some of `chats`. Without a system prompt a template may put in a
     default one; then it is of a family only if all of `chats` have their own.
     """
     made_up = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 3?"}]
+    how = chat_template_kwargs or {}
     probes = [*chats[:_PROBES], made_up] if chats else [made_up, made_up[1:]]
-    return next((family for family in FAMILIES if all(_is_same(family, tokenizer, chat) for chat in probes)), None)
+    return next((family for family in FAMILIES if all(_is_same(family, tokenizer, chat, how) for chat in probes)), None)
 
 
-def _is_same(family: Family, tokenizer: Any, chat: Chat) -> bool:
+def _is_same(family: Family, tokenizer: Any, chat: Chat, how: Mapping[str, Any]) -> bool:
     try:
-        rendered = tokenizer.apply_chat_template(list(chat), add_generation_prompt=True, tokenize=False)
+        rendered = tokenizer.apply_chat_template(list(chat), add_generation_prompt=True, tokenize=False, **how)
         return rendered.removeprefix(family.begins_with) == render_chat(family.template, chat)
     except (TemplateError, ValueError):  # the tokenizer's template refuses the probe, or the chat is no series of turns
         return False
@@ -118,7 +121,14 @@ def render(template: str, values: Mapping[str, str], answer: str | None = None) 
     return made.render(values, Response=answer)
 
 
-def modelfile(file_name: str, tokenizer: Any, chats: Sequence[Chat], *, context: int) -> str:
+def modelfile(
+    file_name: str,
+    tokenizer: Any,
+    chats: Sequence[Chat],
+    *,
+    context: int,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> str:
     """The Modelfile for a GGUF file that lies beside it.
 
     Args:
@@ -126,14 +136,17 @@ def modelfile(file_name: str, tokenizer: Any, chats: Sequence[Chat], *, context:
         tokenizer: Of the merged model.
         chats: The task's prompts: where all have the same system prompt and one question, it becomes SYSTEM.
         context: Tokens of prompt and answer together.
+        chat_template_kwargs: What the chat template was given beside the messages.
     """
-    family = family_of(tokenizer, chats)
+    family = family_of(tokenizer, chats, chat_template_kwargs)
     lines = [f"FROM ./{file_name}", ""]
     if family is None:
         lines += [
             "# No TEMPLATE: this model's chat template is of no family that the kit can write in Go's language. Ollama 0.30",
             "# and later run the one inside the file, unless they take it for one they know; older ones may run none.",
         ]
+        if chat_template_kwargs:
+            lines += [f"# In training it was given {dict(chat_template_kwargs)}."]
         stops = [tokenizer.eos_token]
     else:
         lines += [f"# {family.name}, compared with the tokenizer's own.", f"TEMPLATE {_quoted(family.template)}"]

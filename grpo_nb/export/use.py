@@ -80,7 +80,10 @@ def inference_commands(export: Export | str | Path, messages: Sequence[Mapping[s
         messages = export.run.holdout[0]["prompt"] if export.run is not None else [{"role": "user", "content": "Hello"}]
     lines = "".join(f"    {json.dumps(message, ensure_ascii=True)},\n" for message in messages)
     values = {"folder": str(export.path), "name": export.path.name, "asked": f"messages = [\n{lines}]", "limit": limit}
-    values |= {"file": str(export.file), "base": "", "asking": ""}
+    values |= {"file": str(export.file), "base": "", "asking": "", "rendering": "", "body": ""}
+    if export.run is not None and (chat := export.run.chat_template_kwargs):  # asked as it was trained
+        values |= {"rendering": f", tokenizer_encode_kwargs={chat!r}"}
+        values |= {"body": f" extra_body={ {'chat_template_kwargs': chat}!r},"}
     if export.kind == "adapter":
         values["base"] = base_of(export.path, export.verification)
     if export.kind == "gguf":
@@ -98,7 +101,7 @@ def inference_commands(export: Export | str | Path, messages: Sequence[Mapping[s
 def _pipeline(imports: str, loaded: str, model: str) -> str:
     return (
         f'{imports}\n\n{{asked}}\n{loaded}chat = pipeline("text-generation", {model})\n'
-        "answer = chat(messages, max_new_tokens={limit}, do_sample=False)\n"
+        "answer = chat(messages, max_new_tokens={limit}, do_sample=False{rendering})\n"
         'print(answer[0]["generated_text"][-1]["content"])'
     )
 
@@ -108,7 +111,7 @@ def _client(port: int, model: str, needs: str, checked: str) -> tuple[str, ...]:
         f"from openai import OpenAI\n\n{{asked}}\n"
         f'client = OpenAI(base_url="http://127.0.0.1:{port}/v1", api_key="not needed")\n'
         f"answer = client.chat.completions.create(\n    model={{{model}!r}}, messages=messages, max_tokens={{limit}}, "
-        "temperature=0,\n)\nprint(answer.choices[0].message.content)"
+        "temperature=0,{body}\n)\nprint(answer.choices[0].message.content)"
     )
     return "openai client", "python", code, f"pip install openai, and {needs}", checked
 

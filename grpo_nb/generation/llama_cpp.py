@@ -51,6 +51,7 @@ def answer(
     max_completion_length: int,
     temperature: float = 0.0,
     sampling: Mapping[str, Any] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
     report: Callable[[str], None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Answer]:
@@ -66,6 +67,7 @@ def answer(
         temperature: Above 0, tokens are drawn from the whole vocabulary.
         sampling: With a temperature above 0: `top_p`, `top_k`, `min_p`, and the `seed` of the first, which is one more for each
             that follows.
+        chat_template_kwargs: What the chat template is given beside the messages.
         report: Called with one line per stage.
         progress: Called with the number of prompts done.
 
@@ -86,6 +88,7 @@ def answer(
         "prompts": [[dict(message) for message in chat] for chat in prompts],
         "limit": max_completion_length,
         "sampling": _sampling(temperature, sampling),
+        "chat_template_kwargs": dict(chat_template_kwargs or {}),
         "threads": thread_count(),
     }
     if not prompts:

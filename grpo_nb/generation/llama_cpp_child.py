@@ -1,7 +1,8 @@
 """Answer chats with a GGUF file through llama.cpp. Runs as a process of its own that imports neither the kit nor unsloth.
 
 Run by `grpo_nb.core.run_script`. The request names `gguf`, `package_folder` (where xllamacpp was found), `prompts` (chat
-messages), `limit`, `sampling` and `threads`. A line with the number of answers so far goes to standard output after each.
+messages), `chat_template_kwargs`, `limit`, `sampling` and `threads`. A line with the number of answers so far goes to standard
+output after each.
 The engine is llama.cpp's own server on this machine's loopback address, behind a key that only this process knows.
 """
 
@@ -58,7 +59,8 @@ def complete(
     post: Callable[..., dict[str, Any]], chat: list[dict[str, str]], request: dict[str, Any]
 ) -> dict[str, Any]:
     """Render, read and complete one chat."""
-    prompt = post("/apply-template", {"messages": chat})["prompt"]
+    asked = {"messages": chat, "chat_template_kwargs": request["chat_template_kwargs"]}
+    prompt = post("/apply-template", asked)["prompt"]
     # As the server's chat address does: it adds what the vocabulary wants in front, and reads special tokens as such.
     ids = post("/tokenize", {"content": prompt, "add_special": True, "parse_special": True})["tokens"]
     done = post(

@@ -196,6 +196,7 @@ def generate(
     temperature: float = 0.0,
     sampling: Mapping[str, Any] | None = None,
     batch_size: int = 48,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> list[Completion]:
     """Complete chat prompts, greedily at temperature 0, in the order given.
@@ -208,9 +209,12 @@ def generate(
         temperature: Above 0, tokens are drawn from the whole vocabulary.
         sampling: With a temperature above 0, further parameters of `GenerationConfig`, such as `top_p`.
         batch_size: Prompts at a time.
+        chat_template_kwargs: What the chat template is given beside the messages.
         progress: Called with the number of prompts done after each batch.
     """
-    encoded = tokenizer.apply_chat_template(list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True)
+    encoded = tokenizer.apply_chat_template(
+        list(prompts), add_generation_prompt=True, tokenize=True, return_dict=True, **(chat_template_kwargs or {})
+    )
     ids = encoded["input_ids"]
     end_tokens = model.generation_config.eos_token_id
     end_tokens = {tokenizer.eos_token_id, *(end_tokens if isinstance(end_tokens, list) else [end_tokens])} - {None}

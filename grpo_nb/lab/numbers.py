@@ -35,7 +35,9 @@ def where(reward: RewardFunction, text: str) -> str:
     return ", ".join(parts) or WHOLE_TEXT
 
 
-def prompt_text(row: Mapping[str, Any], tokenizer: Any = None) -> str:
+def prompt_text(
+    row: Mapping[str, Any], tokenizer: Any = None, chat_template_kwargs: Mapping[str, Any] | None = None
+) -> str:
     """Return the prompt of a row as the model sees it; without a tokenizer its turns, one after another.
 
     >>> prompt_text({"prompt": [{"role": "user", "content": "What is 3 + 4?"}]})
@@ -46,7 +48,8 @@ def prompt_text(row: Mapping[str, Any], tokenizer: Any = None) -> str:
         return prompt
     if tokenizer is None:
         return "\n".join(f"{turn['role']}: {turn['content']}" for turn in prompt)
-    return tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    how = {"tokenize": False, "add_generation_prompt": True, **(chat_template_kwargs or {})}
+    return tokenizer.apply_chat_template(prompt, **how)
 
 
 def gold_of(row: Mapping[str, Any], column: str = "answer") -> str:
@@ -85,6 +88,7 @@ def sample_group(
     num_generations: int = 8,
     temperature: float = 1.0,
     max_completion_length: int = 48,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Sample a group of completions of one row's prompt, as a training step would.
 
@@ -95,6 +99,7 @@ def sample_group(
         num_generations: Size of the group.
         temperature: Above 0; at 0 all completions are the same.
         max_completion_length: In tokens; what is longer is cut.
+        chat_template_kwargs: What the chat template is given beside the messages: `task.chat_template_kwargs`.
     """
     from grpo_nb.generation.sampling import generate
 
@@ -102,7 +107,8 @@ def sample_group(
     if not isinstance(prompt, (list, tuple)):
         raise ValueError("the row has no chat messages in its column 'prompt'; load_task(rows) makes them.")
     group = generate(
-        model, tokenizer, [prompt] * num_generations, temperature=temperature, max_completion_length=max_completion_length
+        model, tokenizer, [prompt] * num_generations, temperature=temperature, max_completion_length=max_completion_length,
+        chat_template_kwargs=chat_template_kwargs,
     )  # fmt: skip
     return [completion.text for completion in group]
 

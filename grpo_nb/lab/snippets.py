@@ -40,6 +40,7 @@ class CodeLines:
         is_task = isinstance(lab.task, Task)
         self.row = f"{self.task}{'.train' if is_task else ''}[{lab.row_number}]"
         self._with_tokenizer = f", tokenizer={self.tokenizer}" if self.tokenizer else ""
+        self._chat = f", chat_template_kwargs={self.task}.chat_template_kwargs" if lab.chat_template_kwargs else ""
         self._options = f", format={self.task if is_task else self.lab}.format"
         self._options += f", answer={lab.answer!r}" if lab.answer != "answer" else ""
         self._options += f", weights={lab.moved_weights!r}" if lab.moved_weights else ""
@@ -47,7 +48,7 @@ class CodeLines:
 
     def prompt(self) -> str:
         """The prompt as the model sees it."""
-        rest = f", {self.tokenizer}" if self.tokenizer else ""
+        rest = f", {self.tokenizer}{self._chat}" if self.tokenizer else ""
         return f"from grpo_nb.lab import prompt_text; print(prompt_text({self.row}{rest}))"
 
     def sample(self, options: Mapping[str, float]) -> str:
@@ -55,7 +56,7 @@ class CodeLines:
         given = ", ".join(
             [self.model, self.tokenizer, self.row, *(f"{name}={value:g}" for name, value in options.items())]
         )
-        return f"from grpo_nb.lab import sample_group; completions = sample_group({given})"
+        return f"from grpo_nb.lab import sample_group; completions = sample_group({given}{self._chat})"
 
     def score(self) -> str:
         """The scores, under the weights that the rewards carry."""

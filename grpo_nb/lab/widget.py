@@ -96,6 +96,7 @@ class RewardLab(WeighedPanel):
         super().__init__()
         self.task, self.model, self.tokenizer, self.answer = task, model, tokenizer, answer
         self.format = format or (task.format if isinstance(task, Task) else xml())
+        self.chat_template_kwargs = task.chat_template_kwargs if isinstance(task, Task) else {}
         self.seconds_per_call = seconds_per_call
         self.scores: Scores | None = None
         """The scores shown, under the weights shown; None where scoring itself failed."""
@@ -343,7 +344,7 @@ class RewardLab(WeighedPanel):
         gold = f"(no column {self.answer!r})" if row.get(self.answer) is None else str(row[self.answer])
         shown = functools.partial(views.row_view, str(row.get("question", "")), gold, self.tokenizer is not None)
         self._row_view.value = shown("")  # a chat template may raise
-        self._row_view.value = shown(prompt_text(row, self.tokenizer))
+        self._row_view.value = shown(prompt_text(row, self.tokenizer, self.chat_template_kwargs))
 
     @in_panel
     def _rescore(self) -> None:
@@ -407,7 +408,8 @@ class RewardLab(WeighedPanel):
         size = self._size.value
         with self._working(self._sample_button, "Sampling..."):
             self._status.value = f"Sampling {size} completions from the model. The kernel is busy until they are there."
-            group = sample_group(self.model, self.tokenizer, self.row, **self._sampling_options)
+            options = {**self._sampling_options, "chat_template_kwargs": self.chat_template_kwargs}
+            group = sample_group(self.model, self.tokenizer, self.row, **options)
         self._set_completions([displayable(text) for text in group])
         self._status.value = f"Sampled {size} completions for row {self.row_number}."
 

@@ -136,6 +136,12 @@ class Run(Shown):
             return Settings.from_dict(self.info["settings"])
 
     @property
+    def chat_template_kwargs(self) -> dict[str, Any]:
+        """What the chat template was given beside the messages: `Task.chat_template_kwargs`."""
+        with self._reading():
+            return dict(self.info["settings"].get("extra", {}).get("chat_template_kwargs") or {})
+
+    @property
     def status(self) -> str:
         """How it stands, in one word; `status_sentence` says more.
 

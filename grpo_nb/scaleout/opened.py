@@ -144,7 +144,7 @@ def open_project(folder: str | Path, *, trust_code: bool = False) -> Project:
         raise ValueError(f"{str(place / 'origin.json')!r} names the model {model!r}, which is no name on the Hub.")
     own = {"model": str(place / "base") if model == "base" else model, "run_root": "runs"}
     settings = Settings.from_dict({**recorded["settings"], **own})
-    task = _read_task(place, recorded["task"])
+    task = _read_task(place, recorded["task"], settings)
     own = _run_rewards(place) if trust_code else []
     made: list[tuple[Mapping[str, Any], Callable[..., Any]]] = []
     missing = {}
@@ -182,13 +182,13 @@ def _read_record(place: Path) -> dict[str, Any]:
     return recorded
 
 
-def _read_task(place: Path, recorded: Mapping[str, Any]) -> Task:
+def _read_task(place: Path, recorded: Mapping[str, Any], settings: Settings) -> Task:
     from datasets import Dataset
 
     parts = [Dataset.from_list(_lines(place / f"{name}.jsonl")) for name in ("train", "holdout")]
     return Task(
         recorded["name"], AnswerFormat(**recorded["format"]), *parts, recorded["dropped"],
-        bool(recorded.get("is_ordered")),
+        bool(recorded.get("is_ordered")), chat_template_kwargs=dict(settings.extra.get("chat_template_kwargs") or {}),
     )  # fmt: skip
 
 

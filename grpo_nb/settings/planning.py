@@ -286,7 +286,8 @@ def plan(
         if machine is not None:
             raise ValueError(f"machine = {machine!r:.60} and gpu_memory_gb = {gpu_memory_gb} are two machines.")
         machine = Gpu(f"a GPU of {gpu_memory_gb:g} GB", gpu_memory_gb * 1e9 / 2**30, (8, 0))
-    lengths = [] if tokenizer is None or task is None else prompt_lengths(task.train["prompt"], tokenizer)
+    chat = getattr(task, "chat_template_kwargs", None)
+    lengths = [] if tokenizer is None or task is None else prompt_lengths(task.train["prompt"], tokenizer, chat)
     kept = [length for length in lengths if length <= settings.max_prompt_length]
     gpu, is_here = find_machine(machine)
     return Plan(

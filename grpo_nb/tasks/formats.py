@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,11 +164,11 @@ class AnswerFormat(metaclass=Readable):
         content = content.strip()
         return (before, content, after) if content else None
 
-    def for_template(self, tokenizer: Any) -> AnswerFormat:
+    def for_template(self, tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None) -> AnswerFormat:
         """Return this format, marked as opened by the template if this tokenizer's generation prompt ends with the tag."""
-        require_tokenizer(tokenizer)
-        asked = [{"role": "user", "content": "?"}]
-        rendered = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+        require_tokenizer(tokenizer, chat_template_kwargs)
+        asked, how = [{"role": "user", "content": "?"}], chat_template_kwargs or {}
+        rendered = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True, **how)
         is_opened = bool(self.reasoning_open) and rendered.rstrip().endswith(self.reasoning_open)
         return dataclasses.replace(self, is_opened_by_template=is_opened)
 

@@ -53,7 +53,13 @@ class LengthProposal(Shown):
 
 
 def propose_lengths(
-    train: Dataset, answer_format: AnswerFormat, tokenizer: Any, baseline: Any = None, *, quantile: float = 0.95
+    train: Dataset,
+    answer_format: AnswerFormat,
+    tokenizer: Any,
+    baseline: Any = None,
+    *,
+    quantile: float = 0.95,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> LengthProposal:
     """Do what `Task.propose_lengths` says.
 
@@ -63,12 +69,13 @@ def propose_lengths(
         tokenizer: Of the model to be trained.
         baseline: From `gn.baseline`.
         quantile: Of the prompts to keep.
+        chat_template_kwargs: Of the task.
 
     Raises:
         ValueError: A quantile that is none.
     """
     check_value("quantile", quantile, "float", ": it is the share of prompts to keep", above=0, most=1)
-    prompts = prompt_lengths(train["prompt"], tokenizer)
+    prompts = prompt_lengths(train["prompt"], tokenizer, chat_template_kwargs)
     limit = _rounded(_at(prompts, quantile))
     dropped = sum(length > limit for length in prompts)
     source = f"{quantile:.0%} of {len(prompts)} training prompts, rounded up; {dropped} are longer"

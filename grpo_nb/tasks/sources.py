@@ -49,6 +49,7 @@ def load_task(
     contradictory: Contradictory = "ask",
     seed: int | None = None,
     tokenizer: Any = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
     split: str | None = None,
     config: str | None = None,
     encoding: str | None = None,
@@ -78,6 +79,8 @@ def load_task(
         seed: Of the split and of generated data; that of `settings`, or 0.
         tokenizer: To drop prompts longer than `settings.max_prompt_length`, to see which tags its template opens, and to show
             the first prompt as the model sees it.
+        chat_template_kwargs: What the chat template is given beside the messages, in training and wherever else a prompt is
+            rendered, such as `{"enable_thinking": False}`; that in `extra` of the settings if not given.
         split, config: Of a `DatasetDict` or a data set on the Hub; the split is `train` there, if not given.
         decimal: `","` where the answers are numbers such as 1.234,50.
         encoding: Of a text file; UTF-8, or what it looks like, if not given.
@@ -86,7 +89,8 @@ def load_task(
         **options: For `arithmetic`: `train_size`, `holdout_size`, `low`, `high`, `operators`.
 
     Raises:
-        ValueError: No rows, a missing column, contradictory rows, too few distinct questions, or all prompts too long.
+        ValueError: No rows, a missing column, contradictory rows, too few distinct questions, all prompts too long, or a chat
+            template that would be told two things, or what it does not read.
         TypeError: A source that holds no rows.
         FileNotFoundError: A path that does not exist.
 
@@ -99,6 +103,11 @@ def load_task(
     if seed is None:
         seed = settings.seed if settings is not None else 0
     check_value("seed", seed, "int", least=0)
+    asked = settings.extra.get("chat_template_kwargs") if settings is not None else None
+    chat = chat_template_kwargs if chat_template_kwargs is not None else asked or {}
+    require_kind(
+        "chat_template_kwargs", chat, Mapping, 'a dict by the names in the template: {"enable_thinking": False}'
+    )
     is_generated = isinstance(source, str) and source == "arithmetic"
     for option in options:
         if option not in _ARITHMETIC:
@@ -122,7 +131,7 @@ def load_task(
     cleaned = clean(read, columns, contradictory, decimal, keep)
     golds = [row["answer"] for row in cleaned.rows]
     answers = dataclasses.replace(answers_of(golds), point=point_of(golds) if decimal == "," else "")
-    format = fitting_format(format, answers, system, tokenizer)
+    format = fitting_format(format, answers, system, tokenizer, chat)
     rows = with_prompts(cleaned.rows, format, example, is_told=system is not None)
     try:
         train, held = (_table(part) for part in _split(rows, holdout, seed))
@@ -143,8 +152,11 @@ def load_task(
         notes += (*too_long_to_end(golds, shown, format, tokenizer, settings.max_completion_length),)
     task = Task(
         read.name, format, train, held, cleaned.left_out, examples=cleaned.examples,
-        notes=tuple(with_frame(notes, cleaned.frame)), answers=answers, tokenizer=tokenizer,
+        notes=tuple(with_frame(notes, cleaned.frame)), answers=answers,
+        chat_template_kwargs=dict(chat), tokenizer=tokenizer,
     )  # fmt: skip
+    if settings is not None:
+        task.rendered_by(settings)
     if tokenizer is not None and settings is not None:
         task = task.fit(tokenizer, settings.max_prompt_length)
     return task
@@ -167,7 +179,11 @@ def _table(rows: TaskRows) -> Dataset:
 
 
 def fitting_format(
-    format: AnswerFormat | None, answers: Answers, system: str | None = None, tokenizer: Any = None
+    format: AnswerFormat | None,
+    answers: Answers,
+    system: str | None = None,
+    tokenizer: Any = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> AnswerFormat:
     """Return the format with a system prompt that fits the answers, or the one given, and with the tags of the template."""
     format = format if format is not None else xml()
@@ -178,7 +194,7 @@ def fitting_format(
         format = dataclasses.replace(format, instruction=system)
     elif not format.answer_hint:
         format = dataclasses.replace(format, answer_hint=answers.hint)
-    return format.for_template(tokenizer) if tokenizer is not None else format
+    return format.for_template(tokenizer, chat_template_kwargs) if tokenizer is not None else format
 
 
 def with_prompts(

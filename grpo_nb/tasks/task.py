@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from grpo_nb.core.tables import Cell, Shown, Table, as_written, bold, escaped, facts
 from grpo_nb.core.text import prompt_lengths
 from grpo_nb.settings.arguments import check_choice, check_value
+from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.curriculum import flat_rows, pass_rates, visit_counts
 from grpo_nb.tasks.formats import AnswerFormat
@@ -51,17 +52,35 @@ class Task(Shown):
     """What to know about how the source was read."""
     answers: Answers = dataclasses.field(default_factory=lambda: Answers("text"))
     """What kind of answers these are; of labels, which and how often."""
+    chat_template_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What the chat template is given beside the messages, wherever a prompt is rendered: `{"enable_thinking": False}`."""
     tokenizer: Any = dataclasses.field(default=None, compare=False)
     """Of the model, to show the first prompt as it sees it."""
 
     @property
     def fingerprint(self) -> str:
-        """A hash over every row of both parts, in order; a run records it."""
+        """A hash over every row of both parts, in order, and of what else their template is given; a run records it."""
         digest = hashlib.sha256()
         for part in (self.train, self.holdout):
             for row in part:
                 digest.update(json.dumps(row, sort_keys=True, default=str).encode())
+        if self.chat_template_kwargs:
+            digest.update(json.dumps(dict(self.chat_template_kwargs), sort_keys=True, default=str).encode())
         return digest.hexdigest()[:16]
+
+    def rendered_by(self, settings: Settings) -> Settings:
+        """Return settings whose trainer renders the prompts of this task as everything else does.
+
+        Raises:
+            ValueError: Their `extra` would have it render others.
+        """
+        own, asked = dict(self.chat_template_kwargs), settings.extra.get("chat_template_kwargs")
+        if asked is not None and asked != own:
+            raise ValueError(
+                f"extra has chat_template_kwargs = {asked}, and the task was made with {own}: other prompts would be trained "
+                f"than are measured. Say it where the task is made: gn.load_task(..., chat_template_kwargs={asked})."
+            )
+        return settings.replace(extra={**settings.extra, "chat_template_kwargs": own}) if own else settings
 
     def fit(self, tokenizer: Any, max_prompt_length: int) -> Task:
         """Return the task without the prompts of more than `max_prompt_length` tokens, counted in `dropped`.
@@ -73,7 +92,7 @@ class Task(Shown):
         kept, lost, long, every = {}, 0, "", []
         for part in ("train", "holdout"):
             rows: Dataset = getattr(self, part)
-            lengths = prompt_lengths(rows["prompt"], tokenizer)
+            lengths = prompt_lengths(rows["prompt"], tokenizer, self.chat_template_kwargs)
             every += lengths
             short = [i for i, length in enumerate(lengths) if length <= max_prompt_length]
             if not short:
@@ -112,7 +131,8 @@ class Task(Shown):
         Raises:
             ValueError: A quantile that is none.
         """
-        return propose_lengths(self.train, self.format, tokenizer, baseline, quantile=quantile)
+        how = {"quantile": quantile, "chat_template_kwargs": self.chat_template_kwargs}
+        return propose_lengths(self.train, self.format, tokenizer, baseline, **how)
 
     def with_pass_rates(
         self, measured: Any, *, reward: str | None = None, threshold: float = 1.0, last: int | None = None
@@ -255,6 +275,8 @@ class Task(Shown):
             if known:
                 mean = f"mean {sum(known) / len(known):.2f}"
                 shown["pass rate"] += f", {mean}; {known.count(0)} never right, {known.count(1)} always"
+        if self.chat_template_kwargs:
+            shown["chat template"] = f"given {dict(self.chat_template_kwargs)}"
         if self.is_ordered:
             shown["order"] = "as given, not shuffled"
         yield bold(f"Task {self.name}")
@@ -270,7 +292,9 @@ class Task(Shown):
         said, answer = f"The first training prompt{seen}, whose answer is", first["answer"]
         yield Cell(f"{said} {answer!r}:", f"{said} <code>{escaped(answer)}</code>:")
         if self.tokenizer is not None:
-            rendered = self.tokenizer.apply_chat_template(first["prompt"], tokenize=False, add_generation_prompt=True)
+            rendered = self.tokenizer.apply_chat_template(
+                first["prompt"], tokenize=False, add_generation_prompt=True, **self.chat_template_kwargs
+            )
             yield Cell(rendered, f"<pre style='white-space:pre-wrap'>{escaped(rendered)}</pre>")
         else:
             yield Table([(turn["role"], as_written(turn["content"])) for turn in first["prompt"]])

@@ -42,6 +42,7 @@ def require_parts(model: Any, tokenizer: Any, task: Any, settings: Any) -> None:
     """
     require_same_settings(model, tokenizer, settings)
     require_kind("task", task, Task, "a task: task = gn.load_task(<your file>, settings)")
+    task.rendered_by(settings)
 
 
 def require_holdout(task: Task, settings: Settings) -> None:

@@ -138,14 +138,14 @@ def dry_run(
     require_number("steps", steps, 1, settings.max_steps, why=", the max_steps of the settings")
     rewards = reward_list(rewards)
     weights_by_name(rewards)  # refuses two of one name, before anything asks one for its state
-    # What makes a run visible elsewhere, or saves it, has no place in a dry one.
-    quiet = settings.replace(extra={**settings.extra, "report_to": "none"})
     with kept_random_state(), contextlib.ExitStack() as afterwards, kept_modes(model), reference_adapter(model):
         # Put back, and not worked on in copies: a reward may hold a lock or a model. Its state is copied, for a state_dict
         # may hand out the very lists that the reward adds to.
         remembers = remembering(rewards)
         afterwards.callback(load_states, remembers, copy.deepcopy(states_of(remembers)))
         prepared = Prepared.checked(model, tokenizer, task, rewards, settings)
+        # What makes a run visible elsewhere, or saves it, has no place in a dry one.
+        quiet = settings.replace(extra={**prepared.settings.extra, "report_to": "none"})
         collected = _Collected(prepared, steps)
         trainer = build_trainer(dataclasses.replace(prepared, settings=quiet), _Dry)
         trainer.beta = 0.0  # only a loss would look at the reference

@@ -106,7 +106,10 @@ class HoldoutScore(Observer):
     def score(self) -> dict[str, float]:
         """Answer the questions with the model as it is, and return the measurements."""
         training, prompts = self._prepared, [row["prompt"] for row in self._questions]
-        greedy = Decoding(max_completion_length=training.settings.max_completion_length)
+        greedy = Decoding(
+            max_completion_length=training.settings.max_completion_length,
+            chat_template_kwargs=training.task.chat_template_kwargs,
+        )
         completions = answers_of_model(training.model, training.tokenizer, prompts, greedy)
         paid_by = answer_reward(training.rewards)
         found = Evaluation.of("", read_answers(self._questions, completions, training.task.format, reward=paid_by))

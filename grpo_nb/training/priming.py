@@ -158,7 +158,7 @@ def prime(
     # Sampled as in training, with the same random numbers before and after.
     drawn = Decoding(
         max_completion_length=settings.max_completion_length, temperature=settings.temperature, sampling=settings.sampling,
-        seed=settings.seed,
+        seed=settings.seed, chat_template_kwargs=task.chat_template_kwargs,
     )  # fmt: skip
     prompts = [row["prompt"] for row in asked]
     before = [c.text for c in answers_of_model(model, tokenizer, prompts, drawn)]
@@ -246,7 +246,9 @@ def _writer(task: Task, reasoning: Reasoning | None) -> Callable[[Row], str]:
 
 def _tokens(tokenizer: Any, task: Task, row: Row, reasoning: str, settings: Settings) -> dict[str, list[int]]:
     """Prompt and completion as GRPO samples them, labels on the completion and its end token only."""
-    prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=True)["input_ids"]
+    prompt = tokenizer.apply_chat_template(
+        row["prompt"], add_generation_prompt=True, return_dict=True, **task.chat_template_kwargs
+    )["input_ids"]
     text = completion(task.format, reasoning, row["answer"])
     answer = [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
     if len(answer) > settings.max_completion_length:

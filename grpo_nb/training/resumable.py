@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import json
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,8 @@ from grpo_nb.core.randomness import random_state, restore_random_state
 from grpo_nb.models.load import load_adapter, save_adapter
 from grpo_nb.rewards.base import reward_name
 from grpo_nb.rewards.compose import AdaptiveState, inner_rewards
-from grpo_nb.runs.checkpoints import keep_newest, write_checkpoint
+from grpo_nb.runs.checkpoints import keep_newest, newest_checkpoint, write_checkpoint
+from grpo_nb.runs.run import Run
 from grpo_nb.training.recorder import Recorder
 
 _KEEP = 2
@@ -258,3 +260,19 @@ def load_states(holders: Mapping[str, Any], states: Mapping[str, Any]) -> None:
     """Hand each of these what it remembered; one that was not there before starts anew."""
     for name in holders.keys() & states.keys():
         holders[name].load_state_dict(states[name])
+
+
+def take_up_memory(rewards: Iterable[Callable[..., Any]], run: Run) -> None:
+    """Give the rewards of a finished run what they knew at its end, which a new process does not know."""
+    remembers = remembering(rewards)
+    if not remembers:
+        return
+    checkpoint = newest_checkpoint(run.path / "checkpoints")
+    if checkpoint.path is None:
+        warnings.warn(
+            f"What the rewards of {run.name!r} have learnt is not known: its last checkpoint is gone or damaged. They go on "
+            "with what they hold now.",
+            stacklevel=4,
+        )
+        return
+    load_states(remembers, json.loads((checkpoint.path / "observers.json").read_text())["rewards"])

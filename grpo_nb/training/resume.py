@@ -1,4 +1,4 @@
-"""Which run to go on with, whether settings, data and rewards are the same, and going back to its newest checkpoint."""
+"""Which run to go on with or to give back, whether it is the same training, and going back to its newest checkpoint."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.files import set_aside, write_bytes
-from grpo_nb.rewards.identity import describe_difference
+from grpo_nb.core.files import free_path, set_aside, write_bytes
+from grpo_nb.rewards.identity import describe_difference, differing_parts, may_be_memory
 from grpo_nb.runs.checkpoints import NewestCheckpoint, clear_away, newest_checkpoint
 from grpo_nb.runs.run import Run, open_run, seconds_since_written
 from grpo_nb.settings.settings import Settings
@@ -41,9 +41,20 @@ class Resumption:
         """Steps done."""
         return self.checkpoint.step
 
+    @property
+    def is_over(self) -> bool:
+        """It is finished and has its adapter: there is nothing to go on with, and it is given back."""
+        return self.checkpoint.path is None
 
-def find_run(settings: Settings, name: str | None, resume: str | Path | None) -> Resumption | None:
-    """Return the run that `train(..., name=name, resume=resume)` goes on with, or None if it begins a new one.
+
+def find_run(
+    settings: Settings, name: str | None, resume: str | Path | None, info: Mapping[str, Any]
+) -> Resumption | None:
+    """Return the run that `train(..., name=name, resume=resume)` means, or None if it begins a new one.
+
+    Args:
+        settings, name, resume: Given to `train`.
+        info: What `run.json` would say of a new run started now.
 
     Raises:
         FileNotFoundError: The run that was named does not exist.
@@ -59,7 +70,15 @@ def find_run(settings: Settings, name: str | None, resume: str | Path | None) ->
         return None
     status = run.status
     if status == "finished" and not is_named:
-        return None
+        try:
+            _require_same_finished(run, settings, info)
+        except ValueError:
+            if name is None:  # the newest is another training
+                return None
+            raise
+        if settings.max_steps == run.settings.max_steps and (run.adapter_path / "adapter_model.safetensors").is_file():
+            done = NewestCheckpoint(path=None, step=settings.max_steps, passed_over=())
+            return Resumption(run=run, checkpoint=done, status=status)
     _require_nobody_else(run, status, is_named)
     checkpoint = newest_checkpoint(run.path / "checkpoints")
     if checkpoint.path is None:
@@ -80,10 +99,15 @@ def _newest_run(root: Path, name: str | None) -> Run | None:
     return newest and open_run(newest.path)
 
 
-def remove_unbegun(folder: Path, proof: str, *first: str) -> None:
-    """Make room where a run was killed before it had written the file `proof`, with nothing there but what comes `first`."""
-    if folder.is_dir() and all(f.name in first or f.name.startswith(f".{proof}") for f in folder.iterdir()):
+def remove_unbegun(folder: Path, proof: str) -> None:
+    """Make room where a run was killed before it had written the file `proof`, with nothing else there."""
+    if folder.is_dir() and all(f.name.startswith(f".{proof}") for f in folder.iterdir()):
         shutil.rmtree(folder)
+
+
+def make_room(folder: Path) -> Path:
+    """Give a folder another name, which is returned: nothing that is in it is lost."""
+    return folder.rename(free_path(folder, ".unfinished-", 1))
 
 
 def named_folder(root: str | Path, name: str | None, resume: str | Path, proof: str) -> Path:
@@ -120,14 +144,30 @@ def _require_nobody_else(run: Run, status: str, is_named: bool) -> None:
 
 def _without_checkpoint(run: Run, checkpoint: NewestCheckpoint, is_named: bool, name: str | None) -> None:
     why = "; ".join(checkpoint.passed_over) or "none was written yet when it ended"
-    if is_named or run.rows:
+    # Any file may be missing, as on a drive that was cut off; what was trained shows in the others.
+    if is_named or run.rows or run.steps or run.adapter_path.is_dir() or run.checkpoint_step is not None:
         raise ValueError(
             f"the run {run.name!r} has no complete checkpoint to go on from ({why}). It is left as it is; "
             "resume=None and another name begin a new run."
         )
-    if name is not None:  # the new run takes the place of this one, in which no step was done
-        shutil.rmtree(run.path)
-    warnings.warn(f"The run {run.name!r} ended before its first checkpoint ({why}): a new run begins.", stacklevel=4)
+    kept = "" if name is None else f" What it left is in {make_room(run.path).name!r}."
+    warnings.warn(
+        f"The run {run.name!r} ended before its first checkpoint ({why}): a new run begins.{kept}", stacklevel=4
+    )
+
+
+def _require_same_finished(run: Run, settings: Settings, info: Mapping[str, Any]) -> None:
+    """Raise `ValueError` if a finished run is another training than this: more strict than resuming in the code of rewards."""
+    before, info = run.info, json.loads(json.dumps(info, default=str))
+    _compare_settings(run, run.settings.max_steps, settings)
+    _require_same_task(run, before["task"], info["task"])
+    _require_same_rewards(run, before["rewards"], info["rewards"])
+    for old, new in zip(before["rewards"], info["rewards"], strict=True):
+        if not all(map(may_be_memory, differing_parts(old["parts"], new["parts"]))):
+            raise ValueError(
+                f"the run {run.name!r} is finished, and its reward {old['name']!r} has changed since: "
+                f"{describe_difference(old['parts'], new['parts'])}. Begin a new run with another name."
+            )
 
 
 def continued_info(resumption: Resumption, settings: Settings, info: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +182,7 @@ def continued_info(resumption: Resumption, settings: Settings, info: Mapping[str
         ValueError: Settings, data or rewards differ, with each difference.
     """
     before, info = resumption.run.info, json.loads(json.dumps(info, default=str))
-    changed = _compare_settings(resumption, settings)
+    changed = _compare_settings(resumption.run, resumption.step, settings)
     _require_same_task(resumption.run, before["task"], info["task"])
     _require_same_rewards(resumption.run, before["rewards"], info["rewards"])
     for old, new in zip(before["rewards"], info["rewards"], strict=True):
@@ -195,9 +235,8 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], keys: Iterable[s
     return found
 
 
-def _compare_settings(resumption: Resumption, settings: Settings) -> list[str]:
-    name = resumption.run.name
-    old = resumption.run.settings.to_dict()
+def _compare_settings(run: Run, step: int, settings: Settings) -> list[str]:
+    name, old = run.name, run.settings.to_dict()
     changed = differences(old, settings.to_dict())
     refused = {key: said for key, said in changed.items() if key not in MAY_CHANGE}
     if refused:
@@ -206,10 +245,10 @@ def _compare_settings(resumption: Resumption, settings: Settings) -> list[str]:
             f"the run {name!r} was started with other settings: {'; '.join(refused.values())}. One curve of two trainings "
             f"would tell nothing. Go on with settings.replace({back}), or begin a new run with resume=None."
         )
-    if settings.max_steps < resumption.step:
+    if settings.max_steps < step:
         raise ValueError(
-            f"max_steps = {settings.max_steps}, but the run {name!r} has done {resumption.step} steps already. Write "
-            f"settings.replace(max_steps={max(resumption.step, old['max_steps'])}), or begin a new run with resume=None."
+            f"max_steps = {settings.max_steps}, but the run {name!r} has done {step} steps already. Write "
+            f"settings.replace(max_steps={max(step, old['max_steps'])}), or begin a new run with resume=None."
         )
     return [said for key, said in changed.items() if key != "run_root"]
 

@@ -23,8 +23,10 @@ from grpo_nb.machine.host import require_disk
 from grpo_nb.models.identity import base_identity, keep_template
 from grpo_nb.models.load import generation_of, load_adapter, save_adapter
 from grpo_nb.rewards.base import RewardFunction
+from grpo_nb.rewards.identity import describe_difference
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import find_damage, keep_newest
+from grpo_nb.runs.live import LivePlot
 from grpo_nb.runs.run import Run, new_run_folder, write_trained_questions
 from grpo_nb.settings.number_types import number_type_of
 from grpo_nb.settings.planning import plan
@@ -37,7 +39,7 @@ from grpo_nb.training.errors import explained
 from grpo_nb.training.observers import CoresWatch, HealthAlerts, HoldoutScore, Observer, alert_by_trackio
 from grpo_nb.training.own_rewards import said_of_own_rewards
 from grpo_nb.training.recorder import Recorder
-from grpo_nb.training.resumable import ResumableTrainer, remembering, states_of
+from grpo_nb.training.resumable import ResumableTrainer, remembering, states_of, take_up_memory
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
 from grpo_nb.training.run_info import BASE_MODEL, START_ADAPTER, reference_of, run_info
 from grpo_nb.training.trainer import Prepared, build_trainer, lead_to, reference_adapter
@@ -67,7 +69,8 @@ def train(
     Everything that can be checked is checked first: nothing is written and nothing slow starts on bad input. Checkpoints
     are written as `settings.save_steps` says, and whatever ends the training: an interrupt saves the last complete step and
     returns a usable run, an error saves it and is raised. With `resume="auto"` the same cell can be run again and again: it
-    begins, goes on after whatever happened, and ends with the same numbers as if nothing had (docs/guide/runs.md).
+    begins, goes on after whatever happened, ends with the same numbers as if nothing had, and then gives the finished run back
+    (docs/guide/runs.md).
 
     Args:
         model: From `load_model`, with a LoRA. It is trained in place; a second call goes on from where it is, but for a
@@ -78,8 +81,9 @@ def train(
         settings: From `preset`.
         name: Of the run's folder under `settings.run_root`; by default the time it starts.
         resume: None begins a new run. "auto" goes on with the newest run under `settings.run_root` (the one called `name`, if
-            given) unless it is finished or there is none, and begins a new one then (under another name, or none). The
-            path or name of a run goes on with that one, also with a finished one if `max_steps` is more now.
+            given), and gives it back if it is finished: with its adapter in the model, and nothing is trained. Where there is
+            none, or the newest is a finished one of other settings, data or rewards, a new one begins. The path or name of a
+            run goes on with that one. A finished one goes on if `max_steps` is more now.
         observers: Asked at each logged step; they may add to its row and may stop the training (`gn.training.Observer`).
         reference: What the KL is measured against, if `beta` is above 0: the model as it is when this run starts, with
             what its adapter has learnt already, or the `"base"` model without any adapter. The same for a new adapter. On a
@@ -100,6 +104,7 @@ def train(
     """
     check_arguments(name, resume, observers, reference, check_fit)
     prepared = Prepared.checked(model, tokenizer, task, rewards, settings)
+    settings = prepared.settings
     # What the run will need against what there is, on the path that it will take.
     path_taken = settings.replace(shared_prompts=prepared.obstacle is None)
     planned = plan(path_taken, prepared.task, model=model, tokenizer=tokenizer)
@@ -107,10 +112,12 @@ def train(
         planned.require_fit()
     elif planned.obstacle is not None:
         warnings.warn(f"Training all the same (check_fit=False), though: {planned.obstacle}", stacklevel=3)
-    resumption = find_run(settings, name, resume)
     info = run_info(prepared, number_type_of(model, settings, find_gpu()).name)
     info["generation"] = str(generation_of(model))
     info["base"] = base_identity(model, settings.model)
+    resumption = find_run(settings, name, resume, info)
+    if resumption is not None and resumption.is_over:
+        return _given_back(resumption.run, prepared, info)
     if resumption is None:
         if said := said_of_own_rewards(prepared.rewards, prepared.task, settings, prepared.harmless):
             warnings.warn(said, stacklevel=3)
@@ -136,6 +143,25 @@ def train(
             recorder = Recorder(run, settings, prepared.weights, [CoresWatch(), *scores, *observers, alerts])
             _run_training(trainer, prepared, recorder, info, resumption)
     return run
+
+
+def _given_back(run: Run, prepared: Prepared, info: Mapping[str, Any]) -> Run:
+    """Return a finished run as after its training: its adapter in the model, what its rewards learnt, its figure shown."""
+    load_adapter(prepared.model, run.adapter_path)
+    take_up_memory(prepared.rewards, run)
+    if is_notebook():
+        LivePlot(run.weights, run.settings.beta).update(run.rows, alerts=run.alerts, is_last=True)
+    other = [
+        f" Its reward {old['name']!r} holds other values now: {describe_difference(old['parts'], new['parts'])}."
+        for old, new in zip(run.info["rewards"], info["rewards"], strict=True)
+        if old["identity"] != new["identity"]
+    ]
+    warnings.warn(
+        f"The run {run.name!r} is finished: it is given back with its adapter in the model, and nothing was trained. For a new "
+        f"run: another name, or resume=None.{''.join(other)}",
+        stacklevel=4,
+    )
+    return Run(run.path, model=prepared.model, tokenizer=prepared.tokenizer, rewards=prepared.rewards)
 
 
 def _begin(prepared: Prepared, name: str | None, info: Mapping[str, Any]) -> Path:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.arguments import in_line, require_kind, require_number
-from grpo_nb.core.files import free_path, inside, shown_path, write_json
+from grpo_nb.core.files import inside, shown_path, write_json
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.models.load import load_adapter, save_adapter
 from grpo_nb.rewards.base import reward_list
@@ -34,7 +35,7 @@ from grpo_nb.runs.run import Run, new_run_folder
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.arguments import Reference, check_arguments, require_holdout, require_parts
-from grpo_nb.training.resume import MAY_CHANGE, differences, named_folder, remove_unbegun
+from grpo_nb.training.resume import MAY_CHANGE, differences, make_room, named_folder, remove_unbegun
 from grpo_nb.training.run_info import checked_rewards, source_of
 
 if TYPE_CHECKING:
@@ -232,10 +233,10 @@ def train_stages(
             the KL starts at 0 in every stage and bounds how far that stage goes; `"base"` holds all of them to the
             model without adapter, so that a later stage also pays for what the earlier ones have moved.
         resume: None begins new stages. "auto" goes on with the staged run called `name`, or without a name with the newest one
-            under the `run_root` of the first stage's settings unless it is finished; where there is none, new stages begin. The
-            path or name of a staged run goes on with that one. Finished stages are not trained again, a stage that was cut
-            short goes on from its newest checkpoint, and the end is what it would have been. What a stage has left without a
-            complete checkpoint is set aside, and it begins again with the adapter of the stage before.
+            under the `run_root` of the first stage's settings; where there is none, or the newest is finished and has another
+            plan, new stages begin. The path or name of a staged run goes on with that one. Finished stages are not trained
+            again, a stage that was cut short goes on from its newest checkpoint, and the end is what it would have been. What a
+            stage has left without a complete checkpoint is set aside, and it begins again with the adapter of the stage before.
         check_fit: As for `train`.
 
     Raises:
@@ -259,10 +260,11 @@ def train_stages(
     of_stages = _settings_of(stages, settings)
     plan = _plan_of(model, tokenizer, task, stages, of_stages, reference)
     from grpo_nb.training.recorder import save_figure
+    from grpo_nb.training.resumable import take_up_memory
     from grpo_nb.training.session import train
 
     root = Path(of_stages[0].run_root)
-    folder = _find_stages(root, name, resume)
+    folder = _find_stages(root, name, resume, plan)
     is_resumed = folder is not None
     if is_resumed:
         _require_same_plan(StagedRun(folder).plan, plan, folder)
@@ -291,31 +293,39 @@ def train_stages(
                     name=planned["folder"], reference=reference, resume="auto" if goes_on else None, check_fit=check_fit,
                 )  # fmt: skip
             except Exception:
-                if not is_resumed:
-                    remove_unbegun(folder, "stages.json", "start", "stages.json")
+                if not is_resumed and {file.name for file in folder.iterdir()} == {"start", "stages.json"}:
+                    shutil.rmtree(folder)  # made by this call, and the model still has its adapter
                 raise
             if run.status != "finished":
                 break
         if is_resumed:
-            _take_up_memory(stage, run)
+            take_up_memory(stage.rewards, run)
         known |= {id(state) for state, _ in adaptive_states(stage.rewards)}
     if staged.rows:
         save_figure(folder, staged.plot())
     return staged
 
 
-def _find_stages(root: Path, name: str | None, resume: str | Path | None) -> Path | None:
-    """The folder of the staged run that `train_stages(..., name=name, resume=resume)` goes on with; None if it begins anew."""
+def _find_stages(root: Path, name: str | None, resume: str | Path | None, plan: dict[str, Any]) -> Path | None:
+    """The folder of the staged run that `train_stages(..., name=name, resume=resume)` means; None if it begins anew."""
     if resume is None:
         return None
     if resume != "auto":
         return open_stages(named_folder(root, name, resume, "stages.json")).path
     if name is None:
         newest = max(root.glob("*/stages.json"), key=lambda file: file.stat().st_mtime, default=None)
-        return newest and (None if StagedRun(newest.parent).status == "finished" else newest.parent)
-    if (root / name / "stages.json").is_file():
-        return root / name
-    remove_unbegun(root / name, "stages.json", "start")
+        if newest is not None and StagedRun(newest.parent).status == "finished":
+            try:
+                _require_same_plan(StagedRun(newest.parent).plan, plan, newest.parent)
+            except ValueError:  # the newest are other stages
+                return None
+        return newest and newest.parent
+    folder = root / name
+    if (folder / "stages.json").is_file():
+        return folder
+    remove_unbegun(folder, "stages.json")
+    if folder.is_dir() and {file.name for file in folder.iterdir()} == {"start"}:  # killed before the plan was written
+        make_room(folder)
     return None
 
 
@@ -326,7 +336,7 @@ def _can_go_on(folder: Path) -> bool:
     newest = newest_checkpoint(folder / "checkpoints")
     if (folder / "run.json").is_file() and newest.path is not None:
         return True
-    aside = folder.rename(free_path(folder, ".unfinished-", 1))
+    aside = make_room(folder)
     why = "; ".join(newest.passed_over) or "it ended before its first one"
     warnings.warn(
         f"The stage {folder.name!r} has no complete checkpoint ({why}): what it left is in {aside.name!r}, and it begins "
@@ -334,24 +344,6 @@ def _can_go_on(folder: Path) -> bool:
         stacklevel=3,
     )
     return False
-
-
-def _take_up_memory(stage: Stage, run: Run) -> None:
-    """Give the rewards of a finished stage what they knew at its end, which a new process does not know."""
-    from grpo_nb.training.resumable import load_states, remembering
-
-    remembers = remembering(stage.rewards)
-    if not remembers:
-        return
-    checkpoint = newest_checkpoint(run.path / "checkpoints")
-    if checkpoint.path is None:
-        warnings.warn(
-            f"What the rewards of the stage {stage.name!r} have learnt is not known: its last checkpoint is gone or damaged. "
-            "Those that later stages use go on with what they hold now.",
-            stacklevel=3,
-        )
-        return
-    load_states(remembers, json.loads((checkpoint.path / "observers.json").read_text())["rewards"])
 
 
 def _is_finished(run: Run) -> bool:

@@ -54,6 +54,7 @@ class Prepared:
     """Without the prompts that are too long."""
     rewards: list[RewardFunction]
     settings: Settings
+    """With what the task gives the chat template, so that the trainer renders its prompts and a run records it."""
     weights: dict[str, float]
     """Of the rewards by name."""
     harmless: set[str]
@@ -72,7 +73,7 @@ class Prepared:
         """
         require_parts(model, tokenizer, task, settings)
         require_holdout(task, settings)
-        rewards = reward_list(rewards)
+        settings, rewards = task.rendered_by(settings), reward_list(rewards)
         given, task = task, task.fit(tokenizer, settings.max_prompt_length)
         if task.notes != given.notes:  # it says what was left out
             warnings.warn(task.notes[-1], stacklevel=3)

@@ -13,6 +13,7 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.generation import llama_cpp
 from grpo_nb.generation.llama_cpp_child import placed
+from tests.support.tiny import THINKING_TEMPLATE
 
 CHATS = [
     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2 + 2?"}],
@@ -43,6 +44,22 @@ def test_it_reads_what_transformers_reads(gguf: Path, embedded_folder: Path) -> 
         assert answer.is_cut == (answer.ids[-1] != tokenizer.eos_token_id)
         assert all(margin >= 0 for margin in answer.margins) and max(answer.log_probs) < 0
     assert done == [1, 2]
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_it_gives_the_template_what_training_gave_it(
+    gguf: Path, embedded_folder: Path, tmp_path: Path, is_on: bool
+) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer, file = AutoTokenizer.from_pretrained(embedded_folder), tmp_path / "thinking.gguf"
+    tokenizer.chat_template = THINKING_TEMPLATE
+    command = ["-m", "gguf.scripts.gguf_new_metadata", str(gguf), str(file), "--chat-template", THINKING_TEMPLATE]
+    subprocess.run([sys.executable, *command, "--force"], check=True, capture_output=True)
+    how = {"enable_thinking": is_on}
+    (answer,) = llama_cpp.answer(file, CHATS[:1], max_completion_length=4, chat_template_kwargs=how)
+    ids = tokenizer.apply_chat_template(CHATS[0], add_generation_prompt=True, return_dict=True, **how)["input_ids"]
+    assert list(answer.prompt_ids) == ids and answer.prompt.endswith("<think>\n" if is_on else "</think>\n\n")
 
 
 def test_a_token_within_a_character_has_its_place_and_no_log_probability(gguf: Path, embedded_folder: Path) -> None:

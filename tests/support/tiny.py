@@ -7,6 +7,16 @@ from typing import Any
 
 import grpo_nb as gn
 
+# As those of Qwen3 and its like, but that they end with the tag where the model thinks.
+THINKING_TEMPLATE = """{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+<think>
+{% if enable_thinking is defined and enable_thinking is false %}
+</think>
+
+{% endif %}{% endif %}"""
+
 
 def load_tiny(
     folder: Path | str, train_size: int, holdout_size: int, **changes: Any

@@ -288,6 +288,18 @@ def test_other_parameters_of_a_reward_are_said(fresh, settings: gn.Settings) -> 
     assert any("closure words was 1, is 2" in str(warning.message) for warning in said)
     assert train(3, 0.5, 2) == ["max_steps was 2, is 3"], "the run goes by what it was resumed with"
 
+    def again(*parameters: float) -> None:
+        gn.train(*fresh, rewards(*parameters), settings.replace(max_steps=3), name="told", resume="auto")
+
+    with pytest.warns(
+        UserWarning, match="nothing was trained.*'graded' holds other values now: closure words was 2, is 3"
+    ):
+        again(0.5, 3)
+    with pytest.raises(
+        ValueError, match=r"is finished, and its reward 'number' has changed since: reward\.tolerance was"
+    ):
+        again(0.1, 2)
+
 
 def test_completions_cut_off_by_a_crash_are_said_and_set_aside(half_done) -> None:
     model, tokenizer, task, settings, whole, crashed = half_done
@@ -324,20 +336,50 @@ def test_more_steps_go_on_and_are_stated(half_done) -> None:
 
 
 def test_auto_goes_on_with_what_is_not_finished_and_begins_otherwise(half_done) -> None:
-    model, tokenizer, task, settings, whole, crashed = half_done
+    model, tokenizer, task, settings, _, crashed = half_done
     root = Path(settings.run_root)
     change_info(crashed.path, started="2998-01-01")
     assert gn.train(model, tokenizer, task, [brevity], settings, resume="auto").path == crashed.path
     one = gn.train(model, tokenizer, task, [brevity], settings.replace(max_steps=1), name="new", resume="auto")
     assert one.path == root / "new" and "resumed" not in one.info
     change_info(one.path, started="2999-01-01")  # the newest, and finished
-    two = gn.train(model, tokenizer, task, [brevity], settings.replace(max_steps=1), resume="auto")
-    assert two.path not in (one.path, whole.path, crashed.path) and two.status == "finished"
+    two = gn.train(model, tokenizer, task, [brevity], settings.replace(max_steps=1, seed=7), resume="auto")
+    assert two.path not in (one.path, crashed.path) and two.status == "finished" and len(two.rows) == 1
     (root / "killed").mkdir()  # before its first file
     again = gn.train(model, tokenizer, task, [brevity], settings.replace(max_steps=1), name="killed", resume="auto")
     assert again.status == "finished"
     with pytest.raises(FileNotFoundError, match="Runs in"):
         gn.train(model, tokenizer, task, [brevity], settings, resume="another")
+
+
+@pytest.mark.parametrize("name", [None, "finished"])
+def test_all_cells_run_again_give_the_finished_run_back(fresh, back, settings, monkeypatch, name) -> None:
+    def cell(**changes: object) -> gn.runs.Run:
+        rewards = [gn.rewards.adaptive(brevity_reward()), gn.rewards.xml_tags()]
+        return gn.train(*fresh, rewards, settings.replace(**changes), name=name, resume="auto")
+
+    model, _, task = fresh
+    first = cell()
+    trained = {n: p.detach().clone() for n, p in model.named_parameters() if "lora_" in n}
+    answered = gn.compare(first, task)
+    files = {file: file.read_bytes() for file in first.path.rglob("*") if file.is_file()}
+    back()  # as a new process has it: the adapter is new
+    shown = []
+    monkeypatch.setattr(session, "is_notebook", lambda: True)
+    monkeypatch.setattr(session.LivePlot, "update", lambda _, rows, **how: shown.append((len(rows), how["is_last"])))
+    with pytest.warns(
+        UserWarning, match=rf"The run '{first.name}' is finished: it is given back .* nothing was trained"
+    ):
+        run = cell()
+    assert run.path == first.path and shown == [(5, True)]
+    assert {file: file.read_bytes() for file in first.path.rglob("*") if file.is_file()} == files, "nothing was written"
+    assert all(torch.equal(p, trained[n]) for n, p in model.named_parameters() if n in trained)
+    assert run.rewards[0].state.state_dict() == first.rewards[0].state.state_dict()
+    # Later cells take the model of the run: what they ask is what was trained.
+    again = gn.compare(run, task)
+    assert [row["completion"] for row in again.after.rows] == [row["completion"] for row in answered.after.rows]
+    more = cell(max_steps=7)
+    assert more.path == first.path and len(more.rows) == 7, "more steps go on"
 
 
 def test_a_run_that_is_being_trained_is_left_alone(half_done) -> None:

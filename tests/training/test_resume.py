@@ -12,7 +12,8 @@ import grpo_nb as gn
 from grpo_nb.core import writers
 from grpo_nb.health.sources import completions_of
 from grpo_nb.runs import checkpoints
-from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
+from grpo_nb.training.resume import Resumption, continued_info, go_back
+from grpo_nb.training.resume import find_run as find
 from tests.support.run_folders import write_run_folder
 
 GONE = 2**22 + 1  # above any pid that Linux gives out
@@ -58,6 +59,10 @@ def settings(root: Path) -> gn.Settings:
     return SETTINGS.replace(run_root=str(root))
 
 
+def find_run(settings: gn.Settings, name: str | None, resume: object, **changes: object) -> Resumption | None:
+    return find(settings, name, resume, make_info(**changes))
+
+
 def resumption(run: gn.runs.Run) -> Resumption:
     newest = checkpoints.newest_checkpoint(run.path / "checkpoints")
     return Resumption(run=run, checkpoint=newest, status="crashed")
@@ -69,8 +74,9 @@ def test_auto_takes_the_run_that_was_started_last(root: Path, settings: gn.Setti
     early = make_run(root / "b", started="2026-01-01")
     assert find_run(settings, None, "auto").run.path == late.path
     assert find_run(settings, "b", "auto").run.path == early.path and find_run(settings, "c", "auto") is None
-    (late.path / "run.json").write_text(json.dumps(make_info(started="2026-01-02", status="finished")))
-    assert find_run(settings, None, "auto") is None, "the newest is finished"
+    other = {"task": {**make_info()["task"], "fingerprint": "g"}}
+    (late.path / "run.json").write_text(json.dumps(make_info(started="2026-01-02", status="finished", **other)))
+    assert find_run(settings, None, "auto") is None, "the newest is finished, and of other data"
     again = make_run(root / "c", started="2026-01-02")
     os.utime(late.path / "run.json", (1, 1))
     assert find_run(settings, None, "auto").run.path == again.path, "two that were started within a second"
@@ -96,6 +102,37 @@ def test_a_finished_run_goes_on_only_for_more_steps(root: Path, settings: gn.Set
         with pytest.raises(ValueError, match=r"has done its 4 steps.*max_steps=8"):
             find_run(settings.replace(max_steps=steps), None, "a")
     assert find_run(settings.replace(max_steps=5), None, "a").status == "finished"
+    for name in (None, "a"):
+        more = find_run(settings.replace(max_steps=10), name, "auto")
+        assert more.step == 4 and not more.is_over, "the cell asks for more steps now"
+
+
+def with_reward(**parts: str) -> dict:
+    reward = make_info()["rewards"][0]
+    return {"rewards": [{**reward, "identity": "c", "parts": {**reward["parts"], **parts}}]}
+
+
+@pytest.mark.parametrize("name", [None, "a"])
+def test_auto_gives_a_finished_run_of_the_same_training_back(root: Path, settings: gn.Settings, name) -> None:
+    run = make_run(root / "a", status="finished", saved=())  # on a drive its checkpoints may be gone
+    (run.path / "adapter").mkdir()
+    (run.path / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
+    found = find_run(settings, name, "auto")
+    assert found.is_over and found.run.path == run.path and found.step == settings.max_steps
+    assert find_run(settings, name, "auto", **with_reward(**{"global CACHE": "7"})).is_over, "what it remembers"
+    for changed, now in (
+        (settings.replace(seed=7), {}),
+        (settings.replace(max_steps=8), {}),
+        (settings, {"task": {**make_info()["task"], "fingerprint": "g"}}),
+        (settings, with_reward(code="another")),
+    ):
+        if name is None:
+            assert find_run(changed, name, "auto", **now) is None, "another training begins"
+        else:
+            with pytest.raises(
+                ValueError, match=r"other settings|has done 9 steps|other data|'short' has changed since"
+            ):
+                find_run(changed, name, "auto", **now)
 
 
 def test_another_machine_is_given_time(root: Path, settings: gn.Settings) -> None:
@@ -128,16 +165,33 @@ def test_a_run_without_a_checkpoint_is_left_or_made_room_for(root: Path, setting
     with pytest.raises(ValueError, match=r"no complete checkpoint to go on from \(none was written yet"):
         find_run(settings, "trained", "auto")
     begun = make_run(root / "begun", steps=0, saved=())
+    (begun.path / "start").mkdir()
+    (begun.path / "start" / "adapter_model.safetensors").write_bytes(b"primed")
     with pytest.raises(ValueError, match="no complete checkpoint"):
         find_run(settings, None, "begun")
     assert trained.path.is_dir() and begun.path.is_dir()
-    with pytest.warns(UserWarning, match="ended before its first checkpoint"):
+    with pytest.warns(UserWarning, match="ended before its first checkpoint.*is in 'begun.unfinished-1'"):
         assert find_run(settings, "begun", "auto") is None
     assert not begun.path.exists(), "the new run of that name takes its place"
+    assert (root / "begun.unfinished-1" / "start" / "adapter_model.safetensors").read_bytes() == b"primed"
     unnamed = make_run(root / "unnamed", steps=0, saved=(), started="2027-01-01")
     with pytest.warns(UserWarning, match="a new run begins"):
         assert find_run(settings, None, "auto") is None
     assert unnamed.path.is_dir()
+
+
+@pytest.mark.parametrize(
+    "left", ["adapter/adapter_model.safetensors", "completions/step_000001.parquet", "checkpoints/checkpoint-4/x"]
+)
+def test_what_was_trained_is_left_where_its_rows_are_lost(root: Path, settings: gn.Settings, left: str) -> None:
+    file = make_run(root / "a", steps=0, saved=()).path / left
+    (root / "a" / "metrics.jsonl").unlink()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"weeks of work")
+    for name in ("a", None):
+        with pytest.raises(ValueError, match="the run 'a' has no complete checkpoint"):
+            find_run(settings, name, "auto")
+    assert file.read_bytes() == b"weeks of work"
 
 
 def test_only_what_is_empty_is_removed(root: Path, settings: gn.Settings) -> None:

@@ -193,10 +193,13 @@ def test_a_start_without_a_plan_is_begun_anew(tiny) -> None:
     model, tokenizer, task, settings, again = tiny
     again()
     folder = Path(settings.run_root) / "early"
-    (folder / "start").mkdir(parents=True)  # killed while the adapter was saved
+    (folder / "start").mkdir(parents=True)  # killed before the plan was written
+    (folder / "start" / "adapter_model.safetensors").write_bytes(b"primed")
     run = gn.training.train_stages(model, tokenizer, task, [gn.training.Stage(name="a", rewards=[brevity], steps=1)], settings,
                           name="early", resume="auto")  # fmt: skip
     assert run.status == "finished"
+    aside = folder.with_name("early.unfinished-1") / "start" / "adapter_model.safetensors"
+    assert aside.read_bytes() == b"primed", "an adapter is never removed"
     (folder / "stages.json").unlink()
     with pytest.raises(FileExistsError, match="never overwritten"):
         gn.training.train_stages(model, tokenizer, task, stages(), settings, name="early", resume="auto")
@@ -250,15 +253,18 @@ def test_only_the_same_stages_go_on(staged: gn.training.StagedRun, tiny) -> None
 def test_auto_without_a_name_goes_on_with_the_newest_that_is_not_finished(
     staged: gn.training.StagedRun, tmp_path: Path
 ) -> None:
-    assert _find_stages(staged.path.parent, "two", "auto") == staged.path, "finished, and named"
+    plan = staged.plan
+    assert _find_stages(staged.path.parent, "two", "auto", plan) == staged.path, "finished, and named"
     finished = shutil.copytree(staged.path, tmp_path / "finished")
-    assert _find_stages(tmp_path, None, "auto") is None and _find_stages(tmp_path, "other", "auto") is None
+    assert _find_stages(tmp_path, None, "auto", plan) == finished, "the same stages are given back"
+    assert _find_stages(tmp_path, None, "auto", {**plan, "task": "another"}) is None
+    assert _find_stages(tmp_path, "other", "auto", plan) is None
     for name, time in (("early", 1), ("late", 2)):
         (tmp_path / name).mkdir()
         shutil.copy(staged.path / "stages.json", tmp_path / name)
         os.utime(tmp_path / name / "stages.json", (time, time))
     os.utime(finished / "stages.json", (0, 0))
-    assert _find_stages(tmp_path, None, "auto") == tmp_path / "late"
+    assert _find_stages(tmp_path, None, "auto", {**plan, "task": "another"}) == tmp_path / "late", "not finished"
 
 
 def broken(completions: list, **columns: object) -> list[float]:

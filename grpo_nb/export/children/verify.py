@@ -228,14 +228,16 @@ def differing(mine: Any, original: Any, parts: Sequence[str]) -> list[str]:
     return [f"the {part} is {found!r}, not {wanted!r}" for part, found, wanted in values if found != wanted]
 
 
-def tokenizer_problems(merged: Any, original: Any, chats: list[list[dict[str, str]]]) -> list[str]:
+def tokenizer_problems(
+    merged: Any, original: Any, chats: list[list[dict[str, str]]], rendering: dict[str, Any] | None = None
+) -> list[str]:
     """In what two tokenizers differ: words, end token, chat template, and how they read each of the prompts."""
     problems = differing(merged, original, ("eos_token", "pad_token", "bos_token"))
     if merged.get_vocab() != original.get_vocab():
         problems.append("the vocabularies differ")
     if merged.chat_template != original.chat_template:
         return [*problems, "the chat template is another" if merged.chat_template else "the chat template is missing"]
-    different = sum(read(merged, chat) != read(original, chat) for chat in chats)
+    different = sum(read(merged, chat, rendering) != read(original, chat, rendering) for chat in chats)
     return [*problems, *([f"{different} of {len(chats)} prompts are read as other tokens"] if different else [])]
 
 
@@ -251,9 +253,10 @@ def generation_problems(merged: Path, base: GenerationConfig, end_token: int) ->
     return problems
 
 
-def read(tokenizer: Any, chat: list[dict[str, str]]) -> list[int]:
-    """The tokens of a chat with the generation prompt."""
-    return tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=True, return_dict=True)["input_ids"]
+def read(tokenizer: Any, chat: list[dict[str, str]], rendering: dict[str, Any] | None = None) -> list[int]:
+    """The tokens of a chat with the generation prompt, and with what else the template was given in training."""
+    how = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, **(rendering or {})}
+    return tokenizer.apply_chat_template(chat, **how)["input_ids"]
 
 
 class Progress:
@@ -393,7 +396,7 @@ def score_reference(request: dict[str, Any], tokenizer: Any) -> SimpleNamespace:
     base = load(request["base"], request["device"], kind)
     tensors = tensor_problems(merged_folder, saved_names(base))
     reference = PeftModel.from_pretrained(base, request["adapter"]).eval()
-    prompts = [read(tokenizer, chat) for chat in request["prompts"]]
+    prompts = [read(tokenizer, chat, request.get("chat_template_kwargs")) for chat in request["prompts"]]
     count, limit = len(list(each_tensor(merged_folder))), request["max_new_tokens"]
     PROGRESS.total = count + 3 * len(prompts) + 2 * passes(base, prompts, limit)
     answers, limit = greedy(reference, tokenizer, prompts, limit, request["seconds"])
@@ -425,11 +428,13 @@ def verify_merged(request: dict[str, Any]) -> dict[str, Any]:
     kind = held_dtype(Path(request["merged"]))
     user = pipeline("text-generation", model=request["merged"], dtype=kind, device=request["device"])
     tokenizer, merged = user.tokenizer, widen_while_computing(user.model.eval())
-    words = tokenizer_problems(tokenizer, original, chats)
+    rendering = request.get("chat_template_kwargs")
+    words = tokenizer_problems(tokenizer, original, chats, rendering)
     ends = generation_problems(Path(request["merged"]), reference.generation, original.eos_token_id)
     if "the chat template is missing" in words:
         tokenizer.chat_template = original.chat_template  # so that the other checks can still be made
     how = {"max_new_tokens": limit, "do_sample": False, "stopping_criteria": [PROGRESS.step]}
+    how["tokenizer_encode_kwargs"] = rendering
     shown = user(chats, **how, batch_size=together(merged, prompts, limit))
     texts = [output[0]["generated_text"][-1]["content"] for output in shown]
     expected = [original.decode(answer, skip_special_tokens=True) for answer in answers]
@@ -468,8 +473,11 @@ def verify_gguf(request: dict[str, Any]) -> dict[str, Any]:
     device = request.get("device") or free_device(Path(request["merged"]))
     model = load(request["merged"], device)
     chats, answers, end = request["prompts"], request["answers"], tokenizer.eos_token_id
-    rendered = [tokenizer.apply_chat_template(c, add_generation_prompt=True, tokenize=False) for c in chats]
-    prompts = [read(tokenizer, chat) for chat in chats]
+    rendering = request.get("chat_template_kwargs") or {}
+    rendered = [
+        tokenizer.apply_chat_template(c, add_generation_prompt=True, tokenize=False, **rendering) for c in chats
+    ]
+    prompts = [read(tokenizer, chat, rendering) for chat in chats]
     limit = request["max_new_tokens"]
     PROGRESS.done, PROGRESS.total = 0, passes(model, prompts, limit) + 3 * len(chats)
     expected, limit = greedy(model, tokenizer, prompts, limit, request["seconds"])

@@ -1,0 +1,233 @@
+"""A template that can open the thinking renders one and the same prompt wherever one is rendered, thinking on and off."""
+
+import runpy
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+import grpo_nb as gn
+from grpo_nb.evaluation import subjects
+from grpo_nb.export import gguf, modelfile
+from grpo_nb.lab.numbers import prompt_text, sample_group
+from tests.conftest import brevity
+from tests.support.tiny import THINKING_TEMPLATE, load_tiny
+
+pytestmark = pytest.mark.begins(60)
+
+ENDS = {True: "assistant\n<think>\n", False: "assistant\n<think>\n\n</think>\n\n"}
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with this template."""
+    folder = tmp_path_factory.mktemp("thinking") / "model"
+    shutil.copytree(tiny_folder, folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = THINKING_TEMPLATE
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def rendered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the chat template of any tokenizer made of questions, in their order."""
+    made: list[str] = []
+    real = PreTrainedTokenizerBase.apply_chat_template
+
+    def seen(self: Any, conversation: Any, *args: Any, **how: Any) -> Any:
+        result = real(self, conversation, *args, **how)
+        found = result["input_ids"] if isinstance(result, dict) or hasattr(result, "data") else result
+        found = found if isinstance(found, list) and not isinstance(found[0], int) else [found]
+        made.extend(one if isinstance(one, str) else self.decode(one) for one in found)
+        return result
+
+    monkeypatch.setattr(PreTrainedTokenizerBase, "apply_chat_template", seen)
+    return made
+
+
+class Thinking(SimpleNamespace):
+    """A model, what it is trained on with thinking on or off, and its finished run."""
+
+    def prompts(self, rows: Any) -> set[str]:
+        """As they are to be rendered, said without the kit."""
+        how = {"add_generation_prompt": True, "tokenize": False, "enable_thinking": self.is_on}
+        return {self.tokenizer.apply_chat_template(row["prompt"], **how) for row in rows}
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["thinking", "not thinking"])
+def trained(
+    request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Thinking]:
+    model, tokenizer, _, settings = load_tiny(
+        folder,
+        8,
+        4,
+        max_steps=2,
+        max_completion_length=8,
+        holdout_every=1,
+        run_root=str(tmp_path_factory.mktemp("runs")),
+    )
+    task = gn.load_task(
+        "arithmetic", settings, train_size=8, holdout_size=4, format=gn.tasks.think_answer(), tokenizer=tokenizer,
+        chat_template_kwargs={"enable_thinking": request.param},
+    )  # fmt: skip
+    run = gn.train(model, tokenizer, task, [brevity], settings)
+    yield Thinking(model=model, tokenizer=tokenizer, task=task, settings=settings, run=run, is_on=request.param)
+
+
+PLACES: dict[str, Callable[[Thinking, Path], Any]] = {
+    "training and held-out curve": lambda t, _: gn.train(t.model, t.tokenizer, t.task, [brevity], t.settings),
+    "dry run": lambda t, _: gn.dry_run(t.model, t.tokenizer, t.task, [brevity], t.settings, steps=1),
+    "baseline": lambda t, _: gn.baseline(t.model, t.tokenizer, t.task, [brevity], t.settings, prompts=2),
+    "priming": lambda t, _: gn.training.prime(
+        t.model, t.tokenizer, t.task, t.settings.replace(max_completion_length=64), steps=1, examples=2, held_out=2
+    ),
+    "model in memory": lambda t, _: gn.evaluate((t.model, t.tokenizer), t.task, max_completion_length=4),
+    "opened run, its own questions": lambda t, _: gn.compare(gn.open_run(t.run.path), max_completion_length=4),
+    "opened run, a set of questions": lambda t, _: gn.evaluate(
+        gn.open_run(t.run.path), [{"question": "1 + 1?", "answer": "2"}], max_completion_length=4
+    ),
+    "lm-evaluation-harness": lambda t, path: gn.evaluation.write_harness_task(t.task, path, t.tokenizer),
+    "lengths": lambda t, _: (t.task.fit(t.tokenizer, 256), t.task.propose_lengths(t.tokenizer)),
+    "plan": lambda t, _: gn.plan(t.settings, t.task, model=t.model, tokenizer=t.tokenizer),
+    "task": lambda t, _: repr(t.task),
+    "lab": lambda t, _: gn.RewardLab([brevity], t.task, t.model, t.tokenizer)._sample(),
+    "export": lambda t, path: exported(t, path / "merged"),
+    "scale-out": lambda t, path: replay(t, path / "project"),
+}
+
+
+def exported(trained: Thinking, folder: Path) -> None:
+    """A verified export, and what it says to those who ask it elsewhere."""
+    export = gn.export_merged(trained.run.path, folder)
+    ways, how = gn.export.inference_commands(export), f"{{'enable_thinking': {trained.is_on}}}"
+    assert f"tokenizer_encode_kwargs={how})" in ways["transformers"].code
+    assert f"extra_body={{'chat_template_kwargs': {how}}}" in ways["openai client"].code
+    assert f"], tokenizer_encode_kwargs={how})" in (folder / "README.md").read_text()
+
+
+def replay(trained: Thinking, folder: Path) -> None:
+    """What a project on other machines is told, and what its program renders to compare with the record."""
+    gn.scaleout.write(trained.run, folder)
+    told = yaml.safe_load((folder / "run.yaml").read_text())["trainer"]
+    rows = [trained.task.train[0]["prompt"]]
+    entry = {"step": 1, "prompt": rows, "completion_ids": [[1]]}
+    trainer = SimpleNamespace(
+        accelerator=SimpleNamespace(process_index=0), chat_template_kwargs=told["chat_template_kwargs"]
+    )
+    runpy.run_path(str(folder / "steps.py"))["recorded"]([entry], trained.tokenizer)(rows, trainer)
+    assert gn.scaleout.open(folder).task.chat_template_kwargs == trained.task.chat_template_kwargs
+
+
+@pytest.mark.usefixtures("checked_here")
+@pytest.mark.parametrize("place", PLACES)
+def test_every_place_renders_what_was_trained(
+    trained: Thinking, rendered: list[str], tmp_path: Path, place: str
+) -> None:
+    own = trained.prompts([*trained.task.train, *trained.task.holdout])
+    rendered.clear()
+    PLACES[place](trained, tmp_path)
+    assert rendered and all(text.endswith(ENDS[trained.is_on]) for text in rendered), set(rendered)
+    if "a set of questions" not in place:
+        assert own & set(rendered), "and these are the prompts of the task"
+
+
+def test_held_out_prompts_are_trained_prompts_byte_for_byte(trained: Thinking, rendered: list[str]) -> None:
+    gn.train(trained.model, trained.tokenizer, trained.task, [brevity], trained.settings.replace(holdout_every=0))
+    assert set(rendered) <= trained.prompts([*trained.task.train, *trained.task.holdout])
+    rendered.clear()
+    asked = gn.evaluate((trained.model, trained.tokenizer), trained.task, max_completion_length=4)
+    wanted = trained.prompts(trained.task.holdout)
+    assert set(rendered) == wanted and len(wanted) == 4
+    assert asked.decoding["chat_template_kwargs"] == {"enable_thinking": trained.is_on}
+
+
+def test_the_format_knows_whether_its_tag_is_open(trained: Thinking) -> None:
+    assert trained.task.format.is_opened_by_template == trained.is_on
+    said = "7</think>\n<answer>\n7\n</answer>"
+    assert trained.task.format.is_exact(said) == trained.is_on
+    assert trained.task.format.is_exact(f"<think>{said}") != trained.is_on
+
+
+def test_the_lab_writes_the_line_that_does_the_same(trained: Thinking) -> None:
+    task, tokenizer, model = trained.task, trained.tokenizer, trained.model
+    lab = gn.RewardLab([brevity], task, model, tokenizer)
+    how = task.chat_template_kwargs
+    assert prompt_text(lab.row, tokenizer, how) in trained.prompts(task.train)
+    assert (
+        len(
+            sample_group(
+                model, tokenizer, lab.row, num_generations=2, max_completion_length=2, chat_template_kwargs=how
+            )
+        )
+        == 2
+    )
+    lines = lab.code_lines()
+    assert lines.prompt().endswith(f"{lines.tokenizer}, chat_template_kwargs={lines.task}.chat_template_kwargs))")
+    assert lines.sample({}).endswith(f", chat_template_kwargs={lines.task}.chat_template_kwargs)")
+
+
+def test_gguf_files_are_asked_the_same_way(trained: Thinking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+
+    def heard(file: Path, prompts: list, **how: Any) -> list:
+        told.append(how["chat_template_kwargs"])
+        raise InterruptedError
+
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    monkeypatch.setattr(subjects, "generate_with_llama_cpp", heard)
+    monkeypatch.setattr(gguf, "llama_cpp_answer", heard)
+    for ask in (
+        lambda: gn.evaluate(tmp_path / "model.gguf", trained.task),
+        lambda: gn.evaluate(tmp_path / "model.gguf", run=gn.open_run(trained.run.path)),
+        lambda: gguf._verify(trained.run, tmp_path, tmp_path / "model.gguf", "q8_0", print),
+    ):
+        with pytest.raises(InterruptedError):
+            ask()
+    assert told == [{"enable_thinking": trained.is_on}] * 3
+    text = modelfile.modelfile(
+        "model.gguf", trained.tokenizer, [trained.task.holdout[0]["prompt"]], context=64, chat_template_kwargs=told[0]
+    )
+    assert f"# In training it was given {told[0]}." in text
+
+
+def test_a_run_says_it_and_another_is_told_apart(trained: Thinking) -> None:
+    run, task = gn.open_run(trained.run.path), trained.task
+    assert run.chat_template_kwargs == {"enable_thinking": trained.is_on} == run.settings.extra["chat_template_kwargs"]
+    other = gn.load_task(
+        "arithmetic",
+        train_size=8,
+        holdout_size=4,
+        format=task.format,
+        chat_template_kwargs={"enable_thinking": not trained.is_on},
+    )
+    assert other.train["prompt"] == task.train["prompt"] and other.fingerprint != task.fingerprint
+    with pytest.raises(ValueError, match=rf"was trained with chat_template_kwargs = .*{trained.is_on}.* other prompts"):
+        gn.compare(run, other)
+    with pytest.raises(ValueError, match="started with other"):
+        gn.train(trained.model, trained.tokenizer, other, [brevity], trained.settings, resume=run.name)
+
+
+def test_extra_says_it_too_but_nothing_else(folder: Path, tmp_path: Path) -> None:
+    asked = {"chat_template_kwargs": {"enable_thinking": False}}
+    model, tokenizer, plain, settings = load_tiny(folder, 8, 4, max_steps=1, run_root=str(tmp_path))
+    off = settings.replace(extra=asked)
+    sizes = {"train_size": 8, "holdout_size": 4, "tokenizer": tokenizer}
+    assert gn.load_task("arithmetic", off, **sizes).chat_template_kwargs == {"enable_thinking": False}
+    with pytest.raises(ValueError, match=r"Say it where the task is made: gn.load_task\(..., chat_template_kwargs="):
+        gn.load_task("arithmetic", off, chat_template_kwargs={"enable_thinking": True}, **sizes)
+    for use in (gn.train, gn.dry_run, gn.baseline, gn.training.prime):
+        rewards = [] if use is gn.training.prime else [[brevity]]
+        with pytest.raises(ValueError, match="other prompts would be trained"):
+            use(model, tokenizer, plain, *rewards, off)
+    with pytest.raises(ValueError, match="'enable_thinkin', which the tokenizer's chat template does not read"):
+        gn.load_task("arithmetic", settings, chat_template_kwargs={"enable_thinkin": False}, **sizes)
+    with pytest.raises(TypeError, match="must be a dict by the names in the template"):
+        gn.load_task("arithmetic", settings, chat_template_kwargs="no_think", **sizes)
+    assert not list(tmp_path.iterdir())
