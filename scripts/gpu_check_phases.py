@@ -520,7 +520,8 @@ def by_hand(request: Request) -> Found:
         here = yield from loaded(request, settings, load)
         config = GRPOConfig(
             output_dir=str(Path(request.work) / "by-hand"), **{name: getattr(settings, name) for name in _BY_HAND},
-            warmup_steps=settings.warmup, adam_beta2=0.99, reward_weights=[getattr(r, "weight", 1.0) for r in here.rewards], bf16=is_bfloat16_supported(),
+            warmup_steps=settings.warmup, adam_beta2=0.99, reward_weights=[getattr(r, "weight", 1.0) for r in here.rewards],
+            bf16=is_bfloat16_supported(),
             fp16=is_gpu and not is_bfloat16_supported(), gradient_checkpointing=is_gpu, logging_steps=1, save_strategy="no",
             report_to="none", disable_tqdm=True, **({"use_vllm": True, "top_k": -1} if request.use_vllm else {"top_k": 0}),
         )  # fmt: skip
