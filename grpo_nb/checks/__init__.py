@@ -4,4 +4,5 @@ Not here: the rewards themselves (`rewards`), and what goes wrong during a run (
 """
 
 from grpo_nb.checks.gate import baseline
+from grpo_nb.checks.levels import choose_level
 from grpo_nb.checks.run import check_rewards

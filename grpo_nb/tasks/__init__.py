@@ -4,5 +4,5 @@ Not here: what an answer is worth (`rewards`), and the sets that people compare 
 """
 
 from grpo_nb.tasks.formats import AnswerFormat, boxed, hashes, think_answer, xml
-from grpo_nb.tasks.sources import load_task
+from grpo_nb.tasks.sources import ARITHMETIC_LEVELS, load_task
 from grpo_nb.tasks.task import Task

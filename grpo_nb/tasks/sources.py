@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import numbers
+import operator
 import random
 import re
 import sys
@@ -31,9 +32,19 @@ if TYPE_CHECKING:
 Messages = list[dict[str, str]]
 Example = tuple[str, str, str]
 TaskRows = list[dict[str, Any]]
-_WIDEST, _HELD_OUT = 1_000, 0.2
+_LISTED, _HELD_OUT = 100, 0.2
 _OPTION = re.compile(r"\w\) ")
-_ARITHMETIC = {"train_size": 224, "holdout_size": 96, "low": 1, "high": 20, "operators": "+"}
+_RESULT = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+_ARITHMETIC = {"train_size": 224, "holdout_size": 96, "low": 1, "high": 20, "operators": "+", "terms": 2}
+ARITHMETIC_LEVELS: tuple[dict[str, Any], ...] = (
+    {},
+    {"low": 10, "high": 99, "operators": "*"},
+    {"terms": 4, "operators": "+-*"},
+    {"low": 100, "high": 999, "operators": "*"},
+    {"low": 1000, "high": 9999, "operators": "*"},
+    {"low": 10, "high": 99, "terms": 6, "operators": "+-*"},
+)
+"""Options of `arithmetic`, easiest first, from sums up to 20 to what models of several billion parameters get wrong."""
 
 
 def load_task(
@@ -86,7 +97,8 @@ def load_task(
         encoding: Of a text file; UTF-8, or what it looks like, if not given.
         damaged: `drop` leaves out the lines of a .jsonl file that are not JSON, such as a last one that was cut off, and those
             of a CSV that have too many cells.
-        **options: For `arithmetic`: `train_size`, `holdout_size`, `low`, `high`, `operators`.
+        **options: For `arithmetic`: `train_size`, `holdout_size`, `low`, `high`, `operators`, `terms`: how many numbers, in
+            brackets where more than two. `gn.tasks.ARITHMETIC_LEVELS` has some, easiest first.
 
     Raises:
         ValueError: No rows, a missing column, contradictory rows, too few distinct questions, all prompts too long, or a chat
@@ -261,30 +273,50 @@ def _doubts(format: AnswerFormat, rows: TaskRows) -> list[str]:
     return [f"nothing in the prompt names {' or '.join(unsaid)}: say it in system=, or give an example turn"]
 
 
-def _arithmetic(seed: int, train_size: int, holdout_size: int, low: int, high: int, operators: str) -> TaskRows:
-    """Distinct questions `a op b` with low <= a, b <= high; no difference is negative."""
+def _arithmetic(
+    seed: int, train_size: int, holdout_size: int, low: int, high: int, operators: str, terms: int
+) -> TaskRows:
+    """Distinct questions of `terms` numbers from low to high; no difference is negative."""
     if not isinstance(operators, str) or not operators or set(operators) - set("+-*"):
         raise ValueError(f"operators = {operators!r} must be made of +, - and *.")
     check_value("train_size", train_size, "int", least=1)
     check_value("holdout_size", holdout_size, "int", least=1)
     check_value("low", low, "int")
     check_value("high", high, "int", least=low)
-    if high - low > _WIDEST:
-        raise ValueError(f"numbers from {low} to {high}: all pairs are listed: write high={low + _WIDEST} at most.")
-    results = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b}
-    numbers = range(low, high + 1)
-    # 3 + 4 is the example turn, which must not be a question.
-    every = [
-        (a, op, b) for op in dict.fromkeys(operators) for a in numbers for b in numbers
-        if (op != "-" or a >= b) and (a, op, b) != (3, "+", 4)
-    ]  # fmt: skip
-    if len(every) < train_size + holdout_size:
+    check_value("terms", terms, "int", least=2)
+    count, draw, operators = train_size + holdout_size, random.Random(seed), "".join(dict.fromkeys(operators))
+    if terms == 2 and high - low <= _LISTED:
+        span = range(low, high + 1)
+        every = {
+            f"{a} {op} {b}": _RESULT[op](a, b) for op in operators for a in span for b in span if op != "-" or a >= b
+        }
+    else:  # too many to list: drawn until there are enough
+        every = {}
+        for _ in range(100 * count):
+            every.update([_expression(draw, terms, low, high, operators)])
+            if len(every) > count:
+                break
+    every.pop("3 + 4", None)  # the example turn, which must not be a question
+    if len(every) < count:
         raise ValueError(
             f"numbers from {low} to {high} with {operators!r} give {len(every)} distinct questions, but train_size "
-            f"{train_size} + holdout_size {holdout_size} = {train_size + holdout_size} are asked for. Raise high."
+            f"{train_size} + holdout_size {holdout_size} = {count} are asked for. Raise high."
         )
-    chosen = random.Random(seed).sample(every, train_size + holdout_size)
-    return [{"question": f"What is {a} {op} {b}?", "answer": str(results[op](a, b))} for a, op, b in chosen]
+    chosen = draw.sample(list(every), count)
+    return [{"question": f"What is {question}?", "answer": str(every[question])} for question in chosen]
+
+
+def _expression(draw: random.Random, terms: int, low: int, high: int, operators: str) -> tuple[str, int]:
+    """An expression of so many numbers, what belongs together in brackets, and its value."""
+    if terms == 1:
+        number = draw.randint(low, high)
+        return str(number), number
+    left, op = draw.randint(1, terms - 1), draw.choice(operators)
+    parts = [_expression(draw, part, low, high, operators) for part in (left, terms - left)]
+    if op == "-":
+        parts.sort(key=lambda part: part[1], reverse=True)
+    written = (f"({text})" if " " in text else text for text, _ in parts)
+    return f" {op} ".join(written), _RESULT[op](*(value for _, value in parts))
 
 
 def _split(rows: TaskRows, holdout: float | int, seed: int) -> tuple[TaskRows, TaskRows]:

@@ -105,6 +105,25 @@ for text in (good, good.replace("</answer>", ""), "The answer is 7."):
     print(scores, "total", sum(r.weight * scores[r.__name__] for r in rewards))
 
 # %% [markdown]
+# ## Is it hard enough?
+#
+# What a model can do already teaches it nothing: all completions of a group are right, and none is above the others. So the
+# arithmetic has levels, from these sums to expressions with brackets, and a few questions are tried, the easiest level first,
+# until fewer than two thirds of the answers are right. For the small model on a CPU that is the first, in a quarter of a minute; a
+# larger one on a GPU goes on to products. A task of your own is measured as it is.
+#
+# You should see one table: the levels, what was measured, and which is taken.
+
+# %%
+from grpo_nb.checks import choose_level
+
+harder = gn.tasks.ARITHMETIC_LEVELS[1:] if TASK == {"source": "arithmetic"} else ()
+levels = [task, *(gn.load_task(**TASK, **level, settings=settings, tokenizer=tokenizer) for level in harder)]
+choice = choose_level(model, tokenizer, levels, rewards, settings)
+task = choice.task
+choice
+
+# %% [markdown]
 # ## Train
 #
 # GRPO in three sentences. For each prompt the model writes a *group* of completions, here 8. Each is scored, and its
@@ -160,10 +179,11 @@ comparison
 # The LoRA is added to the frozen weights, and the result saved as one model in a folder. Rounding to 16 bit can take a
 # part of a short training away again, so the number type is chosen by measuring that. Then a separate process, which knows
 # nothing of this kit, loads the folder as anyone would and compares it with the model you trained. If they differ, there is
-# an error here and no folder.
+# an error here and no folder. Where no completion was ever paid more than its group, nothing was learnt and nothing is merged.
 
 # %%
-exported = gn.export_merged(run, EXPORT_TO, overwrite=True)
+has_learnt = run.metrics["grad_norm"].max() > 0
+exported = gn.export_merged(run, EXPORT_TO, overwrite=True) if has_learnt else None
 exported
 
 # %% [markdown]
@@ -174,24 +194,30 @@ from transformers import logging, pipeline
 
 logging.set_verbosity_error()  # three warnings about defaults that do not matter here
 logging.disable_progress_bar()
-chat = pipeline("text-generation", model=str(exported.path), dtype="float32")
-answer = chat(task.holdout[0]["prompt"], max_new_tokens=settings.max_completion_length, do_sample=False)
-print(task.holdout[0]["question"], "->", answer[0]["generated_text"][-1]["content"])
+if has_learnt:
+    chat = pipeline("text-generation", model=str(exported.path), dtype="auto")
+    answer = chat(task.holdout[0]["prompt"], max_new_tokens=settings.max_completion_length, do_sample=False)
+    print(task.holdout[0]["question"], "->", answer[0]["generated_text"][-1]["content"])
 
 # %% [markdown]
 # ## Did it work?
 #
-# Four things that must hold, and a sentence for each that does not. Whether the reward rose is a test over all steps, not a look
-# at two of them; whether the model got better is said by the held-out questions. If one fails, nothing is lost: the run, its
-# curves and the export stay where they are.
+# Two things the kit promises, whatever was learnt: the run came to its end, and the export is the trained model. Whether the model
+# got better is said by the held-out questions, and whether the reward rose by a test over all steps, not by a look at two of
+# them. A model that had nothing left to learn is told so, and that is no failure.
 
 # %%
-rise = run.rise()
-assert rise.is_clear, rise.sentence
-assert run.metrics["kl"].iloc[-1] > 0, "The KL is zero: the model did not move away from its start."
-assert comparison.verdict == "better", f"Held-out: {comparison.sentence}"
-assert exported.verification["passed"], f"The export is not the trained model: {exported.verification}"
-print(f"It worked. {rise.sentence}\nHeld-out: {comparison.sentence}")
+assert run.status == "finished", run.status_sentence
+assert not has_learnt or exported.verification["passed"], (
+    f"The export is not the trained model: {exported.verification}"
+)
+if comparison.verdict == "better":
+    print(f"It worked. {run.rise().sentence}")
+elif not choice.has_room:
+    print(f"All ran, and the model could do it before. {choice.sentence}")
+else:
+    print(f"All ran, and the model did not get better. {run.rise().sentence}")
+print(f"Held-out: {comparison.sentence}")
 
 # %% [markdown]
 # ## If something went wrong

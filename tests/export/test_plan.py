@@ -71,7 +71,7 @@ def test_a_base_that_is_not_here_is_not_fetched(
         asked.append(local_files_only)
         return str(tmp_path / "snapshot")
 
-    monkeypatch.setattr("grpo_nb.models.resolve_model", lambda name: "org/base")
+    monkeypatch.setattr("grpo_nb.models.load.resolve_model", lambda name: "org/base")
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     headers = SimpleNamespace(parameter_count={"BF16": 10**9, "F32": 1000})
     monkeypatch.setattr("huggingface_hub.get_safetensors_metadata", lambda name: headers)

@@ -3,12 +3,14 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
 
 import grpo_nb as gn
-from tests.support.notebooks import assert_nothing_went_wrong, cell_with, outputs
+from tests.support.notebooks import NOTEBOOKS, assert_nothing_went_wrong, cell_with, outputs, text_of
+from tests.support.written_run import write_run
 
 # The longest of all, and another notebook waits for its run.
 pytestmark = pytest.mark.begins(10)
@@ -59,6 +61,42 @@ def test_the_terminal_told_what_was_going_on(quickstart: tuple[Path, gn.runs.Run
         "make lab",
     ):
         assert wanted in text, wanted
+
+
+def test_the_easiest_level_was_taken_after_one_measurement(quickstart: tuple[Path, gn.runs.Run]) -> None:
+    shown = text_of(cell_with(nbformat.read(quickstart[0], as_version=4), "choose_level("))
+    assert shown.startswith("Level 0 is taken") and "There is something to learn." in shown
+    assert shown.count("not measured") == len(gn.tasks.ARITHMETIC_LEVELS) - 1
+    assert quickstart[1].info["task"]["fingerprint"] == gn.load_task("arithmetic", quickstart[1].settings).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("verdict", "has_room", "said"),
+    [
+        ("better", True, "It worked. "),
+        ("better", False, "It worked. "),
+        ("no difference shown", False, "the model could do it before. Nothing is left"),
+        ("no difference shown", True, "the model did not get better. "),
+        ("worse", True, "the model did not get better. "),
+    ],
+)
+def test_the_last_cell_ends_well_whatever_was_learnt(
+    verdict: str, has_room: bool, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell = cell_with(nbformat.read(NOTEBOOKS[0], as_version=4), "run.rise()")
+    names = {
+        "run": write_run(tmp_path / "run"),
+        "comparison": SimpleNamespace(verdict=verdict, sentence=f"{verdict}: accuracy"),
+        "choice": SimpleNamespace(has_room=has_room, sentence="Nothing is left to learn"),
+        "has_learnt": True,
+        "exported": SimpleNamespace(verification={"passed": True}),
+    }
+    exec(cell.source, names)
+    told = capsys.readouterr().out
+    assert said in told and f"Held-out: {verdict}" in told
+    exec(cell.source, names | {"has_learnt": False, "exported": None})
+    with pytest.raises(AssertionError, match="not the trained model"):
+        exec(cell.source, names | {"exported": SimpleNamespace(verification={"passed": False})})
 
 
 def test_open_run_plots_what_the_notebook_showed(quickstart: tuple[Path, gn.runs.Run]) -> None:

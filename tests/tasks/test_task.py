@@ -45,6 +45,25 @@ def test_arithmetic_options() -> None:
         assert int(row["answer"]) == eval(row["question"].removeprefix("What is ").removesuffix("?")) >= 0
 
 
+@pytest.mark.parametrize("level", gn.tasks.ARITHMETIC_LEVELS)
+def test_arithmetic_levels_are_right_and_seeded(level: dict) -> None:
+    task = gn.load_task("arithmetic", seed=5, **level)
+    assert (len(task.train), len(task.holdout), task.answers.kind) == (224, 96, "numbers")
+    assert not questions(task.train) & questions(task.holdout)
+    for row in [*task.train, *task.holdout]:
+        asked = row["question"].removeprefix("What is ").removesuffix("?")
+        numbers = [int(number) for number in re.findall(r"\d+", asked)]
+        assert int(row["answer"]) == eval(asked) >= 0 and len(numbers) == level.get("terms", 2)
+        assert level.get("low", 1) <= min(numbers) and max(numbers) <= level.get("high", 20)
+        assert asked.count("(") == asked.count(")") == len(numbers) - 2
+    assert gn.load_task("arithmetic", seed=5, **level).fingerprint == task.fingerprint
+
+
+def test_a_wide_range_is_drawn_and_not_listed() -> None:
+    task = gn.load_task("arithmetic", high=10**9, operators="-")
+    assert len(task.train) == 224 and all(int(answer) >= 0 for answer in task.train["answer"])
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -53,7 +72,8 @@ def test_arithmetic_options() -> None:
         ({"train_size": 0}, "at least 1"),
         ({"train_size": "5"}, "train_size takes int"),
         ({"low": 1.5}, "low takes int"),
-        ({"high": 10_000}, "write high=1001 at most"),
+        ({"terms": 1}, "terms = 1 must be at least 2"),
+        ({"terms": 3, "high": 2}, "give [0-9]+ distinct questions"),
         ({"hihg": 30}, "did you mean 'high'"),
     ],
 )
