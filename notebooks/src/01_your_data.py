@@ -46,7 +46,8 @@ gn.check_environment()
 #
 # The only cell to edit. For your own data, put your file's path (or a DataFrame, a `datasets.Dataset`, the id of a data set on the
 # Hub) in `DATA` and say in `COLUMNS` which column is the question and which the answer. `EXAMPLE` is one solved question that
-# stands in every prompt: question, reasoning, answer. A small model needs it.
+# stands in every prompt: question, reasoning, answer. A small model needs it. `SAMPLES` is how many answers are drawn to each
+# held-out remark.
 
 # %% tags=["parameters"]
 PRESET = "cpu"  # @param ["auto", "cpu", "t4", "l4", "a100", "h100"]
@@ -54,6 +55,7 @@ CHANGES = {"max_steps": 12, "per_device_train_batch_size": 32}  # @param {"type"
 DATA = "reviews.csv"  # @param {"type": "raw"}
 COLUMNS = {"question": "Guest's remark", "answer": "mood (by hand)"}  # @param {"type": "raw"}
 EXAMPLE = ("The bed was lovely.", "lovely is praise", "positive")  # @param {"type": "raw"}
+SAMPLES = 2  # @param {"type": "integer"}
 
 # %%
 settings = gn.preset(PRESET, **CHANGES)
@@ -182,7 +184,7 @@ run = gn.train(model, tokenizer, task, rewards, settings)
 # whether the model is above the floor.
 
 # %%
-comparison = gn.compare(run, task, samples=2)
+comparison = gn.compare(run, task, samples=SAMPLES)
 comparison
 
 # %% [markdown]

@@ -44,7 +44,7 @@ gn.check_environment()
 # ## Settings
 #
 # The only cell to edit. The preset is `cpu` on every machine, for the lesson about a wrong prompt needs a small model. One group of
-# 8 completions a step keeps the runs short; `save_steps` writes a checkpoint every second step. In Colab,
+# 8 completions a step and `STEPS` steps keep the runs short, half of them in each of two stages at the end; `save_steps` writes a checkpoint every second step. In Colab,
 # `DRIVE = "grpo_nb/train"` keeps the runs in that folder of your Google Drive.
 #
 # Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}` (`01_your_data`).
@@ -164,8 +164,8 @@ gn.RunViewer(run)
 
 # %%
 stages = [
-    gn.training.Stage(name="form", rewards=[gn.rewards.xml_tags(), gn.rewards.xml_format()], steps=4),
-    gn.training.Stage(name="answer", rewards=rewards, steps=4),
+    gn.training.Stage(name="form", rewards=[gn.rewards.xml_tags(), gn.rewards.xml_format()], steps=STEPS // 2),
+    gn.training.Stage(name="answer", rewards=rewards, steps=STEPS // 2),
 ]
 staged = gn.training.train_stages(model, tokenizer, task, stages, settings)
 staged

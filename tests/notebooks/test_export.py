@@ -1,4 +1,4 @@
-"""The notebook about exports, executed on a run of the tiny model."""
+"""The notebook about exports, executed on a run of the tiny model, and with a run of its own."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,8 @@ def test_the_export_notebook_makes_and_uses(export: Path) -> None:
         assert verification["passed"] and all(verification["checks"].values()), kind
         assert (folder / kind / "README.md").is_file() and (folder / kind / "figures" / "training.png").is_file()
     answers = [printed(cell_with(notebook, text)) for text in ('pipeline("text-generation', "server = xllamacpp")]
-    question = gn.open_run(folder.parent.parent / "runs" / "tiny").holdout[0]["question"]
+    (run,) = (folder.parent.parent / "runs").glob("*/run.json")
+    question = gn.open_run(run.parent).holdout[0]["question"]
     assert all(answer.startswith(f"{question} -> ") for answer in answers)
     plan = cell_with(notebook, "gn.export.plan_push(merged, PUSH_TO or")
     assert "would go to your-name/my-model (private" in text_of(plan) and "PROBLEM" not in text_of(plan)

@@ -12,10 +12,13 @@ import pytest
 
 from scripts.check_old_jupyter import ROOT, WANTED, execute
 
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+FIRST, *OTHERS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+# All begin with the same cells, but for the settings (test_static.py).
+@pytest.mark.parametrize(
+    "path", [FIRST, *(pytest.param(path, marks=pytest.mark.slow) for path in OTHERS)], ids=lambda p: p.stem
+)
 def test_up_to_the_settings(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     notebook, (_, ipython, ipywidgets) = execute(path, tmp_path, head=True)

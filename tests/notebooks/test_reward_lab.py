@@ -48,16 +48,19 @@ def test_the_lab_is_there_with_and_without_a_kernel(reward_lab: Path) -> None:
     assert table.count("<tr") == 4 and "It is 2, or one more." in table, "the completions are there as a whole"
 
 
-def test_the_gate_tells_the_example_turn(reward_lab: Path) -> None:
-    notebook = nbformat.read(reward_lab, as_version=4)
+def test_the_gate_tells_the_example_turn(reward_lab: Path, size: str) -> None:
+    notebook, groups = nbformat.read(reward_lab, as_version=4), 6 if size == "small" else 8
+    drawn = 8 * groups
     without, with_example = (text_of(cell_with(notebook, f"{name} = gn.baseline(")) for name in ("before", "after"))
     # About one completion in 400 holds a tag by chance; which, depends on how a machine rounds.
-    assert re.match(r"no signal: in none of 8|weak signal: in 1 of 8", without)
-    assert "answer can be read in none of 64 completions" in without and re.search(r"stands in (none|1) of 64", without)
+    assert re.match(rf"no signal: in none of {groups}|weak signal: in 1 of {groups}", without)
+    assert f"answer can be read in none of {drawn} completions" in without
+    assert re.search(rf"stands in (none|1) of {drawn}", without)
     (first, *_) = re.findall(r"advice: (.+?):", without)
     assert first == "example turn" and "unearned reward" not in without
-    assert re.match(r"(signal|form only): in [678] of 8 groups of 8 the totals differ", with_example)
-    assert "example turn" not in with_example and int(re.search(r"read +(\d+) of 64", with_example)[1]) > 3
+    differing = "[56]" if size == "small" else "[678]"
+    assert re.match(rf"(signal|form only): in {differing} of {groups} groups of 8 the totals differ", with_example)
+    assert "example turn" not in with_example and int(re.search(rf"read +(\d+) of {drawn}", with_example)[1]) > 3
     assert "It worked." in "".join(
         o.text for o in cell_with(notebook, "It worked.").outputs if o.output_type == "stream"
     )

@@ -1,4 +1,4 @@
-"""The notebook about many processes, executed on a run of a model of letters."""
+"""The notebook about many processes, executed on a run of a model of letters, and with a run of its own."""
 
 import json
 from pathlib import Path

@@ -1,11 +1,11 @@
-"""The notebook of one's own data, executed with the real model: what it shows of a file full of dirt."""
+"""The notebook of one's own data, executed with the real model: what it shows of a file full of dirt, and of a run."""
 
 from pathlib import Path
 
 import nbformat
 import pytest
 
-from tests.support.notebooks import assert_nothing_went_wrong, cell_with, text_of
+from tests.support.notebooks import assert_nothing_went_wrong, cell_with, only_published, only_small, text_of
 
 pytestmark = pytest.mark.begins(20)
 
@@ -14,8 +14,8 @@ def printed(cell: nbformat.NotebookNode) -> str:
     return "".join(output.text for output in cell.outputs if output.output_type == "stream")
 
 
-def test_no_cell_warns_or_shows_an_error(your_data: Path) -> None:
-    assert_nothing_went_wrong(your_data)
+def test_no_cell_warns_or_shows_an_error(your_data: Path, size: str) -> None:
+    assert_nothing_went_wrong(your_data, too_short=size == "small")
 
 
 def test_it_shows_what_its_prose_says(your_data: Path) -> None:
@@ -35,6 +35,17 @@ def test_it_shows_what_its_prose_says(your_data: Path) -> None:
     )
 
 
+@only_small
+def test_a_run_of_two_steps_is_trained_and_compared_and_claims_nothing(your_data: Path) -> None:
+    notebook = nbformat.read(your_data, as_version=4)
+    assert "2 of 2" in text_of(cell_with(notebook, "gn.runs.list("))
+    comparison = text_of(cell_with(notebook, "gn.compare("))
+    assert "Always answering 'positive' would get 35.7%" in comparison
+    (failed,) = [o for o in cell_with(notebook, "It worked").outputs if o.output_type == "error"]
+    assert failed.ename == "AssertionError" and failed.evalue.endswith("train at least 5.")
+
+
+@only_published
 def test_the_run_is_better_and_is_held_against_the_floor(your_data: Path) -> None:
     notebook = nbformat.read(your_data, as_version=4)
     said = printed(cell_with(notebook, "rise = run.rise()"))

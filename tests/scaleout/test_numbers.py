@@ -115,6 +115,7 @@ def exact(real: dict[str, Pair], plain_trl: Path) -> dict[str, torch.Tensor]:
     return lora_of(folder / "replay" / "adapter")
 
 
+@pytest.mark.slow  # the model of letters shows above that the numbers are the same
 def test_the_real_model_in_float64(real: dict[str, Pair], exact: dict[str, torch.Tensor]) -> None:
     """Prompts shared, LoRA folded, output layer in tiles: the same function as TRL's, so that what differs is rounding."""
     run, _ = real["float64"]
@@ -123,6 +124,7 @@ def test_the_real_model_in_float64(real: dict[str, Pair], exact: dict[str, torch
     assert apart(begun, ours) > 0.5 and apart(ours, exact) < EXACT_WEIGHTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_real_model_as_the_readme_says(
     real: dict[str, Pair], exact: dict[str, torch.Tensor], plain_trl: Path, processes: int

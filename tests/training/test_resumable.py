@@ -164,13 +164,17 @@ def brevity_reward():
     return Brevity(name="brevity")
 
 
-def test_a_run_killed_at_random_moments_ends_as_if_nothing_had_happened(tiny_folder: Path, tmp_path: Path) -> None:
+# Three times is once in each way: while it writes a checkpoint, at any moment, and at any operation on files.
+@pytest.mark.parametrize("times", [3, pytest.param(7, marks=pytest.mark.slow)])
+def test_a_run_killed_at_random_moments_ends_as_if_nothing_had_happened(
+    times: int, tiny_folder: Path, tmp_path: Path
+) -> None:
     root = str(tmp_path / "runs")
-    command = [sys.executable, "-m", "tests.support.killed_training", str(tiny_folder), root, "7"]
+    command = [sys.executable, "-m", "tests.support.killed_training", str(tiny_folder), root, str(times)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
     kills = json.loads(done.stdout.splitlines()[-1])
-    assert len(kills) >= 5, f"too few were killed before the end: {kills}"
+    assert len(kills) >= min(times, 5), f"too few were killed before the end: {kills}"
     assert any(kill["at"] == "fsync" for kill in kills), f"none was killed while it wrote a checkpoint: {kills}"
     # The end is done by this process, which has nothing of the others but their files.
     threads = torch.get_num_threads()

@@ -1,0 +1,55 @@
+"""Run the parts of `make test-all` one after the other, and say how long each took.
+
+With `--minutes`, a part is begun only if it would end in time on this machine: the seconds that it took on the machine of
+`SECONDS`, times how much slower than there `make test` has just been here. What is left out is said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts.bootstrap import lacks_for_vllm  # noqa: E402
+
+# Each a target of the Makefile, with the seconds that it takes where `test` takes its own (docs/evidence/suite.md).
+SECONDS = {"bootstrap": 180, "test": 1200, "test-slow": 1500, "test-bfloat16": 600, "test-vllm": 1500}
+
+
+def run(part: str) -> int:
+    return subprocess.run(["make", "--no-print-directory", part], cwd=ROOT).returncode
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, help="begin nothing that would end later than this")
+    limit = parser.parse_args(arguments).minutes
+    begun, slowness, told, status = time.monotonic(), 1.0, [], 0
+    for part, known in SECONDS.items():
+        at, expected = time.monotonic(), known * slowness
+        if status:
+            told.append(f"{part:<14} not begun")
+        elif part == "test-vllm" and (lacking := lacks_for_vllm()):
+            told.append(f"{part:<14} left out: {' '.join(lacking.split())}")
+        elif part not in ("bootstrap", "test") and limit is not None and at - begun + expected > 60 * limit:
+            left = max(0.0, limit - (at - begun) / 60)
+            told.append(
+                f"{part:<14} left out: it would take about {expected / 60:.0f} minutes here, and {left:.0f} are left"
+            )
+        else:
+            status = run(part)
+            took = time.monotonic() - at
+            told.append(f"{part:<14} {took / 60:.1f} minutes{', failed' if status else ''}")
+            slowness = took / known if part == "test" else slowness
+    print("", *told, f"{'together':<14} {(time.monotonic() - begun) / 60:.1f} minutes", sep="\n", flush=True)
+    return status
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
