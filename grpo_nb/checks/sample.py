@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import functools
 import itertools
+import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -79,7 +80,7 @@ class Sample:
         require_kind("format", format, (AnswerFormat, None), "an answer format such as gn.tasks.xml()")
         if tokenizer is not None and not callable(tokenizer):
             raise TypeError(f"tokenizer = {in_line(tokenizer)} must be the tokenizer of the model, or None.")
-        rows = [dict(row) for row in itertools.islice(rows_of(task), _GOLDS_FROM_ROWS)]
+        rows = _spread(rows_of(task))
         if not callable(answer) and answer not in rows[0]:
             raise ValueError(
                 f'the rows have no column {answer!r} but {sorted(rows[0])}. Write answer="<the one with the gold answer>", '
@@ -185,6 +186,15 @@ class Sample:
             # As many as there are words and marks; the values only have to be ids of any tokenizer.
             self._ids[text] = [len(word) % 1000 for word in re.findall(r"\w+|\W", text)]
         return self._ids[text]
+
+
+def _spread(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows from all over the task, one of each of so many equal stretches: a file may be sorted by its labels.
+
+    Each at random, but always the same: every fifth row of labels that take turns may be one label.
+    """
+    count, draw = min(len(rows), _GOLDS_FROM_ROWS), random.Random(0)
+    return [dict(rows[draw.randrange(i * len(rows) // count, (i + 1) * len(rows) // count)]) for i in range(count)]
 
 
 def _others(chosen: Sequence[int], count: int) -> list[int]:

@@ -112,10 +112,8 @@ class correctness(SlotReward):
     source: ClassVar[str] = "the kit's own; the numbers of TRL's accuracy_reward, without its holes"
 
     def is_same(self, given: str, gold: str, row: dict[str, Any], verdicts: Verdicts) -> bool:
-        if given == gold:
-            return True
         is_number = read_number(gold) is not None or unit_of(gold)
-        return is_same_answer(given, gold) and not (is_number and is_copied(given, row))
+        return given == gold or (is_same_answer(given, gold) and not (is_number and is_copied(given, gold, row)))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -199,4 +197,4 @@ class number(SlotReward):
         is_same = is_same_number(
             given, gold, units=self.units, tolerance=self.tolerance, relative_tolerance=self.relative_tolerance
         )
-        return is_same and (given == gold or not is_copied(given, row))
+        return is_same and not is_copied(given, gold, row)

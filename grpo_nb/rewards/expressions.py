@@ -135,7 +135,7 @@ class maths(TimedReward):
 
     def is_same(self, given: str, gold: str, row: dict[str, Any], verdicts: Verdicts) -> bool:
         verdict = is_answer(given, gold, lambda question: verdicts.get(question, False))
-        return verdict and (bare(plain(given)) == bare(plain(gold)) or not is_copied(given, row))
+        return verdict and not is_copied(given, gold, row)
 
 
 def is_answer(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:

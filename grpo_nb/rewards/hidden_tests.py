@@ -102,7 +102,10 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
             try:
                 value = json.loads(text)
             except ValueError as error:
-                raise ValueError(f"the tests {text!r:.80} look like JSON but are not ({error}).") from error
+                try:
+                    value = ast.literal_eval(text)  # keys that are no texts, which JSON does not have
+                except (ValueError, SyntaxError, RecursionError, MemoryError):
+                    raise ValueError(f"the tests {text!r:.80} look like JSON but are not ({error}).") from error
         else:
             return _checked(_read_asserts(text))
     if isinstance(value, Mapping):

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from grpo_nb.rewards.base import BatchReward, Span, checked, completion_text, slot_span
 from grpo_nb.tasks.answers import tags_of
-from grpo_nb.tasks.notation import plain, read_measure, split_list
+from grpo_nb.tasks.notation import bare, plain, read_measure, split_list
 
 BATCH_SECONDS = 10.0
 """Wall time for judging all answers of one call together. It bounds what a batch of attacks can cost."""
@@ -182,21 +182,27 @@ def gold_answers(value: Any) -> list[str]:
     return [str(v).strip() for v in values if is_there(v)]
 
 
-def is_copied(given: str, row: Mapping[str, Any]) -> bool:
-    """Whether an answer with something left to compute stands word for word in the question.
+def is_copied(given: str, gold: str, row: Mapping[str, Any]) -> bool:
+    """Whether an answer with something left to compute stands word for word in the question, and is not the gold answer.
 
     `84/2` is a form of 42, but as the answer to "What is 84 / 2?" it is the question. A number without any sign in it may
-    stand in both.
+    stand in both, and so may what the gold answer is, in any writing: `3/4.` of "Which is larger, 3/4 or 2/3?".
 
-    >>> is_copied("84/2", {"prompts": "What is 84 / 2?"}), is_copied("42", {"prompts": "Is it 41 or 42?"})
+    >>> is_copied("84/2", "42", {"prompts": "What is 84 / 2?"}), is_copied("42", "42.0", {"prompts": "Is it 41 or 42?"})
     (True, False)
     """
-    given = plain(given)
-    if not re.search(r"[/^*%\\(+]|\w\s*-|\d[eE]|\d\s+\d", given) or "prompts" not in row:
+    given = _bare(plain(given))
+    if not re.search(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d", given) or "prompts" not in row:
+        return False
+    if bare(given) == bare(_bare(plain(gold))):
         return False
     asked = completion_text(row["prompts"])
-    return any(_bare(given) in _bare(text) for text in (asked, plain(asked)))
+    # Not as a part of another number: 3/4 does not stand in 13/4, 2 3/4 or 3/40.
+    found = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
+    return any(re.search(found, _bare(text)) for text in (asked, plain(asked)))
 
 
 def _bare(text: str) -> str:
-    return re.sub(r"\\(?:left|right|[,!;: ])|[\s$]", "", text).replace("\\dfrac", "\\frac").casefold()
+    text = re.sub(r"\\(?:left|right|[,!;: ])|\$", "", text)
+    text = re.sub(r"\\[dt]?frac{(\w+)}{(\w+)}", r"\1/\2", text)
+    return re.sub(r"\s*([-+*/^=%(){}])\s*", r"\1", " ".join(text.split())).casefold()

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import io
 import itertools
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from grpo_nb.core.tables import Drawn, escaped
@@ -48,7 +51,7 @@ _CARDS: dict[str, tuple[str, Callable[[float], str]]] = {
     "frac_reward_zero_std": ("Groups without spread", _percent),
     "completions/clipped_ratio": ("Cut at the limit", _percent),
     "grad_norm": ("Gradient norm", "{:.3g}".format),
-    "entropy": ("Entropy", "{:.3g}".format),
+    "entropy": ("Entropy", "{:.2g}".format),
     "learning_rate": ("Learning rate", "{:.2g}".format),
     "step_time": ("Seconds per step", "{:.3g}".format),
 }
@@ -60,8 +63,11 @@ _MOSAIC = [
     [key for key in _CARDS for _ in range(2)],
 ]
 _ROWS, _BETWEEN = (2.15, 1.35, 0.55), 0.87
-_WIDTH, _HEAD, _FOOT, _LINE = 10.0, 0.36, 0.72, 0.19  # inches; the foot has two lines, and one for each alert
+_WIDTH, _HEAD, _FOOT, _LINE = 10.0, 0.36, 0.72, 0.19  # inches; the foot has two lines, and more where more is said
 _DRAWN = sum(_ROWS) + 2 * _BETWEEN
+_LEFT, _RIGHT = 0.062, 0.985
+_TENTHS = RendererAgg(1, 1, 720)
+"""Measures texts in tenths of points."""
 _RULE_PLACES = {
     "kl": KL, "holdout": HOLDOUT, "length": LENGTHS, "constant_reward": EACH, "dominating_reward": EACH,
     "fighting_rewards": EACH, "form_only": EACH, "truncation": "completions/clipped_ratio", "gradient": "grad_norm",
@@ -73,6 +79,22 @@ _RULE_PLACES = {
 def _cut(text: str, limit: int) -> str:
     text = displayable(" ".join(text.split()))
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def _width(text: str, size: float) -> float:
+    """Of a text, in points: what it takes at most, for at few dots an inch letters are drawn up to 3 % wider."""
+    return 0.103 * _TENTHS.get_text_width_height_descent(text, FontProperties(size=size), ismath=False)[0]
+
+
+def _wrapped(text: str, size: float) -> list[str]:
+    """A line of the foot in as many lines as the width of the figure asks for."""
+    lines = [""]
+    for piece in re.findall(r"\s*\S{1,40}", text):
+        if lines[-1] and _width(lines[-1] + piece, size) > 72 * _WIDTH * (_RIGHT - _LEFT):
+            lines.append("")
+            piece = piece.lstrip()
+        lines[-1] += piece
+    return lines
 
 
 def _said_of_broken(curve: Curve) -> str:
@@ -91,6 +113,7 @@ class TrainingFigure:
         self.of(weights, beta)
         self.figure = Figure(figsize=(_WIDTH, _DRAWN), facecolor="white")
         self._axes: dict[str, Axes] = self.figure.subplot_mosaic(_MOSAIC, height_ratios=_ROWS)
+        self.figure.subplots_adjust(_LEFT, right=_RIGHT, wspace=1.7)  # in mean widths
         for title, axis in self._axes.items():
             if title in _CARDS:
                 _make_card(axis)
@@ -175,11 +198,12 @@ class TrainingFigure:
         _mark_broken(axis, broken)
         lows, highs = zip(*(curve.limits for curve in known.values()), strict=True)
         _set_limits(axis, min(lows), max(highs))
-        ends = []
+        ends, room = [], 72 * _WIDTH * (_RIGHT - axis.get_position().x1) - 5
         for i, (name, curve) in enumerate(known.items()):
             weight = f" x{self._weights[name]:g}" if name in self._weights else ""
             end = _line(axis, curve, curves.window, i, linestyle=_STYLES[i % len(_STYLES)])
-            ends.append((end, f"{_cut(name, 19)}{weight}", COLOURS[i % len(COLOURS)]))
+            labels = (f"{_cut(name, limit)}{weight}" for limit in range(19, 3, -1))
+            ends.append((end, next(label for label in labels if _width(label, 9) < room), COLOURS[i % len(COLOURS)]))
         _label_ends(axis, ends)
 
     def _draw_one(self, panel: str, curve: Curve, window: int, colour: int, why: str = "not measured") -> None:
@@ -199,7 +223,7 @@ class TrainingFigure:
         step, value = curve.highest
         ends = [100 * curves[name].at(step) for name in (LOW, HIGH)]
         axis.plot([step, step], ends, color=COLOURS[3], linewidth=1.2, alpha=0.6)
-        axis.plot([step], [100 * value], "*", color=COLOURS[3], markersize=10, gid="best")
+        axis.plot([step], [100 * value], "*", color=COLOURS[3], markersize=10, gid="best", clip_on=False)
         _write(axis, 0.99, 0.03, f"star: best, {_percent(value)} at step {step:.0f}", 8, ha="right")
 
     def _draw_card(self, key: str, curve: Curve, window: int) -> None:
@@ -243,24 +267,25 @@ class TrainingFigure:
             _mark(self._axes[title], steps, 1.0, *_MARKS[kind], 4.5 if title in _CARDS else 6)
 
     def _write_foot(self, curves: Curves, marked: Sequence[Alert]) -> None:
-        lines = [(curves.sentence, 10, _INK)]
+        said = [(curves.sentence, 10, _INK)]
         for number, alert in enumerate(marked[:_LISTED], 1):
-            said = f"{number}  {alert.standing}, step {alert.step}: {_cut(alert.message, 110)}"
-            lines.append((said, 9, _MARKS[alert.kind][0]))
+            told = f"{number}  {alert.standing}, step {alert.step}: {_cut(alert.message, 110)}"
+            said.append((told, 9, _MARKS[alert.kind][0]))
         if len(marked) > _LISTED:
-            lines.append((f"and {len(marked) - _LISTED} more in alerts.jsonl", 8.5, _SOFT))
+            said.append((f"and {len(marked) - _LISTED} more in alerts.jsonl", 8.5, _SOFT))
+        lines = [(line, size, colour) for text, size, colour in said for line in _wrapped(text, size)]
         height, top = _HEAD + _DRAWN + _FOOT + _LINE * (len(lines) - 1), _HEAD + _DRAWN + 0.27
         self.figure.set_figheight(height)
-        # matplotlib counts what lies between in mean heights and widths.
-        between = {"hspace": len(_ROWS) * _BETWEEN / sum(_ROWS), "wspace": 1.7}
-        self.figure.subplots_adjust(0.062, 1 - (_HEAD + _DRAWN) / height, 0.985, 1 - _HEAD / height, **between)
+        # matplotlib counts what lies between in mean heights.
+        between = len(_ROWS) * _BETWEEN / sum(_ROWS)
+        self.figure.subplots_adjust(bottom=1 - (_HEAD + _DRAWN) / height, top=1 - _HEAD / height, hspace=between)
         if curves.window > 1:
             width = max(curves[key].width for key in ("reward", "kl"))
             pale = "each step" if width == 1 else f"the extremes of every {width} steps"
-            said = f"Strong lines and bold numbers are the mean of the last {curves.window} steps, pale lines {pale}."
-            lines.append((said, 8.5, _SOFT))
+            told = f"Strong lines and bold numbers are the mean of the last {curves.window} steps, pale lines {pale}."
+            lines.append((told, 8.5, _SOFT))
         for i, (text, size, colour) in enumerate(lines):
-            place = (0.062, 1 - (top + _LINE * i) / height)
+            place = (_LEFT, 1 - (top + _LINE * i) / height)
             self.figure.text(*place, text, fontsize=size, color=colour, va="center", parse_math=False)
 
 

@@ -5,7 +5,6 @@ And the sentence about a run that is said everywhere, which goes by that test.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 
 from grpo_nb.runs.rows import Row, mean, series
 
-_FIRST, _LAST = 3, 10
+_LAST = 10
 LEVEL = 0.01
 """One run in a hundred that learns nothing would be called a rise."""
 _FEWEST = 5
@@ -31,6 +30,8 @@ class Rise:
     p_value: float
     """How often steps of a model that learns nothing would be in so rising an order; 1 where there is nothing to order."""
     steps: int
+    has_fallen: bool = False
+    """Whether luck is ruled out the other way."""
 
     @property
     def is_clear(self) -> bool:
@@ -38,17 +39,27 @@ class Rise:
         return self.p_value < LEVEL
 
     @property
+    def claim(self) -> str:
+        """What all sentences about a run begin with, so that none says another thing."""
+        if self.steps < 2:
+            return f"The reward of the only step is {self.first:.2f}" if self.steps else "No step has a reward"
+        many = f" {self.steps // 3}" * (self.steps >= 6)
+        means = f"from {self.first:.2f} (first{many} of {self.steps} steps) to {self.last:.2f} (last{many})"
+        if self.is_clear or self.has_fallen:
+            return f"The reward {'rose' if self.is_clear else 'fell'} {means}"
+        return f"The reward {'did not rise clearly: it ' * (self.steps >= _FEWEST)}went {means}"
+
+    @property
     def sentence(self) -> str:
         """In words, also what it means where it did not rise."""
-        means = f"from {self.first:.2f} (first third of {self.steps} steps) to {self.last:.2f} (last third)"
         if self.is_clear:
-            return f"The reward rose {means}; of models that learn nothing, {_share(self.p_value)} would look so."
+            return f"{self.claim}; of models that learn nothing, {_share(self.p_value)} would look so."
         if self.steps < _FEWEST:
-            return f"Whether the reward rose cannot be told from {self.steps} steps: train at least {_FEWEST}."
+            return f"{self.claim}. Whether it rose cannot be told from {self.steps} steps: train at least {_FEWEST}."
         return (
-            f"The reward did not rise clearly: it went {means}, as {_share(self.p_value)} of models that learn nothing would "
-            "show. The run is kept with its curves, completions and adapter: run.plot() and run.alerts say what it lacked, "
-            "run.completions() what was paid for. More steps, or an easier task, make a rise clearer."
+            f"{self.claim}, as {_share(self.p_value)} of models that learn nothing would show. The run is kept with its "
+            "curves, completions and adapter: run.plot() and run.alerts say what it lacked, run.completions() what was paid "
+            "for. More steps, or an easier task, make a rise clearer."
         )
 
     def __repr__(self) -> str:
@@ -74,58 +85,40 @@ def reward_rise(rows: Sequence[Mapping[str, Any]], metric: str = "reward") -> Ri
         return Rise(math.nan, math.nan, 1.0, 0)
     third = max(1, len(values) // 3)
     first, last = math.fsum(values[:third]) / third, math.fsum(values[-third:]) / third
-    return Rise(first, last, _p_value(rows, metric, "greater"), len(values))
+    p_value = _p_value(values, "greater")
+    has_fallen = p_value > 1 - LEVEL and _p_value(values, "less") < LEVEL
+    return Rise(first, last, p_value, len(values), has_fallen)
 
 
-def _p_value(rows: Sequence[Mapping[str, Any]], metric: str, alternative: str) -> float:
-    """Of the Mann-Kendall test on the steps that measured a metric; 1 where there is nothing to order."""
+def _p_value(values: Sequence[float], alternative: str) -> float:
+    """Of the Mann-Kendall test; 1 where there is nothing to order."""
     from scipy.stats import kendalltau
 
-    pairs = zip(series(rows, "step"), series(rows, metric), strict=True)
-    found = [pair for pair in pairs if math.isfinite(pair[1])]
-    p_value = kendalltau(*zip(*found, strict=True), alternative=alternative).pvalue if len(found) >= _FEWEST else 1.0
+    if len(values) < _FEWEST:
+        return 1.0
+    p_value = kendalltau(range(len(values)), values, alternative=alternative).pvalue
     return 1.0 if math.isnan(p_value) else float(p_value)
 
 
 def describe(rows: Sequence[Row]) -> str:
-    """One sentence about a run so far: reward then and now, KL, and what is cut at the length limit.
-
-    Of a long run only the first and the last rows are looked at, for it is said again at every redraw. That the reward rose
-    or fell is said only where the test of `reward_rise` shows it on these rows.
-    """
-    ends = [list(itertools.islice((r for r in way if "reward" in r), _FIRST + _LAST)) for way in (rows, reversed(rows))]
-    begin, end = ends[0], ends[1][::-1]
+    """One sentence about a run so far: what `reward_rise` finds, and of the last steps KL and what is cut at the limit."""
     if not rows:
         return "No step has been logged yet."
-    if not begin:
+    rise, paid = reward_rise(rows), [row for row in rows if "reward" in row]
+    if not rise.steps:
         return (
             f"None of the {len(rows)} steps logged has a reward: each was NaN, None or infinite for every completion, so that "
             "nothing was learnt. gn.check_rewards(rewards, task) says which reward does that."
         )
-    # One window for all that is said, and none that reaches over both ends of a short run.
-    first, last = (_FIRST, _LAST) if len(begin) >= _FIRST + _LAST else (max(1, len(begin) // 3),) * 2
-    if len(begin) == 1:
-        text = f"Step {begin[0]['step']:.0f}: reward {series(begin, 'reward')[0]:.2f}"
-    else:
-        before, now = mean(series(begin[:first], "reward")), mean(series(end[-last:], "reward"))
-        looked_at = [*{id(row): row for row in (*begin, *end)}.values()]
-        verb = "went"
-        if not math.isfinite(before + now):
-            verb = "is NaN or infinite in some steps: it went"
-        elif _p_value(looked_at, "reward", "greater") < LEVEL:
-            verb = "rose"
-        elif _p_value(looked_at, "reward", "less") < LEVEL:
-            verb = "fell"
-        then, here = f"{before:.2f}", f"{now:.2f}"
-        steps, ends = (f"first {first} steps", f"last {last}") if first > 1 else ("first step", "last step")
-        text = f"Reward {verb} from {then} ({steps}) to {here} ({ends})"
-        if then == here and verb == "went":
-            text = f"Reward stayed at {here} ({steps} and {ends})"
-    kl = mean(series(end[-last:], "kl"))
+    broken = len(paid) - rise.steps
+    text = rise.claim + f"; NaN or infinite in {broken} more" * (broken > 0)
+    # A mean that does not reach over both ends of a short run.
+    last = min(_LAST, max(1, rise.steps // 3))
+    kl = mean(series(paid[-last:], "kl"))
     text += f"; KL to the starting model {kl:.3f}" if not math.isnan(kl) else "; KL not measured"
-    clipped = mean(series(end[-last:], "completions/clipped_ratio"))
+    clipped = mean(series(paid[-last:], "completions/clipped_ratio"))
     if not math.isnan(clipped):
-        text += f"; {clipped:.0%} of completions cut at the length limit" + f" (last {last})" * (len(begin) > 1)
+        text += f"; {clipped:.0%} of completions cut at the length limit" + f" (last {last})" * (last > 1)
     return text + "."
 
 

@@ -31,18 +31,19 @@ _GROUPED = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
 def normalized_question(question: Any) -> str:
-    """Return a question without what only the writing differs in: case, white space, punctuation of the sentence.
+    """Return a question without what only the writing differs in: white space, punctuation of the sentence.
 
-    Numbers and what stands in them or between them stay: 3.4 is not 34, and 3 - 4 is not 3 + 4.
+    Numbers and what stands in them or between them stay: 3.4 is not 34, and 3 - 4 is not 3 + 4. So do capitals, which may be
+    what is asked about.
 
-    >>> normalized_question("What is  1,000 + 2?") == normalized_question("what is 1000+2")
+    >>> normalized_question("What is  1,000 + 2?") == normalized_question("What is 1000+2")
     True
     >>> normalized_question("What is 3 - 4?") == normalized_question("What is 3 + 4?")
     False
     >>> normalized_question("What is $3.0 \u00d7 4$?") == normalized_question("What is 3 * 4?")
     True
     """
-    text = unicodedata.normalize("NFKC", str(question)).casefold().translate(_SIGNS)
+    text = unicodedata.normalize("NFKC", str(question)).translate(_SIGNS)
     # Zero-width spaces, byte order marks and soft hyphens, which nobody sees; "$" is LaTeX's mark of a formula.
     text = "".join(c for c in text if unicodedata.category(c) != "Cf" and c != "$")
     text = _ZEROS.sub(_without_zeros, _GROUPED.sub("", _BRACKETS.sub("", text)))
@@ -100,7 +101,7 @@ class Contamination:
     exact: int
     """The same text."""
     similar: int
-    """Others that are the same but for case, white space and punctuation."""
+    """Others that are the same but for white space and punctuation."""
     example: str | None
     source: str
     """What they were compared with."""
@@ -115,7 +116,7 @@ class Contamination:
         """The finding in words."""
         if not self.count:
             return f"None of the {self.questions} held-out questions is among {self.source}."
-        similar = f" ({self.similar} of them but for case, white space or punctuation)" if self.similar else ""
+        similar = f" ({self.similar} of them but for white space or punctuation)" if self.similar else ""
         return f"{self.count} of {self.questions} held-out questions are also in the training part{similar}: that is memory."
 
     def require_none(self) -> None:

@@ -330,11 +330,12 @@ def _split(rows: TaskRows, holdout: float | int, seed: int) -> tuple[TaskRows, T
             f"holdout = {holdout!r} of {len(rows)} distinct questions leaves {max(len(rows) - count, 0)} to train on: "
             "both parts need at least one. Give more rows, or another share."
         )
-    # Questions that differ only in their writing, or in the order of their lines, such as options, are on the same side.
+    # Questions that differ only in their writing, in capitals too, or in the order of their lines, such as options, are on
+    # the same side.
     alike: dict[str, list[int]] = {}
     for i, row in enumerate(rows):
         lines = (_OPTION.sub("", line) for line in row["question"].splitlines())
-        alike.setdefault("\n".join(sorted(map(normalized_question, lines))), []).append(i)
+        alike.setdefault("\n".join(sorted(map(normalized_question, lines))).casefold(), []).append(i)
     groups = {i: group for group in alike.values() for i in group}
     order, held = list(range(len(rows))), set()
     random.Random(seed).shuffle(order)

@@ -1195,6 +1195,24 @@ def test_a_rate_at_which_attempts_pay_more_than_silence_is_no_fault() -> None:
     assert "silence pays" not in kinds(check(right, brevity, xml_format(), pass_rate=0.3))
 
 
+@pytest.mark.parametrize("label_of", [lambda i: i >= 400, lambda i: i % 2], ids=["sorted", "in turns"])
+def test_rows_are_tried_from_all_over_the_task(label_of) -> None:
+    """Among the first rows of a file that is sorted by its labels, a reward that pays always the same one looked right."""
+    rows = [
+        {"question": f"Was {i} liked?", "answer": ("negative", "positive")[label_of(i)], "number": i}
+        for i in range(800)
+    ]
+    seen = set()
+
+    def always_negative(completions, number, **_):
+        seen.update(number)
+        return [float(slot(c) == "negative") for c in completions]
+
+    assert not check_rewards(always_negative, rows).ok
+    assert min(seen) < 100 and max(seen) >= 700, "in a file without labels, too"
+    assert check_rewards(right, rows).findings == ()
+
+
 def test_rows_beyond_the_first_are_tried_with_their_right_answer() -> None:
     """Every tenth gold answer is written in a way that this reward does not read."""
 

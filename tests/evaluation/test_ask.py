@@ -209,7 +209,7 @@ def test_questions_that_were_trained_on_are_refused(tiny_run: gn.runs.Run, task:
         with pytest.raises(ValueError, match="10 held-out questions are also in the training part"):
             ask(tiny_run, spoilt)
     # From the folder alone, written otherwise: nothing but the run's own record can know.
-    asked = [{"question": f"what is  {q[8:-1]} ?", "answer": "1"} for q in task.train["question"][:2]]
+    asked = [{"question": f"What is  {q[8:-1]} ?", "answer": "1"} for q in task.train["question"][:2]]
     opened = gn.open_run(tiny_run.path)
     with pytest.raises(ValueError, match=r"2 held-out questions.*training questions of the run tiny"):
         gn.evaluate(opened, gn.evaluation.load_holdout(asked + fresh(10)))

@@ -122,8 +122,8 @@ def test_own_rows_and_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
-        ("What is 2 + 2?", "what is  2+2", True),
-        ("A total of 1,000 cows.", "a total of 1000 cows", True),
+        ("What is 2 + 2?", "What is  2+2", True),
+        ("A total of 1,000 cows.", "A total of 1000 cows", True),
         ("He said \u201cwait\u201d.", 'He said "wait"', True),
         ("What is 3\u200b + 4?", "\ufeffWhat is 3 + 4?", True),
         ("What is 3 \u2212 4?", "What is 3 - 4?", True),
@@ -131,6 +131,7 @@ def test_own_rows_and_files(tmp_path: Path) -> None:
         ("What is $3 + 4$?", "What is 3 + 4?", True),
         ("What is 7.0 + 2.50?", "What is 7 + 2.5?", True),
         ("( 3 + 4 ) * 2", "(3+4)*2", True),
+        ("How many capitals has aB?", "How many capitals has ab?", False),
         ("What is 3.4?", "What is 34?", False),
         ("What is 100?", "What is 1?", False),
         ("What is 3.04?", "What is 3.4?", False),
@@ -149,7 +150,7 @@ def test_what_is_the_same_question(one: str, other: str, same: bool) -> None:
 def test_contamination_is_counted_both_ways() -> None:
     trained = TrainedQuestions.of(["What is 2+2?", "What is 3+3?"], "the training part")
     assert trained_questions(None, []) is None
-    found = find_contamination(["What is 2+2?", "what is 3 + 3", "What is 4+4?"], trained)
+    found = find_contamination(["What is 2+2?", "What is 3 + 3", "what is 3+3?"], trained)
     assert (found.exact, found.similar, found.count, found.questions) == (1, 1, 2, 3)
     with pytest.raises(ValueError, match=r"2 held-out .* 'What is 2\+2\?'.*allow_contaminated=True"):
         found.require_none()

@@ -32,8 +32,8 @@ def test_one_live_figure_with_alternative_text(quickstart: tuple[Path, gn.runs.R
     notebook = nbformat.read(quickstart[0], as_version=4)
     images = outputs(cell_with(notebook, "gn.train("), "image/png")
     assert len(images) == 1, "the figure must be updated in place"
-    assert "Reward rose from" in images[0].data["text/plain"]
-    assert images[0].metadata["image/png"]["alt"].startswith("Training curves. Reward rose from")
+    assert "The reward rose from" in images[0].data["text/plain"]
+    assert images[0].metadata["image/png"]["alt"].startswith("Training curves. The reward rose from")
 
 
 def test_no_cell_warns_or_shows_an_error(quickstart: tuple[Path, gn.runs.Run]) -> None:
@@ -55,7 +55,7 @@ def test_the_terminal_told_what_was_going_on(quickstart: tuple[Path, gn.runs.Run
     for wanted in (
         "Check the machine",
         "Before and after",
-        "Reward rose from",
+        "The reward rose from",
         "Held-out: better",
         "Merged model:",
         "make lab",

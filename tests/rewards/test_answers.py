@@ -267,7 +267,33 @@ def test_the_question_is_no_answer_to_itself() -> None:
         assert reward(completions=slots("126/3"), answer=["42"], prompts=asked) == [1.0]
         # What the gold answer itself says is right, wherever else it stands.
         assert reward(completions=slots("3/4"), answer=["3/4"], prompts=["Is it 3/4 or 4/3?"]) == [1.0]
-    assert is_copied("50%", {"prompts": "Write 50% as a decimal."}) and not is_copied("-7", {"prompts": "Is -7 less?"})
+    assert is_copied("50%", "0.5", {"prompts": "Write 50% as a decimal."})
+    assert not is_copied("-7", "-7.0", {"prompts": "Is -7 less?"})
+
+
+@pytest.mark.parametrize(
+    ("given", "gold", "asked", "score"),
+    [
+        # The gold answer in any writing is no copy, though the question holds it.
+        ("3/4.", "3/4", "Which is larger, 3/4 or 2/3?", 1.0),
+        ("$3/4$", "3/4", "Which is larger, $3/4$ or $2/3$?", 1.0),
+        (r"\frac{3}{4}", "3/4", r"Which is larger, $\frac34$ or $\frac23$?", 1.0),
+        ("50 %", "50%", "Is it 50 % or 60 %?", 1.0),
+        # A part of another number does not stand there.
+        ("3/4", "0.75", "What is 13/4 - 10/4?", 1.0),
+        ("3/4", "0.75", "What is 3/40 + 27/40?", 1.0),
+        ("1/2", "0.5", "What is 1 1/2 - 1?", 1.0),
+        ("3/4", "0.75", "What is 0.3/4 + 2.7/4?", 1.0),
+        # And a copy is one wherever it stands.
+        ("3/4", "0.75", "Write 3/4 as a decimal.", 0.0),
+        ("3 / 4", "0.75", "Which is less: 1. 3/4, 2. 4/5?", 0.0),
+        ("84/2", "42", r"What is \dfrac{84}{2}?", 0.0),
+        ("(4+1)/2", "2.5", "What is (4 + 1) / 2?", 0.0),
+    ],
+)
+@pytest.mark.parametrize("reward", [correctness(), number(units=["%"])], ids=["correctness", "number"])
+def test_a_copy_is_the_question_and_no_right_answer(reward, given, gold, asked, score) -> None:
+    assert reward(completions=slots(given), answer=[gold], prompts=[asked]) == [score]
 
 
 def test_several_gold_answers() -> None:

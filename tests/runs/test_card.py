@@ -88,7 +88,7 @@ def test_it_says_what_was_measured_and_how(run: gn.runs.Run) -> None:
     card = model_card(run)
     page = rendered(card)
     assert COMPARISON["sentence"] in page and "75.0% (53.0% to 89.0%)" in page
-    assert "![Training curves. Reward rose from" in card
+    assert "![Training curves. The reward rose from" in card
     assert "<td>1.5</td>" in page and "class correctness" in page, "weight and source of the reward"
     assert run.info["task"]["fingerprint"] in page and f"seed {run.settings.seed}" in page
     assert "learning_rate=3e-05" in page and run.info["versions"]["trl"] in page

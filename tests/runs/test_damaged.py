@@ -87,7 +87,7 @@ def test_a_damaged_file_names_itself_and_hides_nothing_else(run: gn.runs.Run, na
         assert "Traceback" not in shown
     said = repr(run)
     kept = {
-        "metrics.jsonl": "Reward rose",
+        "metrics.jsonl": "The reward rose",
         "comparison/comparison.json": "Held-out: better",
         "exports.json": "exports/a",
     }
@@ -119,7 +119,7 @@ def test_a_row_without_a_step_is_damage_and_a_metric_that_is_text_is_not_measure
     with pytest.raises(ValueError, match=r"metrics.jsonl, line 3, is damaged.*delete that line"):
         _ = run.rows
     file.write_text("\n".join([*lines[:2], '{"step": 3, "reward": "high", "kl": [1]}', *lines[3:]]) + "\n")
-    assert len(run.rows) == 12 and "Reward rose" in repr(run) and run.plot().axes and check_health(run)
+    assert len(run.rows) == 12 and "The reward rose" in repr(run) and run.plot().axes and check_health(run)
 
 
 def test_completions_name_the_columns_they_lack(run: gn.runs.Run) -> None:
@@ -140,7 +140,9 @@ def test_completions_name_the_columns_they_lack(run: gn.runs.Run) -> None:
 @pytest.mark.parametrize("info", [{}, {"status": "running"}, {"status": "running", "settings": {"beta": 1}}, []])
 def test_a_record_of_another_version_is_called_damaged(run: gn.runs.Run, info: Any) -> None:
     (run.path / "run.json").write_text(json.dumps(info))
-    assert run.status == "damaged" and "damaged: run.json cannot be read" in repr(run) and "Reward rose" in repr(run)
+    assert (
+        run.status == "damaged" and "damaged: run.json cannot be read" in repr(run) and "The reward rose" in repr(run)
+    )
 
 
 def test_a_writer_that_renames_while_the_folder_is_listed(run: gn.runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:

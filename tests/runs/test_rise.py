@@ -5,7 +5,7 @@ import math
 import numpy
 import pytest
 
-from grpo_nb.runs.rise import LEVEL, reward_rise
+from grpo_nb.runs.rise import LEVEL, describe, reward_rise
 from tests.support.written_run import write_run
 
 
@@ -55,3 +55,15 @@ def test_what_was_not_measured_is_left_out() -> None:
 def test_a_run_tells_of_its_own_rows(tmp_path) -> None:
     run = write_run(tmp_path / "run")
     assert run.rise() == reward_rise(run.rows) and repr(run.rise()) == run.rise().sentence
+
+
+def test_every_sentence_about_a_run_says_the_same_of_its_reward() -> None:
+    """Under the figure and in the card it rose, by the first and last steps, and in the last cell it did not, by all."""
+    draw, verbs = numpy.random.default_rng(9), set()
+    for slope in numpy.linspace(-0.03, 0.03, 100):
+        made = rows(list(slope * numpy.arange(40) + draw.normal(0, 0.35, 40)))
+        rise, described = reward_rise(made), describe(made)
+        assert described.startswith(f"{rise.claim};") and rise.sentence.startswith(rise.claim)
+        assert ("rose" in described) == rise.is_clear == ("rose" in rise.sentence)
+        verbs.add(rise.claim.split()[2])
+    assert verbs == {"rose", "fell", "did"}

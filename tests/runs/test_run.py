@@ -57,17 +57,23 @@ def test_what_was_not_measured_has_no_key() -> None:
     ("rows", "said"),
     [
         ([], "No step has been logged yet"),
-        (made_rows(1), "Step 1: reward 1.00; KL"),
-        (made_rows(2), "Reward went from 1.00 (first step) to 2.00 (last step)"),
-        ([{"step": i, "reward": 3 - i / 10} for i in range(20)], "Reward fell from 2.90"),
-        # The last ten are higher than the first three, and a model that learns nothing may well look so.
-        ([{"step": i, "reward": 1.0 + i % 4} for i in range(400)], "Reward went from 2.00 (first 3 steps) to 2.70"),
-        (made_rows(20), "Reward rose from 1.10 (first 3 steps) to 2.45 (last 10); KL to the starting model 0.082; 25%"),
-        (made_rows(20), "25% of completions cut at the length limit (last 10)."),
+        (made_rows(1), "The reward of the only step is 1.00; KL"),
+        (made_rows(2), "The reward went from 1.00 (first of 2 steps) to 2.00 (last); KL"),
+        ([{"step": i, "reward": 3 - i / 10} for i in range(20)], "The reward fell from 2.75 (first 6 of 20 steps)"),
+        (
+            [{"step": i, "reward": 1.0 + i % 4} for i in range(400)],
+            "The reward did not rise clearly: it went from 2.49",
+        ),
+        (
+            made_rows(20),
+            "The reward rose from 1.25 (first 6 of 20 steps) to 2.65 (last 6); KL to the starting model 0.0",
+        ),
+        (made_rows(20), "25% of completions cut at the length limit (last 6)."),
         (made_rows(20, kl=math.nan), "KL not measured; 25%"),
-        (made_rows(20, reward=1.0), "Reward stayed at 1.00 (first 3 steps and last 10); KL"),
+        (made_rows(20, reward=1.0), "rise clearly: it went from 1.00 (first 6 of 20 steps) to 1.00 (last 6); KL"),
         ([{"step": 1, "loss": 0.0}] * 3, "None of the 3 steps logged has a reward: each was NaN, None or infinite"),
-        (made_rows(20, reward=math.inf), "Reward is NaN or infinite in some steps: it went from inf"),
+        (made_rows(20, reward=math.inf), "None of the 20 steps logged has a reward"),
+        ([*made_rows(6), {"step": 7, "reward": math.nan}], "to 2.50 (last 2); NaN or infinite in 1 more; KL"),
     ],
 )
 def test_the_sentence(rows: list[dict], said: str) -> None:
@@ -87,4 +93,4 @@ def test_what_came_after_training_are_objects(tmp_path: Path) -> None:
     assert export.kind == "gguf q8_0", "what was at the same path before is there no more"
     said = repr(made)
     assert f"Held-out: {COMPARISON['sentence']}" in said and "Exported gguf q8_0: exports/a (verified)" in said
-    assert made._repr_html_().startswith("<p><b>Run run: finished.</b></p>Reward rose")
+    assert made._repr_html_().startswith("<p><b>Run run: finished.</b></p>The reward rose")

