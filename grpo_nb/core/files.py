@@ -97,7 +97,7 @@ def inside(folder: Path, name: Any) -> Path:
     ValueError: '../mine' leads out of the folder 'theirs'; if it is a link of yours, put there what it points to.
     """
     parts = re.split(r"[/\\]", name) if isinstance(name, str) else [""]
-    if not {"", ".", ".."} & set(parts) and not re.match("[A-Za-z]:", name):
+    if not {"", ".", ".."} & set(parts) and not any(re.match("[A-Za-z]:", part) for part in parts):
         real, whole = (Path(os.path.realpath(path)) for path in (folder / name, folder))
         if real.is_relative_to(whole):
             return folder / name
