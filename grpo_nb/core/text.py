@@ -60,7 +60,7 @@ def require_tokenizer(tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | 
             "version, or set tokenizer.chat_template to the template of a model of its family."
         )
     for name in chat_template_kwargs or ():
-        if name not in str(tokenizer.chat_template):
+        if not re.search(rf"\b{re.escape(name)}\b", str(tokenizer.chat_template)):
             raise ValueError(
                 f"chat_template_kwargs has {name!r}, which the tokenizer's chat template does not read: leave it out, "
                 "chat_template_kwargs={}."

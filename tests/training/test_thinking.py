@@ -20,7 +20,7 @@ from tests.support.tiny import THINKING_TEMPLATE, load_tiny
 
 pytestmark = pytest.mark.begins(60)
 
-ENDS = {True: "assistant\n<think>\n", False: "assistant\n<think>\n\n</think>\n\n"}
+ENDS = {True: "assistant\n<think>\n", False: "assistant\n<think>\n</think>\n\n"}
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,7 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def seen(self: Any, conversation: Any, *args: Any, **how: Any) -> Any:
         result = real(self, conversation, *args, **how)
         found = result["input_ids"] if isinstance(result, dict) or hasattr(result, "data") else result
+        found = found.tolist() if hasattr(found, "tolist") else found
         found = found if isinstance(found, list) and not isinstance(found[0], int) else [found]
         made.extend(one if isinstance(one, str) else self.decode(one) for one in found)
         return result
@@ -69,7 +70,7 @@ def trained(
         8,
         4,
         max_steps=2,
-        max_completion_length=8,
+        max_completion_length=32,
         holdout_every=1,
         run_root=str(tmp_path_factory.mktemp("runs")),
     )
@@ -86,7 +87,7 @@ PLACES: dict[str, Callable[[Thinking, Path], Any]] = {
     "dry run": lambda t, _: gn.dry_run(t.model, t.tokenizer, t.task, [brevity], t.settings, steps=1),
     "baseline": lambda t, _: gn.baseline(t.model, t.tokenizer, t.task, [brevity], t.settings, prompts=2),
     "priming": lambda t, _: gn.training.prime(
-        t.model, t.tokenizer, t.task, t.settings.replace(max_completion_length=64), steps=1, examples=2, held_out=2
+        t.model, t.tokenizer, t.task, t.settings, steps=1, examples=2, held_out=2, reasoning=lambda row: ""
     ),
     "model in memory": lambda t, _: gn.evaluate((t.model, t.tokenizer), t.task, max_completion_length=4),
     "opened run, its own questions": lambda t, _: gn.compare(gn.open_run(t.run.path), max_completion_length=4),
@@ -202,12 +203,13 @@ def test_a_run_says_it_and_another_is_told_apart(trained: Thinking) -> None:
     assert run.chat_template_kwargs == {"enable_thinking": trained.is_on} == run.settings.extra["chat_template_kwargs"]
     other = gn.load_task(
         "arithmetic",
+        trained.settings,
         train_size=8,
         holdout_size=4,
         format=task.format,
         chat_template_kwargs={"enable_thinking": not trained.is_on},
     )
-    assert other.train["prompt"] == task.train["prompt"] and other.fingerprint != task.fingerprint
+    assert list(other.train) == list(task.train) and other.fingerprint != task.fingerprint
     with pytest.raises(ValueError, match=rf"was trained with chat_template_kwargs = .*{trained.is_on}.* other prompts"):
         gn.compare(run, other)
     with pytest.raises(ValueError, match="started with other"):
