@@ -16,7 +16,7 @@ from grpo_nb.core.arguments import in_line, require_kind, require_number, with_k
 from grpo_nb.core.files import numbered_paths
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.evaluation.comparison import UNKNOWN_TRAINING, Comparison, Evaluation, cut_sentence, frequent_answer
-from grpo_nb.evaluation.heldout import HeldOut, chosen, is_known_set, load_holdout, read_answers, same_as_gold
+from grpo_nb.evaluation.heldout import HeldOut, chosen, load_holdout, read_answers
 from grpo_nb.evaluation.statistics import paired_result
 from grpo_nb.evaluation.subjects import (
     BASE,
@@ -295,7 +295,6 @@ class _Asked:
                 "which questions? Give a task, gn.evaluation.load_holdout(...), or a run, which has its own."
             )
         own = AnswerFormat(**run.info["task"]["format"]) if run is not None else None
-        self.has_own_judge = isinstance(task, HeldOut) or is_known_set(task)
         if task is not None and not isinstance(task, (Task, HeldOut)):
             task = load_holdout(task, format=own)
         self.run, self.task, self.how, self.rewards = run, task, how, how.rewards
@@ -315,7 +314,7 @@ class _Asked:
         self.paid = (
             {entry["name"]: rebuild_reward(entry)[0] for entry in run.info["rewards"]} if run is not None else {}
         )
-        self.judge = self._judge_of(how.rewards) if not self.has_own_judge else None
+        self.judge = self._judge_of(how.rewards)
 
     def _judge_of(self, rewards: Sequence[RewardFunction]) -> Reward | None:
         """The reward for the answer among these, else that the run was paid by."""
@@ -327,8 +326,6 @@ class _Asked:
     @property
     def judged_by(self) -> str:
         """What is right, in words; empty where the run was paid by the same."""
-        if self.has_own_judge:
-            return f"judged {self.task.judged}"
         if self.judge is not None:
             return judge_in_words(self.judge, self.rows)
         is_plain = any(isinstance(reward, correctness) and not answer_reward([reward]) for reward in self.paid.values())
@@ -390,7 +387,7 @@ class _Asked:
         with progress_bar(len(repeated), desc=f"held-out, {label}", unit="answer") as bar:
             prompts = [row["prompt"] for row in repeated]
             completions = subject.ask(prompts, self.decoding, lambda done: bar.update(done - bar.n))
-        rows = read_answers(repeated, completions, format, getattr(self.task, "judge", same_as_gold), self.judge)
+        rows = read_answers(repeated, completions, format, self.judge)
         for number, row in enumerate(rows):
             row["sample"] = number % samples
         if self.rewards:
@@ -414,7 +411,7 @@ class _Asked:
 def _is_questions(what: Any) -> bool:
     """Whether this is a task, or what one can be made of, and not a model."""
     if isinstance(what, (str, Path)):
-        return Path(what).suffix.lower() in _DATA_FILES or is_known_set(what)
+        return Path(what).suffix.lower() in _DATA_FILES or what == "gsm8k"
     return isinstance(what, (Task, HeldOut, list)) or hasattr(what, "column_names")
 
 

@@ -20,7 +20,6 @@ from grpo_nb.checks.groups import Estimate, estimate, in_groups
 from grpo_nb.core.files import free_path, shown_path, staged_folder, write_json
 from grpo_nb.core.tables import Table, text_of
 from grpo_nb.core.text import displayable
-from grpo_nb.evaluation.harness import harness_command
 from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, PairedResult, pass_at_k, share_interval
 from grpo_nb.evaluation.transcripts import Only, Transcripts, rendered, sorted_pairs
 from grpo_nb.rewards.answers import is_same_answer
@@ -276,15 +275,6 @@ class Comparison(PairedResult):
         return f"Held-out comparison. {self.sentence} Questions: {_counted(self.changed)}."
 
     @property
-    def elsewhere(self) -> str | None:
-        """The line to type for the same in lm-evaluation-harness, where one of the two is a model folder."""
-        folder = self.after.folder or self.before.folder
-        if not folder:
-            return None
-        own = f'gn.evaluation.write_harness_task(task, "harness", tokenizer).command("{folder}")'
-        return harness_command(folder, self.task_name) or own
-
-    @property
     def power_sentence(self) -> str:
         """What this comparison could have seen."""
         if self.smallest is None:
@@ -400,9 +390,8 @@ class Comparison(PairedResult):
     def __repr__(self) -> str:
         numbers = Table(self.numbers(), head=("", *self.labels), right=(1, 2))
         power = "" if self.verdict == "no difference shown" else self.power_sentence
-        elsewhere = f"In lm-evaluation-harness: {self.elsewhere}" if self.elsewhere else ""
         counted = f"questions: {_counted(self.changed)}"
-        return text_of([numbers, counted, self.sentence, self.floor_sentence, power, *self.notes, elsewhere])
+        return text_of([numbers, counted, self.sentence, self.floor_sentence, power, *self.notes])
 
     def _repr_html_(self) -> str:
         from grpo_nb.evaluation.figure import comparison_figure

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.core.arguments import did_you_mean, require_kind, require_path
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.randomness import kept_modes, kept_random_state
-from grpo_nb.evaluation.heldout import is_known_set
 from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import usable_memory_gib
@@ -114,8 +113,6 @@ def _located(what: Any) -> Located:
         kinds = ", ".join(type(part).__name__ for part in what)
         raise TypeError(f"({kinds}) is no model with its tokenizer: give (model, tokenizer), in this order.")
     path = require_path("what is asked", what, "a run, 'base', a model folder, a .gguf file, or (model, tokenizer)")
-    if is_known_set(what):
-        raise ValueError(f"{what!r} is a set of questions, not a model: gn.evaluate(run, {what!r}).")
     if path.suffix == ".gguf" and not path.is_file():
         raise _missing(what, path, "file")
     is_adapter = (path / "adapter_config.json").is_file()

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
-import shlex
 import shutil
 import textwrap
 import zipfile
@@ -48,7 +46,6 @@ _PINNED = ("torch", "transformers", "peft", "accelerate", "datasets")
 _ROOMS = ("core", "machine", "settings", "tasks", "sandbox", "rewards")
 """What the kit's rewards import, and all that is packed of the kit."""
 _KIT = "grpo_nb"
-_PER_MACHINE = 8
 _COUNTS = (8, 4, 2, 1)
 # Set by train.py, or of this machine alone.
 _DECIDED_THERE = {
@@ -101,8 +98,8 @@ def write(
     """Write a run as a folder that trains it again on any machine, with TRL's `GRPOTrainer` under `accelerate launch`.
 
     Neither the kit nor Unsloth is needed to train it. In it: `train.py`, `run.yaml`, `rewards.py`, the rows, the adapter that
-    the run began with, its first steps as `record.jsonl`, configurations for accelerate, slurm and SkyPilot, and a
-    `README.md` with the command for each machine. A base model that is not on the Hub lies in `base/`. It appears whole or not
+    the run began with, its first steps as `record.jsonl`, configurations for accelerate, and a `README.md`
+    with the command for each. A base model that is not on the Hub lies in `base/`. It appears whole or not
     at all. docs/guide/scale_out.md says what stays equal.
 
     Args:
@@ -425,27 +422,18 @@ def _write_programs(staged: Path, plan: _Plan, processes: int, base: Path | None
     pins = [f"{name}=={versions[name].partition('+')[0]}" for name in pinned]
     pins += [f"trl{'[vllm]' * has_vllm}=={TRL}", f"pyyaml=={version('pyyaml')}"]
     pins += [pin for pin in plan.code.requirements() if pin.partition("==")[0] not in (*_PINNED, "trl")]
-    machines = next(count for count in range(-(-processes // _PER_MACHINE), processes + 1) if processes % count == 0)
-    gpu = re.search(r"\b[A-Z]+\d+[A-Z]*\b", (run.info["machine"].get("gpu") or {"name": ""})["name"])
-    names = sorted(file.relative_to(staged).as_posix() for file in staged.rglob("*") if file.is_file())
     quoted = textwrap.fill(", ".join(f'"{pin}"' for pin in pins), 135, break_on_hyphens=False)
     _write_from_template(staged / "train.py", pins=textwrap.indent(quoted, "#     "))
     _write_from_template(staged / "steps.py")
-    for name in ("ddp.yaml", "fsdp2.yaml", "zero3.yaml", "slurm.sh", "sky.yaml"):
-        _write_from_template(
-            staged / name, machines=machines, processes=processes, per_machine=processes // machines, use_cpu="false",
-            name=json.dumps(run.name, ensure_ascii=False), gpu=gpu[0] if gpu else "A100",
-        )  # fmt: skip
-    _write_from_template(staged / "cpu2.yaml", "ddp.yaml", machines=1, processes=2, use_cpu="true")
-    job = shlex.join(
-        ["hf", "jobs", "uv", "run", "--flavor", "a100-large", "--timeout", "6h", "train.py", "steps.py", *names]
-    )
+    for name in ("ddp.yaml", "fsdp2.yaml"):
+        _write_from_template(staged / name, processes=processes, use_cpu="false")
+    _write_from_template(staged / "cpu2.yaml", "ddp.yaml", processes=2, use_cpu="true")
     rows = [(count, *_row(plan, count)) for count in sorted({1, 2, 4, 8, processes})]
     _write_from_template(
         staged / "README.md", run=run.name, settings=settings, version=__version__, changes=plan.changes,
         model=settings.model if base is None else f"base (of {Path(settings.model).name})", processes=processes,
-        is_flat=base is None and not plan.code.folders, job=job, batches=rows, steps=len(plan.record),
-        needs_kit=plan.code.needs_kit, served="base" if base else settings.model, machines=machines, has_vllm=has_vllm,
+        batches=rows, steps=len(plan.record), needs_kit=plan.code.needs_kit, served="base" if base else settings.model,
+        has_vllm=has_vllm,
     )  # fmt: skip
 
 

@@ -179,11 +179,10 @@ print(f"It worked. {comparison.sentence}")
 # | *are also in the training part* | the score would measure memory | make the task with `gn.load_task`, which keeps them apart |
 # | *is no run: it has no run.json* | `RUN` is not a run's folder | the folder that the training cell printed |
 # | *has no adapter yet* | the run did not come to its end | `gn.train(..., resume="auto")` |
-# | *It is on the Hub: check the network* | GSM8K and MATH-500 are downloaded | `path=` a folder where you have them |
 
 # %% [markdown]
 # ## Next
 #
-# * Sets that others use too: `gn.evaluation.load_holdout("gsm8k", limit=200)`, `"math-500"`, `"reasoning-gym:chain_sum"`.
+# * Sets that others use too: `gn.evaluation.load_holdout("gsm8k", limit=200, format=task.format)`; more in docs/guide/evaluate.md.
 # * What you export is evaluated as it is: `gn.compare("base", "exports/my-model", task, run=run)`, and a `.gguf` file the same way.
-# * A number that does not come from this kit: `gn.evaluation.write_harness_task` for lm-evaluation-harness. More in docs/guide/evaluate.md.
+# * A number that does not come from this kit: lm-evaluation-harness, as docs/guide/evaluate.md has it.

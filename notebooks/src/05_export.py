@@ -166,14 +166,6 @@ if gguf is not None:
     del server
 
 # %% [markdown]
-# ## The same by hand
-#
-# Pick a run and formats, see what they need, watch, read what was verified. The lines under it are those of the cells above.
-
-# %%
-gn.export.ExportPanel(run, path=EXPORT_TO)
-
-# %% [markdown]
 # ## To the Hub, if you want
 #
 # The model card is in the folder: base, data, rewards with their source, settings, curves, the held-out result with its interval.

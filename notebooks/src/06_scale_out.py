@@ -150,7 +150,7 @@ gn.runs.compare(run, back)
 back.step(1)
 
 # %% [markdown]
-# ## Eight GPUs, a cluster, a job
+# ## Eight GPUs
 #
 # The same folder, with another line of its README. You should see what divides: a number of processes that does not is refused
 # there before anything is loaded. Only processes on a CPU were run; the rest is rendered, and says so.

@@ -213,7 +213,6 @@ WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda run: gn.export.plan_push(".", "me/x", private="yes"), "private = 'yes' must be True or False"),
     (lambda run: gn.export.open(None), "path = None must be a folder or file"),
     (lambda run: gn.export.open("."), r"'\.' is no export: it has no verification\.json"),
-    (lambda run: gn.export.ExportPanel(5), "run = 5 must be the folder of a run"),
     (lambda run: gn.scaleout.write(None, "there"), "run = None must be the folder of a run"),
     (lambda run: gn.scaleout.write(run, "there", task=[1]), r"task = \[1\] must be the task of the run"),
     (lambda run: gn.scaleout.write(run, "there", processes="all"), "processes = 'all' must be"),
