@@ -144,7 +144,7 @@ def _check(options: argparse.Namespace, work: Path, gpu: Any) -> dict[str, Any]:
         card = f"{gpu.name}, {gpu.memory_gib:.1f} GiB, compute capability {capability}, driver {driver}"
     machine = {
         "GPU": card,
-        "generation": f"{generated[0] if generated else 'no model was loaded'}; vLLM was {obstacle or 'planned'}",
+        "generation": f"{generated[0] if generated else 'no model was loaded'}; vLLM: {obstacle or 'planned'}",
         "Python, system": f"{platform.python_version()}, {platform.platform()}",
         "packages": ", ".join(f"{name} {version}" for name, version in package_versions().items()),
         "CUDA of torch": str(torch.version.cuda),

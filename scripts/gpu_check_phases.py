@@ -48,7 +48,7 @@ _DIFFERENCE = "sampling/sampling_logp_difference/mean"
 # torch begins with a loss scale of 65536 in float16, and skips a step and halves it where gradients overflow
 # (torch/amp/grad_scaler.py, GradScaler.update).
 _SKIPPED = 5
-_FAST = 1e-3  # ten times the quickstart's: two updates then take the policy beyond that KL
+_FAST = 1e-3  # ten times the quickstart's: two updates take the embedded model to a KL of 0.042 (measured on a CPU)
 _INTERRUPTS = 20
 _GROWTH_GB = 0.5
 _NUMBERS = ("reward", "kl", "loss", "grad_norm")
@@ -137,7 +137,7 @@ def follows(resumed: Sequence[Mapping[str, float]], whole: Sequence[Mapping[str,
     most = max(differences) if all(map(math.isfinite, differences)) else math.nan
     told = f"largest difference of {', '.join(_NUMBERS)} {most:.2g}"
     if is_exact:
-        return Row("resume is exact", most == 0, told, "none")
+        return Row("resume is exact", most == 0, told, "0")
     # The order of sums on a GPU is not fixed, so equal numbers are reported and not asked for.
     return Row("resume follows the same run", math.isfinite(most), told, "finite")
 
@@ -146,7 +146,7 @@ def unchanged(name: str, before: Mapping[str, str], after: Mapping[str, str]) ->
     """Two checksums of the same tensors."""
     moved = [tensor for tensor in before.keys() | after.keys() if before.get(tensor) != after.get(tensor)]
     told = f"{len(moved)} of {len(before)} tensors moved{f', {min(moved)} among them' if moved else ''}"
-    return Row(name, bool(before) and not moved, told, "none")
+    return Row(name, bool(before) and not moved, told, "none moved")
 
 
 def same_answers(name: str, before: Sequence[str], after: Sequence[str], least: float) -> Row:
@@ -371,7 +371,7 @@ def handing_over(request: Request) -> Found:
     memory.append(memory_gb(request.device))
     yield first_kl(rows)
     yield numbers_hold(rows, is_scaled=is_scaled(settings))
-    if request.use_vllm:
+    if request.use_vllm or request.device == "cpu":  # where the kit's own rollout logs it as TRL does
         yield sampler_agrees(rows)
     yield unchanged("base weights after training", base, digests(here.model, is_base=True))
     yield same_answers("base answers after training, adapter off", before, answers(is_base=True), request.least)

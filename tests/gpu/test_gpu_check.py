@@ -68,7 +68,10 @@ def test_every_path_of_the_script_runs(report) -> None:
     }
     # What a random model need not do in four steps, one of words that are all nearly as likely.
     names = {name.partition(": ")[2] for name in found["checks"]}
-    assert {"reward rises", "merged model verifies", "GGUF verifies through llama.cpp"} <= names
+    assert {"reward rises", "merged model verifies"} <= names
+    # Its log-probabilities are measured here too, against the kit's own rollout; a KL as small as this one's proves nothing.
+    sampler = found["checks"]["hand-over, without vLLM: sampler agrees with trainer"]
+    assert sampler["ok"] is not False and "nan" not in sampler["detail"], sampler
     assert all(value["seconds"] >= 0 for value in found["checks"].values())
     # A random model learns nothing in four steps: the notebook ends well with that said, and it did not work for all that.
     notebook = {name: found["checks"][f"quickstart notebook: {name}"] for name in ("ends well", "it learns")}
@@ -158,14 +161,15 @@ def test_an_interrupt_comes_while_it_samples_or_not_at_all() -> None:
 
 
 def test_a_fault_of_the_hand_over_is_seen(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    """A folded LoRA that an interrupt leaves in the base weights, and a sampler that nothing was measured of."""
+    """An interrupt that leaves other base weights, as a folded LoRA would be."""
     stock = gn.evaluation.answers_of_model
 
     def leaving(model: object, *asked: object) -> list:
         try:
             return stock(model, *asked)
         except KeyboardInterrupt:
-            next(model.parameters()).data.add_(0.5)
+            words = next(model.parameters()).data
+            words.copy_(words.roll(1, 0))
             raise
 
     monkeypatch.setattr(gn.evaluation, "answers_of_model", leaving)
@@ -173,8 +177,7 @@ def test_a_fault_of_the_hand_over_is_seen(tiny_folder: Path, tmp_path: Path, mon
     found = gpu_check_phases.run_phase("hand-over", request)
     checks = {name: check["ok"] for name, check in found["checks"].items()}
     assert [name for name, ok in checks.items() if ok is False] == [
-        "generation", "sampler agrees with trainer", "answers after interrupts", "weights after interrupts",
-        "base answers in the end, adapter off",
+        "generation", "answers after interrupts", "weights after interrupts", "base answers in the end, adapter off",
     ]  # fmt: skip
     assert checks["base weights after training"] and checks["base answers after training, adapter off"]
     assert checks["the LoRA was folded into the weights"] is None, "only vLLM on a GPU folds"
