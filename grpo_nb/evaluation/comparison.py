@@ -378,7 +378,6 @@ class Comparison(PairedResult):
             "verdict": self.verdict,
             "sentence": self.sentence,
             "changed": self.changed,
-            "elsewhere": self.elsewhere,
             "contamination": self.contamination.to_dict() if self.contamination else None,
         }
 
