@@ -116,7 +116,7 @@ def test_the_engine_started_in_the_kits_loader_which_kept_what_it_said(loaded, c
     """vLLM asks for the descriptor of stdout while it makes its process group, of which there is one in a process."""
     model, _, _, said = loaded
     assert str(generation_of(model)).startswith("vLLM 0.31"), generation_of(model)
-    assert "INFO" in said and "[core.py" in said, said
+    assert "INFO" in said and "[core.py" in said, said  # among the last lines: how long the engine took
     log = logging.getLogger("vllm.v1.executor.abstract")
     for tell, words in ((log.info, "it slept"), (log.warning, "it is warned of"), (log.warning, unsloth._NOT_SLEEPING)):
         tell(words)

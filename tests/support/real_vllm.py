@@ -26,8 +26,11 @@ def load_with_engine(settings: gn.settings.Settings) -> tuple[Any, Any]:
     import unsloth
     from unsloth.models._utils import patch_peft_fast_inference
 
+    from unsloth_zoo import vllm_utils
+
     from grpo_nb.models import load
 
+    vllm_utils.patch_vllm()  # as fast_inference_setup does (unsloth/models/_utils.py): its log is at INFO from here on
     stock = unsloth.FastLanguageModel
 
     class OnTheCpu:
@@ -63,8 +66,11 @@ def start_engine(model: Any, *, longest: int = 256, rank: int = 16) -> Any:
     os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"  # what asks for it reads its own output
     from unsloth.models._utils import patch_peft_fast_inference
 
+    from unsloth_zoo import vllm_utils
+
     from grpo_nb.models.load import hand_copies
 
+    vllm_utils.patch_vllm(debug=False)
     engine = _engine(model.get_base_model().config._name_or_path, longest, rank)
     _attach(engine, model.model)
     patch_peft_fast_inference(model)
@@ -73,15 +79,12 @@ def start_engine(model: Any, *, longest: int = 256, rank: int = 16) -> Any:
 
 
 def _engine(folder: str, longest: int, rank: int) -> Any:
-    """vLLM as Unsloth changes it and starts it, for a CPU."""
+    """vLLM as Unsloth starts it, for a CPU."""
     os.environ |= {
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # as Unsloth sets it: the engine lives in this process
         "VLLM_NO_USAGE_STATS": "1",
     }
-    from unsloth_zoo import vllm_utils
-
-    vllm_utils.patch_vllm(debug=False)
     from vllm import LLM
 
     return LLM(
