@@ -120,7 +120,7 @@ def choose_level(
     Raises:
         ValueError, TypeError, RewardError: As `baseline` does.
 
-    A quarter of a minute for each level on a CPU with the embedded model:
+    10 to 12 seconds of processor time for each level with the embedded model:
 
     >>> levels = [gn.load_task("arithmetic", settings, **level) for level in gn.tasks.ARITHMETIC_LEVELS]
     >>> choice = gn.checks.choose_level(model, tokenizer, levels, rewards, settings)

@@ -21,7 +21,7 @@
 # %% [markdown]
 # | | |
 # | --- | --- |
-# | Time | 5 minutes on 2 CPU cores, of which training 3; the first time 3 more for the installation; on a T4 not yet measured |
+# | Time | 5 minutes on 2 CPU cores, of which training 3, the choice of the level 15 to 30 seconds; the first time 3 more for the installation; on a T4 not yet measured |
 # | Memory | under 5 GB on a CPU; on a T4 13.1 of 15.6 GB, of which vLLM reserves 11 (computed by `gn.plan`, not yet measured) |
 # | Disk | 0.3 GB for the model, 0.3 GB for the merged one |
 # | Writes | `runs/`, `exports/quickstart`, and the converted model in your cache folder |
@@ -109,8 +109,9 @@ for text in (good, good.replace("</answer>", ""), "The answer is 7."):
 #
 # What a model can do already teaches it nothing: all completions of a group are right, and none is above the others. So the
 # arithmetic has levels, from these sums to expressions with brackets, and a few questions are tried, the easiest level first,
-# until fewer than two thirds of the answers are right. For the small model on a CPU that is the first, in a quarter of a minute; a
-# larger one on a GPU goes on to products. A task of your own is measured as it is.
+# until fewer than two thirds of the answers are right. For the small model on a CPU that is the first, in 15 to 30 seconds; a
+# larger one on a GPU is expected to go on, to products and beyond, for two minutes at most and the level then begun. A task of
+# your own is measured as it is.
 #
 # You should see one table: the levels, what was measured, and which is taken.
 
@@ -208,9 +209,7 @@ if has_learnt:
 
 # %%
 assert run.status == "finished", run.status_sentence
-assert not has_learnt or exported.verification["passed"], (
-    f"The export is not the trained model: {exported.verification}"
-)
+assert not has_learnt or exported.verification["passed"], f"Not the trained model: {exported.verification}"
 if comparison.verdict == "better":
     print(f"It worked. {run.rise().sentence}")
 elif not choice.has_room:
@@ -226,6 +225,7 @@ print(f"Held-out: {comparison.sentence}")
 # | --- | --- | --- |
 # | *was imported before unsloth* | another import came first | restart the kernel and run from the top |
 # | *operator torchvision::nms does not exist* | a torchvision that was not built for this torch | `pip uninstall -y torchvision`, restart |
+# | *was started with other data*, after a disconnect | another level was measured | the one of then: `TASK = {"source": "arithmetic", **gn.tasks.ARITHMETIC_LEVELS[2]}` |
 # | the reward stays flat | in every group all completions score the same | read `run.completions(1)`; an easier task, an example turn, or partial credit |
 # | the kernel dies | out of memory | `CHANGES = {"per_device_train_batch_size": 8}` |
 # | Colab disconnects | it takes machines back after some hours | set `DRIVE` before; then run all cells again |

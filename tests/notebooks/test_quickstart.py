@@ -95,7 +95,7 @@ def test_the_last_cell_ends_well_whatever_was_learnt(
     told = capsys.readouterr().out
     assert said in told and f"Held-out: {verdict}" in told
     exec(cell.source, names | {"has_learnt": False, "exported": None})
-    with pytest.raises(AssertionError, match="not the trained model"):
+    with pytest.raises(AssertionError, match="Not the trained model"):
         exec(cell.source, names | {"exported": SimpleNamespace(verification={"passed": False})})
 
 
