@@ -168,8 +168,8 @@ def test_a_fault_of_the_hand_over_is_seen(tiny_folder: Path, tmp_path: Path, mon
         try:
             return stock(model, *asked)
         except KeyboardInterrupt:
-            words = next(model.parameters()).data
-            words.copy_(words.roll(1, 0))
+            # Not the words: a random model repeats its last one, whatever their order.
+            next(p for name, p in model.named_parameters() if "down_proj.base" in name).data.add_(1.0)
             raise
 
     monkeypatch.setattr(gn.evaluation, "answers_of_model", leaving)
