@@ -18,8 +18,9 @@ sys.path.insert(0, str(ROOT))
 
 from scripts.bootstrap import lacks_for_vllm  # noqa: E402
 
-# Each a target of the Makefile, with the seconds that it takes where `test` takes its own (docs/evidence/suite.md).
-SECONDS = {"bootstrap": 180, "test": 1200, "test-slow": 1500, "test-bfloat16": 600, "test-vllm": 1500}
+# Each a target of the Makefile, with its seconds on two cores where `test` takes 20 minutes: estimated from what its tests took
+# one by one (docs/evidence/suite.md), rather too long than too short. The last makes an environment of its own besides.
+SECONDS = {"bootstrap": 180, "test": 1200, "test-slow": 1200, "test-bfloat16": 600, "test-vllm": 1500}
 
 
 def run(part: str) -> int:

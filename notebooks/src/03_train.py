@@ -43,9 +43,10 @@ gn.check_environment()
 # %% [markdown]
 # ## Settings
 #
-# The only cell to edit. The preset is `cpu` on every machine, for the lesson about a wrong prompt needs a small model. One group of
-# 8 completions a step and `STEPS` steps keep the runs short, half of them in each of two stages at the end; `save_steps` writes a checkpoint every second step. In Colab,
-# `DRIVE = "grpo_nb/train"` keeps the runs in that folder of your Google Drive.
+# The only cell to edit. The preset is `cpu` on every machine, for the lesson about a wrong prompt needs a small model. One
+# group of 8 completions a step and `STEPS` steps keep the runs short, half of them in each of two stages at the end;
+# `save_steps` writes a checkpoint every second step. In Colab, `DRIVE = "grpo_nb/train"` keeps the runs in that folder of your
+# Google Drive.
 #
 # Your own data in place of the sums: `TASK = {"source": "my.csv", "columns": {"question": "...", "answer": "..."}}` (`01_your_data`).
 

@@ -76,7 +76,10 @@ def fork(parts, settings: gn.Settings, operation: tuple[int, tuple[str, ...]] | 
 
 def has_done_a_step(folder: Path, pid: int, before: int) -> bool:
     """Whether the process has taken the run up, which removes the rows of the one before it, and has done a step."""
-    if not (folder / "run.json").is_file() or gn.open_run(folder).info["pid"] != pid:
+    try:
+        if gn.open_run(folder).info["pid"] != pid:
+            return False
+    except FileNotFoundError:  # not begun yet, or begun anew at this moment
         return False
     return any(row["step"] > before for row in read_rows(folder / "metrics.jsonl"))
 
