@@ -213,7 +213,9 @@ def test_a_run_says_it_and_another_is_told_apart(trained: Thinking) -> None:
     with pytest.raises(ValueError, match=rf"was trained with chat_template_kwargs = .*{trained.is_on}.* other prompts"):
         gn.compare(run, other)
     with pytest.raises(ValueError, match="started with other"):
-        gn.train(trained.model, trained.tokenizer, other, [brevity], trained.settings, resume=run.name)
+        gn.train(
+            trained.model, trained.tokenizer, other, [brevity], trained.settings.replace(max_steps=4), resume=run.name
+        )
 
 
 def test_extra_says_it_too_but_nothing_else(folder: Path, tmp_path: Path) -> None:
