@@ -170,7 +170,7 @@ def size(request: pytest.FixtureRequest) -> str:
 def your_data(size: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`notebooks/01_your_data`, executed; small, it ends by saying that two steps show no rise."""
     less = {"CHANGES": {"max_steps": 2, "per_device_train_batch_size": 8}, "SAMPLES": 1}
-    less["too_short"] = "Whether the reward rose cannot be told from 2 steps"
+    less["too_short"] = "Whether it rose cannot be told from 2 steps"
     return execute_notebook("01_your_data", tmp_path_factory.mktemp("your_data"), **(less if size == "small" else {}))
 
 
