@@ -17,9 +17,17 @@ from pathlib import Path
 
 # Colab's published package list of August 2026; its Python is 3.13, which IPython 7.34 runs on as well as on 3.11.
 IPYTHON, IPYWIDGETS = "ipython==7.34.0", "ipywidgets==7.7.1"
-# What ipywidgets 7.7.1 imports; jinja2 for the views; setuptools for IPython 7, which asks pkg_resources for its version;
+# What ipywidgets 7.7.1 imports; jinja2 for the views; lazy_loader for the names of `gn.`; setuptools for IPython 7, which asks pkg_resources for its version;
 # pytest runs the tests.
-NEEDED = (IPYTHON, "ipykernel>=6,<8", "ipython_genutils", "jinja2>=3.1,<4", "setuptools", "pytest>=9.2,<10")
+NEEDED = (
+    IPYTHON,
+    "ipykernel>=6,<8",
+    "ipython_genutils",
+    "jinja2>=3.1,<4",
+    "lazy_loader>=0.4,<1",
+    "setuptools",
+    "pytest>=9.2,<10",
+)
 
 
 def make_environment(folder: Path, base: str | Path = sys.executable, needed: Sequence[str] = NEEDED) -> Path:

@@ -147,7 +147,7 @@ def _next_attempt(alert: Alert, run: Path | None) -> str:
         )
         if alert.step:
             why += " on what was learnt so far"
-            lines += ["from grpo_nb.models import load_adapter", f"load_adapter(model, {str(adapter)!r})"]
+            lines += ["from grpo_nb.models.load import load_adapter", f"load_adapter(model, {str(adapter)!r})"]
         lines.append(f"run = gn.train(model, tokenizer, task, rewards, settings, name={free_path(run).name!r})")
     pasted = "\n".join(f"    {line}" for line in lines)
     return (
