@@ -17,8 +17,8 @@ from pathlib import Path
 
 # Colab's published package list of August 2026; its Python is 3.13, which IPython 7.34 runs on as well as on 3.11.
 IPYTHON, IPYWIDGETS = "ipython==7.34.0", "ipywidgets==7.7.1"
-# What ipywidgets 7.7.1 imports; jinja2 for the views; lazy_loader for the names of `gn.`; setuptools for IPython 7, which asks pkg_resources for its version;
-# pytest runs the tests.
+# What ipywidgets 7.7.1 imports; jinja2 for the views, lazy_loader for the names of `gn.`; setuptools for IPython 7, which asks
+# pkg_resources for its version; pytest runs the tests.
 NEEDED = (
     IPYTHON,
     "ipykernel>=6,<8",

@@ -16,7 +16,7 @@ MEASURE = """
 import json, pathlib, re, sys, threading
 step, folder = sys.argv[1], pathlib.Path(sys.argv[2])
 if step == "merge":
-    from grpo_nb.models import import_unsloth
+    from grpo_nb.models.unsloth import import_unsloth
     import_unsloth()
 from grpo_nb.export.children.verify import verify_merged
 from grpo_nb.export.merge import merge

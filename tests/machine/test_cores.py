@@ -37,7 +37,7 @@ def test_another_process_on_the_same_core_is_seen() -> None:
         "import os, subprocess, sys, time\n"
         "os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
         "busy = lambda s: [None for _ in iter(lambda: time.monotonic() < s, False)]\n"
-        "from grpo_nb.machine import ran_and_waited, busy_sentence\n"
+        "from grpo_nb.machine.cores import busy_sentence, ran_and_waited\n"
         "others = [subprocess.Popen([sys.executable, '-c', 'while True: pass']) for _ in range(3)]\n"
         "before = ran_and_waited(); busy(time.monotonic() + 2.5)\n"
         "print(busy_sentence(before, ran_and_waited(), 2))\n"
