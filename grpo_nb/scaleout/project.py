@@ -23,7 +23,7 @@ from grpo_nb.core.files import check_target, put_in_place, staged_folder, target
 from grpo_nb.core.pages import render
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.export.hub import holds_secret
-from grpo_nb.export.plan import needed_by
+from grpo_nb.export.merged import needed_by
 from grpo_nb.machine.gpu import Gpu
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.load import resolve_model
