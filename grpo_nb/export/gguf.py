@@ -10,10 +10,9 @@ from typing import Any
 
 from grpo_nb.core.arguments import require_kind
 from grpo_nb.core.files import staged_folder, target_of
-from grpo_nb.export.conversion import convert, find_converter, require_quantizer
-from grpo_nb.export.merged import add_score, make_export, make_merged, run_check, verified_texts
+from grpo_nb.export.conversion import QUANTIZATIONS, convert, find_converter, require_quantizer
+from grpo_nb.export.merged import add_score, make_export, make_merged, run_check, verified_texts, weights_folder
 from grpo_nb.export.modelfile import modelfile
-from grpo_nb.export.plan import QUANTIZATIONS, weights_folder
 from grpo_nb.export.result import Export, ExportError, Report, export_of, require_passed, told
 from grpo_nb.generation.llama_cpp import LlamaCppError, require_llama_cpp
 from grpo_nb.generation.llama_cpp import answer as llama_cpp_answer
@@ -82,7 +81,7 @@ def export_gguf(
 
         context = run.settings.max_prompt_length + run.settings.max_completion_length
         script = find_converter(converter, report=report)
-        # A folder for each format is often named after it alone, as the panel does: then the run says whose file it is.
+        # A folder for each format is often named after it alone: then the run says whose file it is.
         stem = run.name if target.name == quantization else target.name
         file = staged / f"{stem}-{quantization}.gguf"
         # A merged model that is made for this only is gone afterwards.
@@ -104,7 +103,7 @@ def export_gguf(
         tools = {"converter": script, "quantizer": program}
         return verification | {name: tool and Path(tool.source).name for name, tool in tools.items()}
 
-    return make_export(run, quantization, target, make, overwrite=overwrite)
+    return make_export(run, "gguf", target, make, overwrite=overwrite)
 
 
 def _is_run(what: Any) -> bool:

@@ -81,14 +81,6 @@ else:
 run
 
 # %% [markdown]
-# ## What it will take
-#
-# Size, disk, memory, and what stands in the way, before anything is written.
-
-# %%
-gn.export.plan_export(run, ["merged", "adapter", "q8_0"], EXPORT_TO, overwrite=True)
-
-# %% [markdown]
 # ## One model
 #
 # The adapter is added to the frozen weights. The folder is made under another name and gets its own only after a separate process

@@ -21,7 +21,7 @@ import grpo_nb as gn
 from grpo_nb.export import conversion, modelfile
 from grpo_nb.export import gguf as gguf_export
 from grpo_nb.export.children import verify
-from grpo_nb.export.plan import CONVERTED, QUANTIZATIONS
+from grpo_nb.export.conversion import CONVERTED, QUANTIZATIONS
 from grpo_nb.export.result import Export, ExportError
 from grpo_nb.generation import llama_cpp
 

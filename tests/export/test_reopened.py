@@ -204,8 +204,6 @@ WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda run: export_gguf(None, "out"), "export = None must be an export"),
     (lambda run: export_gguf(run, "out", quantization=None), "quantization = None is not one of 'f32'"),
     (lambda run: export_gguf(run, "out", converter=5), "converter = 5 must be the path"),
-    (lambda run: gn.export.plan_export(None, ["merged"], "out"), "run = None must be the folder of a run"),
-    (lambda run: gn.export.plan_export(run, "merged", "out"), "formats = 'merged' must be a list"),
     (lambda run: gn.export.inference_commands(None), "export = None must be an export"),
     (lambda run: gn.export.inference_commands(run), "must be an export or its folder"),
     (lambda run: gn.export.plan_push(None, "me/x"), "export = None must be an export"),
