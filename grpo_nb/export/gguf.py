@@ -96,8 +96,7 @@ def export_gguf(
             verification = _verify(run, merged, file, quantization, report)
             verification |= {key: of_merged[key] for key in ("trained_in_4bit",) if key in of_merged}
             chats = [row["prompt"] for row in run.holdout]
-            how = {"context": context, "chat_template_kwargs": run.chat_template_kwargs}
-            text = modelfile(file.name, AutoTokenizer.from_pretrained(merged), chats, **how)
+            text = modelfile(file.name, AutoTokenizer.from_pretrained(merged), chats, context=context)
         (staged / "Modelfile").write_text(text, encoding="utf-8")
         # Without the folders of this machine: the file goes to the Hub with the rest.
         tools = {"converter": script, "quantizer": program}

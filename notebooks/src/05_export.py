@@ -131,7 +131,7 @@ except gn.machine.EnvironmentProblem as problem:
 gguf
 
 # %% [markdown]
-# Beside it lies the Modelfile: `ollama create my-model -f Modelfile` takes template and stop tokens from it. Ollama itself is not
+# Beside it lies the Modelfile: `ollama create my-model -f Modelfile` takes system prompt and stop token from it. Ollama itself is not
 # run here.
 
 # %%

@@ -1,4 +1,4 @@
-"""A GGUF file is the merged model, through the real llama.cpp; its Modelfile says what its chat template says."""
+"""A GGUF file is the merged model, through the real llama.cpp; its Modelfile says what the training's prompts began with."""
 
 import copy
 import dataclasses
@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
 import grpo_nb as gn
@@ -345,123 +344,48 @@ def test_without_a_network_it_says_what_to_do(tmp_path: Path, monkeypatch: pytes
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-# The templates of the published models, as they stand in their tokenizer_config.json, shortened by what tools need.
-CHATML = (
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-LLAMA3 = (
-    "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'"
-    " + message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}"
-    "{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}"
-    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
-)
-GEMMA = (
-    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set prefix = messages[0]['content'] + '\n\n' %}"
-    "{% set turns = messages[1:] %}{% else %}{% set prefix = '' %}{% set turns = messages %}{% endif %}"
-    "{% for message in turns %}{% set role = 'model' if message['role'] == 'assistant' else message['role'] %}"
-    "{{ '<start_of_turn>' + role + '\n' + (prefix if loop.first else '') + message['content'] | trim"
-    " + '<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
-)
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 3?"}]
 LONGER = [*CHAT, {"role": "assistant", "content": "5"}, {"role": "user", "content": "And 4 + 4?"}]
 
 
-@pytest.mark.parametrize(
-    ("name", "template", "bos"),
-    [("ChatML", CHATML, "<|im_start|>"), ("Llama 3", LLAMA3, "<|begin_of_text|>"), ("Gemma", GEMMA, "<bos>")],
-)
-def test_families_write_what_the_tokenizer_writes(name: str, template: str, bos: str, embedded_folder: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
-    tokenizer.chat_template, tokenizer.bos_token = template, bos
-    for chats in ([CHAT], [LONGER], [CHAT[1:]], []):
-        family = modelfile.family_of(tokenizer, chats)
-        assert family is not None and family.name == name
-    rendered = tokenizer.apply_chat_template(LONGER, add_generation_prompt=True, tokenize=False)
-    assert rendered.endswith(modelfile.render_chat(family.template, LONGER))
-    tokenizer.chat_template = template + "!"
-    assert modelfile.family_of(tokenizer, [CHAT]) is None
-
-
 def parsed(text: str) -> dict[str, list[str]]:
-    """A Modelfile's instructions, as Ollama's parser reads them, which drops what it cannot print; fails on anything else."""
+    """A Modelfile's instructions, as Ollama's parser reads them; fails on anything else."""
     found: dict[str, list[str]] = {}
-    rest = text
-    while rest.strip():
-        if rest[0] in "#\n":
-            rest = rest.partition("\n")[2]
-            continue
-        match = re.match(
-            r'(FROM|TEMPLATE|SYSTEM|PARAMETER|MESSAGE) ((?:\w+ )*)("""(.*?)"""|[^\n"]+|"[^"\n]*")\n', rest, re.S
-        )
-        assert match is not None, rest[:80]
+    while text.strip():
+        match = re.match(r'(FROM|SYSTEM|PARAMETER|MESSAGE) ((?:\w+ )*)("""(.*?)"""|[^\n"]+|"[^"\n]*")\n', text, re.S)
+        assert match is not None, text[:80]
         value = match[4] if match[3].startswith('"""') else match[3].strip('"')
-        kept = "".join(c for c in value if c.isprintable() or c in "\t\n\r")
-        found.setdefault(match[1], []).append(match[2] + kept)
-        rest = rest[match.end() :]
+        found.setdefault(match[1], []).append(match[2] + value)
+        text = text[match.end() :]
     return found
 
 
 def test_modelfile(embedded_folder: Path, tiny_run: gn.runs.Run, exported: Export) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
     found = parsed((exported.path / "Modelfile").read_text())
     assert found["FROM"] == ["./tiny-q8_0.gguf"]
     prompt = tiny_run.holdout[0]["prompt"]
     assert found["SYSTEM"] == [prompt[0]["content"]]
     assert found["MESSAGE"] == [f"{m['role']} {m['content']}" for m in prompt[1:-1]]
     assert {"stop <|im_end|>", "num_ctx 4096", "temperature 0", "repeat_penalty 1"} <= {*found["PARAMETER"]}
-    # What Ollama makes of it is what the model was trained on.
-    messages = [dict(zip(("role", "content"), m.split(" ", 1), strict=True)) for m in found["MESSAGE"]]
-    chat = [{"role": "system", "content": found["SYSTEM"][0]}, *messages, prompt[-1]]
-    assert modelfile.render_chat(found["TEMPLATE"][0], chat) == tokenizer.apply_chat_template(
-        prompt, add_generation_prompt=True, tokenize=False
-    )
-    # A template of no family: none is written, and the file says so.
-    tokenizer.chat_template = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}{% endfor %}"
-    bare = modelfile.modelfile("m.gguf", tokenizer, [CHAT], context=9000)
-    assert "TEMPLATE" not in parsed(bare) and "# No TEMPLATE" in bare and "num_ctx 9000" in bare
-    assert parsed(bare)["PARAMETER"][0] == "stop <|im_end|>"
+    text = modelfile.modelfile("m.gguf", AutoTokenizer.from_pretrained(embedded_folder), [CHAT], context=9000)
+    assert "PARAMETER num_ctx 9000" in text and "MESSAGE" not in text
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("chats", "begins"),
     [
-        ("Réponds «\u00a0oui\u00a0»", "U+00A0 (NO-BREAK SPACE)"),
-        ("A family: \U0001f468\u200d\U0001f469", "U+200D (ZERO WIDTH JOINER)"),
-        ("a\x0cb", "U+000C (a control character)"),
-        ('Three: """', 'three double quotes (""")'),
-        ('"Hello", she\r\n\tsaid: {{ .Prompt }} œuf 😀 ""', None),
+        ([LONGER, LONGER], ['SYSTEM """Be brief."""', 'MESSAGE user """2 + 3?"""', 'MESSAGE assistant """5"""']),
+        ([LONGER, CHAT], ['SYSTEM """Be brief."""']),
+        ([CHAT[1:], CHAT[1:]], []),
+        ([LONGER[1:], CHAT[1:]], []),
+        ([CHAT, CHAT[1:]], []),
+        ([[{"role": "system", "content": 'Three: """'}, CHAT[1]]], ["# No SYSTEM"]),
     ],
 )
-def test_what_a_modelfile_cannot_hold_is_left_out(text: str, said: str | None, embedded_folder: Path) -> None:
-    """Ollama would drop the character without a word, and the model be asked something else than in training."""
+def test_what_all_prompts_begin_with(chats: list, begins: list[str], embedded_folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
-    system, (question, answer, last) = {"role": "system", "content": text}, LONGER[1:]
-
-    def written(*chats: list[dict[str, str]]) -> tuple[dict[str, list[str]], str]:
-        file = modelfile.modelfile("m.gguf", tokenizer, chats, context=1)
-        return parsed(file), file
-
-    # Without the system prompt no example turns: Ollama puts them before one that comes with the question.
-    found, file = written([system, question, answer, last])
-    assert found.get("SYSTEM", []) == ([] if said else [text]) and len(found.get("MESSAGE", [])) == (0 if said else 2)
-    assert (
-        said is None
-        or f"# No SYSTEM: a Modelfile cannot hold the system prompt of the training, which has {said}." in file
-    )
-    found, file = written([CHAT[0], question, {**answer, "content": text}, last])
-    assert found["SYSTEM"] == ["Be brief."]
-    assert found.get("MESSAGE", []) == ([] if said else [f"user {question['content']}", f"assistant {text}"])
-    assert (
-        said is None
-        or f"# No MESSAGE: a Modelfile cannot hold the training's example turns, which have {said}." in file
-    )
-    found, _ = written([system, question, answer, last], [CHAT[0], question, answer, last])
-    assert "SYSTEM" not in found and "MESSAGE" not in found
-
-
-@pytest.mark.parametrize("template", ["{{ .A", "{{ if .A }}x", "{{ range .Messages }}", "{{ end }}", "{{ .C }}"])
-def test_go_that_is_not_understood_is_refused(template: str) -> None:
-    with pytest.raises(TemplateError):
-        modelfile.render(template, {"A": "x"})
-    assert modelfile.render("{{ if .A }}a{{ if .B }}b{{ end }}{{ .A }}{{ end }}c", {"A": "x", "B": ""}) == "axc"
+    lines = modelfile.modelfile("m.gguf", tokenizer, chats, context=1).splitlines()[1:]
+    assert [line[: len(begin)] for line, begin in zip(lines, begins, strict=False)] == begins
+    assert lines[len(begins)] == 'PARAMETER stop "<|im_end|>"'
+    tokenizer.eos_token = None
+    assert "stop" not in modelfile.modelfile("m.gguf", tokenizer, chats, context=1)
