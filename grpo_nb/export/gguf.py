@@ -27,7 +27,6 @@ def export_gguf(
     quantization: str = "q8_0",
     overwrite: bool = False,
     converter: str | Path | None = None,
-    quantizer: str | Path | None = None,
     report: Report | None = None,
 ) -> Export:
     """Make a GGUF file for llama.cpp, Ollama and LM Studio, with a Modelfile, and verify it through llama.cpp.
@@ -41,11 +40,10 @@ def export_gguf(
         run_or_export: A run, which is merged for this, or what `export_merged` returned; also as its folder.
         path: The folder to make; the file in it is named after the folder, or the run where that is called as the quantization,
             and the quantization.
-        quantization: `f32`, `f16`, `bf16` or `q8_0` by llama.cpp's converter; `q6_k`, `q5_k_m`, `q5_k_s`, `q4_k_m`, `q4_k_s`,
-            `q3_k_m`, `q2_k` where its program `llama-quantize` or the package llama-cpp-python is.
+        quantization: `f32`, `f16`, `bf16` or `q8_0` by llama.cpp's converter; `q4_k_m` where its program `llama-quantize` is on
+            the PATH.
         overwrite: Replace an existing folder, once the new one is verified.
         converter: A `convert_hf_to_gguf.py`; by default the one on the PATH, else the registry's package in the kit's cache.
-        quantizer: A `llama-quantize`; by default the one on the PATH, else llama-cpp-python's library.
         report: Called with one line per stage.
 
     Raises:
@@ -57,8 +55,7 @@ def export_gguf(
     """
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization = {quantization!r} is not one of {', '.join(map(repr, QUANTIZATIONS))}.")
-    for name, program in (("converter", converter), ("quantizer", quantizer)):
-        require_kind(name, program, (str, Path, None), "the path of a program")
+    require_kind("converter", converter, (str, Path, None), "the path of a program")
     target, report = target_of(path), told(report)
     if target.suffix == ".gguf":
         raise ValueError(
@@ -74,7 +71,7 @@ def export_gguf(
             f"the file. Say which it was: gn.export.open({str(export.path)!r}, run='runs/<name>')."
         )
     require_llama_cpp()
-    program = require_quantizer(quantization, quantizer)
+    program = require_quantizer(quantization)
 
     def make(staged: Path) -> dict[str, Any]:
         from transformers import AutoTokenizer

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import importlib.util
 import json
 import os
 import re
@@ -10,7 +9,6 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,12 +18,10 @@ import grpo_nb as gn
 from grpo_nb.export import conversion, modelfile
 from grpo_nb.export import gguf as gguf_export
 from grpo_nb.export.children import verify
-from grpo_nb.export.conversion import CONVERTED, QUANTIZATIONS
 from grpo_nb.export.result import Export, ExportError
 from grpo_nb.generation import llama_cpp
 
 pytestmark = pytest.mark.begins(50)
-QUANTIZED = [name for name in QUANTIZATIONS if name not in CONVERTED]
 
 
 @pytest.fixture(scope="module")
@@ -177,12 +173,10 @@ def test_what_cannot_be_made(
     with pytest.raises(ValueError, match="not from 'adapter'"):
         gn.export_gguf(dataclasses.replace(merged, kind="adapter"), tmp_path / "out")
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("importlib.util.find_spec", without("llama_cpp"))
-    both = r"(?s)llama-quantize is on the PATH.*quantization='q8_0'.*pip install llama-cpp-python.*cmake -B build"
-    with pytest.raises(gn.machine.EnvironmentProblem, match=both):
+    with pytest.raises(
+        gn.machine.EnvironmentProblem, match=r"llama-quantize, which is not on the PATH.*quantization='q8_0'"
+    ):
         gn.export_gguf(merged, tmp_path / "out", quantization="q4_k_m")
-    with pytest.raises(gn.machine.EnvironmentProblem, match="quantizer = 'nowhere' is no program"):
-        gn.export_gguf(merged, tmp_path / "out", quantization="q4_k_m", quantizer="nowhere")
     with pytest.raises(FileNotFoundError, match="converter = 'nowhere"):
         gn.export_gguf(merged, tmp_path / "out", converter="nowhere/convert_hf_to_gguf.py")
     (tmp_path / "convert_hf_to_gguf.py").write_text("raise SystemExit('Model FooForCausalLM is not supported')")
@@ -195,12 +189,6 @@ def script(folder: Path, name: str, text: str) -> None:
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(text)
     (folder / name).chmod(stat.S_IRWXU)
-
-
-def without(name: str) -> Callable[[str], object]:
-    """`importlib.util.find_spec` where a package is not installed."""
-    real = importlib.util.find_spec
-    return lambda asked: None if asked == name else real(asked)
 
 
 def stand_ins(folder: Path, note: Path) -> None:
@@ -243,51 +231,15 @@ def test_programs_on_the_path_are_used(
     assert (tmp_path / "m.gguf").read_bytes() == b"gguf!" and not (tmp_path / ".m.gguf.between").exists()
 
 
-# What the kit uses of llama-cpp-python 0.3.36, by its names.
-LIBRARY = """
-import ctypes, os, pathlib, shutil
-LLAMA_FTYPE_MOSTLY_Q4_K_M = 15
-class llama_model_quantize_params(ctypes.Structure):
-    _fields_ = [("nthread", ctypes.c_int32), ("ftype", ctypes.c_int)]
-llama_backend_init = lambda: None
-llama_model_quantize_default_params = lambda: llama_model_quantize_params(0, 9)
-def llama_model_quantize(source, target, params):
-    shutil.copy(source, target)
-    with open(target, "a") as file:
-        print(params._obj.ftype, params._obj.nthread, os.getpid(), file=file)
-    return 1 if b"bad" in target else 0
-"""
-
-
-def test_the_library_quantizes_where_the_program_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a process of its own: llama.cpp comes not into the one that trains."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    (tmp_path / "llama_cpp").mkdir()
-    (tmp_path / "llama_cpp" / "__init__.py").touch()
-    (tmp_path / "llama_cpp" / "llama_cpp.py").write_text(LIBRARY)
-    monkeypatch.syspath_prepend(tmp_path)
-    tool = conversion.require_quantizer("q4_k_m")
-    assert tool is not None and tool.source.startswith("llama-cpp-python") and "llama_cpp" not in sys.modules
-
-    def quantized(name: str) -> bytes:
-        (tmp_path / "between").write_bytes(b"gguf ")
-        command = [*tool.command, str(tmp_path / "between"), str(tmp_path / name), "Q4_K_M", "3"]
-        conversion._run(command, tmp_path / name, tool.source, conversion._NOT_QUANTIZED)
-        return (tmp_path / name).read_bytes()
-
-    gguf, kind, threads, process = quantized("m.gguf").split()
-    assert (gguf, kind, threads) == (b"gguf", b"15", b"3") and int(process) != os.getpid()
-    with pytest.raises(ExportError, match=r"(?s)llama-cpp-python.*returned 1\n.*quantizer='llama\.cpp/build/bin"):
-        quantized("bad.gguf")
-
-
 @pytest.mark.usefixtures("checked_here")
-def test_a_file_of_another_quantization_is_refused(merged: Export, converter: conversion.Tool, tmp_path: Path) -> None:
+def test_a_file_of_another_quantization_is_refused(
+    merged: Export, converter: conversion.Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A quantizer that does nothing: the words are as good as they can be, and the file is not what it says."""
-    script(tmp_path / "bin", "lazy", f"#!{sys.executable}\nimport shutil, sys\nshutil.copy(*sys.argv[1:3])\n")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    script(tmp_path / "bin", "llama-quantize", f"#!{sys.executable}\nimport shutil, sys\nshutil.copy(*sys.argv[1:3])\n")
     with pytest.raises(ExportError, match=r"Failed: the file is of this quantization \((bf16|f16|f32): \d+ tensors"):
-        gn.export_gguf(merged, tmp_path / "out", quantization="q4_k_m", quantizer=tmp_path / "bin" / "lazy")
+        gn.export_gguf(merged, tmp_path / "out", quantization="q4_k_m")
     assert [p.name for p in tmp_path.iterdir()] == ["bin"]
 
 
@@ -297,38 +249,22 @@ real_quantizer = pytest.mark.skipif(
 
 
 @real_quantizer
-@pytest.mark.parametrize("quantization", QUANTIZED)
-def test_the_real_quantizer(quantization: str, merged: Export, converter: conversion.Tool, tmp_path: Path) -> None:
-    made = gn.export_gguf(merged, tmp_path / "tiny", quantization=quantization)
-    assert made.file.name == f"tiny-{quantization}.gguf" and all(made.verification["checks"].values())
+def test_the_real_quantizer(merged: Export, converter: conversion.Tool, tmp_path: Path) -> None:
+    made = gn.export_gguf(merged, tmp_path / "tiny", quantization="q4_k_m")
+    assert made.file.name == "tiny-q4_k_m.gguf" and all(made.verification["checks"].values())
     assert made.verification["quantizer"] == "llama-quantize"
-    assert made.verification["measured"]["the file is of this quantization"].startswith(f"{quantization}: ")
-    assert f"FROM ./tiny-{quantization}.gguf" in (made.path / "Modelfile").read_text()
+    assert made.verification["measured"]["the file is of this quantization"].startswith("q4_k_m: ")
+    assert "FROM ./tiny-q4_k_m.gguf" in (made.path / "Modelfile").read_text()
 
 
 @real_quantizer
-@pytest.mark.parametrize("quantization", QUANTIZED)
 def test_an_adapter_that_is_missing_is_seen_through_the_rounding(
-    quantization: str, merged: Export, converter: conversion.Tool, tiny_run: gn.runs.Run, tmp_path: Path
+    merged: Export, converter: conversion.Tool, tiny_run: gn.runs.Run, tmp_path: Path
 ) -> None:
-    file, tool = tmp_path / "base.gguf", conversion.require_quantizer(quantization)
-    conversion.convert(Path(tiny_run.settings.model), file, quantization, converter, tool)
+    file, tool = tmp_path / "base.gguf", conversion.require_quantizer("q4_k_m")
+    conversion.convert(Path(tiny_run.settings.model), file, "q4_k_m", converter, tool)
     with pytest.raises(ExportError, match=r"Failed: .*the training's effect is there once"):
-        gguf_export._verify(tiny_run, merged.path, file, quantization, lambda line: None)
-
-
-@real_quantizer
-@pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed")
-def test_the_real_library_writes_what_the_program_writes(
-    merged: Export, converter: conversion.Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = conversion.require_quantizer("q4_k_m")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    library = conversion.require_quantizer("q4_k_m")
-    assert library is not None and program is not None and library.source.startswith("llama-cpp-python")
-    for name, tool in {"library": library, "program": program}.items():
-        conversion.convert(merged.path, tmp_path / name, "q4_k_m", converter, tool)
-    assert (tmp_path / "library").read_bytes() == (tmp_path / "program").read_bytes()
+        gguf_export._verify(tiny_run, merged.path, file, "q4_k_m", lambda line: None)
 
 
 def test_without_a_network_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
