@@ -23,7 +23,7 @@ from grpo_nb.generation.llama_cpp import thread_count
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.embedded import cache_root
 
-# Of each quantization of a GGUF file: bits a weight with the scales of its blocks (ggml/src/ggml-common.h), for the mixture what
+# Of each quantization: bits a weight with the scales of its blocks (ggml/src/ggml-common.h), for the mixture what
 # a model of some billion weights comes to (llama.cpp, tools/quantize/README.md); then what rounding to it may cost: mean
 # difference of log-probabilities to the merged model, in nats, and share of equal greedy texts, near ties aside. A template,
 # end token or tensor that is wrong costs far more. The embedded model shows 0.002 for q8_0, 0.03 for q4_k_m, and 1.2 for q4_k_m
