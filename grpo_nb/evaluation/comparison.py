@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import hashlib
 import json
 import math
 from collections import Counter
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks.groups import Estimate, estimate, in_groups
-from grpo_nb.core.files import free_path, staged_folder, write_json
+from grpo_nb.core.files import staged_folder, write_json
 from grpo_nb.core.tables import Drawn, Table, as_written, bold, escaped, html_of, text_of
 from grpo_nb.core.text import displayable
 from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, PairedResult, pass_at_k, share_interval
@@ -326,8 +325,6 @@ class Comparison(PairedResult):
     def save(self, folder: str | Path) -> Comparison:
         """Write numbers, every answer (parquet), table and figure; return self with the `path`.
 
-        Another comparison that is in the folder is moved to `earlier` in it.
-
         All are written beside their places before the first is put there, so that a full disk leaves those of an earlier
         comparison as they were.
         """
@@ -346,29 +343,9 @@ class Comparison(PairedResult):
             (staged / "comparison.txt").write_text(f"{self.words}\n", "utf-8")
             # Last, for it is what says that there is a comparison.
             write_json(staged / "comparison.json", self.to_dict())
-            if not self.is_alone_in(folder):
-                _make_room(folder)
             for file in sorted(staged.iterdir(), key=lambda file: file.name == "comparison.json"):
                 file.replace(folder / file.name)
         return dataclasses.replace(self, path=folder)
-
-    def is_alone_in(self, folder: Path) -> bool:
-        """Whether a folder holds no comparison, or this very one."""
-        try:
-            return json.loads((folder / "comparison.json").read_text("utf-8"))["fingerprint"] == self.fingerprint
-        except FileNotFoundError:
-            return True
-        except (ValueError, TypeError, KeyError):  # of an older version, or damaged
-            return False
-
-    @property
-    def fingerprint(self) -> str:
-        """Of who was asked what, how, and what they said."""
-        told = []
-        for side in (self.before, self.after):
-            answers = [(row["question"], row["completion"]) for row in side.rows]
-            told.append((side.label, side.subject, side.folder, side.decoding, answers))
-        return hashlib.sha256(json.dumps(told, default=str).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers, fit for JSON."""
@@ -376,7 +353,6 @@ class Comparison(PairedResult):
             **{name: value for name, value in vars(self).items() if name != "path"},
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
-            "fingerprint": self.fingerprint,
             "verdict": self.verdict,
             "sentence": self.sentence,
             "changed": self.changed,
@@ -416,14 +392,6 @@ class Comparison(PairedResult):
 
 def _verdict_of(row: Mapping[str, Any]) -> str:
     return "right" if row["is_correct"] else "wrong" if row["given"] is not None else "no answer"
-
-
-def _make_room(folder: Path) -> None:
-    """Move the files of a comparison to a folder of their own beside them: first the one that says that there is one."""
-    earlier = free_path(folder / "earlier")
-    earlier.mkdir()
-    for file in sorted(filter(Path.is_file, folder.iterdir()), key=lambda file: file.name != "comparison.json"):
-        file.rename(earlier / file.name)
 
 
 def _counted(changed: Mapping[str, int]) -> str:

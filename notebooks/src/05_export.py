@@ -161,8 +161,9 @@ if gguf is not None:
 # ## To the Hub, if you want
 #
 # The model card is in the folder: base, data, rewards with their source, settings, curves, the held-out result with its interval.
-# What speaks against a push stands here first: an empty list. It is private unless you say `private=False`, one commit, and compared by hash
-# afterwards. Log in with `hf auth login` in a terminal, or on Colab through its secrets; a token has no place in a notebook.
+# What speaks against a push stands here first: an empty list. A push is private unless you say `private=False`, one commit, and
+# compared by hash afterwards. Log in with `hf auth login` in a terminal, or on Colab through its secrets; a token has no place in a
+# notebook.
 
 # %%
 gn.export.push_problems(merged)

@@ -197,45 +197,25 @@ def fresh(count: int = 12) -> list[dict[str, str]]:
     return [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(30, 30 + count)]
 
 
-def test_a_result_on_other_questions_is_not_said_to_be_on_the_runs_own(
+def test_what_is_not_the_runs_own_result_is_not_kept_as_that(
     run: gn.runs.Run, task: gn.tasks.Task, tmp_path: Path
 ) -> None:
-    file = tmp_path / "mine.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in fresh()))
-    trained = [{"question": q, "answer": "1"} for q in task.train["question"]]
-    gn.compare(run, gn.evaluation.load_holdout(trained), allow_contaminated=True)
-    # A score on what was trained on says itself what it is; a table of numbers cannot.
-    assert card_data(run).eval_results is None
-    other = gn.compare(run, gn.evaluation.load_holdout(file))
-    named = "on 12 questions of mine"
-    assert named in other.sentence and named in repr(gn.open_run(run.path))
-    assert "of mine" in (run.path / "README.md").read_text()
-    assert card_result(run) == ("mine", None), "the Hub's table names the questions that were asked"
-    own = gn.compare(run)
-    assert own.other_set == "" and "on 10 questions," in own.sentence
-    # The run's own stays the run's own, and every other stays where it is.
-    more = fresh(13)
-    file.write_text("".join(json.dumps(row) + "\n" for row in more))
-    again = gn.compare(run, gn.evaluation.load_holdout(file))
-    assert card_result(run) == ("arithmetic", {"fingerprint": run.info["task"]["fingerprint"]})
-    assert [found.path.name for found in (other, again)] == ["on-mine", "on-mine-2"]
-    for found in (own, other, again):
-        assert gn.evaluation.open_comparison(found.path).questions == found.questions
-    # Nor does one that asks less of the run take its place, and it says so.
-    less = [gn.compare(run, **how) for how in ({"max_completion_length": 4}, {"limit": 3}, {"samples": 2})]
-    assert [found.path.name for found in less] == ["in-part", "in-part-2", "in-part-3"]
-    said = "does not take the place of the run's own result, which its summary and model card show: that is of 10 questions"
-    for found in less:
-        assert said in repr(found) and said in repr(gn.evaluation.open_comparison(found.path))
+    other = gn.compare(run, fresh())
     assert (
-        repr(gn.evaluation.open_comparison(run.path)) == repr(own)
-        and own.sentence in (run.path / "README.md").read_text()
+        "on 12 questions of rows" in other.sentence and other.path is None and gn.open_run(run.path).comparison is None
     )
-    longer = gn.compare(run, max_completion_length=16)
-    assert longer.path == own.path and "take the place" not in repr(longer)
-    assert repr(gn.evaluation.open_comparison(run.path / "comparison" / "earlier")) == repr(own)
-    gn.compare(run, max_completion_length=16)
-    assert not (run.path / "comparison" / "earlier-2").exists(), "the same once more is no other"
+    drawn = gn.compare(run, samples=2)
+    assert drawn.path == run.path / "comparison", "as long as there is nothing better"
+    own = gn.compare(run)
+    assert own.path == drawn.path and own.other_set == "" and "on 10 questions," in own.sentence
+    assert card_result(run) == ("arithmetic", {"fingerprint": run.info["task"]["fingerprint"]})
+    for how in ({"max_completion_length": 4}, {"limit": 3}, {"samples": 2}, {"task": fresh()}):
+        less = gn.compare(run, **how)
+        assert less.path is None and repr(gn.evaluation.open_comparison(run.path)) == repr(own), how
+    assert own.sentence in (run.path / "README.md").read_text()
+    assert gn.evaluation.open_comparison(other.save(tmp_path / "mine").path).questions == 12
+    (own.path / "comparison.json").write_text("{")
+    assert gn.compare(run, max_completion_length=16).path == own.path, "in the place of a damaged one"
 
 
 def card_result(run: gn.runs.Run) -> tuple[str, dict | None]:
@@ -401,8 +381,8 @@ def test_what_was_asked_is_kept_where_it_cannot_be_saved(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", full)
-        found = gn.compare(run, fresh())
-    assert found.path is None and found.questions == 12
+        found = gn.compare(run, rewards=brevity)
+    assert found.path is None and found.questions == 10
     assert any("could not be saved in the run's folder ([Errno 28] No space left" in note for note in found.notes)
     assert files() == before, "the earlier one is whole"
     assert found.save(tmp_path / "elsewhere").path == tmp_path / "elsewhere"
