@@ -128,7 +128,7 @@ def test_an_adapter_of_the_embedded_model_is_refused_on_other_weights(
     (run.path / "run.json").write_text(json.dumps(info))
 
     def embedded_is(folder: Path) -> None:
-        for place in ("models", "export.result", "evaluation.subjects"):
+        for place in ("export.merged", "export.result", "evaluation.subjects"):
             monkeypatch.setattr(f"grpo_nb.{place}.resolve_model", lambda name: str(folder))
 
     embedded_is(here)
