@@ -6,14 +6,13 @@ the difference that excludes zero, and ten questions. Everything else is "no dif
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.arguments import in_line, require_kind, require_number, with_known_names
-from grpo_nb.core.files import numbered_paths
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.evaluation.comparison import UNKNOWN_TRAINING, Comparison, Evaluation, cut_sentence, frequent_answer
 from grpo_nb.evaluation.heldout import HeldOut, chosen, load_holdout, read_answers
@@ -35,7 +34,6 @@ from grpo_nb.rewards.judging import answer_reward, judge_in_words
 from grpo_nb.rewards.rebuild import rebuild_reward
 from grpo_nb.rewards.scores import score
 from grpo_nb.runs.card import write_model_card
-from grpo_nb.runs.records import OTHER_QUESTIONS
 from grpo_nb.runs.run import Run, trained_questions
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.formats import AnswerFormat
@@ -125,9 +123,8 @@ def compare(
     """Compare two models on the same held-out questions: `compare(run, task)`, or `compare(before, after, task)`.
 
     The same prompts, chat template and way of decoding for both. A run alone is compared with the model it started from, its
-    adapter off and on, and the result on its own questions is kept as the run's own, for its summary and model card; one with
-    fewer of them, shorter or drawn answers does not take its place (`comparison/in-part`). Any other comparison that a run
-    belongs to is kept beside it, in `comparison/<one>-vs-<other>` or `comparison/on-<questions>`.
+    adapter off and on, and the result on all of its own questions is kept in its folder, for its summary and model card. Any
+    other comparison is kept where you say, with `.save(folder)`.
 
     Args:
         before: What `evaluate` takes as subject; alone, a run.
@@ -179,28 +176,27 @@ def compare(
     notes += filter(None, [cut_sentence(*results)])
     more = {"task_name": asked.name, "other_set": asked.other_set, "frequent": asked.frequent}
     comparison = _paired(*results, notes=tuple(notes), **more)
-    return comparison if run is None else _kept(comparison, run, is_of_the_run)
+    return _kept(comparison, run) if is_of_the_run and _is_the_runs_own(comparison, run) else comparison
 
 
-def _kept(comparison: Comparison, run: Run, is_of_the_run: bool) -> Comparison:
-    """Save a comparison in the run's folder; where that cannot be written, the answers are not lost with it.
+def _is_the_runs_own(comparison: Comparison, run: Run) -> bool:
+    """Whether this is what a run's summary and card are to show: all of its questions, whole answers, the likeliest ones.
 
-    That of the run itself on its own questions is kept in `comparison/`, any other in a folder of it, none in the place of
-    another: of the run's own the newest is in `comparison/` and those before it in `earlier`, of others each has its folder.
-    One of fewer questions, of shorter answers or of drawn ones is another where there is one with more.
+    Drawn answers are shown as long as there is nothing better.
     """
-    folder, is_own = run.path / "comparison", is_of_the_run and not comparison.other_set
-    if is_own and (said := _less_than_kept(comparison.after, run)):
-        comparison, is_own = dataclasses.replace(comparison, notes=(*comparison.notes, said)), False
-    if not is_own:
-        name = "" if is_of_the_run else "-vs-".join(comparison.labels) + "-"
-        name += OTHER_QUESTIONS + comparison.other_set if comparison.other_set else "in-part" if is_of_the_run else ""
-        name = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")[:150]
-        folder = next(place for place in numbered_paths(folder / name) if comparison.is_alone_in(place))
+    now, is_drawn_there = comparison.after.decoding, True
+    with contextlib.suppress(ValueError, LookupError, AttributeError):  # damaged, or of another version
+        is_drawn_there = run.comparison is None or run.comparison.after.decoding["temperature"] > 0
+    is_whole = comparison.questions >= len(run.holdout) and not comparison.other_set
+    is_whole = is_whole and now["max_completion_length"] >= run.settings.max_completion_length
+    return is_whole and (is_drawn_there or not now["temperature"])
+
+
+def _kept(comparison: Comparison, run: Run) -> Comparison:
+    """Save a run's own comparison in its folder; where that cannot be written, the answers are not lost with it."""
     try:
-        comparison = comparison.save(folder)
-        if is_of_the_run:
-            write_model_card(run)
+        comparison = comparison.save(run.path / "comparison")
+        write_model_card(run)
     except OSError as error:
         note = (
             f"This could not be saved in the run's folder ({error}), so its summary and model card do not say it. "
@@ -208,26 +204,6 @@ def _kept(comparison: Comparison, run: Run, is_of_the_run: bool) -> Comparison:
         )
         return dataclasses.replace(comparison, notes=(*comparison.notes, note))
     return comparison
-
-
-def _less_than_kept(now: Evaluation, run: Run) -> str:
-    """In words, that a result asks less than the one that is kept as the run's own: then it does not take its place."""
-
-    def measured(side: Any) -> tuple[bool, int, int]:
-        length = min(side.decoding["max_completion_length"], run.settings.max_completion_length)
-        return not side.decoding["temperature"], side.questions, length
-
-    try:
-        kept = None if (found := run.comparison) is None or found.other_set else measured(found.after)
-    except (ValueError, LookupError, AttributeError):  # of an older version, or damaged
-        kept = None
-    if kept is None or all(mine >= its for mine, its in zip(measured(now), kept, strict=True)):
-        return ""
-    is_greedy, questions, length = kept
-    return (
-        f"This does not take the place of the run's own result, which its summary and model card show: that is of {questions} "
-        f"questions, {'the likeliest answer' if is_greedy else 'answers drawn'}, up to {length} tokens."
-    )
 
 
 @dataclasses.dataclass(frozen=True)

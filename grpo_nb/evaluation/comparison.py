@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import hashlib
 import json
 import math
 from collections import Counter
@@ -17,11 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks.groups import Estimate, estimate, in_groups
-from grpo_nb.core.files import free_path, shown_path, staged_folder, write_json
-from grpo_nb.core.tables import Table, text_of
+from grpo_nb.core.files import staged_folder, write_json
+from grpo_nb.core.tables import Drawn, Table, as_written, bold, escaped, html_of, text_of
 from grpo_nb.core.text import displayable
 from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, PairedResult, pass_at_k, share_interval
-from grpo_nb.evaluation.transcripts import Only, Transcripts, rendered, sorted_pairs
 from grpo_nb.rewards.answers import is_same_answer
 from grpo_nb.tasks.answers import answers_of
 from grpo_nb.tasks.questions import Contamination
@@ -33,8 +31,8 @@ if TYPE_CHECKING:
 UNKNOWN_TRAINING = "Which questions were trained on is not known, so it was not looked whether these are among them."
 # From this share on, answers that were cut are said beside the accuracy, which is partly that of the length limit.
 _CUT = 0.1
-# More than this opens slowly in a browser; transcripts.parquet has all.
-_ON_THE_PAGE = 1000
+# Answers that a comparison shows by itself.
+_EXAMPLES = 3
 # The share of the questions from which one answer is frequent enough to be held against.
 _OFTEN = 0.2
 # Before the name of a reward, in the columns of transcripts.parquet.
@@ -184,7 +182,8 @@ class Evaluation:
         )
 
     def _repr_html_(self) -> str:
-        return rendered("evaluation", one=self)
+        asked = f"{self.questions} questions, {self.drawn}{self.judged}. {self.subject}"
+        return html_of([Table(self.numbers(), head=("", self.label), right=(1,)), asked, *self.notes])
 
 
 def cut_sentence(*sides: Evaluation) -> str:
@@ -297,21 +296,25 @@ class Comparison(PairedResult):
         """The names of the two."""
         return self.before.label, self.after.label
 
-    def transcripts(self, count: int | None = 3, *, search: str | None = None, only: Only | None = None) -> Transcripts:
-        """Return questions with both answers side by side, those whose verdict changed first, then those whose text did.
+    def transcripts(self) -> pandas.DataFrame:
+        """Return every completion of both models side by side: of questions whose verdict changed first, then of other texts.
 
-        It shows itself with a field to search in, which also works in a page made by nbconvert.
-
-        Args:
-            count: How many at most; None for all.
-            search: Only those with this text in question, gold answer or a completion, whatever the case.
-            only: `"changed"` verdicts, or of these those `"gained"` or `"lost"`, or the `"same"`.
-
-        Raises:
-            ValueError: An unknown `only`.
+        Columns: `change` of the question (`gained`, `lost`, `same`), `question`, the gold `answer`, and of each model the
+        completion (`before`, `after`) and what it is (`before_is`, `after_is`: `right`, `wrong`, `no answer`).
         """
-        chosen = sorted_pairs(self.before.groups, self.after.groups, search=search, only=only)
-        return Transcripts(tuple(chosen[:count]), labels=self.labels, matching=len(chosen))
+        import pandas
+
+        rows = []
+        for first, second in zip(self.before.groups, self.after.groups, strict=True):
+            more = sum(row["is_correct"] for row in second) - sum(row["is_correct"] for row in first)
+            change = "gained" if more > 0 else "lost" if more < 0 else "same"
+            is_same_text = [row["completion"] for row in first] == [row["completion"] for row in second]
+            for a, b in zip(first, second, strict=True):
+                told = (a["question"], a["answer"], a["completion"], _verdict_of(a), b["completion"], _verdict_of(b))
+                rows.append(((change == "same", is_same_text), (change, *map(displayable, map(str, told)))))
+        rows.sort(key=lambda row: row[0])
+        columns = ["change", "question", "answer", "before", "before_is", "after", "after_is"]
+        return pandas.DataFrame([row for _, row in rows], columns=columns)
 
     def plot(self) -> Figure:
         """Draw both accuracies and the difference with their intervals, and what became of the questions."""
@@ -320,9 +323,7 @@ class Comparison(PairedResult):
         return comparison_figure(self)
 
     def save(self, folder: str | Path) -> Comparison:
-        """Write numbers, transcripts (parquet, and a page to search in), table and figure; return self with the `path`.
-
-        Another comparison that is in the folder is moved to `earlier` in it.
+        """Write numbers, every answer (parquet), table and figure; return self with the `path`.
 
         All are written beside their places before the first is put there, so that a full disk leaves those of an earlier
         comparison as they were.
@@ -338,35 +339,13 @@ class Comparison(PairedResult):
             pandas.concat(sides, ignore_index=True).to_parquet(staged / "transcripts.parquet", index=False)
             columns = ["measure", *self.labels]
             pandas.DataFrame(self.numbers(), columns=columns).to_csv(staged / "table.csv", index=False)
-            page = self.transcripts(_ON_THE_PAGE).page(_ON_THE_PAGE, "page")
-            (staged / "transcripts.html").write_text(page, "utf-8")
             (staged / "comparison.png").write_bytes(png(self.plot(), dpi=120))
             (staged / "comparison.txt").write_text(f"{self.words}\n", "utf-8")
             # Last, for it is what says that there is a comparison.
             write_json(staged / "comparison.json", self.to_dict())
-            if not self.is_alone_in(folder):
-                _make_room(folder)
             for file in sorted(staged.iterdir(), key=lambda file: file.name == "comparison.json"):
                 file.replace(folder / file.name)
         return dataclasses.replace(self, path=folder)
-
-    def is_alone_in(self, folder: Path) -> bool:
-        """Whether a folder holds no comparison, or this very one."""
-        try:
-            return json.loads((folder / "comparison.json").read_text("utf-8"))["fingerprint"] == self.fingerprint
-        except FileNotFoundError:
-            return True
-        except (ValueError, TypeError, KeyError):  # of an older version, or damaged
-            return False
-
-    @property
-    def fingerprint(self) -> str:
-        """Of who was asked what, how, and what they said."""
-        told = []
-        for side in (self.before, self.after):
-            answers = [(row["question"], row["completion"]) for row in side.rows]
-            told.append((side.label, side.subject, side.folder, side.decoding, answers))
-        return hashlib.sha256(json.dumps(told, default=str).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
         """The numbers, fit for JSON."""
@@ -374,7 +353,6 @@ class Comparison(PairedResult):
             **{name: value for name, value in vars(self).items() if name != "path"},
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
-            "fingerprint": self.fingerprint,
             "verdict": self.verdict,
             "sentence": self.sentence,
             "changed": self.changed,
@@ -396,23 +374,24 @@ class Comparison(PairedResult):
         from grpo_nb.evaluation.figure import comparison_figure
         from grpo_nb.runs.live import png
 
-        return rendered(
-            "comparison",
-            both=self,
-            labels=self.labels,
-            changed=_counted({name: count for name, count in self.changed.items() if count}),
-            picture=base64.b64encode(png(comparison_figure(self, has_words=False))).decode(),
-            shown=self.transcripts(),
-            page=shown_path(self.path / "transcripts.html") if self.path else None,
-        )
+        picture = base64.b64encode(png(comparison_figure(self, has_words=False))).decode()
+        image = f'<img alt="{escaped(self.words)}" src="data:image/png;base64,{picture}" style="max-width:100%;width:860px">'
+        few = self.transcripts().head(_EXAMPLES)
+        return html_of([
+            bold(self.sentence),
+            Table(self.numbers(), head=("", *self.labels), right=(1, 2)),
+            f"Questions: {_counted({name: count for name, count in self.changed.items() if count})}.",
+            "" if self.verdict == "no difference shown" else self.power_sentence,
+            self.floor_sentence,
+            *self.notes,
+            Drawn(image),
+            f"{len(few)} of {len(self.after.rows)} answers, changed ones first; transcripts() has all:",
+            Table([list(map(as_written, row)) for row in few.itertuples(index=False)], head=list(few.columns)),
+        ])  # fmt: skip
 
 
-def _make_room(folder: Path) -> None:
-    """Move the files of a comparison to a folder of their own beside them: first the one that says that there is one."""
-    earlier = free_path(folder / "earlier")
-    earlier.mkdir()
-    for file in sorted(filter(Path.is_file, folder.iterdir()), key=lambda file: file.name != "comparison.json"):
-        file.rename(earlier / file.name)
+def _verdict_of(row: Mapping[str, Any]) -> str:
+    return "right" if row["is_correct"] else "wrong" if row["given"] is not None else "no answer"
 
 
 def _counted(changed: Mapping[str, int]) -> str:
@@ -428,7 +407,7 @@ def open_comparison(folder: str | Path) -> Comparison:
     Raises:
         FileNotFoundError: There is none.
 
-    >>> open_comparison("runs/first").transcripts(5)  # doctest: +SKIP
+    >>> open_comparison("runs/first").transcripts()  # doctest: +SKIP
     """
     import pandas
 

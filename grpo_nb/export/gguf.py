@@ -10,10 +10,9 @@ from typing import Any
 
 from grpo_nb.core.arguments import require_kind
 from grpo_nb.core.files import staged_folder, target_of
-from grpo_nb.export.conversion import convert, find_converter, require_quantizer
-from grpo_nb.export.merged import add_score, make_export, make_merged, run_check, verified_texts
+from grpo_nb.export.conversion import QUANTIZATIONS, convert, find_converter, require_quantizer
+from grpo_nb.export.merged import add_score, make_export, make_merged, run_check, verified_texts, weights_folder
 from grpo_nb.export.modelfile import modelfile
-from grpo_nb.export.plan import QUANTIZATIONS, weights_folder
 from grpo_nb.export.result import Export, ExportError, Report, export_of, require_passed, told
 from grpo_nb.generation.llama_cpp import LlamaCppError, require_llama_cpp
 from grpo_nb.generation.llama_cpp import answer as llama_cpp_answer
@@ -28,7 +27,6 @@ def export_gguf(
     quantization: str = "q8_0",
     overwrite: bool = False,
     converter: str | Path | None = None,
-    quantizer: str | Path | None = None,
     report: Report | None = None,
 ) -> Export:
     """Make a GGUF file for llama.cpp, Ollama and LM Studio, with a Modelfile, and verify it through llama.cpp.
@@ -42,11 +40,10 @@ def export_gguf(
         run_or_export: A run, which is merged for this, or what `export_merged` returned; also as its folder.
         path: The folder to make; the file in it is named after the folder, or the run where that is called as the quantization,
             and the quantization.
-        quantization: `f32`, `f16`, `bf16` or `q8_0` by llama.cpp's converter; `q6_k`, `q5_k_m`, `q5_k_s`, `q4_k_m`, `q4_k_s`,
-            `q3_k_m`, `q2_k` where its program `llama-quantize` or the package llama-cpp-python is.
+        quantization: `f32`, `f16`, `bf16` or `q8_0` by llama.cpp's converter; `q4_k_m` where its program `llama-quantize` is on
+            the PATH.
         overwrite: Replace an existing folder, once the new one is verified.
         converter: A `convert_hf_to_gguf.py`; by default the one on the PATH, else the registry's package in the kit's cache.
-        quantizer: A `llama-quantize`; by default the one on the PATH, else llama-cpp-python's library.
         report: Called with one line per stage.
 
     Raises:
@@ -58,8 +55,7 @@ def export_gguf(
     """
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization = {quantization!r} is not one of {', '.join(map(repr, QUANTIZATIONS))}.")
-    for name, program in (("converter", converter), ("quantizer", quantizer)):
-        require_kind(name, program, (str, Path, None), "the path of a program")
+    require_kind("converter", converter, (str, Path, None), "the path of a program")
     target, report = target_of(path), told(report)
     if target.suffix == ".gguf":
         raise ValueError(
@@ -75,14 +71,14 @@ def export_gguf(
             f"the file. Say which it was: gn.export.open({str(export.path)!r}, run='runs/<name>')."
         )
     require_llama_cpp()
-    program = require_quantizer(quantization, quantizer)
+    program = require_quantizer(quantization)
 
     def make(staged: Path) -> dict[str, Any]:
         from transformers import AutoTokenizer
 
         context = run.settings.max_prompt_length + run.settings.max_completion_length
         script = find_converter(converter, report=report)
-        # A folder for each format is often named after it alone, as the panel does: then the run says whose file it is.
+        # A folder for each format is often named after it alone: then the run says whose file it is.
         stem = run.name if target.name == quantization else target.name
         file = staged / f"{stem}-{quantization}.gguf"
         # A merged model that is made for this only is gone afterwards.
@@ -97,14 +93,13 @@ def export_gguf(
             verification = _verify(run, merged, file, quantization, report)
             verification |= {key: of_merged[key] for key in ("trained_in_4bit",) if key in of_merged}
             chats = [row["prompt"] for row in run.holdout]
-            how = {"context": context, "chat_template_kwargs": run.chat_template_kwargs}
-            text = modelfile(file.name, AutoTokenizer.from_pretrained(merged), chats, **how)
+            text = modelfile(file.name, AutoTokenizer.from_pretrained(merged), chats, context=context)
         (staged / "Modelfile").write_text(text, encoding="utf-8")
         # Without the folders of this machine: the file goes to the Hub with the rest.
         tools = {"converter": script, "quantizer": program}
         return verification | {name: tool and Path(tool.source).name for name, tool in tools.items()}
 
-    return make_export(run, quantization, target, make, overwrite=overwrite)
+    return make_export(run, "gguf", target, make, overwrite=overwrite)
 
 
 def _is_run(what: Any) -> bool:

@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.export.result import ExportError, Report
 from grpo_nb.export.tensors import TensorFolder, write_tensors
-from grpo_nb.models.unsloth import import_unsloth, without_loading_bars
+from grpo_nb.machine.host import free_memory_bytes, require_disk
+from grpo_nb.models.unsloth import without_loading_bars
 
 if TYPE_CHECKING:
     import torch
@@ -64,6 +66,7 @@ def merge(
     """Save base plus adapter to `target`; return the number type, the share of the change it holds, and the way taken.
 
     Raises:
+        EnvironmentProblem: Too little disk, or memory where the base has to be in it as a whole.
         ExportError: The number type would lose too much, the base is quantized, or `low_memory=True` is not possible.
     """
     if "quantization_config" in json.loads((base / "config.json").read_text()):
@@ -76,12 +79,16 @@ def merge(
         raise ExportError(
             f"the merge cannot be done tensor by tensor: {reason}. Leave low_memory out; it is then done in memory."
         )
+    if plain is None:
+        _require_memory(base, adapter)
     way = plain or _InMemory(base, adapter)
     report(f"merging {'tensor by tensor' if plain else f'in memory ({reason})'}")
     with progress_bar(desc="measuring the change", unit=" weights", unit_scale=True) as bar:
         retained = retained_shares(way.changes(), list(WIDTHS) if dtype == "auto" else [dtype], bar.update)
     chosen = choose_dtype(retained, adapter)
     report(f"writing {chosen}, which holds {retained[chosen]:.1%} of the training's change")
+    values = sum(tensor.numel() for tensor in TensorFolder(base).tensors.values())
+    require_disk(target, values * WIDTHS[chosen], f"The merged model in {chosen}")
     with progress_bar(desc="writing the merged model", unit=" weights", unit_scale=True) as bar:
         way.write(target, chosen, shard_size, bar.update)
     return {
@@ -89,6 +96,17 @@ def merge(
         "retained_change": retained[chosen],
         "merged": "tensor by tensor" if plain else f"in memory: {reason}",
     }
+
+
+def _require_memory(base: Path, adapter: Path) -> None:
+    """Raise `EnvironmentProblem` if the base cannot be in memory as a whole."""
+    tensors = TensorFolder(base).tensors.values()
+    needed = 1.1 * sum(tensor.nbytes if is_plain(adapter) else 4 * tensor.numel() for tensor in tensors)
+    if needed > (free := free_memory_bytes()):
+        raise EnvironmentProblem(
+            f"merging in memory needs {needed / 1e9:.2f} GB of it, but {free / 1e9:.2f} GB are free. Close what else is loaded "
+            "(restart the kernel, then gn.open_run), or use a machine with more."
+        )
 
 
 def retained_shares(
@@ -261,8 +279,6 @@ def is_plain(adapter: Path) -> bool:
 
 
 def _why_not_plain(adapter: Path) -> str:
-    # A plan asks this in a fresh kernel, and peft imported before unsloth would make the export after it impossible.
-    import_unsloth()
     from peft import LoraConfig
 
     config = json.loads((adapter / "adapter_config.json").read_text())

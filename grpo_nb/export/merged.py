@@ -1,6 +1,6 @@
 """From a trained adapter to files that work elsewhere, each verified to be the trained model: merged, and the adapter alone.
 
-GGUF files are made by `export_gguf`; what an export will need is known before it starts (`export_plan`).
+GGUF files are made by `export_gguf`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from grpo_nb.evaluation.ask import evaluate
 from grpo_nb.evaluation.comparison import open_comparison
 from grpo_nb.evaluation.heldout import read_answers
 from grpo_nb.export.merge import SHARD_SIZE, WIDTHS, merge
-from grpo_nb.export.plan import needed_by, plan_export, require_memory, weights_folder
 from grpo_nb.export.result import Export as Export
 from grpo_nb.export.result import ExportError as ExportError
 from grpo_nb.export.result import Report, in_4bit_words, recorded_files, require_passed, require_readable, told
@@ -30,6 +29,7 @@ from grpo_nb.export.tensors import TensorFolder
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import free_memory_bytes
 from grpo_nb.models.identity import template_of, tokenizer_for, weights_identity
+from grpo_nb.models.load import resolve_model
 from grpo_nb.models.unsloth import import_unsloth
 from grpo_nb.runs.card import published_name, shareable, write_export_card, write_model_card
 from grpo_nb.runs.checkpoints import is_disk_full
@@ -93,33 +93,25 @@ def export_merged(
     def make(staged: Path) -> dict[str, Any]:
         return make_merged(run, staged, dtype=dtype, low_memory=low_memory, report=tell)
 
-    return make_export(run, "merged", path, make, overwrite=overwrite, dtype=dtype)
+    return make_export(run, "merged", path, make, overwrite=overwrite)
 
 
 def make_export(
-    run: Run,
-    format: str,
-    path: str | Path,
-    make: Callable[[Path], dict[str, Any]],
-    *,
-    overwrite: bool,
-    dtype: str = "auto",
+    run: Run, kind: str, path: str | Path, make: Callable[[Path], dict[str, Any]], *, overwrite: bool
 ) -> Export:
     """Check before what can be known before, make an export beside its place, put it there, and note it in its run.
 
     Args:
         run: What is exported.
-        format: As `plan_export` takes it.
+        kind: `merged`, `adapter` or `gguf`.
         path: The folder to make.
         make: Fills an empty folder and returns the verification, in which everything has passed.
         overwrite: Replace an existing folder, once the new one is verified.
-        dtype: Of the merged model.
     """
-    target, kind = target_of(path), format if format in ("merged", "adapter") else "gguf"
+    target = target_of(path)
     check_target(target, overwrite, needed_by(run))
     require_adapter(run)
     import_unsloth()  # before the transformers that the merge itself uses
-    plan_export(run, [format], target, dtype=dtype, overwrite=True).require()
     with staged_folder(target) as staged:
         try:
             verification = make(staged)
@@ -147,6 +139,32 @@ def make_export(
     return export
 
 
+def needed_by(run: Run) -> list[Path]:
+    """Folders that an export of the run must not replace: its own, and that of its base if it is one of the user's."""
+    base = Path(run.settings.model).expanduser()
+    return [run.path, run.adapter_path, *([base] if base.is_dir() else [])]
+
+
+def weights_folder(run: Run) -> Path:
+    """Folder of the 16-bit base that the run's adapter belongs on; fetched from the Hub where only a quantized copy is here.
+
+    Raises:
+        FileNotFoundError: Its folder is gone.
+    """
+    try:
+        base = resolve_model(run.settings.model)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"the base model of the run {run.name!r} is not at {run.settings.model!r} any more (looked in {Path.cwd()}), and "
+            "an adapter is nothing without it. Put it back there, or make a link of that name to where it is."
+        ) from error
+    if Path(base).is_dir():
+        return Path(base)
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(base, allow_patterns=["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]))
+
+
 def make_merged(run: Run, staged: Path, *, dtype: str, low_memory: bool | str, report: Report) -> dict[str, Any]:
     """Write the merged model to an empty folder, verify it, and return and write the verification."""
     if not run.holdout:
@@ -156,12 +174,10 @@ def make_merged(run: Run, staged: Path, *, dtype: str, low_memory: bool | str, r
         )
     base = weights_folder(run)
     known = require_same_base(run, base)
-    require_memory(run, dtype, by_tensor=low_memory is not False)  # again: the base may only now be here
     kept = merge(
         base, run.adapter_path, staged, dtype=dtype, low_memory=low_memory, shard_size=SHARD_SIZE, report=report
     )
     tokenizer_for(run.path, base).save_pretrained(staged)
-    require_memory(run, kept["dtype"])
     report("verifying the merged model in a process of its own")
     verification = kept | run_check(verification_request(base, run, staged), "the merged model")
     add_score(verification, run, "adapter", "adapter")

@@ -18,8 +18,7 @@ _HELD = {kind.__name__: kind for kind in (AnswerFormat, Limits)}
 def rebuild_reward(entry: Mapping[str, Any]) -> tuple[RewardFunction | None, str]:
     """Make a reward of the kit again from its recorded parts, without running anything that the record holds.
 
-    Classes are looked up by name among the kit's own, values are literals. What comes out is compared with the record by
-    `grpo_nb.scaleout.differences.find_differences`.
+    Classes are looked up by name among the kit's own, values are literals.
 
     Returns:
         The reward, or None and why.
@@ -29,7 +28,7 @@ def rebuild_reward(entry: Mapping[str, Any]) -> tuple[RewardFunction | None, str
         return None, "its parameters were not recorded; make it by hand"
     kind = kinds().get(parts.get("kind", ""))
     if kind is None:
-        return None, "it is not one of the kit's: read rewards.py, then open with trust_code=True"
+        return None, "it is not one of the kit's; make it by hand"
     try:
         made = _made(kind, "", parts)
         name = reward_name(made)

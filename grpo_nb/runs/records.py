@@ -16,9 +16,6 @@ from grpo_nb.core.tables import Part, Shown, Table
 from grpo_nb.runs.rows import reading
 from grpo_nb.tasks.questions import Contamination
 
-OTHER_QUESTIONS = "on-"
-"""How the folder of a comparison on other questions than the run's own begins."""
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RecordedComparison(Shown):
@@ -39,12 +36,9 @@ class RecordedComparison(Shown):
 
     @classmethod
     def read(cls, folder: Path) -> RecordedComparison | None:
-        """Read the comparison of a run's folder on its own questions, else the newest on others; None if there was none."""
+        """Read the comparison of a run's folder; None if there was none."""
         file = folder / "comparison" / "comparison.json"
         if not file.is_file():
-            others = file.parent.glob(f"{OTHER_QUESTIONS}*/{file.name}")
-            file = max(others, key=lambda other: other.stat().st_mtime, default=None)
-        if file is None:
             return None
         with reading(file):
             saved = json.loads(file.read_text("utf-8"))

@@ -23,7 +23,7 @@ from grpo_nb.core.files import check_target, put_in_place, staged_folder, target
 from grpo_nb.core.pages import render
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.export.hub import holds_secret
-from grpo_nb.export.plan import needed_by
+from grpo_nb.export.merged import needed_by
 from grpo_nb.machine.gpu import Gpu
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.load import resolve_model
@@ -105,7 +105,7 @@ def write(
     Args:
         run: From `train` or `open_run`, or its folder. Of a run in stages, one of its `runs`.
         folder: Where to.
-        processes: For which the files for clusters are written; by default 8, or the most below that divide the batch.
+        processes: For which `ddp.yaml` and `fsdp2.yaml` are written; by default 8, or the most below that divide the batch.
         rewards: Those of the run, where some are the user's own and it was opened from its folder.
         task: Its task, where it has too many rows to have kept them.
         overwrite: Replace what is there.

@@ -135,11 +135,15 @@ sampled[1]
 # %% [markdown]
 # ## Read the answers
 #
-# Numbers hide how a model fails. Those that changed come first; type into the field to search, for a number or for
-# *no answer*. In code: `comparison.transcripts(search="7", only="lost")`.
+# Numbers hide how a model fails. Every answer is in a table, those that changed first: `answers[answers.change == "lost"]`, or
+# `answers[answers.after_is == "no answer"]`.
 
 # %%
-comparison.transcripts(20)
+import pandas
+
+pandas.set_option("display.max_colwidth", None)  # whole answers
+answers = comparison.transcripts()
+answers.head(20)
 
 # %% [markdown]
 # ## Memory is not skill

@@ -81,14 +81,6 @@ else:
 run
 
 # %% [markdown]
-# ## What it will take
-#
-# Size, disk, memory, and what stands in the way, before anything is written.
-
-# %%
-gn.export.plan_export(run, ["merged", "adapter", "q8_0"], EXPORT_TO, overwrite=True)
-
-# %% [markdown]
 # ## One model
 #
 # The adapter is added to the frozen weights. The folder is made under another name and gets its own only after a separate process
@@ -139,7 +131,7 @@ except gn.machine.EnvironmentProblem as problem:
 gguf
 
 # %% [markdown]
-# Beside it lies the Modelfile: `ollama create my-model -f Modelfile` takes template and stop tokens from it. Ollama itself is not
+# Beside it lies the Modelfile: `ollama create my-model -f Modelfile` takes system prompt and stop token from it. Ollama itself is not
 # run here.
 
 # %%
@@ -169,11 +161,12 @@ if gguf is not None:
 # ## To the Hub, if you want
 #
 # The model card is in the folder: base, data, rewards with their source, settings, curves, the held-out result with its interval.
-# What a push would send stands here first. It is private unless you say `private=False`, one commit, and compared by hash
-# afterwards. Log in with `hf auth login` in a terminal, or on Colab through its secrets; a token has no place in a notebook.
+# What speaks against a push stands here first: an empty list. A push is private unless you say `private=False`, one commit, and
+# compared by hash afterwards. Log in with `hf auth login` in a terminal, or on Colab through its secrets; a token has no place in a
+# notebook.
 
 # %%
-gn.export.plan_push(merged, PUSH_TO or "your-name/my-model")
+gn.export.push_problems(merged)
 
 # %%
 if PUSH_TO:
@@ -189,7 +182,7 @@ else:
 # %%
 assert merged.verification["passed"] and adapter.verification["passed"], "an export was kept that is not verified"
 assert gguf is None or (gguf.verification["passed"] and served is not None), "the GGUF file does not answer"
-assert not gn.export.plan_push(merged, "your-name/my-model").problems, "the folder is not fit for the Hub"
+assert not gn.export.push_problems(merged), "the folder is not fit for the Hub"
 print(f"It worked: merged and adapter verified, GGUF {'verified and served' if gguf else 'not made'}.")
 
 # %% [markdown]
@@ -201,8 +194,8 @@ print(f"It worked: merged and adapter verified, GGUF {'verified and served' if g
 # | *is not the trained one, so it was not kept* | the check found a difference | the message names it; nothing was left behind |
 # | the kernel was restarted | an export is its folder | `merged = gn.export.open(EXPORT_TO + "/merged")` |
 # | *exists. Choose another folder* | exports are not overwritten | another `EXPORT_TO`, or `overwrite=True` |
-# | *there is no token* | not logged in | `hf auth login` in a terminal |
-# | *may not write to* | a token for reading, or another's name | a token with the right to write; your own name |
+# | *401* | not logged in | `hf auth login` in a terminal |
+# | *403* | a token for reading, or another's name | a token with the right to write; your own name |
 # | *holds other content* | the repository is in use | another name, or `overwrite=True` |
 
 # %% [markdown]
@@ -211,4 +204,4 @@ print(f"It worked: merged and adapter verified, GGUF {'verified and served' if g
 # * All about cards and pushing: docs/guide/publish.md.
 # * Train it again elsewhere, on many processes: notebook 06.
 # * Serve the merged folder: `transformers serve`, or `vllm serve` on a GPU; the lines are in `gn.export.inference_commands(merged)`.
-# * Is it better than the base? Notebook 03 compares on held-out questions.
+# * Is it better than the base? Notebook 04 compares on held-out questions.

@@ -1,8 +1,7 @@
-"""A GGUF file is the merged model, through the real llama.cpp; its Modelfile says what its chat template says."""
+"""A GGUF file is the merged model, through the real llama.cpp; its Modelfile says what the training's prompts began with."""
 
 import copy
 import dataclasses
-import importlib.util
 import json
 import os
 import re
@@ -10,23 +9,19 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
 import grpo_nb as gn
 from grpo_nb.export import conversion, modelfile
 from grpo_nb.export import gguf as gguf_export
 from grpo_nb.export.children import verify
-from grpo_nb.export.plan import CONVERTED, QUANTIZATIONS
 from grpo_nb.export.result import Export, ExportError
 from grpo_nb.generation import llama_cpp
 
 pytestmark = pytest.mark.begins(50)
-QUANTIZED = [name for name in QUANTIZATIONS if name not in CONVERTED]
 
 
 @pytest.fixture(scope="module")
@@ -178,12 +173,10 @@ def test_what_cannot_be_made(
     with pytest.raises(ValueError, match="not from 'adapter'"):
         gn.export_gguf(dataclasses.replace(merged, kind="adapter"), tmp_path / "out")
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("importlib.util.find_spec", without("llama_cpp"))
-    both = r"(?s)llama-quantize is on the PATH.*quantization='q8_0'.*pip install llama-cpp-python.*cmake -B build"
-    with pytest.raises(gn.machine.EnvironmentProblem, match=both):
+    with pytest.raises(
+        gn.machine.EnvironmentProblem, match=r"llama-quantize, which is not on the PATH.*quantization='q8_0'"
+    ):
         gn.export_gguf(merged, tmp_path / "out", quantization="q4_k_m")
-    with pytest.raises(gn.machine.EnvironmentProblem, match="quantizer = 'nowhere' is no program"):
-        gn.export_gguf(merged, tmp_path / "out", quantization="q4_k_m", quantizer="nowhere")
     with pytest.raises(FileNotFoundError, match="converter = 'nowhere"):
         gn.export_gguf(merged, tmp_path / "out", converter="nowhere/convert_hf_to_gguf.py")
     (tmp_path / "convert_hf_to_gguf.py").write_text("raise SystemExit('Model FooForCausalLM is not supported')")
@@ -196,12 +189,6 @@ def script(folder: Path, name: str, text: str) -> None:
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(text)
     (folder / name).chmod(stat.S_IRWXU)
-
-
-def without(name: str) -> Callable[[str], object]:
-    """`importlib.util.find_spec` where a package is not installed."""
-    real = importlib.util.find_spec
-    return lambda asked: None if asked == name else real(asked)
 
 
 def stand_ins(folder: Path, note: Path) -> None:
@@ -244,51 +231,15 @@ def test_programs_on_the_path_are_used(
     assert (tmp_path / "m.gguf").read_bytes() == b"gguf!" and not (tmp_path / ".m.gguf.between").exists()
 
 
-# What the kit uses of llama-cpp-python 0.3.36, by its names.
-LIBRARY = """
-import ctypes, os, pathlib, shutil
-LLAMA_FTYPE_MOSTLY_Q4_K_M = 15
-class llama_model_quantize_params(ctypes.Structure):
-    _fields_ = [("nthread", ctypes.c_int32), ("ftype", ctypes.c_int)]
-llama_backend_init = lambda: None
-llama_model_quantize_default_params = lambda: llama_model_quantize_params(0, 9)
-def llama_model_quantize(source, target, params):
-    shutil.copy(source, target)
-    with open(target, "a") as file:
-        print(params._obj.ftype, params._obj.nthread, os.getpid(), file=file)
-    return 1 if b"bad" in target else 0
-"""
-
-
-def test_the_library_quantizes_where_the_program_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a process of its own: llama.cpp comes not into the one that trains."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    (tmp_path / "llama_cpp").mkdir()
-    (tmp_path / "llama_cpp" / "__init__.py").touch()
-    (tmp_path / "llama_cpp" / "llama_cpp.py").write_text(LIBRARY)
-    monkeypatch.syspath_prepend(tmp_path)
-    tool = conversion.require_quantizer("q4_k_m")
-    assert tool is not None and tool.source.startswith("llama-cpp-python") and "llama_cpp" not in sys.modules
-
-    def quantized(name: str) -> bytes:
-        (tmp_path / "between").write_bytes(b"gguf ")
-        command = [*tool.command, str(tmp_path / "between"), str(tmp_path / name), "Q4_K_M", "3"]
-        conversion._run(command, tmp_path / name, tool.source, conversion._NOT_QUANTIZED)
-        return (tmp_path / name).read_bytes()
-
-    gguf, kind, threads, process = quantized("m.gguf").split()
-    assert (gguf, kind, threads) == (b"gguf", b"15", b"3") and int(process) != os.getpid()
-    with pytest.raises(ExportError, match=r"(?s)llama-cpp-python.*returned 1\n.*quantizer='llama\.cpp/build/bin"):
-        quantized("bad.gguf")
-
-
 @pytest.mark.usefixtures("checked_here")
-def test_a_file_of_another_quantization_is_refused(merged: Export, converter: conversion.Tool, tmp_path: Path) -> None:
+def test_a_file_of_another_quantization_is_refused(
+    merged: Export, converter: conversion.Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A quantizer that does nothing: the words are as good as they can be, and the file is not what it says."""
-    script(tmp_path / "bin", "lazy", f"#!{sys.executable}\nimport shutil, sys\nshutil.copy(*sys.argv[1:3])\n")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
+    script(tmp_path / "bin", "llama-quantize", f"#!{sys.executable}\nimport shutil, sys\nshutil.copy(*sys.argv[1:3])\n")
     with pytest.raises(ExportError, match=r"Failed: the file is of this quantization \((bf16|f16|f32): \d+ tensors"):
-        gn.export_gguf(merged, tmp_path / "out", quantization="q4_k_m", quantizer=tmp_path / "bin" / "lazy")
+        gn.export_gguf(merged, tmp_path / "out", quantization="q4_k_m")
     assert [p.name for p in tmp_path.iterdir()] == ["bin"]
 
 
@@ -298,38 +249,22 @@ real_quantizer = pytest.mark.skipif(
 
 
 @real_quantizer
-@pytest.mark.parametrize("quantization", QUANTIZED)
-def test_the_real_quantizer(quantization: str, merged: Export, converter: conversion.Tool, tmp_path: Path) -> None:
-    made = gn.export_gguf(merged, tmp_path / "tiny", quantization=quantization)
-    assert made.file.name == f"tiny-{quantization}.gguf" and all(made.verification["checks"].values())
+def test_the_real_quantizer(merged: Export, converter: conversion.Tool, tmp_path: Path) -> None:
+    made = gn.export_gguf(merged, tmp_path / "tiny", quantization="q4_k_m")
+    assert made.file.name == "tiny-q4_k_m.gguf" and all(made.verification["checks"].values())
     assert made.verification["quantizer"] == "llama-quantize"
-    assert made.verification["measured"]["the file is of this quantization"].startswith(f"{quantization}: ")
-    assert f"FROM ./tiny-{quantization}.gguf" in (made.path / "Modelfile").read_text()
+    assert made.verification["measured"]["the file is of this quantization"].startswith("q4_k_m: ")
+    assert "FROM ./tiny-q4_k_m.gguf" in (made.path / "Modelfile").read_text()
 
 
 @real_quantizer
-@pytest.mark.parametrize("quantization", QUANTIZED)
 def test_an_adapter_that_is_missing_is_seen_through_the_rounding(
-    quantization: str, merged: Export, converter: conversion.Tool, tiny_run: gn.runs.Run, tmp_path: Path
+    merged: Export, converter: conversion.Tool, tiny_run: gn.runs.Run, tmp_path: Path
 ) -> None:
-    file, tool = tmp_path / "base.gguf", conversion.require_quantizer(quantization)
-    conversion.convert(Path(tiny_run.settings.model), file, quantization, converter, tool)
+    file, tool = tmp_path / "base.gguf", conversion.require_quantizer("q4_k_m")
+    conversion.convert(Path(tiny_run.settings.model), file, "q4_k_m", converter, tool)
     with pytest.raises(ExportError, match=r"Failed: .*the training's effect is there once"):
-        gguf_export._verify(tiny_run, merged.path, file, quantization, lambda line: None)
-
-
-@real_quantizer
-@pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="llama-cpp-python is not installed")
-def test_the_real_library_writes_what_the_program_writes(
-    merged: Export, converter: conversion.Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = conversion.require_quantizer("q4_k_m")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    library = conversion.require_quantizer("q4_k_m")
-    assert library is not None and program is not None and library.source.startswith("llama-cpp-python")
-    for name, tool in {"library": library, "program": program}.items():
-        conversion.convert(merged.path, tmp_path / name, "q4_k_m", converter, tool)
-    assert (tmp_path / "library").read_bytes() == (tmp_path / "program").read_bytes()
+        gguf_export._verify(tiny_run, merged.path, file, "q4_k_m", lambda line: None)
 
 
 def test_without_a_network_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,123 +280,48 @@ def test_without_a_network_it_says_what_to_do(tmp_path: Path, monkeypatch: pytes
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-# The templates of the published models, as they stand in their tokenizer_config.json, shortened by what tools need.
-CHATML = (
-    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-LLAMA3 = (
-    "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'"
-    " + message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}"
-    "{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}"
-    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
-)
-GEMMA = (
-    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set prefix = messages[0]['content'] + '\n\n' %}"
-    "{% set turns = messages[1:] %}{% else %}{% set prefix = '' %}{% set turns = messages %}{% endif %}"
-    "{% for message in turns %}{% set role = 'model' if message['role'] == 'assistant' else message['role'] %}"
-    "{{ '<start_of_turn>' + role + '\n' + (prefix if loop.first else '') + message['content'] | trim"
-    " + '<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
-)
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 3?"}]
 LONGER = [*CHAT, {"role": "assistant", "content": "5"}, {"role": "user", "content": "And 4 + 4?"}]
 
 
-@pytest.mark.parametrize(
-    ("name", "template", "bos"),
-    [("ChatML", CHATML, "<|im_start|>"), ("Llama 3", LLAMA3, "<|begin_of_text|>"), ("Gemma", GEMMA, "<bos>")],
-)
-def test_families_write_what_the_tokenizer_writes(name: str, template: str, bos: str, embedded_folder: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
-    tokenizer.chat_template, tokenizer.bos_token = template, bos
-    for chats in ([CHAT], [LONGER], [CHAT[1:]], []):
-        family = modelfile.family_of(tokenizer, chats)
-        assert family is not None and family.name == name
-    rendered = tokenizer.apply_chat_template(LONGER, add_generation_prompt=True, tokenize=False)
-    assert rendered.endswith(modelfile.render_chat(family.template, LONGER))
-    tokenizer.chat_template = template + "!"
-    assert modelfile.family_of(tokenizer, [CHAT]) is None
-
-
 def parsed(text: str) -> dict[str, list[str]]:
-    """A Modelfile's instructions, as Ollama's parser reads them, which drops what it cannot print; fails on anything else."""
+    """A Modelfile's instructions, as Ollama's parser reads them; fails on anything else."""
     found: dict[str, list[str]] = {}
-    rest = text
-    while rest.strip():
-        if rest[0] in "#\n":
-            rest = rest.partition("\n")[2]
-            continue
-        match = re.match(
-            r'(FROM|TEMPLATE|SYSTEM|PARAMETER|MESSAGE) ((?:\w+ )*)("""(.*?)"""|[^\n"]+|"[^"\n]*")\n', rest, re.S
-        )
-        assert match is not None, rest[:80]
+    while text.strip():
+        match = re.match(r'(FROM|SYSTEM|PARAMETER|MESSAGE) ((?:\w+ )*)("""(.*?)"""|[^\n"]+|"[^"\n]*")\n', text, re.S)
+        assert match is not None, text[:80]
         value = match[4] if match[3].startswith('"""') else match[3].strip('"')
-        kept = "".join(c for c in value if c.isprintable() or c in "\t\n\r")
-        found.setdefault(match[1], []).append(match[2] + kept)
-        rest = rest[match.end() :]
+        found.setdefault(match[1], []).append(match[2] + value)
+        text = text[match.end() :]
     return found
 
 
 def test_modelfile(embedded_folder: Path, tiny_run: gn.runs.Run, exported: Export) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
     found = parsed((exported.path / "Modelfile").read_text())
     assert found["FROM"] == ["./tiny-q8_0.gguf"]
     prompt = tiny_run.holdout[0]["prompt"]
     assert found["SYSTEM"] == [prompt[0]["content"]]
     assert found["MESSAGE"] == [f"{m['role']} {m['content']}" for m in prompt[1:-1]]
     assert {"stop <|im_end|>", "num_ctx 4096", "temperature 0", "repeat_penalty 1"} <= {*found["PARAMETER"]}
-    # What Ollama makes of it is what the model was trained on.
-    messages = [dict(zip(("role", "content"), m.split(" ", 1), strict=True)) for m in found["MESSAGE"]]
-    chat = [{"role": "system", "content": found["SYSTEM"][0]}, *messages, prompt[-1]]
-    assert modelfile.render_chat(found["TEMPLATE"][0], chat) == tokenizer.apply_chat_template(
-        prompt, add_generation_prompt=True, tokenize=False
-    )
-    # A template of no family: none is written, and the file says so.
-    tokenizer.chat_template = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}{% endfor %}"
-    bare = modelfile.modelfile("m.gguf", tokenizer, [CHAT], context=9000)
-    assert "TEMPLATE" not in parsed(bare) and "# No TEMPLATE" in bare and "num_ctx 9000" in bare
-    assert parsed(bare)["PARAMETER"][0] == "stop <|im_end|>"
+    text = modelfile.modelfile("m.gguf", AutoTokenizer.from_pretrained(embedded_folder), [CHAT], context=9000)
+    assert "PARAMETER num_ctx 9000" in text and "MESSAGE" not in text
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("chats", "begins"),
     [
-        ("Réponds «\u00a0oui\u00a0»", "U+00A0 (NO-BREAK SPACE)"),
-        ("A family: \U0001f468\u200d\U0001f469", "U+200D (ZERO WIDTH JOINER)"),
-        ("a\x0cb", "U+000C (a control character)"),
-        ('Three: """', 'three double quotes (""")'),
-        ('"Hello", she\r\n\tsaid: {{ .Prompt }} œuf 😀 ""', None),
+        ([LONGER, LONGER], ['SYSTEM """Be brief."""', 'MESSAGE user """2 + 3?"""', 'MESSAGE assistant """5"""']),
+        ([LONGER, CHAT], ['SYSTEM """Be brief."""']),
+        ([CHAT[1:], CHAT[1:]], []),
+        ([LONGER[1:], CHAT[1:]], []),
+        ([CHAT, CHAT[1:]], []),
+        ([[{"role": "system", "content": 'Three: """'}, CHAT[1]]], ["# No SYSTEM"]),
     ],
 )
-def test_what_a_modelfile_cannot_hold_is_left_out(text: str, said: str | None, embedded_folder: Path) -> None:
-    """Ollama would drop the character without a word, and the model be asked something else than in training."""
+def test_what_all_prompts_begin_with(chats: list, begins: list[str], embedded_folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(embedded_folder)
-    system, (question, answer, last) = {"role": "system", "content": text}, LONGER[1:]
-
-    def written(*chats: list[dict[str, str]]) -> tuple[dict[str, list[str]], str]:
-        file = modelfile.modelfile("m.gguf", tokenizer, chats, context=1)
-        return parsed(file), file
-
-    # Without the system prompt no example turns: Ollama puts them before one that comes with the question.
-    found, file = written([system, question, answer, last])
-    assert found.get("SYSTEM", []) == ([] if said else [text]) and len(found.get("MESSAGE", [])) == (0 if said else 2)
-    assert (
-        said is None
-        or f"# No SYSTEM: a Modelfile cannot hold the system prompt of the training, which has {said}." in file
-    )
-    found, file = written([CHAT[0], question, {**answer, "content": text}, last])
-    assert found["SYSTEM"] == ["Be brief."]
-    assert found.get("MESSAGE", []) == ([] if said else [f"user {question['content']}", f"assistant {text}"])
-    assert (
-        said is None
-        or f"# No MESSAGE: a Modelfile cannot hold the training's example turns, which have {said}." in file
-    )
-    found, _ = written([system, question, answer, last], [CHAT[0], question, answer, last])
-    assert "SYSTEM" not in found and "MESSAGE" not in found
-
-
-@pytest.mark.parametrize("template", ["{{ .A", "{{ if .A }}x", "{{ range .Messages }}", "{{ end }}", "{{ .C }}"])
-def test_go_that_is_not_understood_is_refused(template: str) -> None:
-    with pytest.raises(TemplateError):
-        modelfile.render(template, {"A": "x"})
-    assert modelfile.render("{{ if .A }}a{{ if .B }}b{{ end }}{{ .A }}{{ end }}c", {"A": "x", "B": ""}) == "axc"
+    lines = modelfile.modelfile("m.gguf", tokenizer, chats, context=1).splitlines()[1:]
+    assert [line[: len(begin)] for line, begin in zip(lines, begins, strict=False)] == begins
+    assert lines[len(begins)] == 'PARAMETER stop "<|im_end|>"'
+    tokenizer.eos_token = None
+    assert "stop" not in modelfile.modelfile("m.gguf", tokenizer, chats, context=1)

@@ -67,13 +67,13 @@ def test_what_was_verified_is_known_by_its_bytes(merged: Export, adapter: Export
         for name, entry in recorded.items():
             data = (copy / name).read_bytes()
             assert entry == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        assert not any("as it was verified" in problem for problem in gn.export.plan_push(copy, "me/x").problems)
+        assert not any("as it was verified" in problem for problem in gn.export.push_problems(copy))
         (weights,) = copy.glob("*.safetensors")
         data = weights.read_bytes()
         weights.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
         assert any(
             f"not as it was verified: {weights.name} was changed" in problem
-            for problem in gn.export.plan_push(copy, "me/x").problems
+            for problem in gn.export.push_problems(copy)
         )
 
 
@@ -111,10 +111,10 @@ def test_a_verification_of_another_version_is_no_export(merged: Export, tmp_path
         (copy / "verification.json").write_text(json.dumps(values))
         with pytest.raises(ExportError, match=r"verification\.json (does not say .* another version|.* is damaged)"):
             gn.export.open(copy)
-        problems = gn.export.plan_push(copy, "me/x").problems
+        problems = gn.export.push_problems(copy)
         assert any("verification" in problem for problem in problems)
     (copy / "adapter_config.json").write_text("{")
-    assert any("adapter_config.json of the export is damaged" in p for p in gn.export.plan_push(copy, "me/x").problems)
+    assert any("adapter_config.json of the export is damaged" in p for p in gn.export.push_problems(copy))
 
 
 def test_an_adapter_of_the_embedded_model_is_refused_on_other_weights(
@@ -128,7 +128,7 @@ def test_an_adapter_of_the_embedded_model_is_refused_on_other_weights(
     (run.path / "run.json").write_text(json.dumps(info))
 
     def embedded_is(folder: Path) -> None:
-        for place in ("models.load", "export.result", "evaluation.subjects"):
+        for place in ("export.merged", "export.result", "evaluation.subjects"):
             monkeypatch.setattr(f"grpo_nb.{place}.resolve_model", lambda name: str(folder))
 
     embedded_is(here)
@@ -137,7 +137,7 @@ def test_an_adapter_of_the_embedded_model_is_refused_on_other_weights(
     assert config["base_model_name_or_path"] == gn.settings.EMBEDDED_MODEL == "SmolLM2-135M-Instruct"
     assert json.loads((made.path / "verification.json").read_text())["base_weights"] == weights_identity(here)
     assert "HuggingFaceTB/SmolLM2-135M-Instruct in 4 bit" in (made.path / "README.md").read_text()
-    assert any("whose weights are in no repository" in p for p in gn.export.plan_push(made, "me/lora").problems)
+    assert any("whose weights are in no repository" in p for p in gn.export.push_problems(made))
     from peft import AutoPeftModelForCausalLM
 
     with pytest.raises(OSError):  # PEFT finds no model of that name
@@ -204,13 +204,9 @@ WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda run: export_gguf(None, "out"), "export = None must be an export"),
     (lambda run: export_gguf(run, "out", quantization=None), "quantization = None is not one of 'f32'"),
     (lambda run: export_gguf(run, "out", converter=5), "converter = 5 must be the path"),
-    (lambda run: gn.export.plan_export(None, ["merged"], "out"), "run = None must be the folder of a run"),
-    (lambda run: gn.export.plan_export(run, "merged", "out"), "formats = 'merged' must be a list"),
     (lambda run: gn.export.inference_commands(None), "export = None must be an export"),
     (lambda run: gn.export.inference_commands(run), "must be an export or its folder"),
-    (lambda run: gn.export.plan_push(None, "me/x"), "export = None must be an export"),
-    (lambda run: gn.export.plan_push(".", None), "repo_id = None must be a name"),
-    (lambda run: gn.export.plan_push(".", "me/x", private="yes"), "private = 'yes' must be True or False"),
+    (lambda run: gn.export.push_problems(None), "export = None must be an export"),
     (lambda run: gn.export.open(None), "path = None must be a folder or file"),
     (lambda run: gn.export.open("."), r"'\.' is no export: it has no verification\.json"),
     (lambda run: gn.scaleout.write(None, "there"), "run = None must be the folder of a run"),

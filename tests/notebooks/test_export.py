@@ -39,8 +39,7 @@ def test_the_export_notebook_makes_and_uses(export: Path) -> None:
     (run,) = (folder.parent.parent / "runs").glob("*/run.json")
     question = gn.open_run(run.parent).holdout[0]["question"]
     assert all(answer.startswith(f"{question} -> ") for answer in answers)
-    plan = cell_with(notebook, "gn.export.plan_push(merged, PUSH_TO or")
-    assert "would go to your-name/my-model (private" in text_of(plan) and "PROBLEM" not in text_of(plan)
+    assert text_of(cell_with(notebook, "gn.export.push_problems(merged)")).strip() == "[]"
     assert printed(cell_with(notebook, "gn.export.push_to_hub(")) == "Nothing was sent: PUSH_TO is empty.\n"
     assert "FROM ./gguf-q8_0.gguf" in printed(cell_with(notebook, "Modelfile"))
     assert "It worked: merged and adapter verified, GGUF verified and served" in printed(

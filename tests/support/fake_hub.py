@@ -1,6 +1,6 @@
 """A stand-in for the Hub on this machine: the calls that huggingface_hub 1.x makes to create a repository and commit to it.
 
-It keeps bytes, checks hashes as the Hub does, asks for a token, and misbehaves on order. What it is not: xet storage.
+It keeps bytes, checks hashes as the Hub does, and asks for a token. What it is not: xet storage.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import contextlib
 import hashlib
 import json
 import re
-import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -30,36 +28,17 @@ class Repo:
     messages: list[str] = field(default_factory=list)
 
 
-@dataclass
-class Fault:
-    """What comes instead of an answer: a status, `reset` after the first bytes, or `lost`, where it is done but not said."""
-
-    method: str
-    path: str
-    what: int | str
-    times: int = 1
-    headers: dict[str, str] = field(default_factory=dict)
-
-
 class FakeHub:
     """The server's state. Tokens by their rights: `write` or `read`; every one belongs to `me`."""
 
     def __init__(self) -> None:
         self.tokens: dict[str, str] = {}
         self.repos: dict[str, Repo] = {}
-        self.hidden: set[str] = set()
         self.blobs: dict[str, bytes] = {}
-        self.faults: list[Fault] = []
         self.log: list[tuple[str, str, dict[str, str], int]] = []
         self.bytes_received = 0
         self.lock = threading.Lock()
         self.url = ""
-
-    def fail(self, method: str, path: str, what: int | str, times: int = 1, **headers: str) -> None:
-        self.faults.append(Fault(method, path, what, times, headers))
-
-    def calls(self, method: str, path: str) -> int:
-        return sum(m == method and re.search(path, p) is not None for m, p, _, _ in self.log)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -72,23 +51,10 @@ class Handler(BaseHTTPRequestHandler):
     def dispatch(self) -> None:
         hub, method = self.hub, self.command
         length = int(self.headers.get("content-length") or 0)
-        with hub.lock:
-            fault = next(
-                (f for f in hub.faults if f.times and f.method == method and re.search(f.path, self.path)), None
-            )
-            if fault is not None:
-                fault.times -= 1
-            hub.log.append((method, self.path, dict(self.headers), length))
-        if fault is not None and fault.what == "reset":
-            hub.bytes_received += len(self.rfile.read(min(length, 1000)))
-            return self.reset()
         body = self.read_body(length)
-        if fault is not None and isinstance(fault.what, int):
-            return self.answer(fault.what, {"error": "ordered by the test"}, fault.headers)
         with hub.lock:
+            hub.log.append((method, self.path, dict(self.headers), length))
             status, value, headers = self.route(method, self.path.partition("?")[0], body)
-        if fault is not None and fault.what == "lost":
-            return self.reset()
         return self.answer(status, value, headers)
 
     do_GET = do_POST = do_PUT = dispatch
@@ -105,12 +71,6 @@ class Handler(BaseHTTPRequestHandler):
             body = self.rfile.read(length)
         self.hub.bytes_received += len(body)
         return body
-
-    def reset(self) -> None:
-        # A reset, not an end of the stream: pending data is thrown away.
-        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.close_connection = True
-        self.connection.close()
 
     def answer(self, status: int, value: Any, headers: dict[str, str] | None = None) -> None:
         content = json.dumps(value).encode()
@@ -148,7 +108,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def info(self, body: bytes, name: str) -> tuple[int, Any, dict[str, str]]:
         repo = self.hub.repos.get(name)
-        if repo is None or name in self.hub.hidden:
+        if repo is None:
             return 404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"}
         return 200, {"_id": "1", "id": name, "private": repo.private, "sha": repo.commits[-1]}, {}
 

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 import grpo_nb as gn
 from grpo_nb.evaluation import subjects
-from grpo_nb.export import gguf, modelfile
+from grpo_nb.export import gguf
 from grpo_nb.lab.numbers import prompt_text, sample_group
 from tests.conftest import brevity
 from tests.support.tiny import THINKING_TEMPLATE, load_tiny
@@ -192,10 +192,6 @@ def test_gguf_files_are_asked_the_same_way(trained: Thinking, tmp_path: Path, mo
         with pytest.raises(InterruptedError):
             ask()
     assert told == [{"enable_thinking": trained.is_on}] * 3
-    text = modelfile.modelfile(
-        "model.gguf", trained.tokenizer, [trained.task.holdout[0]["prompt"]], context=64, chat_template_kwargs=told[0]
-    )
-    assert f"# In training it was given {told[0]}." in text
 
 
 def test_a_run_says_it_and_another_is_told_apart(trained: Thinking) -> None:
