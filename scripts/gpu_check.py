@@ -37,7 +37,7 @@ from gpu_check_phases import NOTEBOOK_SECONDS, Request, Row, plan_of, run_phase,
 
 from grpo_nb.core.files import write_json  # noqa: E402
 from grpo_nb.core.processes import ChildError, run_command  # noqa: E402
-from grpo_nb.machine.gpu import ask_nvidia_smi, find_gpu  # noqa: E402
+from grpo_nb.machine.gpu import find_gpu, read_gpu  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 _PHASE_SECONDS = 40 * 60  # on a T4 the first loads from the Hub, compiles and records graphs
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     problem = None
     if options.device != "cpu" and gpu is None:
         problem = (
-            "No GPU: nvidia-smi finds none, so there is nothing to check here. On a machine with one, run the same line. "
+            "No GPU: the driver names none, so there is nothing to check here. On a machine with one, run the same line. "
             "To try the script itself: --device cpu --tiny --steps 4."
         )
     elif gpu is None and options.out and RESULTS in Path(options.out).resolve().parents:
@@ -139,9 +139,8 @@ def _check(options: argparse.Namespace, work: Path, gpu: Any) -> dict[str, Any]:
     verdicts = [found["ok"] for found in checks.values()]
     card, generated = "none: no GPU result", [phase["generation"] for phase in phases.values() if "generation" in phase]
     if gpu is not None:
-        driver = ask_nvidia_smi(["--query-gpu=driver_version", "--format=csv,noheader"]).split("\n")[0]
         capability = ".".join(map(str, gpu.compute_capability))
-        card = f"{gpu.name}, {gpu.memory_gib:.1f} GiB, compute capability {capability}, driver {driver}"
+        card = f"{gpu.name}, {gpu.memory_gib:.1f} GiB, compute capability {capability}, driver {read_gpu().driver}"
     machine = {
         "GPU": card,
         "generation": f"{generated[0] if generated else 'no model was loaded'}; vLLM: {obstacle or 'planned'}",

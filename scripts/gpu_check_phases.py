@@ -13,15 +13,12 @@ import gc
 import hashlib
 import itertools
 import math
-import os
 import random
 import re
 import resource
 import signal
 import statistics
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -33,6 +30,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import grpo_nb as gn  # nothing of it is loaded before it is asked for
+from grpo_nb.machine import gpu
 
 ROOT = Path(__file__).resolve().parent.parent
 # Below this share of equal answers two samplings are not of the same model. Rounding alone moves a few on a GPU: near ties, in
@@ -259,27 +257,28 @@ def memory_gb(device: str) -> float:
 def peak_memory(device: str) -> Iterator[dict[str, float]]:
     """The most memory in use in the block, in GB, as `peak_gb`: of the whole GPU, vLLM's included, or of this process on a CPU.
 
-    Asked of the driver by a program of its own: asking torch would start CUDA here before Unsloth and vLLM set it up.
+    Asked of the driver: asking torch would start CUDA here before Unsloth and vLLM set it up.
     """
     found: dict[str, float] = {}
     if device == "cpu":
         yield found
         found["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         return
-    from grpo_nb.machine.gpu import nvidia_smi, read_driver
+    used, done = [0.0], threading.Event()
 
-    # The card that CUDA uses, which need not be the first that the driver counts.
-    card = read_driver(visible=os.environ.get("CUDA_VISIBLE_DEVICES")).gpus[0].uuid
-    query = [nvidia_smi(), "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--loop-ms=200"]
-    query += [f"--id={card}"] if card else []
-    with tempfile.TemporaryFile("w+") as said, subprocess.Popen(query, stdout=said) as asking:
-        try:
-            yield found
-        finally:
-            asking.terminate()
-            asking.wait()
-        said.seek(0)
-        found["peak_gb"] = max(int(line) for line in said if line.strip().isdigit()) * 2**20 / 1e9
+    def watch() -> None:
+        while not done.wait(0.2):
+            state = gpu.read_gpu()
+            used.append((state.gpu.memory_gib - state.free_gib) * 2**30 / 1e9)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield found
+    finally:
+        done.set()
+        watcher.join()
+    found["peak_gb"] = max(used)
 
 
 def speed(rows: Sequence[Mapping[str, float]], completions: int) -> dict[str, Any]:

@@ -37,8 +37,6 @@ def test_examples_hold(
     module: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    # What other work holds the cores of this machine is no part of an example's result.
-    monkeypatch.setattr("grpo_nb.training.observers.busy_sentence", lambda *_: None)
     for example in doctest.DocTestFinder(exclude_empty=True).find(importlib.import_module(module)):
         if not example.examples:
             continue

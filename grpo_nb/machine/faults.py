@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from grpo_nb.core.errors import EnvironmentProblem
 
-_REINSTALL = "pip install -r requirements.txt -r requirements-gpu.txt, then restart the kernel"
-
 
 @dataclass(frozen=True)
 class GpuFault:
@@ -30,11 +28,10 @@ class GpuFault:
 # The first that fits is taken, so the narrower ones come first.
 _FAULTS = (
     GpuFault(
-        "standby and expandable segments",
+        "unsloth too early",
         r"standby mode is not supported with expandable segments|expandable segments are not compatible",
-        "vLLM gives its memory back between steps (standby), which PyTorch's expandable segments do not allow.",
-        "Restart the kernel and import grpo_nb first: unsloth turns them on where it is imported without standby; or keep them "
-        'and switch standby off, before that import: os.environ["UNSLOTH_VLLM_STANDBY"] = "0"',
+        "unsloth was imported before grpo_nb, and turned on what vLLM's standby does not allow (expandable segments).",
+        'Restart the kernel and import grpo_nb first; or, before that: os.environ["UNSLOTH_VLLM_STANDBY"] = "0"',
     ),
     GpuFault(
         "FlashInfer below 8.0",
@@ -44,70 +41,41 @@ _FAULTS = (
     ),
     GpuFault(
         "driver too old",
-        r"nvidia driver on your system is too old|driver version is insufficient for cuda runtime|"
-        r"cudaerrorinsufficientdriver|forward compatibility was attempted on non supported hw|"
-        r"provided ptx was compiled with an unsupported toolchain",
+        r"nvidia driver on your system is too old|driver version is insufficient|non supported hw|unsupported toolchain",
         "This torch was built for a newer CUDA than the driver of this machine runs.",
-        "Update the NVIDIA driver, or install the torch built for the driver's CUDA (the number at the top right of "
-        "`nvidia-smi`): pip install torch --index-url https://download.pytorch.org/whl/cu126, then restart the kernel",
+        "Update the NVIDIA driver, or install the torch built for its CUDA (the number at the top right of `nvidia-smi`): "
+        "pip install torch --index-url https://download.pytorch.org/whl/cu126, then restart the kernel",
     ),
     GpuFault(
         "built for another torch or CUDA",
-        r"undefined symbol|libcudart\.so[.\d]*: cannot open|libcublas\.so[.\d]*: cannot open|"
-        r"lib(cuda|nv)\w*\.so[.\d]*: cannot open shared object|vllm[/.]_c\S*: cannot open",
-        "A package with compiled parts (vLLM, bitsandbytes) was built for another torch or another CUDA than this one.",
-        f"{_REINSTALL}; or train without vLLM: settings = settings.replace(fast_inference=False)",
-    ),
-    GpuFault(
-        "card not in the build",
-        r"no kernel image is available for execution on the device|cudaerrornokernelimagefordevice|"
-        r"is not compatible with the current pytorch installation",
-        "Torch or vLLM has no code for this card: it is newer or older than the build.",
-        f"{_REINSTALL}; if it is vLLM's: settings = settings.replace(fast_inference=False)",
+        r"undefined symbol|lib(cuda|cublas|nv)\w*\.so[.\d]*: cannot open|vllm[/.]_c\S*: cannot open|no kernel image",
+        "A package with compiled parts (torch, vLLM, bitsandbytes) was built for another torch, CUDA or card.",
+        "pip install -r requirements.txt -r requirements-gpu.txt, then restart the kernel; or train without vLLM: "
+        "settings = settings.replace(fast_inference=False)",
     ),
     GpuFault(
         "no bfloat16",
-        r"bfloat16 is only supported on gpus with compute capability|doesn't support bf16/gpu|"
-        r"bf16 requested, but amp is not supported|you want to use bfloat16 precision|"
-        r"you want to use float16 precision|does not support bfloat16 compilation",
-        "This card computes no bfloat16 (compute capability below 8.0, as a T4), or model and trainer were told different "
-        "precisions. The kit chooses by the card, for both.",
+        r"bfloat16 is only supported|doesn't support bf16/gpu|bf16 requested, but amp|you want to use b?float16 precision|"
+        r"does not support bfloat16 compilation",
+        "This card computes no bfloat16 (below 8.0, as a T4), or model and trainer were told different precisions.",
         'settings = settings.replace(dtype="auto"), and load the model again; "float16" is then used',
     ),
     GpuFault(
         "memory in use by others",
         r"free memory on device .{0,60}less than desired gpu memory utilization",
-        "vLLM wants a fixed share of the whole card, and another process, or what failed before in this kernel, holds some.",
-        "Restart this kernel and end the processes that `nvidia-smi` lists; if others have to stay: "
-        "settings = settings.replace(gpu_memory_utilization=0.4)",
+        "vLLM wants a fixed share of the whole card, and another process, or what failed here before, holds some.",
+        "Restart this kernel and end what `nvidia-smi` lists; or: settings = settings.replace(gpu_memory_utilization=0.4)",
     ),
     GpuFault(
         "one engine for each process",
         r"can only be used for one instance per process",
         "A vLLM in standby was started in this kernel before, and its memory cannot be handed to another one.",
-        "Restart the kernel before another model is loaded; or load it without: "
-        "settings = settings.replace(fast_inference=False)",
+        "Restart the kernel; or load this model without: settings = settings.replace(fast_inference=False)",
     ),
-    GpuFault(
-        "does not fit while loading",
-        r"some modules are dispatched on the cpu or the disk",
-        "The weights alone do not fit the GPU's free memory.",
-        "settings = settings.replace(load_in_4bit=True) or a smaller model (gn.settings.models_for shows those that fit)",
-    ),
-    GpuFault(
-        "illegal memory access",
-        r"an illegal memory access was encountered|cudaerrorillegaladdress|device-side assert triggered",
-        "A kernel on the GPU read where it must not; this kernel's CUDA is unusable from then on.",
-        "Restart the kernel and go on with gn.train(..., resume='auto'). If it comes again, switch standby off before the "
-        'import: os.environ["UNSLOTH_VLLM_STANDBY"] = "0"',
-    ),
-)  # fmt: skip
+)
 
 # What may be wrong with vLLM only, so that a load without it is worth trying.
-VLLM_ALONE = (
-    "built for another torch or CUDA", "card not in the build", "no bfloat16", "one engine for each process",
-    "FlashInfer below 8.0",
-)  # fmt: skip
+VLLM_ALONE = ("built for another torch or CUDA", "no bfloat16", "one engine for each process", "FlashInfer below 8.0")
 
 _MEMORY_SIGNS = (
     "out of memory", "outofmemory", "can't allocate memory", "cannot allocate memory", "cublas_status_alloc_failed",
@@ -155,8 +123,8 @@ def summary(error: BaseException) -> str:
 def find_fault(error: BaseException) -> GpuFault | None:
     """The kind of failure that an error's words, or those of an error that it came from, stand for; None if unknown.
 
-    >>> find_fault(RuntimeError("CUDA error: no kernel image is available for execution on the device")).name
-    'card not in the build'
+    >>> find_fault(RuntimeError("CuMem allocator can only be used for one instance per process.")).name
+    'one engine for each process'
     """
     said = [_said_of(cause) for cause in error_chain(error)]
     # torch's own out-of-memory message recommends expandable segments, and so names them.

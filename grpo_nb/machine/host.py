@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -14,9 +13,8 @@ from grpo_nb.core.arguments import require_kind
 from grpo_nb.core.errors import EnvironmentProblem
 
 _DRIVE = Path("/content/drive")
-# Control groups, version 2 and 1; and beside each what is used of it.
-_MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-_MEMORY_USED = {"memory.max": "memory.current", "memory.limit_in_bytes": "memory.usage_in_bytes"}
+# A container's limits are those of its control group (Linux, Documentation/admin-guide/cgroup-v2.rst).
+_GROUP = Path("/sys/fs/cgroup")
 
 
 def find_host() -> str:
@@ -28,34 +26,38 @@ def find_host() -> str:
     return "jupyter" if "ipykernel" in sys.modules else "script"
 
 
-def how_to_restart(host: str) -> str:
-    """What to click for a fresh kernel."""
+def how_to_restart() -> str:
+    """What to click for a fresh kernel on this host."""
     clicks = {"colab": "Runtime > Restart session", "kaggle": "Run > Restart kernel"}
-    return clicks.get(host, "Restart the kernel")
+    return clicks.get(find_host(), "Restart the kernel")
 
 
 def usable_memory_gib() -> float:
     """Memory of the machine in GiB, or of the container if that has a lower limit."""
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([whole, *_memory_limits().values()]) / 2**30
+    import psutil  # here, because the Install cell imports this file before anything is installed
+
+    whole = psutil.virtual_memory().total
+    return min(whole, _memory_limit() or whole) / 2**30
 
 
 def free_memory_bytes() -> int:
     """Memory that can be had without swapping, of the machine or, where that is less, of the container."""
-    available = re.search(r"^MemAvailable:\s+(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    left = [int(available[1]) * 1024]
-    for file, limit in _memory_limits().items():
-        used = int(file.with_name(_MEMORY_USED[file.name]).read_text())
-        # Pages of files count as used, and are given back where memory is short.
-        pages = re.findall(r"^(?:in)?active_file (\d+)$", file.with_name("memory.stat").read_text(), re.MULTILINE)
-        left.append(max(0, limit - used + sum(map(int, pages))))
-    return min(left)
+    import psutil
+
+    available, limit = psutil.virtual_memory().available, _memory_limit()
+    if limit is None:
+        return available
+    used = int((_GROUP / "memory.current").read_text())
+    # Pages of files count as used, and are given back where memory is short.
+    pages = re.findall(r"^(?:in)?active_file (\d+)$", (_GROUP / "memory.stat").read_text(), re.MULTILINE)
+    return min(available, max(0, limit - used + sum(map(int, pages))))
 
 
-def _memory_limits() -> dict[Path, int]:
-    """In bytes, by the file that says so."""
-    found = {file: file.read_text().strip() for file in _MEMORY_LIMITS if file.is_file()}
-    return {file: int(text) for file, text in found.items() if text.isdigit()}
+def _memory_limit() -> int | None:
+    try:
+        return int((_GROUP / "memory.max").read_text())
+    except (OSError, ValueError):  # no control group, or "max"
+        return None
 
 
 def free_disk_bytes(path: Path) -> int:
@@ -74,24 +76,6 @@ def require_disk(path: Path, needed: int, purpose: str) -> None:
             f"{purpose} needs {needed / 1e9:.2f} GB on the disk of {path}, but {free / 1e9:.2f} GB are free. "
             "Free some space or choose a folder on another disk."
         )
-
-
-def find_hub_token() -> str:
-    """Say where a Hugging Face token was found (never the token), with a remark if it cannot be one; empty if none.
-
-    huggingface_hub's `get_token` would also ask for Colab's secret, which makes Colab ask the user.
-    """
-    if importlib.util.find_spec("huggingface_hub") is None:
-        return ""
-    from huggingface_hub import constants
-
-    file = Path(constants.HF_TOKEN_PATH)
-    places = {f"in {name}": os.environ.get(name, "") for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")}
-    places["saved by a login"] = file.read_text(encoding="utf-8") if file.is_file() else ""
-    for place, token in places.items():
-        if token := token.strip():
-            return place if re.fullmatch(r"hf_\w{20,}", token) else f"{place}, but it does not look like a token"
-    return ""
 
 
 def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None) -> str:

@@ -8,10 +8,9 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import importlib.util
-import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,31 +26,15 @@ PYTHONS = ((3, 11), (3, 15))
 # Packages that unsloth patches while they load, so that it must come before them.
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
 NEEDED = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes", "unsloth", "unsloth_zoo")
-# Looked at besides: they break the others when they do not fit.
-_WATCHED = (*NEEDED, "vllm", "torchvision", "torchaudio", "torchao", "numpy", "pandas", "pyarrow", "triton")
+# Looked at besides: a kernel that has an older one of these in memory than is installed breaks.
+_WATCHED = (
+    *NEEDED, "vllm", "torchvision", "torchaudio", "torchao", "triton", "numpy", "pandas", "pyarrow", "huggingface_hub",
+    "tokenizers",
+)  # fmt: skip
 # torchvision minor release that was built for a torch minor release: 0.(n + 15) for 2.n (pytorch/vision README).
 _TORCHVISION_OFFSET = 15
 # peft 0.21 raises ImportError on an older one whenever it puts a LoRA on a model; Colab has 0.10.
 _OLDEST_TORCHAO = (0, 16)
-# vLLM imports the compiled part for this machine (_C, _C_stable_libtorch, _C_AVX512), turns a failure into a log line, and runs
-# into it later. So what it asked for and did not get is asked for again. Those for other machines are left alone: two in one
-# process register the same operators, which ends it. vLLM's older parts for a CPU are libraries that lack a module's entry.
-_TRY_VLLM = """
-import importlib, sys
-asked = []
-class Watch:
-    def find_spec(self, name, path=None, target=None):
-        if name.startswith("vllm._C"):
-            asked.append(name)
-sys.meta_path.insert(0, Watch())
-from vllm import LLM, SamplingParams
-for name in dict.fromkeys(asked):
-    try:
-        importlib.import_module(name)
-    except ImportError as error:
-        if "does not define module export function" not in str(error):
-            raise
-"""
 # The import alone takes 5 to 20 seconds on a machine that has just started.
 _VLLM_SECONDS = 90
 
@@ -64,16 +47,23 @@ def installed_version(package: str) -> str | None:
         return None
 
 
-def installed_versions(names: Collection[str] = _WATCHED) -> dict[str, str]:
-    """The versions on disk of packages, by default of those that the preflight looks at."""
-    return {name: version for name in names if (version := installed_version(name)) is not None}
+def package_versions() -> dict[str, str]:
+    """The installed versions of the packages a run depends on; a run records them."""
+    found = {name: installed_version(name) for name in (*NEEDED, "vllm")}
+    return {name: version for name, version in found.items() if version is not None}
 
 
-def loaded_versions() -> dict[str, str]:
-    """The versions that this kernel has in memory, which differ from those on disk after an installation."""
-    # Read from the module's own dictionary: asking a lazy module for an attribute would import half of it.
-    told = ((name, vars(sys.modules[name]).get("__version__")) for name in _WATCHED if name in sys.modules)
-    return {name: str(version) for name, version in told if version is not None}
+def stale_versions() -> dict[str, tuple[str, str]]:
+    """What this kernel has in memory in another version than is installed: name to (loaded, installed or `removed`)."""
+    found = {}
+    for name in _WATCHED:
+        # Read from the module's own dictionary: asking a lazy module for an attribute would import half of it.
+        loaded = vars(sys.modules[name]).get("__version__") if name in sys.modules else None
+        there = installed_version(name) or "removed"
+        # torch says 2.13.0+cpu of itself where its metadata says 2.13.0, and the other way round.
+        if loaded is not None and not is_same_release(str(loaded), there):
+            found[name] = (str(loaded), there)
+    return found
 
 
 def import_order_problem(loaded: Collection[str] | None = None) -> str | None:
@@ -83,11 +73,6 @@ def import_order_problem(loaded: Collection[str] | None = None) -> str | None:
     return f"{' and '.join(early)} {'was' if len(early) == 1 else 'were'} imported before unsloth" if early else None
 
 
-def package_versions() -> dict[str, str]:
-    """The installed versions of the packages a run depends on; a run records them."""
-    return installed_versions((*NEEDED, "vllm"))
-
-
 @dataclass(frozen=True, kw_only=True)
 class TorchBuild:
     """What torch was built for, from its own `version.py`."""
@@ -95,28 +80,20 @@ class TorchBuild:
     version: str
     cuda: tuple[int, int] | None
     """None for a build without CUDA."""
-    is_rocm: bool = False
 
 
 def read_torch_build() -> TorchBuild | None:
     """Read the version and the CUDA of the installed torch without importing it; None if there is none to read."""
     spec = importlib.util.find_spec("torch")
     file = Path(spec.origin).with_name("version.py") if spec is not None and spec.origin else None
-    return parse_torch_build(file.read_text("utf-8", errors="replace")) if file and file.is_file() else None
-
-
-def parse_torch_build(source: str) -> TorchBuild | None:
-    """Return what the text of torch's `version.py` says, one assignment a line; a torch that was cut off may say nothing.
-
-    >>> parse_torch_build("__version__ = '2.13.0+cu130'\\ncuda: str | None = '13.0'").cuda
-    (13, 0)
-    """
-    values = dict(re.findall(r"^(\w+)\b[^=\n]*= *['\"]([^'\"\n]*)['\"]", source, re.MULTILINE))
-    if "__version__" not in values:
+    if file is None or not file.is_file():
         return None
-    numbers = re.match(r"(\d+)\.(\d+)", values.get("cuda", ""))
-    cuda = (int(numbers[1]), int(numbers[2])) if numbers else None
-    return TorchBuild(version=values["__version__"], cuda=cuda, is_rocm="hip" in values)
+    # One assignment a line: __version__ = '2.13.0+cu130', and cuda: Optional[str] = '13.0', or None.
+    source = file.read_text("utf-8", errors="replace")
+    values = dict(re.findall(r"^(\w+)\b[^=\n]*= *['\"]([^'\"\n]*)['\"]", source, re.MULTILINE))
+    if "__version__" not in values:  # an installation that was cut off
+        return None
+    return TorchBuild(version=values["__version__"], cuda=minor_release(values["cuda"]) if "cuda" in values else None)
 
 
 def is_same_release(wanted: str, version: str) -> bool:
@@ -124,34 +101,37 @@ def is_same_release(wanted: str, version: str) -> bool:
     return wanted.partition("+")[0] == version.partition("+")[0]
 
 
-def is_torchvision_for(torch: str, vision: str) -> bool:
-    """Whether a torchvision was built for a torch: for its release, and for the same CUDA or CPU."""
-    builds = {version.partition("+")[2] for version in (torch, vision)}
-    return minor_release(vision)[1] == minor_release(torch)[1] + _TORCHVISION_OFFSET and len(builds) == 1
-
-
-def is_torchao_recent(version: str) -> bool:
-    """Whether peft accepts it."""
-    return minor_release(version) >= _OLDEST_TORCHAO
-
-
-def pinned(folder: Path | None = None) -> dict[str, str]:
-    """Name -> version of what the repository's requirements files pin exactly; nothing where the kit lies without them."""
-    folder = folder or Path(__file__).resolve().parents[2]
-    files = (folder / name for name in ("requirements.txt", "requirements-no-deps.txt"))
-    text = "".join(file.read_text("utf-8") for file in files if file.is_file())
-    return dict(re.findall(r"^([\w.-]+)==([\w.]+)$", text, re.MULTILINE))
-
-
-def release(version: str) -> tuple[int, ...]:
-    """The numbers of a version, without those of its build."""
-    return tuple(map(int, re.findall(r"\d+", version.partition("+")[0])))
-
-
 def minor_release(version: str) -> tuple[int, int]:
     """The first two numbers of a version; of one without numbers those of the newest, which nothing is held against."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else (sys.maxsize, sys.maxsize)
+
+
+def misfits() -> dict[str, str]:
+    """What breaks the others though nothing here needs it, and why: a torchvision for another torch, an old torchao."""
+    torch, vision, torchao = (installed_version(name) for name in ("torch", "torchvision", "torchao"))
+    found = {}
+    if torch and vision and not _is_torchvision_for(torch, vision):
+        why = f"{vision} was not built for torch {torch}, and transformers fails on it (operator torchvision::nms)"
+        found["torchvision"] = why
+    if torchao and minor_release(torchao) < _OLDEST_TORCHAO:
+        found["torchao"] = f"{torchao}, and peft refuses any before 0.16 (incompatible version of torchao)"
+    return found
+
+
+def _is_torchvision_for(torch: str, vision: str) -> bool:
+    """Whether its release is that of torch, and, where both say it, its CUDA; the registry's own builds say none."""
+    builds = [version.partition("+")[2] for version in (torch, vision)]
+    known = {build for build in builds if re.fullmatch(r"cpu|cu\d+", build)}
+    is_release = minor_release(vision)[1] == minor_release(torch)[1] + _TORCHVISION_OFFSET
+    return is_release and (builds[0] == builds[1] or (len(known) < 2 and "cpu" not in known))
+
+
+def pinned() -> dict[str, str]:
+    """Name -> version of what the repository's requirements files pin exactly; nothing where the kit lies without them."""
+    files = (Path(__file__).resolve().parents[2] / name for name in ("requirements.txt", "requirements-no-deps.txt"))
+    text = "".join(file.read_text("utf-8") for file in files if file.is_file())
+    return dict(re.findall(r"^([\w.-]+)==([\w.]+)$", text, re.MULTILINE))
 
 
 def asked_of(package: str, names: Sequence[str], extra: str = "") -> Iterator[Requirement]:
@@ -168,64 +148,25 @@ def asked_of(package: str, names: Sequence[str], extra: str = "") -> Iterator[Re
             yield asked
 
 
-def torch_for_vllm() -> str | None:
-    """The one torch that the installed vLLM was built for; None if it is not installed, or asks for no certain one."""
-    pins = (pin for asked in asked_of("vllm", ("torch",)) for pin in asked.specifier if pin.operator == "==")
-    return next((pin.version for pin in pins), None)
-
-
 def vllm_problem() -> str | None:
     """Say why vLLM does not load here, or None if it does.
 
     It is imported once per kernel, in a separate process, which takes some seconds; the answer is kept.
     """
     version = installed_version("vllm")
-    if version is None:
-        return "not installed"
-    return _try_vllm(version, installed_version("torch"))
+    return "not installed" if version is None else _try_vllm(version, installed_version("torch"))
 
 
 @functools.cache
 def _try_vllm(vllm: str, torch: str | None) -> str | None:
     """Import vLLM elsewhere; the versions are arguments so that the answer is not kept beyond them."""
     try:
-        run_command([sys.executable, "-c", _TRY_VLLM], seconds=_VLLM_SECONDS)
+        said = run_command([sys.executable, "-c", "from vllm import LLM, SamplingParams"], seconds=_VLLM_SECONDS)
     except ChildError as error:
-        if error.status is None:
-            return f"its import did not end in {_VLLM_SECONDS} seconds"
-        if error.status < 0:
-            return f"its import was ended by signal {-error.status}"
-        return error.last(1)[:300] if error.lines else f"its import ended with status {error.status}"
-    return None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompiledCache:
-    """A folder of trainers that unsloth generated for other versions than are installed."""
-
-    path: str
-    versions: Mapping[str, str]
-    """Those that the first such file names."""
-    is_pinned: bool = False
-    """Whether `UNSLOTH_COMPILE_OVERWRITE=0` keeps unsloth from writing them anew."""
-
-
-# The lines that unsloth_zoo 2026.10.9 (compiler.py, create_new_function) puts on top of each file.
-_CACHE_HEAD = re.compile(
-    r'"""\n(?P<unsloth_zoo>.*)\n(?P<unsloth>.*)\n(?P<transformers>.*)\n(?P<trl>.*)\n__UNSLOTH_VERSIONING__\n'
-)
-
-
-def read_compiled_cache(installed: Mapping[str, str]) -> CompiledCache | None:
-    """Look into unsloth's folder of generated trainers in the working directory; None if there is none, or all fit.
-
-    It is on `sys.path` as soon as unsloth is imported, and survives every update of a package. Unsloth compares the
-    versions itself and writes a file anew when they differ, unless it is told not to.
-    """
-    folder = Path(os.environ.get("UNSLOTH_COMPILE_LOCATION") or "unsloth_compiled_cache")
-    for file in sorted(folder.glob("*.py")):
-        head = _CACHE_HEAD.match(file.read_text(encoding="utf-8", errors="replace"))
-        if head and any(installed.get(name) != version for name, version in head.groupdict().items()):
-            is_pinned = os.environ.get("UNSLOTH_COMPILE_OVERWRITE", "1") == "0"
-            return CompiledCache(path=str(folder), versions=head.groupdict(), is_pinned=is_pinned)
-    return None
+        return f"{str(error).splitlines()[0]} {error.last(1)[:300]}"
+    # A compiled part that does not load is a line of its log (vllm/platforms/cuda.py, import_kernels); it runs into it later.
+    # Its older parts for a CPU are libraries that lack a module's entry, and load.
+    failed = (
+        line for line in said if "Failed to import from vllm._C" in line and "not define module export" not in line
+    )
+    return next(failed, None)

@@ -101,6 +101,8 @@ def import_unsloth() -> Any:
         raise EnvironmentProblem(f"torchvision {vision.found}. {vision.fix}")
     gpu = find_gpu()
     has_vllm = gpu is not None and importlib.util.find_spec("vllm") is not None
+    # CUDA's own order is by its idea of their speed; find_gpu counts by slots, as nvidia-smi does.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if gpu is not None:
         _refuse_foreign_import((SHARED_SCORING, *[_STANDBY] * has_vllm))
     # In standby Unsloth would set another share of the memory than `gpu_memory_utilization` (unsloth_zoo/vllm_utils.py,

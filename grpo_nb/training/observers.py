@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tqdm import tqdm
-
 from grpo_nb.core.progress import CellOutput
 from grpo_nb.evaluation.comparison import Evaluation
 from grpo_nb.evaluation.heldout import read_answers
@@ -16,7 +14,6 @@ from grpo_nb.evaluation.statistics import paired_result
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.health.report import HealthReport
-from grpo_nb.machine.cores import busy_sentence, ran_and_waited
 from grpo_nb.rewards.judging import answer_reward
 from grpo_nb.runs.alert import Alert, read_alerts
 from grpo_nb.runs.best import ACCURACY, BEHIND, HIGH, LOW
@@ -55,23 +52,6 @@ class Observer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up what was remembered."""
-
-
-class CoresWatch(Observer):
-    """Says once, after the first step, where other work holds the cores that the training computes with."""
-
-    def __init__(self) -> None:
-        self._before = ran_and_waited()
-
-    def on_row(self, row: dict[str, float], completions: pandas.DataFrame | None) -> bool:
-        """Look, the first time."""
-        if self._before is not None:
-            import torch
-
-            said, self._before = busy_sentence(self._before, ran_and_waited(), torch.get_num_threads()), None
-            if said:
-                tqdm.write(said)
-        return False
 
 
 class HoldoutScore(Observer):

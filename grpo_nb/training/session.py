@@ -36,7 +36,7 @@ from grpo_nb.tasks.task import Task
 from grpo_nb.training.arguments import Reference, check_arguments
 from grpo_nb.training.beginning import keep_beginning, keep_generation
 from grpo_nb.training.errors import explained
-from grpo_nb.training.observers import CoresWatch, HealthAlerts, HoldoutScore, Observer, alert_by_trackio
+from grpo_nb.training.observers import HealthAlerts, HoldoutScore, Observer, alert_by_trackio
 from grpo_nb.training.own_rewards import said_of_own_rewards
 from grpo_nb.training.recorder import Recorder
 from grpo_nb.training.resumable import ResumableTrainer, remembering, states_of, take_up_memory
@@ -140,7 +140,7 @@ def train(
             forward = alert_by_trackio if reports_to(settings, "trackio") else None
             alerts = HealthAlerts(health, run.path, None if is_notebook() else tqdm.write, forward)
             scores = [HoldoutScore(prepared)] if settings.holdout_every else []
-            recorder = Recorder(run, settings, prepared.weights, [CoresWatch(), *scores, *observers, alerts])
+            recorder = Recorder(run, settings, prepared.weights, [*scores, *observers, alerts])
             _run_training(trainer, prepared, recorder, info, resumption)
     return run
 

