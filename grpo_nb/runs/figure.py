@@ -152,7 +152,6 @@ class TrainingFigure:
                 axis.set_xlim(min(1, curves.first), max(curves.last, curves.first + 1))
                 if chosen is not None:
                     axis.axvline(chosen, color=_INK, linewidth=1.1, gid="chosen")
-            self._mark_stages(curves)
             self._mark_alerts(marked)
         self._write_foot(curves, marked)
         return self.figure
@@ -243,15 +242,6 @@ class TrainingFigure:
             _write(axis, 1, 1.22, f"up to {shown(high)}", 7, ha="right", va="center")
 
     # Marks and words.
-
-    def _mark_stages(self, curves: Curves) -> None:
-        total = self._axes[TOTAL]
-        top = {"xycoords": total.get_xaxis_transform(), "va": "top"}
-        for i, (at, name) in enumerate(curves.stages[:40]):
-            for axis in self._axes.values() if i else ():
-                axis.axvline(at, color="#999999", linewidth=0.9, linestyle=(0, (1, 2)))
-            label = f"stage {name}" if isinstance(name, (int, float)) else _cut(str(name), 20)
-            _note(total, (at, 1), label, (3, -13), fontsize=8, color=_SOFT, **top)
 
     def _mark_alerts(self, marked: Sequence[Alert]) -> None:
         places: dict[tuple[str, str], list[float]] = defaultdict(list)

@@ -153,12 +153,6 @@ def refusals(settings: Settings) -> Iterator[None]:
         ) from error
 
 
-def check_config(settings: Settings, weights: dict[str, float], model: Any) -> None:
-    """Raise `ValueError` for settings that TRL's configuration refuses: for a training that begins only later."""
-    with refusals(settings):
-        GRPOConfig(**grpo_arguments(settings, weights, Path("."), model))
-
-
 def lead_to(trainer: Any, folder: Path, callback: TrainerCallback) -> None:
     """Have a trainer write its files into the folder of a run, and tell this of each step."""
     trainer.args.output_dir = str(folder / _CHECKPOINTS)

@@ -306,7 +306,7 @@ def test_everything_is_escaped(tmp_path: Path) -> None:
     write_step(bad.path, 1, SPREAD, [hostile, hostile], text=hostile)
     write_step(bad.path, 2, SPREAD, [hostile, "other"], text=hostile)
     add_rows(bad.path, [1, 2])
-    append_rows(bad.path, [{"step": 3, "reward": 1.0, f"rewards/{hostile}/mean": 1.0, "stage": hostile}])
+    append_rows(bad.path, [{"step": 3, "reward": 1.0, f"rewards/{hostile}/mean": 1.0}])
     add_alert(bad.path, rule=hostile, message=hostile, advice=hostile)
     shows = gn.RunViewer(bad)
     assert shows._errors.value == ""
