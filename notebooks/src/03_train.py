@@ -150,8 +150,8 @@ print(f"{run.status}: steps {[int(row['step']) for row in run.rows]}")
 # %% [markdown]
 # ## Look inside
 #
-# Every completion is kept with its scores. Pick a step and a group: its completions stand in the order of their advantages. See
-# what changed since the start, and ask what other weights would have paid.
+# Every completion is kept with its scores. Pick a step and a group: its completions stand in the order of their advantages.
+# What other weights would have paid is asked in the lab (02).
 
 # %%
 gn.RunViewer(run)
