@@ -37,7 +37,6 @@ from grpo_nb.training.arguments import Reference, check_arguments
 from grpo_nb.training.beginning import keep_beginning, keep_generation
 from grpo_nb.training.errors import explained
 from grpo_nb.training.observers import CoresWatch, HealthAlerts, HoldoutScore, Observer, alert_by_trackio
-from grpo_nb.training.own_rewards import said_of_own_rewards
 from grpo_nb.training.recorder import Recorder
 from grpo_nb.training.resumable import ResumableTrainer, remembering, states_of, take_up_memory
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
@@ -119,8 +118,6 @@ def train(
     if resumption is not None and resumption.is_over:
         return _given_back(resumption.run, prepared, info)
     if resumption is None:
-        if said := said_of_own_rewards(prepared.rewards, prepared.task, settings, prepared.harmless):
-            warnings.warn(said, stacklevel=3)
         require_disk(Path(settings.run_root), _bytes_needed(model), "A run")
         info["reference"] = reference_of(model, settings, reference)
     else:
