@@ -29,6 +29,7 @@ from typing import Any
 from unittest import mock
 
 from _measure import ROOT, machine
+from seeds import SeedScores
 
 import grpo_nb as gn
 
@@ -252,7 +253,7 @@ def _last(values: Sequence[float | None]) -> float:
 
 def scores(
     lines: Sequence[dict[str, Any]], names: Sequence[str], measure: str = "held-out accuracy", curves: str = ""
-) -> gn.runs.SeedScores:
+) -> SeedScores:
     """Some of the algorithms side by side; the others are compared with the first.
 
     Args:
@@ -273,7 +274,7 @@ def scores(
         if curves
     }
     told = {"rewards": "reward", "tokens, wrong": "letters of wrong answers"}.get(curves, curves)
-    return gn.runs.SeedScores(found, measure, drawn, told)
+    return SeedScores(found, measure, drawn, told)
 
 
 def mean_after(lines: Sequence[dict[str, Any]], name: str) -> float:

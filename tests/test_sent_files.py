@@ -59,13 +59,6 @@ def of_a_checkpoint(folder: Path, name: str) -> object:
     raise ValueError("; ".join(newest_checkpoint(folder).passed_over))
 
 
-def of_stages(folder: Path, name: str) -> object:
-    """stages.json"""
-    stage = {"name": "one", "folder": name, "steps": 1, "rewards": {}}
-    (folder / "stages.json").write_text(json.dumps({"reference": "start", "stages": [stage]}))
-    return gn.training.open_stages(folder).runs
-
-
 def of_weights(folder: Path, name: str) -> object:
     """model.safetensors.index.json"""
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
@@ -85,14 +78,14 @@ def of_an_export(folder: Path, name: str) -> object:
 
 
 @pytest.mark.parametrize("name", ["/mine/file.txt", "../mine/file.txt", "within/../../mine/file.txt"])
-@pytest.mark.parametrize("read", [of_a_checkpoint, of_stages, of_weights, of_an_export], ids=lambda read: read.__doc__)
+@pytest.mark.parametrize("read", [of_a_checkpoint, of_weights, of_an_export], ids=lambda read: read.__doc__)
 def test_what_a_file_names_lies_in_its_folder(theirs: Path, read: Callable[[Path, str], object], name: str) -> None:
     name = str(theirs.parent / name[1:]) if name.startswith("/") else name
     with pytest.raises(ValueError, match=r"leads out of the folder|which is no file beside it"):
         read(theirs, name)
 
 
-@pytest.mark.parametrize("read", [of_a_checkpoint, of_stages, of_an_export], ids=lambda read: read.__doc__)
+@pytest.mark.parametrize("read", [of_a_checkpoint, of_an_export], ids=lambda read: read.__doc__)
 def test_nor_over_a_link(theirs: Path, read: Callable[[Path, str], object]) -> None:
     with pytest.raises(ValueError, match=r"'out\.txt' leads out of the folder"):
         read(theirs, "out.txt")

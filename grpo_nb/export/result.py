@@ -240,7 +240,7 @@ def read_json(file: Path, kind: type = dict) -> Any:
 def _run_of(folder: Path) -> Run | None:
     """The run in `runs/` that says it was exported to this folder, if there is one."""
     root = Path(Settings().run_root)
-    for file in (*root.glob("*/exports.json"), *root.glob("*/*/exports.json")):  # those of stages lie one deeper
+    for file in root.glob("*/exports.json"):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # a damaged one is not asked
             if any(Path(noted["path"]).resolve() == folder.resolve() for noted in json.loads(file.read_text("utf-8"))):
                 return open_run(file.parent)

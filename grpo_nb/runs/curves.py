@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterable
-from typing import Any
 
 import numpy
 
@@ -85,18 +84,11 @@ class Curve:
 
 
 class Curves:
-    """All curves of a run, and where its stages begin.
-
-    Rows may come under either generation of TRL's names, and may lack any key. Where a row's `stage` changes, a boundary
-    is kept; where its steps begin anew with it, they are counted on, so that the curves are one line.
-    """
+    """All curves of a run. Rows may come under either generation of TRL's names, and may lack any key."""
 
     def __init__(self, rows: Iterable[Row] = (), *, beta: float | None = None) -> None:
         self._curves: dict[str, Curve] = {}
         self._beta = beta
-        self._offset, self._stage = 0.0, None
-        self.stages: list[tuple[float, Any]] = []
-        """Where each stage begins, and its name; empty for a run without stages."""
         self.rows: list[Row] = []
         """Those taken in."""
         self.first = self.last = math.nan
@@ -115,13 +107,7 @@ class Curves:
 
     def add(self, row: Row) -> None:
         """Take in one logged row."""
-        stage = row.get("stage")
-        if stage is not None and stage != self._stage:
-            if self.rows and row["step"] + self._offset <= self.last:
-                self._offset = self.last
-            self._stage = stage
-            self.stages.append((row["step"] + self._offset, stage))
-        step = row["step"] + self._offset
+        step = row["step"]
         self.first, self.last = (self.first if self.rows else step), step
         if self._beta == 0 and "kl" in row:
             # With beta = 0 Unsloth logs a KL of exact zeros, which nobody measured.

@@ -152,7 +152,6 @@ class TrainingFigure:
                 axis.set_xlim(min(1, curves.first), max(curves.last, curves.first + 1))
                 if chosen is not None:
                     axis.axvline(chosen, color=_INK, linewidth=1.1, gid="chosen")
-            self._mark_stages(curves)
             self._mark_alerts(marked)
         self._write_foot(curves, marked)
         return self.figure
@@ -243,15 +242,6 @@ class TrainingFigure:
             _write(axis, 1, 1.22, f"up to {shown(high)}", 7, ha="right", va="center")
 
     # Marks and words.
-
-    def _mark_stages(self, curves: Curves) -> None:
-        total = self._axes[TOTAL]
-        top = {"xycoords": total.get_xaxis_transform(), "va": "top"}
-        for i, (at, name) in enumerate(curves.stages[:40]):
-            for axis in self._axes.values() if i else ():
-                axis.axvline(at, color="#999999", linewidth=0.9, linestyle=(0, (1, 2)))
-            label = f"stage {name}" if isinstance(name, (int, float)) else _cut(str(name), 20)
-            _note(total, (at, 1), label, (3, -13), fontsize=8, color=_SOFT, **top)
 
     def _mark_alerts(self, marked: Sequence[Alert]) -> None:
         places: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -356,14 +346,13 @@ def _number_alert(axis: Axes, number: int, alert: Alert, others: list[tuple[floa
     _note(axis, (at, 1), str(number), offset, color=colour, fontsize=8.5, fontweight="bold", **edge)
 
 
-def _prepare(axis: Axes, title: str, unit: str = "", *, grid: str = "y", fontsize: float = 10, **place: float) -> None:
+def _prepare(axis: Axes, title: str, unit: str = "", *, fontsize: float = 10, **place: float) -> None:
     """Give a panel the look that all share: its title at the left, its unit at the right, lines behind the data, no frame."""
     axis.set_title(title, loc="left", fontsize=fontsize, fontweight="bold", color=_INK, **place)
     axis.set_title(unit, loc="right", fontsize=8, color=_SOFT, **place)
     axis.spines[["top", "right"]].set_visible(False)
     axis.spines[["left", "bottom"]].set_color("#999999")
-    axis.spines["left"].set_visible(grid == "y")
-    axis.grid(axis=grid, color=_GRID)
+    axis.grid(axis="y", color=_GRID)
     axis.set_axisbelow(True)
     axis.tick_params(colors=_INK, labelsize=8.5, length=2.5)
 
@@ -393,74 +382,6 @@ def _set_limits(axis: Axes, low: float, high: float, is_from_zero: bool = False)
     low = min(low, 0.0) if is_from_zero else low
     room = (high - low) * 0.06 or abs(high) * 0.1 or 0.5
     axis.set_ylim(low if is_from_zero and low == 0 else low - room, high + room)
-
-
-def seeds_figure(
-    scores: Mapping[str, Mapping[Any, float]],
-    means: Mapping[str, tuple[float, tuple[float, float]]],
-    differences: Mapping[str, Any],
-    measure: str,
-    bands: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]],
-    curve: str,
-) -> Figure:
-    """Draw groups of runs: each seed a dot with the mean and its interval, and the differences to the first group.
-
-    Args:
-        scores: Group -> seed -> score.
-        means: Group -> mean, (low, high).
-        differences: Group, but for the first -> `runs.seeds.Difference`.
-        measure: What the scores are.
-        bands: Group -> low, mean and high at each step; empty if there are no curves. More than there are colours cannot be
-            told apart, and are left out.
-        curve: What the curves are.
-    """
-    bands = bands if len(bands) <= len(COLOURS) else {}
-    rows, head = 0.34 * len(scores) + 1.25, 2.9 if bands else 0.0
-    figure = Figure(figsize=(_WIDTH, rows + head), facecolor="white")
-    grid = figure.add_gridspec(2 if bands else 1, 2, height_ratios=[head - 0.5, rows - 0.85] if bands else None)
-    left, right = (figure.add_subplot(grid[-1, column]) for column in (0, 1))
-    names, beside = list(scores), {"xycoords": right.get_yaxis_transform(), "va": "center", "fontsize": 8.5}
-    colours = dict(zip(names, COLOURS, strict=False)) if len(names) <= len(COLOURS) else {}
-    for at, name in enumerate(names):
-        colour = colours.get(name, COLOURS[0])
-        values, (middle, ends) = list(scores[name].values()), means[name]
-        left.plot(values, [at] * len(values), "o", color=colour, alpha=0.3, markersize=4, markeredgewidth=0)
-        left.plot(ends, [at, at], color=colour, linewidth=2.5, solid_capstyle="butt")
-        left.plot([middle], [at], "D", color=colour, markersize=6)
-        if (one := differences.get(name)) is None:
-            _note(right, (0.0, at), "what the others are compared with", (0, 0), color=_SOFT, **beside)
-            continue
-        is_told = one.verdict != "not told apart"
-        line, fill, ink = (colour, colour, _INK) if is_told else (_SOFT, "white", _SOFT)
-        right.plot(one.interval, [at, at], color=line, linewidth=2.5, solid_capstyle="butt")
-        right.plot([one.value], [at], "D", color=line, markerfacecolor=fill, markersize=6)
-        _note(right, (1.0, at), one.verdict, (6, 0), color=ink, annotation_clip=False, **beside)
-    right.axvline(0, color=_INK, linewidth=0.9)
-    for axis, title in ((left, _cut(measure, 42)), (right, f"minus {_cut(names[0], 30)}, in pairs")):
-        _prepare(axis, title, grid="x")
-        axis.set_ylim(len(names) - 0.5, -0.6)
-        axis.tick_params(colors=_INK, labelsize=9, length=0)
-        axis.set_yticks(range(len(names)), [_cut(name, 26) for name in names] if axis is left else [], parse_math=False)
-    said = "Dots are seeds, diamonds interquartile means, bars and bands their 95 % intervals; grey is not told apart."
-    figure.text(0.2, 0.02, said, fontsize=8.5, color=_SOFT)
-    if bands:
-        _draw_bands(figure.add_subplot(grid[0, :]), curve, bands, colours)
-    figure.subplots_adjust(0.2, 0.6 / (rows + head), 0.86, 1 - 0.32 / (rows + head), wspace=0.08, hspace=0.35)
-    return figure
-
-
-def _draw_bands(
-    axis: Axes, curve: str, bands: Mapping[str, Sequence[Sequence[float]]], colours: Mapping[str, str]
-) -> None:
-    """The mean of each step with its interval, each line with its name at its end."""
-    _prepare(axis, curve)
-    ends = []
-    for i, (name, (low, middle, high)) in enumerate(bands.items()):
-        steps = range(1, len(middle) + 1)
-        axis.fill_between(steps, low, high, color=colours[name], alpha=0.13, linewidth=0)
-        axis.plot(steps, middle, color=colours[name], linewidth=2, linestyle=_STYLES[i % len(_STYLES)])
-        ends.append((middle[-1], name, colours[name]))
-    _label_ends(axis, ends)
 
 
 def drawn(figure: Figure, words: str) -> Drawn:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-    from grpo_nb.runs.groups import Change, StepGroups
+    from grpo_nb.runs.groups import StepGroups
 
 _QUESTIONS = "train_questions.txt"
 
@@ -264,13 +264,13 @@ class Run(Shown):
         names = (re.fullmatch(r"step_(\d+)\.parquet", file.name) for file in (self.path / "completions").glob("*"))
         return sorted(int(name[1]) for name in names if name)
 
-    def _read_step(self, step: int, *needed: str, only: bool = False) -> pandas.DataFrame:
-        """The file of a step, which has to have some columns; `only` those are read."""
+    def _read_step(self, step: int, *needed: str) -> pandas.DataFrame:
+        """The file of a step, which has to have some columns."""
         import pandas
 
         file = self.path / "completions" / f"step_{step:06d}.parquet"
         with reading(file):
-            table = pandas.read_parquet(file, columns=list(needed) if only else None)
+            table = pandas.read_parquet(file)
             return table if set(needed) <= set(table) else table[list(needed)]  # which says what it lacks
 
     def completions(self, step: int | None = None) -> pandas.DataFrame:
@@ -292,43 +292,9 @@ class Run(Shown):
         """The groups of a step: its completions with scores, totals and advantages, in the order of the advantages."""
         from grpo_nb.runs.groups import groups_of
 
-        table, weights, settings = self.completions(number), self.weights, self.info["settings"]
+        table = self.completions(number)
         with reading(self.path / "completions" / f"step_{number:06d}.parquet"):
-            return groups_of(self.name, number, table, weights, settings)
-
-    def change_since_start(self, step: int, group: int, *, search: int = 200) -> Change | None:
-        """Compare a group with the first time its prompt was sampled; None at the first step, before which there is nothing.
-
-        Args:
-            step: With completions.
-            group: Its number, from 0.
-            search: How many steps, from the first on, are searched for the prompt. If it is not among them, the run's first
-                group stands in, and `is_same_prompt` is False.
-        """
-        from grpo_nb.runs.groups import Change
-
-        now, table = self.step(step).groups[group], self.completions(step)
-        earlier = [other for other in self.steps if other < step]
-        if not earlier:
-            return None
-        prompt = table.loc[table["group"] == now.number, "prompt"].iloc[0]
-        found: list[int] = []
-        for early_step in earlier[:search]:
-            prompts = self._read_step(early_step, "group", "prompt", only=True)
-            found = list(prompts.loc[prompts["prompt"] == prompt, "group"])
-            if found:
-                break
-        else:
-            early_step = earlier[0]
-        early = found[0] if found else 0
-        return Change(
-            step=step,
-            now=now,
-            early_step=early_step,
-            early=next(one for one in self.step(early_step).groups if one.number == early),
-            is_same_prompt=bool(found),
-            searched=len(earlier[:search]),
-        )
+            return groups_of(self.name, number, table, self.weights)
 
     def rise(self, metric: str = "reward") -> Rise:
         """Whether a metric rose over the steps by more than luck: a test over all of them, with its p-value and a sentence."""

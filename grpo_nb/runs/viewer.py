@@ -16,14 +16,14 @@ from IPython import get_ipython
 
 from grpo_nb.core.files import write_text
 from grpo_nb.core.pages import code_line, style, title
-from grpo_nb.core.panels import WeighedPanel, above, button, in_panel, label, line, section
+from grpo_nb.core.panels import Panel, above, button, in_panel, label, line, section
 from grpo_nb.core.panels import view as empty_view
 from grpo_nb.core.tables import escaped
 from grpo_nb.core.text import name_in, shorten
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.curves import Curves
 from grpo_nb.runs.figure import TrainingFigure
-from grpo_nb.runs.groups import Change, GroupScores, StepGroups, standalone, view
+from grpo_nb.runs.groups import GroupScores, StepGroups, standalone, view
 from grpo_nb.runs.live import png
 from grpo_nb.runs.run import Run, open_run
 
@@ -31,8 +31,8 @@ _NO_ALERT = ("choose an alert", None)
 _NO_COMPLETIONS = '<p class="gn-soft">No completions have been recorded yet.</p>'
 
 
-class RunViewer(WeighedPanel):
-    """Look into a run, finished, crashed or running: its curves and alerts, any step's completions, then and now, what if.
+class RunViewer(Panel):
+    """Look into a run, finished, crashed or running: its curves and alerts, any step's completions.
 
     Reads the file of the step that is shown and no other. Without JavaScript there is `snapshot`.
 
@@ -57,10 +57,6 @@ class RunViewer(WeighedPanel):
         """The alerts shown."""
         self.logged: StepGroups | None = None
         """The step shown, as it was logged; None where the run has no completions yet."""
-        self.rescored: StepGroups | None = None
-        """The step shown, under the weights shown."""
-        self.change: Change | None = None
-        """The group shown beside its start."""
         self._lay_out()
         self.refresh()
 
@@ -127,9 +123,7 @@ class RunViewer(WeighedPanel):
         return f"RunViewer of {self.run.name} ({self.run.status}): {shown}"
 
     def _snapshot(self) -> str:
-        change = self.run.change_since_start(self.step, 0) if self.logged is not None else None
-        shown = {"run": self.run, "step": self.logged, "change": change}
-        return standalone("snapshot", **shown, **self._curves_shown())
+        return standalone("snapshot", run=self.run, step=self.logged, **self._curves_shown())
 
     # What there is.
 
@@ -143,9 +137,6 @@ class RunViewer(WeighedPanel):
         self._group = above(widgets.Dropdown(options=[("-", 0)], description="Group"), "320px")
         self._curves_view, self._curves_code = empty_view(), empty_view()
         self._group_view, self._group_code = empty_view(), empty_view()
-        self._change_view, self._change_code = empty_view(), empty_view()
-        self._reset_button = button("Weights of the run")
-        self._whatif_note, self._whatif_view, self._whatif_code = empty_view(), empty_view(), empty_view()
         self._no_completions = empty_view()
         self.children = [
             widgets.HTML(style(*self.panel_sheets)),
@@ -156,15 +147,10 @@ class RunViewer(WeighedPanel):
             line([self._slider, self._previous, self._next, self._group, self._alert]),
             self._no_completions,
             section("The group", "completions in the order of their advantages", self._group_view, self._group_code),
-            section("Since the start", "the same prompt, when it was sampled first and now", self._change_view,
-                    self._change_code),
-            section("What if", "move a weight: this step's totals, advantages and order follow", self._whatif_note,
-                    line([self._weights, self._reset_button]), self._whatif_view, self._whatif_code),
         ]  # fmt: skip
         self._refresh_button.on_click(self.refresh)
         self._previous.on_click(lambda _: self._go(-1))
         self._next.on_click(lambda _: self._go(1))
-        self._reset_button.on_click(self._reset_weights)
         self._slider.observe(self._pick_step, "value")
         self._group.observe(self._show_group, "value")
         self._alert.observe(self._go_to_alert, "value")
@@ -203,8 +189,6 @@ class RunViewer(WeighedPanel):
                 self._group.options = options
                 if chosen in questions:
                     self._group.value = chosen
-                if list(self.weights) != list(self.logged.weights):
-                    self._weights.show(self.logged.weights)
         self._show_curves()
         self._show_group()
 
@@ -227,29 +211,6 @@ class RunViewer(WeighedPanel):
         name, at = self._name, self.logged.groups.index(self.group)
         self._group_view.value = view("group", group=self.group)
         self._group_code.value = code_line(f"{name}.step({self.step}).groups[{at}]")
-        self._reweigh()
-        self.change = self.run.change_since_start(self.step, at)
-        self._change_view.value = view("change", change=self.change)
-        self._change_code.value = code_line(f"{name}.change_since_start({self.step}, {at})")
-
-    def _reset_weights(self, _: Any = None) -> None:
-        if self.logged is not None:
-            self.weights = self.logged.weights
-
-    @in_panel
-    def _reweigh(self) -> None:
-        if self._is_quiet or self.logged is None:
-            return
-        self.rescored = self.logged.reweighted(self.weights)
-        before, after = self.logged.without_spread, self.rescored.without_spread
-        spread = (
-            f'<div class="gn-soft">Groups of this step without spread: {before} of {len(self.logged.groups)} as trained, '
-            f"{after} with these weights.</div>"
-        )
-        self._whatif_note.value = view("whatif", step=self.logged)
-        self._whatif_view.value = view("rescored", group=self._group_of(self.rescored)) + spread
-        moved = {name: weight for name, weight in self.weights.items() if weight != self.logged.weights[name]}
-        self._whatif_code.value = code_line(f"{self._name}.step({self.step}).reweighted({moved!r})")
 
     def _group_of(self, step: StepGroups | None) -> GroupScores | None:
         groups = step.groups if step is not None else ()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb import __version__
-from grpo_nb.core.arguments import in_line, require_kind, require_number
+from grpo_nb.core.arguments import require_kind, require_number
 from grpo_nb.core.files import check_target, put_in_place, staged_folder, target_of, write_json
 from grpo_nb.core.pages import render
 from grpo_nb.core.processes import ChildError, run_script
@@ -103,7 +103,7 @@ def write(
     at all. docs/guide/scale_out.md says what stays equal.
 
     Args:
-        run: From `train` or `open_run`, or its folder. Of a run in stages, one of its `runs`.
+        run: From `train` or `open_run`, or its folder.
         folder: Where to.
         processes: For which `ddp.yaml` and `fsdp2.yaml` are written; by default 8, or the most below that divide the batch.
         rewards: Those of the run, where some are the user's own and it was opened from its folder.
@@ -121,7 +121,7 @@ def write(
 
     >>> project = gn.scaleout.write(run, "anywhere")  # doctest: +SKIP
     """
-    run, target = _one_run(run), target_of(folder)
+    run, target = open_run(run), target_of(folder)
     require_kind("task", task, (Task, None), "the task of the run")
     if processes is not None:
         require_number("processes", processes, 1)
@@ -149,15 +149,6 @@ def write(
             )
         put_in_place(staged, target, overwrite=overwrite)
     return open_project(target)
-
-
-def _one_run(run: Run | str | Path) -> Run:
-    if hasattr(run, "runs") or (isinstance(run, str | Path) and (Path(run) / "stages.json").is_file()):
-        raise ValueError(
-            f"{in_line(getattr(run, 'name', str(run)))} is a run in stages, each a training of its own: write one of them, "
-            "gn.scaleout.write(gn.training.open_stages(PATH).runs[-1], folder)."
-        )
-    return open_run(run)
 
 
 def _require_beginning(run: Run) -> None:

@@ -1,6 +1,6 @@
 """Trackers that a training reports to beside the run directory: `extra={"report_to": "tensorboard"}`, or wandb, trackio.
 
-They are transformers' own and get the same numbers as `metrics.jsonl`; Trackio gets the health alerts too. Checked here is only
+They are transformers' own and get the same numbers as `metrics.jsonl`. Checked here is only
 what would stop a training after its folder was made: an unknown name, and a package that is not installed. Accounts, projects
 and offline modes are the trackers' own.
 """
@@ -15,17 +15,6 @@ from grpo_nb.settings.settings import Settings, require_settings
 
 # Tracker -> the packages of which one must be there. Others that transformers knows are left to it.
 _PACKAGES = {"tensorboard": ("tensorboard", "tensorboardX"), "wandb": ("wandb",), "trackio": ("trackio",)}
-
-
-def reports_to(settings: Settings, tracker: str) -> bool:
-    """Whether a training with these settings reports to a tracker, by name or as one of `all` that are installed.
-
-    >>> reports_to(Settings(extra={"report_to": ["tensorboard", "trackio"]}), "trackio")
-    True
-    """
-    named = settings.extra.get("report_to") or "none"
-    listed = [named] if isinstance(named, str) else named
-    return tracker in listed or ("all" in listed and importlib.util.find_spec(tracker) is not None)
 
 
 def check_reporting(settings: Settings) -> None:

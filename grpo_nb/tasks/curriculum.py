@@ -2,7 +2,7 @@
 
 GRPO learns nothing from a question that every completion of its group solves, or none: its advantages are zero. DAPO samples
 until a batch holds no such group (arXiv:2503.14476, section 3.2); that multiplies the sampling, which on one GPU is most
-of the time, and TRL has no such option. So the kit chooses between runs and stages instead: from a baseline or a run it
+of the time, and TRL has no such option. So the kit chooses between runs instead: from a baseline or a run it
 knows the questions, and leaves those out for the next. Balanced filtering of that kind, by pass rates in the middle, is what
 arXiv:2504.03380 argues for; Kimi k1.5 orders from easy to hard and prefers what is not solved yet (arXiv:2501.12599).
 
@@ -80,7 +80,7 @@ def visit_counts(train: Dataset, runs: Sequence[Any]) -> list[int]:
 
 
 def visits_of(measured: Any) -> list[Visit]:
-    """Return every group that a baseline, a run, a staged run or several of these have scored, in order of time.
+    """Return every group that a baseline, a run or several of these have scored, in order of time.
 
     Raises:
         ValueError: It is none of them, or has no completions.
@@ -90,8 +90,6 @@ def visits_of(measured: Any) -> list[Visit]:
 
 def _single(measured: Any) -> list[Any]:
     """The baselines and runs in what was measured."""
-    if hasattr(measured, "runs"):
-        measured = measured.runs
     if isinstance(measured, Sequence) and not isinstance(measured, str):
         return [single for part in measured for single in _single(part)]
     return [measured]

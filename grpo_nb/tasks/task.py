@@ -211,32 +211,30 @@ class Task(Shown):
         task = self._without(reasons, by_rate, "Widen low and high, or unmeasured='keep'.")
         return dataclasses.replace(task, is_ordered=True) if order else task
 
-    def after(self, staged: Any) -> Task:
+    def after(self, runs: Sequence[Any]) -> Task:
         """Return the task to go on with after other runs: the questions they sampled least often come first.
 
         Shuffled among themselves, unless the task has an order; the trainer takes the rows as they then are.
 
         Args:
-            staged: A staged run, or whatever has `runs`.
+            runs: What `gn.train` returned of each; none gives the task as it is.
         """
-        if not hasattr(staged, "runs"):
-            raise TypeError(f"staged = {staged!r:.60} has no runs: give what gn.training.train_stages returned.")
-        if not staged.runs:
+        if not runs:
             return self
-        counts, order = visit_counts(self.train, staged.runs), list(range(len(self.train)))
+        counts, order = visit_counts(self.train, runs), list(range(len(self.train)))
         if not self.is_ordered:
-            random.Random(len(staged.runs)).shuffle(order)
+            random.Random(len(runs)).shuffle(order)
         order.sort(key=counts.__getitem__)
         return dataclasses.replace(self, train=self.train.select(order), is_ordered=True)
 
     def without_flat_groups(self, measured: Any, *, visits: int = 2) -> Task:
         """Return the task without the training questions whose last `visits` groups had no spread in the total.
 
-        For the next run or stage: such a question was solved by all of its group or by none, `visits` times in a row, and
+        For the next run: such a question was solved by all of its group or by none, `visits` times in a row, and
         taught nothing. Questions sampled less often stay.
 
         Args:
-            measured: As in `with_pass_rates`; a run or staged run, for a baseline samples each question once.
+            measured: As in `with_pass_rates`; a run, for a baseline samples each question once.
             visits: Groups in a row. One is little evidence: with a pass rate of 0.8, one group of eight in six is flat.
 
         Raises:

@@ -1,4 +1,4 @@
-"""One run, begun, gone on with and ended: training, stages, resuming, dry runs and priming.
+"""One run, begun, gone on with and ended: training, resuming, dry runs and priming.
 
 Not here: what a run's folder holds (`runs`), and what is made of it afterwards (`evaluation`, `export`).
 """
@@ -13,6 +13,5 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "observers": ["Observer"],
         "priming": ["prime"],
         "session": ["train"],
-        "stages": ["Stage", "StagedRun", "open_stages", "train_stages"],
     },
 )

@@ -17,7 +17,7 @@ Reference = Literal["start", "base"]
 def check_arguments(
     name: str | None, resume: Any, observers: Any = (), reference: str = "start", check_fit: bool = True
 ) -> None:
-    """Refuse what `train` and `train_stages` cannot be told.
+    """Refuse what `train` cannot be told.
 
     Raises:
         TypeError, ValueError: The argument, its value, and what it must be.

@@ -121,7 +121,6 @@ class HealthAlerts(Observer):
             an alert; with `stop_on` the training ends after the first critical alert.
         folder: The run's, whose alerts are all in the table; None shows nothing.
         write: For a terminal: prints text without tearing the progress bar. None in a notebook.
-        forward: Told each alert besides: a tracker. One that fails is told no more, and the training goes on.
     """
 
     def __init__(
@@ -129,9 +128,8 @@ class HealthAlerts(Observer):
         monitor: HealthMonitor,
         folder: Path | None = None,
         write: Callable[[str], None] | None = None,
-        forward: Callable[[Alert], object] | None = None,
     ) -> None:
-        self._monitor, self._folder, self._write, self._forward = monitor, folder, write, forward
+        self._monitor, self._folder, self._write = monitor, folder, write
         self._output = CellOutput()
 
     def on_row(self, row: dict[str, float], completions: pandas.DataFrame | None) -> bool:
@@ -149,14 +147,6 @@ class HealthAlerts(Observer):
                     f"Alerts of this run are not shown any more ({type(error).__name__}: {error}); run.alerts has them.",
                     stacklevel=2,
                 )
-        for alert in fresh if self._forward is not None else ():
-            try:
-                self._forward(alert)
-            except Exception as error:
-                self._forward = None
-                why = f"{type(error).__name__}: {error}"
-                warnings.warn(f"The tracker is told no more alerts ({why}); run.alerts has them.", stacklevel=2)
-                break
         return self._monitor.should_stop
 
     def _show(self, fresh: Sequence[Alert], file: Path) -> None:
@@ -166,13 +156,3 @@ class HealthAlerts(Observer):
             return
         report = HealthReport(alerts=tuple(read_alerts(file)), checked=f"Up to step {fresh[-1].step}.")
         self._output.show({"text/html": report._repr_html_(), "text/plain": repr(report)})
-
-
-def alert_by_trackio(alert: Alert) -> None:
-    """Put an alert into the run that Trackio follows; its own levels are info, warn and error."""
-    import trackio
-
-    levels = trackio.AlertLevel
-    level = {"critical": levels.ERROR, "warning": levels.WARN}.get(alert.kind, levels.INFO)
-    title = " ".join(filter(None, (alert.rule, alert.subject, "" if alert.is_open else "(withdrawn)")))
-    trackio.alert(title=title, text=f"{alert.message} {alert.why} {alert.advice}", level=level)

@@ -32,14 +32,10 @@ RECORD_COLUMNS = ("step", "group", "prompt", "completion", "total", "advantage")
 """What the record of a step's completions has beside a column for each reward."""
 
 
-_QUICK = 0.01
-"""Seconds for one completion: what asks a model or a server takes longer."""
-
-
 def checked_rewards(
     rewards: RewardFunction | Iterable[RewardFunction], task: Task, settings: Settings
-) -> tuple[dict[str, float], set[str]]:
-    """Return weight by name, and which were quick and left themselves as they were, after one call on the first row.
+) -> dict[str, float]:
+    """Return the weight of each reward by its name, after one call of each on the first row.
 
     What is missing shows before training. The call is that of trl 1.15 at step 0, and what comes back is read as in a training.
 
@@ -55,7 +51,6 @@ def checked_rewards(
     check_rows(rewards, task.train)
     state = TrainerState(max_steps=settings.max_steps)
     state.is_trial = True  # not one of TRL's: for rewards that learn from every training call
-    harmless = set()
     for name, reward in zip(weights, rewards, strict=True):
         if name in RECORD_COLUMNS:
             raise ValueError(
@@ -63,14 +58,11 @@ def checked_rewards(
                 f"({', '.join(RECORD_COLUMNS)}): give it another, name=... or __name__ of a function."
             )
         messages = [{"role": "assistant", "content": text}]
-        identity, begun = hash_of_parts(parts_of(reward)), time.perf_counter()
         try:
             call_reward(guarded(reward), make_batch([messages], row, completion_ids=[[0]], trainer_state=state))
         except RewardError as error:
             raise ValueError(f"{error}. It was tried on the first training row, before any training.") from error
-        if time.perf_counter() - begun < _QUICK and hash_of_parts(parts_of(reward)) == identity:
-            harmless.add(name)
-    return weights, harmless
+    return weights
 
 
 def source_of(reward: RewardFunction) -> str:

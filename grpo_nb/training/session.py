@@ -31,13 +31,11 @@ from grpo_nb.runs.run import Run, new_run_folder, write_trained_questions
 from grpo_nb.settings.number_types import number_type_of
 from grpo_nb.settings.planning import plan
 from grpo_nb.settings.settings import Settings
-from grpo_nb.settings.trackers import reports_to
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.arguments import Reference, check_arguments
 from grpo_nb.training.beginning import keep_beginning, keep_generation
 from grpo_nb.training.errors import explained
-from grpo_nb.training.observers import HealthAlerts, HoldoutScore, Observer, alert_by_trackio
-from grpo_nb.training.own_rewards import said_of_own_rewards
+from grpo_nb.training.observers import HealthAlerts, HoldoutScore, Observer
 from grpo_nb.training.recorder import Recorder
 from grpo_nb.training.resumable import ResumableTrainer, remembering, states_of, take_up_memory
 from grpo_nb.training.resume import Resumption, continued_info, find_run, go_back
@@ -119,8 +117,6 @@ def train(
     if resumption is not None and resumption.is_over:
         return _given_back(resumption.run, prepared, info)
     if resumption is None:
-        if said := said_of_own_rewards(prepared.rewards, prepared.task, settings, prepared.harmless):
-            warnings.warn(said, stacklevel=3)
         require_disk(Path(settings.run_root), _bytes_needed(model), "A run")
         info["reference"] = reference_of(model, settings, reference)
     else:
@@ -137,8 +133,7 @@ def train(
             health = HealthMonitor(
                 weights=prepared.weights, settings=settings, folder=run.path, stop_on=settings.stop_on_alert
             )
-            forward = alert_by_trackio if reports_to(settings, "trackio") else None
-            alerts = HealthAlerts(health, run.path, None if is_notebook() else tqdm.write, forward)
+            alerts = HealthAlerts(health, run.path, None if is_notebook() else tqdm.write)
             scores = [HoldoutScore(prepared)] if settings.holdout_every else []
             recorder = Recorder(run, settings, prepared.weights, [*scores, *observers, alerts])
             _run_training(trainer, prepared, recorder, info, resumption)

@@ -57,8 +57,6 @@ class Prepared:
     """With what the task gives the chat template, so that the trainer renders its prompts and a run records it."""
     weights: dict[str, float]
     """Of the rewards by name."""
-    harmless: set[str]
-    """Names of the rewards that were quick when they were tried, and computed with the same values afterwards."""
     obstacle: str | None
     """Why TRL's own path computes it, or None if prompts are shared."""
 
@@ -77,7 +75,7 @@ class Prepared:
         given, task = task, task.fit(tokenizer, settings.max_prompt_length)
         if task.notes != given.notes:  # it says what was left out
             warnings.warn(task.notes[-1], stacklevel=3)
-        weights, harmless = checked_rewards(rewards, task, settings)
+        weights = checked_rewards(rewards, task, settings)
         # The installed GRPOConfig decides: TRL raises on unknown names, Unsloth's only warns.
         known, own = set(inspect.signature(GRPOConfig).parameters), {f.name for f in dataclasses.fields(Settings)}
         check_extra(settings.extra, own, known, has_gpu=find_gpu() is not None)
@@ -85,7 +83,7 @@ class Prepared:
         check_reporting(settings)
         return cls(
             model=model, tokenizer=tokenizer, task=task, rewards=rewards, settings=settings, weights=weights,
-            harmless=harmless, obstacle=_stock_reason(model, settings),
+            obstacle=_stock_reason(model, settings),
         )  # fmt: skip
 
 
@@ -151,12 +149,6 @@ def refusals(settings: Settings) -> Iterator[None]:
             f"the trainer cannot be built with {handed} ({said}). Nothing was written. "
             "Leave out the argument that it names: settings = settings.replace(extra={...})."
         ) from error
-
-
-def check_config(settings: Settings, weights: dict[str, float], model: Any) -> None:
-    """Raise `ValueError` for settings that TRL's configuration refuses: for a training that begins only later."""
-    with refusals(settings):
-        GRPOConfig(**grpo_arguments(settings, weights, Path("."), model))
 
 
 def lead_to(trainer: Any, folder: Path, callback: TrainerCallback) -> None:

@@ -151,8 +151,8 @@ print(f"{run.status}: steps {[int(row['step']) for row in run.rows]}")
 # %% [markdown]
 # ## Look inside
 #
-# Every completion is kept with its scores. Pick a step and a group: its completions stand in the order of their advantages. See
-# what changed since the start, and ask what other weights would have paid.
+# Every completion is kept with its scores. Pick a step and a group: its completions stand in the order of their advantages.
+# What other weights would have paid is asked in the lab (02).
 
 # %%
 gn.RunViewer(run)
@@ -160,16 +160,18 @@ gn.RunViewer(run)
 # %% [markdown]
 # ## Two stages
 #
-# First the form, then the answer, on one adapter: each stage has its own rewards, and the curves are joined. `resume="auto"`
-# with a `name` would not train a finished stage again.
+# First the form, then the answer, on one adapter: each stage is a run with rewards of its own. Run the cell again after a
+# disconnection: `resume="auto"` gives a finished stage back with its adapter, and goes on with one that was cut short.
 
 # %%
-stages = [
-    gn.training.Stage(name="form", rewards=[gn.rewards.xml_tags(), gn.rewards.xml_format()], steps=STEPS // 2),
-    gn.training.Stage(name="answer", rewards=rewards, steps=STEPS // 2),
-]
-staged = gn.training.train_stages(model, tokenizer, task, stages, settings)
-staged
+kept, form = [], [gn.rewards.xml_tags(), gn.rewards.xml_format()]
+half = settings.replace(max_steps=STEPS // 2)
+for name, paid in (("form", form), ("answer", rewards)):
+    kept.append(gn.train(model, tokenizer, task.after(kept), paid, half, name=name, resume="auto"))
+    if kept[-1].status != "finished":
+        break
+
+gn.runs.compare(*kept)
 
 # %% [markdown]
 # ## Did it work?
@@ -180,7 +182,7 @@ staged
 assert provoked.status == "stopped", "a run without any signal was not stopped"
 assert any(alert.rule == "no_spread" for alert in provoked.alerts), "nobody said that no group has spread"
 assert [row["step"] for row in run.rows] == list(range(1, STEPS + 1)), "the resumed run has gaps or repeats steps"
-assert [r.status for r in staged.runs] == ["finished", "finished"], "a stage did not finish"
+assert [r.status for r in kept] == ["finished", "finished"], "a stage did not finish"
 print("It worked: a hopeless run ended by itself, an interrupted one was resumed, two stages were trained.")
 
 # %% [markdown]

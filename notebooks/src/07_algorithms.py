@@ -229,10 +229,12 @@ for name, now in live.items():
 # ## Your own experiment
 #
 # The same table and figure for your runs: train with several seeds, `gn.preset(seed=...)`, compare each with `gn.compare(run)`, and
-# give them to `gn.runs.by_seed`. Ten seeds are a good start; with five no difference can pass the test.
+# give them to `by_seed` of `benchmarks/seeds.py`. Ten seeds are a good start; with five no difference can pass the test.
 #
 # ```python
-# gn.runs.by_seed(gn.runs.list("runs"), by="loss_type")
+# import seeds
+#
+# seeds.by_seed(gn.runs.list("runs"), by="loss_type")
 # ```
 
 # %% [markdown]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.begins(80)
 def course(monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     yield importlib.import_module("algorithms"), importlib.import_module("gradients")
-    for name in ("algorithms", "gradients", "_measure"):
+    for name in ("algorithms", "gradients", "seeds", "_measure"):
         sys.modules.pop(name, None)
 
 

@@ -162,27 +162,10 @@ def test_numbers_of_alerts_close_together_stand_in_rows_of_their_own(steps: tupl
 
 
 def test_no_text_of_the_user_s_is_a_formula() -> None:
-    rows = [
-        {"step": i, "reward": 1.0, "rewards/$^$_a_very_long_name_of_one/mean": 1.0, "stage": r"$\\frac$"}
-        for i in (1, 2)
-    ]
+    rows = [{"step": i, "reward": 1.0, "rewards/$^$_a_very_long_name_of_one/mean": 1.0} for i in (1, 2)]
     figure = plots.training_figure(rows, {}, 0.04, alerts=[alert(1, message=r"$\\nothing^^$")])
     assert plots.png(figure).startswith(b"\x89PNG")
     assert said(figure.axes[1]) == ["$^$_a_very_long_..."]
-
-
-def test_stages_are_one_line_with_their_boundaries_marked() -> None:
-    first = [{**row, "stage": "form"} for row in made_rows(10)]
-    second = [{**row, "stage": "right"} for row in made_rows(15)]
-    onwards = [{**row, "step": row["step"] + 10} for row in second]
-    for rows in (first + second, first + onwards):
-        curves = Curves(rows)
-        assert curves.stages == [(1, "form"), (11, "right")] and curves.last == 25
-        total = panels(rows)[TOTAL]
-        assert {"form", "right"} <= set(said(total)) and total.get_xlim() == (1, 25)
-        boundaries = [list(line.get_xdata()) for line in total.get_lines() if len(line.get_xdata()) == 2]
-        assert boundaries == [[11, 11]]
-    assert list(Curves(first + second)["reward"].points()[0]) == list(range(1, 26))
 
 
 @pytest.mark.parametrize("rows", [[], made_rows(1), made_rows(3)])
@@ -271,7 +254,7 @@ def test_drawn_anew_or_again_the_figure_is_the_same(displayed: list) -> None:
 
 
 def test_nothing_is_left_of_the_run_whose_figure_was_drawn_on_the_same_axes() -> None:
-    rich = [{**row, "holdout/accuracy": 0.01 * row["step"], "stage": 1 + (row["step"] > 9)} for row in made_rows(30)]
+    rich = [{**row, "holdout/accuracy": 0.01 * row["step"]} for row in made_rows(30)]
     rich[20]["kl"] = math.nan
     bare = [{"step": step, "reward": 0.1 * step} for step in (1, 2, 3)]
     for rows, weights, beta, alerts in (

@@ -44,7 +44,6 @@ def test_what_was_trained_there_is_a_run_here(back: gn.scaleout.Project, run: gn
         run.completions(n)["prompt"].tolist() for n in (1, 2, 3)
     ]
     assert table["signs"].tolist() == signs([[{"content": text}] for text in table["completion"]])
-    assert came.step(1).is_reproduced, "the advantages follow from the scores by TRL's formula"
     assert (came.path / "README.md").read_text().partition("# ")[2].startswith("a-run\n")
     assert came.plot() is not None and (came.path / "figures" / "training.png").is_file()
     assert isinstance(gn.health.check_health(came), gn.health.HealthReport)

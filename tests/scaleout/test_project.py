@@ -114,10 +114,9 @@ def rewritten(folder: Path, root: Path, rewards: list, **more: object) -> gn.sca
     return gn.scaleout.write(trained(folder, root / "runs", "other", steps=2, rewards=rewards, **more), root / "folder")
 
 
-def test_a_stage_begins_with_the_adapter_and_the_memory_of_the_one_before(
+def test_a_stage_begins_with_the_adapter_of_the_one_before(
     letters_folder: Path, plain_trl: Path, tmp_path: Path
 ) -> None:
-    fading = gn.rewards.adaptive(gn.rewards.dummy("hash"), threshold=0.5, decay=0.5)
     settings = gn.preset(
         "cpu", model=str(letters_folder), max_steps=2, max_completion_length=16, max_prompt_length=1024, learning_rate=0.5,
         optim="sgd", warmup_steps=0, max_grad_norm=1e9, num_generations=4, per_device_train_batch_size=8, loss_type="dapo",
@@ -125,25 +124,14 @@ def test_a_stage_begins_with_the_adapter_and_the_memory_of_the_one_before(
     )  # fmt: skip
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task("arithmetic", settings, train_size=16, holdout_size=4, tokenizer=tokenizer)
-    stages = [gn.training.Stage(name=name, rewards=[signs, fading]) for name in ("first", "second")]
-    staged = gn.training.train_stages(model, tokenizer, task, stages, settings, name="staged")
-    with pytest.raises(ValueError, match=r"is a run in stages.*runs\[-1\]"):
-        gn.scaleout.write(staged, tmp_path / "folder")
-    project = gn.scaleout.write(staged.last, tmp_path / "folder", rewards=stages[1].rewards)
-    known = json.loads((staged.last.start_path / "rewards.json").read_text())["dummy_hash"]["history"][0][1]
-    assert known > 0 and f"[-1, {known}]" in (project.path / "rewards.py").read_text()
-    # Each process sees its own completions, and knows the success of all, which here is another than that of its own.
-    paid = staged.last.completions(1)["dummy_hash"] >= 0.5 * known_factor(known)
-    assert paid[:4].sum() != paid[4:].sum()
+    kept: list[gn.runs.Run] = []
+    for name in ("first", "second"):
+        kept.append(gn.train(model, tokenizer, task.after(kept), [signs], settings, name=name))
+    project = gn.scaleout.write(kept[-1], tmp_path / "folder", rewards=[signs])
     assert "The same numbers in 2 steps" in start(
         project.path, plain_trl, "--replay", "--tolerance", "1e-5", processes=2
     )
     assert yaml.safe_load((project.path / "run.yaml").read_text())["reference"] == "start"
-
-
-def known_factor(success: float) -> float:
-    """What an adaptive reward multiplies with at a success rate."""
-    return 0.1 + 0.9 * (1 - success)
 
 
 def test_a_reward_model_goes_with_the_folder(letters_folder: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from datasets import Dataset
 import grpo_nb as gn
 from grpo_nb.runs.run import Run
 from grpo_nb.tasks.curriculum import visits_of
+from grpo_nb.tasks.sources import with_prompts
 from tests.checks.test_gate import RIGHT, WRONG, made
 from tests.support.run_folders import info_of, write_run_folder
 
@@ -22,7 +23,7 @@ def task() -> gn.tasks.Task:
     """Ten questions in their order; the held-out ones are two more."""
     rows = [{"question": q, "answer": str(i + 1)} for i, q in enumerate(QUESTIONS)]
     rows += [{"question": f"held out {i}", "answer": "1"} for i in range(2)]
-    made = gn.tasks.with_prompts(rows, gn.tasks.xml())
+    made = with_prompts(rows, gn.tasks.xml())
     return gn.tasks.Task("sums", gn.tasks.xml(), Dataset.from_list(made[:10]), Dataset.from_list(made[10:]))
 
 

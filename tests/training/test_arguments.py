@@ -21,7 +21,7 @@ import torch
 
 import grpo_nb as gn
 from grpo_nb.evaluation import ask
-from grpo_nb.training import dry_runs, priming, session, stages
+from grpo_nb.training import dry_runs, priming, session
 from grpo_nb.training.observers import Observer
 from tests.conftest import brevity
 from tests.support.tiny import load_tiny
@@ -55,11 +55,9 @@ def tiny(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
     )  # fmt: skip
     parts = {"model": model, "tokenizer": tokenizer, "task": task, "settings": settings}
     rewards = {**parts, "rewards": [brevity]}
-    plan = [gn.training.Stage(name="a", rewards=[brevity], steps=1)]
     asked = {"before": (model, tokenizer), "after": (model, tokenizer), "task": task, "allow_contaminated": True}
     return root, {
-        gn.train: rewards, gn.dry_run: rewards, gn.training.prime: parts, gn.training.train_stages: {**parts, "stages": plan},
-        gn.training.Stage: {"name": "a", "rewards": [brevity]},
+        gn.train: rewards, gn.dry_run: rewards, gn.training.prime: parts,
         gn.evaluate: {"subject": asked["before"], "task": task}, gn.compare: asked,
     }  # fmt: skip
 
@@ -73,7 +71,6 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module, name in (
         (session, "build_trainer"), (dry_runs, "build_trainer"), (priming, "answers_of_model"), (ask, "open_subject"),
-        (stages, "new_run_folder"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, reached)
 
@@ -124,13 +121,12 @@ def test_anything_in_the_place_of_an_argument_is_told_at_the_door(tiny, stopped,
         ({"keep": "best"}, "holdout_every = 0 makes none"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("function", [gn.train, gn.training.train_stages])
-def test_what_trl_refuses_is_told_before_there_is_a_folder(tiny, function, changes: dict, told: str) -> None:
+def test_what_trl_refuses_is_told_before_there_is_a_folder(tiny, changes: dict, told: str) -> None:
     root, calls = tiny
-    right = calls[function]
+    right = calls[gn.train]
     with pytest.raises(ValueError, match=told) as caught:
         changed = {**right, "settings": right["settings"].replace(**changes)}
-        function(**changed)
+        gn.train(**changed)
     assert "\n" not in str(caught.value) and not list(root.glob("*"))
     assert set(right["model"].peft_config) == {"default"}, "the trainer that was half built left its adapter"
 

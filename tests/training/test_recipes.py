@@ -12,10 +12,8 @@ import pytest
 import torch
 
 import grpo_nb as gn
-from grpo_nb.runs.alert import Alert
 from grpo_nb.settings import presets as config
 from grpo_nb.settings import trackers
-from grpo_nb.training.observers import HealthAlerts
 from grpo_nb.training.trainer import grpo_arguments
 from tests.conftest import ROOT, brevity
 from tests.rewards.test_classifiers import make_folder
@@ -51,13 +49,13 @@ def test_the_page_runs(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -
     said = capsys.readouterr().out
     for part in (
         "2 steps generated and scored, nothing updated", "20 supervised steps on 32 example turns",
-        "the adapter it started from", "Stages two-stages: finished.", "measured for", "vespo",
+        "the adapter it started from", "measured for", "vespo",
     ):  # fmt: skip
         assert part in said, part
-    assert names["staged"].status == "finished" and (tmp_path / "stages.png").is_file()
+    assert [run.status for run in names["kept"]] == ["finished", "finished"]
     assert names["ordered"].is_ordered
     assert {run.parent.name for run in (tmp_path / "runs").glob("*/run.json")} == {
-        "after-priming", "where-groups-differ", "fading", "gspo", "tracked",
+        "after-priming", "format", "answer", "where-groups-differ", "fading", "gspo", "tracked",
     }  # fmt: skip
 
 
@@ -83,7 +81,6 @@ def test_adaptive_weights_follow_the_success_rate_of_the_training(tiny, tmp_path
 
 def test_a_copy_of_an_adaptive_reward_leaves_the_original_alone() -> None:
     import copy
-    from types import SimpleNamespace
 
     from grpo_nb.rewards.compose import adaptive_states
 
@@ -145,13 +142,8 @@ def needs(package: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(missing, reason=f"reads back what {package} wrote: pip install {package}")
 
 
-def always(completions: list, **columns: object) -> list[float]:
-    """A reward that says nothing, which the health rules notice."""
-    return [1.0] * len(completions)
-
-
 @needs("trackio")
-def test_trackio_holds_the_run_and_its_alerts(tiny, tmp_path: Path, request) -> None:
+def test_trackio_holds_the_run(tiny, tmp_path: Path, request) -> None:
     import trackio
     from trackio.sqlite_storage import SQLiteStorage
     from trackio.utils import TRACKIO_DIR
@@ -161,18 +153,12 @@ def test_trackio_holds_the_run_and_its_alerts(tiny, tmp_path: Path, request) -> 
     request.addfinalizer(lambda: (TRACKIO_DIR / f"{project}.lock").unlink(missing_ok=True))
     request.addfinalizer(lambda: trackio.delete_project(project, force=True))
     extra = {"report_to": "trackio", "project": project, "run_name": "followed"}
-    settings = settings.replace(max_steps=12, run_root=str(tmp_path), extra=extra)
-    run = gn.train(model, tokenizer, task, [always], settings, name="followed")
+    settings = settings.replace(max_steps=3, run_root=str(tmp_path), extra=extra)
+    run = gn.train(model, tokenizer, task, [brevity], settings, name="followed")
     rows = [row for row in SQLiteStorage.get_logs(project, "followed") if "train/reward" in row]
-    for key in ("reward", "kl", "rewards/always/mean"):
+    for key in ("reward", "kl", "rewards/brevity/mean"):
         expected = [row[key] for row in run.rows]
-        assert [row[f"train/{key}"] for row in rows] == pytest.approx(expected, abs=1e-6) and len(expected) == 12
-    assert run.alerts, "or the test shows nothing"
-    told = {alert["title"]: alert for run in trackio.Api().runs(project) for alert in run.alerts()}
-    for alert in run.alerts:
-        title = f"{alert.rule} {alert.subject}".strip()
-        assert told[title]["level"] == {"critical": "error", "warning": "warn", "info": "info"}[alert.severity]
-        assert alert.advice in told[title]["text"]
+        assert [row[f"train/{key}"] for row in rows] == pytest.approx(expected, abs=1e-6) and len(expected) == 3
 
 
 def wandb_history(file: Path) -> list[dict[str, float]]:
@@ -209,22 +195,6 @@ def test_wandb_offline_holds_the_run(tiny, tmp_path: Path, monkeypatch) -> None:
     for key in ("reward", "kl", "rewards/brevity/mean"):
         assert [row[f"train/{key}"] for row in rows] == pytest.approx([row[key] for row in run.rows], abs=1e-6)
     assert len(rows) == 3
-
-
-def test_a_tracker_that_fails_is_told_no_more_and_the_training_goes_on() -> None:
-    said: list[Alert] = []
-    alert = Alert(rule="kl_spike", severity="info", step=2, message="KL 3.", why="Odd text.", advice="Look at it.")
-    monitor = SimpleNamespace(update=lambda row, texts: [alert, alert], should_stop=False)
-
-    def fails(alert: Alert) -> None:
-        said.append(alert)
-        raise ConnectionError("no route")
-
-    alerts = HealthAlerts(monitor, forward=fails)
-    with pytest.warns(UserWarning, match="told no more alerts .ConnectionError: no route.; run.alerts has them"):
-        assert alerts.on_row({"step": 2}, None) is False
-    alerts.on_row({"step": 3}, None)
-    assert said == [alert]
 
 
 @pytest.mark.parametrize("tracker", ["wandb", "trackio"])

@@ -227,14 +227,14 @@ def test_scores_that_trl_takes_are_taken(tiny, tiny_settings, values) -> None:
     def reward(completions: list, **columns: object):
         return values
 
-    assert checked_rewards([reward], task, tiny_settings)[0] == {"reward": 1.0}
+    assert checked_rewards([reward], task, tiny_settings) == {"reward": 1.0}
 
 
 def test_the_trial_passes_what_trl_passes(tiny, tiny_settings) -> None:
     _, _, task = tiny
     adaptive = gn.rewards.adaptive(gn.rewards.xml_tags())
     tried = [sees_what_trl_passes, functools.partial(plain, level=1), awaited, adaptive]
-    assert list(checked_rewards(tried, task, tiny_settings)[0]) == [
+    assert list(checked_rewards(tried, task, tiny_settings)) == [
         "sees_what_trl_passes", "plain", "awaited", "xml_tags"
     ]  # fmt: skip
     assert adaptive.state.history == [], "a trial is no training"

@@ -1,4 +1,4 @@
-"""Many runs by seed: what can be told apart, with intervals, in one table and one figure.
+"""Many runs by seed: what can be told apart, with intervals, in one table and one figure. Not part of the package.
 
 One run of each of two settings shows a difference that another seed turns round. Here runs are grouped by what differs on
 purpose, and paired by seed, which takes away the luck that both shared: the start of the LoRA and the order of the prompts.
@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy
+import pandas
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy.stats import permutation_test, trim_mean
 
 from grpo_nb.core.arguments import in_line, require_kind
 from grpo_nb.core.tables import Part, Shown, Table, bold
+from grpo_nb.runs.figure import COLOURS, drawn
 from grpo_nb.runs.rows import mean, series
 from grpo_nb.runs.run import Run, open_run
 
-if TYPE_CHECKING:
-    import pandas
-    from matplotlib.figure import Figure
-
+_INK, _SOFT, _GRID = "#333333", "#666666", "#EEEEEE"
+_WIDTH = 10.0
 _LAST, _RESAMPLES, _FLIPS = 10, 5_000, 2**14
 _WORTH_SHOWING = 0.05
 # (1.96 + 0.84) standard errors: what a test at 5 % shows four times in five.
@@ -122,8 +128,6 @@ class SeedScores(Shown):
     @property
     def table(self) -> pandas.DataFrame:
         """One row a group: seeds, IQM with interval, difference to the first with interval, p, smallest to be seen, verdict."""
-        import pandas
-
         rows = []
         for name, (value, (low, high)) in self.means.items():
             row = {"group": name, "seeds": len(self.scores[name]), "mean": value, "low": low, "high": high}
@@ -147,8 +151,6 @@ class SeedScores(Shown):
 
     def plot(self) -> Figure:
         """Every seed as a dot and the means with intervals, beside the differences by pairs; above them the curves, if any."""
-        from grpo_nb.runs.figure import seeds_figure
-
         window = max(1, min((len(one) for curves in self.curves.values() for one in curves.values()), default=1) // 8)
         bands = {name: _band(curves, window) for name, curves in self.curves.items()}
         curve = f"{self.curve}, mean of the last {window} steps" if window > 1 else self.curve
@@ -156,8 +158,6 @@ class SeedScores(Shown):
 
     def _parts(self) -> Iterable[Part]:
         yield bold(self.sentence)
-        from grpo_nb.runs.figure import drawn
-
         yield drawn(self.plot(), "plot() draws every seed, the means with their intervals, and the differences.")
         rows = []
         for name, (value, (low, high)) in self.means.items():
@@ -187,10 +187,6 @@ def by_seed(
     Raises:
         ValueError: A setting that no run has, one seed twice in a group, or fewer than two seeds.
         FileNotFoundError: There is no run at a path.
-
-    >>> gn.runs.by_seed([run], by="loss_type")
-    Traceback (most recent call last):
-    ValueError: an interval by seed needs two seeds or more of each group, and there are fewer of 'bnpo': train them with ...
     """
     opened = [open_run(run) for run in runs]
     if not callable(by):
@@ -233,22 +229,16 @@ def _told(run: Run) -> dict[str, Any]:
 
 
 def _column(scores: Mapping[Any, float], keys: Sequence[Any]) -> Any:
-    import numpy
-
     return numpy.asarray([scores[key] for key in keys], float)
 
 
 def _iqm(values: Any) -> Any:
     """The mean of the middle half along the last axis."""
-    from scipy.stats import trim_mean
-
     return trim_mean(values, 0.25, axis=-1)
 
 
 def _resampled(keys: Sequence[Any]) -> Any:
     """Places of `keys`, drawn again and again with repetition, within each task: (resamples, keys)."""
-    import numpy
-
     draw, task = numpy.random.default_rng(0), [key[0] if isinstance(key, tuple) else None for key in keys]
     parts = []
     for stratum in dict.fromkeys(task):
@@ -258,17 +248,12 @@ def _resampled(keys: Sequence[Any]) -> Any:
 
 
 def _middle(drawn: Any) -> tuple[float, float]:
-    import numpy
-
     low, high = numpy.quantile(drawn, [0.025, 0.975])
     return float(low), float(high)
 
 
 def _sign_flips(change: Any) -> float:
     """The share of all ways to flip the signs whose mean is as far from zero as the one seen (Fisher, 1935)."""
-    import numpy
-    from scipy.stats import permutation_test
-
     # Of random ones the one observed is counted too, so that p is never 0.
     found = permutation_test(
         (change,), numpy.sum, permutation_type="samples", vectorized=True, n_resamples=_FLIPS, rng=0
@@ -278,12 +263,82 @@ def _sign_flips(change: Any) -> float:
 
 def _band(curves: Mapping[Any, Sequence[float]], window: int) -> tuple[list[float], list[float], list[float]]:
     """The interquartile mean of the trailing means at each step, and its interval: low, middle, high."""
-    import numpy
-    import pandas
-
     length = min(map(len, curves.values()))
     steps = pandas.DataFrame([list(curve)[:length] for curve in curves.values()]).T
     values = steps.rolling(window, 1).mean().to_numpy()
     drawn = _iqm(values[:, _resampled(list(curves))[:500]])
     low, high = numpy.quantile(drawn, [0.025, 0.975], axis=1)
     return low.tolist(), _iqm(values).tolist(), high.tolist()
+
+
+def seeds_figure(
+    scores: Mapping[str, Mapping[Any, float]],
+    means: Mapping[str, tuple[float, tuple[float, float]]],
+    differences: Mapping[str, Any],
+    measure: str,
+    bands: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float]]],
+    curve: str,
+) -> Figure:
+    """Draw groups of runs: each seed a dot with the mean and its interval, and the differences to the first group.
+
+    Args:
+        scores: Group -> seed -> score.
+        means: Group -> mean, (low, high).
+        differences: Group, but for the first -> `Difference`.
+        measure: What the scores are.
+        bands: Group -> low, mean and high at each step; empty if there are no curves. More than there are colours cannot be
+            told apart, and are left out.
+        curve: What the curves are.
+    """
+    bands = bands if len(bands) <= len(COLOURS) else {}
+    rows, head = 0.34 * len(scores) + 1.25, 2.9 if bands else 0.0
+    figure = Figure(figsize=(_WIDTH, rows + head), facecolor="white")
+    grid = figure.add_gridspec(2 if bands else 1, 2, height_ratios=[head - 0.5, rows - 0.85] if bands else None)
+    left, right = (figure.add_subplot(grid[-1, column]) for column in (0, 1))
+    names, beside = list(scores), {"xycoords": right.get_yaxis_transform(), "va": "center", "fontsize": 8.5}
+    colours = dict(zip(names, COLOURS, strict=False)) if len(names) <= len(COLOURS) else {}
+    for at, name in enumerate(names):
+        colour = colours.get(name, COLOURS[0])
+        values, (middle, ends) = list(scores[name].values()), means[name]
+        left.plot(values, [at] * len(values), "o", color=colour, alpha=0.3, markersize=4, markeredgewidth=0)
+        left.plot(ends, [at, at], color=colour, linewidth=2.5, solid_capstyle="butt")
+        left.plot([middle], [at], "D", color=colour, markersize=6)
+        if (one := differences.get(name)) is None:
+            right.annotate("what the others are compared with", (0.0, at), color=_SOFT, **beside)
+            continue
+        is_told = one.verdict != "not told apart"
+        line, fill, ink = (colour, colour, _INK) if is_told else (_SOFT, "white", _SOFT)
+        right.plot(one.interval, [at, at], color=line, linewidth=2.5, solid_capstyle="butt")
+        right.plot([one.value], [at], "D", color=line, markerfacecolor=fill, markersize=6)
+        right.annotate(f"  {one.verdict}", (1.0, at), color=ink, annotation_clip=False, **beside)
+    right.axvline(0, color=_INK, linewidth=0.9)
+    for axis, title in ((left, measure), (right, f"minus {names[0]}, in pairs")):
+        _prepare(axis, title, grid="x")
+        axis.set_ylim(len(names) - 0.5, -0.6)
+        axis.tick_params(colors=_INK, labelsize=9, length=0)
+        axis.set_yticks(range(len(names)), [name for name in names] if axis is left else [], parse_math=False)
+    said = "Dots are seeds, diamonds interquartile means, bars and bands their 95 % intervals; grey is not told apart."
+    figure.text(0.2, 0.02, said, fontsize=8.5, color=_SOFT)
+    if bands:
+        _draw_bands(figure.add_subplot(grid[0, :]), curve, bands, colours)
+    figure.subplots_adjust(0.2, 0.6 / (rows + head), 0.86, 1 - 0.32 / (rows + head), wspace=0.08, hspace=0.35)
+    return figure
+
+
+def _draw_bands(
+    axis: Axes, curve: str, bands: Mapping[str, Sequence[Sequence[float]]], colours: Mapping[str, str]
+) -> None:
+    """The mean of each step with its interval."""
+    _prepare(axis, curve, grid="y")
+    for (name, (low, middle, high)), style in zip(bands.items(), itertools.cycle(("-", "--", "-.", ":")), strict=False):
+        steps = range(1, len(middle) + 1)
+        axis.fill_between(steps, low, high, color=colours[name], alpha=0.13, linewidth=0)
+        axis.plot(steps, middle, color=colours[name], linewidth=2, linestyle=style, label=name)
+    axis.legend(frameon=False, fontsize=8.5, loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+def _prepare(axis: Axes, title: str, grid: str) -> None:
+    axis.set_title(title, loc="left", color=_INK, fontsize=10, fontweight="bold", parse_math=False)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis=grid, color=_GRID)
+    axis.set_axisbelow(True)
