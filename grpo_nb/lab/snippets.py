@@ -76,15 +76,9 @@ class CodeLines:
         """The probes on the row."""
         return f"from grpo_nb.lab import probe_row; probe_row({self.rewards}, {self.row}{self._options})"
 
-    def check(self, cases: str) -> str:
-        """The whole check on the row, with the cases kept."""
-        rest = f", cases={cases!r}" if cases else ""
-        return f"gn.check_rewards({self.rewards}, [{self.row}]{self._options}{rest})"
-
-    def keep(self, path: str, reward: str, number: int, expected: float | None, label: str) -> str:
-        """A case kept."""
-        given = f"{path!r}, {reward!r}, {self._completion(number)}, {expected!r}, columns={self.row}, label={label!r}"
-        return f"from grpo_nb.checks import add_case; add_case({given})"
+    def check(self) -> str:
+        """The whole check on the row."""
+        return f"gn.check_rewards({self.rewards}, [{self.row}]{self._options})"
 
     def _completion(self, number: int) -> str:
         return self._literal(self._of.completions[number], f"completions[{number}]")

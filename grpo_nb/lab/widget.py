@@ -8,24 +8,22 @@ cell runs, a training for example.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import ipywidgets as widgets
 
 from grpo_nb.checks.report import ProbeTable, RewardReport
-from grpo_nb.checks.run import add_case, check_rewards, read_cases
+from grpo_nb.checks.run import check_rewards
 from grpo_nb.checks.sample import check_options, rows_of
-from grpo_nb.core.arguments import require_kind, require_path
+from grpo_nb.core.arguments import require_kind
 from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.core.pages import code_line
 from grpo_nb.core.panels import WeighedPanel, above, button, in_panel, line, section, view
 from grpo_nb.core.text import as_score, displayable
 from grpo_nb.lab import views
-from grpo_nb.lab.controls import CasesForm, Entry, ProbesForm
+from grpo_nb.lab.controls import Entry, ProbesForm
 from grpo_nb.lab.numbers import example_completions, gold_of, prompt_text, sample_group
 from grpo_nb.lab.snippets import CodeLines
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
@@ -43,7 +41,7 @@ _NO_MODEL = (
 
 
 class RewardLab(WeighedPanel):
-    """Try rewards on rows of a task: every score, weight, total and advantage, what earned it, probes, and cases to keep.
+    """Try rewards on rows of a task: every score, weight, total and advantage, what earned it, and the probes.
 
     Begins with a right and a wrong completion of the first row. Scores are computed as a trainer would (`gn.score`), again at
     every change; moving a weight calls no reward. What a reward raises is shown with the completion it raised on.
@@ -57,7 +55,6 @@ class RewardLab(WeighedPanel):
         settings: For the group size, temperature and completion length to begin with.
         answer: The column with the gold answer.
         format: Where rows are given: the format of the answer; `xml()` if not given.
-        cases: The file for cases kept, which `check_rewards(..., cases=path)` runs.
         seconds_per_call: After so long a scoring is stopped, and says so.
 
     Raises:
@@ -82,7 +79,6 @@ class RewardLab(WeighedPanel):
         *,
         answer: str = "answer",
         format: AnswerFormat | None = None,
-        cases: str | Path = "reward_cases.jsonl",
         seconds_per_call: float = 20.0,
     ) -> None:
         if model is not None and tokenizer is None:
@@ -90,7 +86,6 @@ class RewardLab(WeighedPanel):
         check_options(settings, None, seconds_per_call)
         require_kind("format", format, (AnswerFormat, None), "an answer format such as gn.tasks.xml()")
         require_kind("answer", answer, str, "the name of the column with the gold answer")
-        require_path("cases", cases)
         self._given_rewards, self._rewards, self._rows = rewards, reward_list(rewards), rows_of(task)
         carried = weights_by_name(self._rewards)
         super().__init__()
@@ -105,13 +100,12 @@ class RewardLab(WeighedPanel):
         self.probes: ProbeTable | None = None
         """The probes last run on the row."""
         self._are_examples = False
-        self._probes, self._cases = ProbesForm(), CasesForm(str(cases))
+        self._probes = ProbesForm()
         self._lay_out(settings or Settings())
         self._connect()
         self._show_weights(carried)
         with self.showing_errors():
             self._show_row()
-            self._show_cases()
             if gold_answers(self.row.get(answer)):
                 self._show_examples()
             else:
@@ -227,9 +221,6 @@ class RewardLab(WeighedPanel):
         moving = "move a weight: totals and advantages follow, no reward is called again"
         weights = line([self._weights, self._reset_button, self._score_button])
         looked = "the parts of the text that each reward looked at"
-        tabs = widgets.Tab([self._probes, self._cases], layout={"margin": "6px 2px"})
-        tabs.set_title(0, "Probes")
-        tabs.set_title(1, "Cases to keep")
         self.children = [
             self._header(),
             widgets.HBox([row, completions], layout={"flex_flow": "row wrap", "align_items": "stretch"}),
@@ -237,7 +228,7 @@ class RewardLab(WeighedPanel):
             self._errors,
             section("Scores", moving, weights, self._table, self._table_code, self._weights_code),
             section("Where it came from", looked, self._marked, self._cards, self._cards_code),
-            tabs,
+            section("The check", "what the machine finds on this row", self._probes),
         ]
         self._pictured = [
             ("The row", [self._row_view]),
@@ -255,17 +246,12 @@ class RewardLab(WeighedPanel):
             (self._reset_button, self._reset_weights),
             (self._score_button, self._rescore),
             (self._probes.run_button, self._run_probes),
-            (self._cases.keep_button, self._keep_case),
-            (self._cases.run_button, self._run_cases),
         ):
             pressed.on_click(callback)
         for control, callback in (
             *((control, self._show_code) for control in self._sampling),
             (self._row, self._pick_row),
             (self._marked, self._show_cards),
-            (self._cases.reward, self._suggest),
-            (self._cases.completion, self._suggest),
-            (self._cases.file, self._show_cases),
         ):
             self._on_change(control, callback)
 
@@ -280,7 +266,7 @@ class RewardLab(WeighedPanel):
     def _forget(self) -> None:
         """Take away what was found on another row or with other rewards: it must not stand beside this one."""
         self.report = self.probes = None
-        for shown in (self._probes.table, self._probes.report_view, self._probes.code, self._cases.result):
+        for shown in (self._probes.table, self._probes.report_view, self._probes.code):
             shown.value = ""
 
     def _set_completions(self, texts: Sequence[str], are_examples: bool = False) -> None:
@@ -304,8 +290,6 @@ class RewardLab(WeighedPanel):
         for number, entry in enumerate(entries, 1):
             entry.name(number, is_alone=len(entries) == 1)
         self._entries.children = entries
-        with self._quietly():
-            self._cases.completion.options = [(f"Completion {i + 1}", i) for i in range(len(entries))]
 
     def _edited(self, _: Any) -> None:
         self._are_examples = False
@@ -355,7 +339,6 @@ class RewardLab(WeighedPanel):
             self.scores = run_with_deadline(scoring, self.seconds_per_call)
         finally:
             self._show_scores()
-        self._suggest()
         self._status.value = ""
 
     def _show_scores(self) -> None:
@@ -385,7 +368,6 @@ class RewardLab(WeighedPanel):
         self._weights.show(weights)
         with self._quietly():
             self._marked.options = [_EVERY_REWARD, *(f"the reward {name}" for name in weights)]
-            self._cases.reward.options = list(weights)
 
     def _reweigh(self, _: Any) -> None:
         if self.scores is None:
@@ -418,17 +400,11 @@ class RewardLab(WeighedPanel):
         names = ("num_generations", "temperature", "max_completion_length")
         return {name: control.value for name, control in zip(names, self._sampling, strict=True)}
 
-    # Probes, and cases to keep.
-
-    def _kept_cases(self) -> list[dict[str, Any]]:
-        """The cases in the file, none where it is not there yet."""
-        with contextlib.suppress(FileNotFoundError):
-            return read_cases(self._cases.file.value)
-        return []
+    # The probes.
 
     def _check(self, **options: Any) -> RewardReport:
         own = {"format": self.format, "answer": self.answer, "tokenizer": self.tokenizer}
-        return check_rewards(self._rewards, [self.row], cases=self._kept_cases(), **own, **options)
+        return check_rewards(self._rewards, [self.row], **own, **options)
 
     @in_panel
     def _run_probes(self) -> None:
@@ -439,42 +415,8 @@ class RewardLab(WeighedPanel):
         self._probes.table.value = views.probes_view(self.probes)
         self._probes.report_view.value = views.report_view(self.report)
         lines = self.code_lines()
-        check = code_line(lines.check(self._cases.file.value if self._kept_cases() else ""), "the check in code")
+        check = code_line(lines.check(), "the check in code")
         self._probes.code.value = code_line(lines.probe(), "the probes in code") + check
-
-    def _suggest(self, _: Any = None) -> None:
-        """Offer the present score of the chosen completion as the one that it must get."""
-        form, scores = self._cases, self.scores
-        if scores is None or form.reward.value not in scores.values or form.completion.value >= len(scores):
-            return
-        now = scores.values[form.reward.value][form.completion.value]
-        if now == now:
-            form.expected.value = now
-        said = f"It scores {as_score(now)} now. Correct the number if that is not what it must score."
-        form.result.value = f'<span class="gn-soft">{said}</span>'
-
-    @in_panel
-    def _keep_case(self) -> None:
-        form, lines = self._cases, self.code_lines()
-        path, number, name, label = form.file.value, form.completion.value, form.reward.value, form.label.value
-        expected = None if form.none.value else form.expected.value
-        add_case(path, name, self.completions[number], expected, columns=self.row, label=label)
-        self._show_cases()
-        self._run_cases()
-        kept = lines.keep(path, name, number, expected, label)
-        run = f"gn.check_rewards({lines.rewards}, {lines.task}, cases={path!r})"
-        form.code.value = code_line(kept) + code_line(run, "run them with")
-
-    @in_panel
-    def _run_cases(self) -> None:
-        if kept := self._kept_cases():
-            self._cases.result.value = views.case_results_view(self._check(), len(kept))
-        else:
-            self._cases.result.value = '<p class="gn-soft">There is no case to run yet.</p>'
-
-    @in_panel
-    def _show_cases(self) -> None:
-        self._cases.table.value = views.cases_view(self._cases.file.value, self._kept_cases())
 
     # The code under the views.
 

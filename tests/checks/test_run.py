@@ -24,7 +24,7 @@ from grpo_nb.checks import judge
 from grpo_nb.checks.catalogue import CATALOGUE, WHOLE_SET
 from grpo_nb.checks.probes import harmless, wrong_answers
 from grpo_nb.checks.report import RewardProblem, RewardReport
-from grpo_nb.checks.run import add_case, check_rewards, read_cases
+from grpo_nb.checks.run import check_rewards
 from grpo_nb.rewards.answers import correctness, is_same_answer
 from grpo_nb.rewards.base import completion_text, reward_name
 from grpo_nb.rewards.code import code_tests
@@ -1103,10 +1103,6 @@ def test_data_that_a_reward_cannot_read_is_told_by_the_check_and_before_training
         ({"pass_rate": 1.5}, "pass_rate = 1.5"),
         ({"pass_rate": math.nan}, "pass_rate = nan"),
         ({"tokenizer": 5}, "tokenizer = 5"),
-        ({"cases": 5}, "cases = 5"),
-        ({"cases": "none.jsonl"}, "there is no file of cases 'none.jsonl'"),
-        ({"cases": [{}]}, "lacks completion, expected, reward"),
-        ({"cases": [{"reward": "right", "completion": 5, "expected": 1}]}, "completion = 5 must be the text"),
         ({"seconds_per_call": 0}, "seconds_per_call = 0"),
     ],
 )
@@ -1311,20 +1307,7 @@ def test_signal() -> None:
     assert grid[0.5] == pytest.approx(2 * 0.5**16) and "little signal" not in kinds(check(right, pass_rate=0.4))
 
 
-# ---- Cases, rows, what is shown --------------------------------------------------------------------------------------
-
-
-def test_kept_cases(tmp_path) -> None:
-    path = tmp_path / "cases.jsonl"
-    good = "<answer>7</answer>"
-    add_case(path, "correctness", good, 1.0, columns={"answer": "7"}, label="seven")
-    add_case(path, "correctness", "<answer>8</answer>", 0.0, columns={"answer": "7"})
-    assert len(read_cases(path)) == 2 and check(correctness(), cases=path).findings == ()
-    add_case(path, "correctness", good, 0.0, columns={"answer": "7"}, label="spoilt")
-    add_case(path, "left", good, 0.0, columns={"answer": "7"})
-    (failed, unknown) = check(correctness(), cases=path).findings
-    assert failed.severity == "critical" and "case 3 ('spoilt') must score 0.0, is 1" in failed.what
-    assert unknown.severity == "warning" and "'left'" in unknown.what
+# ---- Rows, what is shown ---------------------------------------------------------------------------------------------
 
 
 def test_rows_without_an_answer_column_say_so() -> None:

@@ -6,18 +6,16 @@ Runs without torch too, and is: `lab/test_old_widgets.py` runs this file with th
 from __future__ import annotations
 
 import html
-import json
 import math
 import re
 import threading
 import time
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.checks.run import check_rewards, read_cases
+from grpo_nb.checks.run import check_rewards
 from grpo_nb.lab.numbers import probe_row, prompt_text, where
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import spans
@@ -57,8 +55,8 @@ def task() -> Task:
 
 
 @pytest.fixture
-def lab(task: Task, tmp_path: Path) -> gn.RewardLab:
-    return gn.RewardLab([correctness(), xml_format(), Brevity()], task, cases=tmp_path / "cases.jsonl")
+def lab(task: Task) -> gn.RewardLab:
+    return gn.RewardLab([correctness(), xml_format(), Brevity()], task)
 
 
 def shown_scores(lab: gn.RewardLab) -> list[list[str]]:
@@ -157,7 +155,7 @@ def test_weights_move_totals_without_calling_a_reward(task: Task) -> None:
     assert brevity.calls > calls
 
 
-def test_everything_written_by_others_is_escaped(tmp_path: Path) -> None:
+def test_everything_written_by_others_is_escaped() -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 
     def raises(completions: list, **columns: Any) -> list[float]:
@@ -166,15 +164,13 @@ def test_everything_written_by_others_is_escaped(tmp_path: Path) -> None:
     raises.__name__ = evil
     rows = make_rows(note=evil)
     rows[0]["question"] = rows[0]["prompt"][0]["content"] = rows[0]["answer"] = evil
-    lab = gn.RewardLab([correctness(), raises], rows, cases=tmp_path / f"{'<b>'}.jsonl")
+    lab = gn.RewardLab([correctness(), raises], rows)
     lab.completions = [f"<answer>{evil}</answer>", evil]
     lab._probes.run_button.click()
-    lab._cases.label.value = evil
-    lab._cases.keep_button.click()
     views = [*html_views(lab), lab._repr_mimebundle_()["text/html"]]
-    assert len(views) >= 16 and sum("alert(1)" in view for view in views) >= 8
+    assert sum("alert(1)" in view for view in views) >= 6
     for view in views:
-        assert "<script" not in view and "<img" not in view and "<b>.jsonl" not in view
+        assert "<script" not in view and "<img" not in view
         assert "alert(1)" not in view or "&lt;script&gt;" in view
 
 
@@ -294,74 +290,6 @@ def test_probes_find_a_hole(lab: gn.RewardLab) -> None:
     assert [line.verdict[:4] for line in lab.probes.lines][: len(failed)] == ["fail"] * len(failed), "failures first"
     assert {f.kind for f in lab.report.of("contains")} >= {"several answers", "answer outside the slot"}
     assert "FAIL: " in lab._probes.table.value and "paid like the right answer by contains" in lab._probes.table.value
-
-
-def test_a_kept_case_is_run_by_check_rewards(lab: gn.RewardLab, task: Task) -> None:
-    path = Path(lab._cases.file.value)
-    lab.completions = [RIGHT, WRONG]
-    lab._cases.completion.value = 1
-    assert lab._cases.expected.value == 0.0, "the present score is suggested"
-    lab._cases.label.value = "wrong but short"
-    lab._cases.keep_button.click()
-    assert "PASS: all 1 cases are met" in lab._cases.result.value
-    lab._cases.expected.value = 0.25
-    lab._cases.keep_button.click()
-    assert "FAIL: 1 of 2 cases are not met" in lab._cases.result.value
-    (first, second) = read_cases(path)
-    assert first == {
-        "reward": "correctness", "label": "wrong but short", "completion": WRONG, "expected": 0.0, "columns": task.train[0]
-    }  # fmt: skip
-    assert second["expected"] == 0.25
-    findings = [f for f in check_rewards([correctness()], task, cases=path).findings if f.kind == "case"]
-    assert len(findings) == 1 and "must score 0.25, is 0" in findings[0].what
-    assert "wrong but short" in lab._cases.table.value and "2 kept in" in lab._cases.table.value
-    lab._probes.run_button.click()
-    assert any(f.kind == "case" for f in lab.report.findings), "the probes run the cases too"
-
-
-def test_a_case_of_no_opinion_and_a_broken_file(lab: gn.RewardLab, tmp_path: Path) -> None:
-    lab._cases.none.value = True
-    assert lab._cases.expected.disabled
-    lab._cases.keep_button.click()
-    assert json.loads(Path(lab._cases.file.value).read_text())["expected"] is None
-    assert "FAIL: 1 of 1" in lab._cases.result.value
-    (tmp_path / "broken.jsonl").write_text("no json\n")
-    lab._cases.file.value = str(tmp_path / "broken.jsonl")
-    assert "broken.jsonl, line 1: Expecting value" in lab._errors.value
-    lab._cases.file.value = str(tmp_path / "nowhere" / "cases.jsonl")
-    lab._cases.keep_button.click()
-    assert "FileNotFoundError" in lab._errors.value
-    lab._score_button.click()
-    assert lab._errors.value == "" and lab.scores.totals[0] > 2
-
-
-@pytest.mark.parametrize("is_task", [True, False])
-def test_every_line_of_code_gives_what_its_view_shows(is_task: bool, task: Task, tmp_path: Path) -> None:
-    rewards, source = [correctness(), xml_tags()], task if is_task else make_rows()
-    lab = gn.RewardLab(rewards, source, cases=tmp_path / "cases.jsonl")
-    lab._row.value = 2
-    lab.completions = ["<answer>25</answer>", 'it\'s "5"\n\\boxed{}', "x" * 30]
-    names = {"rewards": rewards, "task": source, "lab": lab}
-    assert execute(*said_code(lab._row_code), **names) is None
-    assert execute(*said_code(lab._table_code), **names).totals == lab.scores.totals
-    lab._weights.boxes["xml_tags"].value = 7.0
-    assert execute(*said_code(lab._weights_code), **names) == lab.advantages
-    assert execute(*said_code(lab._cards_code), **names) == spans(rewards[0], lab.completions[0]) != ()
-    lab._marked.value = "the reward xml_tags"
-    assert len(execute(*said_code(lab._cards_code), **names)) == 2
-    lab._cases.keep_button.click()
-    keep, run = said_code(lab._cases.code)
-    execute(keep, **names)
-    kept = read_cases(lab._cases.file.value)
-    assert len(kept) == 2 and kept[0] == kept[1]
-    assert not [f for f in execute(run, **names).findings if f.kind == "case"]
-    lab._probes.run_button.click()
-    probe, check = said_code(lab._probes.code)
-    assert execute(probe, **names) == lab.probes
-    assert execute(check, **names).findings == lab.report.findings
-    lab.completions = ["long " * 1000, ""]
-    (line,) = said_code(lab._table_code)
-    assert len(line) < 300 and execute(line, **names).totals == lab.scores.totals
 
 
 def test_code_after_a_failure_and_after_an_update(lab: gn.RewardLab, task: Task) -> None:
@@ -510,7 +438,6 @@ def test_no_error_hides_behind_what_worked_after_it(task: Task) -> None:
         ({"settings": "cpu"}, "settings = 'cpu' must be settings"),
         ({"format": "xml"}, "format = 'xml' must be an answer format"),
         ({"answer": 5}, "answer = 5 must be the name of the column"),
-        ({"cases": 5}, "cases = 5 must be a path"),
         ({"seconds_per_call": "2"}, "seconds_per_call = '2' must be a number"),
     ],
 )
