@@ -30,5 +30,5 @@ class ProbesForm(widgets.VBox):
 
     def __init__(self) -> None:
         self.run_button = button("Run the probes on this row", "primary")
-        self.table, self.report_view, self.code = view(), view(), view()
-        super().__init__([line([self.run_button]), self.table, self.report_view, self.code])
+        self.table, self.report_view = view(), view()
+        super().__init__([line([self.run_button]), self.table, self.report_view])

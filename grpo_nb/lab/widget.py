@@ -19,13 +19,11 @@ from grpo_nb.checks.run import check_rewards
 from grpo_nb.checks.sample import check_options, rows_of
 from grpo_nb.core.arguments import require_kind
 from grpo_nb.core.deadlines import run_with_deadline
-from grpo_nb.core.pages import code_line
 from grpo_nb.core.panels import WeighedPanel, above, button, in_panel, line, section, view
 from grpo_nb.core.text import as_score, displayable
 from grpo_nb.lab import views
 from grpo_nb.lab.controls import Entry, ProbesForm
 from grpo_nb.lab.numbers import example_completions, gold_of, prompt_text, sample_group
-from grpo_nb.lab.snippets import CodeLines
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.scores import Scores, reweight, score
 from grpo_nb.rewards.slot import gold_answers
@@ -86,7 +84,7 @@ class RewardLab(WeighedPanel):
         check_options(settings, None, seconds_per_call)
         require_kind("format", format, (AnswerFormat, None), "an answer format such as gn.tasks.xml()")
         require_kind("answer", answer, str, "the name of the column with the gold answer")
-        self._given_rewards, self._rewards, self._rows = rewards, reward_list(rewards), rows_of(task)
+        self._rewards, self._rows = reward_list(rewards), rows_of(task)
         carried = weights_by_name(self._rewards)
         super().__init__()
         self.task, self.model, self.tokenizer, self.answer = task, model, tokenizer, answer
@@ -132,7 +130,7 @@ class RewardLab(WeighedPanel):
         """
         listed, before, moved = reward_list(rewards), weights_by_name(self._rewards), self.weights
         carried = weights_by_name(listed)
-        self._given_rewards, self._rewards = rewards, listed
+        self._rewards = listed
         self._show_weights({n: moved[n] if n in moved and before[n] == w else w for n, w in carried.items()})
         self._forget()
         self._rescore()
@@ -175,12 +173,6 @@ class RewardLab(WeighedPanel):
         """The advantages shown."""
         return self.scores.advantages() if self.scores is not None else []
 
-    @property
-    def moved_weights(self) -> dict[str, float]:
-        """The weights shown that are not those that the rewards carry."""
-        carried = weights_by_name(self._rewards)
-        return {name: weight for name, weight in self.weights.items() if weight != carried[name]}
-
     def __repr__(self) -> str:
         totals = "not scored" if self.scores is None else ", ".join(as_score(total) for total in self.scores.totals)
         return (
@@ -206,17 +198,15 @@ class RewardLab(WeighedPanel):
         self._sampling = [above(self._size, "100px"), above(self._temperature, "100px"), above(self._length, "130px")]
         self._reset_button, self._score_button = button("Reset weights"), button("Score again")
         self._marked = above(widgets.Dropdown(options=[_EVERY_REWARD], description="Mark what counted for"), "240px")
-        self._status, self._row_view, self._row_code, self._sample_code = view(), view(), view(), view()
-        self._table, self._table_code, self._weights_code, self._cards, self._cards_code = (view() for _ in range(5))
+        self._status, self._row_view, self._why_not, self._table, self._cards = (view() for _ in range(5))
         self._status.add_class("gn-status")
         if self.model is None:
             for control in (*self._sampling, self._sample_button):
                 control.disabled = True
-            self._sample_code.value = _NO_MODEL
-        shown = (self._row, self._row_view, self._row_code)
-        row = section("The row", "training rows of the task", *shown, flex="1 1 350px")
+            self._why_not.value = _NO_MODEL
+        row = section("The row", "training rows of the task", self._row, self._row_view, flex="1 1 350px")
         buttons = (line([self._add_button, self._example_button]), line([*self._sampling, self._sample_button]))
-        shown = (self._entries, *buttons, self._sample_code)
+        shown = (self._entries, *buttons, self._why_not)
         completions = section("Completions", "one group, scored as you leave a box", *shown, flex="1 1 420px")
         moving = "move a weight: totals and advantages follow, no reward is called again"
         weights = line([self._weights, self._reset_button, self._score_button])
@@ -226,14 +216,14 @@ class RewardLab(WeighedPanel):
             widgets.HBox([row, completions], layout={"flex_flow": "row wrap", "align_items": "stretch"}),
             self._status,
             self._errors,
-            section("Scores", moving, weights, self._table, self._table_code, self._weights_code),
-            section("Where it came from", looked, self._marked, self._cards, self._cards_code),
+            section("Scores", moving, weights, self._table),
+            section("Where it came from", looked, self._marked, self._cards),
             section("The check", "what the machine finds on this row", self._probes),
         ]
         self._pictured = [
             ("The row", [self._row_view]),
             ("", [self._errors]),
-            ("Scores", [self._table, self._table_code]),
+            ("Scores", [self._table]),
             ("Where it came from", [self._cards]),
             ("Probes", [self._probes.table, self._probes.report_view]),
         ]
@@ -249,7 +239,6 @@ class RewardLab(WeighedPanel):
         ):
             pressed.on_click(callback)
         for control, callback in (
-            *((control, self._show_code) for control in self._sampling),
             (self._row, self._pick_row),
             (self._marked, self._show_cards),
         ):
@@ -266,7 +255,7 @@ class RewardLab(WeighedPanel):
     def _forget(self) -> None:
         """Take away what was found on another row or with other rewards: it must not stand beside this one."""
         self.report = self.probes = None
-        for shown in (self._probes.table, self._probes.report_view, self._probes.code):
+        for shown in (self._probes.table, self._probes.report_view):
             shown.value = ""
 
     def _set_completions(self, texts: Sequence[str], are_examples: bool = False) -> None:
@@ -324,7 +313,6 @@ class RewardLab(WeighedPanel):
     @in_panel
     def _show_row(self) -> None:
         row = self.row
-        self._row_code.value = code_line(self.code_lines().prompt())
         gold = f"(no column {self.answer!r})" if row.get(self.answer) is None else str(row[self.answer])
         shown = functools.partial(views.row_view, str(row.get("question", "")), gold, self.tokenizer is not None)
         self._row_view.value = shown("")  # a chat template may raise
@@ -348,7 +336,6 @@ class RewardLab(WeighedPanel):
         else:
             self._table.value = views.scores_view(self.scores, self.advantages)
             self._show_cards()
-        self._show_code()
 
     @in_panel
     def _show_cards(self) -> None:
@@ -357,7 +344,6 @@ class RewardLab(WeighedPanel):
         self._cards.value = ""  # a user's own format object may raise; the scores are right all the same
         rewards = dict(zip(self.weights, self._rewards, strict=True))
         self._cards.value = views.cards_view(self.scores, self.advantages, rewards, self._chosen)
-        self._show_code()
 
     @property
     def _chosen(self) -> str | None:
@@ -414,21 +400,3 @@ class RewardLab(WeighedPanel):
         self.probes = self.report.on_row()
         self._probes.table.value = views.probes_view(self.probes)
         self._probes.report_view.value = views.report_view(self.report)
-        lines = self.code_lines()
-        check = code_line(lines.check(), "the check in code")
-        self._probes.code.value = code_line(lines.probe(), "the probes in code") + check
-
-    # The code under the views.
-
-    def code_lines(self) -> CodeLines:
-        """Return the lines of code for what is shown."""
-        return CodeLines(self, self._given_rewards)
-
-    def _show_code(self, _: Any = None) -> None:
-        lines = self.code_lines()
-        self._table_code.value = code_line(lines.score())
-        self._weights_code.value = code_line(lines.reweight(), "with these weights")
-        chosen = 0 if self._chosen is None else list(self.weights).index(self._chosen)
-        self._cards_code.value = code_line(lines.spans(chosen), "the marks in code")
-        if self.model is not None:
-            self._sample_code.value = code_line(lines.sample(self._sampling_options))

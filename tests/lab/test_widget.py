@@ -6,11 +6,10 @@ Runs without torch too, and is: `lab/test_old_widgets.py` runs this file with th
 from __future__ import annotations
 
 import html
-import math
 import re
 import threading
 import time
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -69,24 +68,6 @@ def html_views(widget: Any) -> list[str]:
     """What stands in every view of the lab, however deep."""
     own = [widget.value] if type(widget).__name__ == "HTML" else []
     return own + [value for child in getattr(widget, "children", ()) for value in html_views(child)]
-
-
-def said_code(view: Any) -> list[str]:
-    lines = re.findall(r"<div class=\"gn-code\">.*?<pre>(.*?)</pre>", view.value, re.DOTALL)
-    return [html.unescape(line) for line in lines]
-
-
-def execute(line: str, **names: Any) -> Any:
-    """Run a line as a cell: return what its last expression is."""
-    *first, last = line.split("; ", 1)
-    names["gn"] = gn
-    for statement in first:
-        exec(statement, names)
-    try:
-        return eval(last, names)
-    except SyntaxError:
-        exec(last, names)
-        return names.get("completions")
 
 
 def test_it_begins_with_a_right_and_a_wrong_completion(lab: gn.RewardLab) -> None:
@@ -254,7 +235,7 @@ def test_rows_without_gold_answer_can_be_scored_but_not_probed() -> None:
 
 def test_without_a_model_sampling_says_why(lab: gn.RewardLab) -> None:
     assert lab._sample_button.disabled and lab._size.disabled
-    assert "the lab was given no model" in lab._sample_code.value
+    assert "the lab was given no model" in lab._why_not.value
     lab._sample_button.click()
     assert "there is no model" in lab._errors.value and len(lab.completions) == 2
 
@@ -290,31 +271,6 @@ def test_probes_find_a_hole(lab: gn.RewardLab) -> None:
     assert [line.verdict[:4] for line in lab.probes.lines][: len(failed)] == ["fail"] * len(failed), "failures first"
     assert {f.kind for f in lab.report.of("contains")} >= {"several answers", "answer outside the slot"}
     assert "FAIL: " in lab._probes.table.value and "paid like the right answer by contains" in lab._probes.table.value
-
-
-def test_code_after_a_failure_and_after_an_update(lab: gn.RewardLab, task: Task) -> None:
-    rewards = [correctness(), xml_format(), Brevity()]
-    lab.completions = [RIGHT, ""]
-    failed = execute(*said_code(lab._table_code), rewards=rewards, task=task, lab=lab)
-    assert failed.totals[0] == lab.scores.totals[0] and math.isnan(failed.totals[1])
-    lab.update((xml_format(),))
-    found = execute(*said_code(lab._table_code), rewards=rewards, task=task, lab=lab)
-    assert list(found.values) == ["xml_format"], "not the list of before"
-
-
-def test_code_uses_the_names_of_the_notebook(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Shell:
-        user_ns: ClassVar[dict[str, Any]] = {}
-
-    mine = [correctness()]
-    Shell.user_ns = {"_": mine, "my_rewards": mine, "sums": task}
-    monkeypatch.setattr("grpo_nb.lab.snippets.get_ipython", lambda: Shell)
-    lab = gn.RewardLab(mine, task)
-    assert "(my_rewards, " in said_code(lab._table_code)[0] and "sums.train[0]" in said_code(lab._table_code)[0]
-    Shell.user_ns["bench"] = lab
-    mine.append(xml_format())  # the lab has a list of its own
-    lab._score_button.click()
-    assert "(bench.rewards, " in said_code(lab._table_code)[0]
 
 
 BOTH = "<reasoning>a</reasoning><answer> 7 </answer>"
@@ -375,13 +331,11 @@ def test_the_prompt_is_shown_as_the_model_sees_it(task: Task) -> None:
     def counts(completions: list, completion_ids: list, **columns: Any) -> list[float]:
         return [float(len(ids)) for ids in completion_ids]
 
-    rewards, tokenizer = [counts], Tokenizer()
-    lab = gn.RewardLab(rewards, task, tokenizer=tokenizer)
+    tokenizer = Tokenizer()
+    lab = gn.RewardLab([counts], task, tokenizer=tokenizer)
     assert "&lt;|user|&gt;What is 20 + 3?&lt;|assistant|&gt;" in lab._row_view.value
     lab.completions = ["abc", "d"]
     assert lab.scores.totals == (3.0, 1.0)
-    names = {"rewards": rewards, "task": task, "tokenizer": tokenizer}
-    assert execute(*said_code(lab._table_code), **names).totals == (3.0, 1.0)
     assert prompt_text({"prompt": "plain"}, tokenizer) == "plain"
 
 
