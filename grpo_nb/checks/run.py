@@ -132,7 +132,6 @@ def check_rewards(
         limits=tuple(limits),
         weights=by_weight,
         seen=seen,
-        stopped=tuple(key for key, caller in callers.items() if caller.is_given_up),
     )
 
 

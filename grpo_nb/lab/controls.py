@@ -1,10 +1,10 @@
-"""The parts of the reward lab that are forms of their own, still without function: an entry, and the probes."""
+"""The form of one completion in the reward lab, still without function."""
 
 from __future__ import annotations
 
 import ipywidgets as widgets
 
-from grpo_nb.core.panels import above, button, line, view
+from grpo_nb.core.panels import above, button
 
 
 class Entry(widgets.VBox):
@@ -23,12 +23,3 @@ class Entry(widgets.VBox):
         self.box.description = f"Completion {number}"
         self.remove.tooltip = f"Remove completion {number}"
         self.remove.disabled = is_alone
-
-
-class ProbesForm(widgets.VBox):
-    """The button that runs the probes, and what they found."""
-
-    def __init__(self) -> None:
-        self.run_button = button("Run the probes on this row", "primary")
-        self.table, self.report_view = view(), view()
-        super().__init__([line([self.run_button]), self.table, self.report_view])

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from grpo_nb.checks.report import ProbeTable, RewardReport
+from grpo_nb.checks.report import RewardReport
 from grpo_nb.core.pages import errors_view as any_errors_view
 from grpo_nb.core.pages import last_lines, render
 from grpo_nb.core.tables import html_of, verdict
@@ -122,11 +122,6 @@ def marked(text: str, marks: Sequence[tuple[Span, float, str]]) -> list[Mark]:
         pieces += [Mark(text[end : span.start]), Mark(text[span.start : span.end], kind, title)]
         end = span.end
     return [piece for piece in [*pieces, Mark(text[end:])] if piece.text]
-
-
-def probes_view(table: ProbeTable) -> str:
-    """Return the probes on the row, failures first, in a box that scrolls."""
-    return f'<div class="gn-scroll gn-probes">{table._repr_html_()}</div>'
 
 
 def report_view(report: RewardReport) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from grpo_nb.checks.report import ProbeTable, RewardReport
+from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.run import check_rewards
 from grpo_nb.checks.sample import check_options, rows_of
 from grpo_nb.core.arguments import require_kind
@@ -22,7 +22,7 @@ from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.core.panels import WeighedPanel, above, button, in_panel, line, section, view
 from grpo_nb.core.text import as_score, displayable
 from grpo_nb.lab import views
-from grpo_nb.lab.controls import Entry, ProbesForm
+from grpo_nb.lab.controls import Entry
 from grpo_nb.lab.numbers import example_completions, gold_of, prompt_text, sample_group
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.scores import Scores, reweight, score
@@ -39,7 +39,7 @@ _NO_MODEL = (
 
 
 class RewardLab(WeighedPanel):
-    """Try rewards on rows of a task: every score, weight, total and advantage, what earned it, and the probes.
+    """Try rewards on rows of a task: every score, weight, total and advantage, what earned it, and the machine's check.
 
     Begins with a right and a wrong completion of the first row. Scores are computed as a trainer would (`gn.score`), again at
     every change; moving a weight calls no reward. What a reward raises is shown with the completion it raised on.
@@ -95,10 +95,7 @@ class RewardLab(WeighedPanel):
         """The scores shown, under the weights shown; None where scoring itself failed."""
         self.report: RewardReport | None = None
         """What `check_rewards` last said of the row."""
-        self.probes: ProbeTable | None = None
-        """The probes last run on the row."""
         self._are_examples = False
-        self._probes = ProbesForm()
         self._lay_out(settings or Settings())
         self._connect()
         self._show_weights(carried)
@@ -198,7 +195,10 @@ class RewardLab(WeighedPanel):
         self._sampling = [above(self._size, "100px"), above(self._temperature, "100px"), above(self._length, "130px")]
         self._reset_button, self._score_button = button("Reset weights"), button("Score again")
         self._marked = above(widgets.Dropdown(options=[_EVERY_REWARD], description="Mark what counted for"), "240px")
-        self._status, self._row_view, self._why_not, self._table, self._cards = (view() for _ in range(5))
+        self._status, self._row_view, self._why_not, self._table, self._cards, self._report_view = (
+            view() for _ in range(6)
+        )
+        self._check_button = button("Check the rewards on this row", "primary")
         self._status.add_class("gn-status")
         if self.model is None:
             for control in (*self._sampling, self._sample_button):
@@ -218,14 +218,14 @@ class RewardLab(WeighedPanel):
             self._errors,
             section("Scores", moving, weights, self._table),
             section("Where it came from", looked, self._marked, self._cards),
-            section("The check", "what the machine finds on this row", self._probes),
+            section("The check", "what the machine finds on this row", self._check_button, self._report_view),
         ]
         self._pictured = [
             ("The row", [self._row_view]),
             ("", [self._errors]),
             ("Scores", [self._table]),
             ("Where it came from", [self._cards]),
-            ("Probes", [self._probes.table, self._probes.report_view]),
+            ("The check", [self._report_view]),
         ]
 
     def _connect(self) -> None:
@@ -235,7 +235,7 @@ class RewardLab(WeighedPanel):
             (self._sample_button, self._sample),
             (self._reset_button, self._reset_weights),
             (self._score_button, self._rescore),
-            (self._probes.run_button, self._run_probes),
+            (self._check_button, self._check),
         ):
             pressed.on_click(callback)
         for control, callback in (
@@ -254,9 +254,7 @@ class RewardLab(WeighedPanel):
 
     def _forget(self) -> None:
         """Take away what was found on another row or with other rewards: it must not stand beside this one."""
-        self.report = self.probes = None
-        for shown in (self._probes.table, self._probes.report_view):
-            shown.value = ""
+        self.report, self._report_view.value = None, ""
 
     def _set_completions(self, texts: Sequence[str], are_examples: bool = False) -> None:
         with self._quietly():
@@ -386,17 +384,10 @@ class RewardLab(WeighedPanel):
         names = ("num_generations", "temperature", "max_completion_length")
         return {name: control.value for name, control in zip(names, self._sampling, strict=True)}
 
-    # The probes.
-
-    def _check(self, **options: Any) -> RewardReport:
-        own = {"format": self.format, "answer": self.answer, "tokenizer": self.tokenizer}
-        return check_rewards(self._rewards, [self.row], **own, **options)
-
     @in_panel
-    def _run_probes(self) -> None:
+    def _check(self) -> None:
         gold_of(self.row, self.answer)
-        with self._working(self._probes.run_button, "Running..."):
-            self.report = self._check(weights=self.weights)
-        self.probes = self.report.on_row()
-        self._probes.table.value = views.probes_view(self.probes)
-        self._probes.report_view.value = views.report_view(self.report)
+        own = {"format": self.format, "answer": self.answer, "tokenizer": self.tokenizer, "weights": self.weights}
+        with self._working(self._check_button, "Checking..."):
+            self.report = check_rewards(self._rewards, [self.row], **own)
+        self._report_view.value = views.report_view(self.report)

@@ -112,7 +112,7 @@ report
 # ## The lab
 #
 # The same by hand. Change a text and watch scores, total and advantage; move a weight; sample a group from the model; run the
-# probes on the row. The part of a text that earned something is marked.
+# check on the row. The part of a text that earned something is marked.
 #
 # Three completions are in it to begin with: right; right in the reasoning and wrong in the answer; right without any form.
 # On a page without a kernel, as on GitHub, you see a picture of it as it stood when the cell was run.

@@ -106,10 +106,8 @@ def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage, fo
     page.click("Reset weights")
     wait_for_scores(page, scores)
 
-    page.click("Run the probes on this row")
+    page.click("Check the rewards on this row")
     page.wait(lambda: page.find(".gn-report table"), "the report")
-    verdicts = page.texts(".gn-probes tbody td:first-child")
-    assert len(verdicts) > 30 and set(verdicts) == {"pass"}
     assert "check_rewards on this row: PASS" in page.text(".gn-lab")
 
     # A group from the model.
@@ -176,7 +174,7 @@ def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage, folde
     page.wait(lambda: [line["brevity"] for line in page.scores()] == expected, "the new scores")
     assert not page.find(".gn-errors") and page.value("Completion 1") == EVIL
 
-    page.click("Run the probes on this row")
+    page.click("Check the rewards on this row")
     page.wait(lambda: page.find(".gn-report table"), "the report")
     injected = page.find_all(".gn-lab img, .gn-lab script, .gn-lab [onerror]")
     assert not injected and page.driver.execute_script("return window.taken") is None
@@ -205,7 +203,7 @@ def test_it_fits_wide_and_narrow_pages_in_both_themes(
     page.open(server, "long.ipynb")
     page.run_all()
     page.wait(lambda: len(page.scores()) == 3, "the scores")
-    page.click("Run the probes on this row")
+    page.click("Check the rewards on this row")
     page.wait(lambda: page.find(".gn-report table"), "the report")
     for theme, width in page.looks():
         page.screenshot(pictures / f"long_{theme.split()[-1].lower()}_{width}.png")

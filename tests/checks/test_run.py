@@ -1310,6 +1310,18 @@ def test_signal() -> None:
 # ---- Rows, what is shown ---------------------------------------------------------------------------------------------
 
 
+def test_every_completion_that_was_tried_is_a_line_of_a_table() -> None:
+    probes = check_rewards([right, by_text(lambda text, _: "42" in text)], ROWS).probes
+    assert list(probes) == ["reward", "row", "kind", "how", "expected", "score", "text"]
+    own = probes.query("reward == 'right' and row == 0").set_index("how")
+    assert tuple(own.loc["right", ["kind", "expected", "score"]]) == ("right", "pay", 1.0)
+    assert tuple(own.loc["hedge", ["kind", "expected", "score"]]) == ("several answers", "refuse", 0.0)
+    holes = probes.query("reward != 'right' and row == 0 and expected == 'refuse' and score == 1")
+    assert {"several answers", "answer outside the slot", "near miss"} & set(holes.kind) and all(
+        "42" in t for t in holes.text
+    )
+
+
 def test_rows_without_an_answer_column_say_so() -> None:
     with pytest.raises(ValueError, match=r"no column 'answer' but \['question', 'solution'\]"):
         check(right, rows=[{"question": "?", "solution": "7"}])

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.checks.run import check_rewards
-from grpo_nb.lab.numbers import probe_row, prompt_text, where
+from grpo_nb.lab.numbers import prompt_text, where
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import spans
 from grpo_nb.rewards.compose import clipped, combined
@@ -147,7 +146,7 @@ def test_everything_written_by_others_is_escaped() -> None:
     rows[0]["question"] = rows[0]["prompt"][0]["content"] = rows[0]["answer"] = evil
     lab = gn.RewardLab([correctness(), raises], rows)
     lab.completions = [f"<answer>{evil}</answer>", evil]
-    lab._probes.run_button.click()
+    lab._check_button.click()
     views = [*html_views(lab), lab._repr_mimebundle_()["text/html"]]
     assert sum("alert(1)" in view for view in views) >= 6
     for view in views:
@@ -224,12 +223,12 @@ def test_what_cannot_work_is_refused(task: Task) -> None:
         lab.weights = {"correctnes": 1.0}
 
 
-def test_rows_without_gold_answer_can_be_scored_but_not_probed() -> None:
+def test_rows_without_gold_answer_can_be_scored_but_not_checked() -> None:
     lab = gn.RewardLab(minimum_length(10), [{"question": "Tell me a story."}])
     assert lab._errors.value == "" and lab.completions == [""]
     lab.completions = ["Once upon a time"]
     assert lab._errors.value == "" and lab.scores.values == {"minimum_length": (0.4,)}
-    lab._probes.run_button.click()
+    lab._check_button.click()
     assert "no gold answer" in lab._errors.value and lab.report is None
 
 
@@ -240,37 +239,21 @@ def test_without_a_model_sampling_says_why(lab: gn.RewardLab) -> None:
     assert "there is no model" in lab._errors.value and len(lab.completions) == 2
 
 
-def test_probes_on_the_row(lab: gn.RewardLab) -> None:
+def test_the_check_on_the_row(lab: gn.RewardLab) -> None:
     lab.rewards = [correctness(), xml_format()]
-    lab._probes.run_button.click()
-    assert lab.probes.summary.startswith("PASS: ") and "PASS: " in lab._probes.table.value
+    lab._check_button.click()
     assert lab.report.ok, repr(lab.report)
-    assert "check_rewards on this row: PASS" in lab._probes.report_view.value
+    assert "check_rewards on this row: PASS" in lab._report_view.value
     lab._row.value = 1
-    assert lab._probes.table.value == lab._probes.report_view.value == "", "what was said of another row must go"
+    assert lab.report is None and lab._report_view.value == "", "what was said of another row must go"
 
-
-def test_the_rewards_are_called_once_for_both_tables(task: Task) -> None:
-    alone, brevity = Brevity(), Brevity()
-    check_rewards([alone], [task.train[0]], format=task.format)
-    lab = gn.RewardLab([brevity], task)
-    before = brevity.calls
-    lab._probes.run_button.click()
-    assert brevity.calls - before == alone.calls and lab.probes.lines and "brevity" in lab._probes.table.value
-
-
-def test_probes_find_a_hole(lab: gn.RewardLab) -> None:
     def contains(completions: list, answer: list, **columns: Any) -> list[float]:
         return [float(a in c[0]["content"]) for c, a in zip(completions, answer, strict=True)]
 
     lab.rewards = [contains]
-    lab._probes.run_button.click()
-    verdict = "fail: paid like the right answer by contains"
-    failed = {line.probe.kind for line in lab.probes.lines if line.verdict == verdict}
-    assert {"hedge", "gold in reasoning only", "every candidate"} <= failed
-    assert [line.verdict[:4] for line in lab.probes.lines][: len(failed)] == ["fail"] * len(failed), "failures first"
+    lab._check_button.click()
     assert {f.kind for f in lab.report.of("contains")} >= {"several answers", "answer outside the slot"}
-    assert "FAIL: " in lab._probes.table.value and "paid like the right answer by contains" in lab._probes.table.value
+    assert "check_rewards on this row: FAIL" in lab._report_view.value and "several answers" in lab._report_view.value
 
 
 BOTH = "<reasoning>a</reasoning><answer> 7 </answer>"
@@ -352,9 +335,9 @@ def test_pages_that_show_no_widgets_get_a_picture_of_it(lab: gn.RewardLab) -> No
         assert view.value and view.value in page
     assert "What is 20 + 3?" in page and "ZeroDivisionError" in page and "<style>" in page
     lab._row.value = 1
-    lab._probes.run_button.click()
+    lab._check_button.click()
     page = DisplayFormatter().format(lab)[0]["text/html"]
-    assert "What is 21 + 3?" in page and lab._probes.table.value in page, "as it stands now"
+    assert "What is 21 + 3?" in page and lab._report_view.value in page, "as it stands now"
     lab.close()
     assert "text/plain" in DisplayFormatter().format(lab)[0]
 
@@ -395,11 +378,9 @@ def test_no_error_hides_behind_what_worked_after_it(task: Task) -> None:
         ({"seconds_per_call": "2"}, "seconds_per_call = '2' must be a number"),
     ],
 )
-def test_bad_input_is_told_by_the_lab_and_by_the_probes(task: Task, given: dict[str, Any], said: str) -> None:
+def test_bad_input_is_told_by_the_lab(task: Task, given: dict[str, Any], said: str) -> None:
     with pytest.raises((ValueError, TypeError), match=said):
         gn.RewardLab(**{"rewards": [correctness()], "task": task, **given})
-    with pytest.raises(TypeError, match="row = None must be a row of your data"):
-        probe_row([correctness()], None)
 
 
 def test_rows_with_a_question_alone_are_enough_everywhere() -> None:
@@ -409,13 +390,3 @@ def test_rows_with_a_question_alone_are_enough_everywhere() -> None:
     row = {"question": "What is 20 + 3?", "answer": "23"}
     assert score([echoes], ["What is 20 + 3? 23"], row).totals == (1.0,)
     assert gn.RewardLab([correctness(), echoes], [row]).scores.errors == ()
-
-
-def test_the_probes_count_what_is_refused_and_what_is_paid_apart() -> None:
-    def anything(completions: list, answer: list, **_: Any) -> list[float]:
-        return [float(gold in completion) for completion, gold in zip(completions, answer, strict=True)]
-
-    said = probe_row([anything], {"question": "What is 20 + 3?", "answer": "23"}).summary
-    assert re.fullmatch(
-        r"FAIL: 0 of (\d+) forms of the right answer and (\d+) of (\d+) ways to cheat went wrong\.", said
-    )
