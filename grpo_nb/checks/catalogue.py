@@ -306,5 +306,4 @@ CATALOGUE: dict[str, Kind] = {
         "the model learns to write nothing before it learns to be right",
         "pay less for being short than for the format, or pay it beside right answers only (gn.rewards.cosine_length)",
     ),
-    "little signal": Kind("warning", "they cost time and teach nothing", ""),
 }

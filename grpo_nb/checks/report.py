@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +34,6 @@ class RewardReport(Shown):
     """What each reward was seen to do on the controls: tell right from wrong, or pay for form alone."""
     checked: str
     """What was checked, in one sentence with counts."""
-    signal: Sequence[tuple[float, float]] = ()
-    """Pass rate, and the expected share of groups in which all completions get the same score."""
-    num_generations: int = 8
     limits: tuple[str, ...] = ()
     """What could not be checked, and why."""
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -109,13 +106,6 @@ class RewardReport(Shown):
         yield bold(self.summary)
         yield Drawn(Table(rows, head=_FINDING_HEAD).html(), "\n".join(lines))
         yield Listing([f"not checked: {limit}" for limit in self.limits])
-        if self.signal:
-            yield (
-                f"Groups of {self.num_generations} in which all completions get the same score teach nothing. Expected share, "
-                "by pass rate, for a reward that is either right or wrong:"
-            )
-            rates, shares = zip(*((f"{rate:.0%}", f"{share:.0%}") for rate, share in self.signal), strict=True)
-            yield Table([("pass rate", *rates), ("groups with no spread", *shares)])
 
 
 def _expected(probe: Probe) -> str:

@@ -21,30 +21,24 @@ from grpo_nb.checks.judge import check_golds, check_scores, check_time, judge
 from grpo_nb.checks.probes import BARE, EvalTrap, Probe, known_texts
 from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.roles import FORM, OTHER, TELLS, UNSCORED, Results, Role, find_role, seen_closer
-from grpo_nb.checks.sample import Sample, check_options, rows_of
-from grpo_nb.checks.together import check_names, check_set, check_signal, silent_share
+from grpo_nb.checks.sample import Sample, rows_of
+from grpo_nb.checks.together import check_names, check_set
 from grpo_nb.core.arguments import require_number, with_known_names
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weight_of
 from grpo_nb.rewards.compose import check_rows, inner_rewards
 from grpo_nb.rewards.scores import changed_weights
-from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.task import Task
-
-_GRID = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
 
 
 @with_known_names
 def check_rewards(
     rewards: RewardFunction | Sequence[RewardFunction],
     task: Task | Iterable[Mapping[str, Any]],
-    settings: Settings | None = None,
     *,
     format: AnswerFormat | None = None,
     answer: str | Callable[[Mapping[str, Any]], str] = "answer",
     weights: Mapping[str, float] | None = None,
-    num_generations: int | None = None,
-    pass_rate: float | None = None,
     tokenizer: Any = None,
     seconds_per_call: float = 2.0,
 ) -> RewardReport:
@@ -57,12 +51,9 @@ def check_rewards(
     Args:
         rewards: One or more functions with TRL's signature, sync or async.
         task: A `Task`, or rows (a list of dicts, a `datasets.Dataset`) with `prompt` or `question`, and an answer.
-        settings: For `num_generations`.
         format: Where rows are given: the format of the answer; `xml()` if not given.
         answer: Where rows are given: the column with the gold answer, or a function of the row.
         weights: By name; those the rewards carry where not given.
-        num_generations: Group size for the table of groups without spread; that of `settings`, or 8.
-        pass_rate: Share of right completions you expect, for that table; a grid if not given.
         tokenizer: For rewards that count tokens. Without it, words and marks are counted.
         seconds_per_call: Time limit of one call.
 
@@ -76,11 +67,8 @@ def check_rewards(
     True
     """
     rewards = reward_list(rewards)
-    check_options(settings, num_generations, seconds_per_call)
-    if pass_rate is not None:
-        require_number("pass_rate", pass_rate, 0, 1, is_whole=False)
+    require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)
     sample = Sample(task, format, answer, tokenizer)
-    size = num_generations or (settings.num_generations if settings is not None else 8)
     callers = {key: Caller(reward, seconds_per_call) for key, reward in _by_name(rewards).items()}
     own_weights = {key: weight_of(caller.reward) for key, caller in callers.items()}
     by_weight = changed_weights(own_weights, {} if weights is None else weights)
@@ -102,14 +90,13 @@ def check_rewards(
         is_form = len(rewards) == 1 and not broken and not _asks_for(rewards[0], sample)
         # Said of a reward that would tell right from wrong but for what is said of it.
         is_said = any(f.kind in ("another format", "answer not listed") and f.severity == "critical" for f in findings)
-        of_set = check_set(seen, by_weight, sample.tried, pass_rate, broken, is_form)
+        of_set = check_set(seen, by_weight, sample.tried, broken, is_form)
         findings += [f for f in of_set if not (is_said and f.kind == "nothing tells right from wrong")]
     lenient = {finding.reward for finding in findings if finding.kind == "lenient"}
     if any(
         (role.kind, role.said) == (FORM, "") and callers[key].name not in lenient for key, (_, role) in seen.items()
     ):
         findings = [finding for finding in findings if finding.kind != "lenient"]  # another one asks for more
-    findings += check_signal(pass_rate, size)
     if tokenizer is None and any(map(_counts_tokens, rewards)):
         limits.append(
             "token counts: no tokenizer was given, so rewards that look at completion_ids saw words and marks"
@@ -127,8 +114,6 @@ def check_rewards(
         findings=tuple(sorted(findings, key=_gravity)),
         roles={key: _role_said(*one.judged) if one.judged else one.said for key, one in checked.items()},
         checked=summary,
-        signal=[(rate, silent_share(rate, size)) for rate in (_GRID if pass_rate is None else (pass_rate,))],
-        num_generations=size,
         limits=tuple(limits),
         weights=by_weight,
         seen=seen,

@@ -12,7 +12,7 @@ from grpo_nb.rewards.identity import hash_of_parts, parts_of
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.task import Task
 
-_LOOK = "gn.check_rewards(rewards, task, settings)"
+_LOOK = "gn.check_rewards(rewards, task)"
 _LIMIT = 0.2
 """Seconds that one call may take while a reward is checked; all of them together at most thirty times as long."""
 _looked_at: set[str] = set()
@@ -43,7 +43,7 @@ def said_of_own_rewards(
     if unchecked:
         return f"Not checked before this training, for a call takes long or changes it: {', '.join(unchecked)}. {_LOOK} does."
     with kept_random_state():
-        report = check_rewards(own, task, settings, seconds_per_call=_LIMIT)
+        report = check_rewards(own, task, seconds_per_call=_LIMIT)
     # Of what the rewards do together, only where all are here.
     told = [*map(reward_name, own), *([WHOLE_SET] if len(own) == len(rewards) else [])]
     serious = [f for f in report.findings if f.severity != "note" and f.reward in told]

@@ -105,7 +105,7 @@ first.cases
 
 # %%
 rewards = [first, gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
-report = gn.check_rewards(rewards, task, settings, tokenizer=tokenizer)
+report = gn.check_rewards(rewards, task, tokenizer=tokenizer)
 report
 
 # %% [markdown]
@@ -155,7 +155,7 @@ def gold_somewhere(completions, answer, **columns):
 
 
 print(list(gn.score(gold_somewhere, lab.completions, lab.row).totals))
-holed = gn.check_rewards(gold_somewhere, task, settings, tokenizer=tokenizer)
+holed = gn.check_rewards(gold_somewhere, task, tokenizer=tokenizer)
 holed
 
 # %% [markdown]
@@ -176,7 +176,7 @@ def gold_in_its_slot(completions, answer, **columns):
 
 
 print(list(gn.score(gold_in_its_slot, lab.completions, lab.row).totals))
-mended = gn.check_rewards(gold_in_its_slot, task, settings, tokenizer=tokenizer)
+mended = gn.check_rewards(gold_in_its_slot, task, tokenizer=tokenizer)
 mended
 
 # %% [markdown]
@@ -192,7 +192,7 @@ formal = {"correctness": 0.5, "xml_format": 2.0}
 for name, scored in (("as above", scores), ("formal", gn.rewards.reweight(scores, formal))):
     advantages = [round(advantage, 2) for advantage in scored.advantages()]
     print(f"{name:9} totals {list(scored.totals)}, advantages {advantages}")
-weighed = gn.check_rewards(rewards, task, settings, tokenizer=tokenizer, weights=formal)
+weighed = gn.check_rewards(rewards, task, tokenizer=tokenizer, weights=formal)
 weighed
 
 # %% [markdown]

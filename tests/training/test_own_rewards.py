@@ -50,7 +50,7 @@ def test_the_faults_are_said_once_in_a_line(task: gn.tasks.Task) -> None:
     assert said.startswith(
         "Training begins all the same, but your rewards have faults: named_anywhere: several answers (critical)"
     )
-    assert said.endswith("gn.check_rewards(rewards, task, settings) shows each with its mend.") and "\n" not in said
+    assert said.endswith("gn.check_rewards(rewards, task) shows each with its mend.") and "\n" not in said
     assert said_of_own_rewards([named_anywhere], task, SETTINGS, ALL) == ""
 
 
