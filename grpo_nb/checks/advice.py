@@ -21,7 +21,7 @@ _FEWEST_GROUPS = 5
 # Of fewer answers that can be read, or of a smaller share of all, nothing is said of how hard the questions are.
 _FEWEST_READ = 8
 _SAME = 1e-6
-_CHECK = "gn.check_rewards(rewards, task, settings)"
+_CHECK = "gn.check_rewards(rewards, task)"
 _PARTIAL_CREDIT = "rewards.append(gn.rewards.incremental_format(format=task.format, weight=0.5))"
 
 

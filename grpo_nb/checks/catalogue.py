@@ -306,11 +306,4 @@ CATALOGUE: dict[str, Kind] = {
         "the model learns to write nothing before it learns to be right",
         "pay less for being short than for the format, or pay it beside right answers only (gn.rewards.cosine_length)",
     ),
-    "little signal": Kind("warning", "they cost time and teach nothing", ""),
-    "case": Kind(
-        "critical",
-        "the reward no longer does what you kept the case for",
-        "mend the reward, or take the case out",
-    ),
-    "case (no such reward)": Kind("warning", "it was not run", "rename it"),
 }

@@ -10,47 +10,36 @@ import collections
 import contextlib
 import inspect
 import itertools
-import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from grpo_nb.checks.catalogue import SEVERITIES, WHOLE_SET, Finding, found
+from grpo_nb.checks.catalogue import SEVERITIES, Finding, found
 from grpo_nb.checks.contract import UNSTEADY, Caller, check_arguments, check_contract
 from grpo_nb.checks.failures import find_failures
 from grpo_nb.checks.judge import check_golds, check_scores, check_time, judge
 from grpo_nb.checks.probes import BARE, EvalTrap, Probe, known_texts
 from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.roles import FORM, OTHER, TELLS, UNSCORED, Results, Role, find_role, seen_closer
-from grpo_nb.checks.sample import Sample, check_options, rows_of
-from grpo_nb.checks.together import check_names, check_set, check_signal, silent_share
-from grpo_nb.core.arguments import in_line, require_kind, require_number, require_path, with_known_names
+from grpo_nb.checks.sample import Sample, rows_of
+from grpo_nb.checks.together import check_names, check_set
+from grpo_nb.core.arguments import require_number, with_known_names
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weight_of
-from grpo_nb.rewards.calls import RewardError
 from grpo_nb.rewards.compose import check_rows, inner_rewards
-from grpo_nb.rewards.scores import changed_weights, score
-from grpo_nb.settings.settings import Settings
+from grpo_nb.rewards.scores import changed_weights
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.task import Task
-
-_GRID = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
 
 
 @with_known_names
 def check_rewards(
     rewards: RewardFunction | Sequence[RewardFunction],
     task: Task | Iterable[Mapping[str, Any]],
-    settings: Settings | None = None,
     *,
     format: AnswerFormat | None = None,
     answer: str | Callable[[Mapping[str, Any]], str] = "answer",
     weights: Mapping[str, float] | None = None,
-    num_generations: int | None = None,
-    pass_rate: float | None = None,
     tokenizer: Any = None,
-    cases: str | Path | Iterable[Mapping[str, Any]] = (),
     seconds_per_call: float = 2.0,
 ) -> RewardReport:
     """Check reward functions on rows of a task and say in words what is wrong, what it would do to training, and the fix.
@@ -62,14 +51,10 @@ def check_rewards(
     Args:
         rewards: One or more functions with TRL's signature, sync or async.
         task: A `Task`, or rows (a list of dicts, a `datasets.Dataset`) with `prompt` or `question`, and an answer.
-        settings: For `num_generations`.
         format: Where rows are given: the format of the answer; `xml()` if not given.
         answer: Where rows are given: the column with the gold answer, or a function of the row.
         weights: By name; those the rewards carry where not given.
-        num_generations: Group size for the table of groups without spread; that of `settings`, or 8.
-        pass_rate: Share of right completions you expect, for that table; a grid if not given.
         tokenizer: For rewards that count tokens. Without it, words and marks are counted.
-        cases: A file or list of completions with the score each must get, as `add_case` writes it.
         seconds_per_call: Time limit of one call.
 
     Raises:
@@ -82,12 +67,8 @@ def check_rewards(
     True
     """
     rewards = reward_list(rewards)
-    check_options(settings, num_generations, seconds_per_call)
-    if pass_rate is not None:
-        require_number("pass_rate", pass_rate, 0, 1, is_whole=False)
+    require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)
     sample = Sample(task, format, answer, tokenizer)
-    kept = _known_cases(cases)
-    size = num_generations or (settings.num_generations if settings is not None else 8)
     callers = {key: Caller(reward, seconds_per_call) for key, reward in _by_name(rewards).items()}
     own_weights = {key: weight_of(caller.reward) for key, caller in callers.items()}
     by_weight = changed_weights(own_weights, {} if weights is None else weights)
@@ -109,15 +90,13 @@ def check_rewards(
         is_form = len(rewards) == 1 and not broken and not _asks_for(rewards[0], sample)
         # Said of a reward that would tell right from wrong but for what is said of it.
         is_said = any(f.kind in ("another format", "answer not listed") and f.severity == "critical" for f in findings)
-        of_set = check_set(seen, by_weight, sample.tried, pass_rate, broken, is_form)
+        of_set = check_set(seen, by_weight, sample.tried, broken, is_form)
         findings += [f for f in of_set if not (is_said and f.kind == "nothing tells right from wrong")]
-    findings += _check_cases(rewards, kept, sample)
     lenient = {finding.reward for finding in findings if finding.kind == "lenient"}
     if any(
         (role.kind, role.said) == (FORM, "") and callers[key].name not in lenient for key, (_, role) in seen.items()
     ):
         findings = [finding for finding in findings if finding.kind != "lenient"]  # another one asks for more
-    findings += check_signal(pass_rate, size)
     if tokenizer is None and any(map(_counts_tokens, rewards)):
         limits.append(
             "token counts: no tokenizer was given, so rewards that look at completion_ids saw words and marks"
@@ -135,12 +114,9 @@ def check_rewards(
         findings=tuple(sorted(findings, key=_gravity)),
         roles={key: _role_said(*one.judged) if one.judged else one.said for key, one in checked.items()},
         checked=summary,
-        signal=[(rate, silent_share(rate, size)) for rate in (_GRID if pass_rate is None else (pass_rate,))],
-        num_generations=size,
         limits=tuple(limits),
         weights=by_weight,
         seen=seen,
-        stopped=tuple(key for key, caller in callers.items() if caller.is_given_up),
     )
 
 
@@ -292,90 +268,3 @@ def _by_name(rewards: Sequence[RewardFunction]) -> dict[str, RewardFunction]:
             name, number = f"{reward_name(reward)} ({number})", number + 1
         named[name] = reward
     return named
-
-
-def add_case(
-    path: str | Path,
-    reward: str,
-    completion: str,
-    expected: float | None,
-    *,
-    columns: Mapping[str, Any],
-    label: str = "",
-) -> None:
-    """Keep a completion with the score it must get, as one line of JSON, for `check_rewards(cases=path)` and your own tests.
-
-    Args:
-        path: A .jsonl file; made when it is not there.
-        reward: The name of the reward.
-        completion: The text.
-        expected: The score, or None where the reward must have no opinion.
-        columns: The data row, so that the case stands for itself.
-        label: What the case shows.
-    """
-    case = {"reward": reward, "label": label, "completion": completion, "expected": expected, "columns": columns}
-    line = {**_as_case(case), "columns": dict(columns)}
-    with require_path("path", path).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line) + "\n")
-
-
-def read_cases(path: str | Path) -> list[dict[str, Any]]:
-    """Return the cases of a file that `add_case` wrote.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: A line is no case; the message names it.
-    """
-    file, cases = require_path("cases", path), []
-    if not file.is_file():
-        raise FileNotFoundError(f"there is no file of cases {str(path)!r}: add_case makes one.")
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-        if line.strip():
-            try:
-                cases.append(_as_case(json.loads(line)))
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"{path}, line {number}: {error}") from error
-    return cases
-
-
-def _as_case(case: Any) -> dict[str, Any]:
-    missing = {"reward", "completion", "expected"} - set(case if isinstance(case, Mapping) else ())
-    if missing:
-        raise ValueError(f"the case {in_line(case)} lacks {', '.join(sorted(missing))}: write cases with add_case.")
-    case = {"columns": {}, "label": "", **case}
-    if case["expected"] is not None:
-        require_number("expected", case["expected"], -math.inf, is_whole=False)
-    require_kind("completion", case["completion"], str, "the text of a completion")
-    require_kind("columns", case["columns"], Mapping, "the data row of the completion")
-    return case
-
-
-def _known_cases(cases: str | Path | Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    if isinstance(cases, (str, Path)):
-        return read_cases(cases)
-    return [_as_case(case) for case in require_kind("cases", cases, Iterable, "a file of cases, or a list of them")]
-
-
-def _check_cases(
-    rewards: Sequence[RewardFunction], cases: Sequence[Mapping[str, Any]], sample: Sample
-) -> Iterator[Finding]:
-    known = {reward_name(reward): reward for reward in rewards}
-    for number, case in enumerate(cases, 1):
-        name, expected, text = case["reward"], case["expected"], case["completion"]
-        label = f"case {number}" + (f" ({case['label']!r})" if case["label"] else "")
-        if name not in known:
-            what = f"{label} is for a reward {name!r} that is not among {list(known)}"
-            yield found("case (no such reward)", WHOLE_SET, what)
-            continue
-        ids = sample.batch([Probe("case", text, 0)]).completion_ids
-        try:
-            row = {**sample.rows[0], **case["columns"]}
-            value = score(known[name], [text], row, completion_ids=ids).values[name][0]
-            is_met = (
-                math.isnan(value) if expected is None else math.isclose(value, expected, rel_tol=1e-6, abs_tol=1e-6)
-            )
-            said = f"{value:.4g}"
-        except RewardError as error:
-            is_met, said = False, str(error)
-        if not is_met:
-            yield found("case", name, f"{label} must score {expected}, is {said}", [text])

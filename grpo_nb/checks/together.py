@@ -26,7 +26,7 @@ _LAX = {
 
 _FEW_UNSCORED = 0.1
 _SILENT = 0.1
-"""Without a known pass rate: models that begin with a smaller one are said to fall silent."""
+"""Models that begin with a smaller pass rate fall silent, and that is said only from here on."""
 
 
 def check_names(rewards: Sequence[RewardFunction], columns: Sequence[str]) -> Iterator[Finding]:
@@ -45,7 +45,6 @@ def check_set(
     seen: Seen,
     weights: Mapping[str, float],
     rows: Sequence[int],
-    pass_rate: float | None,
     broken: Collection[str],
     is_form: bool,
 ) -> Iterator[Finding]:
@@ -55,7 +54,6 @@ def check_set(
         seen: Of all rewards what they gave and do.
         weights: Of all.
         rows: That were tried.
-        pass_rate: Share of right completions that is expected, where it is known.
         broken: Rewards of which something has been said that has to be mended first.
         is_form: It is one reward that is sound and has nothing to do with the gold answer.
     """
@@ -108,7 +106,7 @@ def check_set(
     yield from _check_weights(seen, weights, telling, rows)
     silent = {row: max(best.get((kind, row, ""), -math.inf) for kind in ("empty", "blank")) for row in rows}
     plain = {row: best.get(("prose", row, ""), math.nan) for row in rows}
-    yield from _check_silence(pairs, silent, plain, pass_rate, is_alone=len(seen) == 1)
+    yield from _check_silence(pairs, silent, plain, is_alone=len(seen) == 1)
     # What the reward for the answer pays itself has been said of that reward.
     known = {
         probe.kind
@@ -135,7 +133,6 @@ def _check_silence(
     pairs: Mapping[int, tuple[float, float]],
     silent: Mapping[int, float],
     plain: Mapping[int, float],
-    pass_rate: float | None,
     *,
     is_alone: bool,
 ) -> Iterator[Finding]:
@@ -147,18 +144,13 @@ def _check_silence(
     for how, attempt in (("wrong", wrong), ("in plain words", plain)):
         gains = {row: right - attempt[row] for row, (right, _) in pairs.items() if right > attempt[row]}
         worth, row = max(((silent[row] - attempt[row]) / gain, row) for row, gain in gains.items()) if gains else (1, 0)
-        if worth < 1 and (worth > pass_rate if pass_rate is not None else worth >= _SILENT):
-            at = (
-                f"at the pass rate of {pass_rate:.0%}" if pass_rate is not None else f"below a pass rate of {worth:.0%}"
+        if _SILENT <= worth < 1:
+            what = (
+                f"below a pass rate of {worth:.0%} an empty completion ({silent[row]:.3g}) gets more than an attempt "
+                f"(right {pairs[row][0]:.3g}, {how} {attempt[row]:.3g})"
             )
-            attempted = f"right {pairs[row][0]:.3g}, {how} {attempt[row]:.3g}"
-            what = f"{at} an empty completion ({silent[row]:.3g}) gets more than an attempt ({attempted})"
-            # One reward alone may stand beside others that pay for writing something. What is written at first is plain words
-            # only where the format is not known yet, which a pass rate does not say.
-            is_sure = pass_rate is not None and attempt is wrong
-            yield found(
-                "silence pays", WHOLE_SET, what, severity="critical" if is_sure else ("note" if is_alone else "warning")
-            )
+            # One reward alone may stand beside others that pay for writing something.
+            yield found("silence pays", WHOLE_SET, what, severity="note" if is_alone else "warning")
             return
 
 
@@ -198,16 +190,3 @@ def _check_weights(
         yield found("form outweighs being right", WHOLE_SET, adds)
     elif earning.keys() <= set(telling) and sum(earning.values()) > answer:
         yield found("form outweighs being right (of the answer)", WHOLE_SET, adds)
-
-
-def silent_share(pass_rate: float, size: int) -> float:
-    """Return the expected share of groups that are all right or all wrong."""
-    return pass_rate**size + (1 - pass_rate) ** size
-
-
-def check_signal(pass_rate: float | None, size: int) -> Iterator[Finding]:
-    """Groups that will mostly be all right or all wrong, where the pass rate is known."""
-    if pass_rate is not None and (share := silent_share(pass_rate, size)) > 0.5:
-        harder = "easier prompts or an example turn" if pass_rate < 0.5 else "harder prompts"
-        what = f"at a pass rate of {pass_rate:.0%}, {share:.0%} of groups of {size} are all right or all wrong"
-        yield found("little signal", WHOLE_SET, what, fix=f"{harder}, or a larger num_generations")

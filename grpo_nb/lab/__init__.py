@@ -2,3 +2,5 @@
 
 Not here: the checks that the machine makes (`checks`), and the viewer of a run (`runs`).
 """
+
+from grpo_nb.lab.numbers import prompt_text, sample_group

@@ -1,4 +1,4 @@
-"""What the reward lab shows, without the showing: where a reward looked, the prompt, a sampled group, probes on one row.
+"""What the reward lab shows, without the showing: where a reward looked, the prompt, a sampled group.
 
 Plain functions over the user's own rewards and rows, each the code behind one view of `grpo_nb.lab.widget.RewardLab`.
 Nothing here needs torch but `sample_group`.
@@ -6,14 +6,11 @@ Nothing here needs torch but `sample_group`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from grpo_nb.checks.probes import PLAIN, wrong_answers
 from grpo_nb.checks.probes import completion as make_completion
-from grpo_nb.checks.report import ProbeTable
-from grpo_nb.checks.run import check_rewards
-from grpo_nb.core.arguments import require_kind
 from grpo_nb.core.text import shorten
 from grpo_nb.rewards.base import WHOLE_TEXT, RewardFunction, spans
 from grpo_nb.tasks.formats import AnswerFormat
@@ -111,29 +108,3 @@ def sample_group(
         chat_template_kwargs=chat_template_kwargs,
     )  # fmt: skip
     return [completion.text for completion in group]
-
-
-def probe_row(
-    rewards: Sequence[RewardFunction],
-    row: Mapping[str, Any],
-    *,
-    format: AnswerFormat | None = None,
-    answer: str = "answer",
-    weights: Mapping[str, float] | None = None,
-    tokenizer: Any = None,
-    seconds_per_call: float = 2.0,
-) -> ProbeTable:
-    """Try the rewards on one row with right answers in harmless forms and with the known ways to cheat.
-
-    One completion a line, so that one can look at it: a part of what `check_rewards` does and says of all rows in findings.
-
-    Raises:
-        ValueError: The row has no gold answer.
-
-    >>> from grpo_nb.rewards import correctness
-    >>> probe_row([correctness()], {"question": "What is 20 + 3?", "answer": "23"}).summary
-    'PASS: 11 forms of the right answer and 34 ways to cheat, none went wrong.'
-    """
-    gold_of(require_kind("row", row, Mapping, "a row of your data: task.train[0]"), answer)
-    options = {"weights": weights, "tokenizer": tokenizer, "seconds_per_call": seconds_per_call}
-    return check_rewards(rewards, [row], format=format, answer=answer, **options).on_row()

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from grpo_nb.checks.report import ProbeTable, RewardReport
+from grpo_nb.checks.report import RewardReport
 from grpo_nb.core.pages import errors_view as any_errors_view
 from grpo_nb.core.pages import last_lines, render
-from grpo_nb.core.tables import Listing, Table, code, html_of, verdict
-from grpo_nb.core.text import as_score, excerpt, shorten
+from grpo_nb.core.tables import html_of, verdict
+from grpo_nb.core.text import as_score, shorten
 from grpo_nb.lab.numbers import where
 from grpo_nb.rewards.base import WHOLE_TEXT, Span, spans
 from grpo_nb.rewards.calls import RewardError
@@ -124,40 +124,8 @@ def marked(text: str, marks: Sequence[tuple[Span, float, str]]) -> list[Mark]:
     return [piece for piece in [*pieces, Mark(text[end:])] if piece.text]
 
 
-def probes_view(table: ProbeTable) -> str:
-    """Return the probes on the row, failures first, in a box that scrolls."""
-    return f'<div class="gn-scroll gn-probes">{table._repr_html_()}</div>'
-
-
 def report_view(report: RewardReport) -> str:
     """Return the report of `check_rewards` in a box that scrolls."""
     said = "PASS: nothing critical and no warning." if report.ok else "FAIL: see the findings."
     result = html_of([verdict(report.ok, f"check_rewards on this row: {said}")])
     return f'{result}<div class="gn-scroll gn-report">{report._repr_html_()}</div>'
-
-
-def cases_view(path: str, cases: Sequence[Mapping[str, Any]]) -> str:
-    """Return the cases kept in a file."""
-    if not cases:
-        return html_of([f"No case is kept in {path} yet."])
-    rows = [
-        (
-            i,
-            case.get("label") or "",
-            case["reward"],
-            "no opinion" if case["expected"] is None else case["expected"],
-            code(excerpt(case["completion"], 90)),
-        )
-        for i, case in enumerate(cases, 1)
-    ]
-    table = Table(rows, ("#", "What it shows", "Reward", "Must score", "Completion"), right=(3,))
-    return f'<div class="gn-scroll gn-cases">{html_of([f"{len(cases)} kept in {path}", table])}</div>'
-
-
-def case_results_view(report: RewardReport, count: int) -> str:
-    """Return which kept cases the rewards do not meet."""
-    failed = [finding for finding in report.findings if finding.kind == "case"]
-    if not failed:
-        return html_of([verdict(True, f"PASS: all {count} cases are met.")])
-    met = Listing([f"{finding.reward}: {finding.what} {finding.example}" for finding in failed])
-    return html_of([verdict(False, f"FAIL: {len(failed)} of {count} cases are not met."), met])

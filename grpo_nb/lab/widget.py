@@ -8,26 +8,22 @@ cell runs, a training for example.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import ipywidgets as widgets
 
-from grpo_nb.checks.report import ProbeTable, RewardReport
-from grpo_nb.checks.run import add_case, check_rewards, read_cases
+from grpo_nb.checks.report import RewardReport
+from grpo_nb.checks.run import check_rewards
 from grpo_nb.checks.sample import check_options, rows_of
-from grpo_nb.core.arguments import require_kind, require_path
+from grpo_nb.core.arguments import require_kind
 from grpo_nb.core.deadlines import run_with_deadline
-from grpo_nb.core.pages import code_line
 from grpo_nb.core.panels import WeighedPanel, above, button, in_panel, line, section, view
 from grpo_nb.core.text import as_score, displayable
 from grpo_nb.lab import views
-from grpo_nb.lab.controls import CasesForm, Entry, ProbesForm
+from grpo_nb.lab.controls import Entry
 from grpo_nb.lab.numbers import example_completions, gold_of, prompt_text, sample_group
-from grpo_nb.lab.snippets import CodeLines
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.scores import Scores, reweight, score
 from grpo_nb.rewards.slot import gold_answers
@@ -43,7 +39,7 @@ _NO_MODEL = (
 
 
 class RewardLab(WeighedPanel):
-    """Try rewards on rows of a task: every score, weight, total and advantage, what earned it, probes, and cases to keep.
+    """Try rewards on rows of a task: every score, weight, total and advantage, what earned it, and the machine's check.
 
     Begins with a right and a wrong completion of the first row. Scores are computed as a trainer would (`gn.score`), again at
     every change; moving a weight calls no reward. What a reward raises is shown with the completion it raised on.
@@ -57,7 +53,6 @@ class RewardLab(WeighedPanel):
         settings: For the group size, temperature and completion length to begin with.
         answer: The column with the gold answer.
         format: Where rows are given: the format of the answer; `xml()` if not given.
-        cases: The file for cases kept, which `check_rewards(..., cases=path)` runs.
         seconds_per_call: After so long a scoring is stopped, and says so.
 
     Raises:
@@ -82,7 +77,6 @@ class RewardLab(WeighedPanel):
         *,
         answer: str = "answer",
         format: AnswerFormat | None = None,
-        cases: str | Path = "reward_cases.jsonl",
         seconds_per_call: float = 20.0,
     ) -> None:
         if model is not None and tokenizer is None:
@@ -90,8 +84,7 @@ class RewardLab(WeighedPanel):
         check_options(settings, None, seconds_per_call)
         require_kind("format", format, (AnswerFormat, None), "an answer format such as gn.tasks.xml()")
         require_kind("answer", answer, str, "the name of the column with the gold answer")
-        require_path("cases", cases)
-        self._given_rewards, self._rewards, self._rows = rewards, reward_list(rewards), rows_of(task)
+        self._rewards, self._rows = reward_list(rewards), rows_of(task)
         carried = weights_by_name(self._rewards)
         super().__init__()
         self.task, self.model, self.tokenizer, self.answer = task, model, tokenizer, answer
@@ -102,16 +95,12 @@ class RewardLab(WeighedPanel):
         """The scores shown, under the weights shown; None where scoring itself failed."""
         self.report: RewardReport | None = None
         """What `check_rewards` last said of the row."""
-        self.probes: ProbeTable | None = None
-        """The probes last run on the row."""
         self._are_examples = False
-        self._probes, self._cases = ProbesForm(), CasesForm(str(cases))
         self._lay_out(settings or Settings())
         self._connect()
         self._show_weights(carried)
         with self.showing_errors():
             self._show_row()
-            self._show_cases()
             if gold_answers(self.row.get(answer)):
                 self._show_examples()
             else:
@@ -138,7 +127,7 @@ class RewardLab(WeighedPanel):
         """
         listed, before, moved = reward_list(rewards), weights_by_name(self._rewards), self.weights
         carried = weights_by_name(listed)
-        self._given_rewards, self._rewards = rewards, listed
+        self._rewards = listed
         self._show_weights({n: moved[n] if n in moved and before[n] == w else w for n, w in carried.items()})
         self._forget()
         self._rescore()
@@ -181,12 +170,6 @@ class RewardLab(WeighedPanel):
         """The advantages shown."""
         return self.scores.advantages() if self.scores is not None else []
 
-    @property
-    def moved_weights(self) -> dict[str, float]:
-        """The weights shown that are not those that the rewards carry."""
-        carried = weights_by_name(self._rewards)
-        return {name: weight for name, weight in self.weights.items() if weight != carried[name]}
-
     def __repr__(self) -> str:
         totals = "not scored" if self.scores is None else ", ".join(as_score(total) for total in self.scores.totals)
         return (
@@ -212,39 +195,37 @@ class RewardLab(WeighedPanel):
         self._sampling = [above(self._size, "100px"), above(self._temperature, "100px"), above(self._length, "130px")]
         self._reset_button, self._score_button = button("Reset weights"), button("Score again")
         self._marked = above(widgets.Dropdown(options=[_EVERY_REWARD], description="Mark what counted for"), "240px")
-        self._status, self._row_view, self._row_code, self._sample_code = view(), view(), view(), view()
-        self._table, self._table_code, self._weights_code, self._cards, self._cards_code = (view() for _ in range(5))
+        self._status, self._row_view, self._why_not, self._table, self._cards, self._report_view = (
+            view() for _ in range(6)
+        )
+        self._check_button = button("Check the rewards on this row", "primary")
         self._status.add_class("gn-status")
         if self.model is None:
             for control in (*self._sampling, self._sample_button):
                 control.disabled = True
-            self._sample_code.value = _NO_MODEL
-        shown = (self._row, self._row_view, self._row_code)
-        row = section("The row", "training rows of the task", *shown, flex="1 1 350px")
+            self._why_not.value = _NO_MODEL
+        row = section("The row", "training rows of the task", self._row, self._row_view, flex="1 1 350px")
         buttons = (line([self._add_button, self._example_button]), line([*self._sampling, self._sample_button]))
-        shown = (self._entries, *buttons, self._sample_code)
+        shown = (self._entries, *buttons, self._why_not)
         completions = section("Completions", "one group, scored as you leave a box", *shown, flex="1 1 420px")
         moving = "move a weight: totals and advantages follow, no reward is called again"
         weights = line([self._weights, self._reset_button, self._score_button])
         looked = "the parts of the text that each reward looked at"
-        tabs = widgets.Tab([self._probes, self._cases], layout={"margin": "6px 2px"})
-        tabs.set_title(0, "Probes")
-        tabs.set_title(1, "Cases to keep")
         self.children = [
             self._header(),
             widgets.HBox([row, completions], layout={"flex_flow": "row wrap", "align_items": "stretch"}),
             self._status,
             self._errors,
-            section("Scores", moving, weights, self._table, self._table_code, self._weights_code),
-            section("Where it came from", looked, self._marked, self._cards, self._cards_code),
-            tabs,
+            section("Scores", moving, weights, self._table),
+            section("Where it came from", looked, self._marked, self._cards),
+            section("The check", "what the machine finds on this row", self._check_button, self._report_view),
         ]
         self._pictured = [
             ("The row", [self._row_view]),
             ("", [self._errors]),
-            ("Scores", [self._table, self._table_code]),
+            ("Scores", [self._table]),
             ("Where it came from", [self._cards]),
-            ("Probes", [self._probes.table, self._probes.report_view]),
+            ("The check", [self._report_view]),
         ]
 
     def _connect(self) -> None:
@@ -254,18 +235,12 @@ class RewardLab(WeighedPanel):
             (self._sample_button, self._sample),
             (self._reset_button, self._reset_weights),
             (self._score_button, self._rescore),
-            (self._probes.run_button, self._run_probes),
-            (self._cases.keep_button, self._keep_case),
-            (self._cases.run_button, self._run_cases),
+            (self._check_button, self._check),
         ):
             pressed.on_click(callback)
         for control, callback in (
-            *((control, self._show_code) for control in self._sampling),
             (self._row, self._pick_row),
             (self._marked, self._show_cards),
-            (self._cases.reward, self._suggest),
-            (self._cases.completion, self._suggest),
-            (self._cases.file, self._show_cases),
         ):
             self._on_change(control, callback)
 
@@ -279,9 +254,7 @@ class RewardLab(WeighedPanel):
 
     def _forget(self) -> None:
         """Take away what was found on another row or with other rewards: it must not stand beside this one."""
-        self.report = self.probes = None
-        for shown in (self._probes.table, self._probes.report_view, self._probes.code, self._cases.result):
-            shown.value = ""
+        self.report, self._report_view.value = None, ""
 
     def _set_completions(self, texts: Sequence[str], are_examples: bool = False) -> None:
         with self._quietly():
@@ -304,8 +277,6 @@ class RewardLab(WeighedPanel):
         for number, entry in enumerate(entries, 1):
             entry.name(number, is_alone=len(entries) == 1)
         self._entries.children = entries
-        with self._quietly():
-            self._cases.completion.options = [(f"Completion {i + 1}", i) for i in range(len(entries))]
 
     def _edited(self, _: Any) -> None:
         self._are_examples = False
@@ -340,7 +311,6 @@ class RewardLab(WeighedPanel):
     @in_panel
     def _show_row(self) -> None:
         row = self.row
-        self._row_code.value = code_line(self.code_lines().prompt())
         gold = f"(no column {self.answer!r})" if row.get(self.answer) is None else str(row[self.answer])
         shown = functools.partial(views.row_view, str(row.get("question", "")), gold, self.tokenizer is not None)
         self._row_view.value = shown("")  # a chat template may raise
@@ -355,7 +325,6 @@ class RewardLab(WeighedPanel):
             self.scores = run_with_deadline(scoring, self.seconds_per_call)
         finally:
             self._show_scores()
-        self._suggest()
         self._status.value = ""
 
     def _show_scores(self) -> None:
@@ -365,7 +334,6 @@ class RewardLab(WeighedPanel):
         else:
             self._table.value = views.scores_view(self.scores, self.advantages)
             self._show_cards()
-        self._show_code()
 
     @in_panel
     def _show_cards(self) -> None:
@@ -374,7 +342,6 @@ class RewardLab(WeighedPanel):
         self._cards.value = ""  # a user's own format object may raise; the scores are right all the same
         rewards = dict(zip(self.weights, self._rewards, strict=True))
         self._cards.value = views.cards_view(self.scores, self.advantages, rewards, self._chosen)
-        self._show_code()
 
     @property
     def _chosen(self) -> str | None:
@@ -385,7 +352,6 @@ class RewardLab(WeighedPanel):
         self._weights.show(weights)
         with self._quietly():
             self._marked.options = [_EVERY_REWARD, *(f"the reward {name}" for name in weights)]
-            self._cases.reward.options = list(weights)
 
     def _reweigh(self, _: Any) -> None:
         if self.scores is None:
@@ -418,75 +384,10 @@ class RewardLab(WeighedPanel):
         names = ("num_generations", "temperature", "max_completion_length")
         return {name: control.value for name, control in zip(names, self._sampling, strict=True)}
 
-    # Probes, and cases to keep.
-
-    def _kept_cases(self) -> list[dict[str, Any]]:
-        """The cases in the file, none where it is not there yet."""
-        with contextlib.suppress(FileNotFoundError):
-            return read_cases(self._cases.file.value)
-        return []
-
-    def _check(self, **options: Any) -> RewardReport:
-        own = {"format": self.format, "answer": self.answer, "tokenizer": self.tokenizer}
-        return check_rewards(self._rewards, [self.row], cases=self._kept_cases(), **own, **options)
-
     @in_panel
-    def _run_probes(self) -> None:
+    def _check(self) -> None:
         gold_of(self.row, self.answer)
-        with self._working(self._probes.run_button, "Running..."):
-            self.report = self._check(weights=self.weights)
-        self.probes = self.report.on_row()
-        self._probes.table.value = views.probes_view(self.probes)
-        self._probes.report_view.value = views.report_view(self.report)
-        lines = self.code_lines()
-        check = code_line(lines.check(self._cases.file.value if self._kept_cases() else ""), "the check in code")
-        self._probes.code.value = code_line(lines.probe(), "the probes in code") + check
-
-    def _suggest(self, _: Any = None) -> None:
-        """Offer the present score of the chosen completion as the one that it must get."""
-        form, scores = self._cases, self.scores
-        if scores is None or form.reward.value not in scores.values or form.completion.value >= len(scores):
-            return
-        now = scores.values[form.reward.value][form.completion.value]
-        if now == now:
-            form.expected.value = now
-        said = f"It scores {as_score(now)} now. Correct the number if that is not what it must score."
-        form.result.value = f'<span class="gn-soft">{said}</span>'
-
-    @in_panel
-    def _keep_case(self) -> None:
-        form, lines = self._cases, self.code_lines()
-        path, number, name, label = form.file.value, form.completion.value, form.reward.value, form.label.value
-        expected = None if form.none.value else form.expected.value
-        add_case(path, name, self.completions[number], expected, columns=self.row, label=label)
-        self._show_cases()
-        self._run_cases()
-        kept = lines.keep(path, name, number, expected, label)
-        run = f"gn.check_rewards({lines.rewards}, {lines.task}, cases={path!r})"
-        form.code.value = code_line(kept) + code_line(run, "run them with")
-
-    @in_panel
-    def _run_cases(self) -> None:
-        if kept := self._kept_cases():
-            self._cases.result.value = views.case_results_view(self._check(), len(kept))
-        else:
-            self._cases.result.value = '<p class="gn-soft">There is no case to run yet.</p>'
-
-    @in_panel
-    def _show_cases(self) -> None:
-        self._cases.table.value = views.cases_view(self._cases.file.value, self._kept_cases())
-
-    # The code under the views.
-
-    def code_lines(self) -> CodeLines:
-        """Return the lines of code for what is shown."""
-        return CodeLines(self, self._given_rewards)
-
-    def _show_code(self, _: Any = None) -> None:
-        lines = self.code_lines()
-        self._table_code.value = code_line(lines.score())
-        self._weights_code.value = code_line(lines.reweight(), "with these weights")
-        chosen = 0 if self._chosen is None else list(self.weights).index(self._chosen)
-        self._cards_code.value = code_line(lines.spans(chosen), "the marks in code")
-        if self.model is not None:
-            self._sample_code.value = code_line(lines.sample(self._sampling_options))
+        own = {"format": self.format, "answer": self.answer, "tokenizer": self.tokenizer, "weights": self.weights}
+        with self._working(self._check_button, "Checking..."):
+            self.report = check_rewards(self._rewards, [self.row], **own)
+        self._report_view.value = views.report_view(self.report)

@@ -140,7 +140,7 @@ def short_reason(completions, **columns):
 
 
 names_the_mood.weight, short_reason.weight = 2.0, 0.25
-holed = gn.check_rewards([names_the_mood, short_reason], task, settings, tokenizer=tokenizer)
+holed = gn.check_rewards([names_the_mood, short_reason], task, tokenizer=tokenizer)
 holed
 
 # %% [markdown]
@@ -152,7 +152,7 @@ holed
 
 # %%
 rewards = [*gn.rewards.rewards_for(task), short_reason]
-report = gn.check_rewards(rewards, task, settings, tokenizer=tokenizer)
+report = gn.check_rewards(rewards, task, tokenizer=tokenizer)
 report
 
 # %% [markdown]

@@ -24,7 +24,7 @@
 # | Time | 2 minutes on 2 CPU cores; the first time 3 more for the installation; on a T4 not yet measured |
 # | Memory | under 3 GB on a CPU; on a T4 under 2 GB (computed: what a training of this model would take; not yet measured) |
 # | Disk | 0.3 GB for the model |
-# | Writes | the converted model in your cache folder, and `reward_cases.jsonl` if you keep a case in the lab |
+# | Writes | the converted model in your cache folder |
 # | Checked on | 2-core AMD EPYC without a GPU, Python 3.11, unsloth 2026.10.9, trl 1.15.0, torch 2.13.0, November 2026 |
 
 # %% [markdown]
@@ -105,14 +105,14 @@ first.cases
 
 # %%
 rewards = [first, gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
-report = gn.check_rewards(rewards, task, settings, tokenizer=tokenizer)
+report = gn.check_rewards(rewards, task, tokenizer=tokenizer)
 report
 
 # %% [markdown]
 # ## The lab
 #
 # The same by hand. Change a text and watch scores, total and advantage; move a weight; sample a group from the model; run the
-# probes on the row; keep a case. The part of a text that earned something is marked.
+# check on the row. The part of a text that earned something is marked.
 #
 # Three completions are in it to begin with: right; right in the reasoning and wrong in the answer; right without any form.
 # On a page without a kernel, as on GitHub, you see a picture of it as it stood when the cell was run.
@@ -155,7 +155,7 @@ def gold_somewhere(completions, answer, **columns):
 
 
 print(list(gn.score(gold_somewhere, lab.completions, lab.row).totals))
-holed = gn.check_rewards(gold_somewhere, task, settings, tokenizer=tokenizer)
+holed = gn.check_rewards(gold_somewhere, task, tokenizer=tokenizer)
 holed
 
 # %% [markdown]
@@ -176,7 +176,7 @@ def gold_in_its_slot(completions, answer, **columns):
 
 
 print(list(gn.score(gold_in_its_slot, lab.completions, lab.row).totals))
-mended = gn.check_rewards(gold_in_its_slot, task, settings, tokenizer=tokenizer)
+mended = gn.check_rewards(gold_in_its_slot, task, tokenizer=tokenizer)
 mended
 
 # %% [markdown]
@@ -192,7 +192,7 @@ formal = {"correctness": 0.5, "xml_format": 2.0}
 for name, scored in (("as above", scores), ("formal", gn.rewards.reweight(scores, formal))):
     advantages = [round(advantage, 2) for advantage in scored.advantages()]
     print(f"{name:9} totals {list(scored.totals)}, advantages {advantages}")
-weighed = gn.check_rewards(rewards, task, settings, tokenizer=tokenizer, weights=formal)
+weighed = gn.check_rewards(rewards, task, tokenizer=tokenizer, weights=formal)
 weighed
 
 # %% [markdown]
@@ -262,5 +262,5 @@ print(f"It worked.\nWithout the example: {before.sentence}\nWith it: {after.sent
 #
 # * Train on this task: `gn.train(model, tokenizer, task_with_example, rewards, settings)`, as in `00_quickstart`.
 # * Choose rewards for your own answers: `docs/guide/rewards.md`.
-# * Keep what you tried: cases kept in the lab run in `gn.check_rewards(..., cases="reward_cases.jsonl")`, and in your own tests.
+# * Keep what you tried, in a cell or in your own tests: `assert gn.score(reward, [text], row).totals == (0.0,)`.
 # * Stop a script before it wastes hours: `gn.check_rewards(rewards, task).raise_if_critical()`.

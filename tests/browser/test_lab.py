@@ -13,7 +13,6 @@ import nbformat
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.checks.run import read_cases
 from grpo_nb.rewards.scores import Scores
 from tests.support.lab_page import ROOT, Jupyter, LabPage, needs_browser, write_notebook
 
@@ -107,25 +106,9 @@ def test_the_notebook_is_run_and_its_lab_used(server: Jupyter, page: LabPage, fo
     page.click("Reset weights")
     wait_for_scores(page, scores)
 
-    page.click("Run the probes on this row")
+    page.click("Check the rewards on this row")
     page.wait(lambda: page.find(".gn-report table"), "the report")
-    verdicts = page.texts(".gn-probes tbody td:first-child")
-    assert len(verdicts) > 30 and set(verdicts) == {"pass"}
     assert "check_rewards on this row: PASS" in page.text(".gn-lab")
-
-    page.tab("Cases to keep")
-    page.choose("Completion", "Completion 3")
-    page.write("It must score", "0.5")
-    page.write("What the case shows", "no answer")
-    page.click("Keep the case")
-    page.wait(lambda: "FAIL: 1 of 1 cases are not met" in page.text(".gn-lab"), "the verdict on the case")
-    assert "no answer" in page.text(".gn-cases")
-    (case,) = read_cases(folder / "reward_cases.jsonl")
-    assert (case["reward"], case["completion"], case["expected"]) == ("correctness", texts[2], 0.5)
-    rows = [{"question": "What is 1 + 1?", "answer": "2"}]
-    findings = gn.check_rewards(rewards[0], rows, cases=folder / "reward_cases.jsonl").findings
-    assert any("must score 0.5, is 0" in finding.what for finding in findings if finding.kind == "case")
-    page.screenshot(pictures / "cases.png")
 
     # A group from the model.
     page.write("Group size", "4")
@@ -158,7 +141,7 @@ def brevity(completions, **columns):
 def odd(completions, **columns):
     return [0.5 for _ in completions]
 odd.__name__ = EVIL
-lab = gn.RewardLab([gn.rewards.correctness(), brevity, odd], rows, cases="hostile.jsonl")
+lab = gn.RewardLab([gn.rewards.correctness(), brevity, odd], rows)
 lab"""
 
 EDITED = """\
@@ -191,12 +174,8 @@ def test_hostile_texts_and_failing_rewards(server: Jupyter, page: LabPage, folde
     page.wait(lambda: [line["brevity"] for line in page.scores()] == expected, "the new scores")
     assert not page.find(".gn-errors") and page.value("Completion 1") == EVIL
 
-    page.click("Run the probes on this row")
+    page.click("Check the rewards on this row")
     page.wait(lambda: page.find(".gn-report table"), "the report")
-    page.tab("Cases to keep")
-    page.write("What the case shows", EVIL)
-    page.click("Keep the case")
-    page.wait(lambda: EVIL in page.text(".gn-cases"), "the case")
     injected = page.find_all(".gn-lab img, .gn-lab script, .gn-lab [onerror]")
     assert not injected and page.driver.execute_script("return window.taken") is None
     # That an img would have been noticed:
@@ -212,7 +191,7 @@ task = gn.load_task("arithmetic", train_size=40, holdout_size=10)
 def brevity(completions, **columns):
     return [1 / len(c[0]["content"].split()) for c in completions]
 rewards = [gn.rewards.correctness(), gn.rewards.xml_format(), gn.rewards.xml_tags(weight=0.5), brevity]
-lab = gn.RewardLab(rewards, task, cases="long.jsonl")
+lab = gn.RewardLab(rewards, task)
 lab.completions = ["<answer>" + "word " * 3000 + "</answer>", "x" * 5000, ""]
 lab"""
 
@@ -224,7 +203,7 @@ def test_it_fits_wide_and_narrow_pages_in_both_themes(
     page.open(server, "long.ipynb")
     page.run_all()
     page.wait(lambda: len(page.scores()) == 3, "the scores")
-    page.click("Run the probes on this row")
+    page.click("Check the rewards on this row")
     page.wait(lambda: page.find(".gn-report table"), "the report")
     for theme, width in page.looks():
         page.screenshot(pictures / f"long_{theme.split()[-1].lower()}_{width}.png")

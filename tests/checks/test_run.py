@@ -24,7 +24,7 @@ from grpo_nb.checks import judge
 from grpo_nb.checks.catalogue import CATALOGUE, WHOLE_SET
 from grpo_nb.checks.probes import harmless, wrong_answers
 from grpo_nb.checks.report import RewardProblem, RewardReport
-from grpo_nb.checks.run import add_case, check_rewards, read_cases
+from grpo_nb.checks.run import check_rewards
 from grpo_nb.rewards.answers import correctness, is_same_answer
 from grpo_nb.rewards.base import completion_text, reward_name
 from grpo_nb.rewards.code import code_tests
@@ -1092,21 +1092,12 @@ def test_data_that_a_reward_cannot_read_is_told_by_the_check_and_before_training
         ({"task": "data.csv"}, r"task = gn.load_task\('data.csv', settings\)"),
         ({"task": [5]}, "row 0 is of type int"),
         ({"task": [{"answer": " "}]}, "no row has a gold answer in 'answer'"),
-        ({"settings": 5}, "settings = 5 must be settings"),
         ({"format": "xml"}, r"format = 'xml' must be an answer format such as gn.tasks.xml\(\)"),
         ({"answer": 5}, "no column 5"),
         ({"weights": {"nope": 1}}, r"weights names 'nope', but the rewards are \['right'\]"),
         ({"weights": {"right": math.nan}}, "weight = nan of right must be a finite number"),
         ({"weights": 5}, "weights = 5"),
-        ({"num_generations": -3}, "num_generations = -3 must be at least 2"),
-        ({"num_generations": "8"}, "num_generations = '8' must be a whole number"),
-        ({"pass_rate": 1.5}, "pass_rate = 1.5"),
-        ({"pass_rate": math.nan}, "pass_rate = nan"),
         ({"tokenizer": 5}, "tokenizer = 5"),
-        ({"cases": 5}, "cases = 5"),
-        ({"cases": "none.jsonl"}, "there is no file of cases 'none.jsonl'"),
-        ({"cases": [{}]}, "lacks completion, expected, reward"),
-        ({"cases": [{"reward": "right", "completion": 5, "expected": 1}]}, "completion = 5 must be the text"),
         ({"seconds_per_call": 0}, "seconds_per_call = 0"),
     ],
 )
@@ -1157,10 +1148,8 @@ def always_rome(completions, **_):
         ("form outweighs being right", "warning", [right, xml_format()], {"weights": {"right": 0.5}}, [right]),
         ("beats the right answer", "critical", [right, longer(20.0)], {}, [right, longer(0.2)]),
         ("silence pays", "warning", [right, brevity], {}, [right, near_length]),
-        ("silence pays", "critical", [right, brevity], {"pass_rate": 0.1}, [right, near_length, xml_format()]),
         # In the format an empty completion gets less, but at first nothing is in the format.
         ("silence pays", "warning", [right, brevity, xml_format()], {}, [right, near_length, xml_format()]),
-        ("silence pays", "warning", [right, brevity, xml_format()], {"pass_rate": 0.05}, [right, xml_format()]),
         ("one answer pays", "warning", [right, always_rome], {"rows": WORDS}, [right, near_length]),
         ("dwarfs the answer", "warning", [right, longer(100.0)], {}, [right, longer_is_better]),
         ("wrong pays as much as right", "critical", [right], {"weights": {"right": -1.0}}, [right]),
@@ -1189,10 +1178,6 @@ def test_a_reward_is_tried_in_every_form_on_a_row_that_it_scores() -> None:
     found = {f.kind: f for f in check(short_if_urgent, xml_format(), rows=rows).findings}
     assert "constant" not in found and "gold" not in found["rows without score"].fix
     assert "add a reward for the answer" in found["nothing tells right from wrong"].fix
-
-
-def test_a_rate_at_which_attempts_pay_more_than_silence_is_no_fault() -> None:
-    assert "silence pays" not in kinds(check(right, brevity, xml_format(), pass_rate=0.3))
 
 
 @pytest.mark.parametrize("label_of", [lambda i: i >= 400, lambda i: i % 2], ids=["sorted", "in turns"])
@@ -1303,28 +1288,19 @@ def test_an_expression_of_other_numbers_than_the_given_is_tried(given: type) -> 
     assert "other numbers" not in kinds(check(any_sum, rows=rows)), "any sum may be right where no numbers are given"
 
 
-def test_signal() -> None:
-    report = check(right, num_generations=4, pass_rate=0.1)
-    assert report.signal == [(0.1, pytest.approx(0.9**4 + 0.1**4))]
-    assert "little signal" in kinds(report, "warning")
-    grid = dict(check(right, settings=gn.preset("cpu", num_generations=16)).signal)
-    assert grid[0.5] == pytest.approx(2 * 0.5**16) and "little signal" not in kinds(check(right, pass_rate=0.4))
+# ---- Rows, what is shown ---------------------------------------------------------------------------------------------
 
 
-# ---- Cases, rows, what is shown --------------------------------------------------------------------------------------
-
-
-def test_kept_cases(tmp_path) -> None:
-    path = tmp_path / "cases.jsonl"
-    good = "<answer>7</answer>"
-    add_case(path, "correctness", good, 1.0, columns={"answer": "7"}, label="seven")
-    add_case(path, "correctness", "<answer>8</answer>", 0.0, columns={"answer": "7"})
-    assert len(read_cases(path)) == 2 and check(correctness(), cases=path).findings == ()
-    add_case(path, "correctness", good, 0.0, columns={"answer": "7"}, label="spoilt")
-    add_case(path, "left", good, 0.0, columns={"answer": "7"})
-    (failed, unknown) = check(correctness(), cases=path).findings
-    assert failed.severity == "critical" and "case 3 ('spoilt') must score 0.0, is 1" in failed.what
-    assert unknown.severity == "warning" and "'left'" in unknown.what
+def test_every_completion_that_was_tried_is_a_line_of_a_table() -> None:
+    probes = check_rewards([right, by_text(lambda text, _: "42" in text)], ROWS).probes
+    assert list(probes) == ["reward", "row", "kind", "how", "expected", "score", "text"]
+    own = probes.query("reward == 'right' and row == 0").set_index("how")
+    assert tuple(own.loc["right", ["kind", "expected", "score"]]) == ("right", "pay", 1.0)
+    assert tuple(own.loc["hedge", ["kind", "expected", "score"]]) == ("several answers", "refuse", 0.0)
+    holes = probes.query("reward != 'right' and row == 0 and expected == 'refuse' and score == 1")
+    assert {"several answers", "answer outside the slot", "near miss"} & set(holes.kind) and all(
+        "42" in t for t in holes.text
+    )
 
 
 def test_rows_without_an_answer_column_say_so() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import re
 from typing import Any
 
 import pytest
@@ -36,16 +35,6 @@ def test_a_group_is_sampled_and_scored(lab: gn.RewardLab, loaded: tuple[Any, Any
     assert len(lab.completions) == len(lab.scores) == 6 and len(set(lab.completions)) > 1
     expected = gn.score(lab.rewards, lab.completions, lab.row, tokenizer=loaded[1])
     assert lab.scores.totals == expected.totals and lab.advantages == gn.rewards.group_advantages(expected.totals, 6)
-
-
-def test_the_line_of_code_samples_too(lab: gn.RewardLab, loaded: tuple[Any, Any]) -> None:
-    lab._size.value, lab._temperature.value = 3, 0.0
-    (line,) = re.findall(r"<pre>(.*?)</pre>", lab._sample_code.value)
-    names: dict[str, Any] = {"task": lab.task, "model": loaded[0], "tokenizer": loaded[1]}
-    exec(html.unescape(line), names)
-    assert len(names["completions"]) == 3 and len(set(names["completions"])) == 1, "greedy: all the same"
-    lab._sample_button.click()
-    assert lab.completions == names["completions"]
 
 
 def test_the_prompt_is_that_of_the_template(lab: gn.RewardLab) -> None:

@@ -6,19 +6,15 @@ Runs without torch too, and is: `lab/test_old_widgets.py` runs this file with th
 from __future__ import annotations
 
 import html
-import json
-import math
 import re
 import threading
 import time
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.checks.run import check_rewards, read_cases
-from grpo_nb.lab.numbers import probe_row, prompt_text, where
+from grpo_nb.lab.numbers import prompt_text, where
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import spans
 from grpo_nb.rewards.compose import clipped, combined
@@ -57,8 +53,8 @@ def task() -> Task:
 
 
 @pytest.fixture
-def lab(task: Task, tmp_path: Path) -> gn.RewardLab:
-    return gn.RewardLab([correctness(), xml_format(), Brevity()], task, cases=tmp_path / "cases.jsonl")
+def lab(task: Task) -> gn.RewardLab:
+    return gn.RewardLab([correctness(), xml_format(), Brevity()], task)
 
 
 def shown_scores(lab: gn.RewardLab) -> list[list[str]]:
@@ -71,24 +67,6 @@ def html_views(widget: Any) -> list[str]:
     """What stands in every view of the lab, however deep."""
     own = [widget.value] if type(widget).__name__ == "HTML" else []
     return own + [value for child in getattr(widget, "children", ()) for value in html_views(child)]
-
-
-def said_code(view: Any) -> list[str]:
-    lines = re.findall(r"<div class=\"gn-code\">.*?<pre>(.*?)</pre>", view.value, re.DOTALL)
-    return [html.unescape(line) for line in lines]
-
-
-def execute(line: str, **names: Any) -> Any:
-    """Run a line as a cell: return what its last expression is."""
-    *first, last = line.split("; ", 1)
-    names["gn"] = gn
-    for statement in first:
-        exec(statement, names)
-    try:
-        return eval(last, names)
-    except SyntaxError:
-        exec(last, names)
-        return names.get("completions")
 
 
 def test_it_begins_with_a_right_and_a_wrong_completion(lab: gn.RewardLab) -> None:
@@ -157,7 +135,7 @@ def test_weights_move_totals_without_calling_a_reward(task: Task) -> None:
     assert brevity.calls > calls
 
 
-def test_everything_written_by_others_is_escaped(tmp_path: Path) -> None:
+def test_everything_written_by_others_is_escaped() -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 
     def raises(completions: list, **columns: Any) -> list[float]:
@@ -166,15 +144,13 @@ def test_everything_written_by_others_is_escaped(tmp_path: Path) -> None:
     raises.__name__ = evil
     rows = make_rows(note=evil)
     rows[0]["question"] = rows[0]["prompt"][0]["content"] = rows[0]["answer"] = evil
-    lab = gn.RewardLab([correctness(), raises], rows, cases=tmp_path / f"{'<b>'}.jsonl")
+    lab = gn.RewardLab([correctness(), raises], rows)
     lab.completions = [f"<answer>{evil}</answer>", evil]
-    lab._probes.run_button.click()
-    lab._cases.label.value = evil
-    lab._cases.keep_button.click()
+    lab._check_button.click()
     views = [*html_views(lab), lab._repr_mimebundle_()["text/html"]]
-    assert len(views) >= 16 and sum("alert(1)" in view for view in views) >= 8
+    assert sum("alert(1)" in view for view in views) >= 6
     for view in views:
-        assert "<script" not in view and "<img" not in view and "<b>.jsonl" not in view
+        assert "<script" not in view and "<img" not in view
         assert "alert(1)" not in view or "&lt;script&gt;" in view
 
 
@@ -247,146 +223,37 @@ def test_what_cannot_work_is_refused(task: Task) -> None:
         lab.weights = {"correctnes": 1.0}
 
 
-def test_rows_without_gold_answer_can_be_scored_but_not_probed() -> None:
+def test_rows_without_gold_answer_can_be_scored_but_not_checked() -> None:
     lab = gn.RewardLab(minimum_length(10), [{"question": "Tell me a story."}])
     assert lab._errors.value == "" and lab.completions == [""]
     lab.completions = ["Once upon a time"]
     assert lab._errors.value == "" and lab.scores.values == {"minimum_length": (0.4,)}
-    lab._probes.run_button.click()
+    lab._check_button.click()
     assert "no gold answer" in lab._errors.value and lab.report is None
 
 
 def test_without_a_model_sampling_says_why(lab: gn.RewardLab) -> None:
     assert lab._sample_button.disabled and lab._size.disabled
-    assert "the lab was given no model" in lab._sample_code.value
+    assert "the lab was given no model" in lab._why_not.value
     lab._sample_button.click()
     assert "there is no model" in lab._errors.value and len(lab.completions) == 2
 
 
-def test_probes_on_the_row(lab: gn.RewardLab) -> None:
+def test_the_check_on_the_row(lab: gn.RewardLab) -> None:
     lab.rewards = [correctness(), xml_format()]
-    lab._probes.run_button.click()
-    assert lab.probes.summary.startswith("PASS: ") and "PASS: " in lab._probes.table.value
+    lab._check_button.click()
     assert lab.report.ok, repr(lab.report)
-    assert "check_rewards on this row: PASS" in lab._probes.report_view.value
+    assert "check_rewards on this row: PASS" in lab._report_view.value
     lab._row.value = 1
-    assert lab._probes.table.value == lab._probes.report_view.value == "", "what was said of another row must go"
+    assert lab.report is None and lab._report_view.value == "", "what was said of another row must go"
 
-
-def test_the_rewards_are_called_once_for_both_tables(task: Task) -> None:
-    alone, brevity = Brevity(), Brevity()
-    check_rewards([alone], [task.train[0]], format=task.format)
-    lab = gn.RewardLab([brevity], task)
-    before = brevity.calls
-    lab._probes.run_button.click()
-    assert brevity.calls - before == alone.calls and lab.probes.lines and "brevity" in lab._probes.table.value
-
-
-def test_probes_find_a_hole(lab: gn.RewardLab) -> None:
     def contains(completions: list, answer: list, **columns: Any) -> list[float]:
         return [float(a in c[0]["content"]) for c, a in zip(completions, answer, strict=True)]
 
     lab.rewards = [contains]
-    lab._probes.run_button.click()
-    verdict = "fail: paid like the right answer by contains"
-    failed = {line.probe.kind for line in lab.probes.lines if line.verdict == verdict}
-    assert {"hedge", "gold in reasoning only", "every candidate"} <= failed
-    assert [line.verdict[:4] for line in lab.probes.lines][: len(failed)] == ["fail"] * len(failed), "failures first"
+    lab._check_button.click()
     assert {f.kind for f in lab.report.of("contains")} >= {"several answers", "answer outside the slot"}
-    assert "FAIL: " in lab._probes.table.value and "paid like the right answer by contains" in lab._probes.table.value
-
-
-def test_a_kept_case_is_run_by_check_rewards(lab: gn.RewardLab, task: Task) -> None:
-    path = Path(lab._cases.file.value)
-    lab.completions = [RIGHT, WRONG]
-    lab._cases.completion.value = 1
-    assert lab._cases.expected.value == 0.0, "the present score is suggested"
-    lab._cases.label.value = "wrong but short"
-    lab._cases.keep_button.click()
-    assert "PASS: all 1 cases are met" in lab._cases.result.value
-    lab._cases.expected.value = 0.25
-    lab._cases.keep_button.click()
-    assert "FAIL: 1 of 2 cases are not met" in lab._cases.result.value
-    (first, second) = read_cases(path)
-    assert first == {
-        "reward": "correctness", "label": "wrong but short", "completion": WRONG, "expected": 0.0, "columns": task.train[0]
-    }  # fmt: skip
-    assert second["expected"] == 0.25
-    findings = [f for f in check_rewards([correctness()], task, cases=path).findings if f.kind == "case"]
-    assert len(findings) == 1 and "must score 0.25, is 0" in findings[0].what
-    assert "wrong but short" in lab._cases.table.value and "2 kept in" in lab._cases.table.value
-    lab._probes.run_button.click()
-    assert any(f.kind == "case" for f in lab.report.findings), "the probes run the cases too"
-
-
-def test_a_case_of_no_opinion_and_a_broken_file(lab: gn.RewardLab, tmp_path: Path) -> None:
-    lab._cases.none.value = True
-    assert lab._cases.expected.disabled
-    lab._cases.keep_button.click()
-    assert json.loads(Path(lab._cases.file.value).read_text())["expected"] is None
-    assert "FAIL: 1 of 1" in lab._cases.result.value
-    (tmp_path / "broken.jsonl").write_text("no json\n")
-    lab._cases.file.value = str(tmp_path / "broken.jsonl")
-    assert "broken.jsonl, line 1: Expecting value" in lab._errors.value
-    lab._cases.file.value = str(tmp_path / "nowhere" / "cases.jsonl")
-    lab._cases.keep_button.click()
-    assert "FileNotFoundError" in lab._errors.value
-    lab._score_button.click()
-    assert lab._errors.value == "" and lab.scores.totals[0] > 2
-
-
-@pytest.mark.parametrize("is_task", [True, False])
-def test_every_line_of_code_gives_what_its_view_shows(is_task: bool, task: Task, tmp_path: Path) -> None:
-    rewards, source = [correctness(), xml_tags()], task if is_task else make_rows()
-    lab = gn.RewardLab(rewards, source, cases=tmp_path / "cases.jsonl")
-    lab._row.value = 2
-    lab.completions = ["<answer>25</answer>", 'it\'s "5"\n\\boxed{}', "x" * 30]
-    names = {"rewards": rewards, "task": source, "lab": lab}
-    assert execute(*said_code(lab._row_code), **names) is None
-    assert execute(*said_code(lab._table_code), **names).totals == lab.scores.totals
-    lab._weights.boxes["xml_tags"].value = 7.0
-    assert execute(*said_code(lab._weights_code), **names) == lab.advantages
-    assert execute(*said_code(lab._cards_code), **names) == spans(rewards[0], lab.completions[0]) != ()
-    lab._marked.value = "the reward xml_tags"
-    assert len(execute(*said_code(lab._cards_code), **names)) == 2
-    lab._cases.keep_button.click()
-    keep, run = said_code(lab._cases.code)
-    execute(keep, **names)
-    kept = read_cases(lab._cases.file.value)
-    assert len(kept) == 2 and kept[0] == kept[1]
-    assert not [f for f in execute(run, **names).findings if f.kind == "case"]
-    lab._probes.run_button.click()
-    probe, check = said_code(lab._probes.code)
-    assert execute(probe, **names) == lab.probes
-    assert execute(check, **names).findings == lab.report.findings
-    lab.completions = ["long " * 1000, ""]
-    (line,) = said_code(lab._table_code)
-    assert len(line) < 300 and execute(line, **names).totals == lab.scores.totals
-
-
-def test_code_after_a_failure_and_after_an_update(lab: gn.RewardLab, task: Task) -> None:
-    rewards = [correctness(), xml_format(), Brevity()]
-    lab.completions = [RIGHT, ""]
-    failed = execute(*said_code(lab._table_code), rewards=rewards, task=task, lab=lab)
-    assert failed.totals[0] == lab.scores.totals[0] and math.isnan(failed.totals[1])
-    lab.update((xml_format(),))
-    found = execute(*said_code(lab._table_code), rewards=rewards, task=task, lab=lab)
-    assert list(found.values) == ["xml_format"], "not the list of before"
-
-
-def test_code_uses_the_names_of_the_notebook(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Shell:
-        user_ns: ClassVar[dict[str, Any]] = {}
-
-    mine = [correctness()]
-    Shell.user_ns = {"_": mine, "my_rewards": mine, "sums": task}
-    monkeypatch.setattr("grpo_nb.lab.snippets.get_ipython", lambda: Shell)
-    lab = gn.RewardLab(mine, task)
-    assert "(my_rewards, " in said_code(lab._table_code)[0] and "sums.train[0]" in said_code(lab._table_code)[0]
-    Shell.user_ns["bench"] = lab
-    mine.append(xml_format())  # the lab has a list of its own
-    lab._score_button.click()
-    assert "(bench.rewards, " in said_code(lab._table_code)[0]
+    assert "check_rewards on this row: FAIL" in lab._report_view.value and "several answers" in lab._report_view.value
 
 
 BOTH = "<reasoning>a</reasoning><answer> 7 </answer>"
@@ -447,13 +314,11 @@ def test_the_prompt_is_shown_as_the_model_sees_it(task: Task) -> None:
     def counts(completions: list, completion_ids: list, **columns: Any) -> list[float]:
         return [float(len(ids)) for ids in completion_ids]
 
-    rewards, tokenizer = [counts], Tokenizer()
-    lab = gn.RewardLab(rewards, task, tokenizer=tokenizer)
+    tokenizer = Tokenizer()
+    lab = gn.RewardLab([counts], task, tokenizer=tokenizer)
     assert "&lt;|user|&gt;What is 20 + 3?&lt;|assistant|&gt;" in lab._row_view.value
     lab.completions = ["abc", "d"]
     assert lab.scores.totals == (3.0, 1.0)
-    names = {"rewards": rewards, "task": task, "tokenizer": tokenizer}
-    assert execute(*said_code(lab._table_code), **names).totals == (3.0, 1.0)
     assert prompt_text({"prompt": "plain"}, tokenizer) == "plain"
 
 
@@ -470,9 +335,9 @@ def test_pages_that_show_no_widgets_get_a_picture_of_it(lab: gn.RewardLab) -> No
         assert view.value and view.value in page
     assert "What is 20 + 3?" in page and "ZeroDivisionError" in page and "<style>" in page
     lab._row.value = 1
-    lab._probes.run_button.click()
+    lab._check_button.click()
     page = DisplayFormatter().format(lab)[0]["text/html"]
-    assert "What is 21 + 3?" in page and lab._probes.table.value in page, "as it stands now"
+    assert "What is 21 + 3?" in page and lab._report_view.value in page, "as it stands now"
     lab.close()
     assert "text/plain" in DisplayFormatter().format(lab)[0]
 
@@ -510,15 +375,12 @@ def test_no_error_hides_behind_what_worked_after_it(task: Task) -> None:
         ({"settings": "cpu"}, "settings = 'cpu' must be settings"),
         ({"format": "xml"}, "format = 'xml' must be an answer format"),
         ({"answer": 5}, "answer = 5 must be the name of the column"),
-        ({"cases": 5}, "cases = 5 must be a path"),
         ({"seconds_per_call": "2"}, "seconds_per_call = '2' must be a number"),
     ],
 )
-def test_bad_input_is_told_by_the_lab_and_by_the_probes(task: Task, given: dict[str, Any], said: str) -> None:
+def test_bad_input_is_told_by_the_lab(task: Task, given: dict[str, Any], said: str) -> None:
     with pytest.raises((ValueError, TypeError), match=said):
         gn.RewardLab(**{"rewards": [correctness()], "task": task, **given})
-    with pytest.raises(TypeError, match="row = None must be a row of your data"):
-        probe_row([correctness()], None)
 
 
 def test_rows_with_a_question_alone_are_enough_everywhere() -> None:
@@ -528,13 +390,3 @@ def test_rows_with_a_question_alone_are_enough_everywhere() -> None:
     row = {"question": "What is 20 + 3?", "answer": "23"}
     assert score([echoes], ["What is 20 + 3? 23"], row).totals == (1.0,)
     assert gn.RewardLab([correctness(), echoes], [row]).scores.errors == ()
-
-
-def test_the_probes_count_what_is_refused_and_what_is_paid_apart() -> None:
-    def anything(completions: list, answer: list, **_: Any) -> list[float]:
-        return [float(gold in completion) for completion, gold in zip(completions, answer, strict=True)]
-
-    said = probe_row([anything], {"question": "What is 20 + 3?", "answer": "23"}).summary
-    assert re.fullmatch(
-        r"FAIL: 0 of (\d+) forms of the right answer and (\d+) of (\d+) ways to cheat went wrong\.", said
-    )

@@ -243,20 +243,6 @@ class LabPage:
 
         self.act(lambda: self.control(label), type_it, f"the control {label!r}")
 
-    def choose(self, label: str, option: str) -> None:
-        """Choose from a list."""
-        from selenium.webdriver.support.ui import Select
-
-        def pick(box: Any) -> None:
-            Select(box).select_by_visible_text(option)
-
-        self.act(lambda: self.control(label), pick, f"the control {label!r}")
-
-    def tab(self, title: str) -> None:
-        """Bring a tab of the lab to the front."""
-        css = ".gn-lab .lm-TabBar-tabLabel, .gn-lab .p-TabBar-tabLabel"
-        self.press(lambda: self.with_text(css, title), f"the tab {title!r}")
-
     def scores(self) -> list[dict[str, str]]:
         """Return the table of scores as it stands on the page, a dict for each line."""
         read = """
