@@ -1,6 +1,6 @@
 """Reward functions with TRL's signature, by kind. Each is picklable, deterministic and never raises on any text.
 
-`gn.rewards.correctness()` makes one; `.cases` of any of them shows what it pays for; docs/guide/rewards.md helps to choose.
+`gn.rewards.correctness()` makes one; docs/guide/rewards.md helps to choose.
 Calling them as TRL does, and scores outside a trainer, are here too; whether a reward is fit to train on is asked in `checks`.
 """
 
@@ -23,6 +23,3 @@ from grpo_nb.rewards.style import (
     repetition,
     soft_overlong,
 )
-
-# Last, for they need the rewards: each enters its cases where the rewards look for them.
-from grpo_nb.rewards import cases as cases  # isort: skip

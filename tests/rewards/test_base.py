@@ -17,17 +17,15 @@ from hypothesis import strategies as st
 import grpo_nb as gn
 from grpo_nb.rewards import base
 from grpo_nb.rewards.answers import correctness, is_same_answer
-from grpo_nb.rewards.classifiers import classifier
-from grpo_nb.rewards.code import code_tests
 from grpo_nb.rewards.form import xml_format, xml_tags
 from grpo_nb.tasks import formats
 from grpo_nb.tasks.notation import parse_number
+from tests.rewards import cases
 
 REWARDS = [correctness(), xml_format(), xml_tags()]
-# A classifier needs a model, and code a sandbox: tests/rewards/test_classifiers.py and test_code.py.
-ELSEWHERE = (classifier, code_tests)
-TABLES = {kind.__name__: make(None) for kind, make in base.case_makers.items() if kind not in ELSEWHERE}
-EVERY = [table.reward for table in TABLES.values()]
+# Code needs a sandbox: tests/rewards/test_code.py.
+TABLES = {kind: table for kind, table in cases.TABLES.items() if kind != "code_tests"}
+EVERY = [reward for reward, _ in TABLES.values()]
 
 
 @pytest.mark.parametrize(
@@ -92,67 +90,26 @@ def test_named_and_weighted(reward) -> None:
 
 @pytest.mark.parametrize(
     ("reward", "case"),
-    [pytest.param(table.reward, case, id=f"{kind}: {case.label}") for kind, table in TABLES.items() for case in table],
+    [
+        pytest.param(reward, case, id=f"{kind}: {case.label}")
+        for kind, (reward, listed) in TABLES.items()
+        for case in listed
+    ],
 )
-def test_cases(reward: base.Reward, case: base.Case) -> None:
+def test_cases(reward: base.Reward, case: cases.Case) -> None:
     score = case.score(reward)
     assert case.is_met(score), f"must be {case.expected}, is {score}"
     low, high = reward.range
     assert score is None or low <= score <= high
 
 
-@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_a_table_covers_what_a_model_may_write(table: base.CaseTable) -> None:
-    labels = [case.label for case in table]
-    assert len(labels) >= 8 and len(set(labels)) == len(labels)
-    for kind in ("empty", "unicode", "hostile", "very long"):
-        assert any(label.startswith(kind) for label in labels), kind
-    # A reward that says the same of everything would teach nothing, and its table would show nothing.
-    assert len({str(case.expected) for case in table}) > 1 or table.reward.__name__.startswith("dummy")
-
-
-def test_every_public_reward_has_a_table_a_range_and_a_source() -> None:
-    # The door has more, for other rooms; answer_format is xml_format for any format.
-    door = {name: getattr(gn.rewards, name) for name in gn.rewards.__all__}
-    made = {n: kind for n, kind in door.items() if isinstance(kind, type) and issubclass(kind, base.Reward)}
-    assert len(made) > 24 and type(gn.rewards.language()) in base.case_makers
-    for name, kind in made.items():
-        assert kind is base.Reward or any(k in base.case_makers for k in kind.__mro__), name
+def test_every_reward_of_the_kit_has_cases_a_range_and_a_source() -> None:
+    made = vars(gn.rewards).values()
+    kinds = {kind.__name__ for kind in made if isinstance(kind, type) and issubclass(kind, base.Reward)}
+    assert kinds - {"Reward", "answer_format", "classifier"} <= cases.TABLES.keys()
     for reward in EVERY:
         low, high = reward.range
         assert low < high and reward.source
-
-
-def test_a_case_table_shows_what_is_and_escapes_it() -> None:
-    table = correctness().cases
-    (line,) = (line for line in repr(table).splitlines() if line.startswith("hedge: or "))
-    assert line.endswith("pass") and "FAIL" not in repr(table)
-    shown = table._repr_html_()
-    assert html.escape("<answer>41 or 42</answer>") in shown and "<answer>" not in shown
-    shown.encode()  # no lone surrogate may get into a notebook file
-    bad = base.Case(label="bad", completion="7", expected=1.0, columns={"answer": "7"})
-    assert repr(base.CaseTable(correctness(), (bad,))).endswith("FAIL")
-
-
-def test_cases_of_other_parameters_show_what_the_reward_that_was_asked_gives() -> None:
-    shown = repr(gn.rewards.number(column="solution", weight=2.0).cases)
-    assert (
-        "number(weight=2, units={'km': 1000" in shown.splitlines()[0]
-        and "Yours, number(weight=2, column='solution'" in shown
-    )
-    rows = {row[0]: row for row in gn.rewards.number(weight=3.0).cases.rows()}
-    assert rows["valid: unit"][4:] == ("1", "pass", "no score") and rows["valid"][4:] == ("1", "pass", "1")
-    assert all(row[6] == "0" for row in gn.rewards.banned_phrases(["foo"]).cases.rows())
-    assert len(correctness(weight=1.0, name="right").cases.rows()[0]) == 6, "the weight changes no score"
-
-
-def test_a_reward_from_elsewhere_has_no_cases_here() -> None:
-    class Mine(base.Reward):
-        def score_text(self, text, row):
-            return 1.0
-
-    with pytest.raises(ValueError, match="no cases for Mine"):
-        _ = Mine().cases
 
 
 ODD = [
@@ -275,7 +232,7 @@ def test_help_of_a_kind_has_each_argument_and_no_machinery(kind: type[base.Rewar
 
 def test_importing_rewards_is_light() -> None:
     code = (
-        "import sys, grpo_nb as gn; gn.rewards.maths(); gn.rewards.classifier('x'); gn.rewards.correctness().cases; "
+        "import sys, grpo_nb as gn; gn.rewards.maths(); gn.rewards.classifier('x'); gn.rewards.correctness(); "
         "print(*{m.split('.')[0] for m in sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""The cases of each reward: completions with the score they must get. Tests run them; a notebook shows them. Data only.
+"""The cases of each reward: completions with the score they must get, from the easy to the hostile.
 
 Each row is (label, completion, expected) and, where they differ from the table's, the row's columns.
 """
@@ -6,32 +6,35 @@ Each row is (label, completion, expected) and, where they differ from the table'
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.rewards.answers import correctness, exact_text, number
-from grpo_nb.rewards.base import Case, CaseTable, Reward, case_makers
-from grpo_nb.rewards.classifiers import classifier
+from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.rewards.compose import adaptive, clipped, combined, dummy
 from grpo_nb.rewards.expressions import maths
 from grpo_nb.rewards.form import incremental_format, json_format, think_format, xml_format, xml_tags
 from grpo_nb.rewards.structured import json_answer, multiple_choice, regex_answer
 from grpo_nb.rewards.style import (
-    ScriptReward,
     banned_phrases,
     cosine_length,
     ideal_length,
+    language,
     minimum_length,
     reasoning_steps,
     repetition,
     soft_overlong,
 )
-from grpo_nb.tasks.formats import think_answer, xml
+from grpo_nb.sandbox.jobs import Limits
+from grpo_nb.tasks.formats import AnswerFormat, think_answer, xml
 
 Row = tuple[Any, ...]
 
 GOOD = "<reasoning>\n40 + 2 = 42\n</reasoning>\n<answer>\n42\n</answer>"
+QUICK = Limits(cpu_seconds=0.3, wall_seconds=5.0)
 IN_RANGE = object()  # any score that the reward can give
 
 # What any model may come up with, whatever it was asked.
@@ -47,22 +50,51 @@ _HOSTILE = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One completion and what a reward must say of it."""
+
+    label: str
+    completion: str
+    expected: Any
+    """The score, None for no score, or (low, high) where only the range is known beforehand."""
+    columns: Mapping[str, Any]
+    format: AnswerFormat | None
+    """The answer format where it is not the reward's own, as when the template has opened the tag."""
+
+    def score(self, reward: Reward) -> float | None:
+        """What a reward gives, called as the trainer calls it."""
+        if self.format is not None:
+            reward = dataclasses.replace(reward, format=self.format)
+        return reward(completions=[self.completion], **{key: [value] for key, value in self.columns.items()})[0]
+
+    def is_met(self, score: float | None) -> bool:
+        """Whether a score is what is expected, up to the last digits of a float."""
+        if score is None or self.expected is None:
+            return score is self.expected
+        if isinstance(self.expected, tuple):
+            return self.expected[0] <= score <= self.expected[1]
+        return math.isclose(score, self.expected, rel_tol=1e-9, abs_tol=1e-9)
+
+
+# By the name of the reward's kind: the reward, and its cases.
+TABLES: dict[str, tuple[Reward, list[Case]]] = {}
+
+
 def _enter(
-    what: type[Reward] | Reward,
+    reward: Reward,
     *rows: Row,
     columns: Mapping[str, Any] | None = None,
-    made: Callable[[Reward], Reward] | None = None,
     hostile: Any = 0.0,
     but: Mapping[str, Any] | None = None,
     opened: Any = None,
 ) -> None:
-    """Enter the cases of a kind of reward, its own and those that every reward must stand.
+    """Enter the cases of a reward, its own and those that every reward must stand.
 
     Args:
-        what: The reward, or its class where it is to be made when it is asked for its cases.
+        reward: As it is asked.
         rows: Its own cases.
         columns: The data's columns where a row has none.
-        made: Makes it, from the reward that is asked for its cases.
         hostile: The score of the cases that every reward must stand, `but` those that stand there with another.
         but: Label -> score.
         opened: The score of a good completion whose first tag the template has written, if that is a case.
@@ -72,16 +104,11 @@ def _enter(
         template = dataclasses.replace(xml(), is_opened_by_template=True)
         rows += (("prefilled tag", GOOD.removeprefix("<reasoning>"), opened, columns, template),)
 
-    def case(reward: Reward, label: str, text: str, expected: Any, own: Any = None, format: Any = None) -> Case:
+    def case(label: str, text: str, expected: Any, own: Any = None, format: Any = None) -> Case:
         score = reward.range if expected is IN_RANGE else expected
         return Case(label=label, completion=text, expected=score, columns=own or columns or {}, format=format)
 
-    def table(asked: Reward) -> CaseTable:
-        reward = made(asked) if made else what if isinstance(what, Reward) else what()
-        is_alike = dataclasses.replace(reward, weight=asked.weight, name=asked.name) == asked if asked else True
-        return CaseTable(reward, tuple(case(reward, *row) for row in rows), None if is_alike else asked)
-
-    case_makers[what if isinstance(what, type) else type(what)] = table
+    TABLES[reward.made_by()] = (reward, [case(*row) for row in rows])
 
 
 def slot(content: str) -> str:
@@ -121,7 +148,7 @@ _NUMBER_HEDGES = [
 ]
 
 _enter(
-    correctness,
+    correctness(),
     ("valid", GOOD, 1.0),
     ("valid: decimal", slot("42.0"), 1.0),
     ("valid: LaTeX", slot(r"$\boxed{42}$."), 1.0),
@@ -140,7 +167,7 @@ _enter(
 )
 
 _enter(
-    exact_text,
+    exact_text(),
     ("valid", slot("New York"), 1.0),
     ("valid: white space", slot(" New \n York "), 1.0),
     ("other case", slot("new york"), 0.0),
@@ -179,7 +206,7 @@ _enter(
 )
 
 _enter(
-    maths,
+    maths(),
     ("valid", GOOD, 1.0),
     ("valid: order", slot("1 + x"), 1.0, gold("x+1")),
     ("valid: root", slot(r"\sqrt{12}"), 1.0, gold(r"2\sqrt{3}")),
@@ -210,7 +237,7 @@ _enter(
 _WITH_OPTIONS = {"answer": "B", "options": ["Paris", "London", "A dog"]}
 
 _enter(
-    multiple_choice,
+    multiple_choice(),
     ("valid", slot("B"), 1.0),
     ("valid: small", slot("b"), 1.0),
     ("valid: brackets", slot("(B)"), 1.0),
@@ -232,7 +259,7 @@ _enter(
 )
 
 _enter(
-    json_answer,
+    json_answer(),
     ("valid", slot('{"a": 1, "b": [true]}'), 1.0),
     ("valid: order", slot('{"b": [true], "a": 1.0}'), 1.0),
     ("valid: fence", slot('```json\n{"a": 1, "b": [true]}\n```'), 1.0),
@@ -250,7 +277,7 @@ _enter(
 )
 
 _enter(
-    regex_answer,
+    regex_answer(r"(?:(?:a|b|ab)*)*c|\d{4}-\d{2}"),
     ("valid", slot("2026-11"), 1.0),
     ("valid: white space around", slot(" 2026-11\n"), 1.0),
     ("valid: other branch", slot("abc"), 1.0),
@@ -260,11 +287,10 @@ _enter(
     ("no slot", "2026-11", 0.0),
     ("retracted", slot("2026-11") + " no", 0.0),
     ("hostile: backtracking", slot("ab" * 1000 + "cd"), 0.0),
-    made=lambda _: regex_answer(r"(?:(?:a|b|ab)*)*c|\d{4}-\d{2}"),
 )
 
 _enter(
-    xml_format,
+    xml_format(),
     ("valid", GOOD, 1.0),
     ("valid: one line", "<reasoning>r</reasoning><answer>7</answer>", 1.0),
     ("text before", "Sure! " + GOOD, 0.0),
@@ -287,11 +313,11 @@ _TAGS = [
     ("named in prose", "first <answer>, then </answer>", 0.5),
     ("one too many", GOOD + "<answer>", 0.75),
 ]
-_enter(xml_tags, *_TAGS, opened=1.0, but={"hostile: speaks to the judge": 0.25})
+_enter(xml_tags(), *_TAGS, opened=1.0, but={"hostile: speaks to the judge": 0.25})
 _enter(adaptive(xml_tags()), *_TAGS, but={"hostile: speaks to the judge": 0.25})
 
 _enter(
-    incremental_format,
+    incremental_format(),
     ("valid", GOOD, 1.0),
     ("half", slot("7"), 0.5),
     ("wrong order", "</answer>7<answer>", 0.25),
@@ -307,7 +333,7 @@ _enter(
 
 _OPENED = dataclasses.replace(think_answer(), is_opened_by_template=True)
 _enter(
-    think_format,
+    think_format(),
     ("valid", "<think>\nThis is my reasoning.\n</think>\nThis is my answer.", 1.0),
     ("not closed", "<think>\nThis is my reasoning.\nThis is my answer.", 0.0),
     ("valid: one line", "<think>r</think>7", 1.0),
@@ -323,7 +349,7 @@ _enter(
 )
 
 _enter(
-    json_format,
+    json_format(schema={"type": "object", "required": ["city"]}),
     ("valid", '{"city": "Oslo"}', 1.0),
     ("valid: lines", '\n{\n  "city": "Oslo"\n}\n', 1.0),
     ("valid: fence", '```json\n{"city": 1}\n```', 1.0),
@@ -335,7 +361,6 @@ _enter(
     ("key twice", '{"city": 1, "city": 2}', 0.0),
     ("not closed", '{"city": 1', 0.0),
     ("hostile: deep", '{"city": ' + "[" * 9000, 0.0),
-    made=lambda _: json_format(schema={"type": "object", "required": ["city"]}),
 )
 
 # Of ten words as many as these have.
@@ -408,7 +433,7 @@ _enter(
 
 _STEPS = "1. add 3 and 4\n2. that makes seven here\n3. check it by counting"
 _enter(
-    reasoning_steps,
+    reasoning_steps(),
     ("valid", f"<reasoning>{_STEPS}</reasoning>" + slot("7"), 1.0),
     ("valid: without tags", _STEPS, 1.0),
     ("two of three", _STEPS.rsplit("\n", 1)[0], 2 / 3),
@@ -434,7 +459,7 @@ _enter(
 )
 
 _enter(
-    ScriptReward,
+    language(),
     ("valid", "The sum of both is seven.", 1.0),
     ("valid: accents", "La somme vaut \u00e0 peu pr\u00e8s z\u00e9ro.", 1.0),
     ("half", "abcdefgh \u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03", 0.5),
@@ -444,14 +469,6 @@ _enter(
     ("LaTeX is no language", "\u4e03" * 10 + r"\frac{1}{2}\sqrt\alpha", 0.0),
     ("look-alike letters", "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0430\u0435\u043e", 0.0),
     but={"hostile: speaks to the judge": 1.0, "very long: 200 kB": 1.0, "very long: one word": 1.0},
-)
-
-_enter(
-    classifier,
-    ("valid", GOOD, IN_RANGE),
-    ("question", "Why?", IN_RANGE),
-    made=lambda reward: reward,
-    hostile=IN_RANGE,
 )
 
 _enter(
@@ -473,11 +490,11 @@ _enter(
     but={"hostile: speaks to the judge": 0.125},
 )
 
-_enter(dummy, ("any", GOOD, IN_RANGE), hostile=IN_RANGE)
+_enter(dummy(), ("any", GOOD, IN_RANGE), hostile=IN_RANGE)
 
 _ADD = [{"call": "add", "args": [1, 2], "expected": 3}, {"call": "add", "args": [-1, 1], "expected": 0}]
 _enter(
-    code_tests,
+    code_tests(limits=QUICK),
     ("valid", "<reasoning>r</reasoning>\n<answer>\ndef add(a, b):\n    return a + b\n</answer>", 1.0),
     ("valid, in a block", "Here it is:\n```python\ndef add(a, b):\n    return a + b\n```\nDone.", 1.0),
     (
@@ -510,5 +527,4 @@ _enter(
     ("prefilled tag", "thinking</reasoning>\n<answer>\ndef add(a, b): return a + b\n</answer>", 1.0),
     ("unclosed block", "```python\ndef add(a, b):\n    return a + b", 0.0),
     columns={"tests": _ADD},
-    made=lambda reward: code_tests(limits=reward.limits),
 )
