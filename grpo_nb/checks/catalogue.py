@@ -304,7 +304,7 @@ CATALOGUE: dict[str, Kind] = {
     "silence pays": Kind(
         "warning",
         "the model learns to write nothing before it learns to be right",
-        "pay less for being short than for the format, or pay it beside right answers only (gn.rewards.cosine_length)",
+        "pay less for being short than for the format, or beside right answers only (docs/guide/rewards.md has one)",
     ),
     "little signal": Kind("warning", "they cost time and teach nothing", ""),
     "case": Kind(

@@ -291,7 +291,7 @@ def reward_list(rewards: RewardFunction | Iterable[RewardFunction], *, least: in
         if not callable(reward) or isinstance(reward, type) or _is_torch_module(reward):
             raise ValueError(
                 f"rewards holds {shorten(repr(reward), 80)}, which is no reward function. Pass one with TRL's signature; "
-                "did you forget its brackets, or call it? A model becomes one with grpo_nb.rewards.classifier."
+                "did you forget its brackets, or call it? How a model becomes one is in docs/guide/train.md."
             )
     return listed
 
@@ -329,10 +329,10 @@ def spans(reward: RewardFunction, text: str) -> tuple[Span, ...]:
     Rewards for the answer look at the slot, those for the form at the tags they count. A function with an attribute `format`
     (an `AnswerFormat`) is taken to look at both. Of every other reward nobody knows, so it is the whole text.
 
-    >>> from grpo_nb.rewards import correctness, minimum_length
+    >>> from grpo_nb.rewards import correctness, length
     >>> spans(correctness(), "<answer>7</answer>"), spans(correctness(), "7")
     ((Span(start=8, end=9, what='answer slot'),), ())
-    >>> spans(minimum_length(5), "so 7")
+    >>> spans(length(5), "so 7")
     (Span(start=0, end=4, what='whole text'),)
     """
     reward = unwrapped(reward)

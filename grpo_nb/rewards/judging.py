@@ -9,14 +9,13 @@ from typing import Any
 
 from grpo_nb.rewards.answers import correctness, is_same_answer
 from grpo_nb.rewards.base import Reward, RewardFunction
-from grpo_nb.rewards.compose import inner_rewards
 from grpo_nb.rewards.scores import score
 from grpo_nb.rewards.slot import SlotReward
 from grpo_nb.tasks.formats import AnswerFormat
 
 
 def answer_reward(rewards: Iterable[RewardFunction], row: Mapping[str, Any] | None = None) -> Reward | None:
-    """The reward of the kit for the answer among these, also inside of `clipped` and the like; None for none or several.
+    """The reward of the kit for the answer among these; None for none or several.
 
     None too for a plain `correctness()`, whose opinion is the one of those who know no reward, and where a row is given that
     does not have the column that it needs.
@@ -25,10 +24,7 @@ def answer_reward(rewards: Iterable[RewardFunction], row: Mapping[str, Any] | No
     >>> answer_reward([number(tolerance=0.1), xml_tags()]), answer_reward([correctness(), xml_tags()])
     (number(weight=2, tolerance=0.1, format='xml'), None)
     """
-    every = list(rewards)
-    for reward in every:  # which grows
-        every += inner_rewards(reward)
-    found = [reward for reward in every if isinstance(reward, SlotReward)]
+    found = [reward for reward in rewards if isinstance(reward, SlotReward)]
     if len(found) != 1:
         return None
     plain = correctness(weight=found[0].weight, format=found[0].format, name=found[0].name)

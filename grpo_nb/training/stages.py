@@ -27,7 +27,6 @@ from grpo_nb.core.files import inside, shown_path, write_json
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.models.load import load_adapter, save_adapter
 from grpo_nb.rewards.base import reward_list
-from grpo_nb.rewards.compose import adaptive_states
 from grpo_nb.rewards.identity import describe_difference, differing_parts, may_be_memory, parts_of
 from grpo_nb.runs.checkpoints import newest_checkpoint
 from grpo_nb.runs.rise import describe
@@ -277,14 +276,10 @@ def train_stages(
     if is_resumed:
         load_adapter(model, list(finished.values())[-1].adapter_path if finished else folder / "start")
 
-    known: set[int] = set()
     for number, (stage, its_settings, planned) in enumerate(zip(stages, of_stages, plan["stages"], strict=True)):
         run = finished.get(planned["folder"])
         if run is None:
             goes_on = is_resumed and _can_go_on(folder / planned["folder"])
-            if not goes_on:  # adaptive rewards go on from the stages before, and new ones begin from nothing
-                for state, decay in adaptive_states(stage.rewards):
-                    state.carry_over(decay) if id(state) in known else state.start_over()
             before = StagedRun(folder, model=model, tokenizer=tokenizer, count=number)
             its_task = stage.task(task, before) if callable(stage.task) else stage.task or task.after(before)
             try:
@@ -300,7 +295,6 @@ def train_stages(
                 break
         if is_resumed:
             take_up_memory(stage.rewards, run)
-        known |= {id(state) for state, _ in adaptive_states(stage.rewards)}
     if staged.rows:
         save_figure(folder, staged.plot())
     return staged

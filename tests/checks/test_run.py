@@ -28,9 +28,9 @@ from grpo_nb.checks.run import add_case, check_rewards, read_cases
 from grpo_nb.rewards.answers import correctness, is_same_answer
 from grpo_nb.rewards.base import completion_text, reward_name
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.rewards.compose import check_rows, clipped, combined
+from grpo_nb.rewards.compose import check_rows
 from grpo_nb.rewards.form import xml_format, xml_tags
-from grpo_nb.rewards.style import soft_overlong
+from grpo_nb.rewards.length import length
 from grpo_nb.tasks import formats
 from grpo_nb.tasks.task import Task
 
@@ -232,7 +232,7 @@ def test_nothing_found_says_what_was_checked() -> None:
     report = check(correctness())
     assert report.findings == () and repr(report).startswith("Nothing found. Checked 1 reward(s) on 4 rows, ")
     assert "not checked" not in repr(report), "no token is counted"
-    assert "no tokenizer was given" in repr(check(correctness(), clipped(soft_overlong(100, 20), -1, 0)))
+    assert "no tokenizer was given" in repr(check(correctness(), length(1, 100)))
     # A lenient reward beside a strict one has nothing to mend.
     assert not kinds(check(correctness(), xml_format(), xml_tags())) and kinds(check(xml_tags())) >= {"lenient"}
 
@@ -909,7 +909,6 @@ def any_alias_in_any_case(completions, **columns):
     [
         gn.rewards.exact_text(column="aliases"),
         correctness(column="aliases"),
-        gn.rewards.clipped(gn.rewards.exact_text(column="aliases"), 0.0, 1.0),
         any_alias,
         any_alias_in_any_case,
     ],
@@ -1070,12 +1069,12 @@ def test_a_sound_reward_for_form_alone_is_no_fault(reward) -> None:
 def test_data_that_a_reward_cannot_read_is_told_by_the_check_and_before_training() -> None:
     from grpo_nb.training.run_info import checked_rewards
 
-    rewards = [combined([code_tests()], name="both")]
+    rewards = [code_tests()]
     check_rows(rewards, [{"tests": ["assert f(1) == 2"]}])
     rows = [{**row, "tests": [{"call": "f", "args": [1], "expected": "two", "tolerance": 0.1}]} for row in ROWS]
     said = "the reward 'code_tests' cannot read the data: row 0: a tolerance needs a number in expected, which is 'two'"
     (found,) = [f for f in check(*rewards, rows=rows).findings if f.kind in ("cannot read its data", "raises")]
-    assert (found.kind, found.severity, found.reward) == ("cannot read its data", "critical", "both")
+    assert (found.kind, found.severity, found.reward) == ("cannot read its data", "critical", "code_tests")
     others = ", ".join(map(str, range(1, len(rows))))
     assert found.what == f"{said}. So it is with {len(rows) - 1} more rows: {others}."
     with pytest.raises(ValueError, match=said):

@@ -14,28 +14,17 @@ from typing import Any
 from grpo_nb.rewards.answers import correctness, exact_text, number
 from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.rewards.compose import adaptive, clipped, combined, dummy
 from grpo_nb.rewards.expressions import maths
-from grpo_nb.rewards.form import incremental_format, json_format, think_format, xml_format, xml_tags
+from grpo_nb.rewards.form import incremental_format, xml_format, xml_tags
+from grpo_nb.rewards.length import length
 from grpo_nb.rewards.structured import json_answer, multiple_choice, regex_answer
-from grpo_nb.rewards.style import (
-    banned_phrases,
-    cosine_length,
-    ideal_length,
-    language,
-    minimum_length,
-    reasoning_steps,
-    repetition,
-    soft_overlong,
-)
 from grpo_nb.sandbox.jobs import Limits
-from grpo_nb.tasks.formats import AnswerFormat, think_answer, xml
+from grpo_nb.tasks.formats import AnswerFormat, xml
 
 Row = tuple[Any, ...]
 
 GOOD = "<reasoning>\n40 + 2 = 42\n</reasoning>\n<answer>\n42\n</answer>"
 QUICK = Limits(cpu_seconds=0.3, wall_seconds=5.0)
-IN_RANGE = object()  # any score that the reward can give
 
 # What any model may come up with, whatever it was asked.
 _HOSTILE = (
@@ -57,7 +46,7 @@ class Case:
     label: str
     completion: str
     expected: Any
-    """The score, None for no score, or (low, high) where only the range is known beforehand."""
+    """The score, or None for no score."""
     columns: Mapping[str, Any]
     format: AnswerFormat | None
     """The answer format where it is not the reward's own, as when the template has opened the tag."""
@@ -72,8 +61,6 @@ class Case:
         """Whether a score is what is expected, up to the last digits of a float."""
         if score is None or self.expected is None:
             return score is self.expected
-        if isinstance(self.expected, tuple):
-            return self.expected[0] <= score <= self.expected[1]
         return math.isclose(score, self.expected, rel_tol=1e-9, abs_tol=1e-9)
 
 
@@ -105,8 +92,7 @@ def _enter(
         rows += (("prefilled tag", GOOD.removeprefix("<reasoning>"), opened, columns, template),)
 
     def case(label: str, text: str, expected: Any, own: Any = None, format: Any = None) -> Case:
-        score = reward.range if expected is IN_RANGE else expected
-        return Case(label=label, completion=text, expected=score, columns=own or columns or {}, format=format)
+        return Case(label=label, completion=text, expected=expected, columns=own or columns or {}, format=format)
 
     TABLES[reward.made_by()] = (reward, [case(*row) for row in rows])
 
@@ -124,11 +110,6 @@ def gold(value: Any) -> dict[str, Any]:
 def ids(count: int) -> dict[str, Any]:
     """The column with this many token ids."""
     return {"completion_ids": [1] * count}
-
-
-def at(count: int, answer: str | None = "42") -> dict[str, Any]:
-    """Both columns."""
-    return {**ids(count), **gold(answer)}
 
 
 _NUMBER_HEDGES = [
@@ -314,7 +295,6 @@ _TAGS = [
     ("one too many", GOOD + "<answer>", 0.75),
 ]
 _enter(xml_tags(), *_TAGS, opened=1.0, but={"hostile: speaks to the judge": 0.25})
-_enter(adaptive(xml_tags()), *_TAGS, but={"hostile: speaks to the judge": 0.25})
 
 _enter(
     incremental_format(),
@@ -331,42 +311,10 @@ _enter(
     but={"hostile: speaks to the judge": 0.25},
 )
 
-_OPENED = dataclasses.replace(think_answer(), is_opened_by_template=True)
-_enter(
-    think_format(),
-    ("valid", "<think>\nThis is my reasoning.\n</think>\nThis is my answer.", 1.0),
-    ("not closed", "<think>\nThis is my reasoning.\nThis is my answer.", 0.0),
-    ("valid: one line", "<think>r</think>7", 1.0),
-    ("nothing after", "<think>r</think>", 0.0),
-    ("nothing inside", "<think> </think>7", 0.0),
-    ("text before", "Well, <think>r</think>7", 0.0),
-    ("opened twice", "<think>a<think>b</think>7", 0.0),
-    ("closed twice", "<think>a</think>b</think>7", 0.0),
-    ("named in prose", "Use <think> and </think> for it.", 0.0),
-    ("tag the template should have opened", "r</think>7", 0.0),
-    ("prefilled tag", "\nr</think>\n7", 1.0, None, _OPENED),
-    ("prefilled tag, opened again", "<think>r</think>7", 0.0, None, _OPENED),
-)
-
-_enter(
-    json_format(schema={"type": "object", "required": ["city"]}),
-    ("valid", '{"city": "Oslo"}', 1.0),
-    ("valid: lines", '\n{\n  "city": "Oslo"\n}\n', 1.0),
-    ("valid: fence", '```json\n{"city": 1}\n```', 1.0),
-    ("against the schema", "{}", 0.0),
-    ("no object", '["city"]', 0.0),
-    ("a number", "7", 0.0),
-    ("text before", 'Sure! {"city": 1}', 0.0),
-    ("two values", '{"city": 1}{"city": 2}', 0.0),
-    ("key twice", '{"city": 1, "city": 2}', 0.0),
-    ("not closed", '{"city": 1', 0.0),
-    ("hostile: deep", '{"city": ' + "[" * 9000, 0.0),
-)
-
 # Of ten words as many as these have.
 _SHORT = {"unicode": 0.5, "hostile: NUL and lone surrogates": 0.4, "very long: one word": 0.1}
 _enter(
-    ideal_length(10, 20),
+    length(10, 20),
     ("valid: shortest", "x", 1.0, ids(10)),
     ("valid: longest", "x", 1.0, ids(20)),
     ("half", "x", 0.5, ids(5)),
@@ -377,120 +325,6 @@ _enter(
     ("words without ids", "one two.", 0.3),
     but={**_SHORT, "hostile: speaks to the judge": 1.0},
 )
-
-_enter(
-    minimum_length(10),
-    ("valid", "x", 1.0, ids(10)),
-    ("valid: more", "x", 1.0, ids(1000)),
-    ("half", "x", 0.5, ids(5)),
-    ("no token", "x", 0.0, ids(0)),
-    ("words without ids", "one two.", 0.3),
-    hostile=1.0,
-    but={**_SHORT, "empty": 0.0, "only white space": 0.0},
-)
-
-_enter(
-    soft_overlong(100, 20),
-    ("valid: short", "x", 0.0, ids(5)),
-    ("valid: free part's end", "x", 0.0, ids(80)),
-    ("TRL's example", "x", -0.5, ids(90)),
-    ("at the end", "x", -1.0, ids(100)),
-    ("beyond", "x", -1.0, ids(101)),
-    ("far beyond", "x", -1.0, ids(100_000)),
-    ("one over", "x", -0.05, ids(81)),
-    ("no token", "", 0.0, ids(0)),
-    but={"very long: 200 kB": -1.0, "hostile: tags without end": -0.55},
-)
-
-_enter(
-    cosine_length(100),
-    ("right, TRL's example", GOOD, 0.75, at(50)),
-    ("wrong, TRL's example", slot("41"), -0.75, at(50)),
-    ("right, short", GOOD, 1.0, at(0)),
-    ("right, long", GOOD, 0.5, at(100)),
-    ("right, beyond", GOOD, 0.5, at(250)),
-    ("wrong, short", slot("41"), -1.0, at(0)),
-    ("wrong, long", slot("41"), -0.5, at(100)),
-    ("hedge", slot("41 or 42"), -0.75, at(50)),
-    ("no gold answer", GOOD, None, at(50, None)),
-    columns=gold("42"),
-    hostile=(-1.0, -0.5),
-    but={"empty": -1.0, "very long: 200 kB": -0.5},
-)
-
-_enter(
-    repetition(ngram_size=2),
-    ("TRL's example, none", "x", 0.0, {"completion_ids": [1, 2, 3, 4]}),
-    ("TRL's example, all", "x", -0.75, {"completion_ids": [5, 5, 5, 5, 5]}),
-    ("shorter than a run", "x", 0.0, {"completion_ids": [1]}),
-    ("no token", "x", 0.0, {"completion_ids": []}),
-    ("half", "x", -0.4, {"completion_ids": [1, 2, 1, 2, 1, 3]}),
-    ("words without ids", "so so so", -0.5),
-    ("valid: all different", "one two three", 0.0),
-    ("a pair once more", "one two three one two", -0.25),
-    but={"hostile: tags without end": (-1.0, -0.9), "very long: 200 kB": (-1.0, -0.99)},
-)
-
-_STEPS = "1. add 3 and 4\n2. that makes seven here\n3. check it by counting"
-_enter(
-    reasoning_steps(),
-    ("valid", f"<reasoning>{_STEPS}</reasoning>" + slot("7"), 1.0),
-    ("valid: without tags", _STEPS, 1.0),
-    ("two of three", _STEPS.rsplit("\n", 1)[0], 2 / 3),
-    ("valid: dashes", "- add 3 and 4\n- that makes seven here\n* check it by counting", 1.0),
-    ("valid: words", "First, add three and four\nThen check the sum again\nFinally we write seven down", 1.0),
-    ("markers alone", "1. \n2. \n3. ", 0.0),
-    ("the same step", "1. add 3 and 4\n2. add 3 and 4\n3. add 3 and 4", 1 / 3),
-    ("one word repeated", "1. so so so so\n2. no no no no", 0.0),
-    ("all in one line", "First, second, third, then next, finally.", 1 / 3),
-    ("after the answer", slot("7") + _STEPS, 0.0),
-)
-
-_enter(
-    banned_phrases(["as an AI", "sorry"]),
-    ("valid", "It is seven.", 0.0),
-    ("once", "As an AI, I say seven.", -0.5),
-    ("twice", "Sorry, as an AI I can't.", -1.0),
-    ("often", "sorry " * 50, -1.0),
-    ("other case and spaces", "AS  AN\nai", -0.5),
-    ("part of a word", "as an aide, not sorrying", 0.0),
-    ("invisible characters", "so\u200brry", -0.5),
-    ("wide letters", "\uff53\uff4f\uff52\uff52\uff59", -0.5),
-)
-
-_enter(
-    language(),
-    ("valid", "The sum of both is seven.", 1.0),
-    ("valid: accents", "La somme vaut \u00e0 peu pr\u00e8s z\u00e9ro.", 1.0),
-    ("half", "abcdefgh \u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03", 0.5),
-    ("other script", "\u0421\u0443\u043c\u043c\u0430 \u0440\u0430\u0432\u043d\u0430 \u0441\u0435\u043c\u0438", 0.0),
-    ("too few letters", "Seven.", 0.0),
-    ("only tags", "<reasoning></reasoning><answer>7</answer>", 0.0),
-    ("LaTeX is no language", "\u4e03" * 10 + r"\frac{1}{2}\sqrt\alpha", 0.0),
-    ("look-alike letters", "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0430\u0435\u043e", 0.0),
-    but={"hostile: speaks to the judge": 1.0, "very long: 200 kB": 1.0, "very long: one word": 1.0},
-)
-
-_enter(
-    clipped(soft_overlong(100, 20), -0.25, 1.0),
-    ("within", "x", 0.0, ids(5)),
-    ("above the floor", "x", -0.2, ids(84)),
-    ("below the floor", "x", -0.25, ids(90)),
-    ("far below", "x", -0.25, ids(1000)),
-    but={"very long: 200 kB": -0.25, "hostile: tags without end": -0.25},
-)
-
-_enter(
-    combined([correctness(), xml_tags(weight=0.5)]),
-    ("valid", GOOD, 2.5),
-    ("right, half the tags", slot("42"), 2.25),
-    ("wrong in perfect format", GOOD.replace("\n42\n", "\n41\n"), 0.5),
-    ("no gold answer", GOOD, 0.5, gold(None)),
-    columns=gold("42"),
-    but={"hostile: speaks to the judge": 0.125},
-)
-
-_enter(dummy(), ("any", GOOD, IN_RANGE), hostile=IN_RANGE)
 
 _ADD = [{"call": "add", "args": [1, 2], "expected": 3}, {"call": "add", "args": [-1, 1], "expected": 0}]
 _enter(

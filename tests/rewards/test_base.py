@@ -1,6 +1,7 @@
 """Every reward pays for what it says and for nothing else, on strings and on chat messages; none raises on any text."""
 
 import dataclasses
+import functools
 import html
 import inspect
 import math
@@ -13,6 +14,7 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trl.trainer.utils import get_callable_name
 
 import grpo_nb as gn
 from grpo_nb.rewards import base
@@ -106,7 +108,7 @@ def test_cases(reward: base.Reward, case: cases.Case) -> None:
 def test_every_reward_of_the_kit_has_cases_a_range_and_a_source() -> None:
     made = vars(gn.rewards).values()
     kinds = {kind.__name__ for kind in made if isinstance(kind, type) and issubclass(kind, base.Reward)}
-    assert kinds - {"Reward", "answer_format", "classifier"} <= cases.TABLES.keys()
+    assert kinds - {"Reward"} <= cases.TABLES.keys()
     for reward in EVERY:
         low, high = reward.range
         assert low < high and reward.source
@@ -232,7 +234,7 @@ def test_help_of_a_kind_has_each_argument_and_no_machinery(kind: type[base.Rewar
 
 def test_importing_rewards_is_light() -> None:
     code = (
-        "import sys, grpo_nb as gn; gn.rewards.maths(); gn.rewards.classifier('x'); gn.rewards.correctness(); "
+        "import sys, grpo_nb as gn; gn.rewards.maths(); gn.rewards.correctness(); "
         "print(*{m.split('.')[0] for m in sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -264,6 +266,19 @@ def test_two_rewards_of_one_name_are_refused() -> None:
             base.weights_by_name(wrong)
 
 
+def graded(completions: list, **columns: object) -> list[float]:
+    return [float(len(c)) for c in completions]
+
+
+def test_a_partial_has_the_name_that_trl_gives_it() -> None:
+    reward = functools.partial(functools.partial(graded, level=[1]), other=2)
+    assert base.reward_name(reward) == get_callable_name(reward) == "graded"
+    assert base.reward_name(functools.partial(correctness(name="right"))) == "right"
+    assert list(base.weights_by_name([reward, xml_tags()])) == ["graded", "xml_tags"]
+    with pytest.raises(ValueError, match="two rewards are named 'graded'"):
+        base.weights_by_name([reward, graded])
+
+
 def test_one_reward_or_several() -> None:
     one = xml_tags()
     assert base.reward_list(one) == base.reward_list([one]) == base.reward_list(iter([one])) == [one]
@@ -274,11 +289,10 @@ def test_one_reward_or_several() -> None:
 
 def test_a_class_is_its_own_factory_with_positions_where_they_read_well() -> None:
     assert (
-        repr(gn.rewards.ideal_length(2, 4, unit="words"))
-        == "ideal_length(weight=0.2, unit='words', low=2, high=4, format='xml')"
+        repr(gn.rewards.length(2, 4, unit="words")) == "length(weight=0.2, low=2, high=4, unit='words', format='xml')"
     )
     assert correctness(format=None).format == gn.tasks.xml() and correctness(name="right").__name__ == "right"
-    for call in (lambda: correctness(2.0), lambda: gn.rewards.minimum_length(1, 0.5), lambda: xml_tags(weigth=1)):
+    for call in (lambda: correctness(2.0), lambda: gn.rewards.length(1, 2, 0.5), lambda: xml_tags(weigth=1)):
         with pytest.raises(TypeError):
             call()
     for reward in EVERY:

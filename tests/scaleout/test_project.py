@@ -13,6 +13,7 @@ import yaml
 import grpo_nb as gn
 from grpo_nb.rewards.identity import identity_of
 from grpo_nb.scaleout.code import CannotLeave
+from tests.support.own_rewards import hashed
 from tests.support.scale import said_by, signs, start, trained
 
 
@@ -115,10 +116,9 @@ def rewritten(folder: Path, root: Path, rewards: list, **more: object) -> gn.sca
     return gn.scaleout.write(trained(folder, root / "runs", "other", steps=2, rewards=rewards, **more), root / "folder")
 
 
-def test_a_stage_begins_with_the_adapter_and_the_memory_of_the_one_before(
+def test_a_stage_begins_with_the_adapter_of_the_one_before(
     letters_folder: Path, plain_trl: Path, tmp_path: Path
 ) -> None:
-    fading = gn.rewards.adaptive(gn.rewards.dummy("hash"), threshold=0.5, decay=0.5)
     settings = gn.preset(
         "cpu", model=str(letters_folder), max_steps=2, max_completion_length=16, max_prompt_length=1024, learning_rate=0.5,
         optim="sgd", warmup_steps=0, max_grad_norm=1e9, num_generations=4, per_device_train_batch_size=8, loss_type="dapo",
@@ -126,39 +126,15 @@ def test_a_stage_begins_with_the_adapter_and_the_memory_of_the_one_before(
     )  # fmt: skip
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task("arithmetic", settings, train_size=16, holdout_size=4, tokenizer=tokenizer)
-    stages = [gn.training.Stage(name=name, rewards=[signs, fading]) for name in ("first", "second")]
+    stages = [gn.training.Stage(name=name, rewards=[signs, hashed]) for name in ("first", "second")]
     staged = gn.training.train_stages(model, tokenizer, task, stages, settings, name="staged")
     with pytest.raises(ValueError, match=r"is a run in stages.*runs\[-1\]"):
         gn.scaleout.write(staged, tmp_path / "folder")
     project = gn.scaleout.write(staged.last, tmp_path / "folder", rewards=stages[1].rewards)
-    known = json.loads((staged.last.start_path / "rewards.json").read_text())["dummy_hash"]["history"][0][1]
-    assert known > 0 and f"[-1, {known}]" in (project.path / "rewards.py").read_text()
-    # Each process sees its own completions, and knows the success of all, which here is another than that of its own.
-    paid = staged.last.completions(1)["dummy_hash"] >= 0.5 * known_factor(known)
-    assert paid[:4].sum() != paid[4:].sum()
     assert "The same numbers in 2 steps" in start(
         project.path, plain_trl, "--replay", "--tolerance", "1e-5", processes=2
     )
     assert yaml.safe_load((project.path / "run.yaml").read_text())["reference"] == "start"
-
-
-def known_factor(success: float) -> float:
-    """What an adaptive reward multiplies with at a success rate."""
-    return 0.1 + 0.9 * (1 - success)
-
-
-def test_a_reward_model_goes_with_the_folder(letters_folder: Path, tmp_path: Path) -> None:
-    import torch
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForSequenceClassification
-
-    torch.manual_seed(1)
-    config = LlamaConfig.from_pretrained(letters_folder, num_labels=1)
-    LlamaForSequenceClassification(config).save_pretrained(tmp_path / "judge")
-    AutoTokenizer.from_pretrained(letters_folder).save_pretrained(tmp_path / "judge")
-    project = rewritten(letters_folder, tmp_path, [gn.rewards.classifier(str(tmp_path / "judge"))])
-    assert (project.path / "reward_model" / "config.json").is_file()
-    text = (project.path / "rewards.py").read_text()
-    assert "str(HERE / 'reward_model')" in text and str(tmp_path) not in text
 
 
 def test_code_rewards_and_mathematics_take_their_own_processes_along(letters_folder: Path, tmp_path: Path) -> None:

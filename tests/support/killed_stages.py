@@ -15,6 +15,7 @@ from collections.abc import Callable
 import grpo_nb as gn
 from tests.conftest import brevity
 from tests.support.forks import in_child
+from tests.support.own_rewards import Fading
 from tests.support.tiny import load_tiny
 
 
@@ -49,12 +50,11 @@ def train(parts, settings: gn.Settings, name: str, kill_at: tuple[str, int] | No
             os.kill(os.getpid(), signal.SIGKILL)
         return asked_before(task, run)
 
-    fading = gn.rewards.adaptive(brevity, threshold=0.05, decay=0.5)
-    plain = gn.rewards.clipped(brevity_too, 0, 1)
+    fading = Fading(brevity)
     return gn.training.train_stages(
         *parts,
-        [gn.training.Stage(name="short", rewards=[fading, plain, named("watch", dying)], steps=3),
-         gn.training.Stage(name="form", rewards=[fading, plain, named("watch", dying)], steps=5, task=begin_second)],
+        [gn.training.Stage(name="short", rewards=[fading, brevity_too, named("watch", dying)], steps=3),
+         gn.training.Stage(name="form", rewards=[fading, brevity_too, named("watch", dying)], steps=5, task=begin_second)],
         settings, name=name, resume="auto",
     )  # fmt: skip
 

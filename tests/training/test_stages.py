@@ -17,6 +17,7 @@ from grpo_nb.training.stages import _find_stages
 from tests.conftest import ROOT, brevity
 from tests.support import killed_stages
 from tests.support.adapters import way_back
+from tests.support.own_rewards import Fading, hashed
 from tests.support.run_folders import untimed
 from tests.support.tiny import load_tiny
 
@@ -35,7 +36,7 @@ def tiny(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
 def stages(steps: int = 3) -> list[gn.training.Stage]:
     return [
         gn.training.Stage(name="short", rewards=[brevity], steps=steps),
-        gn.training.Stage(name="tags", rewards=[gn.rewards.dummy(weight=2.0), gn.rewards.xml_tags()], steps=2),
+        gn.training.Stage(name="tags", rewards=[hashed, gn.rewards.xml_tags()], steps=2),
     ]
 
 
@@ -310,7 +311,7 @@ def test_a_stage_can_take_its_questions_from_the_one_before(tiny, tmp_path: Path
         asked.extend(rates.train["question"])
         return rates
 
-    fading = gn.rewards.adaptive(brevity, threshold=0.0, decay=0.5)
+    fading = Fading(brevity)
     run = gn.training.train_stages(
         model, tokenizer, task,
         [gn.training.Stage(name="one", rewards=[fading, brevity_too], steps=2),
@@ -320,9 +321,9 @@ def test_a_stage_can_take_its_questions_from_the_one_before(tiny, tmp_path: Path
     seen = {json.loads(p)[-1]["content"] for p in run.runs[0].completions()["prompt"]}
     assert set(asked) == seen and len(seen) == 4
     assert {json.loads(p)[-1]["content"] for p in run.runs[1].completions()["prompt"]} <= seen
-    # The adaptive reward goes on in the second stage with what the first has taught it.
-    factors = [row["brevity/factor"] for row in run.rows]
-    assert factors == pytest.approx([1.0, 0.55, 0.325])
+    # A reward that remembers goes on in the second stage with what the first has taught it.
+    ratios = [row["rewards/brevity/mean"] / row["rewards/brevity_too/mean"] for row in run.rows]
+    assert ratios[0] == pytest.approx(1.0) and ratios[1] < 1 and ratios[2] < 1
 
 
 def brevity_too(completions: list, **columns: object) -> list[float]:
