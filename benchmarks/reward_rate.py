@@ -153,7 +153,7 @@ def main() -> None:
         "prompts": ["What is 23 + 19?"] * count,
     }
     every = [
-        rewards.correctness(), rewards.exact_text(), rewards.number(), rewards.maths(), rewards.multiple_choice(),
+        rewards.correctness(), rewards.exact_text(), rewards.maths(), rewards.multiple_choice(),
         rewards.json_answer(), rewards.regex_answer(r"\d+"), rewards.xml_format(), rewards.xml_tags(),
         rewards.incremental_format(), rewards.length(10, 20),
     ]  # fmt: skip

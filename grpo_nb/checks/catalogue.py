@@ -160,7 +160,7 @@ CATALOGUE: dict[str, Kind] = {
     "rows without score (answers)": Kind(
         "critical",
         "from these rows the model learns form at best",
-        "name the units of all answers, number(units=[...]), or take gn.rewards.rewards_for(task)",
+        "take gn.rewards.rewards_for(task)",
     ),
     "no score without an answer": Kind(
         "note",

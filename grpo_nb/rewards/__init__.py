@@ -4,7 +4,7 @@
 Calling them as TRL does, and scores outside a trainer, are here too; whether a reward is fit to train on is asked in `checks`.
 """
 
-from grpo_nb.rewards.answers import correctness, exact_text, number
+from grpo_nb.rewards.answers import correctness, exact_text
 from grpo_nb.rewards.base import Reward, completion_text, reward_name, weights_by_name
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.rewards.compose import check_rows, rewards_for

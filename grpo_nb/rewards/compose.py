@@ -35,7 +35,7 @@ def check_rows(rewards: Iterable[RewardFunction], rows: Iterable[Mapping[str, An
 def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
     """Return rewards to begin with: one for the right answer, which weighs most, and the format's.
 
-    Numbers are compared as numbers, labels as text without regard to case (single letters as options; several as a set),
+    Numbers are compared as numbers, labels as text without regard to case (single letters as options),
     expressions with math-verify, JSON by its values, other text as `correctness` does, but dates as written.
 
     Args:
@@ -46,7 +46,7 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
     >>> [type(reward).__name__ for reward in rewards_for(task)]
     ['exact_text', 'xml_format', 'xml_tags']
     """
-    labels, separator = [label for label, _ in task.answers.labels], task.answers.separator
+    labels = [label for label, _ in task.answers.labels]
     common = {"weight": weight, "format": task.format}
     if task.answers.kind in ("numbers", "text") and not task.answers.form:
         right: Reward = correctness(**common)
@@ -54,9 +54,9 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
         right = maths(**common)
     elif task.answers.kind == "json":
         right = json_answer(**common)
-    elif labels and not separator and all(len(label) == 1 and label.isalpha() for label in labels):
+    elif labels and all(len(label) == 1 and label.isalpha() for label in labels):
         right = multiple_choice(**common)
     else:
         is_case_sensitive = len({label.casefold() for label in labels}) < len(labels)
-        right = exact_text(**common, is_case_sensitive=is_case_sensitive, needs_all=separator or False)
+        right = exact_text(**common, is_case_sensitive=is_case_sensitive)
     return [right, xml_format(format=task.format), xml_tags(format=task.format)]

@@ -52,8 +52,8 @@ def parts_of(reward: Callable[..., Any]) -> dict[str, str]:
 def identity_of(reward: Callable[..., Any]) -> str:
     """Return a hash of a reward's code and parameters, the same in every process.
 
-    >>> from grpo_nb.rewards import number
-    >>> identity_of(number()) == identity_of(number()) != identity_of(number(tolerance=0.5))
+    >>> from grpo_nb.rewards import correctness
+    >>> identity_of(correctness()) == identity_of(correctness()) != identity_of(correctness(tolerance=0.5))
     True
     """
     return hash_of_parts(parts_of(reward))

@@ -20,9 +20,9 @@ def answer_reward(rewards: Iterable[RewardFunction], row: Mapping[str, Any] | No
     None too for a plain `correctness()`, whose opinion is the one of those who know no reward, and where a row is given that
     does not have the column that it needs.
 
-    >>> from grpo_nb.rewards import number, xml_tags
-    >>> answer_reward([number(tolerance=0.1), xml_tags()]), answer_reward([correctness(), xml_tags()])
-    (number(weight=2, tolerance=0.1, format='xml'), None)
+    >>> from grpo_nb.rewards import xml_tags
+    >>> answer_reward([correctness(tolerance=0.1), xml_tags()]), answer_reward([correctness(), xml_tags()])
+    (correctness(weight=2, tolerance=0.1, format='xml'), None)
     """
     found = [reward for reward in rewards if isinstance(reward, SlotReward)]
     if len(found) != 1:
@@ -35,9 +35,9 @@ def answer_reward(rewards: Iterable[RewardFunction], row: Mapping[str, Any] | No
 def judge_in_words(judge: Reward, rows: Sequence[Mapping[str, Any]]) -> str:
     """What `right_by` takes for right in these rows: what is not the judge's default, and where it has no opinion.
 
-    >>> from grpo_nb.rewards import number
-    >>> judge_in_words(number(), [{"answer": "7"}, {"answer": "May 7"}])
-    "what number pays in full, and where it has no opinion (1 of 2 questions) what correctness(column='answer') does"
+    >>> from grpo_nb.rewards import multiple_choice
+    >>> judge_in_words(multiple_choice(), [{"answer": "B"}, {"answer": "perhaps"}])
+    "what multiple_choice pays in full, and where it has no opinion (1 of 2 questions) what correctness(column='answer') does"
     """
     scores = score(judge, [""] * len(rows), list(rows)).values[judge.name] if rows else []
     unread = sum(map(math.isnan, scores))

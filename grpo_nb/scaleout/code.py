@@ -17,7 +17,6 @@ import sys
 import textwrap
 import types
 from collections.abc import Callable, Iterator
-from fractions import Fraction
 from typing import Any
 
 from grpo_nb.core.text import shorten
@@ -95,9 +94,6 @@ class RewardsCode:
             self.needs_kit = True
             self.imports[type(value).__name__] = f"from {'.'.join(room)} import {type(value).__name__}"
             return f"{type(value).__name__}({', '.join(self._fields(value, reward))})"
-        if isinstance(value, Fraction):
-            self.imports.setdefault("Fraction", "from fractions import Fraction")
-            return repr(value)
         if isinstance(value, list | tuple):
             held = [self._written(item, reward) for item in value]
             ends = "[]" if isinstance(value, list) else "()"

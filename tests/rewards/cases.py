@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.rewards.answers import correctness, exact_text, number
+from grpo_nb.rewards.answers import correctness, exact_text
 from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.rewards.expressions import maths
@@ -139,6 +139,17 @@ _enter(
     ("valid: text", slot("paris."), 1.0, gold("Paris")),
     ("valid: one of several", slot("2"), 1.0, gold(["1", "2"])),
     ("valid: mark after it", slot("42") + ".", 1.0),
+    ("valid: sign", slot("\u22127"), 1.0, gold("-7")),
+    ("valid: scientific", slot(r"4.2 \times 10^{1}"), 1.0),
+    ("valid: mixed", slot("1 3/4"), 1.0, gold("1.75")),
+    ("valid: percent", slot("50%"), 1.0, gold("0.5")),
+    ("percent is a hundredth", slot("42%"), 0.0),
+    ("valid: other digits", slot("\u0664\u0662"), 1.0),
+    ("other unit", slot("42 miles"), 0.0, gold("42 km")),
+    ("zero before the separator", slot("0,042"), 0.0),
+    ("hedge: about", slot("about 42"), 0.0),
+    ("hostile: exponent", slot("1e999999999"), 0.0),
+    ("division by zero", slot("42/0"), 0.0),
     ("sum left undone", slot("40 + 2"), 0.0),
     ("quotient copied", slot("84/2"), 0.0, {**gold("42"), "prompts": "What is 84 / 2?"}),
     ("text hedge", slot("Paris or Rome"), 0.0, gold("Paris")),
@@ -160,30 +171,6 @@ _enter(
     ("retracted", slot("New York") + " or rather Rome", 0.0),
     ("no gold answer", slot("x"), None, gold("")),
     columns=gold("New York"),
-)
-
-_enter(
-    number(units={"km": 1000, "m": 1}),
-    ("valid", GOOD, 1.0),
-    ("valid: unit", slot("1.5 km"), 1.0, gold("1500 m")),
-    ("valid: no unit", slot("1500"), 1.0, gold("1500 m")),
-    ("other unit", slot("42 miles"), 0.0),
-    ("wrong unit", slot("42 km"), 0.0),
-    ("valid: sign", slot("\u22127"), 1.0, gold("-7")),
-    ("valid: scientific", slot(r"4.2 \times 10^{1}"), 1.0),
-    ("valid: mixed", slot("1 3/4"), 1.0, gold("1.75")),
-    ("valid: percent", slot("50%"), 1.0, gold("0.5")),
-    ("percent is a hundredth", slot("42%"), 0.0),
-    ("gold is no number", slot("Paris"), None, gold("Paris")),
-    ("valid: other digits", slot("\u0664\u0662"), 1.0),
-    ("valid: unit in LaTeX", slot(r"$1.5\,\text{km}$"), 1.0, gold("1500 m")),
-    ("zero before the separator", slot("0,042"), 0.0),
-    ("hedge: about", slot("about 42"), 0.0),
-    ("hostile: exponent", slot("1e999999999"), 0.0),
-    ("division by zero", slot("42/0"), 0.0),
-    *_NUMBER_HEDGES,
-    columns=gold("42"),
-    opened=1.0,
 )
 
 _enter(

@@ -209,7 +209,7 @@ def test_works_as_trl_calls_it_and_changes_nothing(reward: base.Reward) -> None:
 def test_help_and_a_notebook_show_what_a_reward_is_and_not_what_python_adds() -> None:
     reward = correctness(weight=3.0, name="right")
     shown = pydoc.plain(pydoc.render_doc(reward))
-    assert "Pays 0 to 1" in shown and "counts 3 times" in shown and "needs_all:" in shown
+    assert "Pays 0 to 1" in shown and "counts 3 times" in shown and "column:" in shown
     assert "__" not in shown and len(shown.splitlines()) < 40, shown
     assert correctness.__doc__.startswith("1.0 if the answer slot") and "Pays" not in correctness.__doc__
     assert "counts 3 times" in reward._repr_html_() and html.escape("name='right'") in reward._repr_html_()
@@ -316,7 +316,7 @@ def test_columns_of_numpy_pandas_and_datasets_are_columns() -> None:
 def test_the_kinds_by_name_make_a_reward_again() -> None:
     kinds = base.kinds()
     assert {type(reward).__name__ for reward in EVERY} <= kinds.keys() and "Own" not in kinds
-    assert kinds["number"](units={"m": 1}) == gn.rewards.number(units=["m"])
+    assert kinds["correctness"](tolerance=1.0) == correctness(tolerance=1.0)
 
 
 @given(st.text(max_size=80))

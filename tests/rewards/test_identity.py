@@ -88,7 +88,11 @@ class Stateful:
 
 
 SAME_AND_OTHER = {
-    "a field": (lambda: rewards.number(tolerance=0.1), lambda: rewards.number(tolerance=0.5), "tolerance was 0.1, is 0.5"),
+    "a field": (
+        lambda: rewards.correctness(tolerance=0.1),
+        lambda: rewards.correctness(tolerance=0.5),
+        "tolerance was 0.1, is 0.5",
+    ),
     "the format": (
         lambda: rewards.xml_format(format=gn.tasks.xml()),
         lambda: rewards.xml_format(format=gn.tasks.think_answer()),
@@ -178,7 +182,7 @@ def test_texts_of_the_users_own_code_are_not_written_down() -> None:
     closed = make(1, "sk-secret"), make(1, {"k": "sk-secret"})
     for reward in (*closed, functools.partial(graded, key="sk-secret"), Judge("sk-secret")):
         assert "secret" not in json.dumps(parts_of(reward))
-    assert parts_of(rewards.number(column="gold"))["column"] == "'gold'"
+    assert parts_of(rewards.correctness(column="gold"))["column"] == "'gold'"
 
 
 def test_what_refers_to_itself_and_to_much_is_read_in_the_end() -> None:

@@ -114,7 +114,7 @@ async def waits(completions, **columns):
 
 def test_rewards_of_the_kit_are_the_same_ones(tmp_path: Path) -> None:
     ours = [
-        gn.rewards.correctness(weight=2.0, format=gn.tasks.hashes()), gn.rewards.number(units={"m": 1, "cm": 0.01}),
+        gn.rewards.correctness(weight=2.0, format=gn.tasks.hashes()), gn.rewards.multiple_choice(labels="1234"),
         gn.rewards.xml_tags(name="tags"), gn.rewards.regex_answer('a "b"'), gn.rewards.length(5, 9, unit="words"),
     ]  # fmt: skip
     there = loaded(tmp_path, ours).REWARDS

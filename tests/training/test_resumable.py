@@ -277,7 +277,7 @@ def test_other_parameters_of_a_reward_are_said(fresh, settings: gn.Settings) -> 
         def graded(completions: list, **columns: object) -> list[float]:
             return [score * words for score in brevity(completions)]
 
-        return [gn.rewards.number(tolerance=tolerance), graded]
+        return [gn.rewards.correctness(tolerance=tolerance), graded]
 
     def train(steps: int, *parameters: float) -> list[str]:
         resume = None if steps == 1 else "told"
@@ -286,7 +286,7 @@ def test_other_parameters_of_a_reward_are_said(fresh, settings: gn.Settings) -> 
         return run.info["resumed"][-1]["changed"] if resume else []
 
     train(1, 0.1, 1)
-    told = "the reward 'number' has changed: tolerance was 0.1, is 0.5"
+    told = "the reward 'correctness' has changed: tolerance was 0.1, is 0.5"
     with pytest.warns(UserWarning, match=re.escape(told)) as said:
         changed = train(2, 0.5, 2)
     assert changed == ["max_steps was 1, is 2", told, "the reward 'graded' has changed: closure words was 1, is 2"]
@@ -300,7 +300,7 @@ def test_other_parameters_of_a_reward_are_said(fresh, settings: gn.Settings) -> 
         UserWarning, match="nothing was trained.*'graded' holds other values now: closure words was 2, is 3"
     ):
         again(0.5, 3)
-    with pytest.raises(ValueError, match=r"is finished, and its reward 'number' has changed since: tolerance was"):
+    with pytest.raises(ValueError, match=r"is finished, and its reward 'correctness' has changed since: tolerance was"):
         again(0.1, 2)
 
 
