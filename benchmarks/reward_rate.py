@@ -20,7 +20,7 @@ import _measure  # noqa: F401  # the kit of this checkout
 
 from grpo_nb import rewards
 from grpo_nb.models.unsloth import import_unsloth
-from grpo_nb.rewards import base, expressions
+from grpo_nb.rewards import expressions
 from grpo_nb.tasks import formats
 
 Row = tuple[str, str, bool]
@@ -152,8 +152,11 @@ def main() -> None:
         "completion_ids": [list(range(len(t) // 4)) for t in texts],
         "prompts": ["What is 23 + 19?"] * count,
     }
-    left_out = (rewards.classifier, rewards.clipped, rewards.adaptive, rewards.code_tests)
-    every = [make(None).reward for kind, make in base.case_makers.items() if kind not in left_out]
+    every = [
+        rewards.correctness(), rewards.exact_text(), rewards.maths(), rewards.multiple_choice(),
+        rewards.json_answer(), rewards.regex_answer(r"\d+"), rewards.xml_format(), rewards.xml_tags(),
+        rewards.incremental_format(), rewards.length(10, 20),
+    ]  # fmt: skip
     for reward in every:
         reward(completions=texts[:2], **{key: values[:2] for key, values in columns.items()})  # what is loaded lazily
         taken = [seconds_of(lambda r=reward: r(completions=texts, **columns))[0] for _ in range(rounds)]

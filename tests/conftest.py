@@ -223,7 +223,7 @@ def scale_out(size: str, plain_trl: Path, letters_folder: Path, tmp_path_factory
     """`notebooks/06_scale_out`, executed; small, on a run of the model of letters, whose steps take no time."""
     folder, less = tmp_path_factory.mktemp("scale_out"), {}
     if size == "small":
-        rewards = [gn.rewards.minimum_length(10, unit="characters"), gn.rewards.xml_tags()]
+        rewards = [gn.rewards.length(10, unit="characters"), gn.rewards.xml_tags()]
         trained(letters_folder, folder / "runs", "letters", rewards=rewards, loss_type="bnpo")
         less = {"RUN": "runs/letters"}
     return execute_notebook("06_scale_out", folder, **less)

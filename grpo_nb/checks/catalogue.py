@@ -160,7 +160,7 @@ CATALOGUE: dict[str, Kind] = {
     "rows without score (answers)": Kind(
         "critical",
         "from these rows the model learns form at best",
-        "name the units of all answers, number(units=[...]), or take gn.rewards.rewards_for(task)",
+        "take gn.rewards.rewards_for(task)",
     ),
     "no score without an answer": Kind(
         "note",
@@ -289,7 +289,7 @@ CATALOGUE: dict[str, Kind] = {
     "dwarfs the answer": Kind(
         "warning",
         "advantages are scaled by the spread of the group: right and wrong look alike beside it",
-        "bound it (gn.rewards.clipped), or lower its weight",
+        "bound it, min(max(score, -1), 1), or lower its weight",
     ),
     "form outweighs being right": Kind(
         "warning",
@@ -304,6 +304,6 @@ CATALOGUE: dict[str, Kind] = {
     "silence pays": Kind(
         "warning",
         "the model learns to write nothing before it learns to be right",
-        "pay less for being short than for the format, or pay it beside right answers only (gn.rewards.cosine_length)",
+        "pay less for being short than for the format, or beside right answers only (docs/guide/rewards.md has one)",
     ),
 }

@@ -30,7 +30,7 @@ from grpo_nb.checks.roles import (
 from grpo_nb.checks.sample import Sample
 from grpo_nb.core.arguments import in_line
 from grpo_nb.core.text import as_score
-from grpo_nb.rewards.answers import correctness, number
+from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import range_of
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.rewards.slot import gold_answers
@@ -151,7 +151,7 @@ def _find_unlisted(name: str, results: Results, sample: Sample, column: str) -> 
 
 def check_golds(caller: Caller, golds: Sequence[str]) -> Iterator[Finding]:
     """Look for gold answers that a reward for numbers takes for none, because of a decimal comma."""
-    if not isinstance(caller.reward, (correctness, number)) or answers_of(golds).kind != "numbers":
+    if not isinstance(caller.reward, correctness) or answers_of(golds).kind != "numbers":
         return
     unread = [gold for gold in golds if read_measure(gold) is None and with_point(gold) not in (None, gold)]
     if unread:

@@ -25,7 +25,7 @@ from grpo_nb.checks.sample import Sample, rows_of
 from grpo_nb.checks.together import check_names, check_set
 from grpo_nb.core.arguments import require_number, with_known_names
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weight_of
-from grpo_nb.rewards.compose import check_rows, inner_rewards
+from grpo_nb.rewards.compose import check_rows
 from grpo_nb.rewards.scores import changed_weights
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.task import Task
@@ -245,10 +245,9 @@ def _named_in(reward: RewardFunction) -> set[str]:
 
 
 def _counts_tokens(reward: RewardFunction) -> bool:
-    """Whether a reward, one inside of it or a class that it is made from names the token ids."""
+    """Whether a reward or a class that it is made from names the token ids."""
     made_of = [method for kind in type(reward).__mro__ for method in vars(kind).values() if inspect.isfunction(method)]
-    is_named = any("completion_ids" in _named_in(part) for part in (reward, *made_of))
-    return is_named or any(map(_counts_tokens, inner_rewards(reward)))
+    return any("completion_ids" in _named_in(part) for part in (reward, *made_of))
 
 
 def _check_data(rewards: Sequence[RewardFunction], rows: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:

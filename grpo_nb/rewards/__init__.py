@@ -1,28 +1,15 @@
 """Reward functions with TRL's signature, by kind. Each is picklable, deterministic and never raises on any text.
 
-`gn.rewards.correctness()` makes one; `.cases` of any of them shows what it pays for; docs/guide/rewards.md helps to choose.
+`gn.rewards.correctness()` makes one; docs/guide/rewards.md helps to choose.
 Calling them as TRL does, and scores outside a trainer, are here too; whether a reward is fit to train on is asked in `checks`.
 """
 
-from grpo_nb.rewards.answers import correctness, exact_text, number
+from grpo_nb.rewards.answers import correctness, exact_text
 from grpo_nb.rewards.base import Reward, completion_text, reward_name, weights_by_name
-from grpo_nb.rewards.classifiers import classifier
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.rewards.compose import adaptive, check_rows, clipped, combined, dummy, rewards_for
+from grpo_nb.rewards.compose import check_rows, rewards_for
 from grpo_nb.rewards.expressions import maths
-from grpo_nb.rewards.form import answer_format, incremental_format, json_format, think_format, xml_format, xml_tags
+from grpo_nb.rewards.form import incremental_format, xml_format, xml_tags
+from grpo_nb.rewards.length import length
 from grpo_nb.rewards.scores import Scores, group_advantages, reweight, score
 from grpo_nb.rewards.structured import json_answer, multiple_choice, regex_answer
-from grpo_nb.rewards.style import (
-    banned_phrases,
-    cosine_length,
-    ideal_length,
-    language,
-    minimum_length,
-    reasoning_steps,
-    repetition,
-    soft_overlong,
-)
-
-# Last, for they need the rewards: each enters its cases where the rewards look for them.
-from grpo_nb.rewards import cases as cases  # isort: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -15,7 +14,6 @@ from grpo_nb.rewards.slot import SlotReward, Verdicts, is_copied
 from grpo_nb.tasks.notation import (
     Units,
     bare,
-    is_convertible,
     is_same_json,
     plain,
     read_container,
@@ -28,11 +26,7 @@ _END_MARK = re.compile(r"(?<=[^\W\d_]{2})[.!?]$")
 _POUNDS = re.compile(r"(?i)\bpounds?\W*$")
 
 
-def _tolerance() -> Any:
-    return checked("zero or a positive finite number", lambda value: 0 <= value < math.inf, 0.0)
-
-
-def is_same_answer(given: str, gold: str) -> bool:
+def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
     r"""Compare as numbers if the gold answer is one, else as text without regard to case, white space and wrappers.
 
     One `variable =` before a number is part of the answer, not another one: `x = 42` is 42, `41 = 42` is not. A number with a
@@ -45,9 +39,9 @@ def is_same_answer(given: str, gold: str) -> bool:
     (True, False, False)
     """
     if read_number(gold) is not None:
-        return is_same_number(given, gold)
+        return is_same_number(given, gold, tolerance=tolerance)
     if (unit := unit_of(gold)) and unit == unit_of(given):
-        return is_same_number(given, gold, units=(((unit, Fraction(1)),),))
+        return is_same_number(given, gold, units=(((unit, Fraction(1)),),), tolerance=tolerance)
     is_sentence = _END_MARK.search(gold.strip()) is not None
     texts = [folded(plain(text)).translate(_QUOTES) for text in (given, gold)]
     given_text, gold_text = (_END_MARK.sub("", text) if is_sentence else text for text in texts)
@@ -59,12 +53,10 @@ def is_same_answer(given: str, gold: str) -> bool:
     return is_same_json(read_container(given), wanted) or ((is_text or is_interval) and '"' not in gold)
 
 
-def is_same_number(
-    given: str, gold: str, *, units: Units = (), tolerance: float = 0.0, relative_tolerance: float = 0.0
-) -> bool:
+def is_same_number(given: str, gold: str, *, units: Units = (), tolerance: float = 0.0) -> bool:
     """Whether both are numbers, of the same variable and currency if both name one, and equal: exactly, or within a tolerance.
 
-    >>> is_same_number("1e3", "1,000"), is_same_number("3.14", "3.14159", relative_tolerance=0.01)
+    >>> is_same_number("1e3", "1,000"), is_same_number("3.14", "3.14159", tolerance=0.01)
     (True, True)
     """
     right = read_number(gold, units)
@@ -75,8 +67,7 @@ def is_same_number(
         return False
     if left.value == right.value:
         return True
-    allowed = max(Fraction(tolerance), Fraction(relative_tolerance) * abs(right.value))
-    return allowed > 0 and abs(left.value - right.value) <= allowed
+    return tolerance > 0 and abs(left.value - right.value) <= Fraction(tolerance)
 
 
 def _composed(text: str) -> str:
@@ -104,16 +95,20 @@ class correctness(SlotReward):
         name: Under which TRL logs it.
         is_last: Nothing but white space and closing marks may follow the slot. Without this, `42` in the slot and
             "no, 41" after it is paid.
+        tolerance: Largest difference of numbers that still counts as equal. A wide one pays for guessing.
 
     >>> correctness()(completions=["<answer>7.0</answer>", "<answer>7 or 8</answer>"], answer=["7", "7"])
     [1.0, 0.0]
     """
 
+    tolerance: float = checked("zero or a positive finite number", lambda value: 0 <= value < math.inf, 0.0)
     source: ClassVar[str] = "the kit's own; the numbers of TRL's accuracy_reward, without its holes"
 
     def is_same(self, given: str, gold: str, row: dict[str, Any], verdicts: Verdicts) -> bool:
+        if given == gold:
+            return True
         is_number = read_number(gold) is not None or unit_of(gold)
-        return given == gold or (is_same_answer(given, gold) and not (is_number and is_copied(given, gold, row)))
+        return is_same_answer(given, gold, self.tolerance) and not (is_number and is_copied(given, gold, row))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -135,66 +130,3 @@ class exact_text(SlotReward):
     def is_same(self, given: str, gold: str, row: dict[str, Any], verdicts: Verdicts) -> bool:
         form = _composed if self.is_case_sensitive else folded
         return form(given) == form(gold)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class number(SlotReward):
-    """1.0 if the answer slot holds the gold number in any written form, else 0.0; None where the gold is no number.
-
-    Percent is a hundredth: `50%` is 0.5, not 50. Where your gold answers leave the sign out, give it as a unit: `units=["%"]`.
-
-    Args:
-        weight: Of the total reward.
-        format: Where the answer stands; `xml()` if not given.
-        column: The data column with the gold number. A list in it holds several.
-        name: Under which TRL logs it.
-        is_last: Nothing but white space and closing marks may follow the slot.
-        units: Units that may stand beside the number, or be left out; any other makes it wrong. `["kg", "m"]` are not
-            converted, `{"km": 1000, "m": 1}` are, by their factors; a list of such maps has one for each quantity. `1 h 30 min`
-            counts in the last of its units.
-        tolerance: Largest difference that still counts as equal. A wide one pays for guessing.
-        relative_tolerance: The same as a share of the gold number.
-
-    >>> reward = number(units={"km": 1000, "m": 1})
-    >>> reward(completions=["<answer>1.5 km</answer>", "<answer>1.5 miles</answer>"], answer=["1500 m"] * 2)
-    [1.0, 0.0]
-    """
-
-    units: Sequence[str | Mapping[str, float | str]] | Mapping[str, float | str] | Units = ()
-    tolerance: float = _tolerance()
-    relative_tolerance: float = _tolerance()
-    source: ClassVar[str] = "the kit's own"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if isinstance(self.units, str):
-            raise ValueError(f"units = {self.units!r} must be a list: write units=[{self.units!r}].")
-        listed = [self.units] if isinstance(self.units, Mapping) else self.units
-        groups = [{unit: 1} if isinstance(unit, str) else dict(unit) for unit in listed]
-        try:
-            groups = [{str(unit): Fraction(str(factor)) for unit, factor in group.items()} for group in groups]
-        except ValueError as error:
-            raise ValueError(f"units = {self.units!r}: each factor must be a number ({error}).") from error
-        for group in groups:
-            if not is_convertible(group):
-                raise ValueError(
-                    f"units = {self.units!r} would take {' for '.join(map(repr, group))}: write units={[*group]} for "
-                    "units that are not converted, or a map for each quantity, units=[{'kg': 1, 'g': 0.001}, {'m': 1}]."
-                )
-        self._set(units=tuple(tuple(group.items()) for group in groups))
-
-    @property
-    def changed(self) -> list[str]:
-        groups = [{unit: int(f) if f.denominator == 1 else float(f) for unit, f in group} for group in self.units]
-        units = [next(iter(group)) if [*group.values()] == [1] else group for group in groups]
-        shown = units[0] if len(units) == 1 and isinstance(units[0], dict) else units
-        return [f"units={shown}" if part.startswith("units=") else part for part in super().changed]
-
-    def golds(self, row: dict[str, Any]) -> list[str]:
-        return [gold for gold in super().golds(row) if read_number(gold, self.units) is not None]
-
-    def is_same(self, given: str, gold: str, row: dict[str, Any], verdicts: Verdicts) -> bool:
-        is_same = is_same_number(
-            given, gold, units=self.units, tolerance=self.tolerance, relative_tolerance=self.relative_tolerance
-        )
-        return is_same and not is_copied(given, gold, row)

@@ -1,4 +1,4 @@
-"""What all rewards share: the signature of TRL, a name, a weight, a range, where they looked, and cases that show it."""
+"""What all rewards share: the signature of TRL, a name, a weight, a range and where they looked."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import functools
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from grpo_nb.core.tables import Part, Readable, Shown, Table, code, html_of
+from grpo_nb.core.tables import Readable, code, html_of
 from grpo_nb.core.text import shorten
 from grpo_nb.tasks.formats import AnswerFormat, xml
 
@@ -85,7 +85,7 @@ class _Kind(Readable):
     """A class of rewards, whose `help` has its arguments and none of the methods that the kit calls."""
 
     def __dir__(cls) -> list[str]:
-        return [name for name in super().__dir__() if name in ("cases", "pays")]
+        return [name for name in super().__dir__() if name == "pays"]
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -168,25 +168,6 @@ class Reward(metaclass=_Kind):
     def made_by(cls) -> str:
         """The name of what makes such a reward."""
         return cls.__name__
-
-    @property
-    def cases(self) -> CaseTable:
-        """Completions with the score each must get, from the easy to the hostile; a table that shows itself.
-
-        They are those of this kind of reward with the parameters that the table names. Where the parameters here are others,
-        the table says so, and a last column has what this reward gives.
-
-        Raises:
-            ValueError: It is not one of the kit's kinds.
-
-        >>> from grpo_nb.rewards import xml_tags
-        >>> len(xml_tags().cases) >= 8
-        True
-        """
-        for kind in type(self).__mro__:
-            if kind in case_makers:
-                return case_makers[kind](self)
-        raise ValueError(f"there are no cases for {type(self).__name__}: the kit has them for its own rewards only.")
 
     def looks_at(self, text: str) -> tuple[Span, ...]:
         """Return the parts of a completion that decide its score, in order; of a kind that does not say so, the whole text."""
@@ -310,7 +291,7 @@ def reward_list(rewards: RewardFunction | Iterable[RewardFunction], *, least: in
         if not callable(reward) or isinstance(reward, type) or _is_torch_module(reward):
             raise ValueError(
                 f"rewards holds {shorten(repr(reward), 80)}, which is no reward function. Pass one with TRL's signature; "
-                "did you forget its brackets, or call it? A model becomes one with grpo_nb.rewards.classifier."
+                "did you forget its brackets, or call it? How a model becomes one is in docs/guide/train.md."
             )
     return listed
 
@@ -348,10 +329,10 @@ def spans(reward: RewardFunction, text: str) -> tuple[Span, ...]:
     Rewards for the answer look at the slot, those for the form at the tags they count. A function with an attribute `format`
     (an `AnswerFormat`) is taken to look at both. Of every other reward nobody knows, so it is the whole text.
 
-    >>> from grpo_nb.rewards import correctness, minimum_length
+    >>> from grpo_nb.rewards import correctness, length
     >>> spans(correctness(), "<answer>7</answer>"), spans(correctness(), "7")
     ((Span(start=8, end=9, what='answer slot'),), ())
-    >>> spans(minimum_length(5), "so 7")
+    >>> spans(length(5), "so 7")
     (Span(start=0, end=4, what='whole text'),)
     """
     reward = unwrapped(reward)
@@ -375,92 +356,3 @@ def tag_spans(format: AnswerFormat, text: str) -> tuple[Span, ...]:
     """The tags of a format that stand in a text once, in order."""
     found = sorted(span for span in format.tag_spans(text) if span is not None)
     return tuple(Span(start, end, "tag") for start, end in found)
-
-
-Expected = float | None | tuple[float, float]
-_SHOWN = 90
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One completion and what a reward must say of it."""
-
-    label: str
-    completion: str
-    expected: Expected
-    """The score, None for no score, or (low, high) where only the range is known beforehand."""
-    columns: Mapping[str, Any] = field(default_factory=dict)
-    """The data set's columns for it, one value each."""
-    format: AnswerFormat | None = None
-    """The answer format where it is not the reward's own, as when the template has opened the tag."""
-
-    def score(self, reward: Reward) -> float | None:
-        """What a reward gives, called as the trainer calls it."""
-        if self.format is not None:
-            reward = dataclasses.replace(reward, format=self.format)
-        return reward(completions=[self.completion], **{key: [value] for key, value in self.columns.items()})[0]
-
-    def is_met(self, score: float | None) -> bool:
-        """Whether a score is what is expected, up to the last digits of a float."""
-        if score is None or self.expected is None:
-            return score is self.expected
-        if isinstance(self.expected, tuple):
-            return self.expected[0] <= score <= self.expected[1]
-        return math.isclose(score, self.expected, rel_tol=1e-9, abs_tol=1e-9)
-
-
-@dataclass(frozen=True, repr=False)
-class CaseTable(Shown):
-    """Cases of one reward, in a notebook a table with the score of each."""
-
-    reward: Reward
-    cases: tuple[Case, ...]
-    asked: Reward | None = None
-    """The reward that was asked for its cases, where its parameters are not those of `reward`."""
-
-    def __iter__(self) -> Iterator[Case]:
-        return iter(self.cases)
-
-    def __len__(self) -> int:
-        return len(self.cases)
-
-    def rows(self) -> list[tuple[str, ...]]:
-        """Label, completion, columns, expected, score, `pass` or `FAIL`, and what `asked` gives, for each case, shortened."""
-        found = []
-        for case in self.cases:
-            score = case.score(self.reward)
-            columns = ", ".join(f"{key}={value!r}" for key, value in case.columns.items())
-            shown = (case.label, _short(repr(case.completion)), _short(columns), _said(case.expected), _said(score))
-            verdict = "pass" if case.is_met(score) else "FAIL"
-            found.append((*shown, verdict) if self.asked is None else (*shown, verdict, _tried(case, self.asked)))
-        return found
-
-    def _parts(self) -> Iterator[Part]:
-        yield f"{len(self)} cases of {self.reward!r}. Source: {self.reward.source}."
-        heads = ("case", "completion", "columns", "must be", "is", "verdict")
-        if self.asked is not None:
-            yield f"They show the kind. Yours, {self.asked!r}, has other parameters: the last column has what it gives."
-            heads += ("yours gives",)
-        yield Table(self.rows(), heads)
-
-
-def _tried(case: Case, reward: Reward) -> str:
-    try:
-        return _said(case.score(reward))
-    except ValueError as error:  # it needs another column
-        return _short(str(error))
-
-
-def _said(score: Expected) -> str:
-    if isinstance(score, tuple):
-        return "{:g} to {:g}".format(*score)
-    return "no score" if score is None else f"{score:.4g}"
-
-
-def _short(text: str) -> str:
-    text = text.encode("ascii", "backslashreplace").decode() if not text.isprintable() else text
-    return text if len(text) <= _SHOWN else f"{text[:60]} ... ({len(text):,} characters)"
-
-
-# By class. The module of cases, which needs the rewards, enters theirs when it is imported.
-case_makers: dict[type[Reward], Callable[[Reward], CaseTable]] = {}

@@ -319,7 +319,7 @@ def _started() -> LineProcess:
     if not hasattr(os, "fork"):
         raise EnvironmentProblem(
             "comparing expressions needs Linux, macOS or WSL 2: elsewhere it cannot be held to its limits. "
-            "Use rewards.correctness, or rewards.number where the answers are numbers."
+            "Use rewards.correctness where the answers are numbers."
         )
     # -P: else the folder of the script would come first on sys.path, and its modules before the standard library's.
     command = [sys.executable, "-P", str(Path(__file__).with_name("maths_worker.py"))]

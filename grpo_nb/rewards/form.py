@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from grpo_nb.rewards.base import Reward, Span, checked, slot_span, tag_spans
-from grpo_nb.rewards.structured import check_schema, fits_schema
-from grpo_nb.tasks.formats import AnswerFormat, think_answer
-from grpo_nb.tasks.notation import read_json
+from grpo_nb.rewards.base import Reward, Span, checked, tag_spans
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class xml_format(Reward):
     """1.0 if the whole completion is in the format, else 0.0.
 
-    The same for any `AnswerFormat`; `answer_format` is its other name.
+    The same for any `AnswerFormat`, given as `format`.
 
     >>> xml_format()(completions=["<reasoning>r</reasoning><answer>7</answer>", "7"])
     [1.0, 0.0]
@@ -29,18 +25,6 @@ class xml_format(Reward):
 
     def looks_at(self, text: str) -> tuple[Span, ...]:
         return tag_spans(self.format, text)
-
-
-@dataclass(frozen=True, repr=False)
-class answer_format(xml_format):
-    r"""1.0 if the whole completion is in this format, whichever it is, else 0.0.
-
-    >>> from grpo_nb.tasks import formats
-    >>> answer_format(formats.boxed())(completions=[r"so \\boxed{7}", r"so \\boxed{7} or 8"])
-    [1.0, 0.0]
-    """
-
-    format: AnswerFormat
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -104,77 +88,3 @@ class incremental_format(Reward):
             if not kept or tag.start >= kept[-1].end:
                 kept.append(tag)
         return tuple(kept)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class think_format(Reward):
-    r"""1.0 if the completion is reasoning between `<think>` and `</think>`, then an answer of any form; else 0.0.
-
-    Gives TRL's `think_format_reward` on its documented examples. It differs where that one pays for less than it says: for no
-    answer after the reasoning, for none in it, and for a second `</think>`. And it is right when the chat template has already
-    written `<think>` (`format.for_template(tokenizer)`), where TRL's is always 0.
-
-    >>> think_format()(completions=["<think>\nThis is my reasoning.\n</think>\nThis is my answer.", "<think></think>"])
-    [1.0, 0.0]
-    """
-
-    source: ClassVar[str] = "TRL's think_format_reward; think_format() says where it differs"
-
-    def __post_init__(self) -> None:
-        self._set(format=self.format or think_answer())
-        super().__post_init__()
-        if not self.format.reasoning_open:
-            raise ValueError(
-                f"the format {self.format.name!r} has no tags around the reasoning, so think_format has nothing to look at."
-            )
-
-    def score_text(self, text: str, row: dict[str, Any]) -> float:
-        opening, closing = self.format.reasoning_open, self.format.reasoning_close
-        if self.format.is_opened_by_template:
-            text = opening + text.removeprefix("\n")
-        text = text.strip()
-        if not text.startswith(opening) or text.count(opening) != 1 or text.count(closing) != 1:
-            return 0.0
-        reasoning, answer = text.removeprefix(opening).split(closing)
-        return float(bool(reasoning.strip()) and bool(answer.strip()))
-
-    def looks_at(self, text: str) -> tuple[Span, ...]:
-        ours = (self.format.reasoning_open, self.format.reasoning_close)
-        return tuple(tag for tag in tag_spans(self.format, text) if text[tag.start : tag.end] in ours)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class json_format(Reward):
-    """1.0 if the completion is one JSON object or array and fits the schema, else 0.0. A Markdown fence around it may stay.
-
-    Args:
-        weight: Of the total reward.
-        format: Where the answer stands, if `is_in_slot`; `xml()` if not given.
-        name: Under which TRL logs it.
-        schema: A JSON schema. Without one, `{}` is enough.
-        is_in_slot: Look at the answer slot only, not at the whole completion.
-
-    >>> json_format(schema={"required": ["city"]})(completions=['{"city": "Oslo"}', "{}", "Sure! {}"])
-    [1.0, 0.0, 0.0]
-    """
-
-    schema: Mapping[str, Any] | str | None = None
-    is_in_slot: bool = False
-    source: ClassVar[str] = "the kit's own"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._set(schema=check_schema(self.schema))
-
-    def score_text(self, text: str, row: dict[str, Any]) -> float:
-        part = self.format.extract_last(text) if self.is_in_slot else text
-        value, is_json = read_json(part) if part else (None, False)
-        # A number or a word alone is JSON too; nobody who asks for JSON means that.
-        if not is_json or not isinstance(value, (dict, list)):
-            return 0.0
-        return float(self.schema is None or fits_schema(value, self.schema))
-
-    def looks_at(self, text: str) -> tuple[Span, ...]:
-        return (
-            slot_span(self.format, self.format.extract_last(text), text) if self.is_in_slot else super().looks_at(text)
-        )

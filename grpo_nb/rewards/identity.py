@@ -39,10 +39,10 @@ _MAY_BE_SECRET = (*_MAY_BE_MEMORY, "argument ", "default ", "field ")
 def parts_of(reward: Callable[..., Any]) -> dict[str, str]:
     """Return every part of a reward by its path, as text from which one of the kit can be made again.
 
-    >>> from grpo_nb.rewards import clipped, number
-    >>> parts = parts_of(clipped(number(tolerance=0.5), 0, 1))
-    >>> parts["high"], parts["reward"], parts["reward.tolerance"]
-    ('1.0', 'number', '0.5')
+    >>> from grpo_nb.rewards import length
+    >>> parts = parts_of(length(5, 9))
+    >>> parts["kind"], parts["high"], parts["format"]
+    ('length', '9', 'AnswerFormat')
     """
     reader = _Reader()
     reader.read("", reward, 0)
@@ -52,8 +52,8 @@ def parts_of(reward: Callable[..., Any]) -> dict[str, str]:
 def identity_of(reward: Callable[..., Any]) -> str:
     """Return a hash of a reward's code and parameters, the same in every process.
 
-    >>> from grpo_nb.rewards import number
-    >>> identity_of(number()) == identity_of(number()) != identity_of(number(tolerance=0.5))
+    >>> from grpo_nb.rewards import correctness
+    >>> identity_of(correctness()) == identity_of(correctness()) != identity_of(correctness(tolerance=0.5))
     True
     """
     return hash_of_parts(parts_of(reward))

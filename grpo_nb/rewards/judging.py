@@ -9,26 +9,22 @@ from typing import Any
 
 from grpo_nb.rewards.answers import correctness, is_same_answer
 from grpo_nb.rewards.base import Reward, RewardFunction
-from grpo_nb.rewards.compose import inner_rewards
 from grpo_nb.rewards.scores import score
 from grpo_nb.rewards.slot import SlotReward
 from grpo_nb.tasks.formats import AnswerFormat
 
 
 def answer_reward(rewards: Iterable[RewardFunction], row: Mapping[str, Any] | None = None) -> Reward | None:
-    """The reward of the kit for the answer among these, also inside of `clipped` and the like; None for none or several.
+    """The reward of the kit for the answer among these; None for none or several.
 
     None too for a plain `correctness()`, whose opinion is the one of those who know no reward, and where a row is given that
     does not have the column that it needs.
 
-    >>> from grpo_nb.rewards import number, xml_tags
-    >>> answer_reward([number(tolerance=0.1), xml_tags()]), answer_reward([correctness(), xml_tags()])
-    (number(weight=2, tolerance=0.1, format='xml'), None)
+    >>> from grpo_nb.rewards import xml_tags
+    >>> answer_reward([correctness(tolerance=0.1), xml_tags()]), answer_reward([correctness(), xml_tags()])
+    (correctness(weight=2, tolerance=0.1, format='xml'), None)
     """
-    every = list(rewards)
-    for reward in every:  # which grows
-        every += inner_rewards(reward)
-    found = [reward for reward in every if isinstance(reward, SlotReward)]
+    found = [reward for reward in rewards if isinstance(reward, SlotReward)]
     if len(found) != 1:
         return None
     plain = correctness(weight=found[0].weight, format=found[0].format, name=found[0].name)
@@ -39,9 +35,9 @@ def answer_reward(rewards: Iterable[RewardFunction], row: Mapping[str, Any] | No
 def judge_in_words(judge: Reward, rows: Sequence[Mapping[str, Any]]) -> str:
     """What `right_by` takes for right in these rows: what is not the judge's default, and where it has no opinion.
 
-    >>> from grpo_nb.rewards import number
-    >>> judge_in_words(number(), [{"answer": "7"}, {"answer": "May 7"}])
-    "what number pays in full, and where it has no opinion (1 of 2 questions) what correctness(column='answer') does"
+    >>> from grpo_nb.rewards import multiple_choice
+    >>> judge_in_words(multiple_choice(), [{"answer": "B"}, {"answer": "perhaps"}])
+    "what multiple_choice pays in full, and where it has no opinion (1 of 2 questions) what correctness(column='answer') does"
     """
     scores = score(judge, [""] * len(rows), list(rows)).values[judge.name] if rows else []
     unread = sum(map(math.isnan, scores))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Any
 
 from grpo_nb.rewards.base import RewardFunction, kinds, reward_name
@@ -62,16 +61,6 @@ def _value(path: str, parts: Mapping[str, str]) -> Any:
         held = [_value(f"{path}[{number}]", parts) for number in range(int(count))]
         return tuple(held) if word == "tuple" else held
     try:
-        return _literal(ast.parse(text, mode="eval").body)
+        return ast.literal_eval(text)
     except (ValueError, SyntaxError) as error:
         raise ValueError(f"{path} was recorded as {text!r} only") from error
-
-
-def _literal(node: ast.expr) -> Any:
-    """The value of a literal; fractions, in which the kit keeps units, are one here."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Fraction":
-        return Fraction(*(ast.literal_eval(argument) for argument in node.args))
-    if isinstance(node, ast.Tuple | ast.List):
-        held = [_literal(item) for item in node.elts]
-        return tuple(held) if isinstance(node, ast.Tuple) else held
-    return ast.literal_eval(node)

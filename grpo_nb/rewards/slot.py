@@ -10,13 +10,12 @@ import abc
 import math
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from grpo_nb.rewards.base import BatchReward, Span, checked, completion_text, slot_span
-from grpo_nb.tasks.answers import tags_of
-from grpo_nb.tasks.notation import bare, plain, read_measure, split_list
+from grpo_nb.tasks.notation import bare, plain
 
 BATCH_SECONDS = 10.0
 """Wall time for judging all answers of one call together. It bounds what a batch of attacks can cost."""
@@ -24,15 +23,6 @@ BATCH_SECONDS = 10.0
 Question = tuple[str, str]
 """A gold answer and what was given, in the form in which they are judged."""
 Verdicts = Mapping[Question, bool]
-
-_BULLET = re.compile(r"\s*(?:[-*\u2022\u2013]|\(?[0-9]{1,2}[.)])\s+(?=\S)")
-_BETWEEN_WORDS = (";", ",", "|", "/", " / ")
-
-
-NEEDS_ALL = (
-    "Of several gold answers, all must be given and no other, in any order: one a line or bullet, or with `;`, `,`, `|`, `/` "
-    "or `and` between them. By default any one. `';'` is for cells such as `bug;login`, split there."
-)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -42,16 +32,10 @@ class SlotReward(BatchReward):
     weight: float = 2.0
     column: str = "answer"
     is_last: bool = True
-    needs_all: bool | str = checked(
-        "True, False, or what stands between the answers of a cell, such as ';'",
-        lambda value: isinstance(value, bool) or (isinstance(value, str) and bool(value.strip())),
-        False,
-    )
     arguments: ClassVar[Mapping[str, str]] = {
         **BatchReward.arguments,
         "column": "The data column with the gold answer. A list in it holds several.",
         "is_last": "Nothing but white space and closing marks may follow the slot.",
-        "needs_all": NEEDS_ALL,
     }
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
@@ -68,8 +52,7 @@ class SlotReward(BatchReward):
 
     def golds(self, row: dict[str, Any]) -> list[Any]:
         """The gold answers of a row; none where the column is empty."""
-        golds, mark = gold_answers(self.column_of(row, self.column)), self.needs_all
-        return [tag for gold in golds for tag in tags_of(gold, mark).values()] if isinstance(mark, str) else golds
+        return gold_answers(self.column_of(row, self.column))
 
     def given(self, text: str) -> str | None:
         """What the completion gives as its answer, if it gives one."""
@@ -78,23 +61,9 @@ class SlotReward(BatchReward):
     def looks_at(self, text: str) -> tuple[Span, ...]:
         return slot_span(self.format, self.given(text), text)
 
-    def readings(self, given: str, golds: Sequence[Any]) -> list[list[str]]:
-        """The answers given: one, or with `needs_all` as many as there are gold answers, in each way to read so many."""
-        return _readings(given, golds) if self.needs_all else [[given]]
-
     def is_right(self, given: str, golds: list[Any], row: dict[str, Any], verdicts: Verdicts) -> bool:
-        """Whether any gold answer is given, or, with `needs_all`, all of them and no other."""
-
-        def is_such(pieces: list[str]) -> bool:
-            open_golds = list(golds)
-            for piece in pieces:
-                found = next((i for i, gold in enumerate(open_golds) if self.is_same(piece, gold, row, verdicts)), None)
-                if found is None:
-                    return False
-                del open_golds[found]
-            return True
-
-        return any(map(is_such, self.readings(given, golds)))
+        """Whether any gold answer is given."""
+        return any(self.is_same(given, gold, row, verdicts) for gold in golds)
 
     @abc.abstractmethod
     def is_same(self, given: str, gold: Any, row: dict[str, Any], verdicts: Verdicts) -> bool:
@@ -115,14 +84,7 @@ class TimedReward(SlotReward):
     advice: ClassVar[str] = "Look at the completions."
 
     def verdicts(self, answers: list[tuple[str, list[Any]]]) -> Verdicts:
-        asked = {
-            question
-            for given, golds in answers
-            for pieces in self.readings(given, golds)
-            for piece in pieces
-            for gold in golds
-            for question in self.questions(piece, gold)
-        }
+        asked = {question for given, golds in answers for gold in golds for question in self.questions(given, gold)}
         # Short answers first: only the longest are left when slow ones have used up the time.
         verdicts = self.judge(sorted(asked, key=lambda question: (len(question[1]), question))) if asked else {}
         if len(verdicts) < len(asked):
@@ -141,34 +103,6 @@ class TimedReward(SlotReward):
     @abc.abstractmethod
     def judge(self, asked: list[Question]) -> Verdicts:
         """Judge in this order; what the batch's time is not enough for is missing in the answer."""
-
-
-def _readings(given: str, golds: Sequence[str]) -> list[list[str]]:
-    """Each way to read as many answers as there are gold ones: lines, parts at one mark, or what `split_list` finds.
-
-    `or` is between the solutions of an equation; between words it is a hedge. A slash or bar in numbers is no more than a sign.
-
-    >>> _readings("- bug\\n- login", ["bug", "login"]), _readings("bug or login", ["bug", "login"])
-    ([['bug', 'login']], [])
-    """
-    are_words, found = any(map(_is_of_words, golds)), [[given]]
-    for text in (given, plain(given)):
-        lines = [line for line in text.split("\n") if line.strip()]
-        found.append([_BULLET.sub("", line, 1) for line in lines] if all(map(_BULLET.match, lines)) else lines)
-        found += [text.split(mark) for mark in _BETWEEN_WORDS if are_words]
-        if not (are_words and re.search(r"(?i)\bor\b", text)):
-            found.append(split_list(text, len(golds)))
-    found = [[part if part in golds else part.rstrip(";, \n").strip("\"'`* \n") for part in parts] for parts in found]
-    parted = dict.fromkeys(tuple(part for part in parts if part) for parts in found)
-    return [[*parts] for parts in parted if len(parts) == len(golds)]
-
-
-def _is_of_words(gold: str) -> bool:
-    """Whether a gold answer is no number or formula: `login`, `B`, `Windows 10`; not `5 kg`, `sin(x)`."""
-    text = plain(gold)
-    if read_measure(gold) is not None:
-        return bool(re.match(r"[^\W\d_]{4,}\s", text))
-    return not re.search(r"[0-9\\^_+*/=<>(]", text) or bool(re.search(r"(?<!\\)\b[^\W\d_]{3,}", text))
 
 
 def gold_answers(value: Any) -> list[str]:

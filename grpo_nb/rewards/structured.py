@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -109,7 +109,6 @@ class json_answer(SlotReward):
 
     column: str | None = "answer"
     schema: Mapping[str, Any] | str | None = None
-    needs_all: bool = field(default=False, init=False)  # a list is one JSON value
     source: ClassVar[str] = "the kit's own; JSON Schema as the package jsonschema reads it"
 
     def __post_init__(self) -> None:

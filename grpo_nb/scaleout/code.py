@@ -17,13 +17,10 @@ import sys
 import textwrap
 import types
 from collections.abc import Callable, Iterator
-from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.text import shorten
 from grpo_nb.rewards.base import Reward, kinds, reward_name
-from grpo_nb.rewards.compose import AdaptiveState
 from grpo_nb.rewards.identity import globals_used, is_own_module
 from grpo_nb.tasks.formats import AnswerFormat
 
@@ -41,36 +38,32 @@ class RewardsCode:
     Attributes:
         imports: Lines, in the order in which they were needed.
         parts: Constants and functions by name, each behind those that it uses.
-        folders: Folders of models that rewards load, by the name under which they lie beside `rewards.py`.
         needs_kit: Whether anything of the kit is used.
-        needs_sharing: Whether a reward learns from its scores, which every process has to know of.
     """
 
     def __init__(self) -> None:
         self.imports: dict[str, str] = {}
         self.parts: dict[str, str] = {}
-        self.folders: dict[str, Path] = {}
-        self.needs_kit = self.needs_sharing = False
+        self.needs_kit = False
         # What rewards.py names itself.
-        self._held: dict[str, Any] = dict.fromkeys(("HERE", "REWARDS", "Shared"), self)
+        self._held: dict[str, Any] = dict.fromkeys(("HERE", "REWARDS"), self)
         self._held["kit"] = sys.modules[Reward.__module__.rpartition(".")[0]]
         self._packages: set[str] = set()
 
-    def add(self, reward: Callable[..., Any], states: Iterator[dict[str, Any]]) -> str:
+    def add(self, reward: Callable[..., Any]) -> str:
         """Return the expression that makes a reward.
 
         Args:
             reward: As a trainer takes it.
-            states: What adaptive rewards knew when the run began, in the order in which they stand.
 
         Raises:
             CannotLeave: It holds something that is only here.
         """
         name = reward_name(reward)
         if isinstance(reward, Reward):
-            return self._written(reward, name, states)
+            return self._written(reward, name)
         if isinstance(reward, functools.partial):
-            given = [self.add(reward.func, states), *(self._plain(a, name, "an argument") for a in reward.args)]
+            given = [self.add(reward.func), *(self._plain(a, name, "an argument") for a in reward.args)]
             given += [f"{key}={self._plain(value, name, key)}" for key, value in reward.keywords.items()]
             self._take("functools", functools, name)
             return f"functools.partial({', '.join(given)})"
@@ -89,40 +82,29 @@ class RewardsCode:
 
     # -- rewards of the kit -----------------------------------------------------------------------------------------
 
-    def _written(self, value: Any, reward: str, states: Iterator[dict[str, Any]]) -> str:
+    def _written(self, value: Any, reward: str) -> str:
         """Code for a reward of the kit, and for what it is made of."""
         if isinstance(value, Reward) and type(value) in kinds().values():
             self.needs_kit = True
             if type(value).__name__ == "maths":
                 self._packages.add("math_verify")
-            return f"kit.{type(value).__name__}({', '.join(self._fields(value, reward, states))})"
+            return f"kit.{type(value).__name__}({', '.join(self._fields(value, reward))})"
         room = type(value).__module__.split(".")[:2]
         if dataclasses.is_dataclass(value) and room[0] == _KIT:  # such as an answer format
             self.needs_kit = True
             self.imports[type(value).__name__] = f"from {'.'.join(room)} import {type(value).__name__}"
-            return f"{type(value).__name__}({', '.join(self._fields(value, reward, states))})"
-        if isinstance(value, Fraction):
-            self.imports.setdefault("Fraction", "from fractions import Fraction")
-            return repr(value)
+            return f"{type(value).__name__}({', '.join(self._fields(value, reward))})"
         if isinstance(value, list | tuple):
-            held = [self._written(item, reward, states) for item in value]
+            held = [self._written(item, reward) for item in value]
             ends = "[]" if isinstance(value, list) else "()"
             return f"{ends[0]}{', '.join(held)}{',' * (len(held) == 1)}{ends[1]}"
-        return self.add(value, states) if callable(value) else self._plain(value, reward, "a parameter")
+        return self.add(value) if callable(value) else self._plain(value, reward, "a parameter")
 
-    def _fields(self, value: Any, reward: str, states: Iterator[dict[str, Any]]) -> Iterator[str]:
+    def _fields(self, value: Any, reward: str) -> Iterator[str]:
         for field in dataclasses.fields(value):
             held = getattr(value, field.name)
-            if isinstance(held, AdaptiveState):
-                self.needs_sharing = True
-                yield f"{field.name}=Shared(**{next(states, {})!r})"
-            elif field.init and field.compare and not (held == field.default and type(held) is type(field.default)):
-                if field.name == "model" and Path(str(held)).is_dir():
-                    where = "reward_model" + f"_{len(self.folders) + 1}" * bool(self.folders)
-                    self.folders[where] = Path(held)
-                    yield f"{field.name}=str(HERE / {where!r})"
-                else:
-                    yield f"{field.name}={self._written(held, reward, states)}"
+            if field.init and field.compare and not (held == field.default and type(held) is type(field.default)):
+                yield f"{field.name}={self._written(held, reward)}"
 
     # -- the user's own ---------------------------------------------------------------------------------------------
 
@@ -185,7 +167,7 @@ class RewardsCode:
         if isinstance(value, types.ModuleType):
             self._import(name, value.__name__, f"import {value.__name__}", reward, value)
         elif isinstance(value, Reward | AnswerFormat):
-            self._define(name, value, self._written(value, reward, iter(())), reward)
+            self._define(name, value, self._written(value, reward), reward)
         elif isinstance(value, types.FunctionType | type) and is_own_module(module):
             is_class = isinstance(value, type)
             taken = self._take_class(value, reward) if is_class else self._take_function(name, value, reward)

@@ -130,15 +130,14 @@ def write(
     plan = _planned(run, _rewards_of(run, rewards))
     base = None if published_name(run.settings.model) else Path(resolve_model(run.settings.model))
     # Files of one disk are linked, and take no room.
-    require_disk(target, sum(map(_size, [base, *plan.code.folders.values()])) + 2 * _size(run.start_path), "The folder")
+    require_disk(target, _size(base) + 2 * _size(run.start_path), "The folder")
     with staged_folder(target) as staged:
         _write_data(staged, run, task)
         _write_rewards(staged, plan)
         _try_rewards(staged, plan)
         count = _processes(plan, processes)
-        for source, name in ((base, "base"), *((path, name) for name, path in plan.code.folders.items())):
-            if source is not None:
-                link(source, staged / name)
+        if base is not None:
+            link(base, staged / "base")
         _write_settings(staged, plan, base)
         _write_programs(staged, plan, count, base)
         found = holds_secret({file.name: file for file in staged.iterdir() if file.is_file()})
@@ -191,9 +190,7 @@ def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[Reward
 def _planned(run: Run, rewards: list[RewardFunction]) -> _Plan:
     """Rewards as code, settings as TRL takes them, and the record."""
     settings, code = run.settings, RewardsCode()
-    known = json.loads((run.start_path / "rewards.json").read_text("utf-8"))
-    states = iter([state for state in known.values() if isinstance(state, dict) and "history" in state])
-    plan = _Plan(run, settings, rewards, code, [code.add(reward, states) for reward in rewards], _record(run))
+    plan = _Plan(run, settings, rewards, code, [code.add(reward) for reward in rewards], _record(run))
     gpu = run.info["machine"].get("gpu")
     machine = Gpu(**gpu | {"compute_capability": tuple(gpu["compute_capability"])}) if gpu else "cpu"
     plan.trainer = dict(effective_settings(settings, machine).arguments)
@@ -278,11 +275,9 @@ def _write_rewards(staged: Path, plan: _Plan) -> None:
     of_kit = [f"{line}  # noqa: E402" for line in lines if _KIT in line]
     _write_from_template(
         staged / "rewards.py", run=plan.run.name, version=__version__, needs_kit=code.needs_kit,
-        needs_sharing=code.needs_sharing, imports=[line for line in lines if _KIT not in line], kit_imports=of_kit,
+        imports=[line for line in lines if _KIT not in line], kit_imports=of_kit,
         parts=code.parts.values(), rewards=plan.calls,
     )  # fmt: skip
-    for name, source in code.folders.items():
-        link(source, staged / name)
     if code.needs_kit:
         package = Path(__file__).resolve().parents[1]
         with zipfile.ZipFile(staged / "kit_rewards.zip", "w", zipfile.ZIP_DEFLATED) as archive:

@@ -15,7 +15,6 @@ from typing import Any, Literal
 from grpo_nb.core.text import shorten
 from grpo_nb.tasks.notation import (
     CURRENCIES,
-    by_quantity,
     is_known_unit,
     is_literal,
     parse_number,
@@ -61,19 +60,7 @@ _NO_ANSWER_IF_RARE = re.compile(
     r"na|none|empty|missing|undefined|unknown|unbekannt|inconnue?|desconocid[oa]|sconosciut[oa]|keine?|fehlt"
 )
 _NO_ANSWER_MARKS = re.compile(r"[-\u2013\u2014?.\u2026_*/\\()\[\]]+")
-_SHORTEST_SLIP, _LONG_WORD = 5, 9  # letters
-# Between the labels of a cell that holds several, and how it is named; a comma or slash stands in other answers too.
-_SEPARATORS = {";": ";", "|": "|", ",": "commas", "/": "/"}
-_USED_OTHERWISE = ",/"
-_CODE = re.compile(r"[a-z][\w.+-]*\d[\w.+-]*")  # E11.90, of labels in lower case
-_TAG = re.compile(r"(?=.*[^\W\d_])[^=<>^\\{}$\"\[\]\n]{1,40}")
-_FEW = 0.1
-"""Share of the rows below which several labels are an exception."""
 _WORD = re.compile(r"(?<!\\)\b[^\W\d_]{4,}")  # which no command of LaTeX is
-_WORD_START, _WORD_END = re.compile(r"[^\W\d_]*"), re.compile(r"[^\W\d_]*$")
-# Letters that are taken for each other: vowels, neighbours on the keyboard, sounds.
-_VOWELS = re.compile(r"[aeiouy\u00e4\u00f6\u00fc]{2}")
-_PAIRS = set(map("".join, itertools.pairwise("qwertyuiop asdfghjkl zxcvbnm tzu ck sz dt bp fv")))
 _BETWEEN_WORDS = re.compile(r"(?<=[^\W\d_])\s*[-_]+\s*(?=[^\W\d_])")
 # What is read as a number and may be meant otherwise. 1,50 and 1.234,50, and 1.050.000 may have a decimal comma; 1,500 and
 # 1.050 may be either, and are taken as English.
@@ -138,9 +125,7 @@ class Answers:
     form: str = ""
     """Of dates, times and codes such as `023954` one that is made up, as nearly all are written."""
     often: tuple[str, float] | None = None
-    """Of few numbers that come again and again, such as ratings, or of several labels: the most frequent answer, its share."""
-    separator: str = ""
-    """What stands between the labels where an answer may hold several: `;` in `billing;refund`."""
+    """Of few numbers that come again and again, such as ratings: the most frequent answer, its share."""
 
     @property
     def hint(self) -> str:
@@ -148,7 +133,7 @@ class Answers:
         if self.kind == "labels":
             named = sorted(label for label, _ in self.labels)
             listed = ("; " if any("," in label for label in named) else ", ").join(named)
-            return f"one or more of: {listed}, {self._joined}" if self.separator else f"one of: {listed}"
+            return f"one of: {listed}"
         if self.kind == "json":
             keys = ", ".join(json.dumps(key, ensure_ascii=False) for key in self.keys or ())
             return (
@@ -173,16 +158,11 @@ class Answers:
         return self.often or (self.labels[0] if self.labels else None)
 
     @property
-    def _joined(self) -> str:
-        return f"with {_SEPARATORS[self.separator]} between them"
-
-    @property
     def sentence(self) -> str:
         """The kind in words."""
         if self.kind == "labels":
-            head = f"one or more of {len(self.labels)} labels, {self._joined}: " if self.separator else ""
             shares = ", ".join(f"{label} ({share:.0%})" for label, share in self.labels)
-            return f"{head or f'{len(self.labels)} labels: '}{shares}"
+            return f"{len(self.labels)} labels: {shares}"
         if self.units:
             return "numbers: " + ", ".join(
                 f"in {unit} ({s:.0%})" if unit else f"alone ({s:.0%})" for unit, s in self.units
@@ -201,8 +181,6 @@ def answers_of(golds: Sequence[str]) -> Answers:
     ('one of: negative, positive', 'numbers')
     >>> answers_of([r"\\frac{1}{2}", "x^2", "2x"]).kind, answers_of(["Paris", "the river Seine"]).kind
     ('expressions', 'text')
-    >>> answers_of(["bug;login", "login", "login; billing", "bug", "Billing; bug;"] * 2).hint
-    'one or more of: billing, bug, login, with ; between them'
     """
     if not golds:
         return Answers("text")
@@ -216,8 +194,6 @@ def answers_of(golds: Sequence[str]) -> Answers:
         return Answers("numbers", units=shares, often=_often(golds))
     if (read := _containers(golds)) and len(read) >= _NEARLY_ALL * len(golds):
         return Answers("json", keys=_usual_keys(read))
-    if several := _several_labels(golds):
-        return several
     counts = Counter(golds)
     if (
         2 <= len(counts) <= MOST_LABELS
@@ -232,54 +208,6 @@ def answers_of(golds: Sequence[str]) -> Answers:
     if sum(formulas) >= _NEARLY_ALL * len(formulas) and any("\n" not in gold for gold in golds):
         return Answers("expressions")
     return Answers("text")
-
-
-def tags_of(cell: str, separator: str) -> dict[str, str]:
-    """The labels in a cell that may hold several, as they are written, by what they are without regard to case and spaces.
-
-    >>> tags_of("Bug; login;", ";")
-    {'bug': 'Bug', 'login': 'login'}
-    """
-    found: dict[str, str] = {}
-    for part in (" ".join(part.split()) for part in cell.split(separator)):
-        if part:
-            found.setdefault(part.casefold(), part)
-    return found
-
-
-def _several_labels(golds: Sequence[str]) -> Answers | None:
-    """What answers are that hold several of a few labels; None for all others.
-
-    Labels stand together in ever other numbers and places: a town is never where its country is, and a pair is always two.
-    """
-    there = [gold for gold in golds if gold.casefold() not in MISSING]
-    for separator in _SEPARATORS:
-        fewest = max(3, _FEW * len(there))
-        if sum(separator in gold for gold in there) < fewest:
-            continue
-        split = [tags_of(gold, separator) for gold in there]
-        counts = Counter(tag for tags in split for tag in tags)
-        sets = Counter(frozenset(tags) for tags in split)
-        sizes = Counter(map(len, split))
-        joint = {tag for tags in split if len(tags) > 1 for tag in tags}
-        places = {tag for tags in split for tag in [*tags][:1]} & {tag for tags in split for tag in [*tags][1:]}
-        is_safe = separator not in _USED_OTHERWISE or all(map(_CODE.fullmatch, counts))
-        if (
-            len(there) - sizes[1] - sizes[0] >= fewest
-            and max(sizes.values()) <= (1 - _FEW) * len(there)
-            and 2 <= len(counts) <= MOST_LABELS
-            and counts.total() >= 3 * len(counts)
-            and 2 * len(places) >= len(joint)
-            and (is_safe or (len(places) >= min(3, len(joint) - 1) and sum(len(tags) > 1 for tags in sets) > 2))
-            and all(_TAG.fullmatch(tag) and (read_measure(tag) is None or _CODE.fullmatch(tag)) for tag in counts)
-        ):
-            written = Counter(tag for gold in there for tag in tags_of(gold, separator).values())
-            usual = {tag.casefold(): tag for tag, _ in reversed(written.most_common())}
-            most, count = sets.most_common(1)[0]
-            often = next(gold for gold, tags in zip(there, split, strict=True) if tags.keys() == most)
-            shares = tuple((usual[tag], held / len(golds)) for tag, held in counts.most_common())
-            return Answers("labels", shares, often=(often, count / len(golds)), separator=separator)
-    return None
 
 
 def _containers(golds: Sequence[str]) -> list[dict[str, Any] | list[Any]]:
@@ -400,12 +328,10 @@ def doubts_of(
     """
     unit_by_gold = _unit_by_gold(golds)
     most, odd = odd_ones(golds)
-    said, raw, mark = [], raw or {gold: [gold] for gold in golds}, answers.separator
+    said, raw = [], raw or {gold: [gold] for gold in golds}
     counts = Counter(golds if most == "labels" or (most == "text" and answers.labels) else ())
-    tags = Counter(tag for gold in golds for tag in tags_of(gold, mark)) if mark else counts
-    slips = _slips(tags)
     none = set(_no_answers(counts or Counter(golds if most == "text" else ()), bool(counts)))
-    odd = [gold for gold in odd if gold not in slips and gold not in none and not mark]
+    odd = [gold for gold in odd if gold not in none]
     is_rare = most == "labels"
     if named := _shown(odd, 12 if is_rare else 4):
         named = [f"{_of(odd, golds)} ({named}) {_ODD[most][len(odd) > 1]}"]
@@ -421,17 +347,6 @@ def doubts_of(
             cure = "rare labels cannot be told from slips: mend those that are"
             cure += f", and leave out what stands for no answer: {keep}" * bool(missing)
         said.append(f"{', and '.join(named)}: {taken}; {cure}")
-    if slips:
-        first, meant = next(iter(slips.items()))
-        cell = f"frame[{column!r}]"
-        mended = {value: other for gold, other in slips.items() for value in raw.get(gold, ())}
-        within = {rf"(?i)\b{re.escape(tag)}\b": other for tag, other in slips.items()}
-        change = f"replace({within}, regex=True)" if mark else f"replace({mended})"
-        slipped = [gold for gold in golds if slips.keys() & (tags_of(gold, mark) if mark else {gold})]
-        said.append(
-            f"{_of(slipped, golds)} may be misspelt, such as {first!r} ({tags[first]}) beside {meant!r} ({tags[meant]}); "
-            f"to mend them: {cell} = {cell}.{change}"
-        )
     if lists := [gold for gold in golds if _LIST.fullmatch(gold) and answers.kind != "json"]:
         cell = f"frame[{column!r}]"
         said.append(
@@ -453,13 +368,9 @@ def doubts_of(
                 "alone, and not with another one"
             )
         if others:
-            same = by_quantity(unit for unit in units if unit_name(unit) in {unit_by_gold[gold] for gold in others})
-            base = [unit for factors in same if isinstance(factors, dict) for unit in factors if factors[unit] == 1]
             said.append(
                 f"{len(others)} answers are a number with a unit, such as {others[0]!r}{also * (not prices)}: {paid} number "
-                f"and unit together, gn.rewards.number(units={same}) {'converts, and pays ' * bool(base)}the number alone too"
-                f"{', in ' * bool(base)}{', '.join(base)}"
-                + (", and any of these units beside a number that has none" * ("" in unit_by_gold.values()))
+                "and unit together"
             )
     formulas = [gold for gold in golds if unit_by_gold[gold] is None and _is_formula(gold) and not _WORD.search(gold)]
     if answers.kind == "text" and not answers.form and 5 * len(formulas) >= len(golds):
@@ -501,50 +412,6 @@ def _of(some: Sequence[str], golds: Sequence[str]) -> str:
 
 def _shown(golds: Sequence[str], most: int = 4) -> str:
     return ", ".join(map(repr, list(dict.fromkeys(shorten(gold, 60) for gold in golds))[:most]))
-
-
-def _slips(counts: Counter[str]) -> dict[str, str]:
-    """By label the more frequent one that was meant."""
-    usual = [(other, often, label_spelling(other)) for other, often in counts.most_common(MOST_LABELS)]
-    found: dict[str, str] = {}
-    for label, count in counts.items():
-        spelled = label_spelling(label)
-        for other, often, meant in usual:
-            if label not in found and 0 < _rarer(spelled, meant) * count <= often:
-                found[label] = other
-    return found
-
-
-def _rarer(typed: str, meant: str) -> int:
-    """How many times rarer a label has to be for a slip of another: one wrong letter of a word, not its first; 0 for any other.
-
-    `atypical` and `grade 2` are no slips, nor is `trainee`: what differs there is what is said. A long word, or one with two
-    letters swapped, is hardly another one.
-
-    >>> _rarer("techink", "technik"), _rarer("postive", "positive"), _rarer("female", "male"), _rarer("class b", "class a")
-    (2, 5, 0, 0)
-    """
-    if abs(len(typed) - len(meant)) > 1:
-        return 0
-    start = _shared(typed, meant)
-    end = _shared(typed[start:][::-1], meant[start:][::-1])
-    one, other = (text[start : len(text) - end] for text in (typed, meant))
-    words = [_WORD_END.search(t[:start])[0] + _WORD_START.match(t[start:])[0] for t in (typed, meant)]
-    longest = max(map(len, words))
-    is_inside = (one + other).replace(" ", "x").isalpha() and meant[:start][-1:].isalpha()
-    if not is_inside or longest < _SHORTEST_SLIP:
-        return 0
-    is_swap = len(one) == 2 and one == other[::-1]
-    is_last = not meant[len(meant) - end :][:1].isalpha()
-    is_near = _VOWELS.fullmatch(one + other) or {one + other, other + one} & _PAIRS
-    if not is_swap and len(one + other) > 1 and (len(one) != 1 or len(other) != 1 or is_last or not is_near):
-        return 0
-    return 2 if is_swap or longest >= _LONG_WORD else 5
-
-
-def _shared(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
-    return len([*itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))])
 
 
 def _no_answers(counts: Counter[str], are_labels: bool) -> list[str]:

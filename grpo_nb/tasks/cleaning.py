@@ -28,7 +28,6 @@ from grpo_nb.tasks.answers import (
     label_spelling,
     odd_ones,
     spelling,
-    tags_of,
     with_point,
 )
 from grpo_nb.tasks.notation import read_container, read_measure
@@ -475,8 +474,6 @@ def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]]) -> str:
             if part == "answer" and column != "answer" and any("answer" in row for row in rows):
                 made += f"; or, where each of them is right, leave 'answer' the answer: {_pays_each(column, 'answer')}"
             elif part == "answer":
-                made += f"; or, where each of them is needed, frame['answers'] = frame[{column!r}] before that, and pay them "
-                made += "by gn.rewards.correctness(column='answers', needs_all=True)"
                 made += f"; or, where each of them is right, frame['answers'] = frame[{column!r}]; frame['answer'] = "
                 made += "frame['answers'].str[0], and pay them by gn.rewards.correctness(column='answers')"
             return f"{column!r} holds lists; {made}"
@@ -499,14 +496,10 @@ def _accepted(name: str, column: Sequence[Any], items: Sequence[_Item], answer: 
         return ""
     if found == len(items):
         pay = f"gn.rewards.correctness(column={name!r})"
-        return (
-            f"{name!r} holds lists, with the answer in each: where each is right, pay them by {pay}, where only all together "
-            "are, with needs_all=True"
-        )
+        return f"{name!r} holds lists, with the answer in each: where each is right, pay them by {pay}"
     rows = f"{len(pairs)} row{'s' * (len(pairs) > 1)}"
     return (
-        f"{name!r} holds lists, with the answer in {found} of {rows}: where all of a list are needed, pay them by "
-        f"gn.rewards.correctness(column={name!r}, needs_all=True); where each is right, {_pays_each(name, answer)}"
+        f"{name!r} holds lists, with the answer in {found} of {rows}: where each is right, {_pays_each(name, answer)}"
     )
 
 
@@ -877,8 +870,6 @@ def _same_answers(golds: Sequence[str]) -> dict[str, Any]:
     answers = answers_of(golds)
 
     def said(gold: str) -> Any:
-        if answers.separator:
-            return frozenset(tags_of(gold, answers.separator))
         if answers.kind == "json" and (value := read_container(gold)) is not None:
             return json.dumps(value, sort_keys=True)
         is_date = answers.form or (answers.kind != "numbers" and date_form([gold])[0])

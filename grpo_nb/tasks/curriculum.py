@@ -53,11 +53,10 @@ def pass_rates(
         train, measured, reward, threshold, last: As in `Task.with_pass_rates`.
 
     Raises:
-        ValueError: No such reward, an adaptive one, or nothing measured on these questions.
+        ValueError: No such reward, or nothing measured on these questions.
     """
     visits = visits_of(measured)
     name = _chosen_reward(visits, reward)
-    _refuse_faded(measured, name)
     rates = {}
     for row, seen in enumerate(_by_row(train, visits)):
         groups = [visit.scores.get(name, ()) for visit in (seen[-last:] if last else seen)]
@@ -151,13 +150,3 @@ def _chosen_reward(visits: Sequence[Visit], reward: str | None) -> str:
         said = "which reward says that an answer is right?" if reward is None else f"there is no reward {reward!r}."
         raise ValueError(f"{said} Write reward='<name>' with one of {names}.")
     return reward
-
-
-def _refuse_faded(measured: Any, reward: str) -> None:
-    """The logged scores of an adaptive reward shrink while the model gets better."""
-    for run in _single(measured):
-        if any(entry["name"] == reward and entry["fades"] for entry in getattr(run, "info", {}).get("rewards", ())):
-            raise ValueError(
-                f"the run's reward {reward!r} is adaptive: its scores were faded, so they do not say what was right. "
-                "Take another reward, or measure with gn.baseline and the plain reward."
-            )

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -247,7 +247,7 @@ _LONG_UNIT = re.compile(rf"(?i)\b({'|'.join(_PREFIX)}|)({'|'.join(_SHORT_UNIT)})
 # What is divided by: `km h^-1` is `km/h`; `h^-1` alone is no part of a unit.
 _INVERSE = re.compile(r"(?<=\w)(?:\s*(?:\*|\\cdot)\s*|\s+)([^\W\d_]+)\^-(?:1|([0-9]))")
 _TEMPERATURE = re.compile(r"(?:\^\\circ|o|deg(?:ree)?s?)?([CFK]|[Cc]elsius?|[Ff]ahrenheit|[Kk]elvin)")
-# What can be converted into each other; of units with commas between them, all are one.
+# What measures the same; of units with commas between them, all are one.
 _QUANTITIES = [
     {unit: place for place, same in enumerate(words(units)) for unit in same.split(",")}
     for units in (
@@ -363,43 +363,9 @@ def read_number(text: str, units: Units = ()) -> Number | None:
     return None if factor is None else replace(number, value=number.value * factor, sign=sign)
 
 
-def is_convertible(factors: Mapping[str, Fraction]) -> bool:
-    """Whether units with these factors can stand for each other, as far as they are known: kilograms are no metres.
-
-    >>> is_convertible({"km": 1000, "m": 1}), is_convertible({"kg": 1, "m": 1}), is_convertible({"kg": 1, "g": 1})
-    (True, False, False)
-    """
-    known = {unit_name(unit): factor for unit, factor in factors.items()}
-    known = {unit: factor for unit, factor in known.items() if is_known_unit(unit)}
-    for places in _QUANTITIES:
-        if known.keys() <= places.keys():
-            # Two that are one have one factor, and two that are not have two.
-            pairs = {(places[unit], factor) for unit, factor in known.items()}
-            return len(pairs) == len({place for place, _ in pairs}) == len({factor for _, factor in pairs})
-    return False
-
-
 def is_known_unit(unit: str) -> bool:
     """Whether a unit, by its `unit_name`, is one of those whose quantity is known."""
     return any(unit in places for places in _QUANTITIES)
-
-
-def by_quantity(units: Iterable[str]) -> list[str | dict[str, int]]:
-    """Units as `gn.rewards.number(units=...)` takes them: those that are known to go together in a map that converts them.
-
-    >>> by_quantity(["g", "tsp", "kg", "days", "h"])
-    ['tsp', {'days': 24, 'h': 1}, {'g': 1, 'kg': 1000}]
-    """
-    left, maps = list(units), []
-    for group in _TOGETHER:
-        # m is a metre where it stands alone.
-        same = {
-            unit: group[name] for unit in left if (name := unit_name(unit)) in group and (name != "m" or "km" in group)
-        }
-        if len(same) > 1:
-            maps.append({unit: factor // min(same.values()) for unit, factor in same.items()})
-            left = [unit for unit in left if unit not in same]
-    return [*left, *maps]
 
 
 def unit_of(text: str) -> str:

@@ -18,7 +18,7 @@ from grpo_nb.core.arguments import did_you_mean, require_kind
 from grpo_nb.core.text import name_in
 from grpo_nb.settings.arguments import check_value
 from grpo_nb.settings.settings import require_settings
-from grpo_nb.tasks.answers import Answers, answers_of, doubts_of, point_of, tags_of, with_point
+from grpo_nb.tasks.answers import Answers, answers_of, doubts_of, point_of, with_point
 from grpo_nb.tasks.cleaning import INSTRUCTS, Columns, Contradictory, Keep, clean, describe, with_frame
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.lengths import too_long_to_end
@@ -255,9 +255,8 @@ def _check_example(example: Example | None, held: Dataset, answers: Answers) -> 
             f"the example's question {example[0]!r:.80} is one of the held-out ones, and its answer would stand in every "
             "prompt: write one of your own, or take one of task.train of a task without example."
         )
-    mark, labels = answers.separator, dict(answers.labels)
-    shown = tags_of(str(example[2]), mark) if mark else {str(example[2])}
-    if labels and not {*shown} <= ({label.casefold() for label in labels} if mark else {*labels}):
+    labels = dict(answers.labels)
+    if labels and str(example[2]) not in labels:
         return [f"the example's answer {example[2]!r:.60} is none of the labels"]
     if answers.point and (meant := with_point(str(example[2]))) not in (None, str(example[2])):
         return [f"the example's answer {example[2]!r:.60} would not be paid: write it as {meant!r}"]

@@ -150,7 +150,7 @@ class Task(Shown):
             last: Only the last so many groups of each question: a model in training was worse before.
 
         Raises:
-            ValueError: No such reward, an adaptive one, or nothing measured on these questions.
+            ValueError: No such reward, or nothing measured on these questions.
 
         >>> from grpo_nb import load_task
         >>> task = load_task([{"question": q, "answer": "1"} for q in "abcd"], holdout=1)

@@ -113,10 +113,9 @@ def dry_run(
 ) -> DryRun:
     """Generate and score the first steps of a training, and leave everything as it was.
 
-    No loss, no gradient, no optimizer: the model's tensors, the random state, the adaptive rewards and the run folders stay
-    as they are. Rewards see the `trainer_state` of the training, so those that look at its progress do what they would do.
-    What they remember is put back afterwards, if it is theirs to tell (`state_dict` and `load_state_dict`); the adaptive ones
-    of the kit do.
+    No loss, no gradient, no optimizer: the model's tensors, the random state and the run folders stay as they are. Rewards see
+    the `trainer_state` of the training, so those that look at its progress do what they would do. What they remember is put
+    back afterwards, if it is theirs to tell (`state_dict` and `load_state_dict`).
 
     Args:
         model: As training would start from, or as it is now.

@@ -22,7 +22,6 @@ import torch
 from grpo_nb.core.randomness import random_state, restore_random_state
 from grpo_nb.models.load import load_adapter, save_adapter
 from grpo_nb.rewards.base import reward_name
-from grpo_nb.rewards.compose import AdaptiveState, inner_rewards
 from grpo_nb.runs.checkpoints import keep_newest, newest_checkpoint, write_checkpoint
 from grpo_nb.runs.run import Run
 from grpo_nb.training.recorder import Recorder
@@ -238,17 +237,13 @@ def _is_same(held: torch.Tensor | None, saved: torch.Tensor) -> bool:
     return torch.equal(held.detach().cpu().contiguous().view(torch.uint8), saved.contiguous().view(torch.uint8))
 
 
-def remembering(rewards: Iterable[Callable[..., Any]], path: str = "") -> dict[str, Any]:
-    """What remembers something from step to step, by name: rewards with a `state_dict`, and the state of adaptive ones."""
-    found: dict[str, Any] = {}
-    for reward in rewards:
-        key = f"{path}{reward_name(reward)}"
-        if hasattr(reward, "state_dict") and hasattr(reward, "load_state_dict"):
-            found[key] = reward
-        elif isinstance(getattr(reward, "state", None), AdaptiveState):
-            found[key] = reward.state
-        found |= remembering(inner_rewards(reward), f"{key}/")
-    return found
+def remembering(rewards: Iterable[Callable[..., Any]]) -> dict[str, Any]:
+    """The rewards that remember something from step to step, by name: those with a `state_dict`."""
+    return {
+        reward_name(reward): reward
+        for reward in rewards
+        if hasattr(reward, "state_dict") and hasattr(reward, "load_state_dict")
+    }
 
 
 def states_of(holders: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from grpo_nb.machine.host import usable_memory_gib
 from grpo_nb.machine.packages import package_versions
 from grpo_nb.rewards.base import RewardFunction, range_of, reward_list, weights_by_name
 from grpo_nb.rewards.calls import RewardError, call_reward, make_batch
-from grpo_nb.rewards.compose import adaptive_states, check_rows
+from grpo_nb.rewards.compose import check_rows
 from grpo_nb.rewards.identity import hash_of_parts, parts_of
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.task import Task
@@ -124,7 +124,6 @@ def _described(reward: RewardFunction) -> dict[str, Any]:
         "parts": parts,
         # The health rules judge levels by it.
         "range": [*ends] if ends and all(map(math.isfinite, ends)) else None,
-        "fades": bool(adaptive_states([reward])),
     }
 
 

@@ -86,12 +86,21 @@ task
 # ## A first reward
 #
 # A reward is a function from completions to numbers. `correctness` pays 1 for the right answer in its place, in any written form,
-# and 0 for everything else. Every reward of the kit brings a table of cases: completions, the score each must get, and the
-# score it gets. Each line should end with *pass*. Read the lines with a 0: those are texts that someone once got paid for.
+# and 0 for everything else. `gn.score` tries it as a trainer would. The first two texts should be paid; the other four are texts
+# that someone once got paid for.
 
 # %%
 first = gn.rewards.correctness(weight=2.0)
-first.cases
+texts = [
+    "<reasoning>40 + 2</reasoning><answer>42</answer>",
+    "<answer>x = 42.0</answer>",
+    "<answer>41 or 42</answer>",
+    "<answer>41 = 42</answer>",
+    "<answer>42</answer> No, it is 41.",
+    "The answer is 42.",
+]
+tried = gn.score(first, texts, {"answer": "42"})
+tried
 
 # %% [markdown]
 # ## A set of rewards, checked
@@ -236,7 +245,7 @@ from scipy.stats import fisher_exact
 
 differing = [after.counts["differs"], before.counts["differs"]]
 luck = fisher_exact([differing, [PROMPTS - count for count in differing]], alternative="greater").pvalue
-assert all(case.is_met(case.score(first)) for case in first.cases), "a case of the first reward failed"
+assert tried.values["correctness"] == (1, 1, 0, 0, 0, 0), "the first reward paid for another text"
 assert report.ok, report.summary
 assert any(finding.severity == "critical" for finding in holed.findings), "the hole was not found"
 assert mended.ok, mended.summary

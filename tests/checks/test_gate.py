@@ -62,11 +62,11 @@ class TestWhatIsRightAlready:
 
     def test_right_is_what_the_reward_for_the_answer_pays(self) -> None:
         near = FORMAT.render("1 + 1 = 2.3", "2.3")
-        gate = made([[near, WRONG]], [number := gn.rewards.number(tolerance=0.5)])
+        gate = made([[near, WRONG]], [near_enough := gn.rewards.correctness(tolerance=0.5)])
         assert gate.right_shares[0] == 0 and "pays in full" not in gate._right_facts["right"]
-        gate = dataclasses.replace(gate, judge=number)
+        gate = dataclasses.replace(gate, judge=near_enough)
         assert gate.right_shares[0] == 0.5 and gate._right_facts["right"].endswith(
-            "right is what number(tolerance=0.5) pays in full"
+            "right is what correctness(tolerance=0.5) pays in full"
         )
 
     def test_far_apart_is_explained(self) -> None:

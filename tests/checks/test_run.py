@@ -28,9 +28,9 @@ from grpo_nb.checks.run import check_rewards
 from grpo_nb.rewards.answers import correctness, is_same_answer
 from grpo_nb.rewards.base import completion_text, reward_name
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.rewards.compose import check_rows, clipped, combined
+from grpo_nb.rewards.compose import check_rows
 from grpo_nb.rewards.form import xml_format, xml_tags
-from grpo_nb.rewards.style import soft_overlong
+from grpo_nb.rewards.length import length
 from grpo_nb.tasks import formats
 from grpo_nb.tasks.task import Task
 
@@ -85,25 +85,7 @@ def test_another_accepted_answer_is_no_wrong_one() -> None:
 def test_a_number_without_its_unit_is_no_near_miss(unit: str) -> None:
     """`4` for `4 %` was a critical finding on the reward that the task proposes."""
     rows = [{"question": f"{n}?", "answer": f"{n} {unit}"} for n in range(3, 40)]
-    assert not kinds(check_rewards(gn.rewards.number(units=[unit]), rows), "critical")
-
-
-@pytest.mark.parametrize("column", ["labels", "answer"])
-def test_the_labels_in_another_order_are_no_wrong_answer(column: str) -> None:
-    """Those of another row were: `cancel;refund` was paid for `refund;cancel`, a critical finding."""
-    golds = ["refund;cancel", "bug;shipping", "login", "cancel;refund", "Bug; login;", "data-privacy;cancel"] * 4
-    rows = [{"question": f"{n}?", "answer": gold, "labels": gold.strip(";").split(";")} for n, gold in enumerate(golds)]
-    reward = gn.rewards.correctness(column=column, needs_all=";" if column == "answer" else True)
-    assert check_rewards(reward, rows).findings == ()
-
-    def pays_one_too(completions, answer, **_):
-        given = [gn.tasks.xml().extract_last(completion_text(text)) or "" for text in completions]
-        return [float(one == gold or one == "refund;cancel") for one, gold in zip(given, answer, strict=True)]
-
-    (told,) = [
-        finding for finding in check_rewards(pays_one_too, rows).findings if finding.kind == "wrong answer paid"
-    ][:1]
-    assert pays_one_too([ast.literal_eval(told.example)], ["-"]) == [1.0], "the example is one that it pays"
+    assert not kinds(check_rewards(correctness(), rows), "critical")
 
 
 def test_an_alias_in_another_column_is_no_near_miss() -> None:
@@ -232,7 +214,7 @@ def test_nothing_found_says_what_was_checked() -> None:
     report = check(correctness())
     assert report.findings == () and repr(report).startswith("Nothing found. Checked 1 reward(s) on 4 rows, ")
     assert "not checked" not in repr(report), "no token is counted"
-    assert "no tokenizer was given" in repr(check(correctness(), clipped(soft_overlong(100, 20), -1, 0)))
+    assert "no tokenizer was given" in repr(check(correctness(), length(1, 100)))
     # A lenient reward beside a strict one has nothing to mend.
     assert not kinds(check(correctness(), xml_format(), xml_tags())) and kinds(check(xml_tags())) >= {"lenient"}
 
@@ -909,7 +891,6 @@ def any_alias_in_any_case(completions, **columns):
     [
         gn.rewards.exact_text(column="aliases"),
         correctness(column="aliases"),
-        gn.rewards.clipped(gn.rewards.exact_text(column="aliases"), 0.0, 1.0),
         any_alias,
         any_alias_in_any_case,
     ],
@@ -1070,12 +1051,12 @@ def test_a_sound_reward_for_form_alone_is_no_fault(reward) -> None:
 def test_data_that_a_reward_cannot_read_is_told_by_the_check_and_before_training() -> None:
     from grpo_nb.training.run_info import checked_rewards
 
-    rewards = [combined([code_tests()], name="both")]
+    rewards = [code_tests()]
     check_rows(rewards, [{"tests": ["assert f(1) == 2"]}])
     rows = [{**row, "tests": [{"call": "f", "args": [1], "expected": "two", "tolerance": 0.1}]} for row in ROWS]
     said = "the reward 'code_tests' cannot read the data: row 0: a tolerance needs a number in expected, which is 'two'"
     (found,) = [f for f in check(*rewards, rows=rows).findings if f.kind in ("cannot read its data", "raises")]
-    assert (found.kind, found.severity, found.reward) == ("cannot read its data", "critical", "both")
+    assert (found.kind, found.severity, found.reward) == ("cannot read its data", "critical", "code_tests")
     others = ", ".join(map(str, range(1, len(rows))))
     assert found.what == f"{said}. So it is with {len(rows) - 1} more rows: {others}."
     with pytest.raises(ValueError, match=said):
@@ -1240,33 +1221,15 @@ def test_other_forms_of_a_number_are_numbers(gold: str, forms: list[str]) -> Non
     assert not [form for other in ("sixteen", "84/2", "16.0", "007", "$42$") for form in tried(other)]
 
 
-@pytest.mark.parametrize("reward", [correctness(), gn.rewards.number()])
-def test_golds_with_a_decimal_comma_are_named(reward) -> None:
+def test_golds_with_a_decimal_comma_are_named() -> None:
     rows = [{"question": f"{n}?", "answer": f"0,{n}5" if n % 3 else f"{n}/7"} for n in range(20, 50)]
-    (found,) = [f for f in check(reward, rows=rows).findings if f.kind == "decimal comma"]
+    (found,) = [f for f in check(correctness(), rows=rows).findings if f.kind == "decimal comma"]
     assert re.match(r"20 of 30 gold answers, such as '0,\d\d5', are no numbers to it", found.what)
     assert "decimal=','" in found.fix
     read = [{**row, "answer": row["answer"].replace(",", ".")} for row in rows]
-    assert "decimal comma" not in kinds(check(reward, rows=read))
+    assert "decimal comma" not in kinds(check(correctness(), rows=read))
     pairs = [{"question": f"{n}?", "answer": f"{n},{n + 1} and more"} for n in range(30)]
     assert "decimal comma" not in kinds(check(correctness(), rows=pairs))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_units_that_leave_most_answers_unscored_are_no_small_matter(seed: int) -> None:
-    """Whichever rows are tried: what it does is judged where it has a score, and those without are counted."""
-    draw = random.Random(seed)
-    golds = [f"{draw.randint(2, 60)} {unit}" for unit in ("kg", "m", "h", "l", "t") for _ in range(12)]
-    draw.shuffle(golds)
-    rows = [{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)]
-    narrow = check(gn.rewards.number(units=["kg"]), xml_format(), rows=rows)
-    (found,) = [f for f in narrow.of(WHOLE_SET) if f.kind == "rows without score"]
-    assert found.severity == "critical" and re.search(r"scores 4[0-9] of [56][0-9] rows", found.what)
-    assert "depends neither" not in narrow.roles["number"] and not narrow.roles["xml_format"].endswith("rows)")
-    half = check(gn.rewards.number(units=["kg", "m", "h", "l"]), rows=rows)
-    assert re.fullmatch(r"tells right from wrong \(scores \d+ of \d+ rows\)", half.roles["number"])
-    assert [f.severity for f in half.of(WHOLE_SET) if f.kind == "rows without score"] == ["warning"]
-    assert check(correctness(), rows=rows).ok and check(gn.rewards.number(units=["kg"]), correctness(), rows=rows).ok
 
 
 @pytest.mark.parametrize("given", [list, str])

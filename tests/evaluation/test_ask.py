@@ -302,28 +302,29 @@ def test_what_the_run_was_paid_for_is_what_is_right(run: gn.runs.Run, tmp_path: 
     rows = [{"question": "?", "prompt": [], "answer": "17"}] * 3
     # A hint as long as that of a task with many labels.
     form = replace(gn.tasks.xml(), answer_hint=f"one of: {', '.join(map(str, range(99)))}")
-    near = gn.rewards.number(tolerance=0.5, format=form)
+    near = gn.rewards.correctness(tolerance=0.5, format=form)
     said = [Completion(text, 5, False) for text in answers]
     read = read_answers(rows, said, gn.tasks.xml(), reward=near)
     assert [row["is_correct"] for row in read] == [*answers.values()]
     assert not any(row["is_correct"] for row in read_answers(rows, said, gn.tasks.xml()))
 
-    mine = {**run.info["rewards"][0], "name": "number", "parts": parts_of(near)}
+    mine = {**run.info["rewards"][0], "name": "correctness", "parts": parts_of(near)}
     (run.path / "run.json").write_text(json.dumps({**run.info, "rewards": [mine, *run.info["rewards"][1:]]}))
     opened = gn.open_run(run.path)
     assert _Asked(None, opened, _how()).judge == near
     found = gn.compare(opened)
-    assert "right is what number(tolerance=0.5) pays in full (difference" in found.sentence.replace("\n", " ")
+    assert "right is what correctness(tolerance=0.5) pays in full (difference" in found.sentence.replace("\n", " ")
     assert repr(gn.evaluation.open_comparison(run.path)) == repr(found), "kept with it"
     # What it cannot read is judged by another, and that is said.
+    letters = gn.rewards.multiple_choice(format=form)
     task = gn.load_task(fresh(8), holdout=4)
     for days, words in (
-        (4, "number has no opinion on any of the questions"),
+        (4, "multiple_choice has no opinion on any of the questions"),
         (1, "no opinion (1 of 4 questions) what corr"),
     ):
-        rows = [row | {"answer": f"May {n}"} if n < days else row for n, row in enumerate(task.holdout)]
+        rows = [row | {"answer": f"May {n}" if n < days else "B"} for n, row in enumerate(task.holdout)]
         dated = replace(task, holdout=Dataset.from_list(rows))
-        assert words in repr(gn.evaluate(opened, dated, rewards=near, max_completion_length=4))
+        assert words in repr(gn.evaluate(opened, dated, rewards=letters, max_completion_length=4))
     exact = gn.rewards.exact_text()
     assert _Asked(None, opened, _how(rewards=exact)).judge == exact
     assert _Asked(None, opened, _how(rewards=gn.rewards.correctness())).judge is None

@@ -20,7 +20,7 @@ def loaded(tiny_folder: Any) -> tuple[Any, Any]:
 def lab(loaded: tuple[Any, Any]) -> gn.RewardLab:
     task = gn.load_task("arithmetic", train_size=6, holdout_size=2)
     settings = gn.preset("cpu", num_generations=4, max_completion_length=9)
-    return gn.RewardLab([gn.rewards.xml_tags(), gn.rewards.minimum_length(20)], task, *loaded, settings)
+    return gn.RewardLab([gn.rewards.xml_tags(), gn.rewards.length(20)], task, *loaded, settings)
 
 
 def test_a_group_is_sampled_and_scored(lab: gn.RewardLab, loaded: tuple[Any, Any]) -> None:

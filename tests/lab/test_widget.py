@@ -17,10 +17,9 @@ import grpo_nb as gn
 from grpo_nb.lab.numbers import prompt_text, where
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import spans
-from grpo_nb.rewards.compose import clipped, combined
-from grpo_nb.rewards.form import json_format, xml_format, xml_tags
+from grpo_nb.rewards.form import xml_format, xml_tags
+from grpo_nb.rewards.length import length
 from grpo_nb.rewards.scores import group_advantages, score
-from grpo_nb.rewards.style import minimum_length
 from grpo_nb.tasks.formats import boxed, hashes, xml
 from grpo_nb.tasks.task import Task
 
@@ -224,10 +223,10 @@ def test_what_cannot_work_is_refused(task: Task) -> None:
 
 
 def test_rows_without_gold_answer_can_be_scored_but_not_checked() -> None:
-    lab = gn.RewardLab(minimum_length(10), [{"question": "Tell me a story."}])
+    lab = gn.RewardLab(length(10), [{"question": "Tell me a story."}])
     assert lab._errors.value == "" and lab.completions == [""]
     lab.completions = ["Once upon a time"]
-    assert lab._errors.value == "" and lab.scores.values == {"minimum_length": (0.4,)}
+    assert lab._errors.value == "" and lab.scores.values == {"length": (0.4,)}
     lab._check_button.click()
     assert "no gold answer" in lab._errors.value and lab.report is None
 
@@ -270,12 +269,7 @@ BOTH = "<reasoning>a</reasoning><answer> 7 </answer>"
         (xml_tags(), "<answer><answer>7</answer>", ["</answer>"]),
         (xml_format(), "7", []),
         (gn.rewards.incremental_format(), "</answer>7<answer>", ["</answer>", "<answer>"]),
-        (gn.rewards.think_format(), "<think>a</think><answer>7</answer>", ["<think>", "</think>"]),
-        (json_format(is_in_slot=True), '<answer>{"a": 1}</answer>', ['{"a": 1}']),
-        (json_format(), '{"a": 1}', ['{"a": 1}']),
-        (minimum_length(3), "so it is", ["so it is"]),
-        (clipped(correctness(), 0.0, 0.5), BOTH, ["7"]),
-        (combined([correctness(), xml_tags()], name="both"), "<answer>7</answer>", ["<answer>", "7", "</answer>"]),
+        (length(3), "so it is", ["so it is"]),
         (lambda completions, **columns: [0.0], "anything", ["anything"]),
     ],
 )  # fmt: skip

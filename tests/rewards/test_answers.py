@@ -1,6 +1,5 @@
 """Rewards for answers: forms of one answer are paid, ways around giving one are not."""
 
-import dataclasses
 import json
 import time
 from collections import defaultdict
@@ -12,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_nb import rewards
-from grpo_nb.rewards.answers import correctness, exact_text, is_same_answer, number
+from grpo_nb.rewards.answers import correctness, exact_text, is_same_answer
 from grpo_nb.rewards.slot import gold_answers, is_copied
 from grpo_nb.rewards.structured import json_answer, multiple_choice, regex_answer
 from grpo_nb.tasks import formats
-from grpo_nb.tasks.notation import parse_number, read_json, split_list
+from grpo_nb.tasks.notation import parse_number, read_json
 
 TABLE = Path(__file__).parents[1] / "data" / "answers.jsonl"
 
@@ -210,7 +209,7 @@ def test_one_answer(given_answer: str, gold: str, same: bool) -> None:
     assert is_same_answer(given_answer, gold) is same
 
 
-@pytest.mark.parametrize("name", ["correctness", "number", "maths"])
+@pytest.mark.parametrize("name", ["correctness", "maths"])
 def test_the_answers_labelled_by_hand(name: str) -> None:
     """What a strict and fair person would pay for, labelled before any run.
 
@@ -218,7 +217,11 @@ def test_the_answers_labelled_by_hand(name: str) -> None:
     """
     by_options = defaultdict(list)
     for case in map(json.loads, TABLE.read_text().splitlines()):
-        if name in case["rewards"]:
+        # Labelled for a reward that knew units: what is asked of numbers alone, or within a tolerance.
+        of_numbers = (
+            name == "correctness" and case["rewards"] == ["number"] and {"tolerance"} >= {*case.get("options", {})}
+        )
+        if name in case["rewards"] or of_numbers:
             by_options[json.dumps(case.get("options", {}))].append(case)
     wrongly_paid, wrongly_refused, right = [], [], 0
     for options, cases in by_options.items():
@@ -261,7 +264,7 @@ def test_every_format(format: formats.AnswerFormat) -> None:
 
 def test_the_question_is_no_answer_to_itself() -> None:
     asked = [[{"role": "user", "content": "Example: 1/2. "}, {"role": "user", "content": "What is 84 / 2?"}]]
-    for reward in (correctness(), number()):
+    for reward in (correctness(), correctness(tolerance=0.1)):
         assert reward(completions=slots("84/2"), answer=["42"], prompts=asked) == [0.0]
         assert reward(completions=slots("42"), answer=["42"], prompts=asked) == [1.0]
         assert reward(completions=slots("126/3"), answer=["42"], prompts=asked) == [1.0]
@@ -291,78 +294,14 @@ def test_the_question_is_no_answer_to_itself() -> None:
         ("(4+1)/2", "2.5", "What is (4 + 1) / 2?", 0.0),
     ],
 )
-@pytest.mark.parametrize("reward", [correctness(), number(units=["%"])], ids=["correctness", "number"])
-def test_a_copy_is_the_question_and_no_right_answer(reward, given, gold, asked, score) -> None:
-    assert reward(completions=slots(given), answer=[gold], prompts=[asked]) == [score]
+def test_a_copy_is_the_question_and_no_right_answer(given, gold, asked, score) -> None:
+    assert correctness()(completions=slots(given), answer=[gold], prompts=[asked]) == [score]
 
 
 def test_several_gold_answers() -> None:
     assert scores(correctness(), ["1", "2", "3", "1, 2"], ["1", "2"]) == [1.0, 1.0, 0.0, 0.0]
-    every = correctness(needs_all=True)
-    contents = [
-        "1, 2",
-        "2,1",
-        r"\{1, 2\}",
-        "{2; 1}",
-        "x = 1 or x = 2",
-        "1 and 2.0",
-        "1",
-        "1, 1",
-        "1, 2, 3",
-        "1, 2, 2",
-        "",
-    ]
-    assert scores(every, contents, ["1", "2"]) == [1.0] * 6 + [0.0] * 5
-    assert scores(every, ["1,000, 2", "2, 1,000", "1000;2"], ["1000", "2"]) == [1.0] * 3
-    assert scores(every, ["2, 2"], ["2", "2.0"]) == [1.0]
     assert scores(correctness(), ["7"], []) == [None]
     assert gold_answers(float("nan")) == [] and gold_answers([None, " 7 ", 0]) == ["7", "0"]
-    assert split_list("only one", 2) == ["only one"]
-    # A slash is a sign in numbers, and no part of a list of them; a dash before a space is a bullet.
-    assert scores(every, ["1/2", "1 / 2", "1|2", "1\n2", "- 1\n- 2", "-1\n-2"], ["1", "2"]) == [0, 0, 0, 1, 1, 0]
-
-
-NAMED = ["bug", "feature request"]
-
-
-@pytest.mark.parametrize("kind", [correctness, exact_text])
-def test_all_of_several_labels(kind: type) -> None:
-    """`terms and conditions` was refused as two, and `bug or login` paid as two."""
-    every = kind(needs_all=True)
-    right = [
-        "feature request, bug",
-        "bug\nfeature request",
-        "- bug\n- feature request",
-        "1. bug\n2) feature request",
-        "bug;",
-    ]
-    right = [
-        *right[:4],
-        "bug / feature request;",
-        "feature request|bug",
-        "bug and feature request",
-        '["bug", "feature request"]',
-    ]
-    assert scores(every, right, NAMED) == [1.0] * len(right)
-    wrong = [
-        "bug or feature request",
-        "bug, or feature request",
-        "bug\nor\nfeature request",
-        "bug",
-        "bug, bug",
-        "bug, feature",
-    ]
-    wrong = [*wrong, "bug, not feature request", "bug, feature request, login", "bug, feature request, bug"]
-    assert scores(every, wrong, NAMED) == [0.0] * len(wrong)
-    assert scores(every, ["terms and conditions", "terms, conditions"], ["terms and conditions"]) == [1.0, 0.0]
-    assert scores(
-        every, ["Trinidad and Tobago, Cuba", "Cuba; Trinidad and Tobago"], ["Trinidad and Tobago", "Cuba"]
-    ) == [1, 1]
-    assert scores(every, ["Windows 10 or Windows 11", "Windows 11, Windows 10"], ["Windows 10", "Windows 11"]) == [0, 1]
-    cells = kind(needs_all=";")
-    assert scores(cells, ["bug; feature request", "feature request", "bug, bug"], "feature request;bug;") == [1, 0, 0]
-    with pytest.raises(ValueError, match="needs_all = ' ' must be True, False, or what stands between"):
-        kind(needs_all=" ")
 
 
 UNITS = [
@@ -388,53 +327,17 @@ def test_units_and_powers_as_people_write_them(reward, gold: str, right: list[st
     assert scores(reward, [gold, *right, *wrong], gold) == [1.0] * (1 + len(right)) + [0.0] * len(wrong)
 
 
-def test_units_and_tolerance() -> None:
-    kilometres = number(units=["km", "kilometres"])
-    assert (
-        scores(kilometres, ["42 km", "42km", r"42\text{ km}", r"42 \mathrm{km}", "42 kilometres", "42"], "42")
-        == [1.0] * 6
-    )
-    assert scores(kilometres, ["42 m", "42 miles", "km", "42 km km", "42 km or 41 km"], "42 km") == [0.0] * 5
-    assert scores(number(units={"h": 3600, "min": 60, "s": 1}), ["1.5 h", "90 min", "5400", "90 h"], "5400 s") == [
-        1.0,
-        1.0,
-        1.0,
-        0.0,
-    ]
-    assert scores(number(units={"$": 1, "\u20ac": 1.1}), ["\u20ac10", "10\u20ac", "$11", "11", "$10"], "$11") == [
-        1,
-        1,
-        1,
-        1,
-        0,
-    ]
-    assert scores(kilometres, ["1.5e8 km", "150000000", "1.5 km"], "1.5\u00b710\u2078 km") == [1.0, 1.0, 0.0]
-    assert scores(number(units=["%"]), ["42%", r"42\%", "42"], "42") == [1.0] * 3
-    assert scores(number(units=["kg", "m"]), ["2.5 kg", "2.5", "2.5 m", "$2.5"], "2.5 kg") == [1.0, 1.0, 0.0, 0.0]
-    both = number(units=[{"kg": 1, "g": "0.001"}, {"m": 1, "cm": "0.01"}])
-    assert scores(both, ["2500 g", "250 cm", "2.5 m"], "2.5 kg") == [1.0, 0.0, 0.0]
-    assert dataclasses.replace(both, weight=1.0).units == both.units
-    for units in (["N", "J"], {"kg": 1, "g": 0.001}, [{"kg": 1, "g": 0.001}, "%"]):
-        assert repr(number(units=units)) == f"number(weight=2, units={units}, format='xml')", "as it was written"
-    assert scores(number(units={"J": 1, "eV": 1.6e-19}), ["10 electronvolts", "10 J"], "1.6e-18 J") == [1.0, 0.0]
-    assert scores(number(), ["42%"], "42") == [0.0]
-    assert scores(number(tolerance=0.01), ["3.14", "3.15", "3.16"], "3.1415") == [1.0, 1.0, 0.0]
-    assert scores(number(relative_tolerance=0.01), ["101", "102"], "100") == [1.0, 0.0]
-    assert scores(number(), ["7"], "several") == [None]
+def test_tolerance() -> None:
+    assert scores(correctness(), ["42%"], "42") == [0.0]
+    assert scores(correctness(tolerance=0.01), ["3.14", "3.15", "3.16"], "3.1415") == [1.0, 1.0, 0.0]
+    assert scores(correctness(tolerance=1), ["6 kg", "6 m", "7.5 kg"], "5 kg") == [1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: number(tolerance=-1),
-        lambda: number(relative_tolerance=float("nan")),
-        lambda: number(units="km"),
-        lambda: number(units={"km": "far"}),
-        lambda: number(units={"kg": 1, "m": 1}),
-        lambda: number(units=[{"kg": 1, "g": 1}]),
-        lambda: number(units={"\u00b0C": 1, "bar": 1}),
-        lambda: number(units={"\u20ac": 1, "$": 1}),
-        lambda: number(units={"N": 1, "J": 1}),
+        lambda: correctness(tolerance=-1),
+        lambda: correctness(tolerance=float("nan")),
         lambda: json_answer(column=None),
         lambda: json_answer(schema={"type": "thing"}),
         lambda: regex_answer("("),
@@ -446,7 +349,7 @@ def test_settings_that_cannot_work(make) -> None:
 
 
 def test_a_missing_column_says_what_to_write() -> None:
-    for make in (correctness, number, exact_text, multiple_choice, json_answer, regex_answer):
+    for make in (correctness, exact_text, multiple_choice, json_answer, regex_answer):
         with pytest.raises(ValueError, match=r"needs the data column 'solution'.*column="):
             make(column="solution")(completions=["7"], answer=["7"])
 

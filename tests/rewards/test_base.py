@@ -1,6 +1,7 @@
 """Every reward pays for what it says and for nothing else, on strings and on chat messages; none raises on any text."""
 
 import dataclasses
+import functools
 import html
 import inspect
 import math
@@ -13,21 +14,20 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trl.trainer.utils import get_callable_name
 
 import grpo_nb as gn
 from grpo_nb.rewards import base
 from grpo_nb.rewards.answers import correctness, is_same_answer
-from grpo_nb.rewards.classifiers import classifier
-from grpo_nb.rewards.code import code_tests
 from grpo_nb.rewards.form import xml_format, xml_tags
 from grpo_nb.tasks import formats
 from grpo_nb.tasks.notation import parse_number
+from tests.rewards import cases
 
 REWARDS = [correctness(), xml_format(), xml_tags()]
-# A classifier needs a model, and code a sandbox: tests/rewards/test_classifiers.py and test_code.py.
-ELSEWHERE = (classifier, code_tests)
-TABLES = {kind.__name__: make(None) for kind, make in base.case_makers.items() if kind not in ELSEWHERE}
-EVERY = [table.reward for table in TABLES.values()]
+# Code needs a sandbox: tests/rewards/test_code.py.
+TABLES = {kind: table for kind, table in cases.TABLES.items() if kind != "code_tests"}
+EVERY = [reward for reward, _ in TABLES.values()]
 
 
 @pytest.mark.parametrize(
@@ -92,67 +92,26 @@ def test_named_and_weighted(reward) -> None:
 
 @pytest.mark.parametrize(
     ("reward", "case"),
-    [pytest.param(table.reward, case, id=f"{kind}: {case.label}") for kind, table in TABLES.items() for case in table],
+    [
+        pytest.param(reward, case, id=f"{kind}: {case.label}")
+        for kind, (reward, listed) in TABLES.items()
+        for case in listed
+    ],
 )
-def test_cases(reward: base.Reward, case: base.Case) -> None:
+def test_cases(reward: base.Reward, case: cases.Case) -> None:
     score = case.score(reward)
     assert case.is_met(score), f"must be {case.expected}, is {score}"
     low, high = reward.range
     assert score is None or low <= score <= high
 
 
-@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_a_table_covers_what_a_model_may_write(table: base.CaseTable) -> None:
-    labels = [case.label for case in table]
-    assert len(labels) >= 8 and len(set(labels)) == len(labels)
-    for kind in ("empty", "unicode", "hostile", "very long"):
-        assert any(label.startswith(kind) for label in labels), kind
-    # A reward that says the same of everything would teach nothing, and its table would show nothing.
-    assert len({str(case.expected) for case in table}) > 1 or table.reward.__name__.startswith("dummy")
-
-
-def test_every_public_reward_has_a_table_a_range_and_a_source() -> None:
-    # The door has more, for other rooms; answer_format is xml_format for any format.
-    door = {name: getattr(gn.rewards, name) for name in gn.rewards.__all__}
-    made = {n: kind for n, kind in door.items() if isinstance(kind, type) and issubclass(kind, base.Reward)}
-    assert len(made) > 24 and type(gn.rewards.language()) in base.case_makers
-    for name, kind in made.items():
-        assert kind is base.Reward or any(k in base.case_makers for k in kind.__mro__), name
+def test_every_reward_of_the_kit_has_cases_a_range_and_a_source() -> None:
+    made = vars(gn.rewards).values()
+    kinds = {kind.__name__ for kind in made if isinstance(kind, type) and issubclass(kind, base.Reward)}
+    assert kinds - {"Reward"} <= cases.TABLES.keys()
     for reward in EVERY:
         low, high = reward.range
         assert low < high and reward.source
-
-
-def test_a_case_table_shows_what_is_and_escapes_it() -> None:
-    table = correctness().cases
-    (line,) = (line for line in repr(table).splitlines() if line.startswith("hedge: or "))
-    assert line.endswith("pass") and "FAIL" not in repr(table)
-    shown = table._repr_html_()
-    assert html.escape("<answer>41 or 42</answer>") in shown and "<answer>" not in shown
-    shown.encode()  # no lone surrogate may get into a notebook file
-    bad = base.Case(label="bad", completion="7", expected=1.0, columns={"answer": "7"})
-    assert repr(base.CaseTable(correctness(), (bad,))).endswith("FAIL")
-
-
-def test_cases_of_other_parameters_show_what_the_reward_that_was_asked_gives() -> None:
-    shown = repr(gn.rewards.number(column="solution", weight=2.0).cases)
-    assert (
-        "number(weight=2, units={'km': 1000" in shown.splitlines()[0]
-        and "Yours, number(weight=2, column='solution'" in shown
-    )
-    rows = {row[0]: row for row in gn.rewards.number(weight=3.0).cases.rows()}
-    assert rows["valid: unit"][4:] == ("1", "pass", "no score") and rows["valid"][4:] == ("1", "pass", "1")
-    assert all(row[6] == "0" for row in gn.rewards.banned_phrases(["foo"]).cases.rows())
-    assert len(correctness(weight=1.0, name="right").cases.rows()[0]) == 6, "the weight changes no score"
-
-
-def test_a_reward_from_elsewhere_has_no_cases_here() -> None:
-    class Mine(base.Reward):
-        def score_text(self, text, row):
-            return 1.0
-
-    with pytest.raises(ValueError, match="no cases for Mine"):
-        _ = Mine().cases
 
 
 ODD = [
@@ -250,7 +209,7 @@ def test_works_as_trl_calls_it_and_changes_nothing(reward: base.Reward) -> None:
 def test_help_and_a_notebook_show_what_a_reward_is_and_not_what_python_adds() -> None:
     reward = correctness(weight=3.0, name="right")
     shown = pydoc.plain(pydoc.render_doc(reward))
-    assert "Pays 0 to 1" in shown and "counts 3 times" in shown and "needs_all:" in shown
+    assert "Pays 0 to 1" in shown and "counts 3 times" in shown and "column:" in shown
     assert "__" not in shown and len(shown.splitlines()) < 40, shown
     assert correctness.__doc__.startswith("1.0 if the answer slot") and "Pays" not in correctness.__doc__
     assert "counts 3 times" in reward._repr_html_() and html.escape("name='right'") in reward._repr_html_()
@@ -275,7 +234,7 @@ def test_help_of_a_kind_has_each_argument_and_no_machinery(kind: type[base.Rewar
 
 def test_importing_rewards_is_light() -> None:
     code = (
-        "import sys, grpo_nb as gn; gn.rewards.maths(); gn.rewards.classifier('x'); gn.rewards.correctness().cases; "
+        "import sys, grpo_nb as gn; gn.rewards.maths(); gn.rewards.correctness(); "
         "print(*{m.split('.')[0] for m in sys.modules})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -307,6 +266,19 @@ def test_two_rewards_of_one_name_are_refused() -> None:
             base.weights_by_name(wrong)
 
 
+def graded(completions: list, **columns: object) -> list[float]:
+    return [float(len(c)) for c in completions]
+
+
+def test_a_partial_has_the_name_that_trl_gives_it() -> None:
+    reward = functools.partial(functools.partial(graded, level=[1]), other=2)
+    assert base.reward_name(reward) == get_callable_name(reward) == "graded"
+    assert base.reward_name(functools.partial(correctness(name="right"))) == "right"
+    assert list(base.weights_by_name([reward, xml_tags()])) == ["graded", "xml_tags"]
+    with pytest.raises(ValueError, match="two rewards are named 'graded'"):
+        base.weights_by_name([reward, graded])
+
+
 def test_one_reward_or_several() -> None:
     one = xml_tags()
     assert base.reward_list(one) == base.reward_list([one]) == base.reward_list(iter([one])) == [one]
@@ -317,11 +289,10 @@ def test_one_reward_or_several() -> None:
 
 def test_a_class_is_its_own_factory_with_positions_where_they_read_well() -> None:
     assert (
-        repr(gn.rewards.ideal_length(2, 4, unit="words"))
-        == "ideal_length(weight=0.2, unit='words', low=2, high=4, format='xml')"
+        repr(gn.rewards.length(2, 4, unit="words")) == "length(weight=0.2, low=2, high=4, unit='words', format='xml')"
     )
     assert correctness(format=None).format == gn.tasks.xml() and correctness(name="right").__name__ == "right"
-    for call in (lambda: correctness(2.0), lambda: gn.rewards.minimum_length(1, 0.5), lambda: xml_tags(weigth=1)):
+    for call in (lambda: correctness(2.0), lambda: gn.rewards.length(1, 2, 0.5), lambda: xml_tags(weigth=1)):
         with pytest.raises(TypeError):
             call()
     for reward in EVERY:
@@ -345,7 +316,7 @@ def test_columns_of_numpy_pandas_and_datasets_are_columns() -> None:
 def test_the_kinds_by_name_make_a_reward_again() -> None:
     kinds = base.kinds()
     assert {type(reward).__name__ for reward in EVERY} <= kinds.keys() and "Own" not in kinds
-    assert kinds["number"](units={"m": 1}) == gn.rewards.number(units=["m"])
+    assert kinds["correctness"](tolerance=1.0) == correctness(tolerance=1.0)
 
 
 @given(st.text(max_size=80))

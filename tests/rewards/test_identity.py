@@ -87,23 +87,17 @@ class Stateful:
         self.count = state["count"]
 
 
-def combined(tolerance: float) -> Callable:
-    return rewards.combined([rewards.adaptive(rewards.number(tolerance=tolerance)), rewards.xml_tags()])
-
-
 SAME_AND_OTHER = {
-    "a field": (lambda: rewards.number(tolerance=0.1), lambda: rewards.number(tolerance=0.5), "tolerance was 0.1, is 0.5"),
+    "a field": (
+        lambda: rewards.correctness(tolerance=0.1),
+        lambda: rewards.correctness(tolerance=0.5),
+        "tolerance was 0.1, is 0.5",
+    ),
     "the format": (
         lambda: rewards.xml_format(format=gn.tasks.xml()),
         lambda: rewards.xml_format(format=gn.tasks.think_answer()),
         "format.name was 'xml', is 'think'",
     ),
-    "an inner reward": (
-        lambda: rewards.clipped(rewards.number(), 0, 1),
-        lambda: rewards.clipped(rewards.maths(name="number"), 0, 1),
-        "reward was number, is maths",
-    ),
-    "deep inside": (lambda: combined(0.1), lambda: combined(0.2), "rewards[0].reward.tolerance was 0.1, is 0.2"),
     "a closure": (lambda: make(0.1), lambda: make(0.2), "closure tolerance was 0.1, is 0.2"),
     "a set": (lambda: make(1, {"a", "b", "c"}), lambda: make(1, {"a", "b", "d"}), "closure words was set"),
     "an array": (lambda: make(1, numpy.arange(3)), lambda: make(1, numpy.arange(1, 4)), "closure words was ndarray"),
@@ -143,8 +137,7 @@ def test_what_a_reward_computes_with_is_part_of_it(case: str) -> None:
     assert identity_of(same()) == identity_of(same()), "two equal rewards"
     assert identity_of(same()) != identity_of(other())
     said = describe_difference(parts_of(same()), parts_of(other()))
-    # What is inside of another reward differs too, and says nothing more.
-    assert said == told if case in ("an inner reward", "another function") else told in said, said
+    assert said == told if case == "another function" else told in said, said
 
 
 def test_a_global_and_the_code_of_a_helper_are_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,17 +154,11 @@ def test_a_global_and_the_code_of_a_helper_are_part_of_it(monkeypatch: pytest.Mo
 
 
 def test_what_a_reward_learns_is_not_part_of_it() -> None:
-    class State:
-        global_step = 0
-
-    fading, own, stateful = rewards.adaptive(rewards.xml_tags()), Own(), Stateful(1.0)
-    before = [identity_of(reward) for reward in (fading, own, stateful)]
-    for State.global_step in range(3):
-        fading(completions=[gn.tasks.xml().render("so", "7")], trainer_state=State)
+    own, stateful = Own(), Stateful(1.0)
+    before = identity_of(own), identity_of(stateful)
     own.seen.append("text")
     stateful.count += 1
-    assert fading.factor < 1
-    assert [identity_of(reward) for reward in (fading, own, stateful)] == before
+    assert (identity_of(own), identity_of(stateful)) == before
 
 
 def test_a_cache_can_be_told_from_a_parameter() -> None:
@@ -180,7 +167,6 @@ def test_a_cache_can_be_told_from_a_parameter() -> None:
     cache["text"] = 1.0
     (changed,) = differing_parts(before, parts_of(reward))
     assert changed == "closure words" and may_be_memory(changed)
-    assert not any(map(may_be_memory, differing_parts(parts_of(combined(0.1)), parts_of(combined(0.2)))))
     others = ("code", "global helper code", "closure inner.tolerance", "argument low", "kind")
     assert not any(map(may_be_memory, others))
 
@@ -196,8 +182,7 @@ def test_texts_of_the_users_own_code_are_not_written_down() -> None:
     closed = make(1, "sk-secret"), make(1, {"k": "sk-secret"})
     for reward in (*closed, functools.partial(graded, key="sk-secret"), Judge("sk-secret")):
         assert "secret" not in json.dumps(parts_of(reward))
-    assert parts_of(rewards.number(column="gold"))["column"] == "'gold'"
-    assert parts_of(rewards.language())["scripts"] == "('Latin',)", "what is read back must be a tuple again"
+    assert parts_of(rewards.correctness(column="gold"))["column"] == "'gold'"
 
 
 def test_what_refers_to_itself_and_to_much_is_read_in_the_end() -> None:

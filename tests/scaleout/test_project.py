@@ -12,6 +12,7 @@ import yaml
 
 import grpo_nb as gn
 from grpo_nb.scaleout.code import CannotLeave
+from tests.support.own_rewards import hashed
 from tests.support.scale import said_by, signs, start, trained
 
 
@@ -126,26 +127,12 @@ def test_a_stage_begins_with_the_adapter_of_the_one_before(
     task = gn.load_task("arithmetic", settings, train_size=16, holdout_size=4, tokenizer=tokenizer)
     kept: list[gn.runs.Run] = []
     for name in ("first", "second"):
-        kept.append(gn.train(model, tokenizer, task.after(kept), [signs], settings, name=name))
-    project = gn.scaleout.write(kept[-1], tmp_path / "folder", rewards=[signs])
+        kept.append(gn.train(model, tokenizer, task.after(kept), [signs, hashed], settings, name=name))
+    project = gn.scaleout.write(kept[-1], tmp_path / "folder", rewards=[signs, hashed])
     assert "The same numbers in 2 steps" in start(
         project.path, plain_trl, "--replay", "--tolerance", "1e-5", processes=2
     )
     assert yaml.safe_load((project.path / "run.yaml").read_text())["reference"] == "start"
-
-
-def test_a_reward_model_goes_with_the_folder(letters_folder: Path, tmp_path: Path) -> None:
-    import torch
-    from transformers import AutoTokenizer, LlamaConfig, LlamaForSequenceClassification
-
-    torch.manual_seed(1)
-    config = LlamaConfig.from_pretrained(letters_folder, num_labels=1)
-    LlamaForSequenceClassification(config).save_pretrained(tmp_path / "judge")
-    AutoTokenizer.from_pretrained(letters_folder).save_pretrained(tmp_path / "judge")
-    project = rewritten(letters_folder, tmp_path, [gn.rewards.classifier(str(tmp_path / "judge"))])
-    assert (project.path / "reward_model" / "config.json").is_file()
-    text = (project.path / "rewards.py").read_text()
-    assert "str(HERE / 'reward_model')" in text and str(tmp_path) not in text
 
 
 def test_code_rewards_and_mathematics_take_their_own_processes_along(letters_folder: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import grpo_nb as gn
 from grpo_nb.settings.arguments import importance_sampling_levels, loss_types
 from grpo_nb.settings.settings import check_loss
 from tests.support.adapters import way_back
+from tests.support.own_rewards import hashed
 
 ROOT = Path(__file__).resolve().parents[2]
 COMBINATIONS = list(itertools.product(loss_types(), importance_sampling_levels()))
@@ -40,7 +41,7 @@ def trained(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
         extra = {
             "num_iterations": 2, "importance_sampling_level": level, "generation_kwargs": {"eos_token_id": ENDS}, **extra,
         }  # fmt: skip
-        run = gn.train(model, tokenizer, task, [gn.rewards.dummy()], settings.replace(loss_type=loss_type, extra=extra))
+        run = gn.train(model, tokenizer, task, [hashed], settings.replace(loss_type=loss_type, extra=extra))
         change = {n: p.detach() - start[n] for n, p in model.named_parameters() if n in start}
         return run, change
 

@@ -13,6 +13,7 @@ from grpo_nb.runs.run import Run
 from grpo_nb.tasks.curriculum import visits_of
 from grpo_nb.tasks.sources import with_prompts
 from tests.checks.test_gate import RIGHT, WRONG, made
+from tests.support.own_rewards import hashed
 from tests.support.run_folders import info_of, write_run_folder
 
 QUESTIONS = [f"What is {n} + 1?" for n in range(10)]
@@ -27,9 +28,9 @@ def task() -> gn.tasks.Task:
     return gn.tasks.Task("sums", gn.tasks.xml(), Dataset.from_list(made[:10]), Dataset.from_list(made[10:]))
 
 
-def make_run(folder: Path, task: gn.tasks.Task, steps: list[dict[int, list[float]]], fades: bool = False) -> Run:
+def make_run(folder: Path, task: gn.tasks.Task, steps: list[dict[int, list[float]]]) -> Run:
     """A run's folder with a group for each question (by its row) and step: these are the scores of `correctness`."""
-    run = write_run_folder(folder, info_of({}) | {"rewards": [{"name": "correctness", "weight": 1.0, "fades": fades}]})
+    run = write_run_folder(folder, info_of({}) | {"rewards": [{"name": "correctness", "weight": 1.0}]})
     (folder / "completions").mkdir()
     for number, groups in enumerate(steps, 1):
         rows = [
@@ -140,11 +141,7 @@ def test_what_cannot_be_is_said(task: gn.tasks.Task, run: Run, act, told: str) -
         act(task, run)
 
 
-def test_scores_that_do_not_say_what_was_right_are_refused(task: gn.tasks.Task, tmp_path: Path) -> None:
-    faded = make_run(tmp_path / "faded", task, [{0: [0.4, 0]}], fades=True)
-    for measured in (faded, [faded]):
-        with pytest.raises(ValueError, match="is adaptive"):
-            task.with_pass_rates(measured)
+def test_a_measure_of_other_questions_is_refused(tmp_path: Path, task: gn.tasks.Task) -> None:
     other = gn.load_task([{"question": q, "answer": "1"} for q in ("a", "b")], holdout=1)
     run = make_run(tmp_path / "other", task, [{0: [1, 0]}])
     with pytest.raises(ValueError, match="other questions"):
@@ -161,7 +158,7 @@ def test_an_ordered_task_is_trained_in_its_order(tiny_folder: Path, tmp_path: Pa
     asked = {}
     for ordered in (True, False):
         one = gn.tasks.Task(task.name, task.format, task.train, task.holdout, is_ordered=ordered)
-        run = gn.train(model, tokenizer, one, [gn.rewards.dummy()], settings, name=f"ordered-{ordered}")
+        run = gn.train(model, tokenizer, one, [hashed], settings, name=f"ordered-{ordered}")
         prompts = run.completions()["prompt"].iloc[::2]
         asked[ordered] = [json.loads(prompt)[-1]["content"] for prompt in prompts]
     assert asked[True] == list(task.train["question"])[:6]

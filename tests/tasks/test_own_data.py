@@ -156,7 +156,7 @@ def test_hidden_tests_reach_the_reward_as_they_were_given(tmp_path: Path, values
     for source in (rows, file) if 1 not in values[0] else (rows,):
         task = gn.load_task(source, holdout=1)
         tests = [row["tests"] for row in both(task)]
-        read = [test for cell in tests for test in gn.rewards.read_tests(cell)]
+        read = [test for cell in tests for test in read_tests(cell)]
         assert sorted(repr(test.call.args[0]) for test in read) == sorted(map(repr, values * 2))
         assert all(repr(test.expected) == repr(list(test.call.args)) for test in read)
         assert "'tests' holds list, and is kept as" in repr(task)
@@ -182,22 +182,6 @@ def test_contradictions_are_asked_about() -> None:
     assert answer("first") == ("yes", {"repeated": 1, "contradictory": 1})
     with pytest.raises(ValueError, match="contradictory = 'last' is not known here"):
         answer("last")
-
-
-def test_several_right_answers_in_rows_are_told_the_lines_that_pay_each() -> None:
-    rows = [("Halt", "Stop"), ("Halt?", "Wait"), ("Ja", ""), ("Ja", "Yes"), ("Nein", "No")]
-    rows = [{"de": asked, "en": answer} for asked, answer in rows]
-    with pytest.raises(ValueError, match="where all of them are right") as told:
-        gn.load_task(rows, columns={"question": "de", "answer": "en"})
-    names = {"gn": gn, "rows": rows}
-    for line in re.search(r"begin with: (.*)\. where all of them are right: (.*), and pay", str(told.value)).groups():
-        exec(line, names)
-    made = both(gn.load_task(names["frame"], columns={"question": "de", "answer": "en"}))
-    assert {(row["answer"], *row["answers"]) for row in made} == {
-        ("Stop", "Stop", "Wait"),
-        ("Yes", "Yes"),
-        ("No", "No"),
-    }
 
 
 def test_columns_the_other_way_round_are_read_and_said() -> None:
@@ -892,7 +876,7 @@ def test_the_alphabet_of_a_file_is_told_by_what_no_word_has(
     text: str, encoding: str, told: str, tmp_path: Path
 ) -> None:
     lines = "".join(f"{line};{n}\n" for n, line in enumerate(text.split("|")))
-    read = gn.tasks.read_rows(written(tmp_path, ("question;answer\n" + lines).encode(encoding)))
+    read = read_rows(written(tmp_path, ("question;answer\n" + lines).encode(encoding)))
     assert [row["question"] for row in read.rows] == text.split("|")
     assert told in read.notes[0] and f"read as {encoding}" in read.notes[0]
 
@@ -1073,7 +1057,7 @@ def test_a_file_without_quotes_is_read_as_it_stands(begins: str, tmp_path: Path)
     lines = [f"row {n}\t{n}" for n in range(9)]
     lines[4:4] = [f"{begins}\t5", 'and then "bad"\t1']
     (tmp_path / "x.tsv").write_text("\n# note\nquestion\tanswer\n" + "\n".join(lines) + "\n")
-    read = gn.tasks.read_rows(tmp_path / "x.tsv")
+    read = read_rows(tmp_path / "x.tsv")
     assert [row["question"] for row in read.rows][4:6] == [begins.strip(), 'and then "bad"'] and len(read.rows) == 11
     assert any(note.startswith("line 8 begins a text with a quotation mark") for note in read.notes)
 
@@ -1082,18 +1066,18 @@ def test_a_file_without_quotes_is_read_as_it_stands(begins: str, tmp_path: Path)
 def test_a_file_with_quotes_is_read_with_them(cell: str, tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text(f"question\tanswer\na\t1\n{cell}\t2\nc\t3\n")
     meant = cell[1:-1].replace('""', '"')
-    assert [row["question"] for row in gn.tasks.read_rows(tmp_path / "x.tsv").rows] == ["a", meant, "c"]
+    assert [row["question"] for row in read_rows(tmp_path / "x.tsv").rows] == ["a", meant, "c"]
     broken = f'\nquestion\tanswer\na\t1\n{cell}\t2\n"bad" mark\t3\n'
     (tmp_path / "x.tsv").write_text(broken)
     with pytest.raises(
         ValueError, match=rf"line {broken.count(chr(10))} cannot be read as CSV.*pandas\.read_csv\(.*quoting=3\)"
     ):
-        gn.tasks.read_rows(tmp_path / "x.tsv")
+        read_rows(tmp_path / "x.tsv")
 
 
 def test_quotes_that_end_are_quotes_though_each_line_has_as_many_separators(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text('question,answer\n"Dear all,\nbye",2\nc,3\n')
-    assert [row["question"] for row in gn.tasks.read_rows(tmp_path / "x.csv").rows] == ["Dear all,\nbye", "c"]
+    assert [row["question"] for row in read_rows(tmp_path / "x.csv").rows] == ["Dear all,\nbye", "c"]
 
 
 def test_an_example_must_not_tell_a_held_out_answer() -> None:
@@ -1132,7 +1116,7 @@ def test_a_misspelt_file_is_told_at_once_with_the_one_beside_it(
 def test_marks_at_the_end_of_each_line_are_taken_away(text: str, tmp_path: Path) -> None:
     """Also where a cell has a line break in it, and where there are two of them."""
     (tmp_path / "claims.csv").write_bytes(text.encode())
-    read = gn.tasks.read_rows(tmp_path / "claims.csv")
+    read = read_rows(tmp_path / "claims.csv")
     assert list(read.rows[0]) == ["Nr", "Text", "Covered?"] and [row["Covered?"] for row in read.rows] == [
         "yes", "no", "no", "yes",
     ]  # fmt: skip
@@ -1143,7 +1127,7 @@ def test_the_line_for_a_title_above_the_names_reads_the_file(tmp_path: Path) -> 
     path = tmp_path / "claims.csv"
     path.write_bytes("Schäden;;\n;;\nNr;Text;Covered?\n1;ü;yes\n2;b;no\n".encode("cp1252"))
     with pytest.raises(ValueError, match=r"take the lines above them away") as caught:
-        gn.tasks.read_rows(path)
+        read_rows(path)
     line = re.search(r"pandas\.read_csv\(.*\)", str(caught.value))[0]
     assert list(eval(line, {"pandas": pandas, "path": path})["Text"]) == ["ü", "b"]
 
@@ -1191,63 +1175,8 @@ def test_writings_of_one_price_or_measure_are_one_answer_and_no_contradiction(
     assert paid(gn.rewards.correctness(), "5 pounds", "£5") == 1.0, "of money, they are no weight"
 
 
-def test_units_of_one_quantity_are_told_with_the_line_that_converts() -> None:
-    golds = ["1,000 g", "1 kg", "2 lbs", "36 h", "1 day 12 h", "90 min", "5 m", "3 days", "12 €", "7 EUR"] * 3
-    task = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)], holdout=3)
-    shown, (right, *_) = repr(task), gn.rewards.rewards_for(task)
-    assert "6 answers are a price" in shown and "24 answers are a number with a unit" in shown
-    assert "the number alone too, in min, g" in shown and "a number that has none" not in shown
-    some_bare = repr(gn.load_task([{"question": f"{n}?", "answer": f"{n} km" if n % 2 else str(n)} for n in range(40)]))
-    assert "any of these units beside a number that has none" in some_bare
-    assert paid(proposed_number(some_bare), "7 km", "7") == 1.0, "as it says"
-    converts = proposed_number(shown)
-    pairs = [("1 kg", "1,000 g"), ("1000 g", "1 kg"), ("1.5 days", "36 h"), ("1.5 h", "90 min"), ("4320", "3 days")]
-    assert [(paid(right, *pair), paid(converts, *pair)) for pair in pairs] == [(0.0, 1.0)] * 5
-    for given, gold in [("1 g", "1 kg"), ("5 min", "5 m"), ("5 h", "5 m"), ("2 kg", "2 lbs"), ("3", "3 days")]:
-        assert paid(right, given, gold) == paid(converts, given, gold) == 0.0
-    for given, gold in [("12 Euro", "12 €"), ("7", "7 EUR"), ("2 lb", "2 lbs"), ("5 metres", "5 m")]:
-        assert paid(right, given, gold) == paid(converts, given, gold) == 1.0
-
-
-def proposed_number(shown: str) -> Any:
-    """The reward of the line that a task proposes."""
-    return eval(re.search(r"gn\.rewards\.number\(units=\[.*?\]\)", shown)[0], {"gn": gn})
-
-
 def paid(reward: Any, given: str, gold: str) -> float:
     return reward(completions=[gn.tasks.xml().render("So.", given)], answer=[gold])[0]
-
-
-def test_numbers_with_several_units_are_told_asked_for_and_paid_alike() -> None:
-    """A bare 15 was paid nothing for 15 %, where the prompt asked for a number."""
-    golds = ["3/4", "15 %", "2.5 kg", "\u00be", "20 m", "30%"] * 5
-    task = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)])
-    shown = repr(task)
-    assert "numbers: alone (33%), in % (33%), in kg (17%), in m (17%)" in shown and "and 10 fractions" in shown
-    assert "number, with its unit (%, kg, m) if it has one" in task.train[0]["prompt"][0]["content"]
-    right, lenient = gn.rewards.rewards_for(task)[0], proposed_number(shown)
-    for gold in golds[:6]:
-        assert paid(right, gold, gold) == paid(lenient, gold, gold) == 1.0
-    for given, gold in [("2.50 kg", "2.5 kg"), ("2.5 kilograms", "2.5 kg"), ("15%", "15 %"), ("0.75", "\u00be")]:
-        assert paid(right, given, gold) == paid(lenient, given, gold) == 1.0
-    for given, gold in [("2.5 m", "2.5 kg"), ("25 kg", "2.5 kg"), ("20 %", "20 m")]:
-        assert paid(right, given, gold) == paid(lenient, given, gold) == 0.0
-    for given, gold in [("15", "15 %"), ("2.5", "2.5 kg")]:
-        assert (paid(right, given, gold), paid(lenient, given, gold)) == (0.0, 1.0)
-
-
-def test_spellings_of_one_unit_are_told_asked_for_and_paid_alike() -> None:
-    """`15.6C` was told to be no number and paid, `15 C` and `15 \u00b0C` were two units."""
-    assert {gn.tasks.unit_name(unit) for unit in ("mmol/L", "mmol/l")} == {"mmol/l"} and gn.tasks.unit_name(
-        "ML"
-    ) == "ML"
-    golds = ["15.6 \u00b0C", "15.6C", "15 C", "15 degrees Celsius"] * 5
-    task = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)])
-    assert task.answers.hint == "number with its unit (\u00b0C)" and "no numbers" not in repr(task)
-    for reward in (gn.rewards.rewards_for(task)[0], proposed_number(repr(task))):
-        assert all(paid(reward, given, gold) for given in golds[2:4] for gold in golds[2:4])
-        assert all(paid(reward, given, gold) for given in golds[:2] for gold in golds[:2])
-        assert not any(paid(reward, given, "15 C") for given in ("15 F", "15 K", "15 kg", "16 C"))
 
 
 @pytest.mark.parametrize("other", ["paris", "Paris.", '"Paris"', "'Paris'", "\u201eParis\u201c", "\u00abparis.\u00bb"])
@@ -1265,7 +1194,7 @@ def test_a_code_with_zeros_in_front_is_no_number() -> None:
     assert task.answers.hint == "answer as in 012345" and gn.check_rewards(right, task).ok
     assert paid(right, "023954", "023954") == 1.0 and paid(right, "23954", "023954") == 0.0
     for golds in (["100", "205", "310"], ["7", "007"], ["0", "1"]):
-        assert gn.tasks.answers_of([*golds, *map(str, range(400, 440))]).form == ""
+        assert answers_of([*golds, *map(str, range(400, 440))]).form == ""
 
 
 def test_zeros_that_pandas_lost_are_told() -> None:
@@ -1384,38 +1313,6 @@ def test_dicts_of_several_types_beside_the_question_are_kept_as_json() -> None:
     task = gn.load_task(INVOICES, columns={"question": "text", "answer": "gold.vendor"})
     assert "'gold' holds dict, and is kept as JSON text" in repr(task)
     assert {json.loads(row["gold"])["vendor"] for row in both(task)} == {row["answer"] for row in both(task)}
-
-
-def test_times_of_several_units_are_numbers_paid_in_any_of_them() -> None:
-    golds = ["2 h 20 min", "135 min", "1 h 5 min", "45 min"] * 4
-    task = gn.load_task([{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)])
-    assert task.answers.hint == "number with its unit (min)"
-    right, converted = gn.rewards.rewards_for(task)[0], gn.rewards.number(units=[{"min": 1, "h": 60}])
-    for given in ("2 h 20 min", "140 min", "2h20min", "2 hours and 20 minutes"):
-        assert paid(right, given, "2 h 20 min") == paid(converted, given, "2 h 20 min") == 1.0
-    for given in ("4 h 10 min", "185 min", "20 h 2 min", "140 h", "20 min 2 h", "2 h 20 min or 3 h", "1 h 80 min"):
-        assert paid(right, given, "2 h 20 min") == paid(converted, given, "2 h 20 min") == 0.0
-    assert paid(converted, "1.5 h", "1 h 30 min") == paid(converted, "90", "1 h 30 min") == 1.0
-    assert "contradict" not in repr(
-        gn.load_task([*task.train, {"question": "9?", "answer": "80 min"}, {"question": "9?", "answer": "1 h 20 min"}])
-    )
-
-
-def test_a_misspelt_label_comes_with_the_line_that_mends_it() -> None:
-    labels = ["positive", "negative"] * 20 + ["Postive", "negativ", "unclear"]
-    rows = [{"question": f"Text {n}", "answer": label} for n, label in enumerate(labels)]
-    held = mend(gn.load_task(rows), {"gn": gn, "rows": rows})
-    assert set(held["frame"]["answer"]) == {"positive", "negative", "unclear"}
-    assert "misspelt" not in repr(gn.load_task([row for row in rows if row["answer"] not in ("Postive", "negativ")]))
-    # As often as this it was offered to the model, and the target was the writing that few rows have.
-    often = ["Buchhaltung"] * 20 + ["buchhaltung"] * 3 + ["Buchaltung "] * 7 + ["Technik"] * 12 + ["Techink"] * 4
-    often += ["grade 1"] * 20 + ["grade 2"] * 2 + ["female"] * 20 + ["male"] * 3 + ["trainer"] * 20 + ["trainee"] * 3
-    rows = [{"question": f"Text {n}", "answer": label} for n, label in enumerate(often)]
-    assert "11 of 114 answers may be misspelt, such as 'Buchaltung' (7) beside 'Buchhaltung' (23)" in repr(
-        gn.load_task(rows)
-    )
-    held = mend(gn.load_task(rows), {"gn": gn, "rows": rows})
-    assert set(held["frame"]["answer"]) == {*often} - {"Buchaltung ", "Techink"}
 
 
 def test_what_stands_for_no_answer_is_named_with_the_line_that_leaves_it_out() -> None:

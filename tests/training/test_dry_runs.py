@@ -12,6 +12,7 @@ import grpo_nb as gn
 from grpo_nb.rewards.calls import RewardError
 from grpo_nb.training import dry_runs
 from tests.conftest import brevity
+from tests.support.own_rewards import Fading
 from tests.support.tiny import load_tiny
 
 
@@ -30,7 +31,7 @@ def tiny(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory):
 
 def test_nothing_is_updated_and_the_training_after_it_begins_the_same(tiny, tmp_path: Path) -> None:
     model, tokenizer, task, settings = tiny
-    fading = gn.rewards.adaptive(brevity, threshold=0.1)
+    fading = Fading(brevity)
     rewards = [fading, gn.rewards.xml_tags()]
     torch.manual_seed(77)
     random.seed(77)
@@ -52,7 +53,7 @@ def test_nothing_is_updated_and_the_training_after_it_begins_the_same(tiny, tmp_
     assert torch.equal(torch.get_rng_state(), state)
     assert (random.getstate(), numpy.random.get_state()[1].tolist()) == drawn
     assert not Path(settings.run_root).exists()
-    assert fading.state.history == [] and fading.factor == 1.0
+    assert fading.mean == 0.0
 
     run = gn.train(model, tokenizer, task, rewards, settings.replace(max_steps=2), name="after")
     table = dry.table
@@ -160,11 +161,11 @@ def test_a_reward_that_cannot_be_copied_is_called_and_remembers_what_it_did_befo
     model, tokenizer, task, settings = tiny
     counting = Counting()
     counting.seen.append(99)
-    fading = gn.rewards.adaptive(brevity, threshold=0.1)
-    fading.state.history.append((7, 0.5))
-    dry = gn.dry_run(model, tokenizer, task, [counting, gn.rewards.clipped(fading)], settings, steps=2)
+    fading = Fading(brevity)
+    fading.mean = 0.5
+    dry = gn.dry_run(model, tokenizer, task, [counting, fading], settings, steps=2)
     assert list(dry.weights) == ["counting", "brevity"] and dry.table["counting"].notna().all()
-    assert counting.seen == [99] and fading.state.history == [(7, 0.5)]
+    assert counting.seen == [99] and fading.mean == 0.5
 
 
 def test_a_4_bit_adapter_keeps_its_precision_and_its_numbers(tiny, tiny_folder: Path) -> None:

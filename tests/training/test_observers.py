@@ -135,7 +135,7 @@ def test_each_score_is_held_against_the_best_so_far(monkeypatch) -> None:
     )
     task = SimpleNamespace(holdout=[{"prompt": "q"}] * 20, format=None)
     settings = gn.preset("cpu", holdout_every=5, holdout_questions=20)
-    paid_by = [gn.rewards.number(tolerance=0.5), gn.rewards.xml_tags()]
+    paid_by = [gn.rewards.correctness(tolerance=0.5), gn.rewards.xml_tags()]
     watch = HoldoutScore(SimpleNamespace(task=task, settings=settings, model=None, tokenizer=None, rewards=paid_by))
     rows = [{"step": step, "max_steps": 12} for step in (1, 3, 5, 10, 12)]
     for row in rows:

@@ -1,4 +1,4 @@
-"""The code of docs/guide/train.md runs; adaptive weights, reward models and trackers do in a training what they say."""
+"""The code of docs/guide/train.md runs; a fading weight, a reward model and trackers do in a training what they say."""
 
 import importlib.util
 import json
@@ -6,7 +6,6 @@ import os
 import re
 import struct
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ from grpo_nb.settings import presets as config
 from grpo_nb.settings import trackers
 from grpo_nb.training.trainer import grpo_arguments
 from tests.conftest import ROOT, brevity
-from tests.rewards.test_classifiers import make_folder
 from tests.support.tiny import load_tiny
 
 pytestmark = pytest.mark.begins(160)
@@ -32,8 +30,16 @@ def tiny(tiny_folder: Path):
     )  # fmt: skip
 
 
+def write_reward_model(tiny_folder: Path, folder: Path) -> None:
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForSequenceClassification
+
+    torch.manual_seed(1)
+    LlamaForSequenceClassification(LlamaConfig.from_pretrained(tiny_folder, num_labels=1)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tiny_folder).save_pretrained(folder)
+
+
 def test_the_page_runs(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    make_folder(tiny_folder, tmp_path / "my-reward-model", ["score"])
+    write_reward_model(tiny_folder, tmp_path / "my-reward-model")
     tiny_preset = {
         "model": str(tiny_folder), "max_steps": 2, "max_completion_length": 36, "num_generations": 4,
         "per_device_train_batch_size": 8,
@@ -41,10 +47,10 @@ def test_the_page_runs(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -
     monkeypatch.setattr(config, "PRESETS", {"cpu": tiny_preset})
     monkeypatch.setattr(config, "_preset_for_this_machine", lambda: "cpu")
     monkeypatch.chdir(tmp_path)
-    assert len(BLOCKS) == 8
+    assert len(BLOCKS) == 9
     names: dict[str, object] = {}
     for number, block in enumerate(BLOCKS):
-        assert number == 0 or 3 <= len(block.strip().splitlines()) <= 10, block
+        assert number == 0 or 3 <= len(list(filter(None, block.splitlines()))) <= 10, block
         exec(compile(block, f"docs/guide/train.md, block {number}", "exec"), names)
     said = capsys.readouterr().out
     for part in (
@@ -57,66 +63,11 @@ def test_the_page_runs(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -
     assert {run.parent.name for run in (tmp_path / "runs").glob("*/run.json")} == {
         "after-priming", "format", "answer", "where-groups-differ", "fading", "gspo", "tracked",
     }  # fmt: skip
-
-
-def test_adaptive_weights_follow_the_success_rate_of_the_training(tiny, tmp_path: Path) -> None:
-    model, tokenizer, task, settings = tiny
-    threshold, floor, decay = 0.125, 0.2, 0.5
-    fading = gn.rewards.adaptive(brevity, threshold=threshold, floor=floor, decay=decay)
-    run = gn.train(model, tokenizer, task, [fading], settings.replace(run_root=str(tmp_path)), name="fading")
-    success, shares = 0.0, []
-    for row in run.rows:
-        factor = floor + (1 - floor) * (1 - success)
-        assert row["brevity/factor"] == pytest.approx(factor, abs=1e-6)
-        table = run.completions(row["step"])
-        plain = brevity([[{"content": text}] for text in table["completion"]])
-        assert table["brevity"].tolist() == pytest.approx([score * factor for score in plain], abs=1e-6)
-        shares.append(sum(score >= threshold for score in plain) / len(plain))
-        success = decay * success + (1 - decay) * shares[-1]
-    assert max(shares) > 0 and run.rows[-1]["brevity/factor"] < 0.9, "nothing succeeded, so nothing was seen to fade"
-    # What the reward keeps is what it knew at the start of each step.
-    kept = fading.state.history
-    assert [step for step, _ in kept] == [0, 1, 2, 3, 4, 5] and kept[1][1] == pytest.approx((1 - decay) * shares[0])
-
-
-def test_a_copy_of_an_adaptive_reward_leaves_the_original_alone() -> None:
-    import copy
-
-    from grpo_nb.rewards.compose import adaptive_states
-
-    fading = gn.rewards.adaptive(gn.rewards.xml_tags())
-    tags = "<reasoning>r</reasoning><answer>7</answer>"
-    fading(completions=[tags], trainer_state=SimpleNamespace(global_step=0))
-    copied = copy.deepcopy(fading)
-    copied(completions=[tags], trainer_state=SimpleNamespace(global_step=1))
-    assert copied.state.success == pytest.approx(0.1) and fading.state.success == 0.0
-    # A new run begins at step 0, which means starting over, but after carry_over; also where it is inside another.
-    ((state, decay),) = adaptive_states([brevity, gn.rewards.combined([gn.rewards.clipped(fading)])])
-    assert state is fading.state
-    state.carry_over(decay)
-    for _ in range(2):  # also when that run itself is started over
-        fading(completions=[tags], trainer_state=SimpleNamespace(global_step=0))
-        assert fading.state.success == pytest.approx(0.1)
-        fading(completions=[tags], trainer_state=SimpleNamespace(global_step=1))
-        assert fading.state.success == pytest.approx(0.19)
-    state.start_over()
-    assert fading.factor == 1.0
-
-
-def test_a_reward_model_trains(tiny, tiny_folder: Path, tmp_path: Path) -> None:
-    model, tokenizer, task, settings = tiny
-    taste = gn.rewards.classifier(make_folder(tiny_folder, tmp_path / "judge", ["score"]), device="cpu")
-    before = {n: p.detach().clone() for n, p in model.named_parameters() if p.requires_grad}
-    run = gn.train(
-        model, tokenizer, task, [taste], settings.replace(max_steps=2, run_root=str(tmp_path)), name="judged"
-    )
-    assert run.status == "finished" and all(row["grad_norm"] > 0 for row in run.rows)
-    table = run.completions()
-    assert table["classifier"].between(0, 1).all() and table["classifier"].nunique() > 4
-    first = run.completions(1)
-    again = taste(completions=list(first["completion"]), prompts=[json.loads(p) for p in first["prompt"]])
-    assert first["classifier"].tolist() == pytest.approx(again, abs=2e-2)
-    assert any(not torch.equal(p, before[n]) for n, p in model.named_parameters() if n in before)
+    faded, judged = (gn.open_run(f"runs/{name}").completions() for name in ("fading", "tracked"))
+    tags = gn.rewards.xml_tags()(completions=list(faded["completion"]))
+    expected = [score * (1 - 0.9 * (step - 1) / 2) for score, step in zip(tags, faded["step"], strict=True)]
+    assert faded["fading_tags"].tolist() == pytest.approx(expected)
+    assert judged["taste"].between(0, 1).all() and judged["taste"].nunique() > 4
 
 
 def test_tensorboard_files_hold_the_run(tiny, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from grpo_nb.training.recorder import Recorder
 from tests.conftest import ROOT, brevity
 from tests.support import killed_training
 from tests.support.adapters import way_back
+from tests.support.own_rewards import Fading
 from tests.support.run_folders import untimed
 from tests.support.tiny import load_tiny
 
@@ -143,13 +144,13 @@ def test_interrupted_and_resumed_is_uninterrupted(fresh, back, settings, shared,
     # step: the newest checkpoint then. A pass through the data is two steps, so 3 is in the middle of the second one.
     crashes = {4: 2} if changes else {1: 0, 4: 3} if shared and beta else {4: 3}
     settings = settings.replace(shared_prompts=shared, beta=beta, save_steps=2 if changes else 1, **changes)
-    rewards = [gn.rewards.adaptive(brevity_reward()), gn.rewards.xml_tags()]
+    rewards = [Fading(brevity), gn.rewards.xml_tags()]
     images = CrashImages(settings.run_root, "whole", *crashes)
     whole = gn.train(*fresh, rewards, settings, name="whole", observers=[images])
     assert len(whole.rows) == 5
     for step, checkpoint in crashes.items():
         back()
-        rewards = [gn.rewards.adaptive(brevity_reward()), gn.rewards.xml_tags()]
+        rewards = [Fading(brevity), gn.rewards.xml_tags()]
         assert gn.open_run(Path(settings.run_root) / f"whole-{step}").status == "crashed"
         run = gn.train(*fresh, rewards, settings, resume=f"whole-{step}")
         assert run.status == "finished" and run.info["resumed"][0]["step"] == checkpoint
@@ -276,7 +277,7 @@ def test_other_parameters_of_a_reward_are_said(fresh, settings: gn.Settings) -> 
         def graded(completions: list, **columns: object) -> list[float]:
             return [score * words for score in brevity(completions)]
 
-        return [gn.rewards.clipped(gn.rewards.number(tolerance=tolerance), 0, 1), graded]
+        return [gn.rewards.correctness(tolerance=tolerance), graded]
 
     def train(steps: int, *parameters: float) -> list[str]:
         resume = None if steps == 1 else "told"
@@ -285,7 +286,7 @@ def test_other_parameters_of_a_reward_are_said(fresh, settings: gn.Settings) -> 
         return run.info["resumed"][-1]["changed"] if resume else []
 
     train(1, 0.1, 1)
-    told = "the reward 'number' has changed: reward.tolerance was 0.1, is 0.5"
+    told = "the reward 'correctness' has changed: tolerance was 0.1, is 0.5"
     with pytest.warns(UserWarning, match=re.escape(told)) as said:
         changed = train(2, 0.5, 2)
     assert changed == ["max_steps was 1, is 2", told, "the reward 'graded' has changed: closure words was 1, is 2"]
@@ -299,9 +300,7 @@ def test_other_parameters_of_a_reward_are_said(fresh, settings: gn.Settings) -> 
         UserWarning, match="nothing was trained.*'graded' holds other values now: closure words was 2, is 3"
     ):
         again(0.5, 3)
-    with pytest.raises(
-        ValueError, match=r"is finished, and its reward 'number' has changed since: reward\.tolerance was"
-    ):
+    with pytest.raises(ValueError, match=r"is finished, and its reward 'correctness' has changed since: tolerance was"):
         again(0.1, 2)
 
 
@@ -359,7 +358,7 @@ def test_auto_goes_on_with_what_is_not_finished_and_begins_otherwise(half_done) 
 @pytest.mark.parametrize("name", [None, "finished"])
 def test_all_cells_run_again_give_the_finished_run_back(fresh, back, settings, monkeypatch, name) -> None:
     def cell(**changes: object) -> gn.runs.Run:
-        rewards = [gn.rewards.adaptive(brevity_reward()), gn.rewards.xml_tags()]
+        rewards = [Fading(brevity), gn.rewards.xml_tags()]
         return gn.train(*fresh, rewards, settings.replace(**changes), name=name, resume="auto")
 
     model, _, task = fresh

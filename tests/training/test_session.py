@@ -17,6 +17,7 @@ from grpo_nb.training import session, trainer
 from grpo_nb.training.run_info import checked_rewards
 from tests.conftest import brevity
 from tests.support.adapters import way_back
+from tests.support.own_rewards import Fading
 from tests.support.tiny import load_tiny
 
 
@@ -232,20 +233,12 @@ def test_scores_that_trl_takes_are_taken(tiny, tiny_settings, values) -> None:
 
 def test_the_trial_passes_what_trl_passes(tiny, tiny_settings) -> None:
     _, _, task = tiny
-    adaptive = gn.rewards.adaptive(gn.rewards.xml_tags())
-    tried = [sees_what_trl_passes, functools.partial(plain, level=1), awaited, adaptive]
+    fading = Fading(brevity)
+    tried = [sees_what_trl_passes, functools.partial(plain, level=1), awaited, fading]
     assert list(checked_rewards(tried, task, tiny_settings)) == [
-        "sees_what_trl_passes", "plain", "awaited", "xml_tags"
+        "sees_what_trl_passes", "plain", "awaited", "brevity"
     ]  # fmt: skip
-    assert adaptive.state.history == [], "a trial is no training"
-    with pytest.raises(ValueError, match="a dummy for debugging"):
-        checked_rewards([gn.rewards.dummy()], task, tiny_settings.replace(max_steps=1000))
-
-
-def test_an_adaptive_reward_learns_in_training(fresh, tiny_settings) -> None:
-    adaptive = gn.rewards.adaptive(gn.rewards.dummy(), threshold=0.0, decay=0.5)
-    gn.train(*fresh, [adaptive], tiny_settings.replace(max_steps=2), name="adaptive")
-    assert adaptive.state.history == [(0, 0.0), (1, 0.5)]
+    assert fading.mean == 0, "a trial is no training"
 
 
 def test_a_run_that_cannot_fit_is_refused_and_can_be_forced(fresh, tiny_settings: gn.Settings, monkeypatch) -> None:

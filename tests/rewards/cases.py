@@ -1,4 +1,4 @@
-"""The cases of each reward: completions with the score they must get. Tests run them; a notebook shows them. Data only.
+"""The cases of each reward: completions with the score they must get, from the easy to the hostile.
 
 Each row is (label, completion, expected) and, where they differ from the table's, the row's columns.
 """
@@ -6,33 +6,25 @@ Each row is (label, completion, expected) and, where they differ from the table'
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.rewards.answers import correctness, exact_text, number
-from grpo_nb.rewards.base import Case, CaseTable, Reward, case_makers
-from grpo_nb.rewards.classifiers import classifier
+from grpo_nb.rewards.answers import correctness, exact_text
+from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.rewards.compose import adaptive, clipped, combined, dummy
 from grpo_nb.rewards.expressions import maths
-from grpo_nb.rewards.form import incremental_format, json_format, think_format, xml_format, xml_tags
+from grpo_nb.rewards.form import incremental_format, xml_format, xml_tags
+from grpo_nb.rewards.length import length
 from grpo_nb.rewards.structured import json_answer, multiple_choice, regex_answer
-from grpo_nb.rewards.style import (
-    ScriptReward,
-    banned_phrases,
-    cosine_length,
-    ideal_length,
-    minimum_length,
-    reasoning_steps,
-    repetition,
-    soft_overlong,
-)
-from grpo_nb.tasks.formats import think_answer, xml
+from grpo_nb.sandbox.jobs import Limits
+from grpo_nb.tasks.formats import AnswerFormat, xml
 
 Row = tuple[Any, ...]
 
 GOOD = "<reasoning>\n40 + 2 = 42\n</reasoning>\n<answer>\n42\n</answer>"
-IN_RANGE = object()  # any score that the reward can give
+QUICK = Limits(cpu_seconds=0.3, wall_seconds=5.0)
 
 # What any model may come up with, whatever it was asked.
 _HOSTILE = (
@@ -47,22 +39,49 @@ _HOSTILE = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One completion and what a reward must say of it."""
+
+    label: str
+    completion: str
+    expected: Any
+    """The score, or None for no score."""
+    columns: Mapping[str, Any]
+    format: AnswerFormat | None
+    """The answer format where it is not the reward's own, as when the template has opened the tag."""
+
+    def score(self, reward: Reward) -> float | None:
+        """What a reward gives, called as the trainer calls it."""
+        if self.format is not None:
+            reward = dataclasses.replace(reward, format=self.format)
+        return reward(completions=[self.completion], **{key: [value] for key, value in self.columns.items()})[0]
+
+    def is_met(self, score: float | None) -> bool:
+        """Whether a score is what is expected, up to the last digits of a float."""
+        if score is None or self.expected is None:
+            return score is self.expected
+        return math.isclose(score, self.expected, rel_tol=1e-9, abs_tol=1e-9)
+
+
+# By the name of the reward's kind: the reward, and its cases.
+TABLES: dict[str, tuple[Reward, list[Case]]] = {}
+
+
 def _enter(
-    what: type[Reward] | Reward,
+    reward: Reward,
     *rows: Row,
     columns: Mapping[str, Any] | None = None,
-    made: Callable[[Reward], Reward] | None = None,
     hostile: Any = 0.0,
     but: Mapping[str, Any] | None = None,
     opened: Any = None,
 ) -> None:
-    """Enter the cases of a kind of reward, its own and those that every reward must stand.
+    """Enter the cases of a reward, its own and those that every reward must stand.
 
     Args:
-        what: The reward, or its class where it is to be made when it is asked for its cases.
+        reward: As it is asked.
         rows: Its own cases.
         columns: The data's columns where a row has none.
-        made: Makes it, from the reward that is asked for its cases.
         hostile: The score of the cases that every reward must stand, `but` those that stand there with another.
         but: Label -> score.
         opened: The score of a good completion whose first tag the template has written, if that is a case.
@@ -72,16 +91,10 @@ def _enter(
         template = dataclasses.replace(xml(), is_opened_by_template=True)
         rows += (("prefilled tag", GOOD.removeprefix("<reasoning>"), opened, columns, template),)
 
-    def case(reward: Reward, label: str, text: str, expected: Any, own: Any = None, format: Any = None) -> Case:
-        score = reward.range if expected is IN_RANGE else expected
-        return Case(label=label, completion=text, expected=score, columns=own or columns or {}, format=format)
+    def case(label: str, text: str, expected: Any, own: Any = None, format: Any = None) -> Case:
+        return Case(label=label, completion=text, expected=expected, columns=own or columns or {}, format=format)
 
-    def table(asked: Reward) -> CaseTable:
-        reward = made(asked) if made else what if isinstance(what, Reward) else what()
-        is_alike = dataclasses.replace(reward, weight=asked.weight, name=asked.name) == asked if asked else True
-        return CaseTable(reward, tuple(case(reward, *row) for row in rows), None if is_alike else asked)
-
-    case_makers[what if isinstance(what, type) else type(what)] = table
+    TABLES[reward.made_by()] = (reward, [case(*row) for row in rows])
 
 
 def slot(content: str) -> str:
@@ -97,11 +110,6 @@ def gold(value: Any) -> dict[str, Any]:
 def ids(count: int) -> dict[str, Any]:
     """The column with this many token ids."""
     return {"completion_ids": [1] * count}
-
-
-def at(count: int, answer: str | None = "42") -> dict[str, Any]:
-    """Both columns."""
-    return {**ids(count), **gold(answer)}
 
 
 _NUMBER_HEDGES = [
@@ -121,7 +129,7 @@ _NUMBER_HEDGES = [
 ]
 
 _enter(
-    correctness,
+    correctness(),
     ("valid", GOOD, 1.0),
     ("valid: decimal", slot("42.0"), 1.0),
     ("valid: LaTeX", slot(r"$\boxed{42}$."), 1.0),
@@ -131,6 +139,17 @@ _enter(
     ("valid: text", slot("paris."), 1.0, gold("Paris")),
     ("valid: one of several", slot("2"), 1.0, gold(["1", "2"])),
     ("valid: mark after it", slot("42") + ".", 1.0),
+    ("valid: sign", slot("\u22127"), 1.0, gold("-7")),
+    ("valid: scientific", slot(r"4.2 \times 10^{1}"), 1.0),
+    ("valid: mixed", slot("1 3/4"), 1.0, gold("1.75")),
+    ("valid: percent", slot("50%"), 1.0, gold("0.5")),
+    ("percent is a hundredth", slot("42%"), 0.0),
+    ("valid: other digits", slot("\u0664\u0662"), 1.0),
+    ("other unit", slot("42 miles"), 0.0, gold("42 km")),
+    ("zero before the separator", slot("0,042"), 0.0),
+    ("hedge: about", slot("about 42"), 0.0),
+    ("hostile: exponent", slot("1e999999999"), 0.0),
+    ("division by zero", slot("42/0"), 0.0),
     ("sum left undone", slot("40 + 2"), 0.0),
     ("quotient copied", slot("84/2"), 0.0, {**gold("42"), "prompts": "What is 84 / 2?"}),
     ("text hedge", slot("Paris or Rome"), 0.0, gold("Paris")),
@@ -140,7 +159,7 @@ _enter(
 )
 
 _enter(
-    exact_text,
+    exact_text(),
     ("valid", slot("New York"), 1.0),
     ("valid: white space", slot(" New \n York "), 1.0),
     ("other case", slot("new york"), 0.0),
@@ -155,31 +174,7 @@ _enter(
 )
 
 _enter(
-    number(units={"km": 1000, "m": 1}),
-    ("valid", GOOD, 1.0),
-    ("valid: unit", slot("1.5 km"), 1.0, gold("1500 m")),
-    ("valid: no unit", slot("1500"), 1.0, gold("1500 m")),
-    ("other unit", slot("42 miles"), 0.0),
-    ("wrong unit", slot("42 km"), 0.0),
-    ("valid: sign", slot("\u22127"), 1.0, gold("-7")),
-    ("valid: scientific", slot(r"4.2 \times 10^{1}"), 1.0),
-    ("valid: mixed", slot("1 3/4"), 1.0, gold("1.75")),
-    ("valid: percent", slot("50%"), 1.0, gold("0.5")),
-    ("percent is a hundredth", slot("42%"), 0.0),
-    ("gold is no number", slot("Paris"), None, gold("Paris")),
-    ("valid: other digits", slot("\u0664\u0662"), 1.0),
-    ("valid: unit in LaTeX", slot(r"$1.5\,\text{km}$"), 1.0, gold("1500 m")),
-    ("zero before the separator", slot("0,042"), 0.0),
-    ("hedge: about", slot("about 42"), 0.0),
-    ("hostile: exponent", slot("1e999999999"), 0.0),
-    ("division by zero", slot("42/0"), 0.0),
-    *_NUMBER_HEDGES,
-    columns=gold("42"),
-    opened=1.0,
-)
-
-_enter(
-    maths,
+    maths(),
     ("valid", GOOD, 1.0),
     ("valid: order", slot("1 + x"), 1.0, gold("x+1")),
     ("valid: root", slot(r"\sqrt{12}"), 1.0, gold(r"2\sqrt{3}")),
@@ -210,7 +205,7 @@ _enter(
 _WITH_OPTIONS = {"answer": "B", "options": ["Paris", "London", "A dog"]}
 
 _enter(
-    multiple_choice,
+    multiple_choice(),
     ("valid", slot("B"), 1.0),
     ("valid: small", slot("b"), 1.0),
     ("valid: brackets", slot("(B)"), 1.0),
@@ -232,7 +227,7 @@ _enter(
 )
 
 _enter(
-    json_answer,
+    json_answer(),
     ("valid", slot('{"a": 1, "b": [true]}'), 1.0),
     ("valid: order", slot('{"b": [true], "a": 1.0}'), 1.0),
     ("valid: fence", slot('```json\n{"a": 1, "b": [true]}\n```'), 1.0),
@@ -250,7 +245,7 @@ _enter(
 )
 
 _enter(
-    regex_answer,
+    regex_answer(r"(?:(?:a|b|ab)*)*c|\d{4}-\d{2}"),
     ("valid", slot("2026-11"), 1.0),
     ("valid: white space around", slot(" 2026-11\n"), 1.0),
     ("valid: other branch", slot("abc"), 1.0),
@@ -260,11 +255,10 @@ _enter(
     ("no slot", "2026-11", 0.0),
     ("retracted", slot("2026-11") + " no", 0.0),
     ("hostile: backtracking", slot("ab" * 1000 + "cd"), 0.0),
-    made=lambda _: regex_answer(r"(?:(?:a|b|ab)*)*c|\d{4}-\d{2}"),
 )
 
 _enter(
-    xml_format,
+    xml_format(),
     ("valid", GOOD, 1.0),
     ("valid: one line", "<reasoning>r</reasoning><answer>7</answer>", 1.0),
     ("text before", "Sure! " + GOOD, 0.0),
@@ -287,11 +281,10 @@ _TAGS = [
     ("named in prose", "first <answer>, then </answer>", 0.5),
     ("one too many", GOOD + "<answer>", 0.75),
 ]
-_enter(xml_tags, *_TAGS, opened=1.0, but={"hostile: speaks to the judge": 0.25})
-_enter(adaptive(xml_tags()), *_TAGS, but={"hostile: speaks to the judge": 0.25})
+_enter(xml_tags(), *_TAGS, opened=1.0, but={"hostile: speaks to the judge": 0.25})
 
 _enter(
-    incremental_format,
+    incremental_format(),
     ("valid", GOOD, 1.0),
     ("half", slot("7"), 0.5),
     ("wrong order", "</answer>7<answer>", 0.25),
@@ -305,43 +298,10 @@ _enter(
     but={"hostile: speaks to the judge": 0.25},
 )
 
-_OPENED = dataclasses.replace(think_answer(), is_opened_by_template=True)
-_enter(
-    think_format,
-    ("valid", "<think>\nThis is my reasoning.\n</think>\nThis is my answer.", 1.0),
-    ("not closed", "<think>\nThis is my reasoning.\nThis is my answer.", 0.0),
-    ("valid: one line", "<think>r</think>7", 1.0),
-    ("nothing after", "<think>r</think>", 0.0),
-    ("nothing inside", "<think> </think>7", 0.0),
-    ("text before", "Well, <think>r</think>7", 0.0),
-    ("opened twice", "<think>a<think>b</think>7", 0.0),
-    ("closed twice", "<think>a</think>b</think>7", 0.0),
-    ("named in prose", "Use <think> and </think> for it.", 0.0),
-    ("tag the template should have opened", "r</think>7", 0.0),
-    ("prefilled tag", "\nr</think>\n7", 1.0, None, _OPENED),
-    ("prefilled tag, opened again", "<think>r</think>7", 0.0, None, _OPENED),
-)
-
-_enter(
-    json_format,
-    ("valid", '{"city": "Oslo"}', 1.0),
-    ("valid: lines", '\n{\n  "city": "Oslo"\n}\n', 1.0),
-    ("valid: fence", '```json\n{"city": 1}\n```', 1.0),
-    ("against the schema", "{}", 0.0),
-    ("no object", '["city"]', 0.0),
-    ("a number", "7", 0.0),
-    ("text before", 'Sure! {"city": 1}', 0.0),
-    ("two values", '{"city": 1}{"city": 2}', 0.0),
-    ("key twice", '{"city": 1, "city": 2}', 0.0),
-    ("not closed", '{"city": 1', 0.0),
-    ("hostile: deep", '{"city": ' + "[" * 9000, 0.0),
-    made=lambda _: json_format(schema={"type": "object", "required": ["city"]}),
-)
-
 # Of ten words as many as these have.
 _SHORT = {"unicode": 0.5, "hostile: NUL and lone surrogates": 0.4, "very long: one word": 0.1}
 _enter(
-    ideal_length(10, 20),
+    length(10, 20),
     ("valid: shortest", "x", 1.0, ids(10)),
     ("valid: longest", "x", 1.0, ids(20)),
     ("half", "x", 0.5, ids(5)),
@@ -353,131 +313,9 @@ _enter(
     but={**_SHORT, "hostile: speaks to the judge": 1.0},
 )
 
-_enter(
-    minimum_length(10),
-    ("valid", "x", 1.0, ids(10)),
-    ("valid: more", "x", 1.0, ids(1000)),
-    ("half", "x", 0.5, ids(5)),
-    ("no token", "x", 0.0, ids(0)),
-    ("words without ids", "one two.", 0.3),
-    hostile=1.0,
-    but={**_SHORT, "empty": 0.0, "only white space": 0.0},
-)
-
-_enter(
-    soft_overlong(100, 20),
-    ("valid: short", "x", 0.0, ids(5)),
-    ("valid: free part's end", "x", 0.0, ids(80)),
-    ("TRL's example", "x", -0.5, ids(90)),
-    ("at the end", "x", -1.0, ids(100)),
-    ("beyond", "x", -1.0, ids(101)),
-    ("far beyond", "x", -1.0, ids(100_000)),
-    ("one over", "x", -0.05, ids(81)),
-    ("no token", "", 0.0, ids(0)),
-    but={"very long: 200 kB": -1.0, "hostile: tags without end": -0.55},
-)
-
-_enter(
-    cosine_length(100),
-    ("right, TRL's example", GOOD, 0.75, at(50)),
-    ("wrong, TRL's example", slot("41"), -0.75, at(50)),
-    ("right, short", GOOD, 1.0, at(0)),
-    ("right, long", GOOD, 0.5, at(100)),
-    ("right, beyond", GOOD, 0.5, at(250)),
-    ("wrong, short", slot("41"), -1.0, at(0)),
-    ("wrong, long", slot("41"), -0.5, at(100)),
-    ("hedge", slot("41 or 42"), -0.75, at(50)),
-    ("no gold answer", GOOD, None, at(50, None)),
-    columns=gold("42"),
-    hostile=(-1.0, -0.5),
-    but={"empty": -1.0, "very long: 200 kB": -0.5},
-)
-
-_enter(
-    repetition(ngram_size=2),
-    ("TRL's example, none", "x", 0.0, {"completion_ids": [1, 2, 3, 4]}),
-    ("TRL's example, all", "x", -0.75, {"completion_ids": [5, 5, 5, 5, 5]}),
-    ("shorter than a run", "x", 0.0, {"completion_ids": [1]}),
-    ("no token", "x", 0.0, {"completion_ids": []}),
-    ("half", "x", -0.4, {"completion_ids": [1, 2, 1, 2, 1, 3]}),
-    ("words without ids", "so so so", -0.5),
-    ("valid: all different", "one two three", 0.0),
-    ("a pair once more", "one two three one two", -0.25),
-    but={"hostile: tags without end": (-1.0, -0.9), "very long: 200 kB": (-1.0, -0.99)},
-)
-
-_STEPS = "1. add 3 and 4\n2. that makes seven here\n3. check it by counting"
-_enter(
-    reasoning_steps,
-    ("valid", f"<reasoning>{_STEPS}</reasoning>" + slot("7"), 1.0),
-    ("valid: without tags", _STEPS, 1.0),
-    ("two of three", _STEPS.rsplit("\n", 1)[0], 2 / 3),
-    ("valid: dashes", "- add 3 and 4\n- that makes seven here\n* check it by counting", 1.0),
-    ("valid: words", "First, add three and four\nThen check the sum again\nFinally we write seven down", 1.0),
-    ("markers alone", "1. \n2. \n3. ", 0.0),
-    ("the same step", "1. add 3 and 4\n2. add 3 and 4\n3. add 3 and 4", 1 / 3),
-    ("one word repeated", "1. so so so so\n2. no no no no", 0.0),
-    ("all in one line", "First, second, third, then next, finally.", 1 / 3),
-    ("after the answer", slot("7") + _STEPS, 0.0),
-)
-
-_enter(
-    banned_phrases(["as an AI", "sorry"]),
-    ("valid", "It is seven.", 0.0),
-    ("once", "As an AI, I say seven.", -0.5),
-    ("twice", "Sorry, as an AI I can't.", -1.0),
-    ("often", "sorry " * 50, -1.0),
-    ("other case and spaces", "AS  AN\nai", -0.5),
-    ("part of a word", "as an aide, not sorrying", 0.0),
-    ("invisible characters", "so\u200brry", -0.5),
-    ("wide letters", "\uff53\uff4f\uff52\uff52\uff59", -0.5),
-)
-
-_enter(
-    ScriptReward,
-    ("valid", "The sum of both is seven.", 1.0),
-    ("valid: accents", "La somme vaut \u00e0 peu pr\u00e8s z\u00e9ro.", 1.0),
-    ("half", "abcdefgh \u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03\u4e03", 0.5),
-    ("other script", "\u0421\u0443\u043c\u043c\u0430 \u0440\u0430\u0432\u043d\u0430 \u0441\u0435\u043c\u0438", 0.0),
-    ("too few letters", "Seven.", 0.0),
-    ("only tags", "<reasoning></reasoning><answer>7</answer>", 0.0),
-    ("LaTeX is no language", "\u4e03" * 10 + r"\frac{1}{2}\sqrt\alpha", 0.0),
-    ("look-alike letters", "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0430\u0435\u043e", 0.0),
-    but={"hostile: speaks to the judge": 1.0, "very long: 200 kB": 1.0, "very long: one word": 1.0},
-)
-
-_enter(
-    classifier,
-    ("valid", GOOD, IN_RANGE),
-    ("question", "Why?", IN_RANGE),
-    made=lambda reward: reward,
-    hostile=IN_RANGE,
-)
-
-_enter(
-    clipped(soft_overlong(100, 20), -0.25, 1.0),
-    ("within", "x", 0.0, ids(5)),
-    ("above the floor", "x", -0.2, ids(84)),
-    ("below the floor", "x", -0.25, ids(90)),
-    ("far below", "x", -0.25, ids(1000)),
-    but={"very long: 200 kB": -0.25, "hostile: tags without end": -0.25},
-)
-
-_enter(
-    combined([correctness(), xml_tags(weight=0.5)]),
-    ("valid", GOOD, 2.5),
-    ("right, half the tags", slot("42"), 2.25),
-    ("wrong in perfect format", GOOD.replace("\n42\n", "\n41\n"), 0.5),
-    ("no gold answer", GOOD, 0.5, gold(None)),
-    columns=gold("42"),
-    but={"hostile: speaks to the judge": 0.125},
-)
-
-_enter(dummy, ("any", GOOD, IN_RANGE), hostile=IN_RANGE)
-
 _ADD = [{"call": "add", "args": [1, 2], "expected": 3}, {"call": "add", "args": [-1, 1], "expected": 0}]
 _enter(
-    code_tests,
+    code_tests(limits=QUICK),
     ("valid", "<reasoning>r</reasoning>\n<answer>\ndef add(a, b):\n    return a + b\n</answer>", 1.0),
     ("valid, in a block", "Here it is:\n```python\ndef add(a, b):\n    return a + b\n```\nDone.", 1.0),
     (
@@ -510,5 +348,4 @@ _enter(
     ("prefilled tag", "thinking</reasoning>\n<answer>\ndef add(a, b): return a + b\n</answer>", 1.0),
     ("unclosed block", "```python\ndef add(a, b):\n    return a + b", 0.0),
     columns={"tests": _ADD},
-    made=lambda reward: code_tests(limits=reward.limits),
 )
