@@ -13,9 +13,11 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 import grpo_nb as gn
+from grpo_nb.rewards.hidden_tests import read_tests
 from grpo_nb.tasks import reading
 from grpo_nb.tasks.answers import answers_of, doubts_of
 from grpo_nb.tasks.questions import normalized_question
+from grpo_nb.tasks.reading import read_rows
 
 REVIEWS = [
     {"Review text": f"{what} number {n}", "label": label}
