@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.arguments import in_line, require_kind, require_number, with_known_names
-from grpo_nb.core.files import numbered_paths
+from grpo_nb.core.files import free_path
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.evaluation.comparison import UNKNOWN_TRAINING, Comparison, Evaluation, cut_sentence, frequent_answer
 from grpo_nb.evaluation.heldout import HeldOut, chosen, load_holdout, read_answers
@@ -196,7 +196,7 @@ def _kept(comparison: Comparison, run: Run, is_of_the_run: bool) -> Comparison:
         name = "" if is_of_the_run else "-vs-".join(comparison.labels) + "-"
         name += OTHER_QUESTIONS + comparison.other_set if comparison.other_set else "in-part" if is_of_the_run else ""
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._-")[:150]
-        folder = next(place for place in numbered_paths(folder / name) if comparison.is_alone_in(place))
+        folder = free_path(folder / name, is_free=comparison.is_alone_in)
     try:
         comparison = comparison.save(folder)
         if is_of_the_run:
