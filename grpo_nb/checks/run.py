@@ -26,7 +26,7 @@ from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.roles import FORM, OTHER, TELLS, UNSCORED, Results, Role, find_role, seen_closer
 from grpo_nb.checks.sample import Sample, check_options, rows_of
 from grpo_nb.checks.together import check_names, check_set, check_signal, silent_share
-from grpo_nb.core.arguments import in_line, require_kind, require_number, require_path, with_known_names
+from grpo_nb.core.arguments import in_line, require_kind, require_number, require_path
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weight_of
 from grpo_nb.rewards.calls import RewardError
 from grpo_nb.rewards.compose import check_rows, inner_rewards
@@ -38,7 +38,6 @@ from grpo_nb.tasks.task import Task
 _GRID = (0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)
 
 
-@with_known_names
 def check_rewards(
     rewards: RewardFunction | Sequence[RewardFunction],
     task: Task | Iterable[Mapping[str, Any]],

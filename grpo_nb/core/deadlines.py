@@ -23,7 +23,9 @@ class _TimeIsUp(BaseException):
 
 
 def run_with_deadline(call: Callable[[], Result], seconds: float) -> Result:
-    """Return `call()`, or raise when it takes longer. One that sets an alarm of its own, as math-verify does, takes this one away.
+    """Return `call()`, or raise when it takes longer.
+
+    A call that sets an alarm of its own, as math-verify's do, takes this one away.
 
     Raises:
         TimeoutError: The call was stopped, or came back after all but late, or has been left behind in its thread.

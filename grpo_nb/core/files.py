@@ -1,4 +1,4 @@
-"""Files and folders made beside their place and renamed into it when finished: whatever ends the process, nothing looks half-done.
+"""Files and folders made beside their place and renamed into it at the end: whatever ends the process, nothing looks half-done.
 
 What is staged is `.NAME.partial-...`, and the folder that it replaces waits as `.NAME.replaced-...` for the two renames between
 it and its end. A killed process leaves them behind; they hinder nobody, and may be deleted by hand.

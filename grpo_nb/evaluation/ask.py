@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.arguments import in_line, require_kind, require_number, with_known_names
+from grpo_nb.core.arguments import in_line, require_kind, require_number
 from grpo_nb.core.files import free_path
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.evaluation.comparison import UNKNOWN_TRAINING, Comparison, Evaluation, cut_sentence, frequent_answer
@@ -49,7 +49,6 @@ _DATA_FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 _DEFAULT_LENGTH = 48
 
 
-@with_known_names
 def evaluate(
     subject: Any,
     task: Questions | None = None,
@@ -104,7 +103,6 @@ def evaluate(
     return result
 
 
-@with_known_names
 def compare(
     before: Any,
     after: Any = None,
