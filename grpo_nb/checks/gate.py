@@ -17,7 +17,7 @@ from grpo_nb.checks.advice import Advice, advise
 from grpo_nb.checks.groups import GROUP_SAID, Sampled, in_groups
 from grpo_nb.checks.probes import PLAIN, completion
 from grpo_nb.checks.sample import check_options
-from grpo_nb.core.arguments import require_kind, require_number, with_known_names
+from grpo_nb.core.arguments import require_kind, require_number
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.randomness import kept_modes
 from grpo_nb.core.tables import Cell, Drawn, Shown, Table, bold, escaped, facts, html_of
@@ -180,7 +180,6 @@ def _completion(total: float, text: str) -> Cell:
     return Cell(said, f"<div style='{_CODE_STYLE}'>{escaped(said)}</div><b>total {_said(total)}</b>")
 
 
-@with_known_names
 def baseline(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks.gate import Baseline, baseline
-from grpo_nb.core.arguments import with_known_names
 from grpo_nb.core.tables import Shown, Table, bold
 from grpo_nb.core.text import shorten
 from grpo_nb.rewards.base import RewardFunction
@@ -94,7 +93,6 @@ def _gives_signal(gate: Baseline) -> bool:
     return gate.counts["differs"] > 0 and gate.right_shares[0] > 0
 
 
-@with_known_names
 def choose_level(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,

@@ -23,7 +23,7 @@ from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.roles import FORM, OTHER, TELLS, UNSCORED, Results, Role, find_role, seen_closer
 from grpo_nb.checks.sample import Sample, rows_of
 from grpo_nb.checks.together import check_names, check_set
-from grpo_nb.core.arguments import require_number, with_known_names
+from grpo_nb.core.arguments import require_number
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weight_of
 from grpo_nb.rewards.compose import check_rows
 from grpo_nb.rewards.scores import changed_weights
@@ -31,7 +31,6 @@ from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.task import Task
 
 
-@with_known_names
 def check_rewards(
     rewards: RewardFunction | Sequence[RewardFunction],
     task: Task | Iterable[Mapping[str, Any]],

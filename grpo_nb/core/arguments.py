@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import functools
-import inspect
 import math
 import numbers
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
-
-P, T = ParamSpec("P"), TypeVar("T")
+from typing import Any
 
 
 def in_line(value: Any, limit: int = 60) -> str:
@@ -47,8 +43,7 @@ def require_path(name: str, value: Any, must: str = "a path") -> Path:
         TypeError, ValueError: With what it must be.
     """
     path = Path(require_kind(name, value, (str, Path), must))
-    parts = [part.encode("utf-8", "surrogatepass") for part in path.parts]
-    if not str(value) or b"\0" in b"".join(parts) or max(map(len, parts), default=0) > 255 or len(str(path)) > 4000:
+    if not str(value) or "\0" in str(value) or max(map(len, path.parts), default=0) > 255:
         raise ValueError(f"{name} = {in_line(value)} must be {must}.")
     return path.expanduser()
 
@@ -87,23 +82,3 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     if nearest:
         return f"; did you mean {nearest[0]!r}?"
     return f"; known: {', '.join(known)}" if len(known) <= 60 else f"; none of the {len(known)} known names is near"
-
-
-def with_known_names(function: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that refuses a keyword it does not have with the nearest that it has, where Python names none.
-
-    >>> @with_known_names
-    ... def ask(samples=1): ...
-    >>> ask(sample=2)
-    Traceback (most recent call last):
-    TypeError: ask has no argument 'sample'; did you mean 'samples'?
-    """
-    known = inspect.signature(function).parameters
-
-    @functools.wraps(function)
-    def called(*args: P.args, **named: P.kwargs) -> T:
-        for name in named.keys() - known.keys():
-            raise TypeError(f"{function.__name__} has no argument {name!r}{did_you_mean(name, known)}")
-        return function(*args, **named)
-
-    return called

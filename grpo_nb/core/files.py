@@ -1,26 +1,24 @@
-"""Files and folders made beside their place and put there when finished: whatever ends the process, nothing looks half-done.
+"""Files and folders made beside their place and renamed into it at the end: whatever ends the process, nothing looks half-done.
 
-What is staged is `.NAME.partial-WHO`, and the folder that it replaces waits as `.NAME.replaced-WHO` for the two renames
-between it and its end. WHO tells the process that made it from all others, so that what a killed process left behind is
-recognised and cleared by the next export to the same place, and what a living one is making never is.
+What is staged is `.NAME.partial-...`, and the folder that it replaces waits as `.NAME.replaced-...` for the two renames between
+it and its end. A killed process leaves them behind; they hinder nobody, and may be deleted by hand.
 """
 
 from __future__ import annotations
 
 import contextlib
-import glob
 import hashlib
 import itertools
 import json
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.arguments import in_line, require_kind, require_path
-from grpo_nb.core.writers import liveness, process_identity, writing_here
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -45,7 +43,7 @@ def staged_file(target: Path) -> Iterator[Path]:
 
     A reader or a crash sees the old file or the new one; on a full disk no leftover is in the way.
     """
-    staged = _staged_path(target, "partial")
+    staged = _beside(target, "partial")
     try:
         yield staged
         staged.replace(target)
@@ -70,20 +68,16 @@ def made_once(folder: Path, proof: str, fill: Callable[[Path], None]) -> Path:
     return folder
 
 
-def free_path(path: Path, mark: str = "-", first: int = 2) -> Path:
+def free_path(
+    path: Path, mark: str = "-", first: int = 2, is_free: Callable[[Path], bool] = lambda path: not path.exists()
+) -> Path:
     """Return a path that is free: this one, or the same with a mark and the first free number.
 
     >>> free_path(Path("/nowhere/run"))
     PosixPath('/nowhere/run')
     """
-    return next(free for free in numbered_paths(path, mark, first) if not free.exists())
-
-
-def numbered_paths(path: Path, mark: str = "-", first: int = 2) -> Iterator[Path]:
-    """This path, and the same with a mark and one number after the other."""
-    yield path
-    for number in itertools.count(first):
-        yield path.with_name(f"{path.name}{mark}{number}")
+    numbered = (path.with_name(f"{path.name}{mark}{number}") for number in itertools.count(first))
+    return next(filter(is_free, itertools.chain([path], numbered)))
 
 
 def inside(folder: Path, name: Any) -> Path:
@@ -127,20 +121,14 @@ def shown_path(path: Path) -> Path:
 
 @contextlib.contextmanager
 def staged_folder(target: Path) -> Iterator[Path]:
-    """Yield a new folder beside `target`, cleared away when the block is left, unless `put_in_place` has moved it.
-
-    What dead processes left behind for the same target is cleared first.
-    """
+    """Yield a new folder beside `target`, cleared away when the block is left, unless `put_in_place` has moved it."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    clear_leftovers(target)
-    staged = _staged_path(target, "partial")
-    # Noted before it is there: another thread of this process must not take it for a leftover either.
-    with writing_here(staged):
-        staged.mkdir()
-        try:
-            yield staged
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
+    staged = _beside(target, "partial")
+    staged.mkdir()
+    try:
+        yield staged
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
 
 
 def target_of(path: str | Path) -> Path:
@@ -155,8 +143,8 @@ def target_of(path: str | Path) -> Path:
 def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
     """Rename a finished folder to `target`; one that is there is set aside first, and deleted last.
 
-    A folder cannot take the name of another in one step. Killed between the two renames, both are still there, complete,
-    and the next export to the same place puts the old one back (`clear_leftovers`).
+    A folder cannot take the name of another in one step. Killed between the two renames, both are still there, complete, under
+    their hidden names.
 
     Args:
         staged: From `staged_folder`, or a file.
@@ -174,60 +162,18 @@ def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
     if not target.exists():
         staged.rename(target)
         return
-    aside = _staged_path(target, "replaced")
-    with writing_here(aside):
-        target.rename(aside)
-        try:
-            staged.rename(target)
-        except BaseException:
-            aside.rename(target)
-            raise
-        _remove(aside)
+    aside = _beside(target, "replaced")
+    target.rename(aside)
+    try:
+        staged.rename(target)
+    except BaseException:
+        aside.rename(target)
+        raise
+    _remove(aside)
 
 
-def clear_leftovers(target: Path) -> list[Path]:
-    """Remove what dead processes left beside `target`; put back a folder that one of them had set aside.
-
-    Returns:
-        What was removed or put back.
-    """
-    cleared = []
-    for found in sorted(target.parent.glob(f".{glob.escape(target.name)}.*-*")):
-        kind, _, owner = found.name.removeprefix(f".{target.name}.").partition("-")
-        if kind not in ("partial", "replaced") or _is_alive(owner, found):
-            continue
-        if kind == "replaced" and not target.exists():
-            found.rename(target)
-        else:
-            _remove(found)
-        cleared.append(found)
-    return cleared
-
-
-def _staged_path(target: Path, kind: str) -> Path:
-    who = process_identity()
-    owner = f"{_short(who['host'])}.{_short(who['boot'])}.{who['pid']}.{who['process_start']}"
-    names = (target.parent / f".{target.name}.{kind}-{owner}.{count}" for count in range(10_000))
-    return next(name for name in names if not name.exists())
-
-
-def _is_alive(owner: str, path: Path) -> bool:
-    """Whether the process of a folder is there; one of another machine, which cannot be asked, counts as alive."""
-    here, made_here = process_identity(), re.fullmatch(r"(\w+)\.(\w+)\.(\d+)\.(.+)\.\d+", owner)
-    if made_here is None or made_here[1] != _short(here["host"]):
-        return True
-    _, boot, pid, start = made_here.groups()
-    info: dict[str, Any] = {
-        "pid": int(pid),
-        "process_start": None if start == "None" else float(start),
-        "host": here["host"],
-        "boot": here["boot"] if boot == _short(here["boot"]) else "before",
-    }
-    return liveness(info, path) != "crashed"
-
-
-def _short(text: str | None) -> str:
-    return hashlib.sha256(str(text).encode()).hexdigest()[:8]
+def _beside(target: Path, kind: str) -> Path:
+    return target.with_name(f".{target.name}.{kind}-{uuid.uuid4().hex[:12]}")
 
 
 def _remove(path: Path) -> None:
@@ -242,7 +188,7 @@ def _is_taken(target: Path) -> bool:
 
 
 def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> None:
-    """Refuse a target that would have to be overwritten without being told to, or cannot be written.
+    """Refuse a target that would have to be overwritten without being told to, or with something that is needed.
 
     Args:
         target: From `target_of`.
@@ -251,7 +197,6 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
 
     Raises:
         FileExistsError: Something is there and `overwrite` is false, or what is there holds something that is needed.
-        PermissionError: Its folder cannot be written.
     """
     require_kind("overwrite", overwrite, bool, "True or False")
     problem = target_problem(target, overwrite, needed)
@@ -259,7 +204,7 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
         raise problem
 
 
-def target_problem(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> OSError | None:
+def target_problem(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> FileExistsError | None:
     """What stands in the way of making a folder at `target`, or None."""
     real = target.resolve()
     held = next((path for path in (*needed, Path.cwd()) if path.resolve().is_relative_to(real)), None)
@@ -269,18 +214,4 @@ def target_problem(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -
         )
     if not overwrite and _is_taken(target):
         return FileExistsError(f"{str(target)!r} exists. Choose another folder, or say overwrite=True.")
-    parent = target.absolute().parent
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir():
-        return NotADirectoryError(
-            f"{str(parent)!r} is a file, so {str(target)!r} cannot be made. Choose another folder."
-        )
-    if not os.access(parent, os.W_OK | os.X_OK) or _is_read_only(parent):
-        return PermissionError(f"the folder {str(parent)!r} cannot be written. Choose another folder for the export.")
     return None
-
-
-def _is_read_only(folder: Path) -> bool:
-    # The administrator passes `access` everywhere, also on a disk that was mounted read-only.
-    return hasattr(os, "statvfs") and bool(os.statvfs(folder).f_flag & os.ST_RDONLY)

@@ -6,6 +6,7 @@ Not here: the sandbox's workers, which are written by enemies and have their own
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import queue
@@ -17,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 
 class ChildError(RuntimeError):
@@ -38,6 +39,10 @@ class ChildError(RuntimeError):
         return "\n".join(self.lines[-count:]) or "(nothing)"
 
 
+class NoLine(TimeoutError):
+    """A child said nothing in time."""
+
+
 class LineProcess:
     """A child that is written to and read from line by line; it and its own children are killed when the block is left.
 
@@ -50,28 +55,24 @@ class LineProcess:
         command: Sequence[str | Path],
         *,
         stdin: int = subprocess.PIPE,
-        errors: int | IO[bytes] = subprocess.DEVNULL,
+        errors: int = subprocess.DEVNULL,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._owner = os.getpid()
         self._process = subprocess.Popen(
             command, stdin=stdin, stdout=subprocess.PIPE, stderr=errors, env=environment,
-            bufsize=0,  # a fork while the thread below holds the lock of a buffer would leave it held in the child
+            bufsize=0,  # a fork while another thread holds the lock of a buffer would leave it held in the child
             start_new_session=True,
         )  # fmt: skip
+        self.pid = self._process.pid
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        threading.Thread(target=_read, args=(self._process.stdout, self._lines), name="child", daemon=True).start()
+        threading.Thread(target=self._read, name="child", daemon=True).start()
 
     def __enter__(self) -> LineProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
-
-    @property
-    def pid(self) -> int:
-        """Its process number."""
-        return self._process.pid
 
     @property
     def is_alive(self) -> bool:
@@ -89,18 +90,15 @@ class LineProcess:
             data = data[self._process.stdin.write(data) :]
 
     def line(self, seconds: float | None = None) -> str | None:
-        """Return the next line of its output without its end; None when there will be no more.
+        """Return the next line of its output without its end; None, once, when there will be no more.
 
         Raises:
-            TimeoutError: None came in `seconds`.
+            NoLine: None came in `seconds`.
         """
         try:
-            line = self._lines.get(timeout=None if seconds is None else max(seconds, 0.0))
+            return self._lines.get(timeout=None if seconds is None else max(seconds, 0.0))
         except queue.Empty:
-            raise TimeoutError(f"no line in {seconds:g} s") from None
-        if line is None:
-            self._lines.put(None)  # for whoever asks again
-        return line
+            raise NoLine(f"no line in {seconds:g} s") from None
 
     def wait(self) -> int:
         """Return its exit status, once its output has ended."""
@@ -112,27 +110,17 @@ class LineProcess:
             return
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                if hasattr(os, "killpg"):
-                    os.killpg(self._process.pid, signal.SIGKILL)
-                else:
-                    self._process.kill()
+                os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         # The other pipe is closed by the thread that reads it, which the end of the child has woken.
         if self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.close()
+            self._process.stdin.close()
 
-
-def _read(pipe: IO[bytes], lines: queue.SimpleQueue[str | None]) -> None:
-    with pipe:
-        held = b""
-        while chunk := os.read(pipe.fileno(), 1 << 16):
-            *whole, held = (held + chunk).split(b"\n")
-            for line in whole:
-                lines.put(line.decode(errors="replace").rstrip("\r"))
-    if held:
-        lines.put(held.decode(errors="replace"))
-    lines.put(None)
+    def _read(self) -> None:
+        with io.BufferedReader(self._process.stdout) as output:
+            for line in output:
+                self._lines.put(line.decode(errors="replace").rstrip("\r\n"))
+        self._lines.put(None)
 
 
 def run_command(
@@ -140,6 +128,7 @@ def run_command(
     *,
     on_line: Callable[[str], object] | None = None,
     seconds: float | None = None,
+    patience: float | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> list[str]:
     """Run a program to its end, without input, and return the lines that it said, errors among them.
@@ -148,6 +137,7 @@ def run_command(
         command: The program and its arguments.
         on_line: Called with each line.
         seconds: How long it may take.
+        patience: In place of `seconds`, how long it may say nothing.
         environment: Variables besides those of this process.
 
     Raises:
@@ -155,20 +145,21 @@ def run_command(
         OSError: There is no such program.
     """
     lines: list[str] = []
-
-    def hear(line: str) -> None:
-        lines.append(line)
-        if on_line is not None:
-            on_line(line)
-
     # Unbuffered, or the lines of a Python program would come out of order, and its last ones not at all when it is ended.
     variables = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
     end = None if seconds is None else time.monotonic() + seconds
     with LineProcess(command, stdin=subprocess.DEVNULL, errors=subprocess.STDOUT, environment=variables) as child:
-        status = _follow(child, hear, lambda: None if end is None else end - time.monotonic())
+        try:
+            while (line := child.line(patience if end is None else end - time.monotonic())) is not None:
+                lines.append(line)
+                if on_line is not None:
+                    on_line(line)
+        except NoLine:
+            how = f"took longer than {seconds:g} s" if seconds else f"gave no sign of life for {patience:g} s"
+            raise ChildError(f"{how} and was ended", None, lines) from None
+        status = child.wait()
     if status != 0:
-        how = f"took longer than {seconds:g} s and was ended" if status is None else f"ended with {status}"
-        raise ChildError(how, status, lines)
+        raise ChildError(f"ended with {status}", status, lines)
     return lines
 
 
@@ -184,32 +175,16 @@ def run_script(
     Args:
         script: Its path.
         request: Fit for JSON, as what it answers.
-        on_line: Called with each line that it prints.
+        on_line: Called with each line that it says.
         patience: Seconds without a line after which it is ended; None waits for ever.
 
     Raises:
         ChildError: It failed, or said nothing for too long.
     """
     with tempfile.TemporaryDirectory(prefix="grpo_nb-") as folder:
-        asked, answered, log = (Path(folder) / file for file in ("request.json", "result.json", "log.txt"))
+        asked, answered = Path(folder, "request.json"), Path(folder, "answer.json")
         asked.write_text(json.dumps(request))
         # -I: neither the kit's folder nor the working directory is on the path of a process that must not see the kit.
-        command = [sys.executable, "-I", Path(__file__).with_name("child.py"), script, asked, answered]
-        with log.open("wb") as errors, LineProcess(command, errors=errors) as child:
-            status = _follow(child, on_line or (lambda line: None), lambda: patience)
-        if status == 0 and answered.is_file():
-            return json.loads(answered.read_text())
-        how = f"gave no sign of life for {patience:g} s and was ended" if status is None else f"ended with {status}"
-        raise ChildError(how, status, log.read_text(errors="replace").splitlines())
-
-
-def _follow(child: LineProcess, hear: Callable[[str], object], left: Callable[[], float | None]) -> int | None:
-    """Hear a child out; return its status, or None where it was too late."""
-    while True:
-        try:
-            line = child.line(left())
-        except TimeoutError:
-            return None
-        if line is None:
-            return child.wait()
-        hear(line)
+        child = [sys.executable, "-I", "-u", Path(__file__).with_name("child.py"), str(os.getpid())]
+        run_command([*child, script, asked, answered], on_line=on_line, patience=patience)
+        return json.loads(answered.read_text())

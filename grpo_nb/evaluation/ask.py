@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.arguments import in_line, require_kind, require_number, with_known_names
+from grpo_nb.core.arguments import in_line, require_kind, require_number
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.evaluation.comparison import UNKNOWN_TRAINING, Comparison, Evaluation, cut_sentence, frequent_answer
 from grpo_nb.evaluation.heldout import HeldOut, chosen, load_holdout, read_answers
@@ -47,7 +47,6 @@ _DATA_FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 _DEFAULT_LENGTH = 48
 
 
-@with_known_names
 def evaluate(
     subject: Any,
     task: Questions | None = None,
@@ -102,7 +101,6 @@ def evaluate(
     return result
 
 
-@with_known_names
 def compare(
     before: Any,
     after: Any = None,

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from grpo_nb.core.arguments import with_known_names
 from grpo_nb.core.files import put_in_place, staged_folder, write_json
 from grpo_nb.core.progress import is_notebook
 from grpo_nb.core.writers import writing_here
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 _RUN_BYTES = 200_000_000
 
 
-@with_known_names
 def train(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,

@@ -1,6 +1,7 @@
-"""Whatever ends an export, nothing looks finished that is not, nothing is lost, and what is left behind is cleared."""
+"""Whatever ends an export, nothing looks finished that is not, and nothing is lost; and whether a run's writer is there."""
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -11,10 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_nb.core import files
 from grpo_nb.core.files import (
     check_target,
-    clear_leftovers,
     free_path,
     made_once,
     put_in_place,
@@ -26,6 +25,7 @@ from grpo_nb.core.files import (
     write_json,
     write_text,
 )
+from grpo_nb.core.writers import liveness, process_identity, writing_here
 
 # Makes a folder of three files at `out`, and stands still at the moment that its argument names.
 MAKER = """
@@ -48,7 +48,6 @@ MAKER = """
 
     target = Path(sys.argv[1], "out")
     with staging.staged_folder(target) as staged:
-        stop("empty")
         for name in "abc":
             (staged / name).write_text("new")
             stop("after " + name)
@@ -83,7 +82,6 @@ NEW = {"a": "new", "b": "new", "c": "new"}
 @pytest.mark.parametrize(
     ("moment", "old_is_there", "found"),
     [
-        ("empty", False, None),
         ("after b", False, None),
         ("before putting in place", False, None),
         ("done", False, NEW),
@@ -103,58 +101,25 @@ def test_a_kill_leaves_the_old_or_the_new_and_nothing_between(
         pass
     assert (content(out) if out.exists() else None) == found
     with staged_folder(out) as staged:
-        # What the killed one left is gone; the only other thing here is the new one's own.
-        assert {p for p in tmp_path.iterdir() if p != out} == {staged}
-    assert [p.name for p in tmp_path.iterdir()] == (["out"] if found else [])
+        put_in_place(staged, out)
+    assert content(out) == {}, "what a killed one left hinders nobody"
+    assert all(path == out or path.name.startswith(".out.") for path in tmp_path.iterdir())
 
 
 def test_killed_between_the_two_renames_neither_is_lost(tmp_path: Path) -> None:
-    """The only moment at which the name is free: the next export puts the old one back, whatever becomes of itself."""
+    """The only moment at which the name is free."""
     out = tmp_path / "out"
     out.mkdir()
     (out / "mine").write_text("old")
     with standing_still(tmp_path, "before putting in place"):
         pass
     assert not out.exists()
-    assert {p.name.split("-")[0] for p in tmp_path.iterdir()} == {".out.partial", ".out.replaced"}
-    cleared = clear_leftovers(out)
-    assert content(out) == {"mine": "old"} and len(cleared) == 2 and len(list(tmp_path.iterdir())) == 1
-
-
-def test_a_living_process_keeps_its_folder(tmp_path: Path) -> None:
-    with standing_still(tmp_path, "after b"):
-        (theirs,) = tmp_path.glob(".out.partial-*")
-        with staged_folder(tmp_path / "out") as mine, staged_folder(tmp_path / "out") as another:
-            assert len({mine, another, theirs}) == 3 and clear_leftovers(tmp_path / "out") == []
-        assert theirs.is_dir() and not mine.exists() and not another.exists()
-    assert clear_leftovers(tmp_path / "out") == [theirs]
-
-
-def test_only_its_own_kind_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (".out.partial-notes", ".out.backup-1", ".outer.partial-1.2.3.4.0", "out.partial-1"):
-        (tmp_path / name).mkdir()
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "process_identity", lambda: who("another"))
-        (tmp_path / files._staged_path(tmp_path / "out", "partial").name).mkdir()
-    before = sorted(tmp_path.iterdir())
-    assert clear_leftovers(tmp_path / "out") == [] and sorted(tmp_path.iterdir()) == before
-    # The same machine before it was started again: whatever has the number now, it is not that process.
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "process_identity", lambda: {**who(None), "boot": "an earlier one"})
-        old = tmp_path / files._staged_path(tmp_path / "out", "partial").name
-    old.mkdir()
-    assert clear_leftovers(tmp_path / "out") == [old]
-
-
-def who(host: str | None) -> dict:
-    from grpo_nb.core.writers import process_identity
-
-    here = process_identity()
-    return {**here, "host": host or here["host"]}
+    left = {path.name.split("-")[0]: content(path) for path in tmp_path.iterdir()}
+    assert left == {".out.partial": NEW, ".out.replaced": {"mine": "old"}}
 
 
 def test_an_error_leaves_nothing_and_keeps_the_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = tmp_path / "[out]*"  # a name that a pattern would read otherwise
+    out = tmp_path / "out"
     out.mkdir()
     (out / "mine").write_text("old")
     with pytest.raises(KeyboardInterrupt), staged_folder(out) as staged:
@@ -181,18 +146,9 @@ def test_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for taken in (tmp_path / "full", tmp_path / "full" / "file"):
         with pytest.raises(FileExistsError, match="overwrite=True"):
             check_target(taken, overwrite=False)
-    with pytest.raises(NotADirectoryError, match="is a file"):
-        check_target(tmp_path / "full" / "file" / "below", overwrite=True)
     check_target(tmp_path / "full", overwrite=True)
     check_target(tmp_path / "empty", overwrite=False)
     check_target(tmp_path / "new" / "deep", overwrite=False)
-    # For the administrator no folder is closed, so the system's answer is put in its place.
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(PermissionError, match="cannot be written"):
-        check_target(tmp_path / "new" / "deep", overwrite=False)
-
-
-def test_what_must_not_go_and_what_came_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = tmp_path / "runs" / "one"
     needed.mkdir(parents=True)
     for target in (tmp_path, tmp_path / "runs", needed, needed / ".." / "one"):
@@ -202,8 +158,12 @@ def test_what_must_not_go_and_what_came_meanwhile(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(needed)
     with pytest.raises(FileExistsError, match="which would be gone with it"):
         check_target(tmp_path / "runs", overwrite=True)
+
+
+def test_what_came_meanwhile_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with staged_folder(out) as staged:
+    with staged_folder(out) as staged, staged_folder(out) as another:
+        assert staged != another
         (staged / "mine").touch()
         out.mkdir()
         (out / "theirs").touch()
@@ -211,7 +171,7 @@ def test_what_must_not_go_and_what_came_meanwhile(tmp_path: Path, monkeypatch: p
             put_in_place(staged, out, overwrite=False)
         assert content(out) == {"theirs": ""}
         put_in_place(staged, out)
-    assert content(out) == {"mine": ""}
+    assert content(out) == {"mine": ""} and list(tmp_path.iterdir()) == [out]
 
 
 def test_paths_as_people_write_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,6 +179,8 @@ def test_paths_as_people_write_them(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert target_of("~/a b") == tmp_path / "a b" and target_of("relative") == Path("relative")
     (tmp_path / "link").symlink_to(tmp_path / "disk" / "new")
     assert target_of(tmp_path / "link") == tmp_path / "disk" / "new"
+    monkeypatch.chdir(tmp_path)
+    assert shown_path(tmp_path / "runs" / "a") == Path("runs/a") and shown_path(Path("/else")) == Path("/else")
 
 
 def test_a_file_is_there_whole_or_as_it_was(tmp_path: Path) -> None:
@@ -265,6 +227,20 @@ def test_a_cache_is_filled_once(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["cache"]
 
 
-def test_paths_are_shown_as_typed_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert shown_path(tmp_path / "runs" / "a") == Path("runs/a") and shown_path(Path("/else")) == Path("/else")
+def test_a_writer_is_told_from_a_dead_one_another_one_and_one_elsewhere(tmp_path: Path) -> None:
+    code = "from grpo_nb.core.writers import *; import json; print(json.dumps(process_identity()), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as writer:
+        theirs = json.loads(writer.stdout.readline())
+        assert theirs["pid"] == writer.pid and liveness(theirs, tmp_path) == "running"
+        another = {**theirs, "process_start": theirs["process_start"] - 60}
+        assert liveness(another, tmp_path) == "crashed", "the number is another process's now"
+        assert liveness({**another, "host": "elsewhere"}, tmp_path) == "unknown"
+        os.kill(writer.pid, 9)
+        while liveness(theirs, tmp_path) == "running":  # dead, and a zombie as long as nobody has asked for its status
+            time.sleep(0.01)
+    assert liveness(theirs, tmp_path) == "crashed"
+    with writing_here(tmp_path):
+        assert liveness(process_identity(), tmp_path) == "running"
+    assert liveness(process_identity(), tmp_path) == "crashed", "a kernel outlives its runs"

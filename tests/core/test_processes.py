@@ -40,7 +40,7 @@ def test_lines_are_exchanged_until_the_end() -> None:
         with pytest.raises(TimeoutError, match=r"0\.1 s"):
             child.line(0.1)
         child.send("the end")
-        assert [child.line(20) for _ in "1234"] == ["dne eht", "no line end", None, None]
+        assert [child.line(20) for _ in "123"] == ["dne eht", "no line end", None]
         assert child.wait() == 0
         with pytest.raises(OSError):
             child.send("too late")
@@ -111,3 +111,13 @@ def test_a_script_answers_and_is_ended_when_it_says_nothing(tmp_path: Path) -> N
 
 def raise_timeout(line: str) -> None:
     raise TimeoutError("the caller's own")
+
+
+def test_a_script_ends_with_the_process_that_asked(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os, time\ndef answer(asked):\n    print(os.getpid(), flush=True)\n    time.sleep(600)\n")
+    code = f"from grpo_nb.core.processes import *; run_script(Path({str(script)!r}), {{}}, on_line=lambda x: print(x, flush=1))"
+    with LineProcess(python(code)) as asking:
+        answering = int(asking.line(20))
+        os.kill(asking.pid, 9)
+        assert is_gone(answering)

@@ -146,7 +146,7 @@ def test_a_record_of_another_version_is_called_damaged(run: gn.runs.Run, info: A
 
 
 def test_a_writer_that_renames_while_the_folder_is_listed(run: gn.runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = {**run.info, "status": "running", "host": "elsewhere", "pid": 2**22 + 1, "boot": "another"}
+    info = {**run.info, "status": "running", "host": "elsewhere", "pid": 2**22 + 1}
     (run.path / "run.json").write_text(json.dumps(info))
     listed = Path.glob
     monkeypatch.setattr(Path, "glob", lambda folder, name: [*listed(folder, name), folder / ".run.json.partial-gone"])

@@ -150,9 +150,3 @@ def test_held_out_scores_need_questions(tiny) -> None:
     empty = dataclasses.replace(right["task"], holdout=right["task"].holdout.select([]))
     with pytest.raises(ValueError, match="needs held-out questions"):
         gn.train(**{**right, "task": empty, "settings": right["settings"].replace(holdout_every=1)})
-
-
-@pytest.mark.parametrize("function", ["baseline", "check_rewards", "compare", "evaluate", "train"])
-def test_a_misspelt_keyword_is_told_with_the_one_that_is_meant(function: str) -> None:
-    with pytest.raises(TypeError, match=f"^{function} has no argument 'setings'; did you mean 'settings'\\?$"):
-        getattr(gn, function)(setings=None)

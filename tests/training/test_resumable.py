@@ -403,7 +403,7 @@ def test_a_run_that_is_being_trained_is_left_alone(half_done) -> None:
     finally:
         sleeper.kill()
         sleeper.wait()
-    change_info(crashed.path, host="colab-1", boot="another")
+    change_info(crashed.path, host="colab-1")
     assert crashed.status == "unknown" and "the machine 'colab-1' wrote to it last, 0 minutes ago" in repr(crashed)
     with pytest.raises(ValueError, match="seconds ago by another machine"):
         resume()

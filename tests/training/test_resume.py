@@ -24,7 +24,7 @@ def make_info(**changes: object) -> dict:
     reward = {"name": "short", "weight": 1.0, "identity": "b", "parts": {"kind": "function short"}}
     return {
         "status": "running", "pid": GONE, "process_start": 1.0, "host": writers.process_identity()["host"],
-        "boot": writers.process_identity()["boot"], "started": "2026-01-01", "settings": SETTINGS.to_dict(),
+        "started": "2026-01-01", "settings": SETTINGS.to_dict(),
         "task": {"name": "sums", "format": {"name": "xml"}, "train": 4, "holdout": 2, "fingerprint": "f"},
         "rewards": [reward], "versions": {"trl": "1.15.0"}, "number_type": "float32", "rollout": "shared prompts",
         "machine": {"gpu": None}, "reference": "the base model", **changes,
@@ -136,7 +136,7 @@ def test_auto_gives_a_finished_run_of_the_same_training_back(root: Path, setting
 
 
 def test_another_machine_is_given_time(root: Path, settings: gn.Settings) -> None:
-    run = make_run(root / "a", host="another", boot="another")
+    run = make_run(root / "a", host="another")
 
     def age(seconds: float) -> None:
         for file in (run.path, *run.path.iterdir(), *run.path.glob("checkpoints/*")):
