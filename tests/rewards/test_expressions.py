@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trl.rewards import accuracy_reward, get_cosine_scaled_reward
+from trl.rewards import accuracy_reward
 
 import grpo_nb as gn
 from grpo_nb.rewards import expressions
 from grpo_nb.rewards.expressions import maths
-from grpo_nb.rewards.style import cosine_length
 from grpo_nb.tasks import formats
 
 HARD = [
@@ -194,12 +193,6 @@ def test_same_numbers_as_trl_on_its_documented_examples() -> None:
     chats = [[{"role": "assistant", "content": text}] for text in texts]
     gold = [r"\frac{1}{3}"] * 2
     assert ours(completions=chats, solution=gold) == accuracy_reward(chats, gold) == [1.0, 0.0]
-    ids = [[1] * 50] * 2
-    boxed = [[{"content": r"\boxed{\frac{1}{3}}"}], [{"content": r"\boxed{\frac{1}{2}}"}]]
-    theirs = get_cosine_scaled_reward(max_len=100)(boxed, gold, ids)
-    assert (
-        cosine_length(100, judge=ours)(completions=boxed, solution=gold, completion_ids=ids) == theirs == [0.75, -0.75]
-    )
 
 
 @pytest.mark.parametrize("text", ["41 = 42", r"42 \text{ is wrong}"])
