@@ -235,7 +235,7 @@ def test_rows_and_files_of_ones_own_are_asked_in_the_format_of_the_run(
     assert gn.evaluate(tiny_run.model, file, tokenizer=tiny_run.tokenizer, run=tiny_run).questions == 12
     with pytest.raises(ValueError, match="no column 'answer'"):
         gn.evaluate(tiny_run, [{"question": "Say hello."}])
-    assert _is_questions("gsm8k") and _is_questions("reasoning-gym:chain_sum") and not _is_questions("gpt2")
+    assert _is_questions("gsm8k") and not _is_questions("gpt2")
     assert gn.compare(run, fresh()).other_set == "rows" and gn.compare(run, str(file)).other_set == "mine"
 
 
