@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -122,7 +123,7 @@ def embedded_gguf(tmp_path: Path) -> Export:
 
     folder = tmp_path / "smol"
     folder.mkdir()
-    (folder / "smol-q4_1.gguf").symlink_to(_embedded_gguf())
+    shutil.copyfile(_embedded_gguf(), folder / "smol-q4_1.gguf")
     return Export(folder, {"checks": {}, "file": "smol-q4_1.gguf"}, "gguf")
 
 
