@@ -109,8 +109,7 @@ tried
 # right: 1 and 0.5 against 2. `check_rewards` now calls all three with some thousand completions, made from your own rows, that
 # try to cheat. It needs no model.
 #
-# You should see no warning, and one note: the tags are also counted in a text that only talks about them. That is harmless
-# here, because `xml_format` does not pay for it.
+# You should see that nothing is found.
 
 # %%
 rewards = [first, gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
@@ -261,7 +260,7 @@ print(f"It worked.\nWithout the example: {before.sentence}\nWith it: {after.sent
 # | *was imported before unsloth* | another import came first | restart the kernel and run from the top |
 # | the lab is a table without buttons | ipywidgets is not installed where Jupyter runs, or the page has no kernel | `pip install ipywidgets`, reload the page, run the cell again; or use `gn.score` |
 # | *needs the data column* | the reward asks for a column that your rows lack | rename it: `gn.load_task(..., columns={...})` |
-# | *stopped after 2 seconds* | a reward is too slow, or hangs on a hostile text | look at the text in the table; `seconds_per_call=` allows more |
+# | *hangs* or *not checked to the end* | a reward is too slow, or hangs on a hostile text | look at the text in the table; `seconds_per_call=` allows more |
 # | *no signal* with an example | too hard, too easy, or cut off | follow the advice under the verdict |
 # | *weak signal* | too few groups to say | `PROMPTS = 32` |
 # | *form only* | nothing that was sampled is right, so only the form would be learnt | easier questions, as the advice says |
