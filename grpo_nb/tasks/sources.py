@@ -94,7 +94,7 @@ def load_task(
             rendered, such as `{"enable_thinking": False}`; that in `extra` of the settings if not given.
         split, config: Of a `DatasetDict` or a data set on the Hub; the split is `train` there, if not given.
         decimal: `","` where the answers are numbers such as 1.234,50.
-        encoding: Of a text file; UTF-8, or what it looks like, if not given.
+        encoding: Of a text file; UTF-8, or else cp1252, if not given.
         damaged: `drop` leaves out the lines of a .jsonl file that are not JSON, such as a last one that was cut off, and those
             of a CSV that have too many cells.
         **options: For `arithmetic`: `train_size`, `holdout_size`, `low`, `high`, `operators`, `terms`: how many numbers, in

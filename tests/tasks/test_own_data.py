@@ -13,9 +13,11 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 import grpo_nb as gn
+from grpo_nb.rewards.hidden_tests import read_tests
 from grpo_nb.tasks import reading
 from grpo_nb.tasks.answers import answers_of, doubts_of
 from grpo_nb.tasks.questions import normalized_question
+from grpo_nb.tasks.reading import read_rows
 
 REVIEWS = [
     {"Review text": f"{what} number {n}", "label": label}
@@ -40,7 +42,6 @@ SOURCES = {
     "columns": lambda folder: {name: [row[name] for row in REVIEWS] for name in REVIEWS[0]},
     "splits": lambda folder: DatasetDict({"train": Dataset.from_list(REVIEWS)}),
     "cp1252": lambda folder: written(folder, csv_text().encode("cp1252")),
-    "cp850": lambda folder: written(folder, csv_text().encode("cp850")),
     "utf-16": lambda folder: written(folder, csv_text().encode("utf-16")),
     "bom": lambda folder: written(folder, csv_text().encode("utf-8-sig")),
     "semicolons": lambda folder: written(folder, csv_text(";").encode()),
@@ -55,8 +56,7 @@ def test_what_people_have_is_taken(kind: str, tmp_path: Path) -> None:
     assert {(row["question"], row["answer"]) for part in (task.train, task.holdout) for row in part} == {
         tuple(row.values()) for row in REVIEWS
     }
-    assert any("as cp1252, for it is not UTF-8, as in 'café'" in note for note in task.notes) == (kind == "cp1252")
-    assert any("as cp850" in note for note in task.notes) == (kind == "cp850")
+    assert any("as cp1252, for it is not UTF-8" in note for note in task.notes) == (kind == "cp1252")
 
 
 def test_labels_are_asked_for_by_name() -> None:
@@ -854,31 +854,6 @@ def test_a_file_without_names_comes_with_the_line_that_reads_it(rows: list[str],
     assert "row of the data" not in repr(gn.load_task(written(tmp_path, b"question,answer\n1?,4\n2?,5\n")))
     numbered = pandas.read_csv(file, sep="\t", header=None, encoding="utf-16")
     assert len(both(gn.load_task(numbered, columns={"question": 0, "answer": 1}))) > 1
-
-
-@pytest.mark.parametrize(
-    ("text", "encoding", "told"),
-    [
-        ("Nie wiem, gdzie są książki|Łódź|Proszę, tędy", "cp1250", "in cp1252 'ksi¹¿ki'"),
-        ("Kůň skáče na trať|řeka", "cp1250", "in cp1252"),
-        (
-            "¿Dónde está?|hola¿qué?|niña, mañana, años, más, así|él, tú, sí, café, día, adiós, país, después|allí, aquí, así",
-            "cp1252",
-            "",
-        ),
-        ("L\u2019œuvre|le cœur a été", "cp1252", "in cp1250"),
-        ("Größe über 5 m²|schön", "cp1252", ""),
-        ("Größe über 5 km|schön", "cp850", ""),
-        ("geht\u2018s gut?|said\u201dand", "cp1252", ""),
-    ],
-)
-def test_the_alphabet_of_a_file_is_told_by_what_no_word_has(
-    text: str, encoding: str, told: str, tmp_path: Path
-) -> None:
-    lines = "".join(f"{line};{n}\n" for n, line in enumerate(text.split("|")))
-    read = read_rows(written(tmp_path, ("question;answer\n" + lines).encode(encoding)))
-    assert [row["question"] for row in read.rows] == text.split("|")
-    assert told in read.notes[0] and f"read as {encoding}" in read.notes[0]
 
 
 def test_symbols_tell_questions_apart_but_not_the_sides() -> None:
