@@ -40,10 +40,6 @@ class Rows:
     """Which of `split`, `config`, `encoding` and `damaged` mean something for such a source."""
     lost: Mapping[int, str] = dataclasses.field(default_factory=dict)
     """Line number -> the line, of those that cannot be read and were to be left out."""
-    is_frame: bool = False
-    """They are those of a DataFrame, under the same names."""
-    code: str = "rows"
-    """What stands for the source in a line of code that is proposed; empty where it has no name there."""
     unnamed: str = ""
     """The code that reads a file with separators whose first line holds no names."""
 
@@ -89,14 +85,12 @@ def read_rows(
     if hasattr(source, "to_pandas") and hasattr(source, "features"):  # datasets.Dataset
         return Rows(source.info.dataset_name or "dataset", source.to_list())
     if hasattr(source, "to_dict") and hasattr(source, "columns"):  # pandas.DataFrame
-        given = source
         if any(source.index.names) and not {*source.index.names} & {*source.columns}:  # as set_index makes it
             source = source.reset_index()
         names = list(map(str, source.columns))
         if len(set(names)) < len(names):
             raise ValueError(f"the DataFrame has columns of the same name: {names}. Rename one.")
-        is_frame = source is given and names == [*source.columns]
-        return Rows("table", source.set_axis(names, axis="columns").to_dict("records"), is_frame=is_frame)
+        return Rows("table", source.set_axis(names, axis="columns").to_dict("records"))
     if isinstance(source, Mapping):
         return _of_mapping(source, split)
     if isinstance(source, Iterable) and not isinstance(source, (bytes, bytearray)) and getattr(source, "ndim", 1):

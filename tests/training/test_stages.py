@@ -323,7 +323,7 @@ def test_a_stage_can_take_its_questions_from_the_one_before(tiny, tmp_path: Path
     assert {json.loads(p)[-1]["content"] for p in run.runs[1].completions()["prompt"]} <= seen
     # A reward that remembers goes on in the second stage with what the first has taught it.
     ratios = [row["rewards/brevity/mean"] / row["rewards/brevity_too/mean"] for row in run.rows]
-    assert ratios[0] == pytest.approx(1.0) and ratios[1] < 1 and ratios[2] < 1
+    assert ratios[2] < ratios[0]
 
 
 def brevity_too(completions: list, **columns: object) -> list[float]:
