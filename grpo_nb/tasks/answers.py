@@ -33,7 +33,6 @@ _FORMULA = re.compile(
 MOST_LABELS, _LONGEST_LABEL = 24, 60
 _MOST_UNITS, _LONGEST_UNIT, _LONGEST_NUMBER = 8, 12, 80
 _FEWEST_RATINGS, _MOST_RATINGS = 60, 12
-_LONGEST_LINE = 300  # characters of a line to copy
 _POINT = re.compile(r"\d+\.\d+")
 # A few answers of another kind are told, and do not change what all are.
 _NEARLY_ALL = 0.9
@@ -102,10 +101,6 @@ _COUNTED = {
     "Y": (1000, 2999, 2025), "C": (1900, 2099, 2025), "y": (0, 99, 25), "m": (1, 12, 7), "d": (1, 31, 31),
     "H": (0, 24, 9), "M": (0, 59, 5), "S": (0, 59, 30),
 }  # fmt: skip
-_TWO_PLACES = re.compile(r"\d{1,2}\.\d\d")
-# 2000 to 2050, of times with a part of a day.
-_SERIAL_DATE = re.compile(r"(?:3[7-9]|4\d|5[0-4])\d{3}(?:\.\d{3,})?")
-_OF_DATES = re.compile(r"(?i)date|time|datum|termin|received|created")
 _FEWEST_DAYS = 10  # different ones, of what may be fractions
 
 
@@ -312,23 +307,15 @@ def _are_days(first: Iterable[int], second: Iterable[int]) -> bool:
     return 5 * sum(math.gcd(*pair) > 1 for pair in pairs) >= len(pairs) and (is_large or is_odd)
 
 
-def doubts_of(
-    answers: Answers, golds: Sequence[str], column: str = "answer", raw: Mapping[str, Sequence[Any]] | None = None
-) -> list[str]:
-    """What in these answers of a column may not be what it seems: those of another kind than most, numbers meant otherwise.
-
-    Args:
-        answers: From `answers_of`.
-        golds: The answers.
-        column: Where they stand in the data.
-        raw: By answer what stands there, where that is something else.
+def doubts_of(answers: Answers, golds: Sequence[str]) -> list[str]:
+    """What in these answers may not be what it seems: those of another kind than most, numbers meant otherwise.
 
     >>> doubts_of(Answers("numbers"), ["1,50", "9,99", "3"])[0][:60]
     "2 answers, such as '1,50', may have a decimal comma: decimal"
     """
     unit_by_gold = _unit_by_gold(golds)
     most, odd = odd_ones(golds)
-    said, raw = [], raw or {gold: [gold] for gold in golds}
+    said: list[str] = []
     counts = Counter(golds if most == "labels" or (most == "text" and answers.labels) else ())
     none = set(_no_answers(counts or Counter(golds if most == "text" else ()), bool(counts)))
     odd = [gold for gold in odd if gold not in none]
@@ -341,19 +328,10 @@ def doubts_of(
         taken = (
             "asked for and paid as written" if answers.kind == most or not odd else f"all are taken as {answers.kind}"
         )
-        keep = f"keep=lambda row: {_without(missing if is_rare else [*odd, *missing], most, column, raw)}"
-        cure = f"mend those rows, or leave them out if they mean that there is no answer: {keep}"
-        if is_rare and odd:
-            cure = "rare labels cannot be told from slips: mend those that are"
-            cure += f", and leave out what stands for no answer: {keep}" * bool(missing)
+        cure = "mend those rows, or leave them out with keep="
         said.append(f"{', and '.join(named)}: {taken}; {cure}")
     if lists := [gold for gold in golds if _LIST.fullmatch(gold) and answers.kind != "json"]:
-        cell = f"frame[{column!r}]"
-        said.append(
-            f"{len(lists)} answers are lists written as text, such as {shorten(lists[0], 60)!r}; to read them: import ast; "
-            f"{cell} = {cell}.map(lambda cell: ast.literal_eval(cell) if str(cell)[:1] == '[' "
-            "else cell)"
-        )
+        said.append(f"{len(lists)} answers are lists written as text, such as {shorten(lists[0], 60)!r}")
     units = [unit for unit in _units(golds, unit_by_gold) if unit]
     measured = [gold for gold in golds if unit_by_gold[gold]] if units else []
     if answers.units or 2 * len(measured) > len(golds):
@@ -386,24 +364,7 @@ def doubts_of(
     for pattern, what in _DOUBTFUL if answers.kind == "numbers" else ():
         if found := [gold for gold in golds if pattern.fullmatch(_AROUND_DIGITS.sub("", gold))]:
             said.append(f"{len(found)} answers, such as {found[0]!r}, {what}")
-    return [*said, *(_doubtful_dates(golds, column) if answers.kind == "numbers" else ())]
-
-
-def _doubtful_dates(golds: Sequence[str], column: str) -> list[str]:
-    """What to write where all numbers may be dates or times."""
-    if len({gold.partition(".")[0] for gold in golds}) >= 5 and all(map(_TWO_PLACES.fullmatch, golds)):
-        days, times = {f"{gold}." for gold in golds}, {gold.replace(".", ":") for gold in golds}
-        for what, as_such in (("days and months", days), ("times", times)):
-            if date_form([*as_such])[1] == as_such:
-                return [
-                    f"all answers, such as {golds[0]!r}, may be {what}: as numbers 9.3 is right for 9.30; where they are, "
-                    "reward them with gn.rewards.exact_text()"
-                ]
-    if all(map(_SERIAL_DATE.fullmatch, golds)) and (_OF_DATES.search(column) or any("." in gold for gold in golds)):
-        cell = f"frame[{column!r}]"
-        made = f"pandas.to_datetime({cell}.astype(float), unit='D', origin='1899-12-30').dt.round('min').astype(str)"
-        return [f"all answers, such as {golds[0]!r}, may be dates as Excel counts them; as dates: {cell} = {made}"]
-    return []
+    return said
 
 
 def _of(some: Sequence[str], golds: Sequence[str]) -> str:
@@ -427,20 +388,6 @@ def _no_answers(counts: Counter[str], are_labels: bool) -> list[str]:
         or _NO_ANSWER.fullmatch(words)
         or (_NO_ANSWER_IF_RARE.fullmatch(words) and least <= counts[label] < most / 2)
     ]
-
-
-def _without(odd: Sequence[str], kind: Kind, column: str, raw: Mapping[str, Sequence[Any]]) -> str:
-    """What a row has to be so that none of these answers stays: by their list, or where that is too long by their kind."""
-    gone = [value for gold in dict.fromkeys(odd) for value in raw[gold]]
-    named = f"row[{column!r}] not in {tuple(gone)}"
-    by_kind = f"gn.tasks.answers_of([str(row[{column!r}])]).kind == {kind!r}"
-    if len(named) <= _LONGEST_LINE or kind in ("labels", "text"):
-        return named
-    kept = [value for gold in raw.keys() - set(odd) for value in raw[gold]]
-    is_told = [answers_of([str(value)]).kind == kind for value in (*kept, *gone)] == [True] * len(kept) + [False] * len(
-        gone
-    )
-    return by_kind if is_told else named
 
 
 def label_spelling(label: str) -> str:

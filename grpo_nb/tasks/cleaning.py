@@ -46,11 +46,6 @@ _TOTAL = re.compile(
     r"(?:grand |sub)?totals?|sum|sums|summe|gesamt|insgesamt|somme|suma|totale?|totaal|sous-total|\u03a3", re.I
 )
 # Entities, and the tags that exports leave in texts; of other tags nobody knows whether they are what is asked about.
-_MARKUP = re.compile(
-    r"&(?:#\d{2,6}|#x[0-9a-f]{2,5}|[a-z]{2,8}\d?);|</?(?:br|p|b|i|em|strong|span|div|li|ul|a)\b[^<>]*>", re.I
-)
-# What Excel writes for the end of a line, and other programs before it.
-_LINE_ENDS = re.compile(r"_x000D_|\r")
 # An index that pandas wrote, which is no column of anybody's.
 _INDEX = re.compile(r"__index_level_\d+__|Unnamed: 0")
 _ID = {"id", "ids", "uid", "uuid", "idx", "index"}
@@ -90,10 +85,6 @@ class Cleaned:
     notes: list[str] = field(default_factory=list)
     named: Mapping[str, str] = field(default_factory=dict)
     """Part -> column."""
-    raw: dict[str, list[Any]] = field(default_factory=dict)
-    """Answer -> what stands in the data for it."""
-    frame: str = ""
-    """The code that makes a DataFrame `frame` of the data, with the columns that the notes name."""
     unnamed: str = ""
     """The code that reads a file whose first line holds no names."""
 
@@ -149,7 +140,7 @@ def clean(
     check_choice("decimal", decimal, (".", ","))
     if not read.rows:
         raise ValueError("the data has no rows: a task needs at least two, one to train on and one held out.")
-    cleaned = Cleaned([], notes=list(read.notes), frame=_frame(read, columns), unnamed=read.unnamed)
+    cleaned = Cleaned([], notes=list(read.notes), unnamed=read.unnamed)
     for number, line in read.lost.items():
         cleaned.left_out["whose line cannot be read"] += 1
         cleaned.examples.setdefault("whose line cannot be read", f"line {number}: {shorten(line, 80)!r}")
@@ -191,20 +182,14 @@ def clean(
     ]
     cures = [cure for part, column in holders if (cure := _cure(part, column, rows))]
     if not items:
-        raise ValueError(
-            f"no row is left of {len(rows)}: {'. '.join([describe(cleaned), *with_frame(cures, cleaned.frame)])}."
-        )
+        raise ValueError(f"no row is left of {len(rows)}: {'. '.join([describe(cleaned), *cures])}.")
     for name in joined:
         if empty := [item.number for item in items if not _is_there(item.row.get(name))]:
             cleaned.notes.append(
                 f"{name!r} is empty in {len(empty)} of {len(items)} rows, first in row {empty[0]}: the question does without it"
             )
-    cleaned.notes += [*cures, *(said for _, column in holders for said in _marked_up(column, rows))]
+    cleaned.notes += cures
     _read_answers([item.parts for item in items], decimal, cleaned)
-    for item in items:
-        values = cleaned.raw.setdefault(item.parts["answer"], [])
-        if (value := {**item.row, **own[item.number]}[named["answer"]]) not in values:
-            values.append(value)
     items = _once(items, contradictory, cleaned)
     read_from = {name for row in own for name in row}  # without those that options were put into
     others = [
@@ -433,8 +418,7 @@ def _several_answers(names: Sequence[str]) -> str:
     if len(holders) == 1 and "" not in holders:
         cure = f'"answer": "{holders.pop()}" takes the dicts that these fields are in, as JSON'
     else:
-        made = f'frame["gold"] = frame[{[*names]}].to_dict("records")'
-        cure = f'{made} makes dicts of them, and "answer": "gold" takes them as JSON'
+        cure = "make a column of dicts of them, which is taken as JSON"
     return f"columns gives the answer {[*names]}, but an answer is one column: {cure}."
 
 
@@ -446,10 +430,9 @@ def _as_json(value: Any) -> str:
 
 
 def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """What a column holds that is no text, with the line that makes texts of it; empty where it is text."""
+    """What a column holds that is no text; empty where it is text."""
     values = [value for row in rows if (value := row.get(column)) is not None]
     value = next((v for v in values if not isinstance(v, (str, numbers.Number))), None)
-    made = f"as texts: frame[{column!r}] = "
     match value:
         case {}:
             # Only a proposal: the longest text for a question; for an answer the shortest, of two the one of the shorter name.
@@ -459,32 +442,12 @@ def _cure(part: str, column: str, rows: Sequence[Mapping[str, Any]]) -> str:
             taken = ", each taken as JSON" if part == "answer" else ""
             return f'{column!r} holds dicts{taken}; one field is named so: columns={{..., "{part}": "{field}"}}'
         case datetime.date():
-            times = [v.time() for v in values if isinstance(v, datetime.datetime)]
-            form = (
-                "%Y-%m-%d" + " %H:%M" * any(t > datetime.time() for t in times) + ":%S" * any(t.second for t in times)
-            )
-            if all(isinstance(v, datetime.date) for v in values):
-                return f"{column!r} holds dates; {made}pandas.to_datetime(frame[{column!r}]).dt.strftime({form!r})"
-            made += f"frame[{column!r}].map(lambda cell: cell.strftime({form!r}) if hasattr(cell, 'year') else cell"
-            return f"{column!r} holds dates; {made}, na_action='ignore')"
+            return f"{column!r} holds dates: make texts of them"
         case datetime.time() | datetime.timedelta():
-            return f"{column!r} holds times; {made}frame[{column!r}].astype(str)"
+            return f"{column!r} holds times: make texts of them"
         case [str() | int() | float(), *_]:
-            made += f"frame[{column!r}].map(lambda cell: ', '.join(map(str, cell)), na_action='ignore')"
-            if part == "answer" and column != "answer" and any("answer" in row for row in rows):
-                made += f"; or, where each of them is right, leave 'answer' the answer: {_pays_each(column, 'answer')}"
-            elif part == "answer":
-                made += f"; or, where each of them is right, frame['answers'] = frame[{column!r}]; frame['answer'] = "
-                made += "frame['answers'].str[0], and pay them by gn.rewards.correctness(column='answers')"
-            return f"{column!r} holds lists; {made}"
+            return f"{column!r} holds lists: make texts of them"
     return ""
-
-
-def _pays_each(column: str, answer: str) -> str:
-    """What to write so that the answer and all in the lists of another column are right."""
-    cells = f"zip(frame[{answer!r}], frame[{column!r}])"
-    made = f"[[str(gold), *(also if hasattr(also, '__len__') else ())] for gold, also in {cells}]"
-    return f"frame[{column!r}] = {made}, and pay them by gn.rewards.correctness(column={column!r})"
 
 
 def _accepted(name: str, column: Sequence[Any], items: Sequence[_Item], answer: str) -> str:
@@ -499,44 +462,8 @@ def _accepted(name: str, column: Sequence[Any], items: Sequence[_Item], answer: 
         return f"{name!r} holds lists, with the answer in each: where each is right, pay them by {pay}"
     rows = f"{len(pairs)} row{'s' * (len(pairs) > 1)}"
     return (
-        f"{name!r} holds lists, with the answer in {found} of {rows}: where each is right, {_pays_each(name, answer)}"
+        f"{name!r} holds lists, with the answer in {found} of {rows}: put it into each, where each of a list is right"
     )
-
-
-def _frame(read: Rows, columns: Columns | None) -> str:
-    """The code that makes a DataFrame of what was read, with the columns of the names that `clean` uses."""
-    if not read.code:
-        return "import pandas; frame = ...  # what you gave, as a DataFrame"
-    found = {name for row in read.rows for name in row}
-    named = [name for column in (columns or {}).values() for name in ([column] if isinstance(column, str) else column)]
-    made = "json_normalize" if any("." in name and name not in found for name in named) else "DataFrame"
-    stripped = ".rename(columns=str.strip)" * any(name != name.strip() for name in found)
-    source = (
-        read.code if read.is_frame and made == "DataFrame" else f"pandas.{made}(gn.tasks.read_rows({read.code}).rows)"
-    )
-    return "import pandas" + f"; frame = {source}{stripped}" * (source + stripped != "frame")
-
-
-def with_frame(notes: Sequence[str], frame: str) -> list[str]:
-    """Return the notes and, before the first with a line that mends `frame`, the one that makes it."""
-    first = next((place for place, note in enumerate(notes) if " frame[" in note), len(notes))
-    begun = [f"to mend the data by the lines below and then load `frame`, begin with: {frame}"] * (first < len(notes))
-    return [*notes[:first], *begun, *notes[first:]]
-
-
-def _marked_up(column: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What other programs left in the texts of a column, each with the line that makes plain text of it."""
-    cell, said = f"frame[{column!r}]", []
-    unescaped = f"import html; {cell} = {cell}.map(html.unescape, na_action='ignore')"
-    for what, pattern, line in (
-        ("HTML", _MARKUP, f"{unescaped}.str.replace(r'</?[a-zA-Z][^<>]*>', ' ', regex=True)"),
-        ("marks of line ends", _LINE_ENDS, f"{cell} = {cell}.str.replace(r'(_x000D_|\\r)+\\n?', '\\n', regex=True)"),
-    ):
-        texts = (value for row in rows if isinstance(value := row.get(column), str))
-        if found := [match[0] for text in texts if (match := pattern.search(text))]:
-            texts = f"{len(found)} text{'s' * (len(found) > 1)} in {column!r} hold{'s' * (len(found) == 1)}"
-            said.append(f"{texts} {what}, such as {found[0]!r}, kept so; as plain text: {line}")
-    return said
 
 
 def _read_answers(parts: Sequence[dict[str, Any]], decimal: str, cleaned: Cleaned) -> None:
@@ -824,7 +751,8 @@ def _once(items: Sequence[_Item], contradictory: Contradictory, cleaned: Cleaned
             f"{shorten(first[0].parts['question'], 120)!r} with {answers} (rows "
             f"{', '.join(str(item.number) for item in first[:4])}). {comma}"
             'Say what to do: contradictory="drop" leaves them out, "first" keeps the first, "majority" the most frequent. '
-            f"{_all_of_them(cleaned, items)}."
+            "Where all of them are right: one row, with a list of them in a column answers, and "
+            "gn.rewards.correctness(column='answers')."
         )
     chosen = [_chosen(group, contradictory, same) for group in groups.values()]
     for one, group in zip(chosen, groups.values(), strict=True):
@@ -833,21 +761,6 @@ def _once(items: Sequence[_Item], contradictory: Contradictory, cleaned: Cleaned
                 is_same = one is not None and same[item.parts["answer"]] == same[one.parts["answer"]]
                 cleaned.leave_out("repeated" if is_same else "contradictory", item.number, item.row)
     return [item for item in chosen if item is not None]
-
-
-def _all_of_them(cleaned: Cleaned, items: Sequence[_Item]) -> str:
-    """What to write where each of several answers to one question is right."""
-    asked, answer = cleaned.named.get("question", ""), cleaned.named["answer"]
-    paid = "gn.rewards.correctness(column='answers')"
-    if " + " in asked or not all(isinstance(item.row.get(asked), str) for item in items):
-        return f"Where all of them are right: one row, a list of them in a column answers, and {paid}"
-    cell = f"frame[{asked!r}]"
-    made = (
-        f"where all of them are right: frame = frame.replace('', None).dropna(subset=[{answer!r}]); "
-        f"key = {cell}.str.rstrip(' ?.'); frame['answers'] = key.map(frame.groupby(key)[{answer!r}].agg(list)); "
-        f"frame = frame[~key.duplicated()], and pay them by {paid}"
-    )
-    return ". ".join(with_frame([made], cleaned.frame))
 
 
 def _is_one_by_comma(group: Sequence[_Item]) -> bool:

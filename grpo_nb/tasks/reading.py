@@ -22,11 +22,6 @@ _FILES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")
 _OTHER_FILES = (".txt", ".xlsx", ".xls", ".ods", ".gz", ".zip", ".xml", ".html", ".feather", ".pkl")
 _SEPARATORS = ",;\t|"
 # A word with signs that are none of its letters, and what no word has: marks between letters, capitals behind small ones.
-_FOREIGN = re.compile(r"[a-zA-Z]*[^\x00-\x7f][^\s\x00-\x40\[-`{-\x7f]*")
-_STRANGE = re.compile(
-    r"(?<=[^\W\d_])(?![\u2018\u2019\u2013\u2014\u2026\u00b7\u00ad\u00a0])(?:[^\w\x00-\x7f]|[\u00b2\u00b3\u00b9\u00bc-\u00be])"
-    r"(?=[^\W\d_])|(?<=[a-z])[\u00c0-\u00de]"
-)
 _LONGEST_HEAD = 100_000  # characters of the line with the names
 # Names that people use -> (id on the Hub, configuration).
 _KNOWN = {"gsm8k": ("openai/gsm8k", "main")}
@@ -45,10 +40,6 @@ class Rows:
     """Which of `split`, `config`, `encoding` and `damaged` mean something for such a source."""
     lost: Mapping[int, str] = dataclasses.field(default_factory=dict)
     """Line number -> the line, of those that cannot be read and were to be left out."""
-    is_frame: bool = False
-    """They are those of a DataFrame, under the same names."""
-    code: str = "rows"
-    """What stands for the source in a line of code that is proposed; empty where it has no name there."""
     unnamed: str = ""
     """The code that reads a file with separators whose first line holds no names."""
 
@@ -94,14 +85,12 @@ def read_rows(
     if hasattr(source, "to_pandas") and hasattr(source, "features"):  # datasets.Dataset
         return Rows(source.info.dataset_name or "dataset", source.to_list())
     if hasattr(source, "to_dict") and hasattr(source, "columns"):  # pandas.DataFrame
-        given = source
         if any(source.index.names) and not {*source.index.names} & {*source.columns}:  # as set_index makes it
             source = source.reset_index()
         names = list(map(str, source.columns))
         if len(set(names)) < len(names):
             raise ValueError(f"the DataFrame has columns of the same name: {names}. Rename one.")
-        is_frame = source is given and names == [*source.columns]
-        return Rows("table", source.set_axis(names, axis="columns").to_dict("records"), is_frame=is_frame)
+        return Rows("table", source.set_axis(names, axis="columns").to_dict("records"))
     if isinstance(source, Mapping):
         return _of_mapping(source, split)
     if isinstance(source, Iterable) and not isinstance(source, (bytes, bytearray)) and getattr(source, "ndim", 1):
@@ -198,37 +187,15 @@ def _decoded(path: Path, encoding: str | None) -> tuple[str, str, tuple[str, ...
         except (UnicodeError, LookupError) as error:
             raise ValueError(f"{path} is not {encoding}: {error}. Leave encoding= out, or write another.") from error
     marked = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    read: dict[str, str] = {}
-    for guess in (marked, "cp1252", "cp1250", "cp850"):  # DOS's last, which reads everything
-        with contextlib.suppress(UnicodeError):
-            read[guess] = data.decode(guess)
-    if marked in read:
-        return read[marked], marked, ()
-    strange = {name: len(_STRANGE.findall(text)) for name, text in read.items()}
-    if "cp1252" not in read:
-        guess = min(read, key=strange.__getitem__)
-    else:  # Polish has what is strange in one foreign word of three; a slip of the keyboard is in one of a hundred
-        is_eastern = 10 * (strange["cp1252"] - strange.get("cp1250", len(data))) > len(_FOREIGN.findall(read["cp1252"]))
-        guess = "cp1250" if is_eastern else "cp1252"
-    return read[guess], guess, (_said_of(guess, read[guess]),)
-
-
-def _said_of(guess: str, text: str) -> str:
-    """That an encoding was guessed, with the word that others read most unlike, and what they read."""
-
-    def readings(word: str) -> dict[str, str]:
-        found = {word: ""}
-        for other in ("cp1252", "cp1250", "cp1254"):
-            with contextlib.suppress(UnicodeError):
-                found.setdefault(word.encode(guess).decode(other), other)
-        return found
-
-    def unlike(word: str) -> int:
-        return sum(a != b for other in readings(word) for a, b in zip(word, other, strict=False))
-
-    word = max(dict.fromkeys(_FOREIGN.findall(text)), key=unlike).strip()
-    others = "".join(f", in {other} {name!r}" for name, other in readings(word).items() if other)
-    return f"read as {guess}, for it is not UTF-8, as in {word!r}{others}; encoding= chooses another"
+    with contextlib.suppress(UnicodeError):
+        return data.decode(marked), marked, ()
+    try:
+        text = data.decode("cp1252")
+    except UnicodeError as error:
+        raise ValueError(
+            f"{path} is neither UTF-8 nor cp1252: write what it is, encoding='cp1250' or another."
+        ) from error
+    return text, "cp1252", ("read as cp1252, for it is not UTF-8; encoding= chooses another",)
 
 
 def _read_csv(

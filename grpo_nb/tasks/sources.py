@@ -8,18 +8,14 @@ import numbers
 import operator
 import random
 import re
-import sys
 from collections.abc import Mapping
-from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.core.arguments import did_you_mean, require_kind
-from grpo_nb.core.text import name_in
 from grpo_nb.settings.arguments import check_value
 from grpo_nb.settings.settings import require_settings
 from grpo_nb.tasks.answers import Answers, answers_of, doubts_of, point_of, with_point
-from grpo_nb.tasks.cleaning import INSTRUCTS, Columns, Contradictory, Keep, clean, describe, with_frame
+from grpo_nb.tasks.cleaning import INSTRUCTS, Columns, Contradictory, Keep, clean, describe
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.lengths import too_long_to_end
 from grpo_nb.tasks.questions import normalized_question
@@ -94,7 +90,7 @@ def load_task(
             rendered, such as `{"enable_thinking": False}`; that in `extra` of the settings if not given.
         split, config: Of a `DatasetDict` or a data set on the Hub; the split is `train` there, if not given.
         decimal: `","` where the answers are numbers such as 1.234,50.
-        encoding: Of a text file; UTF-8, or what it looks like, if not given.
+        encoding: Of a text file; UTF-8, or else cp1252, if not given.
         damaged: `drop` leaves out the lines of a .jsonl file that are not JSON, such as a last one that was cut off, and those
             of a CSV that have too many cells.
         **options: For `arithmetic`: `train_size`, `holdout_size`, `low`, `high`, `operators`, `terms`: how many numbers, in
@@ -136,7 +132,7 @@ def load_task(
         read, holdout = Rows("arithmetic", _arithmetic(seed, **wanted)), wanted["holdout_size"]
         example = ("What is 3 + 4?", "3 + 4 = 7", "7") if example is None else example
     else:
-        read = dataclasses.replace(read_rows(source, **given), code=_in_code(source, given, sys._getframe(1)))
+        read = read_rows(source, **given)
     for name, value in given.items():
         if value is not None and name not in read.takes:
             raise ValueError(f"{name} = {value!r:.80} does nothing for {read.name}, which has none: leave it out.")
@@ -150,12 +146,11 @@ def load_task(
     except ValueError as error:
         if not cleaned.left_out:
             raise
-        cures = with_frame([note for note in cleaned.notes if "frame[" in note], cleaned.frame)
         out = f"{cleaned.left_out.total()} of {len(read.rows)} rows were left out: {describe(cleaned)}"
-        raise ValueError(f"{error} {'. '.join([out, *cures])}.") from error
+        raise ValueError(f"{error} {out}.") from error
     notes = (
         *cleaned.notes,
-        *doubts_of(answers, golds, cleaned.named["answer"], cleaned.raw),
+        *doubts_of(answers, golds),
         *_doubts(format, rows),
         *_check_example(example, held, answers),
     )
@@ -164,7 +159,7 @@ def load_task(
         notes += (*too_long_to_end(golds, shown, format, tokenizer, settings.max_completion_length),)
     task = Task(
         read.name, format, train, held, cleaned.left_out, examples=cleaned.examples,
-        notes=tuple(with_frame(notes, cleaned.frame)), answers=answers,
+        notes=tuple(notes), answers=answers,
         chat_template_kwargs=dict(chat), tokenizer=tokenizer,
     )  # fmt: skip
     if settings is not None:
@@ -172,13 +167,6 @@ def load_task(
     if tokenizer is not None and settings is not None:
         task = task.fit(tokenizer, settings.max_prompt_length)
     return task
-
-
-def _in_code(source: Source, given: Mapping[str, str | None], caller: FrameType) -> str:
-    """What reads a source again in a line of the caller's code: a path or id as it is, what is in memory by its name if any."""
-    names = {**caller.f_globals, **caller.f_locals}
-    code = repr(str(source)) if isinstance(source, (str, Path)) else name_in(names, source, "")
-    return code and ", ".join([code, *(f"{name}={value!r}" for name, value in given.items() if value is not None)])
 
 
 def _table(rows: TaskRows) -> Dataset:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import re
 from pathlib import Path
@@ -42,7 +41,6 @@ SOURCES = {
     "columns": lambda folder: {name: [row[name] for row in REVIEWS] for name in REVIEWS[0]},
     "splits": lambda folder: DatasetDict({"train": Dataset.from_list(REVIEWS)}),
     "cp1252": lambda folder: written(folder, csv_text().encode("cp1252")),
-    "cp850": lambda folder: written(folder, csv_text().encode("cp850")),
     "utf-16": lambda folder: written(folder, csv_text().encode("utf-16")),
     "bom": lambda folder: written(folder, csv_text().encode("utf-8-sig")),
     "semicolons": lambda folder: written(folder, csv_text(";").encode()),
@@ -57,8 +55,7 @@ def test_what_people_have_is_taken(kind: str, tmp_path: Path) -> None:
     assert {(row["question"], row["answer"]) for part in (task.train, task.holdout) for row in part} == {
         tuple(row.values()) for row in REVIEWS
     }
-    assert any("as cp1252, for it is not UTF-8, as in 'café'" in note for note in task.notes) == (kind == "cp1252")
-    assert any("as cp850" in note for note in task.notes) == (kind == "cp850")
+    assert any("as cp1252, for it is not UTF-8" in note for note in task.notes) == (kind == "cp1252")
 
 
 def test_labels_are_asked_for_by_name() -> None:
@@ -445,23 +442,6 @@ def test_dates_are_asked_for_and_paid_as_they_are_written(golds: list[str], form
         assert paid(right, "0.5", "1/2") == 1.0
 
 
-def test_numbers_that_may_be_dates_are_told() -> None:
-    for golds, what in (
-        ([f"{n}.30" for n in range(7, 20)], "times"),
-        ([f"{n:02}.03" for n in range(1, 29)], "days and months"),
-    ):
-        rows = [{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)]
-        shown = repr(gn.load_task(rows))
-        assert f"all answers, such as '{golds[0]}', may be {what}" in shown
-        assert "may be" not in repr(gn.load_task([*rows, {"question": "?", "answer": "12.75"}]))
-    rows = [{"question": f"{n}?", "answer": f"{45735.3958 + n}"} for n in range(9)]
-    task = gn.load_task(rows)
-    assert "may be dates as Excel counts them" in repr(task)
-    frame = pandas.DataFrame(rows)
-    exec(task.notes[-1].partition("as dates: ")[2])
-    assert frame["answer"][0] == "2025-03-19 09:30:00"
-
-
 @pytest.mark.parametrize(
     ("golds", "kind", "told"),
     [
@@ -483,15 +463,6 @@ def test_the_few_that_are_not_like_the_others_are_told(golds: list[str], kind: s
     assert task.answers.kind == kind and told in repr(task)
 
 
-def test_the_line_that_leaves_odd_answers_out_works_as_printed() -> None:
-    for odd in ("k.A.", "k.A. ", "5,00 \u20ac / kg"):
-        rows = [{"q": f"{n}?", "kg": f"{n},50" if n % 9 else odd} for n in range(1, 28)]
-        asked: dict[str, Any] = {"columns": {"question": "q", "answer": "kg"}, "decimal": ","}
-        line = re.search(r"keep=(lambda row: .*\))", repr(gn.load_task(rows, **asked)))[1]
-        task = gn.load_task(rows, **asked, keep=eval(line))
-        assert task.dropped == {"that keep= leaves out": 3} and "no numbers" not in repr(task)
-
-
 @pytest.mark.parametrize(
     "golds",
     [
@@ -504,39 +475,6 @@ def test_the_line_that_leaves_odd_answers_out_works_as_printed() -> None:
 )
 def test_answers_of_one_kind_raise_no_doubt(golds: list[str]) -> None:
     assert not doubts_of(answers_of(golds), golds)
-
-
-@pytest.mark.parametrize(
-    ("answers", "first"),
-    [
-        (pandas.date_range("2026-01-30", periods=6), "2026-01-30"),
-        (pandas.date_range("2026-01-30 09:30", periods=6, freq="h"), "2026-01-30 09:30"),
-        (pandas.date_range("2026-01-30 09:30:15", periods=6), "2026-01-30 09:30:15"),
-        ([["wet", "cold"], ["dry"]] * 3, "wet, cold"),
-        ([datetime.timedelta(minutes=n) for n in range(1, 7)], "0 days 00:01:00"),
-    ],
-)
-def test_what_is_no_text_is_refused_with_the_line_that_makes_texts_of_it(answers: Any, first: str) -> None:
-    rows = [{"question": f"{n}?", "when": answer} for n, answer in enumerate(answers)]
-    mapped = {"question": "question", "answer": "when"}
-    with pytest.raises(ValueError, match="6 whose answer is no text") as told:
-        gn.load_task(rows, columns=mapped)
-    names = {"gn": gn, "rows": rows}
-    exec(line_that_makes_texts(told.value), names)
-    assert gn.load_task(names["frame"], columns=mapped, holdout=1).train[0]["answer"] == first
-
-
-def test_dates_beside_another_value_are_told_where_none_can_be_held_out() -> None:
-    """It said only that one question is too few, of a table of seven."""
-    days = [datetime.datetime(2025, 3, day, 9, 30) for day in range(1, 7)]
-    frame = pandas.DataFrame({"question": [f"{n}?" for n in range(7)], "answer": [*days, "-"]})
-    with pytest.raises(
-        ValueError, match=r"1 distinct questions.* 6 of 7 rows were left out: 6 whose answer is no"
-    ) as told:
-        gn.load_task(frame)
-    assert "begin with: import pandas. 'answer' holds dates" in str(told.value), "frame is there"
-    exec(str(told.value).partition("as texts: ")[2].removesuffix("."))
-    assert {row["answer"] for row in both(gn.load_task(frame))} == {*(f"2025-03-0{n} 09:30" for n in range(1, 7)), "-"}
 
 
 def line_that_makes_texts(error: Exception) -> str:
@@ -552,78 +490,6 @@ def mend(task: Any, names: dict[str, Any]) -> dict[str, Any]:
         ):
             exec(next(filter(None, line.groups())), names)
     return names
-
-
-def test_several_right_answers_are_told_the_line_that_pays_each() -> None:
-    rows = [{"question": f"{n}?", "names": [f"Kyiv {n}", f"Kiev {n}"]} for n in range(6)]
-    with pytest.raises(ValueError, match="where each of them is right") as told:
-        gn.load_task(rows, columns={"question": "question", "answer": "names"})
-    line, _, reward = str(told.value).partition("is right, ")[2].partition(", and pay them by ")
-    names = {"gn": gn, "frame": pandas.DataFrame(rows)}
-    exec(line, names)
-    row = gn.load_task(names["frame"], holdout=1).train[0]
-    paid = eval(reward.rstrip("."), names)
-    assert paid(completions=["<answer>Kiev 0</answer>", "<answer>Kiev 1</answer>"], answers=[row["answers"]] * 2) == [
-        1,
-        0,
-    ]
-
-
-@pytest.mark.parametrize("columns", [None, {"question": "question", "answer": "accepted"}])
-def test_accepted_answers_in_a_column_are_told_the_line_that_pays_each(columns: Any) -> None:
-    """They were passed over; and as the answer, they were to overwrite the one that is right."""
-    also = [["Kyiv", "Kiev"], ["Kiew"], [], None]
-    quiz = [{"question": f"{n}?", "answer": "Kyiv", "accepted": also[n % 4]} for n in range(1, 9)]
-    quiz = [*quiz, *({"question": f"{n}?", "answer": str(n), "accepted": [str(n)]} for n in range(20, 24))]
-    told = "\n".join(gn.load_task(quiz).notes) if columns is None else ""
-    if columns:
-        with pytest.raises(ValueError, match="where each of them is right") as caught:
-            gn.load_task([row for row in quiz if row["accepted"]], columns=columns)
-        told = str(caught.value)
-    assert columns or "'accepted' holds lists, with the answer in 6 of 8 rows" in told
-    line, reward = re.search(r"(frame\['accepted'\] = \[\[.*), and pay them by (gn\..*\))", told).groups()
-    names = {"gn": gn, "frame": pandas.DataFrame(quiz)}
-    exec(line, names)
-    task = gn.load_task(names["frame"])
-    rows = [row for row in both(task) if row["answer"] == "Kyiv" and "Kiev" not in row["accepted"]]
-    assert {row["answer"] for row in both(task)} == {"Kyiv", "20", "21", "22", "23"} and len(rows) == 6
-    for right in [*({row["answer"] for row in rows}), "Kiew"]:
-        said = [f"<answer>{right}</answer>"] * len(rows)
-        paid = eval(reward, names)(completions=said, accepted=[row["accepted"] for row in rows])
-        assert paid == [right in row["accepted"] for row in rows]
-    assert sum("Kiew" in row["accepted"] for row in rows) == 2
-    # Once mended it is said without the line, and of two such columns once.
-    names["frame"]["same"] = names["frame"]["accepted"]
-    assert sum("holds lists" in note for note in gn.load_task(names["frame"]).notes) == 1
-    assert "frame[" not in repr(gn.load_task(names["frame"]))
-    others = [{**row, "accepted": ["x", "y"]} for row in quiz]
-    assert "holds lists" not in repr(gn.load_task(others))
-
-
-@pytest.mark.parametrize("kind", ["frame", "list", "jsonl", "json in cp1250", "split", "parquet in pandas"])
-def test_the_line_that_makes_texts_names_what_was_given(kind: str, tmp_path: Path) -> None:
-    """It said `rows` whatever that was called."""
-    tickets = [{"text": f"Nr {n}, \u017c\u00f3\u0142w", "tags": [n, n + 1]} for n in range(6)]
-    lines = "\n".join(json.dumps(ticket, ensure_ascii=False) for ticket in tickets)
-    pandas.DataFrame(tickets).to_parquet(tmp_path / "tickets.parquet")
-    tickets_i_have, options = {
-        "frame": (pandas.DataFrame(tickets), {}),
-        "list": ([*tickets], {}),
-        "jsonl": (written(tmp_path, lines.encode(), "tickets.jsonl"), {}),
-        "json in cp1250": (str(written(tmp_path, lines.encode("cp1250"), "old.jsonl")), {"encoding": "cp1250"}),
-        "split": (DatasetDict({part: Dataset.from_list(tickets) for part in ("a", "b")}), {"split": "b"}),
-        "parquet in pandas": (pandas.read_parquet(tmp_path / "tickets.parquet"), {}),
-    }[kind]
-    mapped = {"question": "text", "answer": "tags"}
-    with pytest.raises(ValueError, match="'tags' holds lists") as told:
-        gn.load_task(tickets_i_have, columns=mapped, **options)
-    names = {"gn": gn, "tickets_i_have": tickets_i_have}
-    exec(line_that_makes_texts(told.value), names)
-    assert ("frame = tickets_i_have." in str(told.value)) == (kind in ("frame", "parquet in pandas"))
-    made = both(gn.load_task(names["frame"], columns=mapped))
-    assert {(row["question"], row["answer"]) for row in made} == {
-        (ticket["text"], ", ".join(map(str, ticket["tags"]))) for ticket in tickets
-    }
 
 
 def test_empty_options_are_told() -> None:
@@ -858,31 +724,6 @@ def test_a_file_without_names_comes_with_the_line_that_reads_it(rows: list[str],
     assert len(both(gn.load_task(numbered, columns={"question": 0, "answer": 1}))) > 1
 
 
-@pytest.mark.parametrize(
-    ("text", "encoding", "told"),
-    [
-        ("Nie wiem, gdzie są książki|Łódź|Proszę, tędy", "cp1250", "in cp1252 'ksi¹¿ki'"),
-        ("Kůň skáče na trať|řeka", "cp1250", "in cp1252"),
-        (
-            "¿Dónde está?|hola¿qué?|niña, mañana, años, más, así|él, tú, sí, café, día, adiós, país, después|allí, aquí, así",
-            "cp1252",
-            "",
-        ),
-        ("L\u2019œuvre|le cœur a été", "cp1252", "in cp1250"),
-        ("Größe über 5 m²|schön", "cp1252", ""),
-        ("Größe über 5 km|schön", "cp850", ""),
-        ("geht\u2018s gut?|said\u201dand", "cp1252", ""),
-    ],
-)
-def test_the_alphabet_of_a_file_is_told_by_what_no_word_has(
-    text: str, encoding: str, told: str, tmp_path: Path
-) -> None:
-    lines = "".join(f"{line};{n}\n" for n, line in enumerate(text.split("|")))
-    read = read_rows(written(tmp_path, ("question;answer\n" + lines).encode(encoding)))
-    assert [row["question"] for row in read.rows] == text.split("|")
-    assert told in read.notes[0] and f"read as {encoding}" in read.notes[0]
-
-
 def test_symbols_tell_questions_apart_but_not_the_sides() -> None:
     """`C#` is not `C`; but what differs only in punctuation is held out together, or a comparison would refuse it."""
     texts = ["C#", "C", ":(", "(:", "$5", "5", ".NET", "net", "a b", "a  b?"]
@@ -1008,16 +849,6 @@ def test_one_value_in_two_writings_is_a_question_of_the_comma() -> None:
     assert "decimal" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kinds", [7, 40])
-def test_the_line_that_leaves_out_what_is_no_number_leaves_out_all_of_it(kinds: int) -> None:
-    rows = [{"question": f"{n}?", "answer": str(n)} for n in range(200)]
-    rows += [{"question": f"and {n}?", "answer": f"see page {chr(65 + n % 26) * (1 + n // 26)}"} for n in range(kinds)]
-    line = re.search(r"keep=(lambda row: .*)", repr(gn.load_task(rows)))[1]
-    assert len(line) < 400, "short enough to copy"
-    shown = gn.load_task(rows, keep=eval(line, {"gn": gn}))
-    assert "are no numbers" not in repr(shown) and len(both(shown)) == 200
-
-
 def test_few_numbers_that_come_again_have_a_floor_and_no_point() -> None:
     ratings = [{"question": f"review {n}", "answer": "5" if n % 3 else str(n % 4 + 1)} for n in range(90)]
     task = gn.load_task(ratings, decimal=",")
@@ -1026,30 +857,6 @@ def test_few_numbers_that_come_again_have_a_floor_and_no_point() -> None:
     half = gn.load_task([*ratings, *({"question": f"r {n}", "answer": "4,5"} for n in range(9))], decimal=",")
     assert "number, decimals with a point as in 1.2\n" in half.format.system_prompt()
     assert answers_of([str(n) for n in range(90)]).floor is None and answers_of(["5"] * 40).floor is None
-
-
-def test_html_in_questions_is_told_with_the_line_that_makes_text_of_it() -> None:
-    text = "It&#39;s 3 &lt; 4 &#8211; <br />Tom &amp; Jerry"
-    rows = [{"body": f"{text} {n}", "answer": str(n)} for n in range(8)]
-    (note,) = [n for n in gn.load_task(rows, columns={"question": "body", "answer": "answer"}).notes if "HTML" in n]
-    assert note.startswith("8 texts in 'body' hold HTML, such as '&#39;', kept so")
-    names: dict[str, Any] = {"gn": gn, "rows": rows}
-    mend(gn.load_task(rows, columns={"question": "body", "answer": "answer"}), names)
-    assert names["frame"]["body"][0] == "It's 3 < 4 \u2013  Tom & Jerry 0"
-    dirty = [
-        {" body": f"a &amp; b_x000D_\nc\r\nd {n}", "team": ["sales", "technik", "Techink"][n % 2 + (n == 9)]}
-        for n in range(12)
-    ]
-    task = gn.load_task(dirty, columns={"question": "body", "answer": "team"})
-    names = mend(task, {"gn": gn, "dirty": dirty})  # one line does not undo the other
-    mended = gn.load_task(names["frame"], columns={"question": "body", "answer": "team"})
-    assert {*mended.train["question"], *mended.holdout["question"]} == {f"a & b\nc\nd {n}" for n in range(12)}
-    assert {row["answer"] for row in both(mended)} == {"sales", "technik"} and "frame" not in repr(mended)
-    inline = gn.load_task([{**row} for row in dirty], columns={"question": "body", "answer": "team"})
-    (begun,) = [note for note in inline.notes if "begin with: " in note]
-    exec(begun.partition("begin with: ")[2])
-    plain = [{"question": f"is {n} < 3 & 4 > 2; R&D; <your name>", "answer": str(n)} for n in range(8)]
-    assert "HTML" not in repr(gn.load_task(plain))
 
 
 @pytest.mark.parametrize(
@@ -1272,35 +1079,11 @@ def test_json_of_one_value_is_no_contradiction_and_capitals_in_it_are_kept() -> 
     )
 
 
-def test_lists_written_as_text_are_told_with_the_lines_that_pay_each_of_them() -> None:
-    """They were 'no expressions', to be left out."""
-    answers = [
-        ["Canberra"],
-        ["Jane Austen", "Austen"],
-        ["Bern's", "Bern"],
-        ["Oslo", "Kristiania"],
-        ["Rome", "Roma"],
-        ["Wien", "Vienna"],
-    ]
-    rows = [{"question": f"{n}?", "answer": str(answer)} for n, answer in enumerate(answers * 2)]
-    task = gn.load_task(rows)
-    assert "expressions" not in repr(task)
-    names = mend(task, {"gn": gn, "rows": rows})
-    with pytest.raises(ValueError, match="'answer' holds lists") as told:
-        gn.load_task(names["frame"])
-    made = re.search(r"each of them is right, (.*), and pay", str(told.value))[1]
-    exec(made, names)
-    task = gn.load_task(names["frame"])
-    assert {row["answer"] for row in both(task)} == {answer[0] for answer in answers}
-    reward = gn.rewards.correctness(column="answers")
-    assert reward(completions=["<answer>Austen</answer>"], answers=[answers[1]]) == [1.0]
-
-
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
         (["gold.vendor", "gold.total"], 'an answer is one column: "answer": "gold" takes the dicts'),
-        (["vendor", "total"], r"""frame\["gold"\] = frame\[\['vendor', 'total'\]\].to_dict\("records"\)"""),
+        (["vendor", "total"], r"""make a column of dicts of them"""),
     ],
 )
 def test_several_columns_as_an_answer_are_told_what_to_write(answer: list[str], told: str) -> None:
@@ -1315,21 +1098,6 @@ def test_dicts_of_several_types_beside_the_question_are_kept_as_json() -> None:
     task = gn.load_task(INVOICES, columns={"question": "text", "answer": "gold.vendor"})
     assert "'gold' holds dict, and is kept as JSON text" in repr(task)
     assert {json.loads(row["gold"])["vendor"] for row in both(task)} == {row["answer"] for row in both(task)}
-
-
-def test_what_stands_for_no_answer_is_named_with_the_line_that_leaves_it_out() -> None:
-    none = ["(leer)", "-", "?", "???", "n/a", "k.A. ", "unbekannt"]
-    rows = [{"question": f"Text {n}", "answer": label} for n, label in enumerate(none * 4 + ["Nord", "no", "K"] * 20)]
-    shown = repr(gn.load_task(rows))
-    line = re.search(r"28 of 88 answers .* may stand for no answer: .*: keep=(lambda row: .*\))", shown)[1]
-    rare = repr(gn.load_task([*rows, {"question": "Rare?", "answer": "West"}]))
-    assert "('West')" in rare and eval(re.search(r"keep=(lambda row: .*\))", rare)[1])({"answer": "West"})
-    task = gn.load_task(rows, keep=eval(line))
-    assert dict(task.answers.labels).keys() == {"Nord", "no", "K"} and "no answer" not in repr(task)
-    for symbols in (["+", "-"], ["*", "**", "***"], ["none", "mild", "severe"]):
-        assert "no answer" not in repr(
-            gn.load_task([{"question": f"{n}?", "answer": symbols[n % len(symbols)]} for n in range(30)])
-        )
 
 
 def test_labels_written_with_other_marks_between_their_words_are_one() -> None:
