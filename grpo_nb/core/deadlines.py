@@ -51,7 +51,7 @@ def run_with_deadline(call: Callable[[], Result], seconds: float) -> Result:
     finally:
         # Again: an interruption can have come in place of the other one, but not two within a tick.
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, before or signal.SIG_DFL)  # None where it was not set by Python
     raise TimeoutError(f"stopped after {seconds:g} s")
 
 

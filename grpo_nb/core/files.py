@@ -106,14 +106,6 @@ def sha256_of(file: Path) -> str:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
-def set_aside(path: Path, name: str) -> Path:
-    """Rename what is at `path` within its folder, in the place of what had that name, and return where it is."""
-    aside = path.with_name(name)
-    if aside.exists():
-        _remove(aside)
-    return path.rename(aside)
-
-
 def shown_path(path: Path) -> Path:
     """The path as one would type it here: relative if it lies below the working directory."""
     return path.relative_to(Path.cwd()) if path.is_absolute() and path.is_relative_to(Path.cwd()) else path

@@ -1,10 +1,9 @@
-"""Text of others in Markdown, so that it can only ever be read as text: cells, code spans, and fences that nothing closes."""
+"""Text of others in Markdown, so that it can only ever be read as text: lines, code spans, and fences that nothing closes."""
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
 
 # What CommonMark, and the Hub's mathematics, give a meaning to inside a line; underscores only at the edge of a word.
 _MEANINGFUL = re.compile(r"([\\`*{}\[\]#!|~$^]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
@@ -19,8 +18,8 @@ def plain(text: object) -> str:
     >>> plain("a|b *c* <script>")
     'a\\|b \\*c\\* &lt;script&gt;'
     """
-    marked = _BEGINNING.sub(r"\1\\\2", _MEANINGFUL.sub(r"\\\1", _on_one_line(text)))
-    return html.escape(marked, quote=False)
+    marked = _MEANINGFUL.sub(r"\\\1", " ".join(str(text).split()))
+    return html.escape(_BEGINNING.sub(r"\1\\\2", marked), quote=False)
 
 
 def span(text: object) -> str:
@@ -29,10 +28,9 @@ def span(text: object) -> str:
     >>> span("x | y"), span("a `b` c")
     ('`x \\| y`', '`` a `b` c ``')
     """
-    shown = _on_one_line(text).replace("|", r"\|")
-    longest = max((len(run) for run in _RUNS.findall(shown)), default=0)
-    ticks = "`" * (longest + 1)
-    pad = " " if longest or not shown.strip() else ""
+    shown = " ".join(str(text).split()).replace("|", r"\|")
+    ticks = _longer_than_inside(shown, 1)
+    pad = " " if "`" in shown or not shown else ""
     return f"{ticks}{pad}{shown}{pad}{ticks}"
 
 
@@ -42,21 +40,9 @@ def fence(text: str, language: str = "") -> str:
     >>> fence("x = 1", "python").splitlines()
     ['```python', 'x = 1', '```']
     """
-    ticks = "`" * max(3, 1 + max((len(run) for run in _RUNS.findall(text)), default=0))
+    ticks = _longer_than_inside(text, 3)
     return f"{ticks}{language}\n{text.rstrip()}\n{ticks}"
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table of cells that are escaped already.
-
-    >>> print(table(["a", "b"], [["1", "2"]]))
-    | a | b |
-    | --- | --- |
-    | 1 | 2 |
-    """
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _on_one_line(text: object) -> str:
-    return " ".join(str(text).split())
+def _longer_than_inside(text: str, least: int) -> str:
+    return "`" * max(least, *(1 + len(run) for run in _RUNS.findall(text)), 0)

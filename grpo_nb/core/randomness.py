@@ -18,10 +18,8 @@ def random_state() -> dict[str, Any]:
 
     name, keys, *rest = numpy.random.get_state()
     of_numpy = (name, torch.from_numpy(keys.astype("int64")), *rest)
-    state = {"python": random.getstate(), "numpy": of_numpy, "torch": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state_all()
-    return state
+    of_torch = {"torch": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all()}
+    return {"python": random.getstate(), "numpy": of_numpy, **of_torch}
 
 
 def restore_random_state(state: Mapping[str, Any]) -> None:
@@ -34,9 +32,8 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
     name, keys, *rest = state["numpy"]
     numpy.random.set_state((name, keys.numpy().astype("uint32"), *rest))
     torch.set_rng_state(state["torch"])
-    if torch.cuda.is_available():
-        for device, cuda in zip(range(torch.cuda.device_count()), state.get("cuda", ()), strict=False):
-            torch.cuda.set_rng_state(cuda, device)
+    for device, cuda in zip(range(torch.cuda.device_count()), state["cuda"], strict=False):
+        torch.cuda.set_rng_state(cuda, device)
 
 
 @contextlib.contextmanager

@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-_EXCERPT = 160
 # Control characters but for tabs and the ends of lines; a return alone writes over what stands in its line.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
 
 
-def excerpt(text: str, limit: int = _EXCERPT) -> str:
+def excerpt(text: str, limit: int = 160) -> str:
     """Return a text as a literal that can be shown anywhere: control characters and lone surrogates escaped, shortened."""
     literal = repr(text[: limit + 1]).encode("utf-8", "backslashreplace").decode()
     return literal if len(text) <= limit else f"{literal[:limit]}... ({len(text):,} characters)"

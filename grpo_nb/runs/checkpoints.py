@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_nb.core.errors import EnvironmentProblem
-from grpo_nb.core.files import inside, set_aside, sha256_of
+from grpo_nb.core.files import inside, put_in_place, sha256_of
 from grpo_nb.machine.faults import error_chain
 from grpo_nb.machine.host import free_disk_bytes
 
@@ -135,7 +135,7 @@ def clear_away(root: Path, newest: NewestCheckpoint) -> None:
         shutil.rmtree(folder)
     for step, folder in checkpoint_folders(root):
         if newest.path is None or step > newest.step:
-            set_aside(folder, f"damaged-{step}")
+            put_in_place(folder, folder.with_name(f"damaged-{step}"))
 
 
 def sync(path: Path) -> None:

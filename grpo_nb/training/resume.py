@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.files import free_path, set_aside, write_bytes
+from grpo_nb.core.files import free_path, put_in_place, write_bytes
 from grpo_nb.rewards.identity import describe_difference, differing_parts, may_be_memory
 from grpo_nb.runs.checkpoints import NewestCheckpoint, clear_away, newest_checkpoint
 from grpo_nb.runs.run import Run, open_run, seconds_since_written
@@ -301,6 +301,6 @@ def go_back(resumption: Resumption) -> Path:
     for name in ("comparison", "exports.json"):
         old = path / name
         if old.exists():
-            set_aside(old, f"{old.stem}-step-{resumption.step}{old.suffix}")
+            put_in_place(old, old.with_name(f"{old.stem}-step-{resumption.step}{old.suffix}"))
     clear_away(path / "checkpoints", checkpoint)
     return path

@@ -17,7 +17,6 @@ from grpo_nb.core.files import (
     free_path,
     made_once,
     put_in_place,
-    set_aside,
     shown_path,
     staged_file,
     staged_folder,
@@ -197,14 +196,11 @@ def test_a_file_is_there_whole_or_as_it_was(tmp_path: Path) -> None:
     assert file.read_bytes() == b"\\ud800\xc3\xa9" and list(tmp_path.iterdir()) == [file]
 
 
-def test_names_that_are_free_and_what_is_set_aside(tmp_path: Path) -> None:
+def test_names_that_are_free(tmp_path: Path) -> None:
     assert free_path(tmp_path / "run") == tmp_path / "run"
     for name in ("run", "run-2"):
         (tmp_path / name).mkdir()
     assert free_path(tmp_path / "run").name == "run-3" and free_path(tmp_path / "run", ".part-", 1).name == "run.part-1"
-    (tmp_path / "run-2" / "older").touch()
-    assert set_aside(tmp_path / "run", "run-2") == tmp_path / "run-2"
-    assert [path.name for path in tmp_path.iterdir()] == ["run-2"] and content(tmp_path / "run-2") == {}
 
 
 def test_a_cache_is_filled_once(tmp_path: Path) -> None:

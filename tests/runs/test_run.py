@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
+from grpo_nb.core.writers import writing_here
 from grpo_nb.runs import live, rise, run
 from grpo_nb.runs import rows as run_rows
 from grpo_nb.runs.records import RecordedExport
@@ -31,7 +32,10 @@ def test_open_run_gives_the_same(tiny_run: gn.runs.Run) -> None:
 
 def test_a_process_that_is_gone_has_crashed(tmp_path: Path) -> None:
     gone = 2**22 + 1  # above any pid that Linux gives out
-    assert make_run(tmp_path / "a", "running").status == "running"
+    own = make_run(tmp_path / "a", "running")
+    assert own.status == "crashed", "the kernel is there, but trains it no more"
+    with writing_here(own.path):
+        assert own.status == "running"
     assert make_run(tmp_path / "b", "running", gone).status == "crashed"
     assert make_run(tmp_path / "c", "finished", gone).status == "finished"
 
