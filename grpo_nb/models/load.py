@@ -8,7 +8,7 @@ import importlib.metadata
 import os
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.machine.faults import VLLM_ALONE, find_fault, gpu_problem, summary
 from grpo_nb.machine.gpu import Gpu, find_gpu
+from grpo_nb.models.adapter import SHAPE, adapter_folder, with_adapter
 from grpo_nb.models.embedded import embedded_model_folder
+from grpo_nb.models.identity import hub_file, require_trained_on, template_of, weights_here
 from grpo_nb.models.match import note_settings
 from grpo_nb.models.unsloth import import_unsloth, said_last, silently, tell_unsloth, without_loading_bars
 from grpo_nb.settings.number_types import number_type
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
 
 _SKIP_VLLM = "fast_inference=False skips the attempt"
 _KEPT_ON = "grpo_nb_generation"
+# What Unsloth's loader is given by the kit, and the setting to change instead.
+_OWNED = {
+    "model_name": "model", "max_seq_length": "max_completion_length", "random_state": "seed", "max_lora_rank": "lora_rank",
+    "load_in_16bit": "load_in_4bit",
+    **{name: name for name in ("load_in_4bit", "dtype", "fast_inference", "gpu_memory_utilization")},
+}  # fmt: skip
 _LEAST_WORDS = 100  # where its files are missing, transformers makes one of a word or two
 _engine: weakref.ref[Any] | None = None
 
@@ -45,20 +53,15 @@ class Generation:
     """Of vLLM."""
 
     def __str__(self) -> str:
-        if self.path == "vllm":
-            return f"vLLM {self.version}".strip()
-        name = {"unsloth": "Unsloth's own generation", "kit": "the kit's rollout on a CPU"}[self.path]
-        return f"{name}; not vLLM: {self.reason}" if self.reason else name
+        names = {"vllm": "vLLM", "unsloth": "Unsloth's own generation", "kit": "the kit's rollout on a CPU"}
+        return f"{names[self.path]} {self.version}".strip() + (f"; not vLLM: {self.reason}" if self.reason else "")
 
 
 def generation_of(model: Any) -> Generation:
     """What generates for a loaded model; for one that the kit did not load, by whether it has an engine."""
-    noted = getattr(model, _KEPT_ON, None)
-    if isinstance(noted, Generation):
-        return noted
-    if has_engine(model):
-        return Generation("vllm")
-    return Generation("kit" if next(model.parameters()).device.type == "cpu" else "unsloth")
+    is_on_cpu = next(model.parameters()).device.type == "cpu"
+    path = "vllm" if has_engine(model) else "kit" if is_on_cpu else "unsloth"
+    return getattr(model, _KEPT_ON, None) or Generation(path)
 
 
 def hand_copies() -> None:
@@ -115,30 +118,28 @@ def resolve_model(name: str, report: Callable[[str], None] | None = None) -> str
 
     Raises:
         EnvironmentProblem: A Hub id that is not cached and cannot be reached.
-        FileNotFoundError: A path that is no model folder.
+        FileNotFoundError: A path or a repository that is no model.
     """
     if name == EMBEDDED_MODEL:
         return str(embedded_model_folder(report))
     path = Path(name).expanduser()
-    if name.startswith((".", "/", "~")) or name.count("/") > 1 or path.exists():
-        if not (path / "config.json").is_file():
-            raise FileNotFoundError(f"{name!r} is no model folder: it has no config.json.")
-        return str(path)
-    from huggingface_hub import hf_hub_download
-
-    try:
-        hf_hub_download(name, "config.json")
-    except (OSError, ValueError) as error:  # all of the Hub's errors are of these kinds
-        raise EnvironmentProblem(
-            f"the model {name!r} is neither cached here nor reachable on the Hub "
-            f"({type(error).__name__}). Check its name and the network (and HF_TOKEN for a gated model), or start "
-            f'with the embedded one: preset(model="{EMBEDDED_MODEL}").'
-        ) from error
-    return name
+    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or path.exists()
+    if not is_path:
+        hub_file(name, "config.json")
+    elif not (path / "config.json").is_file():
+        raise FileNotFoundError(
+            f"{name!r} is no model folder: it has no config.json. Where it is a LoRA, name its base model in the settings, and "
+            f"model, tokenizer = gn.load_model(settings, adapter={name!r})."
+        )
+    return str(path) if is_path else name
 
 
 def load_model(
-    settings: Settings, *, report: Callable[[str], None] | None = None
+    settings: Settings,
+    *,
+    adapter: str | Path | None = None,
+    loader: Mapping[str, Any] | None = None,
+    report: Callable[[str], None] | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the model in 4 or 16 bit through `FastLanguageModel`, put a LoRA on it, and return it with its tokenizer.
 
@@ -149,19 +150,25 @@ def load_model(
 
     Args:
         settings: What to load and how.
+        adapter: Folder or Hub id of a LoRA to go on from, such as one of a supervised training. Its rank, alpha and layers
+            count, and not the settings'; its chat template, if it has one, too. `report` is told of it, else a warning.
+        loader: What Unsloth's loader is given besides, under its own names: `text_only`, `load_in_fp8`, `offload_embedding`.
+            What the settings decide is refused. A run does not remember it: give it again where its model is loaded again.
         report: Called with one line per stage, for those who want to show progress.
 
     Raises:
         EnvironmentProblem: unsloth came too late, the model is not to be had, it does not fit, or the GPU's driver and
             libraries do not go together.
-        ValueError: The model's folder has no tokenizer, or one without a chat template.
+        ValueError: The model's folder has no tokenizer, or one without a chat template; the adapter is no LoRA of this model.
 
     >>> model, tokenizer = gn.load_model(settings)
     >>> sum(weight.requires_grad for weight in model.parameters()) > 0  # the LoRA
     True
     """
     require_settings(settings)
-    report = report or (lambda line: None)
+    for name in _OWNED.keys() & (loader or {}).keys():
+        raise ValueError(f"loader has {name!r}, which the kit sets: settings = settings.replace({_OWNED[name]}=...).")
+    say, report = report or warnings.warn, report or (lambda line: None)
     import_unsloth()
     source = resolve_model(settings.model, report)
     if settings.model != EMBEDDED_MODEL and Path(source).is_dir():
@@ -169,15 +176,22 @@ def load_model(
     gpu = find_gpu()
     if gpu is None:
         _refuse_unseen_gpu()
+    folder = None if adapter is None else adapter_folder(adapter)
+    if folder is not None:
+        settings, base = with_adapter(settings, folder, source)
+        require_trained_on(folder, settings.model, weights_here(source))
+        shape = ", ".join(f"{name}={getattr(settings, name)}" for name in SHAPE)
+        say(f"going on from the LoRA {str(adapter)!r}, trained on {base!r}: {shape} count. {_kl_to(settings, gpu)}")
     chosen = number_type(settings, gpu)
     if chosen.is_for_memory:
         warnings.warn(chosen.why, stacklevel=2)
     stage = f"loading {settings.model} in {'4 bit' if settings.load_in_4bit else chosen.name}"
+    load = functools.partial(_load, settings, source, gpu, folder, loader)
     obstacle = vllm_obstacle(settings, gpu, source) or engine_obstacle()
     if obstacle is None:
         report(f"{stage}, with vLLM")
         try:
-            return _load(settings, source, gpu, None)
+            return load(None)
         except EnvironmentProblem:
             raise
         except Exception as error:
@@ -191,7 +205,16 @@ def load_model(
     if gpu is not None and settings.fast_inference:
         _say_once(obstacle)
     report(stage)
-    return _load(settings, source, gpu, obstacle)
+    return load(obstacle)
+
+
+def _kl_to(settings: Settings, gpu: Gpu | None) -> str:
+    """What the KL of a training is measured to that goes on from an adapter (training/run_info.py, reference_of)."""
+    if settings.beta == 0:
+        return "With beta=0 no KL is measured."
+    if gpu is not None:
+        return "On a GPU the KL is measured to the base model without it."
+    return 'The KL is measured to this adapter as it is now; gn.train(..., reference="base") measures it to the base model.'
 
 
 def _require_usable_tokenizer(folder: str) -> None:
@@ -204,19 +227,14 @@ def _require_usable_tokenizer(folder: str) -> None:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
-        if len(tokenizer) < _LEAST_WORDS:
-            raise ValueError(f"it has {len(tokenizer)} words")
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-    ) as error:  # what transformers raises without its files
+        is_made_up = len(tokenizer) < _LEAST_WORDS
+    except Exception:  # without its files transformers raises whatever it stumbles over
+        is_made_up = True
+    if is_made_up:
         raise ValueError(
-            f"the model folder {folder!r} has no tokenizer that can be used ({summary(error)}): copy tokenizer.json and "
-            "tokenizer_config.json into it from the model that it was made of, or tokenizer.save_pretrained(folder)."
-        ) from error
+            f"the model folder {folder!r} has no tokenizer that can be used: copy tokenizer.json and tokenizer_config.json "
+            "into it from the model that it was made of, or tokenizer.save_pretrained(folder)."
+        )
     if tokenizer.chat_template is None:
         raise ValueError(
             f"the model folder {folder!r} has no chat template, so nothing says how questions are put to this model: take its "
@@ -224,7 +242,9 @@ def _require_usable_tokenizer(folder: str) -> None:
         )
 
 
-def loader_arguments(settings: Settings, source: str, gpu: Gpu | None, *, use_vllm: bool) -> dict[str, Any]:
+def loader_arguments(
+    settings: Settings, source: str, gpu: Gpu | None, *, use_vllm: bool, loader: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The arguments of `FastLanguageModel.from_pretrained`.
 
     On a GPU no `dtype` unless it is set: Unsloth takes bfloat16 from compute capability 8.0 on, else float16, or float32 for
@@ -235,26 +255,25 @@ def loader_arguments(settings: Settings, source: str, gpu: Gpu | None, *, use_vl
         source: A folder or Hub id.
         gpu: That trains, or None for a CPU.
         use_vllm: Whether vLLM generates.
+        loader: What the user adds.
     """
+    loader = loader or {}
     arguments: dict[str, Any] = {
         "model_name": source,
         "max_seq_length": settings.max_prompt_length + settings.max_completion_length,
         "load_in_4bit": settings.load_in_4bit,
-        "load_in_16bit": not settings.load_in_4bit,
+        # One of them at a time (unsloth/models/loader.py, _precision_flags_conflict).
+        "load_in_16bit": not (settings.load_in_4bit or loader.get("load_in_fp8") or loader.get("load_in_8bit")),
         "use_gradient_checkpointing": _checkpointing(gpu),
     }
     if gpu is None or settings.dtype != "auto":
         import torch
 
         arguments["dtype"] = getattr(torch, number_type(settings, gpu).name)
-    if use_vllm:
-        arguments |= {
-            "fast_inference": True,
-            # Unsloth rounds it up to a rank that vLLM has kernels for.
-            "max_lora_rank": settings.lora_rank,
-            "gpu_memory_utilization": settings.gpu_memory_utilization,
-        }
-    return arguments
+    if use_vllm:  # Unsloth rounds the rank up to one that vLLM has kernels for
+        arguments |= {"fast_inference": True, "max_lora_rank": settings.lora_rank}
+        arguments["gpu_memory_utilization"] = settings.gpu_memory_utilization
+    return arguments | loader
 
 
 def lora_arguments(settings: Settings, gpu: Gpu | None) -> dict[str, Any]:
@@ -275,8 +294,15 @@ def _checkpointing(gpu: Gpu | None) -> str | bool:
     return "unsloth" if gpu is not None else False
 
 
-def _load(settings: Settings, source: str, gpu: Gpu | None, obstacle: VllmObstacle | None) -> tuple[Any, Any]:
-    """Load with vLLM if nothing is in its way.
+def _load(
+    settings: Settings,
+    source: str,
+    gpu: Gpu | None,
+    folder: Path | None,
+    loader: Mapping[str, Any] | None,
+    obstacle: Any,
+) -> tuple[Any, Any]:
+    """Load with vLLM if nothing is in its way, and the adapter of a folder if there is one.
 
     Raises:
         EnvironmentProblem: It failed for a reason that is known, with the setting to change. What may be vLLM's fault alone is
@@ -288,7 +314,7 @@ def _load(settings: Settings, source: str, gpu: Gpu | None, obstacle: VllmObstac
     tell_unsloth(number_type(settings, gpu).name)
     try:
         with silently(), without_loading_bars():
-            arguments = loader_arguments(settings, source, gpu, use_vllm=obstacle is None)
+            arguments = loader_arguments(settings, source, gpu, use_vllm=obstacle is None, loader=loader)
             model, tokenizer = FastLanguageModel.from_pretrained(**arguments)
             model = FastLanguageModel.get_peft_model(model, **lora_arguments(settings, gpu))
     except Exception as error:
@@ -303,6 +329,9 @@ def _load(settings: Settings, source: str, gpu: Gpu | None, obstacle: VllmObstac
     tokenizer.padding_side = "left"
     # A tokenizer with the GPT-2 clean-up would change the text that rewards see.
     tokenizer.clean_up_tokenization_spaces = False
+    if folder is not None:
+        load_adapter(model, folder)
+        tokenizer.chat_template = template_of(folder) or tokenizer.chat_template
     if has_engine(model):
         generation = Generation("vllm", version=importlib.metadata.version("vllm"))
         _engine = weakref.ref(model.vllm_engine)
@@ -316,7 +345,7 @@ def _load(settings: Settings, source: str, gpu: Gpu | None, obstacle: VllmObstac
         reason = str(obstacle) if settings.fast_inference else ""
         generation = Generation("unsloth" if gpu is not None else "kit", reason)
     setattr(model, _KEPT_ON, generation)
-    note_settings(model, settings)
+    note_settings(model, settings, None if folder is None else str(folder))
     return model, tokenizer
 
 
@@ -348,7 +377,7 @@ def _warn_if_shortened(engine: Any, settings: Settings) -> None:
         warnings.warn(
             f"vLLM's memory has room for sequences of {got} tokens, and prompt and completion may be {wanted}: longer ones are "
             "cut there. settings = settings.replace(max_completion_length="
-            f"{max(got - settings.max_prompt_length, 1)}), or a smaller model (gn.settings.models_for shows those that fit).",
+            f"{max(got - settings.max_prompt_length, 1)}), or a smaller model.",
             stacklevel=4,
         )
 
@@ -357,9 +386,7 @@ def _warn_if_shortened(engine: Any, settings: Settings) -> None:
 def _say_once(obstacle: VllmObstacle) -> None:
     """Warn, the first time in this process, that vLLM was asked for and is not used."""
     said = f"Completions are generated without vLLM, which is slower: {obstacle.reason}. What to do: {obstacle.fix}."
-    if obstacle.said:
-        said += f" What was said last:\n{obstacle.said}"
-    warnings.warn(said, stacklevel=3)
+    warnings.warn(f"{said} What was said last:\n{obstacle.said}" if obstacle.said else said, stacklevel=3)
 
 
 def engine_obstacle() -> VllmObstacle | None:

@@ -8,16 +8,13 @@ import io
 import logging
 import os
 import sys
-import traceback
 from collections.abc import Collection, Iterator
-from functools import partial
 from typing import Any
 
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.machine.checks import check_torchvision
 from grpo_nb.machine.cores import usable_cores
-from grpo_nb.machine.faults import error_chain
-from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.packages import import_order_problem
 from grpo_nb.settings.effective import SHARED_SCORING
 from grpo_nb.settings.number_types import VARIABLE, cpu_number_type
@@ -90,9 +87,6 @@ def import_unsloth() -> Any:
         EnvironmentProblem: trl, transformers or peft were imported before it, or, on a GPU, it was before grpo_nb; it is not
             installed, or does not load.
     """
-    # In a container torch would compute with as many threads as the host has cores, and all of them would wait.
-    if (cores := usable_cores()) < (os.cpu_count() or 1):
-        os.environ.setdefault("OMP_NUM_THREADS", str(cores))
     problem = import_order_problem()
     if problem:
         raise EnvironmentProblem(f"{problem}, which it patches. Restart the kernel and import grpo_nb first.")
@@ -105,48 +99,19 @@ def import_unsloth() -> Any:
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if gpu is not None:
         _refuse_foreign_import((SHARED_SCORING, *[_STANDBY] * has_vllm))
-    # In standby Unsloth would set another share of the memory than `gpu_memory_utilization` (unsloth_zoo/vllm_utils.py,
-    # load_vllm, where it is read).
-    os.environ.setdefault("UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE", "1")
-    # Read when the trainers are written. On, the completions of a group are scored behind one copy of their prompt, which only
-    # the attention of six families keeps together (docs/evidence/real_engines.md, "For upstream").
-    os.environ.setdefault(SHARED_SCORING, "0")
-    # Read by torch when it first compiles. Where `CI` is set torch makes an error of a warning, and Unsloth's compiled masks
-    # are warned of: torch's own memory planning hands out parts of one block (torch/_functorch/config.py).
-    os.environ.setdefault("TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING", "0")
-    if gpu is not None:
-        # Read when unsloth is imported: lets vLLM give its memory back while the gradients are computed. Without vLLM it
-        # would only keep torch from joining free blocks ("expandable segments", which unsloth_zoo switches on without it).
-        if has_vllm:
-            os.environ.setdefault(_STANDBY, "1")
-        # Read at each load. Unsloth would ask for FlashInfer's sampler, which vLLM refuses there (unsloth_zoo/vllm_utils.py,
-        # load_vllm; vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported).
-        if gpu.compute_capability < (8, 0):
-            os.environ.setdefault(_NO_FLASHINFER, "1")
-    else:
-        # Read at torch's first allocation: large pages, with which the memory of each step is mapped in half the time.
-        os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    for name, value in _switches(gpu, has_vllm):
+        os.environ.setdefault(name, value)
     logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(_is_worth_saying)
-    loaded = set(sys.modules)
     try:
         with (
             silently(),  # a banner; check_environment says the same in a table
             contextlib.nullcontext() if gpu is not None else _answering(cpu_number_type().name),
         ):
             import unsloth
-    except Exception as error:  # what a file of the user's in the place of a package leads to may be any
-        if own := _users_file(error, loaded):
-            raise EnvironmentProblem(
-                f"unsloth cannot be imported: your {own} was taken for a package of that name. Rename it, then "
-                "restart the kernel."
-            ) from error
-        if isinstance(error, RuntimeError):
-            raise EnvironmentProblem(f"unsloth does not load: {error}. Look at gn.check_environment().") from error
-        if not isinstance(error, ImportError):
-            raise
+    except (ImportError, RuntimeError) as error:
         raise EnvironmentProblem(
-            f"unsloth cannot be imported ({error}). Install it with "
-            "`pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt`, then restart the kernel."
+            f"unsloth cannot be imported ({error}). gn.check_environment() says what is in its way; else install it with "
+            "`pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt` and restart the kernel."
         ) from error
     setattr(unsloth, _BY_THE_KIT, True)
     if has_vllm:
@@ -156,6 +121,34 @@ def import_unsloth() -> Any:
 
         patch_vllm_for_notebooks()
     return unsloth
+
+
+def _switches(gpu: Gpu | None, has_vllm: bool) -> Iterator[tuple[str, str]]:
+    """What is set in the environment before the import, unless the user has."""
+    # In a container torch would compute with as many threads as the host has cores, and all of them would wait.
+    if (cores := usable_cores()) < (os.cpu_count() or 1):
+        yield "OMP_NUM_THREADS", str(cores)
+    # In standby Unsloth would set another share of the memory than `gpu_memory_utilization` (unsloth_zoo/vllm_utils.py,
+    # load_vllm, where it is read).
+    yield "UNSLOTH_VLLM_STANDBY_UTIL_OVERRIDE", "1"
+    # Read when the trainers are written. On, the completions of a group are scored behind one copy of their prompt, which only
+    # the attention of six families keeps together (docs/evidence/real_engines.md, "For upstream").
+    yield SHARED_SCORING, "0"
+    # Read by torch when it first compiles. Where `CI` is set torch makes an error of a warning, and Unsloth's compiled masks
+    # are warned of: torch's own memory planning hands out parts of one block (torch/_functorch/config.py).
+    yield "TORCHINDUCTOR_ERROR_ON_CUSTOM_OP_ALIASING", "0"
+    if gpu is None:
+        # Read at torch's first allocation: large pages, with which the memory of each step is mapped in half the time.
+        yield "THP_MEM_ALLOC_ENABLE", "1"
+        return
+    # Read when unsloth is imported: lets vLLM give its memory back while the gradients are computed. Without vLLM it would
+    # only keep torch from joining free blocks ("expandable segments", which unsloth_zoo switches on without it).
+    if has_vllm:
+        yield _STANDBY, "1"
+    # Read at each load. Unsloth would ask for FlashInfer's sampler, which vLLM refuses there (unsloth_zoo/vllm_utils.py,
+    # load_vllm; vllm/v1/sample/ops/topk_topp_sampler.py, flashinfer_sampler_supported).
+    if gpu.compute_capability < (8, 0):
+        yield _NO_FLASHINFER, "1"
 
 
 def _refuse_foreign_import(switches: Collection[str]) -> None:
@@ -175,19 +168,6 @@ def _refuse_foreign_import(switches: Collection[str]) -> None:
         )
 
 
-def _users_file(error: Exception, loaded: set[str]) -> str | None:
-    """A file of the user's own folder that was run by the import that failed; `loaded` are the modules there were before."""
-    main = sys.modules["__main__"]  # which multiprocessing gives a second name
-    new = [module for name, module in list(sys.modules.items()) if name not in loaded and module is not main]
-    files = {getattr(module, "__file__", None) for module in new}
-    files |= {frame.filename for one in error_chain(error) for frame in traceback.extract_tb(one.__traceback__)}
-    folders = {os.path.realpath(folder or ".") for folder in ("", *sys.path[:1])}
-    own = {file for file in files if file and os.path.isfile(file)}  # not <frozen importlib._bootstrap>
-    return min(
-        (os.path.basename(file) for file in own if os.path.dirname(os.path.realpath(file)) in folders), default=None
-    )
-
-
 def _is_worth_saying(record: logging.LogRecord) -> bool:
     """All but one line of bitsandbytes: that it has no faster 4-bit product from the Hub, which nothing here would use.
 
@@ -200,16 +180,13 @@ def _is_worth_saying(record: logging.LogRecord) -> bool:
 @contextlib.contextmanager
 def without_loading_bars() -> Iterator[None]:
     """Load or save without transformers' bars, which a saved notebook shows at 0 % for ever: widgets are not saved."""
-    from transformers import modeling_gguf_pytorch_utils as gguf
     from transformers.utils import logging as bars
 
-    was_on, gguf_bar = bars.is_progress_bar_enabled(), gguf.tqdm
+    was_on = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()
-    gguf.tqdm = partial(gguf_bar, disable=True)  # tqdm's own: the switch above does not reach it
     try:
         yield
     finally:
-        gguf.tqdm = gguf_bar
         if was_on:
             bars.enable_progress_bar()
 
@@ -239,7 +216,6 @@ def _answering(number_type: str) -> Iterator[None]:
     try:
         yield
     finally:
-        if users is None:
-            del os.environ[VARIABLE]
-        else:
+        del os.environ[VARIABLE]
+        if users is not None:
             os.environ[VARIABLE] = users

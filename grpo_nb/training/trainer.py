@@ -21,6 +21,7 @@ from grpo_nb.core.text import shorten
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.load import hand_copies, has_engine
+from grpo_nb.models.match import as_loaded
 from grpo_nb.models.unsloth import import_unsloth, tell_unsloth
 from grpo_nb.rewards.base import RewardFunction, reward_list
 from grpo_nb.settings.arguments import check_extra
@@ -71,7 +72,7 @@ class Prepared:
         """
         require_parts(model, tokenizer, task, settings)
         require_holdout(task, settings)
-        settings, rewards = task.rendered_by(settings), reward_list(rewards)
+        settings, rewards = task.rendered_by(as_loaded(model, settings)), reward_list(rewards)
         given, task = task, task.fit(tokenizer, settings.max_prompt_length)
         if task.notes != given.notes:  # it says what was left out
             warnings.warn(task.notes[-1], stacklevel=3)

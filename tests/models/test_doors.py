@@ -1,0 +1,135 @@
+"""`gn.load_model` goes on from a LoRA that PEFT saved, and hands Unsloth's loader what it knows."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+import grpo_nb as gn
+from grpo_nb.models import load
+from grpo_nb.training.run_info import START_ADAPTER
+from tests.support.tiny import load_tiny
+
+
+def saved_by_peft(base: Path, folder: Path, **changes: Any) -> Path:
+    """As a supervised training leaves one: of another rank than the settings', on fewer layers, with its own template."""
+    model = AutoModelForCausalLM.from_pretrained(base)
+    lora = LoraConfig(r=4, lora_alpha=12, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", **changes)
+    model = get_peft_model(model, lora)
+    torch.manual_seed(3)
+    for name, weight in model.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(weight, std=0.05)
+    model.save_pretrained(folder)
+    (folder / "chat_template.jinja").write_text("theirs")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def theirs(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved_by_peft(tiny_folder, tmp_path_factory.mktemp("sft") / "lora")
+
+
+def test_every_tensor_arrives_and_its_shape_wins_and_is_said(tiny_folder: Path, theirs: Path) -> None:
+    said: list[str] = []
+    settings = gn.preset("cpu", model=str(tiny_folder))
+    model, tokenizer = gn.load_model(settings, adapter=theirs, report=said.append)
+    for name, tensor in load_file(theirs / "adapter_model.safetensors").items():
+        mine = model.get_parameter(name.replace(".weight", ".default.weight"))
+        assert torch.equal(mine, tensor.to(mine.dtype)), name
+    assert tokenizer.chat_template == "theirs"
+    (line,) = (line for line in said if "going on" in line)
+    for told in (
+        "lora_rank=4",
+        "lora_alpha=12",
+        "('q_proj', 'v_proj')",
+        str(tiny_folder),
+        "to this adapter as it is now",
+    ):
+        assert told in line
+    ids = tokenizer("What is 3 + 4?", return_tensors="pt")["input_ids"]
+    from peft import PeftModel
+
+    alone = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_folder, dtype=torch.float32), theirs)
+    with torch.no_grad():
+        torch.testing.assert_close(model.float().eval()(ids).logits, alone.eval()(ids).logits, atol=1e-3, rtol=1e-3)
+    with pytest.warns(UserWarning, match=r"going on from the LoRA.*With beta=0 no KL"):
+        gn.load_model(settings.replace(beta=0.0), adapter=str(theirs))
+
+
+def test_a_training_goes_on_from_it_and_the_run_says_so(tiny_folder: Path, theirs: Path, tmp_path: Path) -> None:
+    changes = {"max_completion_length": 8, "max_steps": 1, "run_root": str(tmp_path)}
+    _, _, task, settings = load_tiny(tiny_folder, 8, 2, **changes)
+    plain = tmp_path / "lora"
+    shutil.copytree(theirs, plain)
+    (plain / "chat_template.jinja").unlink()
+    model, tokenizer = gn.load_model(settings, adapter=plain, report=lambda line: None)
+    run = gn.train(model, tokenizer, task, [gn.rewards.xml_tags()], settings, name="on")
+    assert run.settings.lora_rank == 4 and run.settings.lora_target_modules == ("q_proj", "v_proj")
+    assert run.info["reference"] == START_ADAPTER
+    reference = load_file(run.path / "reference" / "adapter_model.safetensors")
+    for name, tensor in load_file(plain / "adapter_model.safetensors").items():
+        assert torch.equal(reference[name], tensor.to(reference[name].dtype)), name
+    again, _ = gn.load_model(run.settings)
+    load.load_adapter(again, run.adapter_path)
+
+
+def test_an_adapter_of_another_model_is_refused(tiny_folder: Path, theirs: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    LlamaForCausalLM(
+        LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
+    ).save_pretrained(other)
+    AutoTokenizer.from_pretrained(tiny_folder).save_pretrained(other)
+    settings = gn.preset("cpu", model=str(tiny_folder))
+    with pytest.raises(ValueError, match="another base"), warnings.catch_warnings(action="ignore"):
+        gn.load_model(settings, adapter=saved_by_peft(other, tmp_path / "wide"))
+    named = tmp_path / "named"
+    shutil.copytree(theirs, named)
+    config = json.loads((named / "adapter_config.json").read_text())
+    (named / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": "Qwen/Qwen2.5-0.5B"}))
+    with pytest.raises(ValueError, match=r"trained on .Qwen/Qwen2.5-0.5B.*settings.replace\(model="):
+        load.with_adapter(settings, named, "Qwen/Qwen2.5-0.5B-Instruct")
+    load.with_adapter(settings, named, "unsloth/Qwen2.5-0.5B-unsloth-bnb-4bit")
+
+
+@pytest.mark.parametrize("changes", [{"use_rslora": True}, {"use_dora": True}, {"alpha_pattern": {"q_proj": 3}}])
+def test_a_lora_that_computes_otherwise_is_refused(tiny_folder: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+    folder = saved_by_peft(tiny_folder, tmp_path / "lora", **changes)
+    with pytest.raises(ValueError, match=f"no plain LoRA .{next(iter(changes))}.*merge_and_unload"):
+        gn.load_model(gn.preset("cpu", model=str(tiny_folder)), adapter=folder)
+
+
+def test_what_is_no_adapter_and_what_is_one_in_the_place_of_a_model(tiny_folder: Path, theirs: Path) -> None:
+    settings = gn.preset("cpu", model=str(tiny_folder))
+    with pytest.raises(FileNotFoundError, match=r"no folder of a LoRA: it has no adapter_config\.json"):
+        gn.load_model(settings, adapter=tiny_folder)
+    with pytest.raises(FileNotFoundError, match=r"gn\.load_model\(settings, adapter="):
+        gn.load_model(settings.replace(model=str(theirs)))
+
+
+def test_the_loader_gets_what_it_knows_and_nothing_that_the_settings_decide(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = gn.preset("cpu", model=str(tiny_folder), load_in_4bit=False)
+    known = {"text_only": True, "load_in_fp8": True, "offload_embedding": False}
+    passed = load.loader_arguments(settings, "folder", None, use_vllm=False, loader=known)
+    assert known.items() <= passed.items() and passed["load_in_16bit"] is False, "Unsloth takes one of them at a time"
+    model, _ = gn.load_model(settings, loader={"attn_implementation": "eager"})
+    assert model.config._attn_implementation == "eager"
+    monkeypatch.setattr(load, "_load", lambda *a, **k: pytest.fail("it was loaded"))
+    for name, line in (
+        ("max_seq_length", "max_completion_length="),
+        ("dtype", r"replace\(dtype="),
+        ("model_name", r"replace\(model="),
+    ):
+        with pytest.raises(ValueError, match=f"{name}.*settings = settings.*{line}"):
+            gn.load_model(settings, loader={name: 1})
