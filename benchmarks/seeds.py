@@ -310,7 +310,9 @@ def seeds_figure(
         line, fill, ink = (colour, colour, _INK) if is_told else (_SOFT, "white", _SOFT)
         right.plot(one.interval, [at, at], color=line, linewidth=2.5, solid_capstyle="butt")
         right.plot([one.value], [at], "D", color=line, markerfacecolor=fill, markersize=6)
-        right.annotate(f"  {one.verdict}", (1.0, at), color=ink, annotation_clip=False, **beside)
+        right.annotate(
+            one.verdict, (1.0, at), (6, 0), textcoords="offset points", color=ink, annotation_clip=False, **beside
+        )
     right.axvline(0, color=_INK, linewidth=0.9)
     for axis, title in ((left, measure), (right, f"minus {names[0]}, in pairs")):
         _prepare(axis, title, grid="x")

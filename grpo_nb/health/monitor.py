@@ -93,7 +93,7 @@ class HealthMonitor:
                 self._look(row, _at_step(texts, row))
             self._file, self._resumed_at = run.path / _FILE, self._history.count
             found = self._followed.keys()
-            self._others = [a for a in read_alerts(self._file, damaged=[]) if (a.rule, a.subject) not in found]
+            self._others = [a for a in read_alerts(self._file) if (a.rule, a.subject) not in found]
             if found:
                 self._write()
 
@@ -225,7 +225,7 @@ def _at_step(completions: Mapping[int, Any], row: Mapping[str, Any]) -> Any:
 def append_alert(folder: str | Path, alert: Alert) -> None:
     """Write down an alert of a run that did not come from a row, such as `explain_out_of_memory`'s."""
     file = Path(folder) / _FILE
-    _write_alerts(file, (*read_alerts(file, damaged=[]), alert))
+    _write_alerts(file, (*read_alerts(file), alert))
 
 
 def _write_alerts(file: Path, alerts: Iterable[Alert]) -> None:

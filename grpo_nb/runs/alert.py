@@ -91,7 +91,7 @@ def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
     return sorted(alerts, key=lambda alert: -KINDS.index(alert.kind))
 
 
-def read_alerts(file: Path, damaged: list[str] | None = None) -> list[Alert]:
+def read_alerts(file: Path) -> list[Alert]:
     """Read alerts.jsonl as `read_lines` does; what later versions of the kit say beside is left out."""
     known = [f.name for f in dataclasses.fields(Alert)]
-    return read_lines(file, lambda saved: Alert(**{key: saved[key] for key in known if key in saved}), damaged)
+    return read_lines(file, lambda saved: Alert(**{key: saved[key] for key in known if key in saved}), is_appended=True)

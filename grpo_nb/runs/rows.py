@@ -32,19 +32,16 @@ def reading(file: Path, line: int | None = None) -> Iterator[None]:
         raise ValueError(f"{where} is damaged, or of another version of the kit ({said}): {cure}.") from error
 
 
-def read_lines(
-    file: Path, make: Callable[[Any], T], damaged: list[str] | None = None, *, is_appended: bool = False
-) -> list[T]:
+def read_lines(file: Path, make: Callable[[Any], T], *, is_appended: bool = False) -> list[T]:
     """Read a file of JSON lines; no file means none.
 
     Args:
         file: Of a run.
         make: Makes of a line's value what it stands for, and raises where it cannot.
-        damaged: Takes what is wrong with lines that cannot be read, which are then left out.
         is_appended: Its last line may be cut short, as a crash in mid-write leaves it, and is left out then.
 
     Raises:
-        ValueError: A line cannot be read, and `damaged` is not given; names file and line.
+        ValueError: A line cannot be read; names file and line.
     """
     made: list[T] = []
     lines = file.read_bytes().rstrip(b"\0 \r\n").split(b"\n") if file.is_file() else []
@@ -53,17 +50,13 @@ def read_lines(
             with reading(file, number):
                 made += [make(json.loads(line))] if line.strip() else []
         except ValueError as error:
-            if is_appended and number == len(lines) and isinstance(error.__cause__, json.JSONDecodeError):
-                continue
-            if damaged is None:
+            is_cut = number == len(lines) and isinstance(error.__cause__, json.JSONDecodeError)
+            if not (is_appended and is_cut):
                 raise
-            damaged.append(str(error))
     return made
 
 
-def read_rows(
-    file: Path, damaged: list[str] | None = None, needed: str | None = None, kind: Any = object
-) -> list[dict[str, Any]]:
+def read_rows(file: Path, needed: str | None = None, kind: Any = object) -> list[dict[str, Any]]:
     """Read rows, as `read_lines` does; each has to have what is `needed`, of some `kind`."""
 
     def row(value: Any) -> dict[str, Any]:
@@ -73,7 +66,7 @@ def read_rows(
             raise TypeError(f"{needed!r} is {value[needed]!r:.60}")
         return value
 
-    return read_lines(file, row, damaged, is_appended=file.name == "metrics.jsonl")
+    return read_lines(file, row, is_appended=file.name == "metrics.jsonl")
 
 
 def tidy_row(logs: Mapping[str, Any], step: int, max_steps: int, beta: float) -> dict[str, float]:

