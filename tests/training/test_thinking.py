@@ -122,7 +122,6 @@ def replay(trained: Thinking, folder: Path) -> None:
         accelerator=SimpleNamespace(process_index=0), chat_template_kwargs=told["chat_template_kwargs"]
     )
     runpy.run_path(str(folder / "steps.py"))["recorded"]([entry], trained.tokenizer)(rows, trainer)
-    assert gn.scaleout.open(folder).task.chat_template_kwargs == trained.task.chat_template_kwargs
 
 
 @pytest.mark.usefixtures("checked_here")
