@@ -97,9 +97,6 @@ CATALOGUE: dict[str, Kind] = {
     ),
     "too slow to check": Kind("critical", _STOPS, "make it faster; a hung call stops the training for ever"),
     "not checked to the end": Kind("warning", "nobody knows what it pays and what stops it", ""),
-    "cannot read its data": Kind(
-        "critical", "the training stops at the first of these rows", "mend these rows, or drop them"
-    ),
     "changes its inputs": Kind(
         "critical",
         "the next reward and the log see the changed text, so scores depend on the order of the rewards",
@@ -125,22 +122,7 @@ CATALOGUE: dict[str, Kind] = {
         "the score depends on what else is in the batch, which changes with batch size and processes",
         "score each completion for itself, unless comparing within a group is what you want",
     ),
-    "fails in a thread": Kind(
-        "warning",
-        "none in TRL's own loop; wrong or missing scores in a thread pool, a server or an async trainer",
-        "no signal.alarm and no event loop of the main thread; for maths use grpo_nb.rewards.maths",
-    ),
-    "cannot be pickled": Kind(
-        "note",
-        "one process on one GPU works; a trainer in several processes that are spawned does not",
-        "define it with def at the top level of a module or cell",
-    ),
-    "no name": Kind("warning", "its curve is called rewards/<lambda>/mean", "define it with def"),
-    "slow": Kind("note", "", "score in a batch, or cache what does not depend on the completion"),
     # What it returns.
-    "type of the scores": Kind(
-        "note", "none in TRL; other trainers and JSON files may refuse them", "return [float(score), ...]"
-    ),
     "NaN score": Kind("warning", "TRL leaves the completion out of the sum, as if it had not been judged", _OPINION),
     "infinite score": Kind("critical", "advantages of the whole group become 0 or NaN", _OPINION),
     "no score": Kind(
@@ -156,23 +138,12 @@ CATALOGUE: dict[str, Kind] = {
         "no influence on any advantage: a group is the completions of one row",
         "return a score that depends on the completion, beside the columns",
     ),
-    "outside its range": Kind("warning", "weights chosen by its range are wrong", "correct the range, or the score"),
     "rows without score (answers)": Kind(
         "critical",
         "from these rows the model learns form at best",
         "take gn.rewards.rewards_for(task)",
     ),
-    "no score without an answer": Kind(
-        "note",
-        "to give no answer costs nothing, while a wrong answer does",
-        "return 0.0 where no answer is found, None where the row cannot be judged",
-    ),
     "rows without score": Kind("note", "these rows are not judged by it", "look at what it reads of these rows"),
-    "decimal comma": Kind(
-        "warning",
-        "neither the number with a point nor its fraction earns anything, though the model is asked for a number",
-        "gn.load_task(..., decimal=',') reads the comma as a decimal comma",
-    ),
     # Hostile text.
     "raises": Kind("critical", "one such completion stops the training", _PARSING),
     "raises (never in training)": Kind("note", "none in training: no model writes this", _PARSING),
@@ -246,11 +217,6 @@ CATALOGUE: dict[str, Kind] = {
     "upside down": Kind(
         "critical", "the model learns to be wrong", "turn the comparison round, or the sign of its weight"
     ),
-    "one answer pays": Kind(
-        "warning",
-        "the model gives this answer to every question",
-        "compare with the row's own answer: zip(completions, answer, strict=True)",
-    ),
     # Form.
     "another format": Kind("critical", "being right is never paid in the format that the prompt asks for", _ONE_FORMAT),
     "another format (whole text)": Kind(
@@ -286,11 +252,6 @@ CATALOGUE: dict[str, Kind] = {
         "critical", "the model is not drawn to right answers", "look at the weights and their signs"
     ),
     "beats the right answer": Kind("critical", _LEARNT, "lower the weight of what pays here, or bound it"),
-    "dwarfs the answer": Kind(
-        "warning",
-        "advantages are scaled by the spread of the group: right and wrong look alike beside it",
-        "bound it, min(max(score, -1), 1), or lower its weight",
-    ),
     "form outweighs being right": Kind(
         "warning",
         "a wrong answer in perfect form beats a right one that is only in its slot",

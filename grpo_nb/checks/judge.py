@@ -30,12 +30,8 @@ from grpo_nb.checks.roles import (
 from grpo_nb.checks.sample import Sample
 from grpo_nb.core.arguments import in_line
 from grpo_nb.core.text import as_score
-from grpo_nb.rewards.answers import correctness
-from grpo_nb.rewards.base import range_of
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.rewards.slot import gold_answers
-from grpo_nb.tasks.answers import answers_of, with_point
-from grpo_nb.tasks.notation import read_measure
 
 # What must not be paid, by family of probes.
 PAID = {
@@ -111,7 +107,6 @@ def judge(caller: Caller, results: Results, role: Role, sample: Sample, columns:
             yield from _find_likeness(name, results, role)
     else:
         yield from _find_inversion(name, results, rows)
-        yield from _find_favourite(name, results, rows)
         yield from _find_other_format(name, results, rows, role)
     yield from _find_refusals(name, results, role, golds)
     yield from _judge_growth(name, results)
@@ -149,16 +144,6 @@ def _find_unlisted(name: str, results: Results, sample: Sample, column: str) -> 
     return found("answer not listed", name, what, [right.text], fix=f"put it there: {line}", **changed), {*lost}
 
 
-def check_golds(caller: Caller, golds: Sequence[str]) -> Iterator[Finding]:
-    """Look for gold answers that a reward for numbers takes for none, because of a decimal comma."""
-    if not isinstance(caller.reward, correctness) or answers_of(golds).kind != "numbers":
-        return
-    unread = [gold for gold in golds if read_measure(gold) is None and with_point(gold) not in (None, gold)]
-    if unread:
-        what = f"{len(unread)} of {len(golds)} gold answers, such as {unread[0]!r}, are no numbers to it"
-        yield found("decimal comma", caller.name, what)
-
-
 def check_time(caller: Caller, results: Results, batch_of: BatchOf) -> Iterator[Finding]:
     """Look at the time of the hostile completions; what was stopped gets a second, longer chance to end."""
     late = [probe for probe, outcome in results.outcomes.items() if outcome.is_late]
@@ -185,7 +170,7 @@ def _described(probe: Probe) -> str:
 
 
 def check_scores(caller: Caller, results: Results, rows: Sequence[int], batch_of: BatchOf) -> Iterator[Finding]:
-    """Look for scores that are missing, no numbers, all the same, or outside what the reward declares."""
+    """Look for scores that are missing, no numbers, or all the same."""
     name, known, scored = caller.name, results.finite(), results.scored
     unscored = [results.outcomes[probe].raw[0] for probe, score in scored if math.isnan(score)]
     if scored and len(unscored) == len(scored):
@@ -215,17 +200,6 @@ def check_scores(caller: Caller, results: Results, rows: Sequence[int], batch_of
     if len(set.union(*by_row.values()) - {None}) > 1 and all(len(values) == 1 for values in by_row.values()):
         what = f"on each of {len(by_row)} rows the same for every completion, right, wrong and nonsense"
         yield found("constant (of a row)", name, what)
-    silent = [(p.text, s) for p, s in scored if p.kind == "empty slot"]
-    if silent and all(math.isnan(s) for _, s in silent) and all(results.rows_scored().values()):
-        what = f"None for each of {len(silent)} empty answer slots"
-        yield found("no score without an answer", name, what, [text for text, _ in silent])
-    declared = range_of(caller.reward)
-    if declared and known:
-        low, high = declared
-        outside = [p.text for p, s in scored if not math.isnan(s) and not low - 1e-6 <= s <= high + 1e-6]
-        if outside:
-            what = f"scores from {min(known):g} to {max(known):g}, though it says {low:g} to {high:g}"
-            yield found("outside its range", name, what, outside)
     is_scored = results.rows_scored()
     lost = sum(not one for one in is_scored.values())
     if 0 < lost < len(is_scored):
@@ -308,26 +282,6 @@ def _find_lost(
         if such:
             what = f"on {len(such)} of {of} {said} ({such[0][0]!r})"
             yield found(key, name, what, [text for _, text in such], **changed)
-
-
-def _find_favourite(name: str, results: Results, rows: Sequence[int]) -> Iterator[Finding]:
-    """A reward that pays an answer for itself: the same where it is right as where it is wrong, and more than others."""
-    for layout in LAYOUTS:
-        given: dict[str, dict[str, list[float]]] = {}
-        for kind, row in itertools.product(("right", "wrong"), rows):
-            for probe, score in results.scores(kind, row, layout):
-                given.setdefault(probe.detail, {}).setdefault(kind, []).append(score)
-        both = {answer: [*kinds["right"], *kinds["wrong"]] for answer, kinds in given.items() if len(kinds) == 2}
-        if len(both) < 2 or any(not max(scores) - min(scores) <= results.epsilon for scores in both.values()):
-            continue
-        least, most = (choose(both, key=both.__getitem__) for choose in (min, max))
-        # What counts characters or words tells answers apart too, but by little of what it can give.
-        if both[most][0] - both[least][0] > 0.5 * results.spread() > 0:
-            what = f"{most!r} gets {both[most][0]:.3g} and {least!r} {both[least][0]:.3g}, each whether it is right or wrong"
-            yield found(
-                "one answer pays", name, what, [p.text for p, _ in results.scores("wrong", rows[0], layout)][:1]
-            )
-            return
 
 
 def _find_payments(name: str, results: Results, role: Role, golds: Sequence[str]) -> Iterator[Finding]:

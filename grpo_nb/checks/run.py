@@ -10,22 +10,21 @@ import collections
 import contextlib
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.checks.catalogue import SEVERITIES, Finding, found
 from grpo_nb.checks.contract import UNSTEADY, Caller, check_arguments, check_contract
 from grpo_nb.checks.failures import find_failures
-from grpo_nb.checks.judge import check_golds, check_scores, check_time, judge
+from grpo_nb.checks.judge import check_scores, check_time, judge
 from grpo_nb.checks.probes import BARE, EvalTrap, Probe, known_texts
 from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.roles import FORM, OTHER, TELLS, UNSCORED, Results, Role, find_role, seen_closer
-from grpo_nb.checks.sample import Sample, rows_of
+from grpo_nb.checks.sample import Sample
 from grpo_nb.checks.together import check_names, check_set
 from grpo_nb.core.arguments import require_number
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weight_of
-from grpo_nb.rewards.compose import check_rows
 from grpo_nb.rewards.scores import changed_weights
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.task import Task
@@ -76,11 +75,8 @@ def check_rewards(
         sample = Sample(task, format, answer, tokenizer, first)
         checked = {key: _check_one(caller, sample) for key, caller in callers.items()}
     seen = {key: one.judged for key, one in checked.items() if one.judged is not None}
-    unread = list(_check_data(rewards, rows_of(task)))
-    findings = [*check_names(rewards, list(sample.rows[0])), *unread]
-    # A reward that cannot read its data raises on it: said once, with what mends it.
-    of_data = {(finding.reward, "raises") for finding in unread}
-    findings += [f for one in checked.values() for f in one.findings if (f.reward, f.kind) not in of_data]
+    findings = [*check_names(rewards, list(sample.rows[0]))]
+    findings += [finding for one in checked.values() for finding in one.findings]
     limits = [f"{key}: {one.said}" for key, one in checked.items() if one.judged is None]
     if limits:
         limits.append("the weighted total: each reward has to be mended first")
@@ -106,7 +102,7 @@ def check_rewards(
     summary = (
         f"Checked {len(rewards)} reward(s) on {tried} rows{more}, "
         f"with {completions:,} completions in {calls:,} calls: "
-        "arguments, types, side effects, repeatability, threads, time, the gold answer in harmless forms, "
+        "arguments, types, side effects, repeatability, time, the gold answer in harmless forms, "
         "cheats, damaged formats, lengths and hostile text."
     )
     return RewardReport(
@@ -194,7 +190,6 @@ def _check_one(caller: Caller, sample: Sample) -> _Checked:
     role = seen_closer(role, results)
     findings += check_scores(caller, results, rows, sample.batch)
     findings += judge(caller, results, role, sample, taken)
-    findings += check_golds(caller, sample.every_gold)
     return _Checked(findings, (results, role))
 
 
@@ -247,14 +242,6 @@ def _counts_tokens(reward: RewardFunction) -> bool:
     """Whether a reward or a class that it is made from names the token ids."""
     made_of = [method for kind in type(reward).__mro__ for method in vars(kind).values() if inspect.isfunction(method)]
     return any("completion_ids" in _named_in(part) for part in (reward, *made_of))
-
-
-def _check_data(rewards: Sequence[RewardFunction], rows: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
-    for reward in rewards:
-        try:
-            check_rows([reward], rows)
-        except ValueError as error:
-            yield found("cannot read its data", reward_name(reward), str(error))
 
 
 def _by_name(rewards: Sequence[RewardFunction]) -> dict[str, RewardFunction]:

@@ -179,10 +179,6 @@ def _check_weights(
         gains = [results.best(kind, row, role.layout) - results.best(plain, row, layout) for row in rows]
         if role.said != BY_DEGREES:
             earning[name] = weights[name] * max((g for g in gains if not math.isnan(g)), default=0.0)
-        spread = abs(weights[name]) * results.spread()
-        if role.kind != TELLS and spread > 10 * answer:
-            what = f"times its weight it spreads over {spread:.3g}, while being right adds {answer:.3g}"
-            yield found("dwarfs the answer", name, what)
     earning = {name: gain for name, gain in earning.items() if gain > 0}
     adds = f"perfect form adds {sum(earning.values()):.3g} ({', '.join(earning)}), the right answer {answer:.3g}"
     # Inside a reward for the answer a right one has both.
