@@ -9,38 +9,54 @@ attention takes 0.43 of the time, forward and backward over completions 0.57 (st
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, MutableMapping
+from contextlib import ContextDecorator
 from typing import Any
 
 from grpo_nb.models.unsloth import import_unsloth
 
 import_unsloth()
 
-import torch
+from torch import Tensor
 from torch.nn import functional
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from grpo_nb.generation.swaps import Swap
+
+class Swap(ContextDecorator):
+    """Within the block, `mapping[key]` is what `made_of` gives for what stood there.
+
+    Blocks may lie inside of each other and in several threads at a time: the first one puts the new value in, and the last
+    one that is left, whichever it is, puts the old one back.
+    """
+
+    def __init__(self, mapping: MutableMapping[str, Any], key: str, made_of: Callable[[Any], Any]) -> None:
+        self._mapping, self._key, self._made_of = mapping, key, made_of
+        self._lock, self._depth, self._stock = threading.Lock(), 0, None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._depth == 0:
+                self._stock = self._mapping[self._key]
+                self._mapping[self._key] = self._made_of(self._stock)
+            self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._depth -= 1
+            if self._depth == 0:
+                self._mapping[self._key], self._stock = self._stock, None
 
 
 def _without_copies(
-    stock: Callable[..., Any],
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    has_bias = kwargs.get("position_bias") is not None
+    stock: Any, module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **named: Any
+) -> tuple[Tensor, None]:
+    has_bias = named.get("position_bias") is not None
     is_grouped = query.shape[1] > key.shape[1] == value.shape[1]
     if query.device.type != "cpu" or not is_grouped or attention_mask is None or has_bias:
-        return stock(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
-    out = functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=attention_mask, dropout_p=dropout, scale=scaling, enable_gqa=True
-    )
+        return stock(module, query, key, value, attention_mask, **named)
+    how = {"attn_mask": attention_mask, "dropout_p": named.get("dropout", 0.0), "scale": named.get("scaling")}
+    out = functional.scaled_dot_product_attention(query, key, value, **how, enable_gqa=True)
     return out.transpose(1, 2).contiguous(), None
 
 

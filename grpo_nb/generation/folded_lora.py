@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 # Numbers in which the sum of weight and LoRA keeps what was learnt. In float64 tests prove that it is the same sum.
@@ -28,7 +29,7 @@ _EXACT = (torch.float32, torch.float64)
 # Up to this many rows oneDNN with packed weights beats MKL; above it the two are equal (docs/evidence/cpu_step.md).
 _FEW_ROWS = 128
 
-Forward = Callable[..., torch.Tensor]
+Forward = Callable[..., Tensor]
 
 
 class _FoldedLinear(torch.autograd.Function):
@@ -36,21 +37,15 @@ class _FoldedLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: torch.Tensor,
-        lora_a: torch.Tensor,
-        lora_b: torch.Tensor,
-        folded: torch.Tensor,
-        bias: torch.Tensor | None,
-        scaling: float,
-    ) -> torch.Tensor:
+        ctx: Any, x: Tensor, lora_a: Tensor, lora_b: Tensor, folded: Tensor, bias: Tensor | None, scaling: float
+    ) -> Tensor:
         # Saving the folded copy also lets autograd notice if it is written again before the backward pass.
         ctx.save_for_backward(x, lora_a, lora_b, folded)
         ctx.scaling = scaling
         return functional.linear(x, folded, bias)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, lora_a, lora_b, folded = ctx.saved_tensors
         grad_x = grad @ folded if ctx.needs_input_grad[0] else None
         grad, x = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
@@ -74,8 +69,8 @@ class FoldedLora:
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
-        self._room: dict[torch.nn.Module, torch.Tensor] = {}
-        self._packed: dict[torch.nn.Module, tuple[tuple[float, ...], torch.Tensor]] = {}
+        self._room: dict[torch.nn.Module, Tensor] = {}
+        self._packed: dict[torch.nn.Module, tuple[tuple[float, ...], Tensor]] = {}
 
     @classmethod
     def of(cls, model: torch.nn.Module) -> FoldedLora:
@@ -135,7 +130,7 @@ class FoldedLora:
             yield
 
     @torch.no_grad()
-    def _fold(self, layer: Any) -> torch.Tensor | None:
+    def _fold(self, layer: Any) -> Tensor | None:
         base = layer.get_base_layer()
         weight = _plain_weight(base)
         if weight.dtype not in _EXACT:
@@ -151,7 +146,7 @@ class FoldedLora:
         lora_a, lora_b = (part[name].weight.to(weight.dtype) for part in (layer.lora_A, layer.lora_B))
         return torch.addmm(weight, lora_b, lora_a, alpha=layer.scaling[name], out=room)
 
-    def _pack(self, layer: torch.nn.Module, weight: torch.Tensor) -> torch.Tensor:
+    def _pack(self, layer: torch.nn.Module, weight: Tensor) -> Tensor:
         """The weight in oneDNN's order; that of a layer without LoRA is kept while nothing was written to it."""
         # A write through `.data` leaves the version as it was, so the numbers are looked at too: 6 ms where packing takes 24.
         state = () if _is_lora(layer) else (weight.data_ptr(), weight._version, weight.sum().item())
@@ -187,7 +182,7 @@ def _is_lora(layer: torch.nn.Module) -> bool:
     return len(adapters) == 1 and not layer.lora_variant and not layer.lora_bias.get(adapters[0])
 
 
-def _plain_weight(linear: torch.nn.Linear) -> torch.Tensor:
+def _plain_weight(linear: torch.nn.Linear) -> Tensor:
     state = getattr(linear.weight, "quant_state", None)
     if state is None:
         return linear.weight
@@ -196,8 +191,8 @@ def _plain_weight(linear: torch.nn.Linear) -> torch.Tensor:
     return dequantize_4bit(linear.weight.data, state)
 
 
-def _linear(weight: torch.Tensor, bias: torch.Tensor | None, packed: torch.Tensor | None) -> Forward:
-    def forward(x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+def _linear(weight: Tensor, bias: Tensor | None, packed: Tensor | None) -> Forward:
+    def forward(x: Tensor, *_: Any, **__: Any) -> Tensor:
         x = x.to(weight.dtype)
         if packed is None or x.numel() > _FEW_ROWS * x.shape[-1]:
             return functional.linear(x, weight, bias)
@@ -206,7 +201,7 @@ def _linear(weight: torch.Tensor, bias: torch.Tensor | None, packed: torch.Tenso
     return forward
 
 
-def _differentiable(layer: Any, name: str, folded: torch.Tensor) -> Forward:
+def _differentiable(layer: Any, name: str, folded: Tensor) -> Forward:
     lora_a, lora_b = layer.lora_A[name].weight, layer.lora_B[name].weight
     bias, scaling = layer.get_base_layer().bias, layer.scaling[name]
     return lambda x, *_, **__: _FoldedLinear.apply(x.to(folded.dtype), lora_a, lora_b, folded, bias, scaling)
@@ -222,7 +217,5 @@ def _forwards(patches: dict[torch.nn.Module, Forward]) -> Iterator[None]:
         yield
     finally:
         for layer in patches:
-            if layer in before:
-                layer.forward = before[layer]
-            else:
-                vars(layer).pop("forward", None)
+            vars(layer).pop("forward", None)
+            vars(layer).update({"forward": before[layer]} if layer in before else {})

@@ -19,7 +19,7 @@ import_unsloth()
 import torch
 from trl.trainer import utils
 
-from grpo_nb.generation.swaps import Swap
+from grpo_nb.generation.attention import Swap
 
 # Logits of a tile, 2 MB: they stay in the cache between the passes over them.
 _TILE = 2**19
@@ -37,26 +37,15 @@ class _Head:
     def __init__(self, stock: Any) -> None:
         self._stock = stock
 
-    def apply(
-        self,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        targets: torch.Tensor,
-        temperature: float,
-        chunk_size: int,
-        softcap: float | None,
-        logit_scale: float,
-        outputs: tuple[str, ...],
-    ) -> tuple[torch.Tensor | None, ...]:
-        is_float = hidden.dtype == weight.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(
-            "cpu"
-        )
+    def apply(self, *arguments: Any) -> tuple[torch.Tensor | None, ...]:
+        hidden, weight, bias, targets, temperature, _, softcap, logit_scale, outputs = arguments
+        is_autocast = torch.is_autocast_enabled("cpu")
+        is_float = not is_autocast and hidden.dtype == weight.dtype in (torch.float32, torch.float64)
         is_plain = bias is None and softcap is None and logit_scale == 1.0 and not weight.requires_grad
         if is_float and is_plain and set(outputs) <= {"log_probs", "entropy"}:
             log_probs, entropy = _TiledLogProbs.apply(hidden, weight, targets, temperature)
             return log_probs, entropy if "entropy" in outputs else None, None, None, None
-        return self._stock.apply(hidden, weight, bias, targets, temperature, chunk_size, softcap, logit_scale, outputs)
+        return self._stock.apply(*arguments)
 
 
 class _TiledLogProbs(torch.autograd.Function):

@@ -32,7 +32,7 @@ class LlamaCppError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(Completion):
-    """A completion, with what llama.cpp read and how sure it was."""
+    """A completion, with what llama.cpp read, and its log-probabilities."""
 
     prompt: str = field(repr=False)
     """As llama.cpp rendered it."""
@@ -40,8 +40,6 @@ class Answer(Completion):
     log_probs: tuple[float | None, ...] = field(repr=False)
     """Of each token, in nats, before temperature and the other processors. Of several that write one character, such as an
     emoji, llama.cpp tells the last one's alone: None for the others."""
-    margins: tuple[float | None, ...] = field(repr=False)
-    """How far the likeliest token was ahead of the second, in nats, at each position; None as above."""
 
 
 def answer(

@@ -63,19 +63,15 @@ def complete(
     prompt = post("/apply-template", asked)["prompt"]
     # As the server's chat address does: it adds what the vocabulary wants in front, and reads special tokens as such.
     ids = post("/tokenize", {"content": prompt, "add_special": True, "parse_special": True})["tokens"]
-    done = post(
-        "/completion",
-        {
-            "prompt": prompt,
-            "n_predict": request["limit"],
-            "cache_prompt": False,
-            "return_tokens": True,
-            "n_probs": 2,
-            **request["sampling"],
-        },
-    )
+    how = {
+        "n_predict": request["limit"],
+        "cache_prompt": False,
+        "return_tokens": True,
+        "n_probs": 1,
+        **request["sampling"],
+    }
+    done = post("/completion", {"prompt": prompt, **how})
     steps = placed(done["tokens"], done.get("completion_probabilities", []))
-    best = [step and sorted((top["logprob"] for top in step["top_logprobs"]), reverse=True) for step in steps]
     return {
         "prompt": prompt,
         "prompt_ids": ids,
@@ -83,7 +79,6 @@ def complete(
         "ids": done["tokens"],
         "is_cut": done["stop_type"] == "limit",
         "log_probs": [step and step["logprob"] for step in steps],
-        "margins": [two and two[0] - two[1] for two in best],
     }
 
 

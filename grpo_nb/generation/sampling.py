@@ -67,10 +67,7 @@ class _GrowingLayer(DynamicLayer):
 
 @torch.no_grad()
 def sample(
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    config: GenerationConfig,
-    folded: FoldedLora | None = None,
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], config: GenerationConfig, folded: FoldedLora | None = None
 ) -> Samples:
     """Sample one completion for each row of `prompts`; rows with the same prompt share its computation.
 
@@ -103,22 +100,17 @@ def sample(
     folded = folded or FoldedLora.of(model)
     with kept_modes(model), grouped_attention, folded.for_inference(is_decoding=True):
         model.eval()
-        cache, mask = prompt_cache(
-            lambda **inputs: model(**inputs, use_cache=True, logits_to_keep=1), each, pad_id, model.dtype
-        )
+        run = functools.partial(model, use_cache=True, logits_to_keep=1)
+        cache, mask = prompt_cache(run, each, pad_id, model.dtype)
         rows = torch.tensor(owner)
         cache.layers = [_GrowingLayer(layer, rows, limit) for layer in cache.layers]
         mask = torch.cat([mask[rows], torch.ones(total, limit, dtype=torch.long)], 1)
         for t in range(limit):
             end = widest + t
             logits = model(
-                input_ids=ids[running, end - 1 : end],
-                attention_mask=mask[:, : cache.get_seq_length() + 1],
-                position_ids=start + t,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            ).logits[:, -1]
+                input_ids=ids[running, end - 1 : end], attention_mask=mask[:, : cache.get_seq_length() + 1],
+                position_ids=start + t, past_key_values=cache, use_cache=True, logits_to_keep=1,
+            ).logits[:, -1]  # fmt: skip
             scores = processors(ids[running, :end], logits.float())
             if config.do_sample:
                 probabilities = scores.softmax(-1)

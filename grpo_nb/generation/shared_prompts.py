@@ -20,6 +20,7 @@ from grpo_nb.models.unsloth import import_unsloth
 import_unsloth()
 
 import torch
+from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
@@ -29,6 +30,8 @@ from grpo_nb.generation.head import tiled_head
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+# What prompts had in common, and its keys and values.
+Kept = dict[tuple[int, ...], DynamicCache]
 # In a lane of this many tokens attention costs about as much as all else: lanes are not made longer without need.
 _ATTENTION_TOKENS = 2000
 # Up to this many tokens, prompts run in one row: behind what they have in common, none of them seeing another.
@@ -52,14 +55,11 @@ def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -
     if config is not model.config:
         return f"{name} is multimodal"
     layer_types = set(getattr(config, "layer_types", None) or ["full_attention"])
-    others = layer_types - {"full_attention", "sliding_attention"}
-    if others:
+    if others := layer_types - {"full_attention", "sliding_attention"}:
         return f"{name} has {', '.join(sorted(others))} layers"
     window = getattr(config, "sliding_window", None)
     slides = "sliding_attention" in layer_types or (window and getattr(config, "use_sliding_window", True))
-    if slides and window is None:
-        return f"{name} has sliding_attention layers of unknown width"
-    if slides and (longest is None or longest > window):
+    if slides and (window is None or longest is None or longest > window):
         what = "prompt and completion" if longest is None else f"prompt and completion of {longest} tokens"
         return f"{name} uses a sliding window of {window} tokens, which {what} may exceed"
     if getattr(config, "rope_parameters", None) is None:
@@ -69,7 +69,7 @@ def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -
     return None
 
 
-def batch_obstacle(input_ids: torch.Tensor, attention_mask: torch.Tensor, completion_length: int) -> str | None:
+def batch_obstacle(input_ids: Tensor, attention_mask: Tensor, completion_length: int) -> str | None:
     """Say why a batch has to take the stock path, or return None if its prompts can be shared.
 
     Args:
@@ -88,13 +88,13 @@ def batch_obstacle(input_ids: torch.Tensor, attention_mask: torch.Tensor, comple
     return None
 
 
-def _unpadded_prompts(ids: torch.Tensor, mask: torch.Tensor, completion_length: int) -> list[tuple[int, ...]]:
+def _unpadded_prompts(ids: Tensor, mask: Tensor, completion_length: int) -> list[tuple[int, ...]]:
     width = ids.shape[1] - completion_length
     lengths = mask[:, :width].sum(1).tolist()
     return [tuple(row[width - n :]) for row, n in zip(ids[:, :width].tolist(), lengths, strict=True)]
 
 
-def left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:
+def left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
     """Rows of token ids as one tensor (N, L), with its mask."""
     width = max(map(len, rows))
     ids = torch.tensor([[pad_id] * (width - len(row)) + list(row) for row in rows])
@@ -102,12 +102,8 @@ def left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tenso
 
 
 def prompt_cache(
-    run: Callable[..., Any],
-    prompts: Sequence[Sequence[int]],
-    pad_id: int,
-    dtype: torch.dtype,
-    kept: dict[tuple[int, ...], DynamicCache] | None = None,
-) -> tuple[DynamicCache, torch.Tensor]:
+    run: Callable[..., Any], prompts: Sequence[Sequence[int]], pad_id: int, dtype: torch.dtype, kept: Kept | None = None
+) -> tuple[DynamicCache, Tensor]:
     """Run all but the last token of each prompt, what they have in common once; return cache (P, ...) and mask (P, L).
 
     Args:
@@ -156,28 +152,28 @@ def prompt_cache(
     return cache, mask
 
 
-def _added(sees: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _added(sees: Tensor, dtype: torch.dtype) -> Tensor:
     """Which token (B, Q) sees which (B, Q, K), as what is added to the scores: that every attention implementation takes."""
     return torch.zeros(sees.shape, dtype=dtype).masked_fill(~sees, torch.finfo(dtype).min)[:, None]
 
 
-def copy_of_rows(cache: DynamicCache, rows: torch.Tensor) -> DynamicCache:
+def copy_of_rows(cache: DynamicCache, rows: Tensor) -> DynamicCache:
     """A cache whose rows are these of another one."""
     # index_select, unlike the indexing of batch_select_indices, has a fast backward (index_add) on the CPU.
     return _mapped(cache, lambda states: states.index_select(0, rows))
 
 
-def _places(cache: DynamicCache, places: torch.Tensor) -> DynamicCache:
+def _places(cache: DynamicCache, places: Tensor) -> DynamicCache:
     """A cache (P, L) made of these places of a cache of one row."""
 
-    def take(states: torch.Tensor) -> torch.Tensor:
+    def take(states: Tensor) -> Tensor:
         taken = states[0].index_select(1, places.flatten())
         return taken.view(len(taken), *places.shape, -1).transpose(0, 1)
 
     return _mapped(cache, take)
 
 
-def _mapped(cache: DynamicCache, change: Callable[[torch.Tensor], torch.Tensor]) -> DynamicCache:
+def _mapped(cache: DynamicCache, change: Callable[[Tensor], Tensor]) -> DynamicCache:
     copy = DynamicCache()
     copy.layers = [DynamicLayer() for _ in cache.layers]
     for new, layer in zip(copy.layers, cache.layers, strict=True):
@@ -195,12 +191,8 @@ def lanes(lengths: Sequence[int], owner: Sequence[int]) -> list[list[int]]:
     def fill(width: int) -> list[list[int]]:
         rows_of: list[list[int]] = []
         for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-            fits = (
-                lane
-                for lane in rows_of
-                if owner[lane[0]] == owner[row] and sum(lengths[i] for i in lane) + lengths[row] <= width
-            )
-            lane = next(fits, None)
+            own = (lane for lane in rows_of if owner[lane[0]] == owner[row])
+            lane = next((lane for lane in own if sum(lengths[i] for i in lane) + lengths[row] <= width), None)
             rows_of.append([row]) if lane is None else lane.append(row)
         return rows_of
 
@@ -219,14 +211,14 @@ def distinct(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], l
 @grouped_attention
 @tiled_head
 def shared_prompt_logps(
-    model: Callable[..., Any],
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor,
+    model: Any,
+    input_ids: Tensor,
+    attention_mask: Tensor,
     completion_length: int,
     *,
     pad_id: int,
-    kept: dict[tuple[int, ...], DynamicCache] | None = None,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+    kept: Kept | None = None,
+) -> tuple[Tensor, Tensor | None]:
     """Per-token log-probabilities and entropies of completions, each distinct prompt run once, differentiable.
 
     Equal to a plain pass over `input_ids` up to the order of summation: 1e-4 in float32 for values and LoRA gradients.
@@ -251,13 +243,11 @@ def shared_prompt_logps(
 
     dtype = next(model.parameters()).dtype
     unscored = torch.full((1, 1), -100)
-    cache, mask = prompt_cache(
-        lambda **inputs: model(**inputs, shift_labels=unscored.expand_as(inputs["input_ids"]), fused_lm_head=True),
-        prompts,
-        pad_id,
-        dtype,
-        kept,
-    )
+
+    def run(**inputs: Any) -> Any:
+        return model(**inputs, shift_labels=unscored.expand_as(inputs["input_ids"]), fused_lm_head=True)
+
+    cache, mask = prompt_cache(run, prompts, pad_id, dtype, kept)
     packed = lanes(lengths, prompt_of_row)
     span = max(max(sum(lengths[row] for row in lane) for lane in packed), 1)
     ids, positions = (torch.zeros(len(packed), span, dtype=torch.long) for _ in range(2))
@@ -279,15 +269,11 @@ def shared_prompt_logps(
     same = (segment[:, :, None] == segment[:, None, :]).tril()
     sees = torch.cat([mask[owner].bool()[:, None].expand(-1, span, -1), same], -1)
     output = model(
-        input_ids=ids,
-        attention_mask=_added(sees, dtype),
-        position_ids=positions,
-        past_key_values=copy_of_rows(cache, owner),
-        shift_labels=labels,
-        fused_lm_head=True,
-    )
+        input_ids=ids, attention_mask=_added(sees, dtype), position_ids=positions,
+        past_key_values=copy_of_rows(cache, owner), shift_labels=labels, fused_lm_head=True,
+    )  # fmt: skip
 
-    def by_row(values: torch.Tensor) -> torch.Tensor:
+    def by_row(values: Tensor) -> Tensor:
         empty = values.new_zeros(len(input_ids) * completion_length)
         filled = empty.index_copy(0, torch.cat(target), values.flatten()[torch.cat(source)])
         return filled.view(len(input_ids), completion_length)

@@ -67,18 +67,14 @@ def sampling_arguments(config: GenerationConfig) -> dict[str, Any]:
     Raises:
         ValueError: The configuration asks for something that vLLM has not, by its name.
     """
-    unknown = sorted(
-        name
-        for name, value in config.to_diff_dict().items()
-        if not name.startswith("_") and name not in (*_SAME, *_OF_NO_EFFECT) and value is not None
-    )
+    asked = {name for name, value in config.to_diff_dict().items() if value is not None and not name.startswith("_")}
+    unknown = sorted(asked - _SAME.keys() - _OF_NO_EFFECT)
     if unknown:
         raise ValueError(
             f"vLLM does not sample with {', '.join(unknown)}: leave it out, or load the model with fast_inference=False."
         )
     ends = config.eos_token_id
-    asked = {name: getattr(config, name) for name in _SAME}
-    drawn = _SAME | {name: value for name, value in asked.items() if value is not None}
+    drawn = _SAME | {name: getattr(config, name) for name in _SAME if getattr(config, name) is not None}
     arguments: dict[str, Any] = {
         "n": 1,
         "max_tokens": config.max_new_tokens,

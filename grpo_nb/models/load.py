@@ -59,9 +59,10 @@ class Generation:
 
 def generation_of(model: Any) -> Generation:
     """What generates for a loaded model; for one that the kit did not load, by whether it has an engine."""
+    if noted := getattr(model, _KEPT_ON, None):
+        return noted
     is_on_cpu = next(model.parameters()).device.type == "cpu"
-    path = "vllm" if has_engine(model) else "kit" if is_on_cpu else "unsloth"
-    return getattr(model, _KEPT_ON, None) or Generation(path)
+    return Generation("vllm" if has_engine(model) else "kit" if is_on_cpu else "unsloth")
 
 
 def hand_copies() -> None:

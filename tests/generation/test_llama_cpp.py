@@ -1,10 +1,7 @@
 """A GGUF file answers through llama.cpp, with its own chat template, in a process that cannot hang the kernel."""
 
-import os
 import subprocess
 import sys
-import textwrap
-import time
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -40,9 +37,9 @@ def test_it_reads_what_transformers_reads(gguf: Path, embedded_folder: Path) -> 
         ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
         assert list(answer.prompt_ids) == ids
         assert answer.text == tokenizer.decode(answer.ids, skip_special_tokens=True)
-        assert len(answer.ids) == len(answer.log_probs) == len(answer.margins) <= 10
+        assert len(answer.ids) == len(answer.log_probs) <= 10
         assert answer.is_cut == (answer.ids[-1] != tokenizer.eos_token_id)
-        assert all(margin >= 0 for margin in answer.margins) and max(answer.log_probs) < 0
+        assert max(answer.log_probs) < 0
     assert done == [1, 2]
 
 
@@ -71,9 +68,8 @@ def test_a_token_within_a_character_has_its_place_and_no_log_probability(gguf: P
     answers = llama_cpp.answer(gguf, CHATS[:1] * 6, **wild)
     untold = 0
     for answer in answers:
-        assert len(answer.ids) == len(answer.log_probs) == len(answer.margins)
+        assert len(answer.ids) == len(answer.log_probs)
         for at, value in enumerate(answer.log_probs):
-            assert (value is None) == (answer.margins[at] is None)
             ends_within = tokenizer.decode(answer.ids[: at + 1]).endswith("\ufffd")
             assert value is not None or ends_within
             untold += value is None
@@ -119,55 +115,3 @@ def test_without_the_package(gguf: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(gn.machine.EnvironmentProblem, match="pip install 'xllamacpp"):
         llama_cpp.answer(gguf, CHATS, max_completion_length=1)
-
-
-def hanging_package(folder: Path) -> Path:
-    """A package that never returns, and stands for a llama.cpp that hangs; returns the file in which it notes its pid."""
-    (folder / "xllamacpp").mkdir()
-    note = folder / "pid"
-    (folder / "xllamacpp" / "__init__.py").write_text(
-        f"import os, time\nopen({str(note)!r}, 'w').write(str(os.getpid()) + chr(10))\ntime.sleep(600)\n"
-    )
-    return note
-
-
-def test_a_child_that_says_nothing_is_ended(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    note = hanging_package(tmp_path)
-    monkeypatch.setattr(llama_cpp, "require_llama_cpp", lambda: tmp_path)
-    monkeypatch.setattr(llama_cpp, "_PATIENCE", 8.0)
-    with pytest.raises(llama_cpp.LlamaCppError, match="no sign of life for 8 s"):
-        llama_cpp.answer(gguf, CHATS, max_completion_length=1)
-    assert not is_there(int(note.read_text()))
-
-
-def test_it_ends_with_its_parent(gguf: Path, tmp_path: Path) -> None:
-    note = hanging_package(tmp_path)
-    code = f"""
-        from pathlib import Path
-        from grpo_nb.generation import llama_cpp
-        llama_cpp.require_llama_cpp = lambda: Path({str(tmp_path)!r})
-        llama_cpp.answer({str(gguf)!r}, [[dict(role="user", content="hi")]], max_completion_length=1)
-    """
-    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
-    try:
-        wait_for(lambda: note.is_file() and note.read_text().endswith("\n"))
-    finally:
-        parent.kill()
-        parent.wait()
-    wait_for(lambda: not is_there(int(note.read_text())))
-
-
-def wait_for(condition, seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
-
-
-def is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # A process that has ended and was not waited for yet is still listed.
-    return not Path(f"/proc/{pid}/stat").is_file() or Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"

@@ -137,17 +137,6 @@ def config(**values: object) -> GenerationConfig:
     )
 
 
-def test_every_name_is_vllms() -> None:
-    for values in ({"do_sample": False}, {"do_sample": True, "top_k": 0}, {"do_sample": True, "min_p": 0.1}):
-        assert set(sampling_arguments(config(**values))) <= set(FACTS["vllm/sampling_params.py:SamplingParams"])
-    assert {"prompts", "sampling_params", "use_tqdm", "lora_request"} <= set(GENERATE)
-    assert FACTS["vllm/v1/engine/llm_engine.py:LLMEngine.is_sleeping"] == []
-    assert FACTS["vllm/v1/engine/llm_engine.py:LLMEngine.abort_request"] == ["request_ids", "internal"]
-    assert FACTS["vllm/v1/engine/llm_engine.py:LLMEngine.collective_rpc"][0] == "method"
-    assert {"token_ids", "logprobs"} <= set(FACTS["vllm/outputs.py:CompletionOutput"])
-    assert "logprob" in FACTS["vllm/logprobs.py:Logprob"]
-
-
 @pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None, reason="compares with an installed vLLM, and there is none"
 )
