@@ -154,7 +154,7 @@ answers.head(20)
 # %%
 seen = run.completions(1)["prompt"].iloc[0]
 question = seen.rsplit("What is", 1)[1].split("?")[0]
-rows = [{"question": f"what is{question.replace(' ', '  ')} ?", "answer": "0"}, *run.holdout[:11]]
+rows = [{"question": f"What is{question.replace(' ', '  ')} ?", "answer": "0"}, *run.holdout[:11]]
 try:
     gn.evaluate(run, gn.evaluation.load_holdout(rows))
     refused = False

@@ -377,7 +377,7 @@ def test_all_cells_run_again_give_the_finished_run_back(fresh, back, settings, m
     assert run.path == first.path and shown == [(5, True)]
     assert {file: file.read_bytes() for file in first.path.rglob("*") if file.is_file()} == files, "nothing was written"
     assert all(torch.equal(p, trained[n]) for n, p in model.named_parameters() if n in trained)
-    assert run.rewards[0].state.state_dict() == first.rewards[0].state.state_dict()
+    assert run.rewards[0].state_dict() == first.rewards[0].state_dict()
     # Later cells take the model of the run: what they ask is what was trained.
     again = gn.compare(run, task)
     assert [row["completion"] for row in again.after.rows] == [row["completion"] for row in answered.after.rows]
