@@ -39,7 +39,8 @@ def test_the_export_notebook_makes_and_uses(export: Path) -> None:
     (run,) = (folder.parent.parent / "runs").glob("*/run.json")
     question = gn.open_run(run.parent).holdout[0]["question"]
     assert all(answer.startswith(f"{question} -> ") for answer in answers)
-    assert text_of(cell_with(notebook, "gn.export.push_problems(merged)")).strip() == "[]"
+    (problems,) = [cell for cell in notebook.cells if cell.source == "gn.export.push_problems(merged)"]
+    assert text_of(problems).strip() == "[]"
     assert printed(cell_with(notebook, "gn.export.push_to_hub(")) == "Nothing was sent: PUSH_TO is empty.\n"
     assert "FROM ./gguf-q8_0.gguf" in printed(cell_with(notebook, "Modelfile"))
     assert "It worked: merged and adapter verified, GGUF verified and served" in printed(
