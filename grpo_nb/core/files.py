@@ -191,19 +191,11 @@ def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> 
         FileExistsError: Something is there and `overwrite` is false, or what is there holds something that is needed.
     """
     require_kind("overwrite", overwrite, bool, "True or False")
-    problem = target_problem(target, overwrite, needed)
-    if problem is not None:
-        raise problem
-
-
-def target_problem(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> FileExistsError | None:
-    """What stands in the way of making a folder at `target`, or None."""
     real = target.resolve()
     held = next((path for path in (*needed, Path.cwd()) if path.resolve().is_relative_to(real)), None)
     if target.exists() and held is not None:
-        return FileExistsError(
+        raise FileExistsError(
             f"{str(target)!r} is or holds {str(held)!r}, which would be gone with it. Choose another folder."
         )
     if not overwrite and _is_taken(target):
-        return FileExistsError(f"{str(target)!r} exists. Choose another folder, or say overwrite=True.")
-    return None
+        raise FileExistsError(f"{str(target)!r} exists. Choose another folder, or say overwrite=True.")

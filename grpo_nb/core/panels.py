@@ -1,7 +1,6 @@
 """What the kit's widgets share: a base class, and controls with their labels in words.
 
-Core ipywidgets that 7.7 and 8 share. Rooms take these names from the door, which imports this file, and with it ipywidgets,
-when a panel is made.
+Core ipywidgets that 7.7 and 8 share.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import html
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import ipywidgets as widgets
@@ -74,19 +73,6 @@ class Panel(widgets.VBox):
         finally:
             self._is_quiet = before
 
-    def _on_change(self, control: widgets.Widget, callback: Callable[..., object]) -> None:
-        """Have a callback answer to each new value of a control, but for what is changed `_quietly`."""
-        control.observe(lambda change: self._is_quiet or callback(change), "value")
-
-    @contextlib.contextmanager
-    def _working(self, pressed: widgets.Button, said: str) -> Iterator[None]:
-        """Shut the button that was pressed while its work lasts, and say so on it."""
-        before, pressed.disabled, pressed.description = pressed.description, True, said
-        try:
-            yield
-        finally:
-            pressed.disabled, pressed.description = False, before
-
     # ipywidgets 7 shows a widget through this method, 8 through the other one: the other one will do for both.
     _ipython_display_ = None
 
@@ -117,52 +103,6 @@ def in_panel(callback: Callable[..., None]) -> Callable[..., None]:
             callback(self)
 
     return run
-
-
-class WeightBoxes(widgets.HBox):
-    """A number box for the weight of each reward, side by side.
-
-    Args:
-        changed: Called after a weight was moved.
-    """
-
-    def __init__(self, changed: Callable[..., None]) -> None:
-        super().__init__(layout=_WRAPPED)
-        self._changed = changed
-        self.boxes: dict[str, widgets.FloatText] = {}
-
-    def show(self, weights: Mapping[str, float]) -> None:
-        """Show other rewards."""
-        boxes = {name: widgets.FloatText(weight, step=0.1, description=label(name)) for name, weight in weights.items()}
-        self.boxes = {name: above(box, "130px") for name, box in boxes.items()}
-        for box in self.boxes.values():
-            box.observe(self._changed, "value")
-        self.children = list(self.boxes.values())
-
-
-class WeighedPanel(Panel):
-    """A panel with a box for the weight of each reward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._weights = WeightBoxes(lambda change: self._is_quiet or self._reweigh(change))
-
-    def _reweigh(self, _: Any = None) -> None:
-        """Show what the weights that are shown now make of the scores."""
-        raise NotImplementedError
-
-    @property
-    def weights(self) -> dict[str, float]:
-        """The weights shown, by reward."""
-        return {name: box.value for name, box in self._weights.boxes.items()}
-
-    @weights.setter
-    def weights(self, weights: Mapping[str, float]) -> None:
-        boxes = self._weights.boxes
-        for name, weight in weights.items():
-            if name not in boxes:
-                raise ValueError(f"weights names {name!r}, but the rewards are {list(boxes)}.")
-            boxes[name].value = weight
 
 
 def label(text: str) -> str:

@@ -35,15 +35,6 @@ def displayable(text: str) -> str:
     return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", shown)
 
 
-def name_in(namespace: Mapping[str, Any], value: Any, default: str) -> str:
-    """Return the name under which a user's code knows an object, so that a line of code shown to them works as it stands.
-
-    >>> name_in({"_": [1], "numbers": (numbers := [1])}, numbers, "lab.numbers")
-    'numbers'
-    """
-    return next((name for name, found in namespace.items() if found is value and not name.startswith("_")), default)
-
-
 def require_tokenizer(tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None) -> None:
     """Refuse what stands in the place of a tokenizer, and one that cannot put a question to its model.
 

@@ -1,10 +1,14 @@
-"""The form of one completion in the reward lab, still without function."""
+"""Controls of the reward lab: the form of one completion, the weights, and how they are heard."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
 import ipywidgets as widgets
 
-from grpo_nb.core.panels import above, button
+from grpo_nb.core.panels import Panel, above, button, label
 
 
 class Entry(widgets.VBox):
@@ -23,3 +27,63 @@ class Entry(widgets.VBox):
         self.box.description = f"Completion {number}"
         self.remove.tooltip = f"Remove completion {number}"
         self.remove.disabled = is_alone
+
+
+class WeightBoxes(widgets.HBox):
+    """A number box for the weight of each reward, side by side.
+
+    Args:
+        changed: Called after a weight was moved.
+    """
+
+    def __init__(self, changed: Callable[..., None]) -> None:
+        super().__init__(layout={"flex_flow": "row wrap", "align_items": "flex-end"})
+        self._changed = changed
+        self.boxes: dict[str, widgets.FloatText] = {}
+
+    def show(self, weights: Mapping[str, float]) -> None:
+        """Show other rewards."""
+        self.boxes = {}
+        for name, weight in weights.items():
+            box = widgets.FloatText(weight, step=0.1, description=label(name))
+            self.boxes[name] = above(box, "130px")
+            box.observe(self._changed, "value")
+        self.children = list(self.boxes.values())
+
+
+class WeighedPanel(Panel):
+    """A panel with a box for the weight of each reward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._weights = WeightBoxes(lambda change: self._is_quiet or self._reweigh(change))
+
+    def _on_change(self, control: widgets.Widget, callback: Callable[..., object]) -> None:
+        """Have a callback answer to each new value of a control, but for what is changed `_quietly`."""
+        control.observe(lambda change: self._is_quiet or callback(change), "value")
+
+    @contextlib.contextmanager
+    def _working(self, pressed: widgets.Button, said: str) -> Iterator[None]:
+        """Shut the button that was pressed while its work lasts, and say so on it."""
+        before, pressed.disabled, pressed.description = pressed.description, True, said
+        try:
+            yield
+        finally:
+            pressed.disabled, pressed.description = False, before
+
+    def _reweigh(self, _: Any = None) -> None:
+        """Show what the weights that are shown now make of the scores."""
+        raise NotImplementedError
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weights shown, by reward."""
+        return {name: box.value for name, box in self._weights.boxes.items()}
+
+    @weights.setter
+    def weights(self, weights: Mapping[str, float]) -> None:
+        boxes = self._weights.boxes
+        for name, weight in weights.items():
+            if name not in boxes:
+                raise ValueError(f"weights names {name!r}, but the rewards are {list(boxes)}.")
+            boxes[name].value = weight

@@ -19,10 +19,10 @@ from grpo_nb.checks.run import check_rewards
 from grpo_nb.checks.sample import check_options, rows_of
 from grpo_nb.core.arguments import require_kind
 from grpo_nb.core.deadlines import run_with_deadline
-from grpo_nb.core.panels import WeighedPanel, above, button, in_panel, line, section, view
+from grpo_nb.core.panels import above, button, in_panel, line, section, view
 from grpo_nb.core.text import as_score, displayable
 from grpo_nb.lab import views
-from grpo_nb.lab.controls import Entry
+from grpo_nb.lab.controls import Entry, WeighedPanel
 from grpo_nb.lab.numbers import example_completions, gold_of, prompt_text, sample_group
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.scores import Scores, reweight, score

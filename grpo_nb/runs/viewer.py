@@ -19,7 +19,7 @@ from grpo_nb.core.pages import code_line, style, title
 from grpo_nb.core.panels import Panel, above, button, in_panel, label, line, section
 from grpo_nb.core.panels import view as empty_view
 from grpo_nb.core.tables import escaped
-from grpo_nb.core.text import name_in, shorten
+from grpo_nb.core.text import shorten
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.curves import Curves
 from grpo_nb.runs.figure import TrainingFigure
@@ -219,4 +219,5 @@ class RunViewer(Panel):
         shell = get_ipython()
         if shell is None:
             return "run"
-        return name_in(shell.user_ns, self.run, f"{name_in(shell.user_ns, self, 'viewer')}.run")
+        names = {id(found): name for name, found in shell.user_ns.items() if not name.startswith("_")}
+        return names.get(id(self.run), f"{names.get(id(self), 'viewer')}.run")

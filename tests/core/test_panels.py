@@ -1,4 +1,4 @@
-"""What the three panels share: errors in words, silence, a page without a kernel, weights; and views that escape everything."""
+"""What the panels share: errors in words, silence, a page without a kernel; and views that escape everything."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from grpo_nb.core import pages
 from grpo_nb.core.pages import code_line, errors_view, heading, page, render, style
-from grpo_nb.core.panels import Panel, WeighedPanel, in_panel, view
+from grpo_nb.core.panels import Panel, in_panel, view
 
 HOSTILE = "<img src=x onerror=alert(1)>\udce4\0"
 
@@ -61,21 +61,6 @@ def test_a_page_that_shows_no_widgets_gets_the_views() -> None:
     assert "<b>seen</b>" in html and "Small &amp; low" in html and ">Found<" in html and ">Empty<" not in html
     assert '<div class="gn-lab gn-small-panel">' in html and ".gn-lab .gn-panel" in html
     assert bundle["application/vnd.jupyter.widget-view+json"]["model_id"] == panel.model_id
-
-
-def test_weights_are_shown_moved_and_refused_by_name() -> None:
-    moved = []
-
-    class Weighed(WeighedPanel):
-        def _reweigh(self, change: dict) -> None:
-            moved.append(change["new"])
-
-    panel = Weighed()
-    panel._weights.show({"a": 1.0, "b": 2.0})
-    panel.weights = {"b": 0.5}
-    assert panel.weights == {"a": 1.0, "b": 0.5} and moved == [0.5] and len(panel._weights.children) == 2
-    with pytest.raises(ValueError, match=r"weights names 'c', but the rewards are \['a', 'b'\]"):
-        panel.weights = {"c": 1.0}
 
 
 def test_views_escape_everything_that_is_put_in() -> None:
