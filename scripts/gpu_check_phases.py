@@ -225,7 +225,9 @@ def loaded(request: Request, settings: Any, load: Callable[[Any], Any] | None = 
 
 def is_scaled(settings: Any) -> bool:
     """Whether it trains with loss scaling."""
-    return gn.settings.number_type(settings, gn.machine.find_gpu()).name == "float16"
+    from grpo_nb.settings.number_types import number_type
+
+    return number_type(settings, gn.machine.find_gpu()).name == "float16"
 
 
 def digests(model: Any, *, is_base: bool = False) -> dict[str, str]:
@@ -358,12 +360,14 @@ def handing_over(request: Request) -> Found:
         extra={"vllm_importance_sampling_correction": True} if request.use_vllm else {},
     )  # fmt: skip
     here = yield from loaded(request, settings)
-    decoding = gn.evaluation.Decoding(max_completion_length=settings.max_completion_length)
+    from grpo_nb.evaluation import subjects
+
+    decoding = subjects.Decoding(max_completion_length=settings.max_completion_length)
 
     def answers(*, is_base: bool = False) -> list[str]:
         asked = (here.model, here.tokenizer, here.task.holdout["prompt"], decoding)
         with here.model.disable_adapter() if is_base else contextlib.nullcontext():
-            return [one.text for one in gn.evaluation.answers_of_model(*asked)]
+            return [one.text for one in subjects.answers_of_model(*asked)]
 
     base, before, memory = digests(here.model, is_base=True), answers(is_base=True), [memory_gb(request.device)]
     rows = here.train(settings, name=f"{request.name}-first").rows

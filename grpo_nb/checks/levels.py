@@ -121,7 +121,7 @@ def choose_level(
     10 to 12 seconds of processor time for each level with the embedded model:
 
     >>> levels = [gn.load_task("arithmetic", settings, **level) for level in gn.tasks.ARITHMETIC_LEVELS]
-    >>> choice = gn.checks.choose_level(model, tokenizer, levels, rewards, settings)
+    >>> choice = choose_level(model, tokenizer, levels, rewards, settings)
     >>> run = gn.train(model, tokenizer, choice.task, rewards, settings)
     """
     levels, gates, took, started = tuple(levels), [], [], time.monotonic()

@@ -22,6 +22,7 @@ import gpu_check_phases
 
 import grpo_nb as gn
 from grpo_nb.core.processes import ChildError
+from grpo_nb.evaluation import subjects
 from grpo_nb.machine.gpu import Gpu, GpuState
 
 
@@ -163,7 +164,7 @@ def test_an_interrupt_comes_while_it_samples_or_not_at_all() -> None:
 
 def test_a_fault_of_the_hand_over_is_seen(tiny_folder: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     """An interrupt that leaves other base weights, as a folded LoRA would be."""
-    stock = gn.evaluation.answers_of_model
+    stock = subjects.answers_of_model
 
     def leaving(model: object, *asked: object) -> list:
         try:
@@ -173,7 +174,7 @@ def test_a_fault_of_the_hand_over_is_seen(tiny_folder: Path, tmp_path: Path, mon
             next(p for name, p in model.named_parameters() if "down_proj.base" in name).data.add_(1.0)
             raise
 
-    monkeypatch.setattr(gn.evaluation, "answers_of_model", leaving)
+    monkeypatch.setattr(subjects, "answers_of_model", leaving)
     request = gpu_check_phases.Request(str(tiny_folder), str(tmp_path), 4, "cpu", True, False, True)
     found = gpu_check_phases.run_phase("hand-over", request)
     checks = {name: check["ok"] for name, check in found["checks"].items()}

@@ -11,6 +11,7 @@ import grpo_nb as gn
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.best import best_step
+from grpo_nb.runs.live import training_figure
 from grpo_nb.runs.run import read_alerts
 from grpo_nb.training.errors import explained
 from grpo_nb.training.observers import HealthAlerts, HoldoutScore
@@ -128,12 +129,12 @@ def test_each_score_is_held_against_the_best_so_far(monkeypatch) -> None:
     right = iter([[1] * 10 + [0] * 10, [1] * 19 + [0], [1] * 18 + [0] * 2, [0] * 20])
     like = {"is_formatted": True, "tokens": 5, "is_cut": False}
     rows_of = lambda: [{"is_correct": bool(ok), **like} for ok in next(right)]  # noqa: E731
-    monkeypatch.setattr("grpo_nb.training.observers.answers_of_model", lambda *args: [])
+    monkeypatch.setattr("grpo_nb.training.observers.answers_of_model", lambda *args, **named: [])
     judges = []
     monkeypatch.setattr(
         "grpo_nb.training.observers.read_answers", lambda *args, reward: judges.append(reward) or rows_of()
     )
-    task = SimpleNamespace(holdout=[{"prompt": "q"}] * 20, format=None)
+    task = SimpleNamespace(holdout=[{"prompt": "q"}] * 20, format=None, chat_template_kwargs={})
     settings = gn.preset("cpu", holdout_every=5, holdout_questions=20)
     paid_by = [gn.rewards.correctness(tolerance=0.5), gn.rewards.xml_tags()]
     watch = HoldoutScore(SimpleNamespace(task=task, settings=settings, model=None, tokenizer=None, rewards=paid_by))
@@ -156,6 +157,6 @@ def test_each_score_is_held_against_the_best_so_far(monkeypatch) -> None:
     # What it remembers is the best, not the last.
     state = json.loads(json.dumps(watch.state_dict()))
     assert sum(state["best"]) == 19
-    figure = gn.runs.training_figure(rows)
+    figure = training_figure(rows)
     assert [line.get_xdata()[0] for axis in figure.axes for line in axis.lines if line.get_gid() == "best"] == [5]
     assert any("best, 95 % at step 5" in text.get_text() for axis in figure.axes for text in axis.texts)
