@@ -25,13 +25,20 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_part_that_would_not_end_in_time_is_left_out_and_said(begun: list[str], capsys) -> None:
-    # 22 minutes are gone after `test`, which took twice its time: 30 more, not 15, for the next.
+    # `test` took twice its time, which is more than on the slowest machine known: so will 1 + 10 + 15 minutes.
     assert test_all.main(["--minutes", "51"]) == 0 and begun == ["bootstrap", "test"]
     said = capsys.readouterr().out
-    assert "test-slow      left out: it would take about 30 minutes here, and 29 are left" in said
+    assert "test-slow      left out: with it about 52 minutes on the slowest machine, and 51 are given" in said
     assert "test           20.0 minutes" in said and "together       22.0 minutes" in said
     begun.clear()
     assert test_all.main(["--minutes", "52"]) == 0 and begun == ["bootstrap", "test", "test-slow"]
+
+
+def test_a_fast_machine_begins_no_more_than_the_slowest_would_end(begun: list[str], monkeypatch) -> None:
+    monkeypatch.setattr(test_all, "SLOWEST", 4.0)
+    assert test_all.main(["--minutes", "103"]) == 0 and begun == ["bootstrap", "test"]
+    begun.clear()
+    assert test_all.main(["--minutes", "104"]) == 0 and begun == ["bootstrap", "test", "test-slow"]
 
 
 def test_without_a_limit_all_is_begun_that_can_run_here(begun: list[str], capsys, monkeypatch) -> None:
