@@ -26,7 +26,7 @@ def test_the_training_notebook_shows_what_its_prose_says(train: Path, size: str)
         f"interrupted after {steps // 2} of {steps} steps\n"
     )
     assert printed(cell_with(notebook, "run.status}: steps")) == f"finished: steps {list(range(1, steps + 1))}\n"
-    for text in ("provoked = gn.train(", "class StopButton", 'resume="auto")'):
+    for text in ("provoked = gn.train(", "class StopButton", 'rewards, settings, resume="auto")'):
         assert len(outputs(cell_with(notebook, text), "image/png")) == 1, "the figure must be updated in place"
     viewer = cell_with(notebook, "gn.RunViewer(run)")
     assert outputs(viewer, "application/vnd.jupyter.widget-view+json")
