@@ -991,10 +991,14 @@ def test_part_credit_inside_a_reward_is_not_weighed_against_being_right_unless_i
 
 
 def test_what_was_not_looked_at_is_named() -> None:
-    report = check(slow_but_never_late, right, seconds_per_call=0.04)
-    assert not report.ok and "too slow to be judged" in report.roles["slow_but_never_late"]
+    def slow(completions, answer, **_):  # in time by a quarter at each call of 8, and not with all of them
+        time.sleep(0.03 * len(completions))
+        return right(completions, answer)
+
+    report = check(slow, right, seconds_per_call=0.31)
+    assert not report.ok and "too slow to be judged" in report.roles["slow"]
     assert any("the weighted total" in limit for limit in report.limits)
-    assert "check_rewards(..., seconds_per_call=0.4" in report.of("slow_but_never_late")[0].fix
+    assert "check_rewards(..., seconds_per_call=3.1" in report.of("slow")[0].fix
 
 
 @pytest.mark.parametrize("reward", [xml_format(), xml_tags(), short_enough, no_apology, enough_lines], ids=reward_name)
