@@ -998,7 +998,7 @@ def test_what_was_not_looked_at_is_named() -> None:
     report = check(slow, right, seconds_per_call=0.31)
     assert not report.ok and "too slow to be judged" in report.roles["slow"]
     assert any("the weighted total" in limit for limit in report.limits)
-    assert "check_rewards(..., seconds_per_call=3.1" in report.of("slow")[0].fix
+    assert "check_rewards(..., seconds_per_call=3)" in report.of("slow")[0].fix
 
 
 @pytest.mark.parametrize("reward", [xml_format(), xml_tags(), short_enough, no_apology, enough_lines], ids=reward_name)
