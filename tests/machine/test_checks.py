@@ -108,7 +108,10 @@ def test_without_a_gpu_the_row_says_why_and_how_one_is_had(monkeypatch: pytest.M
         ({"torchao": "0.10.0"}, "problem", "torchao 0.10.0, and peft refuses"),
     ],
 )
-def test_packages_that_are_missing_other_than_tried_or_in_the_way(with_gpu, installed, status, found) -> None:
+def test_packages_that_are_missing_other_than_tried_or_in_the_way(
+    with_gpu, installed, status, found, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "find_host", lambda: "script")
     row = with_gpu("packages", **installed)
     assert row.status == status and found in row.found and (status == "ok" or "pip " in row.fix), row
 
