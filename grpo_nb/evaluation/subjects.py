@@ -112,7 +112,7 @@ def _located(what: Any) -> Located:
             return what
         kinds = ", ".join(type(part).__name__ for part in what)
         raise TypeError(f"({kinds}) is no model with its tokenizer: give (model, tokenizer), in this order.")
-    if what == "gsm8k":
+    if isinstance(what, str) and what == "gsm8k":
         raise ValueError(f"{what!r} is a set of questions, not a model: gn.evaluate(run, {what!r}).")
     path = require_path("what is asked", what, "a run, 'base', a model folder, a .gguf file, or (model, tokenizer)")
     if path.suffix == ".gguf" and not path.is_file():
