@@ -25,6 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from grpo_nb.health.course import sameness
 from grpo_nb.health.monitor import HealthMonitor, check_health
 from grpo_nb.settings.settings import Settings
 
@@ -238,20 +239,18 @@ def told(run: Simulated) -> dict[str, Any]:
     }
 
 
-def report_of(run: Simulated) -> Any:
+def rows_of(run: Simulated) -> list[dict[str, Any]]:
+    """Its rows as a run has them: how alike its texts are is a metric like any other."""
     rows, texts = simulated(run)
-    return check_health(rows, completions=texts, **told(run))
+    return [row | sameness(groups) for row, groups in zip(rows, texts, strict=True)]
 
 
 def is_stopped(run: Simulated) -> bool:
     """Whether `stop_on_alert="critical"` would have ended it."""
-    rows, texts = simulated(run)
     monitor = HealthMonitor(stop_on="critical", **told(run))
-    for row, step_texts in zip(rows, texts, strict=True):
-        monitor.update(row, step_texts)
-        if monitor.should_stop:
-            return True
-    return False
+    for row in rows_of(run):
+        monitor.update(row)
+    return monitor.should_stop
 
 
 def rising(count: int, tag: str) -> Iterator[Simulated]:
@@ -282,7 +281,8 @@ def main() -> None:
     for kind in (*FAULTS, *HEALTHY):
         cells = []
         for variant, (*_, every) in enumerate(VARIANTS):
-            alerts = report_of(made(kind, variant, half)).alerts
+            run = made(kind, variant, half)
+            alerts = check_health(rows_of(run), **told(run)).alerts
             loud = {alert.rule for alert in alerts if alert.kind in ("warning", "critical")}
             cells.append(", ".join(sorted(loud)) or "-")
             if kind in FAULTS:

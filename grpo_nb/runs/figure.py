@@ -262,7 +262,7 @@ class TrainingFigure:
             told = f"{number}  {alert.standing}, step {alert.step}: {_cut(alert.message, 110)}"
             said.append((told, 9, _MARKS[alert.kind][0]))
         if len(marked) > _LISTED:
-            said.append((f"and {len(marked) - _LISTED} more in alerts.jsonl", 8.5, _SOFT))
+            said.append((f"and {len(marked) - _LISTED} more in run.alerts", 8.5, _SOFT))
         lines = [(line, size, colour) for text, size, colour in said for line in _wrapped(text, size)]
         height, top = _HEAD + _DRAWN + _FOOT + _LINE * (len(lines) - 1), _HEAD + _DRAWN + 0.27
         self.figure.set_figheight(height)

@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import grpo_nb as gn
-from grpo_nb.health.report import HealthReport
+from grpo_nb.health.monitor import HealthReport
 from grpo_nb.runs.alert import Alert
 from tests.support.run_folders import info_of, write_run_folder
 
