@@ -59,7 +59,7 @@ def rank_shift(before: Sequence[float], after: Sequence[float]) -> float:
 
 
 class Course:
-    """The first and the last `WINDOW` rows under one set of names, and a few tallies of the whole: never more.
+    """The first and the last `WINDOW` rows under one set of names, and a few tallies of the whole.
 
     `rewards/name` is the mean score of a reward, `rewards/name/std` its spread. A row may be the mean of several steps
     (`logging_steps`), so windows are counted in steps.

@@ -90,8 +90,9 @@ class HealthMonitor:
                 told.append(self._alert(new, standing[-1]))
         for alert in told:
             self._alerts[alert.rule, alert.subject] = alert
-        is_old_due = self._resumed_at and course.count - self._resumed_at >= LEAST
-        self.should_stop |= any(alert.kind == self._stop_on for alert in (self.alerts if is_old_due else told))
+        is_due = self._resumed_at > 0 and course.count - self._resumed_at >= LEAST
+        is_found = any(found.get(self._stop_on) == course.step for found in self._found.values())
+        self.should_stop |= any(alert.kind == self._stop_on for alert in told) or (is_due and is_found)
         return told
 
     def _alert(self, finding: Finding, severity: Severity) -> Alert:

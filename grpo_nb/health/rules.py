@@ -98,7 +98,8 @@ def shifts(course: Course) -> Iterator[Finding]:
     """What `SHIFTS` find. What came with a rise of the reward belongs to it."""
     is_at_best = course.has_gained and course.count - course.best_at <= course.rows_of(WINDOW)
     is_earned = {"longer": is_at_best, "spread": is_at_best, "shorter": course.has_gained and not course.has_lost}
-    lengths = course.first("completions/mean_length") or [math.inf]
+    lengths_then = course.first("completions/mean_length") or [math.inf]
+    lengths_now = course.last("completions/mean_length") or [0.0]
     for rule, subject, metric, times, seen, advice in SHIFTS:
         is_slower = rule == "slow_steps"
         # The first two rows compile and warm up.
@@ -108,7 +109,7 @@ def shifts(course: Course) -> Iterator[Finding]:
         if is_earned.get(subject) or (course.is_learning and not is_slower):
             continue
         now, then = median(last), median(first)
-        longer = max(1.0, course.mean("completions/mean_length") / median(lengths)) if is_slower else 1.0
+        longer = max(1.0, median(lengths_now) / max(1.0, median(lengths_then))) if is_slower else 1.0
         is_far = now >= times * longer * then if times > 1 else now <= times * then
         if is_far and abs(rank_shift(first, last)) >= CLEAR:
             message = f"{seen.format(now, then)} at the start{'' if is_slower else '; no reward rises clearly'}."
@@ -163,7 +164,7 @@ def no_spread(course: Course) -> Iterator[Finding]:
     if now < least or (kind == "nearly all succeed" and course.has_gained):
         return
     is_kept = kind == "nearly all succeed" or (course.has_gained and not course.has_lost)
-    is_sure = now - 1.64 * math.sqrt(now * (1 - now) / len(shares)) >= 0.75 * least
+    is_sure = now - 1.64 * math.sqrt(abs(now * (1 - now)) / len(shares)) >= 0.75 * least
     is_lost = recent >= 0.9 and course.steps >= RECENT and not is_kept
     severity = "critical" if is_lost else "warning" if is_sure else "info"
     message = f"In {now:.0%} of the groups of {min(WINDOW, course.steps)} steps all completions got the same: {kind}."
@@ -272,7 +273,7 @@ def holdout(course: Course) -> Iterator[Finding]:
         return
     pairs = [fmean(scores[i : i + 2]) for i in range(len(scores) - 1)]
     best, now = max(pairs), pairs[-1]
-    if best - now >= max(0.05, 2.5 * math.sqrt(best * (1 - best) / asked)):
+    if best - now >= max(0.05, 2.5 * math.sqrt(max(0.0, best * (1 - best)) / asked)):
         message = f"Held-out accuracy has fallen from {best:.0%} to {now:.0%} (means of two measurements)."
         advice = 'Stop, and take the best adapter (keep="best"); more varied prompts last longer.'
         yield Finding("holdout", "warning", message, advice, now, "falling")
