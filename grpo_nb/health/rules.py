@@ -285,4 +285,4 @@ def holdout(course: Course) -> Iterator[Finding]:
 
 # The others are asked from `LEAST` steps on.
 FROM_THE_FIRST_ROW = (not_finite, no_reward)
-RULES = (levels, shifts, spikes, no_spread, kl, falling, flat, constant, dominating, form_only, holdout)
+RULES = (no_spread, levels, shifts, spikes, kl, falling, flat, constant, dominating, form_only, holdout)

@@ -70,7 +70,7 @@ _TENTHS = RendererAgg(1, 1, 720)
 """Measures texts in tenths of points."""
 _RULE_PLACES = {
     "kl": KL, "holdout": HOLDOUT, "length": LENGTHS, "constant_reward": EACH, "dominating_reward": EACH,
-    "fighting_rewards": EACH, "form_only": EACH, "truncation": "completions/clipped_ratio", "gradient": "grad_norm",
+    "form_only": EACH, "truncation": "completions/clipped_ratio", "gradient": "grad_norm",
     "no_spread": "frac_reward_zero_std", "slow_steps": "step_time",
 }  # fmt: skip
 """Where an alert is marked besides the reward, by the beginning of its rule's name."""
