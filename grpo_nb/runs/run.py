@@ -2,8 +2,7 @@
 
 runs/<name>/
   run.json            settings, seeds, versions, machine, data fingerprint, rewards with source text and hash, status
-  metrics.jsonl       one JSON object per logged step, appended and flushed
-  alerts.jsonl        each health alert as it stands: step, rule, severity, evidence, advice
+  metrics.jsonl       one JSON object per logged step, appended and flushed, with the alerts that came with it
   holdout.jsonl       the held-out questions, for comparisons and exports
   train_questions.txt hashes of the training questions, so that held-out ones are never among them unseen
   chat_template.jinja what prompts were rendered with, for evaluations and exports
@@ -36,7 +35,7 @@ from grpo_nb.core.files import free_path, inside, shown_path, write_json
 from grpo_nb.core.tables import Drawn, Part, Shown, bold, escaped
 from grpo_nb.core.text import displayable
 from grpo_nb.core.writers import liveness
-from grpo_nb.runs.alert import Alert, read_alerts
+from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.best import BestStep, best_step
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.records import RecordedComparison, RecordedExport
@@ -186,7 +185,7 @@ class Run(Shown):
         """`rows` as a table; NaN where a step did not measure something."""
         import pandas
 
-        return pandas.DataFrame(self.rows)
+        return pandas.DataFrame(self.rows).drop(columns="alerts", errors="ignore")
 
     @property
     def weights(self) -> dict[str, float]:
@@ -212,7 +211,9 @@ class Run(Shown):
     @property
     def alerts(self) -> list[Alert]:
         """The health alerts of this run so far, in the order in which they came."""
-        return read_alerts(self.path / "alerts.jsonl")
+        rows = self.rows
+        with reading(self.path / "metrics.jsonl"):
+            return alerts_of(rows)
 
     @property
     def holdout(self) -> list[dict[str, Any]]:

@@ -284,12 +284,7 @@ def _damaged_completions(resumption: Resumption) -> list[Path]:
 def go_back(resumption: Resumption) -> Path:
     """Take the run's folder, which is returned, to its checkpoint: each step is there once. Can be cut short and done again."""
     path, checkpoint = resumption.run.path, resumption.checkpoint
-    for name in ("metrics.jsonl", "alerts.jsonl"):
-        source = checkpoint.path / name
-        if source.is_file():
-            write_bytes(path / name, source.read_bytes())
-        else:
-            (path / name).unlink(missing_ok=True)
+    write_bytes(path / "metrics.jsonl", (checkpoint.path / "metrics.jsonl").read_bytes())
     for left in path.rglob(".*.partial-*"):  # what was half written when it was killed
         shutil.rmtree(left) if left.is_dir() else left.unlink()
     for file in (path / "completions").glob("step_*"):

@@ -129,9 +129,13 @@ def train(
             write_json(run.path / "run.json", info)
             # The health rules come last: they read what all others add to the row.
             health = HealthMonitor(
-                weights=prepared.weights, settings=settings, folder=run.path, stop_on=settings.stop_on_alert
+                weights=prepared.weights,
+                settings=settings,
+                ranges=run.ranges,
+                rows=run.rows,
+                stop_on=settings.stop_on_alert,
             )
-            alerts = HealthAlerts(health, run.path, None if is_notebook() else tqdm.write)
+            alerts = HealthAlerts(health, None if is_notebook() else tqdm.write)
             scores = [HoldoutScore(prepared)] if settings.holdout_every else []
             recorder = Recorder(run, settings, prepared.weights, [*scores, *observers, alerts])
             _run_training(trainer, prepared, recorder, info, resumption)

@@ -311,7 +311,6 @@ def test_completions_cut_off_by_a_crash_are_said_and_set_aside(half_done) -> Non
     half.write_bytes(half.read_bytes()[: half.stat().st_size // 2])
     content = unreadable.read_bytes()
     unreadable.write_bytes(content[:4] + bytes(len(content) - 8) + content[-4:])
-    assert "4 rows were looked at" in gn.health.check_health(crashed).checked
     with pytest.warns(UserWarning, match="step_000001.parquet is damaged, and was renamed; .*step_000002.parquet"):
         run = gn.train(model, tokenizer, task, [brevity], settings, resume="whole-5")
     assert run.status == "finished" and run.info["resumed"][0]["damaged"] == [empty.name, half.name]
