@@ -184,11 +184,9 @@ def load_model(
         shape = ", ".join(f"{name}={getattr(settings, name)}" for name in SHAPE)
         say(f"going on from the LoRA {str(adapter)!r}, trained on {base!r}: {shape} count. {_kl_to(settings, gpu)}")
     chosen = number_type(settings, gpu)
-    if chosen.is_for_memory:
-        warnings.warn(chosen.why, stacklevel=2)
     stage = f"loading {settings.model} in {'4 bit' if settings.load_in_4bit else chosen.name}"
     load = functools.partial(_load, settings, source, gpu, folder, loader)
-    obstacle = vllm_obstacle(settings, gpu, source) or engine_obstacle()
+    obstacle = vllm_obstacle(settings, gpu) or engine_obstacle()
     if obstacle is None:
         report(f"{stage}, with vLLM")
         try:

@@ -1,17 +1,39 @@
-"""What to do after out-of-memory: the settings to write, in the order in which they cost the least."""
+"""Settings that need less memory, one ladder of them: for a plan that does not fit, and after out-of-memory."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from grpo_nb.machine.faults import error_chain, is_out_of_memory, place_of
-from grpo_nb.settings.memory import is_standby, smaller_settings
+from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.settings.memory import is_standby
 from grpo_nb.settings.settings import Settings
 
-_WEIGHTS_ALONE = "The weights in 4 bit do not fit the memory that is free."
+_LEAST_SHARE, _MOST_SHARE, _SHORTEST = 0.3, 0.9, 32
+# The kinds of changes, the cheapest first: smaller passes train the same. vLLM's share is last, for less is not always better.
+_ON_GPU = ("passes", "bits", "length", "group", "share")
+_ON_CPU = ("passes", "path", "length", "group")
+# Which of them help where it failed. While loading and in generation smaller passes do not.
+_BY_PLACE = {
+    "loading": ("bits", "share", "no vLLM"),
+    "generation": ("share", "path", "length", "group"),
+    "the loss": ("passes", "path", "share", "bits", "length", "group"),
+}
+_FOR_VLLM = ("larger share", "bits", "length", "no vLLM")
 _VLLM_IS_SHORT = ("cache blocks", "kv cache")
+_OF_A_GPU = ("cuda", "cublas", "gpu", *_VLLM_IS_SHORT)
+_WHY = {
+    "passes": "Activations grow with the completions of one pass. The same step in smaller passes gives the same result.",
+    "path": "TRL's own path keeps no copies of the weights, and takes about three times as long.",
+    "larger share": "A larger one has.",
+    "share": "vLLM takes its share at once, and what is left was too little for the rest.",
+    "no vLLM": "Without vLLM the memory it takes for itself is free; generation is slower.",
+    "bits": "The weights in 16 bit are the largest part that is left; in 4 bit they take about a third.",
+    "length": "Memory grows with the length of the completions.",
+    "group": "Fewer completions are generated at once.",
+}
 
 
 @dataclass(frozen=True)
@@ -27,12 +49,25 @@ class MemoryAdvice:
     """`loading`, `generation`, `the loss`, or None where it is not known."""
 
 
+def fitting_changes(settings: Settings, fits: Callable[[Settings], bool], *, is_gpu: bool) -> dict[str, Any]:
+    """The changes to settings that make `fits(settings)` true, or none: down the ladder, and back where it was not needed."""
+    changed, kinds = settings, _ON_GPU if is_gpu else _ON_CPU
+    taken: list[dict[str, Any]] = []
+    for kind in kinds:
+        before = changed
+        while not fits(changed) and (step := _smaller(changed, kind)):
+            changed = changed.replace(**step)
+        taken.append({name: value for name, value in vars(before).items() if value != getattr(changed, name)})
+    if not fits(changed):
+        return {}
+    for back in reversed(taken):
+        if _is_whole(changed, back) and fits(changed.replace(**back)):
+            changed = changed.replace(**back)
+    return {name: value for name, value in vars(changed).items() if value != getattr(settings, name)}
+
+
 def memory_advice(error: BaseException, settings: Settings, *, place: str | None = None) -> MemoryAdvice | None:
     """Say which setting to lower after an out-of-memory error, with the line to paste; None for any other error.
-
-    The order is by cost. In the loss, smaller passes with more accumulation compute the same step in less memory. vLLM's share
-    comes next, then what changes the training: 4 bit, shorter completions, a smaller group. While loading and in generation
-    smaller passes do not help, and the order begins behind them.
 
     Args:
         error: What was raised. Errors that it came from are looked at too.
@@ -44,19 +79,23 @@ def memory_advice(error: BaseException, settings: Settings, *, place: str | None
     """
     if not is_out_of_memory(error):
         return None
-    said = " ".join(str(cause).lower() for cause in error_chain(error))
+    said = " ".join(f"{type(cause).__name__} {cause}".lower() for cause in error_chain(error))
     place = place or place_of(error)
+    is_gpu = find_gpu() is not None or any(sign in said for sign in _OF_A_GPU)
     is_vllm_short = any(sign in said for sign in _VLLM_IS_SHORT)
-    ways = _FOR_VLLM if is_vllm_short else _BY_PLACE.get(place or "", _BY_PLACE["the loss"])
-    nothing_left = _WEIGHTS_ALONE if place == "loading" else "No setting of this run is left to lower."
-    change, why = _first_change(settings, ways) or ({}, nothing_left)
+    kinds: Iterable[str] = _FOR_VLLM if is_vllm_short else _BY_PLACE[place or "the loss"]
+    elsewhere = ("path",) if is_gpu else ("bits", "share", "no vLLM")
+    if place != "loading" and place != "generation" and is_standby():
+        elsewhere += ("share",)  # it has given its cache back by then
+    steps = ((kind, _smaller(settings, kind)) for kind in kinds if kind not in elsewhere)
+    kind, change = next(((kind, step) for kind, step in steps if step), ("", {}))
+    why = _WHY.get(kind, "No setting of this run is left to lower.")
     if is_vllm_short:
         why = f"vLLM's share of the memory has no room for one sequence beside the model. {why}"
-    written = ", ".join(f"{name}={value!r}" for name, value in change.items())
+    advice = "Take a smaller model, or a machine with more memory."
     if change:
+        written = ", ".join(f"{name}={value!r}" for name, value in change.items())
         advice = f"settings = settings.replace({written}), in a fresh kernel: the failed one still holds its memory."
-    else:
-        advice = "Take a smaller model, or a machine with more memory: every setting is at its least already."
     where = {"loading": " while loading", "generation": " in generation", "the loss": " in the loss"}
     names = ["per_device_train_batch_size", "num_generations", "max_completion_length"]
     names += ["gpu_memory_utilization"] if settings.fast_inference else []
@@ -65,36 +104,35 @@ def memory_advice(error: BaseException, settings: Settings, *, place: str | None
     return MemoryAdvice(message=message, why=why, advice=advice, change=change, place=place)
 
 
-def _first_change(settings: Settings, ways: Iterable[str]) -> tuple[dict[str, object], str] | None:
-    share = settings.gpu_memory_utilization
-    kinds = smaller_settings(settings) | {
-        "larger share": [(0, {"gpu_memory_utilization": round(min(0.9, share + 0.1), 3)})] if share < 0.9 else [],
-        "no vLLM": [(0, {"fast_inference": False})] if settings.fast_inference else [],
-        # In standby it has given its cache back by then.
-        "share in training": [] if is_standby() else smaller_settings(settings)["share"],
+def _smaller(settings: Settings, kind: str) -> dict[str, Any]:
+    """One step down of a kind, or nothing where there is none."""
+    micro, steps = settings.per_device_train_batch_size, settings.gradient_accumulation_steps
+    length, share = settings.max_completion_length, settings.gpu_memory_utilization
+    parts = next((n for n in range(2, micro + 1) if micro % n == 0), 1)
+    candidates: dict[str, tuple[bool, dict[str, Any]]] = {
+        "passes": (
+            micro > 1,
+            {"per_device_train_batch_size": micro // parts, "gradient_accumulation_steps": steps * parts},
+        ),
+        "path": (settings.shared_prompts, {"shared_prompts": False}),
+        "share": (
+            settings.fast_inference and share > _LEAST_SHARE,
+            {"gpu_memory_utilization": round(max(share - 0.1, _LEAST_SHARE), 3)},
+        ),
+        "larger share": (share < _MOST_SHARE, {"gpu_memory_utilization": round(min(share + 0.1, _MOST_SHARE), 3)}),
+        "no vLLM": (settings.fast_inference, {"fast_inference": False}),
+        "bits": (not settings.load_in_4bit, {"load_in_4bit": True}),
+        "length": (length // 2 > _SHORTEST, {"max_completion_length": length // 2}),
+        "group": (settings.num_generations >= 4, {"num_generations": settings.num_generations // 2}),
     }
-    for way in ways:
-        for _, change in kinds[way][:1]:
-            with contextlib.suppress(ValueError):  # a group that would be cut
-                settings.replace(**change)
-                return change, _WHY[way]
-    return None
+    is_possible, change = candidates[kind]
+    return change if is_possible and _is_whole(settings, change) else {}
 
 
-_WHY = {
-    "passes": "Activations grow with the completions of one pass. The same step in smaller passes gives the same result.",
-    "larger share": "A larger one has.",
-    "share": "vLLM takes its share at once, and what is left was too little for the rest.",
-    "share in training": "vLLM keeps its share for itself, and what is left was too little for training.",
-    "no vLLM": "Without vLLM the memory it takes for itself is free; generation is slower.",
-    "bits": "The weights in 16 bit are the largest part that is left; in 4 bit they take about a third.",
-    "length": "Memory grows with the length of the completions.",
-    "group": "Fewer completions are generated at once.",
-}
-# The cheapest first.
-_FOR_VLLM = ("larger share", "bits", "length", "no vLLM")
-_BY_PLACE = {
-    "loading": ("bits", "share", "no vLLM"),
-    "generation": ("share", "length", "group"),
-    "the loss": ("passes", "share in training", "bits", "length", "group"),
-}
+def _is_whole(settings: Settings, change: Mapping[str, Any]) -> bool:
+    """Whether groups stay whole with a change."""
+    try:
+        settings.replace(**change)
+    except ValueError:
+        return False
+    return True

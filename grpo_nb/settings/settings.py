@@ -1,7 +1,7 @@
-"""Settings: one frozen object, checked completely before anything is downloaded or loaded.
+"""Settings: one frozen object, checked before anything is downloaded or loaded.
 
 Names are TRL's and Unsloth's own, so that their documentation applies. What has no field here is still reachable through
-`extra`, whose names are checked against the installed `GRPOConfig` where they are written, and again when training starts.
+`extra`: its names are checked where they are written, its values by TRL when the trainer is built, before a run has a folder.
 """
 
 from __future__ import annotations
@@ -15,11 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.arguments import did_you_mean, require_kind, require_path
+from grpo_nb.core.arguments import did_you_mean, require_kind
 from grpo_nb.core.files import write_text
 from grpo_nb.core.tables import Shown, Table
-from grpo_nb.settings import arguments
-from grpo_nb.settings.batches import check_batch, generation_batch_size
+from grpo_nb.settings.arguments import (
+    IMPORTANCE_SAMPLING_LEVELS,
+    LOSS_TYPES,
+    REPLACED,
+    check_choice,
+    check_extra,
+    check_value,
+    installed_arguments,
+)
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
@@ -36,18 +43,6 @@ def _number(default: float, why: str = "", **bounds: float) -> Any:
 def _choice(*values: str | None) -> Any:
     """A field that takes one of these values, by default the first."""
     return field(default=values[0], metadata={"choices": values})
-
-
-class FrozenDict(dict):
-    """A dict that refuses changes, and can be copied and pickled."""
-
-    def _refuse(self, *_: object, **__: object) -> None:
-        raise TypeError("settings are frozen: write settings = settings.replace(extra={**settings.extra, ...})")
-
-    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FrozenDict, (dict(self),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,33 +129,47 @@ class Settings(Shown):
     """On a CPU, compute each distinct prompt once per step instead of once per completion (grpo_nb.generation)."""
     run_root: str = "runs"
     """Folder under which each run gets a folder of its own."""
-    extra: Mapping[str, Any] = field(default_factory=FrozenDict)
-    """Further arguments of TRL's `GRPOConfig` and Unsloth's, checked against the installed version."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of TRL's `GRPOConfig` and Unsloth's, of values that JSON has."""
 
     def __post_init__(self) -> None:
-        self._freeze_and_check()
+        if not isinstance(self.extra, Mapping):
+            raise ValueError(f'extra = {self.extra!r:.80} must be a dict of names: extra={{"epsilon": 0.2}}.')
+        object.__setattr__(self, "extra", _json(self.extra, "extra"))
+        object.__setattr__(self, "lora_target_modules", _targets(self.lora_target_modules))
+        for f in dataclasses.fields(self):
+            object.__setattr__(self, f.name, _plain(getattr(self, f.name)))
+            _check_field(f, getattr(self, f.name))
+        check_extra(self.extra, _DEFAULTS)
+        # TRL itself notices an unknown one only at the first loss, after the first generation.
+        check_choice("loss_type", self.loss_type, LOSS_TYPES)
+        level = self.extra.get("importance_sampling_level", "token")
+        check_choice("importance_sampling_level", level, IMPORTANCE_SAMPLING_LEVELS)
+        self._check_groups()
         if self.warmup > max(self.max_steps, _DEFAULTS["warmup_steps"]):
             raise ValueError(
                 f"warmup_steps = {self.warmup_steps} is longer than the run (max_steps = {self.max_steps}), which would never "
                 f"reach its learning rate: write warmup_steps={self.max_steps // 10}."
             )
-        check_loss(self)
-        if self.extra:  # else there is nothing to look up in the installed packages, which takes a moment
-            known = arguments.installed_arguments()
-            # As for a GPU: settings for one are also made and planned elsewhere. Training asks again, for its own machine.
-            arguments.check_extra(self.extra, _DEFAULTS, self.extra if known is None else known, has_gpu=True)
 
-    def _freeze_and_check(self) -> None:
-        """Check all that needs no look into the installed packages."""
-        if not isinstance(self.extra, Mapping) or not all(isinstance(name, str) for name in self.extra):
-            raise ValueError(f'extra = {self.extra!r:.80} must be a dict of names: extra={{"epsilon": 0.2}}.')
-        object.__setattr__(self, "extra", FrozenDict({name: _plain(value) for name, value in self.extra.items()}))
-        object.__setattr__(self, "lora_target_modules", _targets(self.lora_target_modules))
-        for f in dataclasses.fields(self):
-            object.__setattr__(self, f.name, _plain(getattr(self, f.name)))
-            _check_field(f, getattr(self, f.name))
-        micro, steps = self.per_device_train_batch_size, self.gradient_accumulation_steps
-        check_batch(micro, steps, self.num_generations, self.extra)
+    def _check_groups(self) -> None:
+        """Refuse a batch that would cut a group; TRL does too, and Unsloth on a GPU changes the batch size by itself."""
+        for name in ("steps_per_generation", "generation_batch_size"):
+            check_value(f"extra[{name!r}]", self.extra.get(name), "int | None", least=1)
+        total, group, micro = self.generation_batch_size, self.num_generations, self.per_device_train_batch_size
+        if total % group == 0:
+            return
+        if self.extra.get("generation_batch_size") is not None:
+            unit = math.lcm(micro, group)
+            instead = f'extra={{"generation_batch_size": {-(-total // unit) * unit}}}'
+        else:
+            unit = group // math.gcd(group, total // micro)
+            instead = f"per_device_train_batch_size={-(-micro // unit) * unit}"
+        raise ValueError(
+            f"{total} completions are generated at a time (per_device_train_batch_size {micro} x "
+            f"{total / micro:g}), which cannot be divided into groups of num_generations = {group}: a group must be whole, or "
+            f"its advantages mean nothing. Write {instead}."
+        )
 
     @property
     def warmup(self) -> int:
@@ -175,7 +184,8 @@ class Settings(Shown):
     @property
     def generation_batch_size(self) -> int:
         """Completions generated at a time: one optimizer step's, unless `extra` has one of TRL's arguments for it."""
-        return generation_batch_size(self.per_device_train_batch_size, self.gradient_accumulation_steps, self.extra)
+        steps = self.extra.get("steps_per_generation") or self.gradient_accumulation_steps
+        return self.extra.get("generation_batch_size") or self.per_device_train_batch_size * steps
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -188,77 +198,38 @@ class Settings(Shown):
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return values fit for JSON that `Settings.from_dict` gives back exactly.
-
-        An object in `extra` that JSON has no form for is left as it is: the record of a run then has its text.
-        """
-        return self._encoded(allow_objects=True)
-
-    def _encoded(self, *, allow_objects: bool) -> dict[str, Any]:
-        values = {name: _encode(value, name, allow_objects) for name, value in vars(self).items()}
-        return {**values, "lora_target_modules": list(self.lora_target_modules)}
+        """Return values for JSON that `Settings.from_dict` gives back exactly."""
+        return {**vars(self), "lora_target_modules": list(self.lora_target_modules)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """The inverse of `to_dict`.
-
-        Names are not compared with the installed versions here: the record of an old run stays readable. Training compares
-        them.
-        """
-        require_kind("values", values, Mapping, "what settings.to_dict() gave")
-        _refuse_unknown(values)
-        settings = object.__new__(cls)
-        vars(settings).update(_DEFAULTS | json.loads(json.dumps(values, default=str), object_hook=_decoded))
-        settings._freeze_and_check()
-        return settings
+        """The inverse of `to_dict`, checked as if it were written in a cell."""
+        return cls(**require_kind("values", values, Mapping, "what settings.to_dict() gave"))
 
     def save(self, path: str | Path) -> Path:
-        """Write the settings to a JSON file that `Settings.load` gives back exactly, with the version of the kit.
-
-        Raises:
-            ValueError: `extra` holds an object that JSON has no form for.
+        """Write the settings to a JSON file that `Settings.load` gives back exactly.
 
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "settings.json"
         >>> Settings.load(Settings(max_steps=7).save(path)).max_steps
         7
         """
-        from grpo_nb import __version__
-
-        values = {"grpo_nb": __version__, "settings": self._encoded(allow_objects=False)}
-        path = require_path("path", path)
-        if path.is_dir() or not path.parent.is_dir():
-            raise ValueError(f"path = {str(path)!r} must be a file in a folder that is there, such as 'settings.json'.")
-        write_text(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
+        path = Path(path).expanduser()
+        write_text(path, json.dumps(self.to_dict(), indent=2) + "\n")
         return path
 
     @classmethod
     def load(cls, path: str | Path) -> Settings:
-        """Read what `save` wrote, checked as if it were written in a cell: a setting that is unknown is an error.
+        """Read what `save` wrote, checked as if it were written in a cell.
 
         Raises:
             FileNotFoundError: It is not there.
-            ValueError: The file is none of the kit, or holds something that this version does not know or cannot run.
+            ValueError: The file is none of the kit, or holds something that cannot run here.
         """
-        path = require_path("path", path)
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no file of settings {str(path)!r}: write it with settings.save(path).")
         try:
-            found = json.loads(path.read_text("utf-8"), object_hook=_decoded)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise ValueError(f"{str(path)!r} is not JSON ({error}): write it with settings.save(path).") from error
-        if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
-            raise ValueError(f"{str(path)!r} holds no settings of this kit: write it with settings.save(path).")
-        try:
-            return cls(**found["settings"])
-        except ValueError as error:
-            version = found.get("grpo_nb", "of unknown version")
-            error.add_note(f"Read from {str(path)!r}, which grpo_nb {version} wrote.")
-            raise
-
-    def __getattr__(self, name: str) -> Any:
-        # Asked only for what is not there; notebooks look for many names with an underscore in front.
-        raise AttributeError(name if name.startswith("_") else _unknown(name))
+            return cls.from_dict(json.loads(Path(path).expanduser().read_text("utf-8")))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{str(path)!r} holds no settings that can be used: {error}") from error
 
     def _parts(self) -> Iterable[Table]:
         values = {**vars(self), "warmup_steps": self.warmup}.items()
@@ -274,35 +245,38 @@ def _known_names_only(init: Callable[..., None]) -> Callable[..., None]:
     return checked
 
 
-def _refuse_change(self: Settings, name: str, value: Any = ...) -> None:
-    instead = f"settings are frozen: settings = settings.replace({name}={'...' if value is ... else repr(value)})."
-    raise dataclasses.FrozenInstanceError(_unknown(name) or instead)
-
-
-# Those that `dataclass` made know neither the nearest name nor what to write instead.
+# The one that `dataclass` made knows neither the nearest name nor what to write instead.
 Settings.__init__ = _known_names_only(Settings.__init__)
-Settings.__setattr__ = Settings.__delattr__ = _refuse_change
 
 
-_DEFAULTS = {f.name: f.default for f in dataclasses.fields(Settings)} | {"extra": FrozenDict()}
+_DEFAULTS = {f.name: f.default for f in dataclasses.fields(Settings)}
 
 
 def _refuse_unknown(names: Iterable[str]) -> None:
-    for problem in filter(None, map(_unknown, names)):
-        raise ValueError(problem)
+    for name in names:
+        if name in REPLACED:
+            raise ValueError(f"unknown setting {name!r}: {REPLACED[name]}.")
+        if name not in _DEFAULTS and name in installed_arguments():
+            raise ValueError(f"{name!r} is an argument of TRL without a field here: write extra={{{name!r}: ...}}.")
+        if name not in _DEFAULTS:
+            raise ValueError(f"unknown setting {name!r}{did_you_mean(name, _DEFAULTS)}")
 
 
-def _unknown(name: str) -> str | None:
-    """Why a name is no setting, with what to write instead, or None if it is one."""
-    if name in _DEFAULTS:
-        return None
-    if name in arguments.REPLACED:
-        return f"unknown setting {name!r}: {arguments.REPLACED[name]}."
-    if name in (arguments.installed_arguments() or ()):
-        return f"{name!r} is an argument of TRL without a field here: write extra={{{name!r}: ...}}."
-    return (
-        f"unknown setting {name!r}{did_you_mean(name, _DEFAULTS)} "
-        f"(arguments of TRL that have no field here go into extra={{{name!r}: ...}})"
+def _json(value: Any, where: str) -> Any:
+    """A copy of a value in `extra` as JSON gives it back: lists for tuples.
+
+    Raises:
+        ValueError: It has no form in JSON.
+    """
+    value = _plain(value)
+    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
+        return {name: _json(one, f"{where}[{name!r}]") for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_json(one, where) for one in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise ValueError(
+        f"{where} = {value!r:.80} has no form in JSON: write numbers, texts, lists, and dicts with texts as keys."
     )
 
 
@@ -327,10 +301,10 @@ def _targets(value: Any) -> tuple[str, ...]:
 
 def _check_field(f: dataclasses.Field, value: Any) -> None:
     if "choices" in f.metadata:
-        return arguments.check_choice(f.name, value, f.metadata["choices"])
+        return check_choice(f.name, value, f.metadata["choices"])
     bounds, why = f.metadata.get("bounds", {}), f.metadata.get("why", "")
     instead = f"; the default is {f.name}={f.default!r}"
-    arguments.check_value(f.name, value, f.type, why, instead, **bounds)
+    check_value(f.name, value, f.type, why, instead, **bounds)
     if isinstance(value, str) and not (value.strip() and value.isprintable()):
         raise ValueError(f"{f.name} = {value!r:.80} must be a text on one line, and not empty{instead}.")
 
@@ -344,51 +318,3 @@ def require_settings(settings: Any) -> None:
     >>> require_settings(Settings())
     """
     require_kind("settings", settings, Settings, "settings: write settings = gn.preset()")
-
-
-def check_loss(settings: Settings) -> None:
-    """Refuse a loss, an optimizer or a schedule that the installed packages do not have.
-
-    TRL itself notices an unknown loss only at the first one, after the first generation.
-
-    Raises:
-        ValueError: With the nearest name.
-
-    >>> check_loss(Settings(loss_type="dr_grpo"))
-    """
-    require_settings(settings)
-    for name in ("loss_type", "optim", "lr_scheduler_type"):
-        value = getattr(settings, name)
-        if value != _DEFAULTS[name]:  # the defaults need no look into the installed packages
-            arguments.check_choice(name, value, sorted(arguments.installed_choices().get(name, [value])))
-
-
-def _encode(value: Any, where: str, allow_objects: bool) -> Any:
-    """JSON values for `value`: tuples, keys that are no strings and infinities become objects with one marked key."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"__float__": repr(value)}
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if type(value) in (tuple, list):
-        items = [_encode(item, where, allow_objects) for item in value]
-        return items if type(value) is list else {"__tuple__": items}
-    if isinstance(value, Mapping):
-        encoded = ((_encode(k, where, allow_objects), k, v) for k, v in value.items())
-        pairs = [[key, _encode(v, f"{where}[{k!r}]", allow_objects)] for key, k, v in encoded]
-        is_plain = all(type(key) is str and not key.startswith("__") for key in value)
-        return dict(pairs) if is_plain else {"__mapping__": pairs}
-    if allow_objects:
-        return value
-    raise ValueError(f"{where} holds a {type(value).__name__}, which no file can hold. Write the values it is made of.")
-
-
-def _decoded(value: dict[str, Any]) -> Any:
-    """What a JSON object stands for, in which everything is decoded already."""
-    match value:
-        case {"__float__": text, **rest} if not rest:
-            return float(text)
-        case {"__tuple__": items, **rest} if not rest:
-            return tuple(items)
-        case {"__mapping__": pairs, **rest} if not rest:
-            return dict(pairs)
-    return value
