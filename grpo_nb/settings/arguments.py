@@ -63,11 +63,9 @@ _KINDS = {
     "bool": bool, "int": int, "float": (int, float), "str": str, "dict": Mapping, "list": (list, tuple), "None": NoneType,
 }  # fmt: skip
 _BOUNDS = {
-    "least": ("at least", operator.ge),
-    "above": ("above", operator.gt),
-    "most": ("at most", operator.le),
-    "below": ("below", operator.lt),
-}
+    "least": ("at least", operator.ge), "above": ("above", operator.gt),
+    "most": ("at most", operator.le), "below": ("below", operator.lt),
+}  # fmt: skip
 _CLASSES = (
     ("transformers", "training_args.py", "TrainingArguments"),
     ("trl", "trainer/base_config.py", "_BaseConfig"),

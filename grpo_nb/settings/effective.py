@@ -26,9 +26,6 @@ _SAME_NAME = (
 )  # fmt: skip
 # Unsloth's variable, on unless it is 0, by which its trainer scores a group behind one copy of its prompt (without vLLM).
 SHARED_SCORING = "UNSLOTH_GRPO_PREFIX_GROUPER"
-_BY_THE_KIT: Mapping[str, Any] = {
-    "adam_beta2": 0.99,  # a run of tens of steps forgets the first gradients sooner than 0.999 lets it
-}
 _NOT_SET = "not set"
 # Of a run's bookkeeping, which nobody sets.
 _NOT_SHOWN = {"output_dir", "reward_weights", "hub_token"}
@@ -69,9 +66,6 @@ class EffectiveSettings(Shown):
                 return row
         raise KeyError(f"{name!r} has no row: it runs as asked")
 
-    def __contains__(self, name: str) -> bool:
-        return any(row.name == name for row in self.rows)
-
     def to_dict(self) -> dict[str, Any]:
         """As `run.json` keeps it."""
         kept = {"changed": [dataclasses.asdict(row) for row in self.rows], "arguments": dict(self.arguments)}
@@ -97,7 +91,7 @@ def requested_arguments(settings: Settings, *, gpu: Gpu | None, number_type: str
         **{name: getattr(settings, name) for name in _SAME_NAME},
         "warmup_steps": settings.warmup,
         **vllm,
-        **_BY_THE_KIT,
+        "adam_beta2": 0.99,  # a run of tens of steps forgets the first gradients sooner than 0.999 lets it
         "bf16": number_type == "bfloat16",
         "fp16": number_type == "float16",
         "gradient_checkpointing": gpu is not None,

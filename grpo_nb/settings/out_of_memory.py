@@ -51,19 +51,23 @@ class MemoryAdvice:
 
 def fitting_changes(settings: Settings, fits: Callable[[Settings], bool], *, is_gpu: bool) -> dict[str, Any]:
     """The changes to settings that make `fits(settings)` true, or none: down the ladder, and back where it was not needed."""
-    changed, kinds = settings, _ON_GPU if is_gpu else _ON_CPU
-    taken: list[dict[str, Any]] = []
-    for kind in kinds:
-        before = changed
-        while not fits(changed) and (step := _smaller(changed, kind)):
-            changed = changed.replace(**step)
-        taken.append({name: value for name, value in vars(before).items() if value != getattr(changed, name)})
+    changed, taken = settings, []
+    for kind in _ON_GPU if is_gpu else _ON_CPU:
+        before, changed = changed, _down(changed, kind, fits)
+        taken.append((kind, {name: old for name, old in vars(before).items() if old != getattr(changed, name)}))
     if not fits(changed):
         return {}
-    for back in reversed(taken):
-        if _is_whole(changed, back) and fits(changed.replace(**back)):
-            changed = changed.replace(**back)
+    for kind, back in reversed(taken):
+        if _is_whole(changed, back):
+            changed = _down(changed.replace(**back), kind, fits)
     return {name: value for name, value in vars(changed).items() if value != getattr(settings, name)}
+
+
+def _down(settings: Settings, kind: str, fits: Callable[[Settings], bool]) -> Settings:
+    """Settings with as many steps down of a kind as they need to fit, or as there are."""
+    while not fits(settings) and (step := _smaller(settings, kind)):
+        settings = settings.replace(**step)
+    return settings
 
 
 def memory_advice(error: BaseException, settings: Settings, *, place: str | None = None) -> MemoryAdvice | None:
@@ -96,11 +100,10 @@ def memory_advice(error: BaseException, settings: Settings, *, place: str | None
     if change:
         written = ", ".join(f"{name}={value!r}" for name, value in change.items())
         advice = f"settings = settings.replace({written}), in a fresh kernel: the failed one still holds its memory."
-    where = {"loading": " while loading", "generation": " in generation", "the loss": " in the loss"}
     names = ["per_device_train_batch_size", "num_generations", "max_completion_length"]
-    names += ["gpu_memory_utilization"] if settings.fast_inference else []
-    state = ", ".join(f"{name} {getattr(settings, name)}" for name in names)
-    message = f"Out of memory{where.get(place or '', '')} with {state}."
+    names += ["gpu_memory_utilization"] * settings.fast_inference
+    where = {None: "", "loading": " while loading"}.get(place, f" in {place}")
+    message = f"Out of memory{where} with {', '.join(f'{name} {getattr(settings, name)}' for name in names)}."
     return MemoryAdvice(message=message, why=why, advice=advice, change=change, place=place)
 
 
@@ -108,23 +111,18 @@ def _smaller(settings: Settings, kind: str) -> dict[str, Any]:
     """One step down of a kind, or nothing where there is none."""
     micro, steps = settings.per_device_train_batch_size, settings.gradient_accumulation_steps
     length, share = settings.max_completion_length, settings.gpu_memory_utilization
+    less, more = round(max(share - 0.1, _LEAST_SHARE), 3), round(min(share + 0.1, _MOST_SHARE), 3)
     parts = next((n for n in range(2, micro + 1) if micro % n == 0), 1)
     candidates: dict[str, tuple[bool, dict[str, Any]]] = {
-        "passes": (
-            micro > 1,
-            {"per_device_train_batch_size": micro // parts, "gradient_accumulation_steps": steps * parts},
-        ),
+        "passes": (micro > 1, {"per_device_train_batch_size": micro // parts, "gradient_accumulation_steps": steps * parts}),
         "path": (settings.shared_prompts, {"shared_prompts": False}),
-        "share": (
-            settings.fast_inference and share > _LEAST_SHARE,
-            {"gpu_memory_utilization": round(max(share - 0.1, _LEAST_SHARE), 3)},
-        ),
-        "larger share": (share < _MOST_SHARE, {"gpu_memory_utilization": round(min(share + 0.1, _MOST_SHARE), 3)}),
+        "share": (settings.fast_inference and share > _LEAST_SHARE, {"gpu_memory_utilization": less}),
+        "larger share": (share < _MOST_SHARE, {"gpu_memory_utilization": more}),
         "no vLLM": (settings.fast_inference, {"fast_inference": False}),
         "bits": (not settings.load_in_4bit, {"load_in_4bit": True}),
         "length": (length // 2 > _SHORTEST, {"max_completion_length": length // 2}),
         "group": (settings.num_generations >= 4, {"num_generations": settings.num_generations // 2}),
-    }
+    }  # fmt: skip
     is_possible, change = candidates[kind]
     return change if is_possible and _is_whole(settings, change) else {}
 

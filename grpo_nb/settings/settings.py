@@ -18,15 +18,8 @@ from typing import Any
 from grpo_nb.core.arguments import did_you_mean, require_kind
 from grpo_nb.core.files import write_text
 from grpo_nb.core.tables import Shown, Table
-from grpo_nb.settings.arguments import (
-    IMPORTANCE_SAMPLING_LEVELS,
-    LOSS_TYPES,
-    REPLACED,
-    check_choice,
-    check_extra,
-    check_value,
-    installed_arguments,
-)
+from grpo_nb.settings import arguments
+from grpo_nb.settings.arguments import check_choice, check_value
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
@@ -140,11 +133,11 @@ class Settings(Shown):
         for f in dataclasses.fields(self):
             object.__setattr__(self, f.name, _plain(getattr(self, f.name)))
             _check_field(f, getattr(self, f.name))
-        check_extra(self.extra, _DEFAULTS)
+        arguments.check_extra(self.extra, _DEFAULTS)
         # TRL itself notices an unknown one only at the first loss, after the first generation.
-        check_choice("loss_type", self.loss_type, LOSS_TYPES)
+        check_choice("loss_type", self.loss_type, arguments.LOSS_TYPES)
         level = self.extra.get("importance_sampling_level", "token")
-        check_choice("importance_sampling_level", level, IMPORTANCE_SAMPLING_LEVELS)
+        check_choice("importance_sampling_level", level, arguments.IMPORTANCE_SAMPLING_LEVELS)
         self._check_groups()
         if self.warmup > max(self.max_steps, _DEFAULTS["warmup_steps"]):
             raise ValueError(
@@ -239,27 +232,20 @@ class Settings(Shown):
 def _known_names_only(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def checked(self: Settings, **values: Any) -> None:
-        _refuse_unknown(values)
+        for name in values.keys() - _DEFAULTS.keys():
+            if name in arguments.REPLACED:
+                raise ValueError(f"unknown setting {name!r}: {arguments.REPLACED[name]}.")
+            if name in arguments.installed_arguments():
+                raise ValueError(f"{name!r} is an argument of TRL without a field here: write extra={{{name!r}: ...}}.")
+            raise ValueError(f"unknown setting {name!r}{did_you_mean(name, _DEFAULTS)}")
         init(self, **values)
 
     return checked
 
 
+_DEFAULTS = {f.name: f.default for f in dataclasses.fields(Settings)}
 # The one that `dataclass` made knows neither the nearest name nor what to write instead.
 Settings.__init__ = _known_names_only(Settings.__init__)
-
-
-_DEFAULTS = {f.name: f.default for f in dataclasses.fields(Settings)}
-
-
-def _refuse_unknown(names: Iterable[str]) -> None:
-    for name in names:
-        if name in REPLACED:
-            raise ValueError(f"unknown setting {name!r}: {REPLACED[name]}.")
-        if name not in _DEFAULTS and name in installed_arguments():
-            raise ValueError(f"{name!r} is an argument of TRL without a field here: write extra={{{name!r}: ...}}.")
-        if name not in _DEFAULTS:
-            raise ValueError(f"unknown setting {name!r}{did_you_mean(name, _DEFAULTS)}")
 
 
 def _json(value: Any, where: str) -> Any:
