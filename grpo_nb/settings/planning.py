@@ -22,6 +22,7 @@ from grpo_nb.core.tables import Shown, Table
 from grpo_nb.core.text import prompt_lengths
 from grpo_nb.machine.gpu import Gpu
 from grpo_nb.machine.host import free_memory_bytes, usable_memory_gib
+from grpo_nb.settings.arguments import check_value
 from grpo_nb.settings.memory import CPU_BASE, Part, memory_parts, peak_gb, vllm_cache_gb
 from grpo_nb.settings.number_types import NumberType, number_type, number_type_of
 from grpo_nb.settings.out_of_memory import fitting_changes
@@ -178,6 +179,7 @@ def plan(
     """
     require_settings(settings)
     if gpu_memory_gb is not None:
+        check_value("gpu_memory_gb", gpu_memory_gb, "float", above=0)
         machine = Gpu(f"a GPU of {gpu_memory_gb:g} GB", gpu_memory_gb * 1e9 / 2**30, (8, 0))
     gpu, is_here = find_machine(machine)
     longest = settings.max_prompt_length
