@@ -17,7 +17,22 @@ from grpo_nb.settings.vllm import VllmObstacle, vllm_obstacle
 from grpo_nb.training.trainer import GRPOConfig, grpo_arguments, refusals
 
 
-def effective_settings(settings: Settings, model: Any = None, *, built: Any = None) -> EffectiveSettings:
+def configurations(settings: Settings, model: Any = None) -> tuple[Any, Any]:
+    """The configuration as for a training, and what TRL alone makes of the same.
+
+    To be called before the trainer is built: each resets what an accelerator holds (transformers, `_setup_devices`).
+    """
+    with tempfile.TemporaryDirectory() as nowhere, refusals(settings):
+        handed = grpo_arguments(settings, {}, Path(nowhere), model)
+        built = GRPOConfig(**handed)
+        # Unsloth's class on a GPU is made of TRL's, and named like it.
+        stock = [kind for kind in type(built).__mro__ if kind.__name__ == "GRPOConfig"][-1]
+        # One optimizer is known to Unsloth alone.
+        known = {field.name for field in dataclasses.fields(stock)} - {"optim"}
+        return built, stock(**{name: value for name, value in handed.items() if name in known})
+
+
+def effective_settings(settings: Settings, model: Any = None, *, pair: Any = None) -> EffectiveSettings:
     """Say which settings will not run as written here, and what runs that nobody asked for, with the reason where it is known.
 
     The configuration is built as for a training, on this machine, and looked at. What the trainer itself changes afterwards
@@ -26,7 +41,7 @@ def effective_settings(settings: Settings, model: Any = None, *, built: Any = No
     Args:
         settings: Of the run.
         model: The loaded model, which knows its number type, whether vLLM generates for it, and whether prompts are shared.
-        built: A configuration that was built already: the `args` of a trainer.
+        pair: `configurations` that were made already; in place of the first, the `args` of a trainer.
 
     Raises:
         ValueError: TRL refuses the settings.
@@ -46,13 +61,6 @@ def effective_settings(settings: Settings, model: Any = None, *, built: Any = No
             obstacle = vllm_obstacle(settings, gpu) or VllmObstacle(
                 "the model was loaded without vLLM", "load it again"
             )
-    with tempfile.TemporaryDirectory() as nowhere, refusals(settings):
-        handed = grpo_arguments(settings, {}, Path(nowhere), model)
-        built = built or GRPOConfig(**handed)
-        # Unsloth's class on a GPU is made of TRL's, and named like it.
-        stock = [kind for kind in type(built).__mro__ if kind.__name__ == "GRPOConfig"][-1]
-        # One optimizer is known to Unsloth alone.
-        known = {field.name for field in dataclasses.fields(stock)} - {"optim"}
-        alone = stock(**{name: value for name, value in handed.items() if name in known})
+    built, alone = pair or configurations(settings, model)
     asked = requested_arguments(settings, gpu=gpu, number_type=chosen.name, has_vllm=obstacle is None)
     return compared(settings, asked, built, alone, number_type=chosen, obstacle=obstacle, sharing=sharing)

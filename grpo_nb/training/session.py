@@ -33,7 +33,7 @@ from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.arguments import Reference, check_arguments
 from grpo_nb.training.beginning import keep_beginning, keep_generation
-from grpo_nb.training.effective import effective_settings
+from grpo_nb.training.effective import configurations, effective_settings
 from grpo_nb.training.errors import explained
 from grpo_nb.training.observers import HealthAlerts, HoldoutScore, Observer
 from grpo_nb.training.recorder import Recorder
@@ -116,8 +116,9 @@ def train(
         require_disk(resumption.run.path, _bytes_needed(model), "Going on with the run")
     with reference_adapter(model):
         # Before the run has a folder: what TRL refuses leaves nothing behind.
+        _, alone = configurations(settings, model)
         trainer = build_trainer(prepared, ResumableTrainer)
-        info["effective"] = effective_settings(settings, model, built=trainer.args).to_dict()
+        info["effective"] = effective_settings(settings, model, pair=(trainer.args, alone)).to_dict()
         folder = _begin(prepared, name, info) if resumption is None else go_back(resumption)
         run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
         with writing_here(run.path):
