@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _SKIP_VLLM = "fast_inference=False skips the attempt"
 _KEPT_ON = "grpo_nb_generation"
+LOADED_WITH = "grpo_nb_loader"
+"""The attribute of a model that holds what `loader` was when it was loaded."""
 # What Unsloth's loader is given by the kit, and the setting to change instead.
 _OWNED = {
     "model_name": "model", "max_seq_length": "max_completion_length", "random_state": "seed", "max_lora_rank": "lora_rank",
@@ -344,6 +346,7 @@ def _load(
         reason = str(obstacle) if settings.fast_inference else ""
         generation = Generation("unsloth" if gpu is not None else "kit", reason)
     setattr(model, _KEPT_ON, generation)
+    setattr(model, LOADED_WITH, dict(loader or {}))
     note_settings(model, settings, None if folder is None else str(folder))
     return model, tokenizer
 

@@ -12,8 +12,7 @@ import functools
 import importlib.util
 import math
 import operator
-import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -26,10 +25,10 @@ IMPORTANCE_SAMPLING_LEVELS = ("sequence", "token")
 
 # Fields that Unsloth adds to GRPOConfig on a GPU (unsloth 2026.10.9, unsloth/models/rl.py, the class template). Its CPU
 # backend leaves TRL's class as it is, which then refuses them.
-UNSLOTH_ARGUMENTS = (
+UNSLOTH_ARGUMENTS = {
     "vllm_sampling_params", "unsloth_num_chunks", "unsloth_logit_chunk_multiplier", "unsloth_grpo_mini_batch",
     "max_seq_length", "context_parallel_size", "context_parallel_backend",
-)  # fmt: skip
+}  # fmt: skip
 
 # Arguments that the kit sets from something else: what to change instead.
 _OWNED = {
@@ -47,7 +46,7 @@ _OWNED = {
 }
 
 # Names that people know from elsewhere. Used only for names that the installed class does not take.
-REPLACED = {
+_REPLACED = {
     "warmup_ratio": "gone since transformers 5: set warmup_steps, or None for a tenth of the run",
     "max_length": "set max_prompt_length and max_completion_length",
     "max_new_tokens": "the setting is max_completion_length",
@@ -59,9 +58,7 @@ REPLACED = {
 }
 
 # The words of an annotation that a value can be held against.
-_KINDS = {
-    "bool": bool, "int": int, "float": (int, float), "str": str, "dict": Mapping, "list": (list, tuple), "None": NoneType,
-}  # fmt: skip
+_KINDS = {"bool": bool, "int": int, "float": (int, float), "str": str, "None": NoneType}
 _BOUNDS = {
     "least": ("at least", operator.ge), "above": ("above", operator.gt),
     "most": ("at most", operator.le), "below": ("below", operator.lt),
@@ -73,7 +70,7 @@ _CLASSES = (
 )
 
 
-def check_value(name: str, value: Any, kind: str, why: str = "", instead: str = "", **bounds: float) -> None:
+def check_value(name: str, value: Any, kind: str, why: str = "", **bounds: float) -> None:
     """Refuse a value of another type than an annotation says, a number that is none or not finite, or one out of its bounds.
 
     Args:
@@ -81,7 +78,6 @@ def check_value(name: str, value: Any, kind: str, why: str = "", instead: str = 
         value: Seen.
         kind: The annotation, such as `float | None`; one with other words than Python's plain types refuses no type.
         why: Put behind the bounds.
-        instead: What to write, put behind all.
         **bounds: `least`, `above`, `most`, `below`.
 
     Raises:
@@ -89,19 +85,18 @@ def check_value(name: str, value: Any, kind: str, why: str = "", instead: str = 
 
     >>> check_value("threshold", 0.5, "float", least=0, most=1)
     """
-    words = re.sub(r"\[[^]]*\]", "", kind).split(" | ")
+    words = kind.split(" | ")
     fits = (isinstance(value, _KINDS[w]) and isinstance(value, bool) == (w == "bool") for w in words if w in _KINDS)
     if _KINDS.keys() >= set(words) and not any(fits):
-        raise ValueError(f"{name} = {value!r:.80} is of type {type(value).__name__}, but {name} takes {kind}{instead}.")
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        wanted = [f"{_BOUNDS[word][0]} {bound}" for word, bound in bounds.items()]
-        is_finite = isinstance(value, int) or math.isfinite(value)
-        if not is_finite or not all(_BOUNDS[word][1](value, bound) for word, bound in bounds.items()):
-            asked = " and ".join(wanted) or "a finite number"
-            raise ValueError(f"{name} = {value!r:.80} must be {asked}{why}{instead}.")
+        raise ValueError(f"{name} = {value!r:.80} is of type {type(value).__name__}, but {name} takes {kind}.")
+    if isinstance(value, (int, float)):
+        is_inside = all(_BOUNDS[word][1](value, bound) for word, bound in bounds.items())
+        if not (is_inside and abs(value) < math.inf):
+            asked = " and ".join(f"{_BOUNDS[word][0]} {bound}" for word, bound in bounds.items())
+            raise ValueError(f"{name} = {value!r:.80} must be {asked or 'a finite number'}{why}.")
 
 
-def check_choice(name: str, value: Any, known: Iterable[Any]) -> None:
+def check_choice(name: str, value: Any, known: Collection[Any]) -> None:
     """Refuse a value that is none of the known ones.
 
     Raises:
@@ -109,8 +104,6 @@ def check_choice(name: str, value: Any, known: Iterable[Any]) -> None:
 
     >>> check_choice("loss_type", "grpo", ("grpo", "dapo"))
     """
-    known = tuple(known)
-    # By type first: an array would compare each of its values.
     if not any(type(value) is type(one) and value == one for one in known):
         raise ValueError(f"{name} = {value!r:.80} is not known here{did_you_mean(value, known)}")
 
@@ -133,20 +126,22 @@ def check_extra(extra: Mapping[str, Any], fields: Collection[str]) -> None:
         if name in _OWNED:
             raise ValueError(f"extra holds {name!r}, which the kit sets: {_OWNED[name]}.")
         known = installed_arguments()
-        if known and name not in known | set(UNSLOTH_ARGUMENTS):
-            instead = f": {REPLACED[name]}." if name in REPLACED else did_you_mean(name, {*known, *fields})
-            raise ValueError(f"extra holds {name!r}, which the installed GRPOConfig lacks{instead}")
+        if name not in known | UNSLOTH_ARGUMENTS:
+            raise ValueError(f"extra holds {name!r}, which GRPOConfig lacks{instead_of(name, {*known, *fields})}")
+
+
+def instead_of(name: str, known: Collection[str]) -> str:
+    """What to write in place of an unknown name: what replaced it, or the nearest of those known."""
+    return f": {_REPLACED[name]}." if name in _REPLACED else did_you_mean(name, known)
 
 
 @functools.cache
 def installed_arguments() -> frozenset[str]:
-    """What the installed `GRPOConfig` takes, without importing it; nothing where a package is missing."""
+    """What the installed `GRPOConfig` takes, without importing it."""
     found: set[str] = set()
     for package, file, name in _CLASSES:
         # Of a top-level package only: the specification of a submodule would import its parents.
         spec = importlib.util.find_spec(package)
-        if spec is None or spec.origin is None:
-            return frozenset()
         tree = ast.parse((Path(spec.origin).parent / file).read_text(encoding="utf-8"))
         (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
         found |= {node.target.id for node in body if isinstance(node, ast.AnnAssign)}

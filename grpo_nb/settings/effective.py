@@ -15,9 +15,7 @@ from typing import Any
 
 from grpo_nb.core.tables import Shown, Table, bold, code
 from grpo_nb.machine.gpu import Gpu
-from grpo_nb.settings.number_types import NumberType
 from grpo_nb.settings.settings import Settings
-from grpo_nb.settings.vllm import VllmObstacle
 
 _SAME_NAME = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "num_generations", "max_completion_length",
@@ -26,7 +24,6 @@ _SAME_NAME = (
 )  # fmt: skip
 # Unsloth's variable, on unless it is 0, by which its trainer scores a group behind one copy of its prompt (without vLLM).
 SHARED_SCORING = "UNSLOTH_GRPO_PREFIX_GROUPER"
-_NOT_SET = "not set"
 # Of a run's bookkeeping, which nobody sets.
 _NOT_SHOWN = {"output_dir", "reward_weights", "hub_token"}
 # What a setting of another name says.
@@ -48,32 +45,27 @@ _WHY = {
 class Effect:
     """One row: what was asked for, what will run, and why."""
 
-    name: str
     asked: Any
     runs: Any
     why: str = ""
 
 
+@dataclass(frozen=True, repr=False)
 class EffectiveSettings(Shown):
-    """The table "you asked / will run / why". `arguments` holds what the trainer's configuration holds, by name."""
+    """The table "you asked / will run / why"."""
 
-    def __init__(self, settings: Settings, rows: list[Effect], arguments: Mapping[str, Any]) -> None:
-        self.settings, self.rows, self.arguments = settings, rows, arguments
-
-    def __getitem__(self, name: str) -> Effect:
-        for row in self.rows:
-            if row.name == name:
-                return row
-        raise KeyError(f"{name!r} has no row: it runs as asked")
+    changed: Mapping[str, Effect]
+    """By name; a setting that runs as asked has no row."""
+    arguments: Mapping[str, Any]
+    """What the trainer's configuration holds of what the kit handed over, and of what came out otherwise."""
 
     def to_dict(self) -> dict[str, Any]:
         """As `run.json` keeps it."""
-        kept = {"changed": [dataclasses.asdict(row) for row in self.rows], "arguments": dict(self.arguments)}
-        return json.loads(json.dumps(kept, default=str))
+        return json.loads(json.dumps(dataclasses.asdict(self), default=str))
 
     def _parts(self) -> Iterable[str | Table]:
-        yield f"{len(self.rows)} run otherwise than asked, or were not asked for; all other settings run as asked."
-        rows = [(code(row.name), _shown(row.asked), bold(_shown(row.runs)), row.why) for row in self.rows]
+        yield f"{len(self.changed)} run otherwise than asked, or were not asked for; all other settings run as asked."
+        rows = [(code(name), row.asked, bold(row.runs), row.why) for name, row in self.changed.items()]
         yield Table(rows, head=("setting", "you asked", "will run", "why"))
 
 
@@ -86,11 +78,10 @@ def requested_arguments(settings: Settings, *, gpu: Gpu | None, number_type: str
         number_type: `float32`, `bfloat16` or `float16`: what it computes in.
         has_vllm: Whether vLLM generates: for a loaded model, whether it has an engine.
     """
-    vllm = {"use_vllm": True} if settings.fast_inference and gpu is not None and has_vllm else {}
     return {
         **{name: getattr(settings, name) for name in _SAME_NAME},
         "warmup_steps": settings.warmup,
-        **vllm,
+        **({"use_vllm": True} if settings.fast_inference and gpu is not None and has_vllm else {}),
         "adam_beta2": 0.99,  # a run of tens of steps forgets the first gradients sooner than 0.999 lets it
         "bf16": number_type == "bfloat16",
         "fp16": number_type == "float16",
@@ -99,10 +90,7 @@ def requested_arguments(settings: Settings, *, gpu: Gpu | None, number_type: str
     }
 
 
-def compared(
-    settings: Settings, asked: Mapping[str, Any], built: Any, alone: Any, *,
-    number_type: NumberType, obstacle: VllmObstacle | None, sharing: str | None,
-) -> EffectiveSettings:  # fmt: skip
+def compared(settings: Settings, asked: Mapping[str, Any], built: Any, alone: Any) -> EffectiveSettings:
     """Hold what was asked against the configuration that was built.
 
     Args:
@@ -110,16 +98,9 @@ def compared(
         asked: What the kit handed over (`requested_arguments`).
         built: The configuration, or a trainer's `args`.
         alone: What TRL alone makes of the same.
-        number_type: What the model computes in.
-        obstacle: Why vLLM does not generate.
-        sharing: Why prompts are not shared, or None if they are.
     """
-    rows = [Effect("dtype", settings.dtype, number_type.name, number_type.why)]
-    if settings.fast_inference and obstacle is not None:
-        rows.append(Effect("fast_inference", True, False, f"{obstacle.reason}. {obstacle.fix}."))
-    if settings.shared_prompts and sharing is not None:
-        rows.append(Effect("shared_prompts", True, False, sharing))
-    wishes, arguments = {**vars(settings), "warmup_steps": settings.warmup, **settings.extra}, {}
+    wishes = {**vars(settings), "warmup_steps": settings.warmup, **settings.extra}
+    changed, arguments = {}, {}
     for field in dataclasses.fields(alone):
         name, runs = field.name, _plain(getattr(built, field.name))
         if name in _NOT_SHOWN or (name not in asked and runs == _plain(getattr(alone, name))):
@@ -127,13 +108,9 @@ def compared(
         arguments[name] = runs
         if name not in _SAID and runs != _plain(wishes.get(name, field.default)):
             why = _WHY.get(name, "" if name in asked else "Unsloth's own.")
-            rows.append(Effect(name, wishes.get(name, _NOT_SET), runs, why))
-    return EffectiveSettings(settings, rows, arguments)
+            changed[name] = Effect(wishes.get(name, "not set"), runs, why)
+    return EffectiveSettings(changed, arguments)
 
 
 def _plain(value: Any) -> Any:
     return value.value if isinstance(value, enum.Enum) else value
-
-
-def _shown(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -26,11 +26,6 @@ class NumberType:
     """`float32`, `bfloat16` or `float16`."""
     why: str
 
-    @property
-    def size(self) -> int:
-        """Bytes of one number."""
-        return 4 if self.name == "float32" else 2
-
 
 def number_type(settings: Settings, gpu: Gpu | None) -> NumberType:
     """Decide for a run.
@@ -43,9 +38,8 @@ def number_type(settings: Settings, gpu: Gpu | None) -> NumberType:
         return cpu_number_type(settings.dtype)
     if settings.dtype != "auto":
         return NumberType(settings.dtype, "As set.")
-    if gpu.compute_capability >= (8, 0):
-        return NumberType("bfloat16", "This card computes it fastest.")
-    return NumberType("float16", f"{gpu.name} has no bfloat16: that begins with compute capability 8.0.")
+    name = "bfloat16" if gpu.compute_capability >= (8, 0) else "float16"
+    return NumberType(name, "On a GPU bfloat16, which begins with compute capability 8.0, or float16.")
 
 
 def cpu_number_type(asked: str = "auto") -> NumberType:
@@ -64,6 +58,5 @@ def number_type_of(model: Any, settings: Settings, gpu: Gpu | None) -> NumberTyp
     layers in another type than it computes in."""
     if gpu is not None:
         return number_type(settings, gpu)
-    weights = [p for p in model.parameters() if p.is_floating_point()]
-    kind = next((p.dtype for p in weights if not p.requires_grad), weights[0].dtype)
-    return NumberType(str(kind).removeprefix("torch."), "As the model was loaded.")
+    frozen = (p.dtype for p in model.parameters() if p.is_floating_point() and not p.requires_grad)
+    return NumberType(str(next(frozen, model.dtype)).removeprefix("torch."), "As the model was loaded.")

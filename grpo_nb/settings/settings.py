@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.arguments import did_you_mean, require_kind
+from grpo_nb.core.arguments import require_kind
 from grpo_nb.core.files import write_text
 from grpo_nb.core.tables import Shown, Table
 from grpo_nb.settings import arguments
-from grpo_nb.settings.arguments import check_choice, check_value
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
@@ -30,12 +29,12 @@ ALL_LINEAR = ("all-linear",)
 
 def _number(default: float, why: str = "", **bounds: float) -> Any:
     """A field with bounds, by the names that `check_value` knows."""
-    return field(default=default, metadata={"bounds": bounds, "why": why})
+    return field(default=default, metadata={"why": why, **bounds})
 
 
 def _choice(*values: str | None) -> Any:
     """A field that takes one of these values, by default the first."""
-    return field(default=values[0], metadata={"choices": values})
+    return field(default=values[0], metadata={"known": values})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +101,7 @@ class Settings(Shown):
     top_p: float = _number(1.0, above=0, most=1)
     top_k: int = _number(0, least=0)
     """0 is off. transformers would otherwise cut to 50 words, and the policy gradient assumes that nothing is cut."""
-    loss_type: str = "bnpo"
+    loss_type: str = _choice(*arguments.LOSS_TYPES)
     """Mean over the tokens of the batch: TRL's default `dapo` for one process, and nothing that Unsloth changes for it."""
     optim: str = "adamw_torch_fused"
     """The optimizer state of a LoRA is small. `adamw_8bit` saves a little more on a GPU."""
@@ -126,18 +125,17 @@ class Settings(Shown):
     """Further arguments of TRL's `GRPOConfig` and Unsloth's, of values that JSON has."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.extra, Mapping):
-            raise ValueError(f'extra = {self.extra!r:.80} must be a dict of names: extra={{"epsilon": 0.2}}.')
-        object.__setattr__(self, "extra", _json(self.extra, "extra"))
-        object.__setattr__(self, "lora_target_modules", _targets(self.lora_target_modules))
+        object.__setattr__(self, "extra", _as_json(self.extra))
+        object.__setattr__(self, "lora_target_modules", _layers(self.lora_target_modules))
         for f in dataclasses.fields(self):
-            object.__setattr__(self, f.name, _plain(getattr(self, f.name)))
-            _check_field(f, getattr(self, f.name))
+            if "known" in f.metadata:
+                arguments.check_choice(f.name, getattr(self, f.name), **f.metadata)
+            else:
+                arguments.check_value(f.name, getattr(self, f.name), f.type, **f.metadata)
         arguments.check_extra(self.extra, _DEFAULTS)
-        # TRL itself notices an unknown one only at the first loss, after the first generation.
-        check_choice("loss_type", self.loss_type, arguments.LOSS_TYPES)
+        # TRL itself notices an unknown one, and an unknown loss, only at the first loss, after the first generation.
         level = self.extra.get("importance_sampling_level", "token")
-        check_choice("importance_sampling_level", level, arguments.IMPORTANCE_SAMPLING_LEVELS)
+        arguments.check_choice("importance_sampling_level", level, arguments.IMPORTANCE_SAMPLING_LEVELS)
         self._check_groups()
         if self.warmup > max(self.max_steps, _DEFAULTS["warmup_steps"]):
             raise ValueError(
@@ -148,21 +146,18 @@ class Settings(Shown):
     def _check_groups(self) -> None:
         """Refuse a batch that would cut a group; TRL does too, and Unsloth on a GPU changes the batch size by itself."""
         for name in ("steps_per_generation", "generation_batch_size"):
-            check_value(f"extra[{name!r}]", self.extra.get(name), "int | None", least=1)
+            arguments.check_value(f"extra[{name!r}]", self.extra.get(name), "int | None", least=1)
         total, group, micro = self.generation_batch_size, self.num_generations, self.per_device_train_batch_size
-        if total % group == 0:
-            return
-        if self.extra.get("generation_batch_size") is not None:
-            unit = math.lcm(micro, group)
-            instead = f'extra={{"generation_batch_size": {-(-total // unit) * unit}}}'
-        else:
-            unit = group // math.gcd(group, total // micro)
-            instead = f"per_device_train_batch_size={-(-micro // unit) * unit}"
-        raise ValueError(
-            f"{total} completions are generated at a time (per_device_train_batch_size {micro} x "
-            f"{total / micro:g}), which cannot be divided into groups of num_generations = {group}: a group must be whole, or "
-            f"its advantages mean nothing. Write {instead}."
-        )
+        if total % group:
+            instead = f"per_device_train_batch_size={-(-micro // group) * group}"
+            if self.extra.get("generation_batch_size"):
+                unit = math.lcm(micro, group)
+                instead = f'extra={{"generation_batch_size": {-(-total // unit) * unit}}}'
+            raise ValueError(
+                f"{total} completions are generated at a time (per_device_train_batch_size {micro} x {total / micro:g}), which "
+                f"cannot be divided into groups of num_generations = {group}: a group must be whole, or its advantages mean "
+                f"nothing. Write {instead}."
+            )
 
     @property
     def warmup(self) -> int:
@@ -217,12 +212,9 @@ class Settings(Shown):
 
         Raises:
             FileNotFoundError: It is not there.
-            ValueError: The file is none of the kit, or holds something that cannot run here.
+            ValueError: It is no JSON, or holds something that cannot run here.
         """
-        try:
-            return cls.from_dict(json.loads(Path(path).expanduser().read_text("utf-8")))
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{str(path)!r} holds no settings that can be used: {error}") from error
+        return cls.from_dict(json.loads(Path(path).expanduser().read_text("utf-8")))
 
     def _parts(self) -> Iterable[Table]:
         values = {**vars(self), "warmup_steps": self.warmup}.items()
@@ -233,11 +225,9 @@ def _known_names_only(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def checked(self: Settings, **values: Any) -> None:
         for name in values.keys() - _DEFAULTS.keys():
-            if name in arguments.REPLACED:
-                raise ValueError(f"unknown setting {name!r}: {arguments.REPLACED[name]}.")
             if name in arguments.installed_arguments():
                 raise ValueError(f"{name!r} is an argument of TRL without a field here: write extra={{{name!r}: ...}}.")
-            raise ValueError(f"unknown setting {name!r}{did_you_mean(name, _DEFAULTS)}")
+            raise ValueError(f"unknown setting {name!r}{arguments.instead_of(name, _DEFAULTS)}")
         init(self, **values)
 
     return checked
@@ -248,51 +238,21 @@ _DEFAULTS = {f.name: f.default for f in dataclasses.fields(Settings)}
 Settings.__init__ = _known_names_only(Settings.__init__)
 
 
-def _json(value: Any, where: str) -> Any:
-    """A copy of a value in `extra` as JSON gives it back: lists for tuples.
-
-    Raises:
-        ValueError: It has no form in JSON.
-    """
-    value = _plain(value)
-    if isinstance(value, Mapping) and all(isinstance(name, str) for name in value):
-        return {name: _json(one, f"{where}[{name!r}]") for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_json(one, where) for one in value]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise ValueError(
-        f"{where} = {value!r:.80} has no form in JSON: write numbers, texts, lists, and dicts with texts as keys."
-    )
+def _as_json(extra: Any) -> dict[str, Any]:
+    """A copy of `extra` as a file of settings gives it back: lists for tuples."""
+    try:
+        return dict(json.loads(json.dumps(extra, allow_nan=False)))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"extra = {extra!r:.80} must be a dict of values that JSON has: {error}.") from None
 
 
-def _plain(value: Any) -> Any:
-    """A number of numpy's as Python's."""
-    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 else value
-
-
-def _targets(value: Any) -> tuple[str, ...]:
+def _layers(value: Any) -> tuple[str, ...]:
     """The layers to adapt by name; PEFT would read one text as a pattern."""
-    if isinstance(value, str) and value == ALL_LINEAR[0]:
-        return ALL_LINEAR
-    names = value if isinstance(value, (list, tuple)) else ()
-    is_mixed = ALL_LINEAR[0] in names and len(names) > 1
-    if names and not is_mixed and all(isinstance(name, str) and name.strip() for name in names):
-        return tuple(names)
-    raise ValueError(
-        f"lora_target_modules = {value!r:.80} must be the names of layers, at least one, or the word for all of them: "
-        'lora_target_modules=("q_proj", "v_proj"), or lora_target_modules="all-linear".'
-    )
-
-
-def _check_field(f: dataclasses.Field, value: Any) -> None:
-    if "choices" in f.metadata:
-        return check_choice(f.name, value, f.metadata["choices"])
-    bounds, why = f.metadata.get("bounds", {}), f.metadata.get("why", "")
-    instead = f"; the default is {f.name}={f.default!r}"
-    check_value(f.name, value, f.type, why, instead, **bounds)
-    if isinstance(value, str) and not (value.strip() and value.isprintable()):
-        raise ValueError(f"{f.name} = {value!r:.80} must be a text on one line, and not empty{instead}.")
+    names = ALL_LINEAR if value == ALL_LINEAR[0] else value
+    if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
+        written = 'lora_target_modules=("q_proj", "v_proj"), or lora_target_modules="all-linear"'
+        raise ValueError(f"lora_target_modules = {value!r:.80} must be names of layers, at least one: {written}.")
+    return tuple(names)
 
 
 def require_settings(settings: Any) -> None:

@@ -46,9 +46,9 @@ def vllm_obstacle(settings: Settings, gpu: Gpu | None, *, try_import: bool = Tru
     if gpu is None:
         return VllmObstacle("vLLM needs a GPU", _WITHOUT)
     if gpu.compute_capability < (7, 0):
-        major, minor = gpu.compute_capability
-        return VllmObstacle(f"vLLM needs compute capability 7.0, and {gpu.name} has {major}.{minor}", _WITHOUT)
+        return VllmObstacle(f"vLLM needs compute capability 7.0, which {gpu.name} has not", _WITHOUT)
     if installed_version("vllm") is None:
         return VllmObstacle("vLLM is not installed", _INSTALL)
-    words = vllm_problem() if try_import else None
-    return VllmObstacle(f"vLLM does not load: {words}", _INSTALL) if words is not None else None
+    if try_import and (words := vllm_problem()) is not None:
+        return VllmObstacle(f"vLLM does not load: {words}", _INSTALL)
+    return None

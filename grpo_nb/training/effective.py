@@ -10,10 +10,10 @@ from typing import Any
 from grpo_nb.generation.shared_prompts import shared_prompt_obstacle
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.load import has_engine
-from grpo_nb.settings.effective import EffectiveSettings, compared, requested_arguments
+from grpo_nb.settings.effective import Effect, EffectiveSettings, compared, requested_arguments
 from grpo_nb.settings.number_types import number_type, number_type_of
 from grpo_nb.settings.settings import Settings, require_settings
-from grpo_nb.settings.vllm import VllmObstacle, vllm_obstacle
+from grpo_nb.settings.vllm import vllm_obstacle
 from grpo_nb.training.trainer import GRPOConfig, grpo_arguments, refusals
 
 
@@ -46,7 +46,7 @@ def effective_settings(settings: Settings, model: Any = None, *, pair: Any = Non
     Raises:
         ValueError: TRL refuses the settings.
 
-    >>> effective_settings(Settings(optim="adamw_8bit"))["optim"].runs  # on a CPU
+    >>> effective_settings(Settings(optim="adamw_8bit")).changed["optim"].runs  # on a CPU
     'adamw_torch_fused'
     """
     require_settings(settings)
@@ -58,9 +58,12 @@ def effective_settings(settings: Settings, model: Any = None, *, pair: Any = Non
         chosen = number_type_of(model, settings, gpu)
         sharing = shared_prompt_obstacle(model, settings.max_prompt_length + settings.max_completion_length)
         if not has_engine(model):
-            obstacle = vllm_obstacle(settings, gpu) or VllmObstacle(
-                "the model was loaded without vLLM", "load it again"
-            )
-    built, alone = pair or configurations(settings, model)
+            obstacle = vllm_obstacle(settings, gpu) or "The model was loaded without vLLM."
     asked = requested_arguments(settings, gpu=gpu, number_type=chosen.name, has_vllm=obstacle is None)
-    return compared(settings, asked, built, alone, number_type=chosen, obstacle=obstacle, sharing=sharing)
+    found = compared(settings, asked, *(pair or configurations(settings, model)))
+    loaded = {"dtype": Effect(settings.dtype, chosen.name, chosen.why)}
+    if settings.fast_inference and obstacle is not None:
+        loaded["fast_inference"] = Effect(True, False, str(obstacle))
+    if settings.shared_prompts and sharing is not None:
+        loaded["shared_prompts"] = Effect(True, False, sharing)
+    return EffectiveSettings({**loaded, **found.changed}, found.arguments)

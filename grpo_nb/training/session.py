@@ -20,7 +20,7 @@ from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.identity import base_identity, keep_template
-from grpo_nb.models.load import generation_of, load_adapter, save_adapter
+from grpo_nb.models.load import LOADED_WITH, generation_of, load_adapter, save_adapter
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.rewards.identity import describe_difference
 from grpo_nb.runs.card import write_model_card
@@ -105,6 +105,7 @@ def train(
     info = run_info(prepared, number_type_of(model, settings, find_gpu()).name)
     info["generation"] = str(generation_of(model))
     info["base"] = base_identity(model, settings.model)
+    info["loader"] = getattr(model, LOADED_WITH, {})
     resumption = find_run(settings, name, resume, info)
     if resumption is not None and resumption.is_over:
         return _given_back(resumption.run, prepared, info)
