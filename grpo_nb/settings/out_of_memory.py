@@ -111,7 +111,7 @@ def _smaller(settings: Settings, kind: str) -> Settings | None:
         "passes": {"per_device_train_batch_size": micro // parts, "gradient_accumulation_steps": passes},
         "share": {"gpu_memory_utilization": max(round(share - 0.1, 3), min(share, least))},
         "bits": {"load_in_4bit": True},
-        "length": {"max_completion_length": max(length // 2, min(length, 32))},
+        "length": {"max_completion_length": length // 2 if length > 64 else length},
         "group": {"num_generations": max(settings.num_generations // 2, 2)},
         "no vLLM": {"fast_inference": False},
     }

@@ -9,9 +9,8 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.machine.gpu import Gpu
 from grpo_nb.settings.effective import compared
-from grpo_nb.settings.number_types import NumberType
 from grpo_nb.settings.presets import GPUS
-from grpo_nb.settings.vllm import VllmObstacle, vllm_obstacle
+from grpo_nb.settings.vllm import vllm_obstacle
 from tests.support.signatures import text_of
 
 
@@ -21,16 +20,15 @@ def test_on_a_cpu_it_is_what_trl_and_unsloth_make_of_the_settings() -> None:
         extra={"scale_rewards": True, "dataloader_pin_memory": True},
     )  # fmt: skip
     table = gn.effective_settings(settings)
-    assert (table["optim"].asked, table["optim"].runs) == ("adamw_8bit", "adamw_torch_fused")
-    assert table["dtype"].runs == "float32" and table["fast_inference"].runs is False
-    assert table["scale_rewards"].runs == "group" and table["dataloader_pin_memory"].runs is False
-    assert table["adam_beta2"].runs == 0.99 and "kit's" in table["adam_beta2"].why, (
+    runs = {name: effect.runs for name, effect in table.changed.items()}
+    assert table.changed["optim"].asked == "adamw_8bit" and runs["optim"] == "adamw_torch_fused"
+    assert runs["dtype"] == "float32" and runs["fast_inference"] is False and runs["scale_rewards"] == "group"
+    assert runs["dataloader_pin_memory"] is False
+    assert runs["adam_beta2"] == 0.99 and "kit's" in table.changed["adam_beta2"].why, (
         "the kit's own changes are shown too"
     )
-    with pytest.raises(KeyError, match="runs as asked"):
-        table["seed"]
-    assert table.arguments["seed"] == 3407 and table.arguments["mask_truncated_completions"] in (None, False)
-    assert "adamw_torch_fused" in repr(table) and table._repr_html_().count("<tr>") == len(table.rows) + 1
+    assert "seed" not in runs and table.arguments["seed"] == 3407, "what runs as asked has no row"
+    assert "adamw_torch_fused" in repr(table) and table._repr_html_().count("<tr>") == len(table.changed) + 1
 
 
 def test_what_a_class_of_unsloth_changes_by_itself_is_shown() -> None:
@@ -42,47 +40,36 @@ def test_what_a_class_of_unsloth_changes_by_itself_is_shown() -> None:
         top_k: int = 0
         epsilon_high: float | None = None
 
-    settings = gn.preset("t4", loss_type="dapo")
-    table = compared(
-        settings, {"loss_type": "dapo", "top_k": 0}, Stock(epsilon_high=0.28, top_k=-1), Stock(),
-        number_type=NumberType("float16", "As set."), obstacle=VllmObstacle("no <b>", "fix"), sharing=None,
-    )  # fmt: skip
-    assert [row.name for row in table.rows] == ["dtype", "fast_inference", "top_k", "epsilon_high"]
-    assert (table["epsilon_high"].asked, table["epsilon_high"].runs) == ("not set", 0.28)
+    handed = {"loss_type": "dapo", "top_k": 0}
+    table = compared(gn.preset("t4", loss_type="dapo"), handed, Stock(epsilon_high=0.28, top_k=-1), Stock())
+    assert table.changed.keys() == {"top_k", "epsilon_high"}
+    assert (table.changed["epsilon_high"].asked, table.changed["epsilon_high"].runs) == ("not set", 0.28)
     assert table.arguments == {"loss_type": "dapo", "top_k": -1, "epsilon_high": 0.28}
-    assert table.to_dict()["changed"][2] == {"name": "top_k", "asked": 0, "runs": -1, "why": table["top_k"].why}
-    assert "no <b>" not in table._repr_html_() and "no &lt;b&gt;" in table._repr_html_()
+    assert table.to_dict()["changed"]["top_k"] == {"asked": 0, "runs": -1, "why": table.changed["top_k"].why}
 
 
 def test_a_run_records_what_its_trainer_had(tiny_run: gn.runs.Run) -> None:
-    effective = tiny_run.info["effective"]
-    assert effective["arguments"]["learning_rate"] == 2e-2 and effective["arguments"]["optim"] == "adamw_torch_fused"
-    assert {row["name"]: row["runs"] for row in effective["changed"]}["adam_beta2"] == 0.99
+    effective, settings = tiny_run.info["effective"], tiny_run.settings
+    assert effective["arguments"]["learning_rate"] == settings.learning_rate
+    assert effective["changed"]["adam_beta2"]["runs"] == 0.99 and tiny_run.info["loader"] == {}
 
 
 @pytest.mark.parametrize(
-    ("changes", "gpu", "installed", "reason"),
+    ("gpu", "installed", "said", "reason"),
     [
-        ({"fast_inference": False}, GPUS["t4"], "0.31.0", "off"),
-        ({}, None, "0.31.0", "needs a GPU"),
-        (
-            {},
-            Gpu("Tesla P100-PCIE-16GB", 16.0, (6, 0)),
-            "0.31.0",
-            "compute capability 7.0, and Tesla P100-PCIE-16GB has 6.0",
-        ),
-        ({}, GPUS["t4"], None, "not installed"),
-        ({}, GPUS["t4"], "0.31.0", "undefined symbol"),
+        (None, "0.31.0", None, "needs a GPU"),
+        (Gpu("Tesla P100-PCIE-16GB", 16.0, (6, 0)), "0.31.0", None, "compute capability 7.0, which Tesla P100"),
+        (GPUS["t4"], None, None, "not installed"),
+        (GPUS["t4"], "0.31.0", "ImportError: vllm/_C.abi3.so: undefined symbol", "undefined symbol"),
+        (GPUS["t4"], "0.31.0", None, None),
     ],
 )
-def test_four_cheap_reasons_against_vllm_then_it_is_tried(changes, gpu, installed, reason, monkeypatch) -> None:
-    module = "grpo_nb.settings.vllm"
-    monkeypatch.setattr(f"{module}.installed_version", lambda name: installed)
-    monkeypatch.setattr(f"{module}.vllm_problem", lambda: "ImportError: vllm/_C.abi3.so: undefined symbol")
-    found = vllm_obstacle(gn.preset("t4", **changes), gpu)
-    assert reason in found.reason and found.fix
-    monkeypatch.setattr(f"{module}.vllm_problem", lambda: None)
-    assert vllm_obstacle(gn.preset("t4"), GPUS["t4"]) is None or installed is None
+def test_four_cheap_reasons_against_vllm_then_it_is_tried(gpu, installed, said, reason, monkeypatch) -> None:
+    monkeypatch.setattr("grpo_nb.settings.vllm.installed_version", lambda name: installed)
+    monkeypatch.setattr("grpo_nb.settings.vllm.vllm_problem", lambda: said)
+    assert vllm_obstacle(gn.preset("t4", fast_inference=False), gpu).reason == "fast_inference is off"
+    found = vllm_obstacle(gn.preset("t4"), gpu)
+    assert found is None if reason is None else reason in found.reason and found.fix
 
 
 def test_with_the_kits_switch_unsloth_keeps_the_share_of_the_settings() -> None:

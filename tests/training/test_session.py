@@ -242,7 +242,7 @@ def test_the_trial_passes_what_trl_passes(tiny, tiny_settings) -> None:
 
 
 def test_a_run_that_cannot_fit_is_refused(fresh, tiny_settings: gn.Settings, monkeypatch) -> None:
-    monkeypatch.setattr("grpo_nb.settings.planning.free_memory_bytes", lambda: 0)
+    monkeypatch.setattr("grpo_nb.settings.planning.free_memory_bytes", lambda: 5e8)
     with pytest.raises(gn.machine.EnvironmentProblem, match=r"needs about .* What fits: settings = settings.replace\("):
         gn.train(*fresh, [brevity], tiny_settings.replace(max_completion_length=1024))
     assert not Path(tiny_settings.run_root).exists()
