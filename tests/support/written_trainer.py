@@ -130,15 +130,11 @@ def _told(case: str, place: Path) -> dict[str, Any]:
     from trl import GRPOConfig
 
     from grpo_nb.settings.effective import compared
-    from grpo_nb.settings.number_types import NumberType
 
     settings, asked = first_losses.asked(case, place / "model"), _handed_over(case, place)
     stock = [kind for kind in GRPOConfig.__mro__ if kind.__name__ == "GRPOConfig"][-1]
     built, alone = (kind(**asked, output_dir=str(place / "told")) for kind in (GRPOConfig, stock))
-    float32 = NumberType("float32", "As set.")
-    return compared(settings, asked, built, alone, number_type=float32, obstacle=None, sharing=None).to_dict()[
-        "arguments"
-    ]
+    return compared(settings, asked, built, alone).to_dict()["arguments"]
 
 
 @contextlib.contextmanager

@@ -242,9 +242,16 @@ def test_the_trial_passes_what_trl_passes(tiny, tiny_settings) -> None:
 
 
 def test_a_run_that_cannot_fit_is_refused(fresh, tiny_settings: gn.Settings, monkeypatch) -> None:
-    monkeypatch.setattr("grpo_nb.settings.planning.free_memory_bytes", lambda: 5e8)
+    monkeypatch.setattr("grpo_nb.settings.planning.free_memory_bytes", lambda: 1.5e8)
     with pytest.raises(gn.machine.EnvironmentProblem, match=r"needs about .* What fits: settings = settings.replace\("):
-        gn.train(*fresh, [brevity], tiny_settings.replace(max_completion_length=1024))
+        gn.train(*fresh, [brevity], tiny_settings.replace(per_device_train_batch_size=64))
+    assert not Path(tiny_settings.run_root).exists()
+
+
+@pytest.mark.parametrize("extra", [{"hub_strategy": "sometimes"}, {"scale_rewards": "no"}, {"unsloth_num_chunks": 4}])
+def test_a_value_that_trl_refuses_leaves_no_folder(fresh, tiny_settings: gn.Settings, extra: dict) -> None:
+    with pytest.raises(ValueError, match=f"cannot be built with extra = .*{next(iter(extra))}.*Nothing was written"):
+        gn.train(*fresh, [brevity], tiny_settings.replace(extra=extra))
     assert not Path(tiny_settings.run_root).exists()
 
 
