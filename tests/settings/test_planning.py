@@ -57,8 +57,7 @@ def test_the_sizes_that_are_written_down_are_those_that_are_counted(name: str, t
     assert sizes_of(str(tmp_path)) == sizes_of(name) and sizes_of(name).parameters == WEIGHTS[name]
 
 
-@pytest.mark.parametrize("kind", ["qwen3", "gemma3"])
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(("kind", "tied"), [("qwen3", False), ("gemma3", True)])
 def test_a_model_of_any_family_is_counted_without_its_weights(kind: str, tied: bool, tmp_path: Path) -> None:
     name, more = FAMILIES[kind]
     config = getattr(transformers, f"{name}Config")(**{**SIZES, **more}, tie_word_embeddings=tied)
@@ -67,8 +66,7 @@ def test_a_model_of_any_family_is_counted_without_its_weights(kind: str, tied: b
     config.save_pretrained(tmp_path)
     sizes = sizes_of(str(tmp_path))
     assert sizes.parameters == sum(p.numel() for p in model.parameters())
-    inside = [p.numel() for n, p in model.named_parameters() if "proj" in n and n.endswith("weight")]
-    assert sizes.linear == sum(inside) and sizes.layers == config.num_hidden_layers
+    assert sizes.linear == sum(p.numel() for n, p in model.named_parameters() if n.endswith("proj.weight"))
 
 
 def test_lora_weights_are_those_of_peft(tiny_folder: Path) -> None:
@@ -161,10 +159,7 @@ def test_the_nearest_keeps_the_training_where_it_can() -> None:
 
 
 ONE = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}
-CUDA, CPU = (
-    RuntimeError("CUDA out of memory. Tried to allocate"),
-    RuntimeError("DefaultCPUAllocator: can't allocate memory"),
-)
+CUDA, CPU = RuntimeError("CUDA out of memory."), RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
 
 @pytest.mark.parametrize(
@@ -234,22 +229,18 @@ def test_lengths_are_proposed_from_the_data(tokenizer) -> None:
     proposal = task.propose_lengths(tokenizer)
     assert proposal.prompt_quantiles[1.0] == max(prompt_lengths(task.train["prompt"], tokenizer))
     assert proposal.max_prompt_length % 16 == 0 and proposal.max_prompt_length >= proposal.prompt_quantiles[0.95]
-    assert "solution" in proposal.completion_source
     settings = gn.preset("cpu").replace(**proposal.changes)
     assert settings.max_completion_length == proposal.max_completion_length > 200
-    plain = gn.load_task([{k: r[k] for k in ("question", "answer")} for r in rows], holdout=10)
-    without = plain.propose_lengths(tokenizer)
-    assert without.max_completion_length is None and "not known" in without.completion_source
-    assert set(without.changes) == {"max_prompt_length"}
-    assert "not known" in repr(without) and "<table" in without._repr_html_()
+    assert "solution" in proposal.completion_source
 
 
-def test_lengths_from_completions_that_were_generated(tokenizer) -> None:
+def test_lengths_from_completions_that_were_generated_or_not_known(tokenizer) -> None:
     task = gn.load_task("arithmetic", train_size=20, holdout_size=5)
+    without = task.propose_lengths(tokenizer)
+    assert without.max_completion_length is None and without.changes.keys() == {"max_prompt_length"}
+    assert "not known" in repr(without) and "<table" in without._repr_html_()
     seen = SimpleNamespace(tokens=tuple(range(10, 50)), is_cut=(False,) * 40)
-    proposal = task.propose_lengths(tokenizer, baseline=seen)
-    assert proposal.completion_quantiles[1.0] == 49 and proposal.max_completion_length >= 49
-    assert "40 completions" in proposal.completion_source
+    assert task.propose_lengths(tokenizer, baseline=seen).max_completion_length >= 49
     cut = SimpleNamespace(tokens=(48,) * 40, is_cut=(True,) * 10 + (False,) * 30)
     assert "25 % of them were cut" in task.propose_lengths(tokenizer, baseline=cut).completion_source
     assert task.propose_lengths(tokenizer, baseline=cut).max_completion_length >= 96
