@@ -147,8 +147,9 @@ def load_model(
     """Load the model in 4 or 16 bit through `FastLanguageModel`, put a LoRA on it, and return it with its tokenizer.
 
     What is not in 4 bit computes in float32 on a CPU, and in bfloat16 or float16 on a GPU, unless the settings or the
-    environment say otherwise. On a GPU with `fast_inference`, vLLM is loaded with it and shares its weights. Where vLLM cannot be used, Unsloth's own generation takes over and a warning says so once, with the
-    reason and what to do. That is so for a second model in the same kernel, too, as long as the first one's vLLM is there.
+    environment say otherwise. On a GPU with `fast_inference`, vLLM is loaded with it and shares its weights. Where vLLM
+    cannot be used, Unsloth's own generation takes over and a warning says so once, with the reason and what to do. That
+    is so for a second model in the same kernel, too, as long as the first one's vLLM is there.
 
     Args:
         settings: What to load and how.
