@@ -2,7 +2,8 @@
 
 TRL refuses an unknown name only when training starts, and Unsloth's version on a GPU drops it with a printed line
 (unsloth/models/rl_config_compat.py, `filter_config_init_kwargs`). Importing either takes ten seconds, so the names are read
-from their source here. Values of `extra` are TRL's to refuse: the trainer is built before the run has a folder, and shows most of them.
+from their source here. Values of `extra` are TRL's to refuse: the trainer is built before the run has a folder, and
+shows most of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Settings: one frozen object, checked before anything is downloaded or loaded.
 
 Names are TRL's and Unsloth's own, so that their documentation applies. What has no field here is still reachable through
-`extra`: its names are checked where they are written, its values by TRL, most of them when the trainer is built, before a run has a folder.
+`extra`: its names are checked where they are written, its values by TRL, most of them when the trainer is built, before a run
+has a folder.
 """
 
 from __future__ import annotations
