@@ -75,10 +75,10 @@ def memory_advice(error: BaseException, settings: Settings, *, place: str | None
     steps = ((kind, _smaller(settings, kind)) for kind in _ladder(is_gpu) if kind not in useless)
     kind, smaller = next((step for step in steps if step[1]), ("", settings))
     change, why = _changes(settings, smaller), _LADDER.get(kind, "No setting of this run is left to lower.")
-    advice = "Take a smaller model, or a machine with more memory."
-    if change:
-        advice = f"{replacing(change)}, in a fresh kernel: the failed one still holds its memory."
-    return MemoryAdvice(f"Out of memory{f' in {place}' if place else ''}.", why, advice, change, place)
+    instead = replacing(change) if change else "Take a smaller model"
+    advice = f"{instead}, in a fresh kernel: the failed one still holds its memory."
+    where = {None: "", "loading": " while loading"}.get(place, f" in {place}")
+    return MemoryAdvice(f"Out of memory{where}.", why, advice, change, place)
 
 
 def replacing(change: Mapping[str, Any]) -> str:

@@ -98,10 +98,9 @@ class Plan(Shown):
             return f"Whether it fits {machine} is unknown: no configuration of this model can be had."
         if self.fits:
             return f"It fits {machine}."
-        advice = "No smaller settings were found that fit: take a smaller model, or restart other kernels."
-        if self.nearest:
-            advice = f"What fits: {replacing(self.nearest)}"
-        return f"This run needs about {self.memory_gb:.1f} GB at its peak, but {machine} is all there is. {advice}"
+        advice = replacing(self.nearest) if self.nearest else "no smaller settings; take a smaller model"
+        needs = f"This run needs about {self.memory_gb:.1f} GB at its peak"
+        return f"{needs}, but {machine} is all there is. What fits: {advice}"
 
     def _parts(self) -> Iterable[str | Table]:
         yield f"Plan for {self.settings.model}. {self._verdict()}"

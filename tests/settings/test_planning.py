@@ -111,7 +111,7 @@ def test_on_a_gpu_it_warns_and_on_a_cpu_it_refuses(monkeypatch: pytest.MonkeyPat
     assert plan.fits is False and gn.plan(plan.settings.replace(**plan.nearest), gpu_memory_gb=16).fits
     with pytest.warns(UserWarning, match=r"needs about .* GB .*16.0 GB free.*settings.replace\("):
         plan.require_fit()
-    with pytest.warns(UserWarning, match="No smaller settings were found"):
+    with pytest.warns(UserWarning, match="What fits: no smaller settings"):
         gn.plan(gn.preset("t4"), gpu_memory_gb=0.5).require_fit()
     monkeypatch.setattr(planning, "free_memory_bytes", lambda: 3e9)
     with pytest.raises(gn.machine.EnvironmentProblem, match=r"needs about .*\(3\.7 GB free\).*settings.replace\("):
