@@ -3,7 +3,7 @@
 TRL refuses an unknown name only when training starts, and Unsloth's version on a GPU drops it with a printed line
 (unsloth/models/rl_config_compat.py, `filter_config_init_kwargs`). Importing either takes ten seconds, so the names are read
 from their source here. Values of `extra` are TRL's to refuse: the trainer is built before the run has a folder, and
-shows most of them.
+what it does not refuse then, it does in the first step.
 """
 
 from __future__ import annotations

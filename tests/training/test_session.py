@@ -248,7 +248,7 @@ def test_a_run_that_cannot_fit_is_refused(fresh, tiny_settings: gn.Settings, mon
     assert not Path(tiny_settings.run_root).exists()
 
 
-@pytest.mark.parametrize("extra", [{"hub_strategy": "sometimes"}, {"scale_rewards": "no"}, {"unsloth_num_chunks": 4}])
+@pytest.mark.parametrize("extra", [{"hub_strategy": "sometimes"}, {"unsloth_num_chunks": 4}])
 def test_a_value_that_trl_refuses_leaves_no_folder(fresh, tiny_settings: gn.Settings, extra: dict) -> None:
     with pytest.raises(ValueError, match=f"cannot be built with extra = .*{next(iter(extra))}.*Nothing was written"):
         gn.train(*fresh, [brevity], tiny_settings.replace(extra=extra))
