@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _SKIP_VLLM = "fast_inference=False skips the attempt"
 _KEPT_ON = "grpo_nb_generation"
+LOADED_WITH = "grpo_nb_loader"
+"""The attribute of a model that holds what `loader` was when it was loaded."""
 # What Unsloth's loader is given by the kit, and the setting to change instead.
 _OWNED = {
     "model_name": "model", "max_seq_length": "max_completion_length", "random_state": "seed", "max_lora_rank": "lora_rank",
@@ -144,10 +146,10 @@ def load_model(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the model in 4 or 16 bit through `FastLanguageModel`, put a LoRA on it, and return it with its tokenizer.
 
-    What is not in 4 bit has the number type of `effective_settings(settings)["dtype"]`: float32 on a CPU, bfloat16 or float16
-    on a GPU, unless the settings or the environment say otherwise. On a GPU with `fast_inference`, vLLM is loaded with it and
-    shares its weights. Where vLLM cannot be used, Unsloth's own generation takes over and a warning says so once, with the
-    reason and what to do. That is so for a second model in the same kernel, too, as long as the first one's vLLM is there.
+    What is not in 4 bit computes in float32 on a CPU, and in bfloat16 or float16 on a GPU, unless the settings or the
+    environment say otherwise. On a GPU with `fast_inference`, vLLM is loaded with it and shares its weights. Where vLLM
+    cannot be used, Unsloth's own generation takes over and a warning says so once, with the reason and what to do. That
+    is so for a second model in the same kernel, too, as long as the first one's vLLM is there.
 
     Args:
         settings: What to load and how.
@@ -184,11 +186,9 @@ def load_model(
         shape = ", ".join(f"{name}={getattr(settings, name)}" for name in SHAPE)
         say(f"going on from the LoRA {str(adapter)!r}, trained on {base!r}: {shape} count. {_kl_to(settings, gpu)}")
     chosen = number_type(settings, gpu)
-    if chosen.is_for_memory:
-        warnings.warn(chosen.why, stacklevel=2)
     stage = f"loading {settings.model} in {'4 bit' if settings.load_in_4bit else chosen.name}"
     load = functools.partial(_load, settings, source, gpu, folder, loader)
-    obstacle = vllm_obstacle(settings, gpu, source) or engine_obstacle()
+    obstacle = vllm_obstacle(settings, gpu) or engine_obstacle()
     if obstacle is None:
         report(f"{stage}, with vLLM")
         try:
@@ -346,6 +346,7 @@ def _load(
         reason = str(obstacle) if settings.fast_inference else ""
         generation = Generation("unsloth" if gpu is not None else "kit", reason)
     setattr(model, _KEPT_ON, generation)
+    setattr(model, LOADED_WITH, dict(loader or {}))
     note_settings(model, settings, None if folder is None else str(folder))
     return model, tokenizer
 

@@ -68,16 +68,16 @@ rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0)
 # ## What you asked for, and what will run
 #
 # Unsloth and TRL change some settings by themselves: a loss that brings its own clipping, an optimizer that this machine lacks.
-# This table says so before it happens, and why.
+# The configuration is built here as for the training, and this table shows what it holds, and why.
 
 # %%
-gn.effective_settings(settings)
+gn.effective_settings(settings, model)
 
 # %% [markdown]
 # ## A plan
 #
 # Memory by part, tokens and disk, computed from the shapes of the model. Time is not guessed: it stays *not measured* until the
-# first steps have been. A plan that does not fit the machine is refused, with the nearest settings that do.
+# first steps have been. A run that does not fit what is free is refused on a CPU and warned of on a GPU, with settings that fit.
 
 # %%
 gn.plan(settings, task, model=model, tokenizer=tokenizer)
