@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_nb.core.arguments import require_path
-from grpo_nb.core.tables import Cell, Shown, Table, bold
+from grpo_nb.core.tables import Html, Shown, Table, bold
 from grpo_nb.machine import packages
 from grpo_nb.machine.cores import usable_cores
 from grpo_nb.machine.gpu import GpuState, NoGpu, read_gpu
@@ -58,7 +58,7 @@ class EnvironmentReport(Shown):
             return f"Not ready, {problems} to mend first."
         return f"Ready, with {warnings} to read." if warnings else "Ready."
 
-    def _parts(self) -> Iterator[Table | Cell]:
+    def _parts(self) -> Iterator[Table | Html]:
         rows = [(_MARKS[c.status], c.what, c.found, c.fix) for c in self.checks]
         # Long lists of versions break where the page ends, and the first two columns never do.
         yield Table(rows, head=("", "what", "found", "what to do"), narrow=(0, 1), wide=(2, 3))

@@ -23,7 +23,7 @@ from pathlib import Path
 from grpo_nb.core.arguments import require_path
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_command
-from grpo_nb.core.tables import Cell, Shown, bold
+from grpo_nb.core.tables import Html, Shown, bold
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import driver_cuda
 from grpo_nb.machine.host import how_to_restart, require_disk
@@ -78,7 +78,7 @@ class Installation(Shown):
             "it ends with Ready at once."
         )
 
-    def _parts(self) -> Iterator[Cell | str]:
+    def _parts(self) -> Iterator[Html | str]:
         yield bold(self.verdict)
         yield self.generation
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.core.tables import Cell, Shown, Table, bold, code, escaped
+from grpo_nb.core.tables import Html, Shown, Table, bold, code, escaped
 from grpo_nb.machine.gpu import Gpu
 from grpo_nb.settings.number_types import number_type
 from grpo_nb.settings.presets import find_machine
@@ -100,7 +100,7 @@ class EffectiveSettings(Shown):
         for row in self.rows:
             runs = _shown(row.runs)
             source = f"<br><span style='opacity:.65;font-size:85%'>{escaped(row.source)}</span>"
-            why = Cell(f"{row.why} [{row.source}]", escaped(row.why) + source)
+            why = Html(f"{row.why} [{row.source}]", escaped(row.why) + source)
             rows.append((code(row.name), _shown(row.asked), bold(runs) if row.is_changed else runs, why))
         yield Table(rows, head=("setting", "you asked", "will run", "why"))
 

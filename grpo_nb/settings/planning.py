@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.core.errors import EnvironmentProblem
-from grpo_nb.core.tables import Cell, Listing, Shown, Table, bold, code, escaped
+from grpo_nb.core.tables import Html, Shown, Table, bold, code, escaped
 from grpo_nb.core.text import prompt_lengths
 from grpo_nb.machine.gpu import Gpu
 from grpo_nb.machine.host import usable_memory_gib
@@ -204,16 +204,16 @@ class Plan(Shown):
         changes = (", ".join(f"{name}={value!r}" for name, value in change.items()) for change in self.nearest)
         return [f"settings = settings.replace({written})" for written in changes]
 
-    def _parts(self) -> Iterable[str | Cell | Listing | Table]:
+    def _parts(self) -> Iterable[str | Html | Table]:
         yield f"Plan for {self.settings.model}"
         verdict = self.obstacle or f"Fits {self.machine}."
         yield _MARKS[self.fits] + (verdict if self.parts else f"Whether it fits {self.machine} is not known.")
         if self.nearest:
             yield "The nearest that fit:"
-            yield Listing([code(line) for line in self._advice()])
+            yield from map(code, self._advice())
         yield Table(list(self._rows()), right=(1,), narrow=(1,))
 
-    def _rows(self) -> Iterator[tuple[str | Cell, str | Cell, str | Cell, str]]:
+    def _rows(self) -> Iterator[tuple[str | Html, str | Html, str | Html, str]]:
         settings, peak = self.settings, self.memory_gb
         for part in self.parts:
             how = part.how if part.phase == "always" else f"{part.how}; in {part.phase}"
@@ -247,8 +247,8 @@ class Plan(Shown):
             yield f"disk, {name}", f"{self.disk_gb[name]:.2f} GB" if self.disk_gb else _UNKNOWN, "", how
 
 
-def _bar(share: float) -> Cell:
-    return Cell("", f"<div style='background:#4878a8;height:.7em;width:{8 * min(share, 1):.2f}em'></div>")
+def _bar(share: float) -> Html:
+    return Html("", f"<div style='background:#4878a8;height:.7em;width:{8 * min(share, 1):.2f}em'></div>")
 
 
 def plan(
@@ -317,8 +317,8 @@ class ModelTable(Shown):
     machine: str
     rows: tuple[Plan, ...]
 
-    def _parts(self) -> Iterable[str | Cell | Table]:
-        yield Cell(f"Models for {self.machine}", f"Models for <b>{escaped(self.machine)}</b>")
+    def _parts(self) -> Iterable[str | Html | Table]:
+        yield Html(f"Models for {self.machine}", f"Models for <b>{escaped(self.machine)}</b>")
         cells = []
         for row in self.rows:
             settings, (longest, limit) = row.settings, row.longest_completion

@@ -28,29 +28,32 @@ from grpo_nb.core.writers import liveness, process_identity, writing_here
 
 # Makes a folder of three files at `out`, and stands still at the moment that its argument names.
 MAKER = """
-    import sys, time
+    import shutil, sys, time
     from pathlib import Path
-    from grpo_nb.core import files as staging
+    from grpo_nb.core import files
 
     def stop(moment):
         if sys.argv[2] == moment:
             Path(sys.argv[1], "moment").touch()
             time.sleep(600)
 
-    rename = Path.rename
+    rename, remove = Path.rename, shutil.rmtree
     def watched(path, other):
         stop("before " + ("setting aside" if path.name == "out" else "putting in place"))
         return rename(path, other)
-    Path.rename = watched
-    remove = staging._remove
-    staging._remove = lambda path: (stop("before removing"), remove(path))
+    def removed(path, **options):
+        if "replaced" in path.name:
+            stop("before removing")
+        remove(path, **options)
+    Path.rename = Path.replace = watched
+    shutil.rmtree = removed
 
     target = Path(sys.argv[1], "out")
-    with staging.staged_folder(target) as staged:
+    with files.staged_folder(target) as staged:
         for name in "abc":
             (staged / name).write_text("new")
             stop("after " + name)
-        staging.put_in_place(staged, target)
+        files.put_in_place(staged, target)
     stop("done")
 """
 
@@ -82,9 +85,7 @@ NEW = {"a": "new", "b": "new", "c": "new"}
     ("moment", "old_is_there", "found"),
     [
         ("after b", False, None),
-        ("before putting in place", False, None),
         ("done", False, NEW),
-        ("after b", True, {"mine": "old"}),
         ("before setting aside", True, {"mine": "old"}),
         ("before removing", True, NEW),
     ],
@@ -157,6 +158,8 @@ def test_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(needed)
     with pytest.raises(FileExistsError, match="which would be gone with it"):
         check_target(tmp_path / "runs", overwrite=True)
+    with pytest.raises(TypeError, match="overwrite = 'no' must be True or False"):
+        check_target(tmp_path / "new", overwrite="no")
 
 
 def test_what_came_meanwhile_is_kept(tmp_path: Path) -> None:
@@ -166,7 +169,7 @@ def test_what_came_meanwhile_is_kept(tmp_path: Path) -> None:
         (staged / "mine").touch()
         out.mkdir()
         (out / "theirs").touch()
-        with pytest.raises(FileExistsError, match="made by somebody else"):
+        with pytest.raises(FileExistsError, match="exists, and is kept"):
             put_in_place(staged, out, overwrite=False)
         assert content(out) == {"theirs": ""}
         put_in_place(staged, out)
