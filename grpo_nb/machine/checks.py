@@ -106,9 +106,8 @@ def _install_again() -> str:
 def python_row() -> Finding:
     """Whether the kit supports this Python."""
     found = ".".join(map(str, sys.version_info[:3]))
-    if not packages.PYTHONS[0] <= sys.version_info[:2] < packages.PYTHONS[1]:
-        return "problem", found, "Use Python 3.11 to 3.14."
-    return "ok", found
+    is_supported = packages.PYTHONS[0] <= sys.version_info[:2] < packages.PYTHONS[1]
+    return ("ok", found) if is_supported else ("problem", found, "Use Python 3.11 to 3.14.")
 
 
 def packages_row() -> Finding:
@@ -221,11 +220,3 @@ def token_row() -> Finding | None:
         fix = "Tokens begin with hf_ and have no spaces; make one on the Hub under Settings > Access Tokens."
         return "warning", "in HF_TOKEN, but it does not look like a token", fix
     return ("ok", "in HF_TOKEN") if token else None
-
-
-def check_torchvision() -> Check:
-    """What the table says of torchvision, which must be absent or built for the torch beside it."""
-    why = packages.misfits().get("torchvision")
-    if why is None:
-        return Check("torchvision", "ok", "absent, or built for this torch")
-    return Check("torchvision", "problem", why, "pip uninstall -y torchvision, then restart the kernel.")

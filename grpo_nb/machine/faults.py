@@ -17,9 +17,8 @@ from grpo_nb.core.errors import EnvironmentProblem
 
 @dataclass(frozen=True)
 class GpuFault:
-    """A kind of failure: what it is in words, why, and the line to paste."""
+    """A kind of failure: the words by which it is known, why, and the line to paste."""
 
-    name: str
     pattern: str
     why: str
     fix: str
@@ -28,54 +27,39 @@ class GpuFault:
 # The first that fits is taken, so the narrower ones come first.
 _FAULTS = (
     GpuFault(
-        "unsloth too early",
-        r"standby mode is not supported with expandable segments|expandable segments are not compatible",
-        "unsloth was imported before grpo_nb, and turned on what vLLM's standby does not allow (expandable segments).",
-        'Restart the kernel and import grpo_nb first; or, before that: os.environ["UNSLOTH_VLLM_STANDBY"] = "0"',
-    ),
-    GpuFault(
-        "FlashInfer below 8.0",
         r"flashinfer .{0,60}unavailable: unsupported compute capability",
         "FlashInfer's sampler was asked for, and runs from compute capability 8.0 on.",
         'Restart the kernel and switch it off before the model is loaded: os.environ["UNSLOTH_VLLM_NO_FLASHINFER"] = "1"',
     ),
     GpuFault(
-        "driver too old",
         r"nvidia driver on your system is too old|driver version is insufficient|non supported hw|unsupported toolchain",
         "This torch was built for a newer CUDA than the driver of this machine runs.",
         "Update the NVIDIA driver, or install the torch built for its CUDA (the number at the top right of `nvidia-smi`): "
         "pip install torch --index-url https://download.pytorch.org/whl/cu126, then restart the kernel",
     ),
     GpuFault(
-        "built for another torch or CUDA",
         r"undefined symbol|lib(cuda|cublas|nv)\w*\.so[.\d]*: cannot open|vllm[/.]_c\S*: cannot open|no kernel image",
         "A package with compiled parts (torch, vLLM, bitsandbytes) was built for another torch, CUDA or card.",
         "pip install -r requirements.txt -r requirements-gpu.txt, then restart the kernel; or train without vLLM: "
         "settings = settings.replace(fast_inference=False)",
     ),
     GpuFault(
-        "no bfloat16",
         r"bfloat16 is only supported|doesn't support bf16/gpu|bf16 requested, but amp|you want to use b?float16 precision|"
         r"does not support bfloat16 compilation",
         "This card computes no bfloat16 (below 8.0, as a T4), or model and trainer were told different precisions.",
         'settings = settings.replace(dtype="auto"), and load the model again; "float16" is then used',
     ),
     GpuFault(
-        "memory in use by others",
         r"free memory on device .{0,60}less than desired gpu memory utilization",
         "vLLM wants a fixed share of the whole card, and another process, or what failed here before, holds some.",
         "Restart this kernel and end what `nvidia-smi` lists; or: settings = settings.replace(gpu_memory_utilization=0.4)",
     ),
     GpuFault(
-        "one engine for each process",
         r"can only be used for one instance per process",
         "A vLLM in standby was started in this kernel before, and its memory cannot be handed to another one.",
         "Restart the kernel; or load this model without: settings = settings.replace(fast_inference=False)",
     ),
 )
-
-# What may be wrong with vLLM only, so that a load without it is worth trying.
-VLLM_ALONE = ("built for another torch or CUDA", "no bfloat16", "one engine for each process", "FlashInfer below 8.0")
 
 _MEMORY_SIGNS = (
     "out of memory", "outofmemory", "can't allocate memory", "cannot allocate memory", "cublas_status_alloc_failed",
@@ -123,8 +107,8 @@ def summary(error: BaseException) -> str:
 def find_fault(error: BaseException) -> GpuFault | None:
     """The kind of failure that an error's words, or those of an error that it came from, stand for; None if unknown.
 
-    >>> find_fault(RuntimeError("CuMem allocator can only be used for one instance per process.")).name
-    'one engine for each process'
+    >>> find_fault(RuntimeError("CuMem allocator can only be used for one instance per process.")).fix[:18]
+    'Restart the kernel'
     """
     said = [_said_of(cause) for cause in error_chain(error)]
     # torch's own out-of-memory message recommends expandable segments, and so names them.
@@ -141,8 +125,4 @@ def place_of(error: BaseException) -> str | None:
 def gpu_problem(error: BaseException) -> EnvironmentProblem | None:
     """The error to raise instead, with reason and line to paste, or None for an error that is not the GPU's."""
     fault = find_fault(error)
-    if fault is None:
-        return None
-    problem = EnvironmentProblem(f"{fault.why} {fault.fix}. ({summary(error)})")
-    problem.__cause__ = error if isinstance(error, Exception) else None
-    return problem
+    return fault and EnvironmentProblem(f"{fault.why} {fault.fix}. ({summary(error)})")
