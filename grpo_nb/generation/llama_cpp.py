@@ -19,8 +19,6 @@ from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.generation.samples import Completion
 from grpo_nb.machine.cores import usable_cores
 
-_PACKAGE = "xllamacpp"
-_REQUIREMENT = "xllamacpp>=2026.10,<2027"
 # Seconds without a sign of life after which the child is ended: loading the file, or one answer, takes this long at most.
 _PATIENCE = 900.0
 _SAMPLING = ("top_p", "top_k", "min_p", "seed")
@@ -110,11 +108,11 @@ def answer(
 def require_llama_cpp() -> Path:
     """Return where llama.cpp's package was found; raise `EnvironmentProblem` with the line to type if it is not installed."""
     # Found, not imported: loading llama.cpp into a process that has torch and its OpenMP is what the child is for.
-    spec = importlib.util.find_spec(_PACKAGE)
-    if spec is None or not spec.origin:
+    spec = importlib.util.find_spec("xllamacpp")
+    if spec is None:
         raise EnvironmentProblem(
-            f"a GGUF file is run by llama.cpp, and its package {_PACKAGE} is not installed. "
-            f"Run `pip install '{_REQUIREMENT}'` (34 MB, nothing is compiled)."
+            "a GGUF file is run by llama.cpp, and its package xllamacpp is not installed. "
+            "Run `pip install 'xllamacpp>=2026.10,<2027'` (34 MB, nothing is compiled)."
         )
     return Path(spec.origin).parent.parent
 
@@ -132,7 +130,4 @@ def _sampling(temperature: float, further: Mapping[str, Any] | None) -> dict[str
 
 def thread_count() -> int:
     """How many threads llama.cpp may have: what OMP_NUM_THREADS says, else the cores of this process."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdigit() and int(asked) > 0:
-        return int(asked)
-    return usable_cores()
+    return int(os.environ.get("OMP_NUM_THREADS") or usable_cores())

@@ -134,25 +134,19 @@ def choose(folder: Path, *, vllm: bool = True) -> tuple[list[str], str]:
     pin = next(_pin(line) for line in wanted if _name(line) == "torch")
     there = build.version if build else packages.installed_version("torch") or "none"
     is_fixed = "torch" in sys.modules and not packages.is_same_release(pin, there)
-    told = why_not = ""
-    if not vllm:
-        why_not = "as vllm=False asks"
-    elif sys.platform != "linux":
-        why_not = "it has builds for Linux alone"
-    elif cuda is not None and cuda[0] < _CUDA:
-        why_not = f"from 0.20 on it needs CUDA 13 (driver 580 or newer), and this driver runs CUDA {cuda[0]} at most"
-    elif is_fixed:
-        why_not = (
-            f"none fits torch {there}, which is loaded in this kernel; to get one, restart and run this cell first"
-        )
-    if cuda is not None and not why_not:
+    if vllm and cuda is not None and cuda[0] >= _CUDA and sys.platform == "linux" and not is_fixed:
         wanted += _read(folder / "requirements-gpu.txt")
         version = next(_pin(line) for line in wanted if _name(line) == "vllm")
         told = f"With vLLM {version}, which generates fast; it costs some 10 GB of disk, and time at each start."
         return wanted, told
-    if cuda is not None:  # the sum is in docs/reference/settings.md
-        cost = "a run by the T4 preset takes up to an hour (computed, not measured)"
-        told = f"Without vLLM: {why_not}. Unsloth's own generation is used, which is slower: {cost}."
+    # The sum is in docs/reference/settings.md.
+    told = ""
+    if cuda is not None:
+        told = (
+            f"Without vLLM, which needs Linux, a driver for CUDA {_CUDA} (580 or newer; this one runs {cuda[0]}.{cuda[1]}) and "
+            f"torch {pin} (here {there}; a loaded one is not replaced: restart, and run this cell first). Unsloth's own "
+            "generation is used, which is slower: a run by the T4 preset takes up to an hour (computed, not measured)."
+        )
     starts = build is not None and (cuda is None or (build.cuda is not None and build.cuda[0] <= cuda[0]))
     if starts and _UNSLOTH_TORCH[0] <= packages.minor_release(there) < _UNSLOTH_TORCH[1]:
         return [line for line in wanted if _name(line) != "torch"], told

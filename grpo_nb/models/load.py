@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.errors import EnvironmentProblem
-from grpo_nb.machine.faults import find_fault, gpu_problem, is_out_of_memory, summary
+from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.adapter import SHAPE, adapter_folder, with_adapter
 from grpo_nb.models.embedded import embedded_model_folder
@@ -189,8 +189,7 @@ def load_model(
         except Exception as error:
             if is_out_of_memory(error):  # a second try would meet the memory that this one holds
                 raise
-            fault = find_fault(error)
-            fix = _SKIP_VLLM if fault is None else fault.fix
+            fix = find_fix(error) or _SKIP_VLLM
             obstacle = VllmObstacle(f"vLLM did not start ({summary(error)})", fix, said_last())
         else:
             if not has_engine(loaded[0]):  # Unsloth printed its reason, and went on without

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.machine.faults import find_fault, gpu_problem, is_out_of_memory
+from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory
 
 COLLECTED = json.loads((Path(__file__).parent.parent / "data" / "gpu_errors.json").read_text())
 FIX = {
@@ -32,4 +32,4 @@ def test_collected_messages_are_told_apart_and_answered(case: dict) -> None:
     try:
         raise RuntimeError("the training stopped") from error
     except RuntimeError as outer:
-        assert find_fault(outer) == find_fault(error) and is_out_of_memory(outer) is is_out_of_memory(error)
+        assert find_fix(outer) == find_fix(error) and is_out_of_memory(outer) is is_out_of_memory(error)

@@ -59,11 +59,16 @@ COLAB = "2.11.0+cu128"
         ({"cuda": 13}, True, True, "With vLLM 0.31.0, which generates fast; it costs"),
         ({"torch": COLAB, "cuda": 13}, True, True, "With vLLM"),
         ({"torch": "2.13.0+cu130", "cuda": 13, "loaded": True}, True, True, "With vLLM"),
-        ({"torch": COLAB, "cuda": 12}, False, False, "driver 580 or newer.*this driver runs CUDA 12 at most"),
-        ({"torch": COLAB, "cuda": 13, "loaded": True}, False, False, "restart and run this cell first"),
-        ({"torch": COLAB, "cuda": 13, "system": "win32"}, False, False, "Linux alone"),
-        ({"torch": COLAB, "cuda": 13, "vllm": False}, False, False, "vllm=False"),
-        ({"cuda": 13, "vllm": False}, True, False, "vllm=False"),
+        ({"torch": COLAB, "cuda": 12}, False, False, "580 or newer; this one runs 12"),
+        (
+            {"torch": COLAB, "cuda": 13, "loaded": True},
+            False,
+            False,
+            "here 2.11.0.cu128; .*restart, and run this cell first",
+        ),
+        ({"torch": COLAB, "cuda": 13, "system": "win32"}, False, False, "needs Linux"),
+        ({"torch": COLAB, "cuda": 13, "vllm": False}, False, False, "Without vLLM"),
+        ({"cuda": 13, "vllm": False}, True, False, "Without vLLM"),
         ({"torch": "2.13.0+cpu", "cuda": 13}, True, True, "With vLLM"),
     ],
 )
@@ -72,7 +77,7 @@ def test_the_choice(machine: dict, pins_torch: bool, has_vllm: bool, told: str, 
     assert found[:2] == (pins_torch, has_vllm) and re.search(told, found[2]), found
     assert (found[2] == "") is ("cuda" not in machine), "without a GPU there is nothing to tell"
     if found[2] and not has_vllm:
-        assert re.match("Without vLLM: .*slower: .*an hour .computed, not measured", found[2])
+        assert re.match("Without vLLM, .*slower: .*an hour .computed, not measured", found[2])
 
 
 @pytest.mark.parametrize(
