@@ -69,15 +69,14 @@ def answer(
 
     Raises:
         EnvironmentProblem: xllamacpp is not installed.
-        FileNotFoundError: There is no such file.
         LlamaCppError: llama.cpp cannot read the file, or failed.
 
     >>> answer("model.gguf", [[{"role": "user", "content": "2 + 2?"}]], max_completion_length=8)  # doctest: +SKIP
     [Answer(text='4', tokens=2, is_cut=False)]
     """
+    if not prompts:
+        return []
     file = Path(gguf)
-    if not file.is_file():
-        raise FileNotFoundError(f"{str(gguf)!r} is no file. Name the GGUF file itself, not its folder.")
     request = {
         "gguf": str(file.absolute()),
         "package_folder": str(require_llama_cpp()),
@@ -87,8 +86,6 @@ def answer(
         "chat_template_kwargs": dict(chat_template_kwargs or {}),
         "threads": thread_count(),
     }
-    if not prompts:
-        return []
     if report is not None:
         report(f"llama.cpp answers {len(prompts)} prompts with {file.name}")
 
@@ -101,8 +98,8 @@ def answer(
         rows = run_script(child, request, on_line=count, patience=_PATIENCE)
     except ChildError as error:
         raise LlamaCppError(f"llama.cpp on {file.name} {error}") from error
-    as_tuples = ({k: tuple(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows)
-    return [Answer(tokens=len(row["ids"]), **row) for row in as_tuples]
+    lists = ("ids", "prompt_ids", "log_probs")
+    return [Answer(tokens=len(row["ids"]), **row | {name: tuple(row[name]) for name in lists}) for row in rows]
 
 
 def require_llama_cpp() -> Path:

@@ -30,6 +30,8 @@ from grpo_nb.generation.head import tiled_head
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+# What prompts had in common, and its keys and values.
+Kept = dict[tuple[int, ...], DynamicCache]
 # In a lane of this many tokens attention costs about as much as all else: lanes are not made longer without need.
 _ATTENTION_TOKENS = 2000
 # Up to this many tokens, prompts run in one row: behind what they have in common, none of them seeing another.
@@ -100,7 +102,7 @@ def left_padded(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Ten
 
 
 def prompt_cache(
-    run: Callable[..., Any], prompts: Sequence[Sequence[int]], pad_id: int, dtype: torch.dtype
+    run: Callable[..., Any], prompts: Sequence[Sequence[int]], pad_id: int, dtype: torch.dtype, kept: Kept | None = None
 ) -> tuple[DynamicCache, Tensor]:
     """Run all but the last token of each prompt, what they have in common once; return cache (P, ...) and mask (P, L).
 
@@ -109,6 +111,7 @@ def prompt_cache(
         prompts: P lists of token ids.
         pad_id: Any token id.
         dtype: The number type of the model.
+        kept: What prompts had in common the last time; only where the weights are the same and no gradient is taken.
     """
     heads = [tuple(prompt[:-1]) for prompt in prompts]
     first, last = min(heads), max(heads)
@@ -121,7 +124,7 @@ def prompt_cache(
     cache, shared, tails = DynamicCache(), torch.tensor([first[:common]]), tail_mask.bool()
     # In 16 bits the order of computing turns more than rounding should: there prompts stay in rows of their own.
     is_exact = dtype in (torch.float32, torch.float64)
-    if common and is_exact and common + len(ids[tails]) <= _ONE_ROW:
+    if common and kept is None and is_exact and common + len(ids[tails]) <= _ONE_ROW:
         segment = torch.cat([torch.full((common,), -1), tails.nonzero()[:, 0]])
         sees = ((segment == -1) | (segment[:, None] == segment)).tril()
         run(
@@ -135,8 +138,13 @@ def prompt_cache(
         cache = _places(cache, torch.cat([torch.arange(common).expand(len(heads), -1), places], 1))
     else:
         if common:
-            run(input_ids=shared, attention_mask=mask[:1, :common], past_key_values=cache)
-            cache = copy_of_rows(cache, torch.zeros(len(heads), dtype=torch.long))
+            # Kept or not, the same pass made it: else a run that was resumed would differ in rounding from one that was not.
+            kept = {} if kept is None else kept
+            if first[:common] not in kept:
+                run(input_ids=shared, attention_mask=mask[:1, :common], past_key_values=cache)
+                kept.clear()
+            known = kept.setdefault(first[:common], cache)
+            cache = copy_of_rows(known, torch.zeros(len(heads), dtype=torch.long))
         if ids.shape[1]:
             run(input_ids=ids, attention_mask=mask, position_ids=positions[:, common:], past_key_values=cache)
     return cache, mask
@@ -201,7 +209,13 @@ def distinct(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], l
 @grouped_attention
 @tiled_head
 def shared_prompt_logps(
-    model: Any, input_ids: Tensor, attention_mask: Tensor, completion_length: int, *, pad_id: int
+    model: Any,
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    completion_length: int,
+    *,
+    pad_id: int,
+    kept: Kept | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Per-token log-probabilities and entropies of completions, each distinct prompt run once, differentiable.
 
@@ -215,6 +229,7 @@ def shared_prompt_logps(
         attention_mask: (B, P + C), 1 for real tokens.
         completion_length: C.
         pad_id: Any token id; masked positions are filled with it.
+        kept: As in `prompt_cache`.
 
     Returns:
         `(log_probs, entropies)`, both (B, C) float32 and zero where masked, in nats; entropies are None where the model
@@ -230,7 +245,7 @@ def shared_prompt_logps(
     def run(**inputs: Any) -> Any:
         return model(**inputs, shift_labels=unscored.expand_as(inputs["input_ids"]), fused_lm_head=True)
 
-    cache, mask = prompt_cache(run, prompts, pad_id, dtype)
+    cache, mask = prompt_cache(run, prompts, pad_id, dtype, kept)
     packed = lanes(lengths, prompt_of_row)
     span = max(max(sum(lengths[row] for row in lane) for lane in packed), 1)
     ids, positions = (torch.zeros(len(packed), span, dtype=torch.long) for _ in range(2))

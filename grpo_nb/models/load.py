@@ -132,6 +132,9 @@ def resolve_model(name: str, report: Callable[[str], None] | None = None) -> str
             f"{name!r} is no model folder: it has no config.json. Where it is a LoRA, name its base model in the settings, and "
             f"model, tokenizer = gn.load_model(settings, adapter={name!r})."
         )
+    elif not [*path.glob("tokenizer*"), *path.glob("vocab*")]:  # transformers' error is of a package to install
+        what = "no tokenizer: copy tokenizer.json and tokenizer_config.json into it from the model that it was made of"
+        raise FileNotFoundError(f"the model folder {name!r} has {what}, or tokenizer.save_pretrained(folder).")
     return str(path) if is_path else name
 
 

@@ -20,6 +20,7 @@ from grpo_nb.models.unsloth import import_unsloth
 import_unsloth()
 
 import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
 from trl import GRPOTrainer
 
 from grpo_nb.generation.folded_lora import FoldedLora
@@ -27,7 +28,7 @@ from grpo_nb.generation.sampling import sample
 from grpo_nb.generation.shared_prompts import batch_obstacle, shared_prompt_logps
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import DynamicCache, PreTrainedModel
 
 Batch = dict[str, Any]
 
@@ -45,12 +46,14 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
         self._folded = FoldedLora.of(self.accelerator.unwrap_model(self.model))
         self._loss_inputs: Batch | None = None
         self._scored: torch.Tensor | None = None
+        self._reference: dict[tuple[int, ...], DynamicCache] = {}
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return super().train(*args, **kwargs)
         finally:
             self._folded.release()
+            self._reference.clear()
 
     def _generate_single_turn(
         self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any
@@ -141,8 +144,11 @@ class SharedPromptGRPOTrainer(GRPOTrainer):
         pad_id = self._tokenizer.pad_token_id
         if scored.all():
             folded = self._folded.for_training if torch.is_grad_enabled() else self._folded.for_inference
+            # What prompts have in common is the same to the reference at each step: the base, with its adapter off.
+            is_off = {part.disable_adapters for part in model.modules() if isinstance(part, BaseTunerLayer)} == {True}
+            kept = self._reference if is_off and not torch.is_grad_enabled() else None
             with folded(), self.accelerator.autocast():
-                return shared_prompt_logps(model, ids, mask, length, pad_id=pad_id)
+                return shared_prompt_logps(model, ids, mask, length, pad_id=pad_id, kept=kept)
         old = self._loss_inputs.get("old_per_token_logps")
         log_probs = torch.zeros(len(ids), length) if old is None else old.float().clone()
         entropies = torch.zeros(len(ids), length)

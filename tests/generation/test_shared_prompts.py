@@ -28,10 +28,10 @@ CASES = {
 }
 
 
-def shared(model, ids, mask, length):
+def shared(model, ids, mask, length, kept=None):
     assert shared_prompts.batch_obstacle(ids, mask, length) is None
     with FoldedLora(model).for_training():
-        return shared_prompts.shared_prompt_logps(model, ids, mask, length, pad_id=0)
+        return shared_prompts.shared_prompt_logps(model, ids, mask, length, pad_id=0, kept=kept)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -91,6 +91,21 @@ def test_the_reference_pass_is_shared_too() -> None:
     torch.testing.assert_close(got[0], expected[0], atol=1e-4, rtol=0)
     with torch.no_grad():
         assert (stock(model, ids, mask, length)[0] - expected[0]).abs().max() > 0.01, "the adapter has no effect"
+
+
+def test_what_prompts_have_in_common_may_be_kept_for_the_next_ones() -> None:
+    model, kept = lora_model(), {}
+    others = [[*COMMON[:20], 9, 8, 7], [*COMMON[:20], 6, 5]]
+    rounds = ((PROMPTS[:2], [25, 2 * 2]), (PROMPTS[1:], [2 * 4]), (others, [20, 2 * 2]), (others[::-1], [2 * 2]))
+    for prompts, run in rounds:
+        ids, mask, length = batch(prompts, [0, 0, 1, 1], [5, 1, 7, 3])
+        with torch.no_grad(), model.disable_adapter():
+            counts, got = tokens_run(model, ids, mask, length, kept)
+            expected = stock(model, ids, mask, length)
+        assert counts[:-1] == run, prompts
+        with torch.no_grad(), model.disable_adapter():
+            assert torch.equal(got[0], shared(model, ids, mask, length, {})[0]), "kept or not, the same numbers"
+        torch.testing.assert_close(got[0], expected[0], atol=1e-4, rtol=0)
 
 
 def tokens_run(model, *arguments) -> tuple[list[int], tuple]:

@@ -243,6 +243,7 @@ class FakeLoader:
 @pytest.fixture
 def on_a_gpu(machine, monkeypatch, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    (tmp_path / "tokenizer.json").touch()
     monkeypatch.setattr(models, "find_gpu", lambda: GPUS["t4"])
     monkeypatch.setattr(vllm_utils, "_build_lora_request", lambda *_: None)
     models._say_once.cache_clear()
