@@ -64,7 +64,6 @@ def run_command(
     end = None if seconds is None else time.monotonic() + seconds
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-        text=True, encoding="utf-8", errors="replace",
         # Or the lines of a Python program would come out of order, and its last ones not at all when it is ended.
         env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
     )  # fmt: skip
@@ -72,7 +71,7 @@ def run_command(
     def read() -> None:  # in a thread, because waiting for a pipe with a limit is done differently on every system
         with child.stdout as output:
             for line in output:
-                said.put(line.rstrip("\r\n"))
+                said.put(line.decode(errors="replace").rstrip("\r\n"))
         said.put(None)
 
     threading.Thread(target=read, name="child", daemon=True).start()

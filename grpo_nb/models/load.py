@@ -311,7 +311,7 @@ def _load(
 
 
 def _take_over(model: Any, settings: Settings, source: str) -> None:
-    """Note a model's engine, and have it end, learn and be heard of as the model does without one."""
+    """Note a model's engine, say where it has less room than the settings ask for, and have it end where the model ends."""
     global _engine
     from transformers import GenerationConfig
 

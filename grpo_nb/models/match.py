@@ -42,7 +42,7 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
         raise TypeError(f"the model ({type(model).__name__}) has no LoRA: model, tokenizer = gn.load_model(settings).")
     settings, loaded = as_loaded(model, settings), getattr(model, _KEPT_ON, None)
     if loaded is None:
-        lora = adapters["default"]
+        lora = next(iter(adapters.values()))
         has: dict[str, Any] = {"lora_rank": lora.r, "lora_alpha": lora.lora_alpha}
     else:
         has = {name: getattr(loaded, name) for name in ("model", "load_in_4bit", "lora_dropout", *SHAPE)}
