@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks.groups import Estimate, estimate, in_groups
 from grpo_nb.core.files import staged_folder, write_json
-from grpo_nb.core.tables import Drawn, Table, as_written, bold, escaped, html_of, text_of
+from grpo_nb.core.tables import Html, Table, as_written, bold, escaped, html_of, text_of
 from grpo_nb.core.text import displayable
 from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, PairedResult, pass_at_k, share_interval
 from grpo_nb.rewards.answers import is_same_answer
@@ -384,7 +384,7 @@ class Comparison(PairedResult):
             "" if self.verdict == "no difference shown" else self.power_sentence,
             self.floor_sentence,
             *self.notes,
-            Drawn(image),
+            Html("", image),
             f"{len(few)} of {len(self.after.rows)} answers, changed ones first; transcripts() has all:",
             Table([list(map(as_written, row)) for row in few.itertuples(index=False)], head=list(few.columns)),
         ])  # fmt: skip

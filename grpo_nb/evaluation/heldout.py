@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.tables import Part, Shown, Table, as_written, bold, facts
+from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
 from grpo_nb.rewards.answers import is_same_answer
 from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.judging import right_by
@@ -81,7 +81,7 @@ class HeldOut(Shown):
     def _parts(self) -> Iterable[Part]:
         yield bold(f"Held-out set {self.name}")
         how = {"asked": self.asked, "answer format": self.format.name}
-        yield facts({"held-out questions": len(self.holdout), **how})
+        yield Table([("held-out questions", len(self.holdout)), *how.items()], narrow=(0,))
         first = self.holdout[0]
         yield f"First prompt (answer {first['answer']!r}):"
         yield Table([(turn["role"], as_written(turn["content"])) for turn in first["prompt"]])

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from grpo_nb.core.errors import EnvironmentProblem
-from grpo_nb.core.processes import LineProcess
 from grpo_nb.rewards.answers import folded, is_same_answer, is_same_number
+from grpo_nb.rewards.lines import LineProcess
 from grpo_nb.rewards.slot import BATCH_SECONDS, Question, TimedReward, Verdicts, is_copied, seconds
 from grpo_nb.tasks.notation import (
     UNION,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.core.arguments import require_kind
-from grpo_nb.core.tables import Cell, Listing, Part, Shown, Table, escaped
+from grpo_nb.core.tables import Html, Part, Shown, Table, escaped
 from grpo_nb.core.text import as_score, displayable, excerpt, shorten
 from grpo_nb.rewards.base import (
     Completion,
@@ -99,14 +99,14 @@ class Scores(Shown):
         rows = [
             (
                 *map(as_score, [*row.values(), total]),
-                Cell(shorten(repr(text), 80), escaped(shorten(text, 400)), "white-space:pre-wrap"),
+                Html(shorten(repr(text), 80), f"<div style='white-space:pre-wrap'>{escaped(shorten(text, 400))}</div>"),
             )
             for text, row, total in zip(self.completions, self, self.totals, strict=True)
         ]
         yield Table(rows, [*heads, "total", "completion"], right=range(len(heads) + 1))
         if self.errors:
             yield "Failed:"
-            yield Listing(self.errors)
+            yield from map(str, self.errors)
 
 
 def score(

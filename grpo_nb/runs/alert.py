@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from grpo_nb.core.tables import Cell, Drawn, Shown, Table, bold, escaped
-from grpo_nb.core.text import displayable
+from grpo_nb.core.tables import Html, Shown, Table, bold, escaped
 
 Severity = Literal["info", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
@@ -64,22 +63,22 @@ class Alert(Shown):
         """Return plain values for JSON, from which `Alert(**values)` is the same again."""
         return dataclasses.asdict(self)
 
-    def _parts(self) -> Iterator[Drawn]:
+    def _parts(self) -> Iterator[Html]:
         yield alert_table([self])
 
 
-def alert_table(alerts: Iterable[Alert]) -> Drawn:
+def alert_table(alerts: Iterable[Alert]) -> Html:
     """Return alerts as a table; as plain text, three lines each."""
     rows, texts = [], []
     for alert in alerts:
         about = f" ({alert.subject})" if alert.subject else ""
         seen = f"<b>{escaped(alert.rule)}</b>{escaped(about)}: {escaped(alert.message)}"
-        rows.append((bold(alert.standing), alert.step, Cell(alert.message, seen), alert.advice))
+        rows.append((bold(alert.standing), alert.step, Html(alert.message, seen), alert.advice))
         texts.append(
             f"{alert.standing}: {alert.rule}{about}, step {alert.step}: {alert.message}\n    change: {alert.advice}"
         )
     head = ("severity", "step", "what was seen", "what to change")
-    return Drawn(Table(rows, head).html(), displayable("\n".join(texts)))
+    return Html("\n".join(texts), Table(rows, head).html())
 
 
 def worst_first(alerts: Iterable[Alert]) -> list[Alert]:

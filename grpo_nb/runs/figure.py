@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from grpo_nb.core.tables import Drawn, escaped
+from grpo_nb.core.tables import Html, escaped
 from grpo_nb.core.text import displayable
 from grpo_nb.runs.alert import Alert, worst_first
 from grpo_nb.runs.best import ACCURACY, HIGH, LOW
@@ -384,12 +384,12 @@ def _set_limits(axis: Axes, low: float, high: float, is_from_zero: bool = False)
     axis.set_ylim(low if is_from_zero and low == 0 else low - room, high + room)
 
 
-def drawn(figure: Figure, words: str) -> Drawn:
+def drawn(figure: Figure, words: str) -> Html:
     """Return a figure as a part of what shows itself, with these words in its place for those who do not see it."""
     picture = io.StringIO()
     figure.savefig(picture, format="svg", bbox_inches="tight")
     markup = picture.getvalue()[picture.getvalue().index("<svg") :]
-    return Drawn(markup.replace("<svg", f'<svg role="img" aria-label="{escaped(words)}"', 1), words)
+    return Html(words, markup.replace("<svg", f'<svg role="img" aria-label="{escaped(words)}"', 1))
 
 
 def overlay(runs: Mapping[str, Curves]) -> Figure:

@@ -32,8 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.arguments import in_line, require_path
 from grpo_nb.core.files import free_path, inside, shown_path, write_json
-from grpo_nb.core.tables import Drawn, Part, Shown, bold, escaped
-from grpo_nb.core.text import displayable
+from grpo_nb.core.tables import Html, Part, Shown, bold, escaped
 from grpo_nb.core.writers import liveness
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.best import BestStep, best_step
@@ -313,7 +312,7 @@ class Run(Shown):
         files = {"Curves": self.path / "figures/training.png", "Report": self.path / "README.md"}
         lines += [f"{what}: {shown_path(file)}" for what, file in files.items() if file.is_file()]
         yield bold(f"Run {self.name}: {self.status_sentence}.")
-        yield Drawn("<br>".join(map(escaped, lines)), displayable("\n".join(lines)))
+        yield Html("\n".join(lines), "<br>".join(map(escaped, lines)))
 
     def _course(self) -> Iterator[str]:
         rows = self.rows

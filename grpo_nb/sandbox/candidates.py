@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from grpo_nb.core.arguments import require_kind, require_number
 from grpo_nb.core.errors import EnvironmentProblem
-from grpo_nb.core.tables import Cell, Part, Shown, Table, bold
+from grpo_nb.core.tables import Html, Part, Shown, Table, bold
 from grpo_nb.machine.checks import Check
 from grpo_nb.machine.cores import usable_cores
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome, job_of, outcome_of
@@ -77,7 +77,7 @@ class SandboxReport(Shown):
         yield Table([self._row(level) for level in self.levels], head, narrow=(0, 1))
         yield f"Level: {self.level}." if self.level else bold("No level holds: code is not run on this machine.")
 
-    def _row(self, level: Level) -> tuple[str | Cell, ...]:
+    def _row(self, level: Level) -> tuple[str | Html, ...]:
         if not level.is_usable:
             return "\u2717 not usable", level.name, level.summary, level.reason, level.fix
         mark = bold("\u2713 used") if level.name == self.level else "\u2713 ok"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_nb.core.arguments import require_kind, require_number
-from grpo_nb.core.tables import Drawn, Part, Shown, Table, bold, code, escaped
+from grpo_nb.core.tables import Html, Part, Shown, Table, bold, code, escaped
 from grpo_nb.core.text import displayable, shorten
 from grpo_nb.sandbox import values
 from grpo_nb.sandbox.pool import Finished
@@ -134,7 +134,7 @@ class Outcome(Shown):
         printed = shorten(self.stdout, 2000)
         yield bold(self.status)
         yield self.error
-        yield Drawn(f"<pre>{escaped(printed)}</pre>", displayable(printed)) if printed else ""
+        yield Html(printed, f"<pre>{escaped(printed)}</pre>") if printed else ""
         yield Table([(number, code(answer.words)) for number, answer in enumerate(self.answers)])
 
 

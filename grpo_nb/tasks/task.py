@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from grpo_nb.core.tables import Cell, Shown, Table, as_written, bold, escaped, facts
+from grpo_nb.core.tables import Html, Shown, Table, as_written, bold, escaped
 from grpo_nb.core.text import prompt_lengths
 from grpo_nb.settings.arguments import check_choice, check_value
 from grpo_nb.settings.settings import Settings
@@ -258,7 +258,7 @@ class Task(Shown):
     def _dropped_and(self, more: Mapping[str, int]) -> dict[str, int]:
         return dict(Counter(self.dropped) + Counter(more))  # of reasons without rows nothing is kept
 
-    def _parts(self) -> Iterable[Cell | Table]:
+    def _parts(self) -> Iterable[Html | Table]:
         shown = {
             "training prompts": len(self.train),
             "held-out prompts": f"{len(self.holdout)}, no question in both",
@@ -278,7 +278,7 @@ class Task(Shown):
         if self.is_ordered:
             shown["order"] = "as given, not shuffled"
         yield bold(f"Task {self.name}")
-        yield facts(shown)
+        yield Table(list(shown.items()), narrow=(0,))
         yield from self.notes
         if self.dropped:
             yield Table(
@@ -288,11 +288,11 @@ class Task(Shown):
         first = self.train[0]
         seen = ", as the model sees it" if self.tokenizer is not None else ""
         said, answer = f"The first training prompt{seen}, whose answer is", first["answer"]
-        yield Cell(f"{said} {answer!r}:", f"{said} <code>{escaped(answer)}</code>:")
+        yield Html(f"{said} {answer!r}:", f"{said} <code>{escaped(answer)}</code>:")
         if self.tokenizer is not None:
             rendered = self.tokenizer.apply_chat_template(
                 first["prompt"], tokenize=False, add_generation_prompt=True, **self.chat_template_kwargs
             )
-            yield Cell(rendered, f"<pre style='white-space:pre-wrap'>{escaped(rendered)}</pre>")
+            yield Html(rendered, f"<pre style='white-space:pre-wrap'>{escaped(rendered)}</pre>")
         else:
             yield Table([(turn["role"], as_written(turn["content"])) for turn in first["prompt"]])

@@ -123,6 +123,7 @@ class FakeLoader:
     engine: FakeVllm | None = None
     error: Exception | None = None
     talks: bool = False
+    always: bool = False
 
     def __post_init__(self) -> None:
         self.calls: list[dict] = []
@@ -132,7 +133,7 @@ class FakeLoader:
             start()
         assert set(arguments) <= set(parameters_of(LOADER, "FastLanguageModel.from_pretrained"))
         self.calls.append(arguments)
-        if arguments.get("fast_inference") and self.error is not None:
+        if self.error is not None and (arguments.get("fast_inference") or self.always):
             raise self.error
         # As Unsloth builds it with vLLM: from config.json, and so with its end tokens alone.
         model = types.SimpleNamespace(generation_config=types.SimpleNamespace(eos_token_id=5))
@@ -148,8 +149,8 @@ class FakeLoader:
 @pytest.fixture
 def on_a_gpu(machine, monkeypatch, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    (tmp_path / "tokenizer.json").touch()
     monkeypatch.setattr(models, "find_gpu", lambda: GPUS["t4"])
-    monkeypatch.setattr(models, "_require_usable_tokenizer", lambda folder: None)
     monkeypatch.setattr(vllm_utils, "_build_lora_request", lambda *_: None)
     models._say_once.cache_clear()
     monkeypatch.setattr(models, "_engine", None)
@@ -340,8 +341,14 @@ def test_an_engine_built_for_another_torch_is_not_the_end_either(on_a_gpu) -> No
     with pytest.warns(UserWarning, match=r"did not start .ImportError.*undefined symbol.*pip install -r requirements"):
         model, _ = on_a_gpu(loader)
     assert generation_of(model).path == "unsloth"
-    with pytest.raises(gn.machine.EnvironmentProblem, match="driver"):  # no load works with that one
-        on_a_gpu(FakeLoader(error=RuntimeError("The NVIDIA driver on your system is too old (found version 12020).")))
+
+
+def test_a_driver_that_is_too_old_is_explained_where_no_load_works(on_a_gpu) -> None:
+    loader = FakeLoader(
+        error=RuntimeError("The NVIDIA driver on your system is too old (found version 12020)."), always=True
+    )
+    with pytest.raises(gn.machine.EnvironmentProblem, match="Update the NVIDIA driver"):
+        on_a_gpu(loader, fast_inference=False)
 
 
 def test_an_engine_that_unsloth_leaves_out_is_noticed(on_a_gpu) -> None:
