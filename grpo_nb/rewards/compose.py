@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.rewards.answers import correctness, exact_text
+from grpo_nb.rewards.answers import correctness, exact_text, json_answer, multiple_choice
 from grpo_nb.rewards.base import Reward, RewardFunction, reward_name
-from grpo_nb.rewards.expressions import maths
 from grpo_nb.rewards.form import xml_format, xml_tags
-from grpo_nb.rewards.structured import json_answer, multiple_choice
+from grpo_nb.rewards.maths import maths
 
 if TYPE_CHECKING:
     from grpo_nb.tasks.task import Task

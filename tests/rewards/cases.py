@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.rewards.answers import correctness, exact_text
+from grpo_nb.rewards.answers import correctness, exact_text, json_answer, multiple_choice, regex_answer
 from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.rewards.expressions import maths
 from grpo_nb.rewards.form import incremental_format, xml_format, xml_tags
 from grpo_nb.rewards.length import length
-from grpo_nb.rewards.structured import json_answer, multiple_choice, regex_answer
+from grpo_nb.rewards.maths import maths
 from grpo_nb.sandbox.jobs import Limits
 from grpo_nb.tasks.formats import AnswerFormat, xml
 

@@ -1,74 +1,60 @@
 r"""The reward for mathematical answers: equal expressions through math-verify, behind a gate that lets one answer through.
 
-What is written in many ways is put into one first (`notation.plain`), and taken apart where it has parts.
 math-verify is made to find and forgive; a reward must not. By itself it takes `41 = 42`, `42 \text{ is wrong}`, `x + 1 = 42`
 and, after "What is 23 + 19?", `23 + 19` for 42, and `1 2 3 4` for 10. So here an answer first has to be one answer: of the
 form of the gold answer, without words, relations, lists or commands that the gold answer has none of. Plain numbers never
-reach math-verify; what does is judged in another process under hard limits (`maths_worker`), one for each process that asks,
-started at the first question. That works in any thread, because nothing here needs a signal: limits are kept by the worker
-and, should it fail, by the wait for its answer. It is a fresh interpreter, not a fork of this one, which may hold a GPU.
+reach math-verify; what does is judged in another process (`maths_worker`), one for each process that asks, started at the first
+question: limits hold in any thread, and it is a fresh interpreter, not a fork of this one, which may hold a GPU.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.util
 import json
 import os
 import re
 import sys
 import threading
+import time
+import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.processes import LineProcess
-from grpo_nb.rewards.answers import folded, is_same_answer, is_same_number
-from grpo_nb.rewards.slot import BATCH_SECONDS, Question, TimedReward, Verdicts, is_copied, seconds
-from grpo_nb.tasks.notation import (
-    UNION,
-    Shape,
-    bare,
-    boxed_answers,
-    is_known_unit,
-    is_literal,
-    plain,
-    read_number,
-    split_variable,
-    unit_of,
-    words,
-)
+from grpo_nb.rewards.answers import SlotReward, is_copied
+from grpo_nb.rewards.shapes import UNION, Shape, bare, boxed_answers, spelled, split_name
+from grpo_nb.tasks.answers import folded, is_same_answer
+from grpo_nb.tasks.numbers import is_same_number, read_number, unit_name
 
 PAIR_SECONDS = 1.0
 """Processor time for one pair. Most honest expressions take 5 to 100 ms, an identity of trigonometry up to 300."""
+BATCH_SECONDS = 10.0
+"""Wall time for judging all answers of one call together. It bounds what a batch of attacks can cost."""
+_START_SECONDS, _LONGEST, _CACHE_SIZE = 60.0, 400, 50_000
+_MOST_PARTS = 16  # each part given is compared with each part wanted
 
-_START_SECONDS = 60.0
-_GRACE_SECONDS = 2.0
-_CACHE_SIZE = 50_000
-# A verdict, or the seconds that were not enough for one.
-_cache: dict[Question, bool | float] = {}
+Question = tuple[str, str]
+"""A gold answer and what was given, in the form in which they are judged."""
+_cache: dict[Question, bool] = {}
 _lock = threading.RLock()
 _worker: LineProcess | None = None
 
-
-_LONGEST = 400
-_MOST_PARTS = 16  # each part given is compared with each part wanted
 _COMMANDS = {"%"}.union(
-    words(
+    (
         "frac sqrt pi cdot times div infty circ binom text mathbb overline "
         "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp alpha beta gamma delta epsilon varepsilon "
         "zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta "
         "Lambda Xi Pi Sigma Phi Psi Omega"
-    )
+    ).split()
 )
-_FUNCTIONS = {*words("sin cos tan cot sec csc arcsin arccos arctan log ln lg exp sqrt pi")}
-_COUPLING = {*words("or and is not but if no nor to")}
-_SHORT_UNITS = {*words("mm cm dm km mg kg ml cl dl hl kj kw ms hr ft lb oz mi yd hz kb mb gb pt qt in")}
+_FUNCTIONS = {*"sin cos tan cot sec csc arcsin arccos arctan log ln lg exp sqrt pi".split()}
+_COUPLING = {*"or and is not but if no nor to".split()}
 _CHARACTERS = frozenset(" +-*/^_(){}[].\\$'")
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)", re.DOTALL)
@@ -78,13 +64,16 @@ _SPLIT_DIGITS = re.compile(r"[0-9]\s+[0-9.]")
 _TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
 _BASE = re.compile(r"[0-9]_\{")
 _JOINED = re.compile(r"\b(?:and|or)\b")
+# A date, and a measure of several units: 2025-06-03, 2 h 20 min.
+_NO_EXPRESSION = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}|(?:[\d.]+ ?[A-Za-z]+,? ?){2,}")
 _NO_SOLUTION = re.compile(
     r"(?i)\\emptyset|\\?\{\s*\\?\}|(?:there (?:is|are) )?no(?: real)? solutions?(?: exists?)?|(?:the )?empty set"
 )
+_MEASURED = re.compile(r"(.*(?:[0-9})\]]|\\[a-z]+|(?<![A-Za-z])[a-z])) *(\\text\s*\{[^{}]*\}(?:\^\{[23]\})?|\^\{\\circ\}| [A-Za-z/]{2,})")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class maths(TimedReward):
+@dataclass(frozen=True, kw_only=True)
+class maths(SlotReward):
     r"""1.0 if the answer slot holds an expression equal to the gold answer, else 0.0; None where there is no gold answer.
 
     `1+x` is `x+1`, `\frac{1}{2}` is `0.5`, `2\sqrt{3}` is `\sqrt{12}`, `\{2, 1\}` is `1, 2`. Gives the numbers of TRL's
@@ -92,50 +81,47 @@ class maths(TimedReward):
 
     * Only the slot counts, and it must be the last word; TRL takes the first box, whatever follows.
     * One answer: `41 = 42` and `42 \text{ is wrong}` are refused. TRL pays for both.
-    * Where the gold answer is a number, the answer is one too, compared exactly: arithmetic left undone (`23 + 19`,
-      `2^{10}`) is refused, and `42\%` is not 42. TRL pays for these. For a gold answer `42\%` the sign may be left out.
-      Six decimals stand for a fraction that has no end.
+    * Where the gold answer is a number, the answer is one too, compared as `correctness` does: arithmetic left undone
+      (`23 + 19`, `2^{10}`) is refused. TRL pays for it. Six decimals stand for a fraction that has no end.
     * Where the gold answer has parts, each must be given and no other: those of a list in any order, those of a tuple or an
       interval in theirs. A gold answer of several boxes is such a list. `x < 5` and `(-\infty, 5)` are one interval,
       `x < 1 or x > 5` is a union and `x > 1 and x < 5` is `1 < x < 5`. `x_1 = 2, x_2 = 3` may be `x = 3 or x = 2`.
-    * A unit is a name: for `20 cm`, `20` and `20 centimeters` are right and `20 m` is not. `20 N` has one, `20N` is a product.
     * An expression copied from the question is no answer to it, unless it is the gold answer to the letter.
     * A gold answer of words, a date or JSON is compared as `correctness` does; TRL skips such rows.
-    * Works in any thread. Each expression has `seconds` of processor time, the batch `batch_seconds` in all, kept from
-      outside the process that computes. In a batch that uses them up, the longest expressions go unjudged, score 0.0, and
-      a warning says so; until then no score depends on the rest of the batch.
+    * Works in any thread. An expression has a second of processor time, a batch ten on the clock, kept from outside the
+      process that computes. In a batch that uses them up, the longest expressions go unjudged, score 0.0, and a warning
+      says so; until then no score depends on the rest of the batch.
 
     Args:
         weight: Of the total reward.
         format: Where the answer stands; `xml()` if not given, `boxed()` for MATH and for what TRL reads.
         column: The data column with the gold answer, or the worked solution with it in a `\boxed{}`. A list holds several.
         name: Under which TRL logs it.
-        is_last: Nothing but white space and closing marks may follow the slot.
-        seconds: Of processor time for one expression.
-        batch_seconds: For all expressions of a call together.
 
     >>> maths()(completions=["<answer>1 + x</answer>", "<answer>x = 1 + x</answer>"], answer=["x + 1", "x + 2"])
     [1.0, 0.0]
     """
 
-    seconds: float = seconds(PAIR_SECONDS)
-    judged: ClassVar[str] = "expressions"
-    source: ClassVar[str] = "TRL's accuracy_reward (math-verify 0.9); maths() says where it differs"
-
     def golds(self, row: dict[str, Any]) -> list[str]:
         return [boxed_answers(gold) for gold in super().golds(row)]
 
-    def questions(self, given: str, gold: str) -> list[Question]:
-        asked: list[Question] = []
-        is_answer(given, gold, lambda question: asked.append(question) or False)
-        return asked
+    def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
+        given = [self.format.extract_last(text) for text in texts]
+        asked: set[Question] = set()
+        for one, row in zip(given, rows, strict=True):
+            for gold in self.golds(row) if one is not None else ():
+                is_answer(one, gold, lambda question: asked.add(question) or False)
+        # Short answers first: only the longest are left when slow ones have used up the time.
+        verdicts = judge_pairs(sorted(asked, key=lambda question: (len(question[1]), question)))
 
-    def judge(self, asked: list[Question]) -> Verdicts:
-        return judge_pairs(asked, seconds=self.seconds, batch_seconds=self.batch_seconds)
+        def is_right(one: str, row: dict[str, Any]) -> bool:
+            found = (gold for gold in self.golds(row) if is_answer(one, gold, lambda question: verdicts.get(question, False)))
+            return any(not is_copied(one, gold, row) for gold in found)
 
-    def is_same(self, given: str, gold: str, row: dict[str, Any], verdicts: Verdicts) -> bool:
-        verdict = is_answer(given, gold, lambda question: verdicts.get(question, False))
-        return verdict and not is_copied(given, gold, row)
+        return [
+            float(one is not None and is_right(one, row)) if self.golds(row) else None
+            for one, row in zip(given, rows, strict=True)
+        ]
 
 
 def is_answer(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
@@ -147,18 +133,23 @@ def is_answer(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
     ('x+1', '1+x')
     True
     """
-    if is_literal(gold):
-        return is_same_answer(given, gold)
-    return len(given) <= _LONGEST and _compare(plain(given), plain(gold), ask)
+    if len(given) > _LONGEST:
+        return folded(given) == folded(gold)
+    if is_same_answer(given, gold):
+        return True
+    is_literal = re.search("[\"']", gold) or _NO_EXPRESSION.fullmatch(gold.strip())
+    return not is_literal and _compare(spelled(given), spelled(gold), ask)
 
 
 def _compare(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
-    is_equal = bare(given) == bare(gold) or _compare_numbers(given, gold)
-    if is_equal is not None:
-        return is_equal
-    if _NO_SOLUTION.fullmatch(split_variable(gold)[1]):
-        return _NO_SOLUTION.fullmatch(split_variable(given)[1]) is not None
-    if not re.search(r"[0-9\\^_+*/=<>(|,;-]", gold):
+    if bare(given) == bare(gold):
+        return True
+    if (wanted := read_number(gold)) is not None:
+        number = read_number(given)
+        return (number is not None and is_same_number(number, wanted)) or _is_rounded(given, wanted.value)
+    if _NO_SOLUTION.fullmatch(split_name(gold)[1]):
+        return _NO_SOLUTION.fullmatch(split_name(given)[1]) is not None
+    if not re.search(r"[0-9\\^_+*/=<>(|,;-]", gold) and not re.fullmatch("[a-z]{1,2}", gold):
         # Words. math-verify reads them as a product of letters, for which "on" is "no".
         return folded(given) == folded(gold)
     theirs = Shape.of(gold)
@@ -175,7 +166,7 @@ def _compare(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
         return False  # one or both of two inequalities
     if not theirs.has_own_names:
         mine = mine.without_places
-    elif all(split_variable(part)[0] for part in mine.parts) and not mine.has_own_names:
+    elif all(split_name(part)[0] for part in mine.parts) and not mine.has_own_names:
         theirs = theirs.without_places
     if theirs.kind == "":
         return _compare_expressions(mine, theirs, ask)
@@ -192,11 +183,23 @@ def _compare_expressions(mine: Shape, theirs: Shape, ask: Callable[[Question], b
     given, gold = mine.parts[0], theirs.parts[0]
     if mine.name and not theirs.name and mine.name in re.findall(r"\\[A-Za-z]+|[A-Za-z]", gold):
         return False  # `x = x + 1` defines nothing
+    (given, unit), (gold, wanted) = _without_unit(given), _without_unit(gold)
+    if unit and wanted and unit != wanted:
+        return False
+    if unit or wanted:
+        return _compare(given, gold, ask)
     if bare(given) == bare(gold):
         return True
     if _BASE.search(gold) or not is_one_answer(given, gold):
         return False
     return ask((_latex(gold), _latex(given)))
+
+
+def _without_unit(text: str) -> tuple[str, str]:
+    r"""`5\sqrt{3} \text{ cm}` as `5\sqrt{3}` and `cm`; the unit is empty if there is none."""
+    found = _MEASURED.fullmatch(text)
+    unit = unit_name(found[2]) if found else None
+    return (found[1].strip(), unit) if unit else (text, "")
 
 
 def is_one_answer(given: str, gold: str) -> bool:
@@ -231,29 +234,6 @@ def is_one_answer(given: str, gold: str) -> bool:
     return all(count <= wanted[c] or c in "=<>" or (c == "&" and wanted[c]) for c, count in others.items())
 
 
-def _compare_numbers(given: str, gold: str) -> bool | None:
-    """None where the gold answer is no number, alone or with a unit; the unit may be given then, and no other."""
-    unit = _unit_of(gold)
-    units = (((unit, Fraction(1)),),) if unit else ()
-    value = read_number(gold, units)
-    if value is None:
-        return None
-    if gold.endswith("%") and not given.endswith("%") and is_same_number(given + "%", gold):
-        return True  # the question asks for percent, so the answer may leave the sign out
-    return is_same_number(given, gold, units=units) or _is_rounded(given, value.value)
-
-
-def _unit_of(gold: str) -> str:
-    name = unit_of(gold)
-    letters = re.findall(r"[^\W\d_]+", name)
-    is_apart = re.search("[0-9}] ", gold)  # `20 N` is a force, `20N` may be a product
-    short = {part.casefold() for part in (*letters, re.split(r"[0-9}]\s*", gold)[-1])} & _SHORT_UNITS
-    is_known = "\\text" in gold or "\u00b0" in name or short or (is_apart and all(map(is_known_unit, letters)))
-    # `3 x y` is a product, `25 December` a day, and `3 apples` a number with its unit.
-    is_word = is_apart and re.search("[a-z]{3}", gold) and name[:1].islower() and name not in _FUNCTIONS
-    return name if name != "%" and (is_known or is_word) else ""
-
-
 def _is_rounded(given: str, gold: Fraction) -> bool:
     """Whether a decimal of six places or more is a gold fraction that no decimal can be, rounded: 0.333333 for 1/3."""
     if not re.fullmatch(r"[-+]?[0-9]*\.[0-9]{6,30}", given):
@@ -270,57 +250,53 @@ def _latex(text: str) -> str:
     return text.replace("*", r" \cdot ").strip()
 
 
-def judge_pairs(
-    pairs: Sequence[Question], *, seconds: float = PAIR_SECONDS, batch_seconds: float = BATCH_SECONDS
-) -> dict[Question, bool]:
-    """Judge pairs of (gold, given) in this order; return the verdict of each that the call's limit was enough for.
+def judge_pairs(pairs: Iterable[Question], batch_seconds: float = BATCH_SECONDS) -> dict[Question, bool]:
+    """Judge pairs of (gold, given) in this order; return the verdict of each that the batch's time was enough for.
 
-    A pair over its own limit is not equal; it is remembered, so that it costs its time once in a process. What the limit of the
-    call leaves without a verdict is not remembered.
+    A pair over its own time is not equal; it is remembered, so that it costs its time once in a process. What the time of the
+    batch leaves without a verdict is not remembered, and told in a warning.
 
     Raises:
-        EnvironmentProblem: math-verify is missing or does not start, or the system cannot fork.
+        EnvironmentProblem: math-verify does not start.
     """
+    found: dict[Question, bool] = {}
+    unjudged, end = 0, time.monotonic() + batch_seconds
     with _lock:
-        # As a number False is 0 and True 1, so a verdict has to be told from seconds.
-        held = {pair: _cache[pair] for pair in pairs if pair in _cache}
-        known = {pair: was is True for pair, was in held.items() if isinstance(was, bool) or was >= seconds}
-        todo = [pair for pair in pairs if pair not in known]
-        verdicts = _ask({"pairs": todo, "seconds": seconds, "batch_seconds": batch_seconds}) if todo else []
-        for pair, verdict in zip(todo, verdicts, strict=False):
-            _cache[pair] = float(seconds) if verdict is None else verdict
-            known[pair] = bool(verdict)
+        for pair in pairs:
+            if pair not in _cache and time.monotonic() >= end:
+                unjudged += 1
+                continue
+            if pair not in _cache:
+                _cache[pair] = _ask(pair, min(10 * PAIR_SECONDS, end - time.monotonic()))
+            found[pair] = _cache[pair]
         while len(_cache) > _CACHE_SIZE:
             del _cache[next(iter(_cache))]
-        return known
+    if unjudged:
+        warnings.warn(
+            f"maths: {unjudged} of {unjudged + len(found)} expressions of this batch were left unjudged and score 0.0, because "
+            f"the others used up the batch's {batch_seconds:g} s. Look at the completions.",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+    return found
 
 
-def _ask(request: dict[str, Any]) -> list[bool | None]:
+def _ask(pair: Question, wall_seconds: float) -> bool:
     global _worker
     if _worker is None or not _worker.is_alive:
         _worker = _started()
     line = None
     try:
         with contextlib.suppress(OSError):  # late, or killed from outside
-            _worker.send(json.dumps(request))
-            line = _worker.line(request["batch_seconds"] + _GRACE_SECONDS)
+            _worker.send(json.dumps([*pair, PAIR_SECONDS]))
+            line = _worker.line(wall_seconds)
     finally:  # an interrupt, too, leaves an answer in the pipe that the next question must not read
         if line is None:
             stop_worker()
-    return json.loads(line or "[]")
+    return line == "true"
 
 
 def _started() -> LineProcess:
-    if importlib.util.find_spec("math_verify") is None:
-        raise EnvironmentProblem(
-            "the package math-verify is not installed, and it is what compares expressions. "
-            "Run `pip install -r requirements.txt`."
-        )
-    if not hasattr(os, "fork"):
-        raise EnvironmentProblem(
-            "comparing expressions needs Linux, macOS or WSL 2: elsewhere it cannot be held to its limits. "
-            "Use rewards.correctness where the answers are numbers."
-        )
     # -P: else the folder of the script would come first on sys.path, and its modules before the standard library's.
     command = [sys.executable, "-P", str(Path(__file__).with_name("maths_worker.py"))]
     worker = LineProcess(command, environment={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
@@ -329,8 +305,8 @@ def _started() -> LineProcess:
             return worker
     worker.end()
     raise EnvironmentProblem(
-        f"the process for comparing expressions did not start within {_START_SECONDS:.0f} s. "
-        "Run `python -c 'import math_verify'` to see whether math-verify works here."
+        "the process for comparing expressions does not start (it needs math-verify, on Linux, macOS or WSL 2). "
+        "Where the answers are numbers, use rewards.correctness. What is wrong: `python -c 'import math_verify'`."
     )
 
 
