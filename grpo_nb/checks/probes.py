@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from grpo_nb.rewards.identity import globals_used
+from grpo_nb.core.own_code import globals_used
 from grpo_nb.tasks.answers import is_same_answer
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.numbers import read_number
