@@ -149,7 +149,7 @@ def _compare(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
         return (number is not None and is_same_number(number, wanted)) or _is_rounded(given, wanted.value)
     if _NO_SOLUTION.fullmatch(split_name(gold)[1]):
         return _NO_SOLUTION.fullmatch(split_name(given)[1]) is not None
-    if not re.search(r"[0-9\\^_+*/=<>(|,;-]", gold) and not re.fullmatch("[a-z]{1,2}", gold):
+    if not re.search(r"[0-9\\^_+*/=<>(|,;-]", gold) and not re.fullmatch("[a-z]", gold):
         # Words. math-verify reads them as a product of letters, for which "on" is "no".
         return folded(given) == folded(gold)
     theirs = Shape.of(gold)

@@ -101,9 +101,9 @@ def spelled(text: str) -> str:
     >>> spelled("x\u00b2 \u2264 4"), spelled(r"$\boxed{\dfrac12}$."), spelled("2/3\u03c0")
     ('x^{2} \\le 4', '\\frac{1}{2}', '\\frac{2}{3}\\pi')
     """
-    text = _ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2]}}}", plain(text)).translate(_SIGNS)
     if "\\\\" in text and "\\begin" not in text:  # escaped twice, as in JSON
         text = re.sub(r"\\\\(?=[A-Za-z{}()\[\]%])", r"\\", text)
+    text = _ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2]}}}", plain(text)).translate(_SIGNS)
     if "\\boxed" in text:
         is_list = _JOINT.fullmatch(_BOX.sub("", text))
         text = boxed_answers(text) if is_list else _BOX.sub(r"\1", text) if len(_BOX.findall(text)) == 1 else text

@@ -16,10 +16,10 @@ from functools import lru_cache
 _LONGEST, _LONGEST_NUMBER = 2000, 100  # characters
 _SIGNS = str.maketrans({
     "\u2212": "-", "\u2013": "-", "\u2010": "-", "\u2011": "-", "\u2044": "/", "\u2019": "'", "\u00d7": r"\times ",
-    "\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u00b0": r"^{\circ}", "\u201c": '"', "\u201d": '"', "\u201e": '"',
+    "\u211d": r"\mathbb{R}", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u00b0": r"^{\circ}", "\u201c": '"', "\u201d": '"', "\u201e": '"',
 })  # fmt: skip
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")
-_RAISED = re.compile("[\u00b2\u00b3\u00b9\u2070-\u207f]+")
+_RAISED, _LOWERED = re.compile("[\u00b2\u00b3\u00b9\u2070-\u207f]+"), re.compile("[\u2080-\u209c]+")
 _FRACTION_SIGN = re.compile("(?<=[0-9])?(?=[\u00bc-\u00be\u2150-\u215e])")
 _INSIDE = r"[^{}]*+"
 for _ in range(8):  # braces nested deeper than anyone writes them
@@ -42,11 +42,11 @@ _SPELLINGS = [
     (re.compile(pattern), spelling)
     for pattern, spelling in (
         (r"\\(?:left|right|displaystyle|textstyle)(?![A-Za-z])\s*", ""),
-        (r"\\!", ""),
+        (r"\\!\s*", ""),
         (r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])", " "),
         (r"\s*\{\s*,\s*\}\s*", ","),
         (r"\\\$", "$"),
-        (r"\s*\\text\{\s*(?:per ?cent|pct)\s*\}|\s*\\%|\s*\b(?:per ?cent|pct)\b", "%"),
+        (r"\s*\\text\{\s*(?:per ?cent(?:age)?|pct)\s*\}|\s*\\%|\s*\b(?:per ?cent(?:age)?|pct)\b", "%"),
         (r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree(?![a-z])", r"^{\\circ}"),
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
         (r"\\frac\s*([0-9A-Za-z])", r"\\frac{\1}"),
@@ -69,8 +69,9 @@ def plain(text: str) -> str:
     if text.isalnum() and text.isascii() or len(text) > _LONGEST:
         return text
     if not text.isascii():
-        text = _RAISED.sub(lambda found: f"^{{{unicodedata.normalize('NFKC', found[0])}}}", _INVISIBLE.sub("", text))
-        text = _FRACTION_SIGN.sub(" ", text).translate(_SIGNS)
+        text = _FRACTION_SIGN.sub(" ", _INVISIBLE.sub("", text)).translate(_SIGNS)
+        for mark, signs in (("^", _RAISED), ("_", _LOWERED)):
+            text = signs.sub(lambda found, mark=mark: f"{mark}{{{unicodedata.normalize('NFKC', found[0])}}}", text)
         text = unicodedata.normalize("NFKC", text).translate(_SIGNS)
         text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
     text = _unwrapped(text)
