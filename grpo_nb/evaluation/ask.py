@@ -38,7 +38,7 @@ from grpo_nb.runs.run import Run, trained_questions
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.questions import Contamination, find_contamination
-from grpo_nb.tasks.reading import Source
+from grpo_nb.tasks.rows import Source
 from grpo_nb.tasks.task import Task
 
 Questions = Task | HeldOut | Source
