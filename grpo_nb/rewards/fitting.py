@@ -56,7 +56,6 @@ def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
     elif all(len(label) == 1 and label.isalpha() for label in labels):
         right = multiple_choice(**common)
     else:
-        is_case_sensitive = len({label.casefold() for label in labels}) < len(labels)
-        right = exact_text(**common, is_case_sensitive=is_case_sensitive)
+        right = exact_text(**common, is_case_sensitive=False)
     form = (xml_format(weight=weight / 2, format=task.format), xml_tags(weight=weight / 4, format=task.format))
     return [right, *form]
