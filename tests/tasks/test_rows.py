@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -181,3 +182,30 @@ def test_a_damaged_file_is_read_or_named(data: bytes, name: str, tmp_path_factor
         assert all(isinstance(row, dict) for row in read_rows(file).rows)
     except (ValueError, TypeError) as error:
         assert name in str(error)
+
+
+def test_the_eight_lines_for_tables_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/guide/tables.md, each line on a file or column of the kind that it is for."""
+    monkeypatch.chdir(tmp_path)
+    Path("titled.csv").write_bytes("Skargi\n\nquestion;answer\nCo to źdźbło?;trawa\n".encode("cp1250"))
+    Path("unnamed.tsv").write_text('"Nice" bag, said mum\tgood\n"odd\tbad\n')
+    Path("cut.csv").write_text("question,answer\nwho?,007\na, b,1\n")
+    Path("nested.json").write_text(json.dumps({"data": [{"question": "a?", "more": {"answer": 1}}]}))
+    monkeypatch.setattr(pandas, "read_excel", lambda name: pandas.read_csv("cut.csv", on_bad_lines="skip"))
+    page = (Path(gn.__file__).parents[1] / "docs" / "guide" / "tables.md").read_text()
+    lines = page.partition("```python\n")[2].partition("```")[0].splitlines()
+    assert len(lines) == 8
+    columns = {"answer": ["1.234,50", "3"], "label": [0, 1], "question": ["It&#39;s?", "b?"]}
+    names = {"pandas": pandas, "html": html, "json": json}
+    made = []
+    for line in lines:
+        names["frame"] = pandas.DataFrame(columns)
+        exec(line, names)
+        made.append(read_rows(names["frame"]).rows)
+    assert made[1] == [{"question": "Co to źdźbło?", "answer": "trawa"}]
+    assert made[2][0] == {"question": '"Nice" bag, said mum', "answer": "good"} and len(made[2]) == 2
+    assert made[3] == [{"question": "who?", "answer": "007"}]
+    assert [row["answer"] for row in made[4]] == ["1234.50", "3"]
+    assert [row["label"] for row in made[5]] == ["no", "yes"]
+    assert made[6][0]["question"] == "It's?"
+    assert made[7] == [{"question": "a?", "more.answer": 1}]
