@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from grpo_nb.tasks.questions import normalized_question
 
@@ -21,9 +20,8 @@ if TYPE_CHECKING:
 _RIGHT = 1 - 1e-6
 
 
-@dataclass(frozen=True)
-class Visit:
-    """One group of completions of one question, as it was scored."""
+class Sampled(NamedTuple):
+    """Completions of one question, as they were scored."""
 
     key: str
     """Of the prompt, as `_key` makes it, or of the question alone where no more is known."""
@@ -37,15 +35,15 @@ def pass_rates(train: Dataset, measured: Any, reward: str | None) -> dict[int, f
     Raises:
         ValueError: No such reward, or nothing measured on these questions.
     """
-    visits = list(visits_of(measured))
-    names = list(dict.fromkeys(name for visit in visits for name in visit.scores))
+    sampled = list(sampled_in(measured))
+    names = list(dict.fromkeys(name for one in sampled for name in one.scores))
     if reward is None:
         reward = "correctness" if "correctness" in names else names[0] if len(names) == 1 else None
     if reward not in names:
         raise ValueError(f"which reward says that an answer is right? Write reward='<name>' with one of {names}.")
     rates = {}
-    for row, seen in enumerate(_by_row(train, visits)):
-        scores = [score for visit in seen for score in visit.scores.get(reward, ()) if not math.isnan(score)]
+    for row, seen in enumerate(_by_row(train, sampled)):
+        scores = [score for one in seen for score in one.scores.get(reward, ()) if not math.isnan(score)]
         if scores:
             rates[row] = sum(score >= _RIGHT for score in scores) / len(scores)
     if not rates:
@@ -53,51 +51,43 @@ def pass_rates(train: Dataset, measured: Any, reward: str | None) -> dict[int, f
     return rates
 
 
-def visit_counts(train: Dataset, runs: Sequence[Any]) -> list[int]:
-    """Return how often each row was sampled in these runs; one without completions has sampled nothing."""
-    return [len(seen) for seen in _by_row(train, visits_of([run for run in runs if run.steps]))]
+def completion_counts(train: Dataset, runs: Sequence[Any]) -> list[int]:
+    """Return how many completions of each row these runs have; one without a step has none."""
+    counted = _by_row(train, sampled_in([run for run in runs if run.steps]))
+    return [sum(len(next(iter(one.scores.values()))) for one in seen) for seen in counted]
 
 
-def visits_of(measured: Any) -> Iterator[Visit]:
-    """Yield every group that a baseline, a run or several of these have scored, in order of time."""
+def sampled_in(measured: Any) -> Iterator[Sampled]:
+    """Yield what a baseline, a run or several of these have sampled, by question."""
     if isinstance(measured, (list, tuple)):
         for part in measured:
-            yield from visits_of(part)
+            yield from sampled_in(part)
     elif hasattr(measured, "num_generations"):  # a Baseline
         size = measured.num_generations
         for i, group in enumerate(measured.groups):
             scores = {name: s[i * size : (i + 1) * size] for name, s in measured.scores.values.items()}
             question = normalized_question(group.question)
-            yield Visit(question, question, scores)
+            yield Sampled(question, question, scores)
     else:
-        yield from _visits_of_run(measured)
-
-
-def _visits_of_run(run: Any) -> Iterator[Visit]:
-    rewards, last = [reward["name"] for reward in run.info["rewards"]], None
-    for _, step in run.completions().groupby("step", sort=True):
-        sampled = step[["prompt", "completion"]].to_numpy().tolist()
-        if sampled == last:  # a step that goes on with the samples of the one before is no second visit
-            continue
-        last = sampled
-        for _, group in step.groupby("group", sort=True):
-            prompt = group["prompt"].iloc[0]
+        rewards = [reward["name"] for reward in measured.info["rewards"]]
+        for prompt, group in measured.completions().groupby("prompt", sort=False):
             messages = json.loads(prompt) if prompt.startswith("[") else prompt
-            question = normalized_question(messages if isinstance(messages, str) else messages[-1]["content"])
-            yield Visit(_key(messages), question, {name: group[name].tolist() for name in rewards})
+            question = messages if isinstance(messages, str) else messages[-1]["content"]
+            scores = {name: group[name].tolist() for name in rewards}
+            yield Sampled(_key(messages), normalized_question(question), scores)
 
 
 def _key(prompt: Any) -> str:
     return prompt if isinstance(prompt, str) else json.dumps([[turn["role"], turn["content"]] for turn in prompt])
 
 
-def _by_row(rows: Dataset, visits: Iterable[Visit]) -> list[list[Visit]]:
-    """The visits of each row, in order of time."""
+def _by_row(rows: Dataset, sampled: Iterable[Sampled]) -> list[list[Sampled]]:
+    """What was sampled of each row."""
     by_prompt = {_key(prompt): row for row, prompt in enumerate(rows["prompt"])}
     by_question = {normalized_question(question): row for row, question in enumerate(rows["question"])}
-    found: list[list[Visit]] = [[] for _ in range(len(rows))]
-    for visit in visits:
-        row = by_prompt.get(visit.key, by_question.get(visit.question))
+    found: list[list[Sampled]] = [[] for _ in range(len(rows))]
+    for one in sampled:
+        row = by_prompt.get(one.key, by_question.get(one.question))
         if row is not None:
-            found[row].append(visit)
+            found[row].append(one)
     return found

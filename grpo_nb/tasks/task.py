@@ -19,7 +19,7 @@ from grpo_nb.core.tables import Cell, Shown, Table, as_written, bold, escaped, f
 from grpo_nb.core.text import prompt_lengths
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.answers import Answers
-from grpo_nb.tasks.curriculum import pass_rates, visit_counts
+from grpo_nb.tasks.curriculum import completion_counts, pass_rates
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.lengths import LengthProposal, propose_lengths
 
@@ -183,7 +183,7 @@ class Task(Shown):
         """
         if not runs:
             return self
-        counts, order = visit_counts(self.train, runs), list(range(len(self.train)))
+        counts, order = completion_counts(self.train, runs), list(range(len(self.train)))
         if not self.is_ordered:
             random.Random(len(runs)).shuffle(order)
         order.sort(key=counts.__getitem__)

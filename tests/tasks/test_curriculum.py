@@ -10,7 +10,6 @@ from datasets import Dataset
 
 import grpo_nb as gn
 from grpo_nb.runs.run import Run
-from grpo_nb.tasks.curriculum import visits_of
 from grpo_nb.tasks.load import with_prompts
 from tests.checks.test_gate import RIGHT, WRONG, made
 from tests.support.own_rewards import hashed
@@ -75,12 +74,13 @@ def test_curriculum_keeps_the_middle_and_counts_the_rest(task: gn.tasks.Task, ru
     assert not kept.is_ordered and kept.holdout["question"] == task.holdout["question"]
 
 
-def test_samples_used_twice_are_one_visit(task: gn.tasks.Task, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "twice", task, [{0: [0, 0]}, {0: [0, 0]}])
-    folder = run.path / "completions"
-    again = pandas.read_parquet(folder / "step_000001.parquet").assign(step=2)
-    again.to_parquet(folder / "step_000002.parquet", index=False)
-    assert len(list(visits_of(run))) == 1
+def test_the_questions_sampled_least_come_first(task: gn.tasks.Task, run: Run, tmp_path: Path) -> None:
+    later = make_run(tmp_path / "later", task, [{0: [1, 0], 7: [0, 1]}])
+    order = [QUESTIONS.index(question) for question in task.after([run, later]).train["question"]]
+    assert order[-1] == 0 and {*order[-3:-1]} == {1, 2} and {*order[-6:-3]} == {3, 4, 7}
+    assert order[:4] != sorted(order[:4]) and task.after([]) is task and task.after([run]).is_ordered
+    ordered = dataclasses.replace(task, is_ordered=True).after([run, later]).train["question"]
+    assert list(ordered)[:4] == [QUESTIONS[i] for i in (5, 6, 8, 9)], "a task with an order keeps it"
 
 
 def test_rates_of_a_baseline(task: gn.tasks.Task) -> None:
