@@ -157,6 +157,8 @@ def reward_list(rewards: RewardFunction | Iterable[RewardFunction], *, least: in
     Raises:
         ValueError: There are fewer than `least` (0 or 1), or one of them is no reward function.
     """
+    if not callable(rewards) and not isinstance(rewards, Iterable):
+        raise TypeError(f"rewards = {rewards!r:.60} must be a list of reward functions, or one of them.")
     listed = [rewards] if callable(rewards) else list(rewards)
     if len(listed) < least:
         raise ValueError("rewards is empty: without a reward there is nothing to score or to learn from.")

@@ -83,7 +83,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         said.append("its source is another")
     used = {**before["uses"], **now["uses"]}
     if changed := [name for name in used if before["uses"].get(name) != now["uses"].get(name)]:
-        said.append(f"what it uses has changed: {', '.join(changed)}")
+        said.append(f"other values of {', '.join(changed)}")
     return ", ".join(said) or ("" if before["hash"] == now["hash"] else "its arguments are others")
 
 

@@ -28,7 +28,7 @@ from grpo_nb.checks.run import check_rewards
 from grpo_nb.rewards.answers import correctness, is_same_answer
 from grpo_nb.rewards.base import completion_text, reward_name
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.rewards.compose import check_rows
+from grpo_nb.rewards.fitting import check_rows
 from grpo_nb.rewards.form import xml_format, xml_tags
 from grpo_nb.rewards.length import length
 from grpo_nb.tasks import formats

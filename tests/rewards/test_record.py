@@ -69,13 +69,13 @@ PAIRS = {
     "another kind": (KIT(), gn.rewards.maths(), "it was correctness, is maths", True),
     "a function": (KIT(), graded, "it was correctness, is a function", True),
     "the source": (graded, helper, "its source is another", True),
-    "an argument": (functools.partial(graded, low=0.5), functools.partial(graded, low=1.0), "changed: low", True),
-    "a field": (Own(), Own(least=2), "changed: least", True),
+    "an argument": (functools.partial(graded, low=0.5), functools.partial(graded, low=1.0), "other values of low", True),
+    "a field": (Own(), Own(least=2), "other values of least", True),
     # What may be a memory is told, and makes no other reward of it.
-    "a closure": (make(0.1), make(0.2), "changed: tolerance", False),
-    "a cache": (make(1, {}), make(1, {"text": 1.0}), "changed: cache", False),
-    "a set": (make(1, {"a", "b"}), make(1, {"a", "c"}), "changed: cache", False),
-    "an attribute": (Judge(1.0), Judge(2.0), "changed: factor", False),
+    "a closure": (make(0.1), make(0.2), "other values of tolerance", False),
+    "a cache": (make(1, {}), make(1, {"text": 1.0}), "other values of cache", False),
+    "a set": (make(1, {"a", "b"}), make(1, {"a", "c"}), "other values of cache", False),
+    "an attribute": (Judge(1.0), Judge(2.0), "other values of factor", False),
 }
 
 
@@ -93,7 +93,7 @@ def test_what_a_helper_uses_is_part_of_it(monkeypatch: pytest.MonkeyPatch) -> No
     before = record_of(graded), record_of(Own())
     monkeypatch.setitem(globals(), "LIMIT", 4)
     assert [differences(old, record_of(now)) for old, now in zip(before, (graded, Own()), strict=True)] == [
-        "what it uses has changed: LIMIT"
+        "other values of LIMIT"
     ] * 2
     monkeypatch.undo()
     monkeypatch.setitem(globals(), "again", written("True"))
