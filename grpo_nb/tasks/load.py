@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from grpo_nb.core.arguments import did_you_mean
+from grpo_nb.core.arguments import did_you_mean, require_kind
 from grpo_nb.core.text import shorten
 from grpo_nb.settings.arguments import check_choice, check_value
 from grpo_nb.tasks.answers import Answers, Kind, answers_of
@@ -174,6 +174,7 @@ def fitting_format(
 ) -> AnswerFormat:
     """Return the format with a system prompt that fits the answers, or the one given, and with the tags of the template."""
     format = format if format is not None else xml()
+    require_kind("format", format, AnswerFormat, "an answer format: gn.tasks.xml(), boxed(), hashes(), ...")
     if system is not None:
         format = dataclasses.replace(format, instruction=system)
     elif not format.answer_hint:

@@ -56,9 +56,10 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
             )
         return _read_hub(str(source), split, config)
     if isinstance(source, Mapping) and source and all(hasattr(part, "features") for part in source.values()):
-        if split is None and len(source) > 1:
+        chosen = split or (next(iter(source)) if len(source) == 1 else None)
+        if chosen not in source:
             raise ValueError(f'this DatasetDict has the splits {[*source]}: say which, split="{next(iter(source))}".')
-        return read_rows(source[split or next(iter(source))])
+        return read_rows(source[chosen])
     if hasattr(source, "to_dict") and hasattr(source, "columns"):  # pandas.DataFrame
         return Rows("table", _rows_of_frame(source), place="the DataFrame")
     for method in ("to_list", "to_pylist", "to_dicts"):  # of a Dataset, an Arrow table, a polars.DataFrame
@@ -87,13 +88,17 @@ def _checked(place: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def _rows_of_columns(place: str, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    lengths = {str(name): len(values) for name, values in columns.items() if isinstance(values, (list, tuple))}
+    lengths = {str(name): len(values) for name, values in columns.items() if _is_column(values)}
     if len(lengths) < len(columns) or len({*lengths.values()}) > 1:
         raise ValueError(
             f"{place} is read as columns, lists of one length, and has {lengths or [*columns]}. Rows stand in a list: "
             '[{"question": "2 + 2?", "answer": "4"}, ...].'
         )
     return [dict(zip(lengths, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _is_column(values: Any) -> bool:
+    return hasattr(values, "__len__") and not isinstance(values, (str, bytes, Mapping))
 
 
 def _rows_of_frame(frame: Any) -> list[dict[str, Any]]:

@@ -47,6 +47,7 @@ IN_MEMORY = {
     "rows": ROWS,
     "generator": (row for row in ROWS),
     "columns": {name: [row[name] for row in ROWS] for name in ROWS[0]},
+    "series": dict(pandas.DataFrame(ROWS)),
     "frame": pandas.DataFrame(ROWS),
     "dataset": Dataset.from_list(ROWS),
     "arrow": Dataset.from_list(ROWS).data.table,

@@ -76,6 +76,7 @@ def test_arithmetic_options() -> None:
         (ROWS, {"colunms": {}}, TypeError, "did you mean 'columns'"),
         (ROWS, {"kind": "numbers"}, ValueError, "did you mean 'number'"),
         (ROWS[:1], {}, ValueError, "at least one"),
+        (ROWS, {"format": "xml"}, TypeError, r"gn\.tasks\.xml\(\)"),
         (ROWS, {"holdout": 20}, ValueError, "at least one"),
         (ROWS, {"holdout": 0}, ValueError, "at least one"),
         ([*ROWS[:1], {"question": "", "answer": "1"}], {}, ValueError, "Rows left out: 1 with an empty question"),
