@@ -131,10 +131,8 @@ def _columns_of_parts(place: str, found: Sequence[str], columns: Columns | None)
     """
     named = {part: [names] if isinstance(names, str) else [*names] for part, names in (columns or {}).items()}
     if unknown := [part for part in named if part not in PARTS]:
-        raise ValueError(
-            f"columns maps {unknown}, but the parts of a row are question, answer and prompt, and {place} has the columns "
-            f'{found}: columns={{"question": "<column>", "answer": "<column>"}}'
-        )
+        line = json.dumps(_proposed(found, {}), ensure_ascii=False)
+        raise ValueError(f"columns maps {unknown}; the parts of a row are question, answer and prompt: columns={line}")
     if several := [part for part in ("answer", "prompt") if len(named.get(part, [part])) != 1]:
         raise ValueError(f"the {several[0]} is one column; a column of dicts is taken as JSON: columns={columns}")
     named |= {part: [part] for part in PARTS if part not in named and part in found}
@@ -146,9 +144,9 @@ def _columns_of_parts(place: str, found: Sequence[str], columns: Columns | None)
     for part in dict.fromkeys([*named, *needed]):
         for name in named.get(part, [part]):
             if name not in found and name.partition(".")[0] not in found:
+                line = json.dumps(_proposed(found, named), ensure_ascii=False)
                 raise ValueError(
-                    f"{place} has no column {name!r} for the {part}; it has {found}. "
-                    f"Map it: columns={json.dumps(_proposed(found, named), ensure_ascii=False)}"
+                    f"{place} has no column {name!r} for the {part}; it has {found}. Map it: columns={line}"
                 )
     return named
 
@@ -279,13 +277,11 @@ def _once(place: str, items: Sequence[_Item], contradictory: Contradictory, clea
             same[gold] = next((one for one in same if is_same_answer(gold, one)), gold)
         (most, count), *others = Counter(same[item.parts["answer"]] for item in group).most_common()
         if others and contradictory == "ask":
-            said = ", ".join(map(repr, dict.fromkeys(same.values())))
+            rows, asked = [item.number for item in group[:4]], shorten(group[0].parts["question"], 120)
             raise ValueError(
-                f"{place}: rows {', '.join(str(item.number) for item in group[:4])} ask "
-                f"{shorten(group[0].parts['question'], 120)!r} with different answers, {said}. "
-                "Say what to do with all such questions: "
-                'contradictory="drop" leaves them out, "first" keeps the first, "majority" the most frequent. Where each '
-                'is right: one row with a list of them in a column answers, and gn.rewards.correctness(column="answers").'
+                f"{place}: rows {rows} ask {asked!r} with different answers, {[*dict.fromkeys(same.values())]}. Say what to do "
+                'with such questions: contradictory="drop" leaves them out, "first" keeps the first, "majority" the most '
+                'frequent. Where each is right: a column of lists, and gn.rewards.correctness(column="<that column>").'
             )
         is_open = others and (contradictory == "drop" or (contradictory == "majority" and others[0][1] == count))
         chosen = same[group[0].parts["answer"]] if contradictory == "first" else None if is_open else most

@@ -221,10 +221,8 @@ def _check_example(example: Example | None, held: Dataset, answers: Answers) -> 
         return []
     asked = normalized_question(example[0])
     if any(normalized_question(question) == asked for question in held["question"]):
-        raise ValueError(
-            f"the example's question {example[0]!r:.80} is one of the held-out ones, and its answer would stand in every "
-            "prompt: write one of your own, or take one of task.train of a task without example."
-        )
+        why = "is one of the held-out ones, and its answer would stand in every prompt: write one of your own"
+        raise ValueError(f"the example's question {example[0]!r:.80} {why}.")
     is_odd = answers.kind == "choice" and example[2] not in dict(answers.labels)
     return [f"the example's answer {example[2]!r:.60} is none of the labels"] * is_odd
 
@@ -258,9 +256,9 @@ def _arithmetic(
                 break
     every.pop("3 + 4", None)  # the example turn, which must not be a question
     if len(every) < count:
+        made = f"numbers from {low} to {high} with {operators!r} give {len(every)} distinct questions"
         raise ValueError(
-            f"numbers from {low} to {high} with {operators!r} give {len(every)} distinct questions, but train_size "
-            f"{train_size} + holdout_size {holdout_size} = {count} are asked for. Raise high."
+            f"{made}, but train_size {train_size} + holdout_size {holdout_size} are asked for. Raise high."
         )
     chosen = draw.sample(list(every), count)
     return [{"question": f"What is {question}?", "answer": str(every[question])} for question in chosen]
@@ -282,9 +280,9 @@ def _expression(draw: random.Random, terms: int, low: int, high: int, operators:
 def _split(rows: TaskRows, holdout: float | int, seed: int) -> tuple[TaskRows, TaskRows]:
     count = max(round(holdout * len(rows)) if 0 < holdout < 1 else int(holdout), 1)
     if holdout <= 0 or count >= len(rows):
+        left = f"of {len(rows)} distinct questions leaves {max(len(rows) - count, 0)} to train on"
         raise ValueError(
-            f"holdout = {holdout!r} of {len(rows)} distinct questions leaves {max(len(rows) - count, 0)} to train on: "
-            "both parts need at least one. Give more rows, or another share."
+            f"holdout = {holdout!r} {left}: both parts need at least one. Give more rows, or another share."
         )
     # Questions that differ only in their writing, in capitals too, or in the order of their lines, such as options, are on
     # the same side.

@@ -81,7 +81,7 @@ def _checked(place: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
     for number, row in enumerate(rows):
         if not isinstance(row, Mapping):
             raise TypeError(
-                f'{place}: row {number} is {in_line(row)}, and not a dict such as {{"question": "2 + 2?", "answer": "4"}}.'
+                f'{place}: row {number} is {in_line(row)}, not a dict such as {{"question": "2 + 2?", ...}}.'
             )
         checked.append({str(name): value for name, value in row.items()})
     return checked
@@ -90,9 +90,9 @@ def _checked(place: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
 def _rows_of_columns(place: str, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     lengths = {str(name): len(values) for name, values in columns.items() if _is_column(values)}
     if len(lengths) < len(columns) or len({*lengths.values()}) > 1:
+        seen = lengths or [*columns]
         raise ValueError(
-            f"{place} is read as columns, lists of one length, and has {lengths or [*columns]}. Rows stand in a list: "
-            '[{"question": "2 + 2?", "answer": "4"}, ...].'
+            f"{place} is read as columns, lists of one length, and has {seen}. Rows stand in a list of dicts."
         )
     return [dict(zip(lengths, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -145,10 +145,8 @@ def _read_csv(text: str) -> tuple[list[dict[str, Any]], str]:
     separator = max(",;\t|", key=head.count)
     frame = pandas.read_csv(io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, skipinitialspace=True)
     if not isinstance(frame.index, pandas.RangeIndex):  # pandas takes the cells that are too many for an index
-        raise ValueError(
-            f"its lines have more cells than the first line has names, {[*frame.columns]}; a text that holds {separator!r} "
-            "needs quotation marks around it"
-        )
+        names = f"more cells than the first line has names, {[*frame.columns]}"
+        raise ValueError(f"its lines have {names}; a text that holds {separator!r} needs quotation marks around it")
     return _rows_of_frame(frame), separator
 
 
@@ -167,8 +165,9 @@ def _read_json(path: Path, text: str) -> list[dict[str, Any]]:
                 content += [json.loads(line)] if line.strip() else []
             except ValueError as error:
                 raise ValueError(f"line {number} is not JSON: {error}: {line[:80]!r}") from error
-    is_table = isinstance(content, Mapping)
-    return _rows_of_columns(path.name, content) if is_table else _checked(path.name, content)
+    if isinstance(content, Mapping):
+        return _rows_of_columns(path.name, content)
+    return _checked(path.name, content if isinstance(content, list) else [content])
 
 
 def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
@@ -178,7 +177,5 @@ def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
     try:
         return Rows(name, load_dataset(known, config or usual, split=split or "train").to_list(), place=name)
     except (OSError, ConnectionError, ValueError) as error:
-        raise ValueError(
-            f"{name!r} is no file, and no data set of the Hub that can be read ({' '.join(str(error).split())[:300]}). "
-            "Check the name and the network; config= and split= choose among those there are."
-        ) from error
+        why = f"({' '.join(str(error).split())[:300]}). Check the name and the network, config= and split=."
+        raise ValueError(f"{name!r} is no file, and no data set of the Hub that can be read {why}") from error

@@ -166,10 +166,8 @@ class Task(Shown):
         above = [i for i, rate in enumerate(rates) if rate is not None and rate > high]
         kept = sorted({*range(len(rates))}.difference(below, above))
         if not kept:
-            raise ValueError(
-                f"no training question would be left of {len(rates)}: {len(below)} have a pass rate below {low:g}, "
-                f"{len(above)} above {high:g}. Widen low and high."
-            )
+            counts = f"{len(below)} have a pass rate below {low:g}, {len(above)} above {high:g}"
+            raise ValueError(f"no training question would be left of {len(rates)}: {counts}. Widen low and high.")
         dropped = {f"with a pass rate below {low:g}": len(below), f"with a pass rate above {high:g}": len(above)}
         return dataclasses.replace(self, train=self.train.select(kept), dropped=self._dropped_and(dropped))
 
