@@ -110,7 +110,9 @@ def load_task(
     if seed is None:
         seed = settings.seed if settings is not None else 0
     asked = settings.extra.get("chat_template_kwargs") if settings is not None else None
-    chat = dict(chat_template_kwargs if chat_template_kwargs is not None else asked or {})
+    chat = chat_template_kwargs if chat_template_kwargs is not None else asked or {}
+    must = 'a dict by the names in the template: {"enable_thinking": False}'
+    chat = dict(require_kind("chat_template_kwargs", chat, Mapping, must))
     check_choice("kind", kind, (None, *get_args(Kind)))
     is_generated = isinstance(source, str) and source == "arithmetic"
     known = [*inspect.signature(load_task).parameters, *(_ARITHMETIC if is_generated else ())]
