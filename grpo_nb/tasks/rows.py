@@ -51,23 +51,21 @@ def read_rows(source: Source, split: str | None = None, config: str | None = Non
         if path.suffix.lower() in FILES:
             return _read_file(path, encoding)
         if path.exists() or path.suffix[1:].isalpha():  # the name of a data set may end in .0, as a version does
-            raise ValueError(
-                f"{str(source)!r} is no {', '.join(FILES)} file: read it with pandas and give the DataFrame."
-            )
+            raise ValueError(f"{str(source)!r} is no {', '.join(FILES)} file: give what pandas reads, a DataFrame.")
         return _read_hub(str(source), split, config)
     if isinstance(source, Mapping) and source and all(hasattr(part, "features") for part in source.values()):
         chosen = split or (next(iter(source)) if len(source) == 1 else None)
         if chosen not in source:
             raise ValueError(f'this DatasetDict has the splits {[*source]}: say which, split="{next(iter(source))}".')
         return read_rows(source[chosen])
-    if hasattr(source, "to_dict") and hasattr(source, "columns"):  # pandas.DataFrame
-        return Rows("table", _rows_of_frame(source), place="the DataFrame")
     for method in ("to_list", "to_pylist", "to_dicts"):  # of a Dataset, an Arrow table, a polars.DataFrame
         if hasattr(source, method):
             name = getattr(getattr(source, "info", None), "dataset_name", None)
             return Rows(name or "dataset", _checked("the data", getattr(source, method)()))
+    if hasattr(source, "to_dict") and hasattr(source, "columns"):  # pandas.DataFrame
+        return Rows("table", _rows_of_frame(source), place="the DataFrame")
     if isinstance(source, Mapping):
-        return Rows("columns", _rows_of_columns("the dict", source))
+        return Rows("columns", _rows_of_columns(source))
     if isinstance(source, Iterable) and not isinstance(source, bytes):
         return Rows("rows", _checked("the data", source))
     raise TypeError(
@@ -87,18 +85,12 @@ def _checked(place: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
     return checked
 
 
-def _rows_of_columns(place: str, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    lengths = {str(name): len(values) for name, values in columns.items() if _is_column(values)}
-    if len(lengths) < len(columns) or len({*lengths.values()}) > 1:
-        seen = lengths or [*columns]
-        raise ValueError(
-            f"{place} is read as columns, lists of one length, and has {seen}. Rows stand in a list of dicts."
-        )
-    return [dict(zip(lengths, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+def _rows_of_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    import pandas
 
-
-def _is_column(values: Any) -> bool:
-    return hasattr(values, "__len__") and not isinstance(values, (str, bytes, Mapping))
+    if all(isinstance(values, str) for values in columns.values()):
+        raise ValueError(f"a dict is read as columns, and this is one row: {in_line(columns)}; rows stand in a list")
+    return _rows_of_frame(pandas.DataFrame(columns, dtype=object))
 
 
 def _rows_of_frame(frame: Any) -> list[dict[str, Any]]:
@@ -116,11 +108,7 @@ def _read_file(path: Path, encoding: str | None) -> Rows:
 
             return Rows(path.stem, pyarrow.parquet.read_table(path).to_pylist(), place=path.name)
         text, notes = _decoded(path.read_bytes(), encoding)
-        if path.suffix.lower() in (".csv", ".tsv"):
-            rows, separator = _read_csv(text)
-            notes += (f"separated by {separator!r}",) * (separator != ",")
-        else:
-            rows = _read_json(path, text)
+        rows = _read_csv(text) if path.suffix.lower() in (".csv", ".tsv") else _read_json(path, text)
     except (ValueError, OSError) as error:  # what pandas, pyarrow, json and codecs raise is one of these
         why = " ".join(str(error).split())
         raise ValueError(f"{path} cannot be read: {why}. Mend it, or give what pandas reads, a DataFrame.") from error
@@ -137,8 +125,8 @@ def _decoded(data: bytes, encoding: str | None) -> tuple[str, tuple[str, ...]]:
         return data.decode("cp1252"), ("read as cp1252, for it is not UTF-8; encoding= chooses another",)
 
 
-def _read_csv(text: str) -> tuple[list[dict[str, Any]], str]:
-    """The rows, every cell as the text that it is in the file, and the separator: the most frequent one in the first line."""
+def _read_csv(text: str) -> list[dict[str, Any]]:
+    """The rows, every cell as the text that it is in the file; the separator is the most frequent one in the first line."""
     import pandas
 
     head = re.sub('"[^"]*"', "", text.lstrip()).partition("\n")[0]
@@ -147,7 +135,7 @@ def _read_csv(text: str) -> tuple[list[dict[str, Any]], str]:
     if not isinstance(frame.index, pandas.RangeIndex):  # pandas takes the cells that are too many for an index
         names = f"more cells than the first line has names, {[*frame.columns]}"
         raise ValueError(f"its lines have {names}; a text that holds {separator!r} needs quotation marks around it")
-    return _rows_of_frame(frame), separator
+    return _rows_of_frame(frame)
 
 
 def _read_json(path: Path, text: str) -> list[dict[str, Any]]:
@@ -166,7 +154,7 @@ def _read_json(path: Path, text: str) -> list[dict[str, Any]]:
             except ValueError as error:
                 raise ValueError(f"line {number} is not JSON: {error}: {line[:80]!r}") from error
     if isinstance(content, Mapping):
-        return _rows_of_columns(path.name, content)
+        return _rows_of_columns(content)
     return _checked(path.name, content if isinstance(content, list) else [content])
 
 

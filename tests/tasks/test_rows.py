@@ -52,7 +52,7 @@ IN_MEMORY = {
     "dataset": Dataset.from_list(ROWS),
     "arrow": Dataset.from_list(ROWS).data.table,
     "one split": DatasetDict({"train": Dataset.from_list(ROWS)}),
-    "polars": SimpleNamespace(to_dicts=lambda: ROWS, columns=["question"]),
+    "polars": SimpleNamespace(to_dicts=lambda: ROWS, to_dict=None, columns=["question"]),
 }
 
 
@@ -107,7 +107,7 @@ BROKEN = {
     "bad.json": (b"[\n{]\n", "bad.json cannot be read.*line 2"),
     "one.json": (
         b'{"question": "a?", "answer": "1"}',
-        r"one.json is read as columns, lists of one length.*\['question'",
+        "one.json cannot be read.*this is one row: .*rows stand in a list",
     ),
     "true.json": (b"true", "true.json: row 0 is True, not a dict"),
     "bad.parquet": (b"question,answer\n", "bad.parquet cannot be read"),
@@ -130,8 +130,8 @@ def test_a_file_that_cannot_be_read_is_named_with_the_line(name: str, tmp_path: 
         (5, TypeError, "source = 5"),
         (b"question", TypeError, "load_task takes"),
         (["2+2?"], TypeError, "row 0 is '2\\+2\\?', not a dict"),
-        ({"question": "2+2?", "answer": "4"}, ValueError, "Rows stand in a list of dicts"),
-        ({"question": ["a", "b"], "answer": ["1"]}, ValueError, "lists of one length.*'answer': 1"),
+        ({"question": "2+2?", "answer": "4"}, ValueError, "this is one row: .*; rows stand in a list"),
+        ({"question": ["a", "b"], "answer": ["1"]}, ValueError, "must be of the same length"),
         (DatasetDict({"a": Dataset.from_list(ROWS), "b": Dataset.from_list(ROWS)}), ValueError, r'\[\'a\', \'b\'\].*split="a"'),
         ("nowhere.csv", FileNotFoundError, "there is no file 'nowhere.csv'"),
         ("data.xlsx", ValueError, "'data.xlsx' is no .csv.*pandas"),
