@@ -167,7 +167,7 @@ def reward_list(rewards: RewardFunction | Iterable[RewardFunction], *, least: in
         if not callable(reward) or isinstance(reward, type) or _is_module(reward):
             raise ValueError(
                 f"rewards holds {shorten(repr(reward), 80)}, which is no reward function. Pass one with TRL's signature; "
-                "did you forget its brackets, or call it? How a model becomes one is in docs/guide/rewards.md."
+                "did you forget its brackets, or call it? How a model becomes one is in docs/guide/train.md."
             )
     return listed
 

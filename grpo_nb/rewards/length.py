@@ -1,4 +1,4 @@
-"""A reward for the length of a completion; TRL's own, and recipes for style, are in docs/guide/rewards.md."""
+"""A reward for the length of a completion; TRL's own, and recipes for style, are in docs/guide/recipes.md."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) 
         ValueError: A name that no reward has, or a weight that is no finite number.
     """
     if unknown := changed.keys() - weights.keys():
-        raise ValueError(f"weights names {', '.join(unknown)}, but the rewards are {', '.join(weights)}.")
+        raise ValueError(f"weights names {', '.join(map(repr, unknown))}, but the rewards are {list(weights)}.")
     return {name: check_weight(changed.get(name, weight), name) for name, weight in weights.items()}
 
 

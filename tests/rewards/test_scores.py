@@ -218,7 +218,7 @@ def test_reweight_calls_nothing_again() -> None:
     assert len(calls) == 1
     assert (before.totals, after.totals) == ((2.0, 1.0), (-1.0, 1.0))
     assert before.weights["first"] == 1.0
-    with pytest.raises(ValueError, match="weights names frist, but"):
+    with pytest.raises(ValueError, match="weights names 'frist', but"):
         reweight(before, {"frist": 1.0})
     with pytest.raises(ValueError, match="finite"):
         reweight(before, {"first": math.nan})
