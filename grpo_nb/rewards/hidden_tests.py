@@ -7,8 +7,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 from grpo_nb.sandbox.jobs import Call
@@ -47,8 +45,8 @@ class CodeTest:
         try:
             value = _AROUND[self.around](value) if self.around else value
             if self.tolerance:
-                is_number = isinstance(value, (int, float, Decimal, Fraction)) and not isinstance(value, bool)
-                return is_number and math.isclose(value, self.expected, rel_tol=0.0, abs_tol=self.tolerance)
+                is_near = math.isclose(value, self.expected, rel_tol=0.0, abs_tol=self.tolerance)
+                return is_near and not isinstance(value, bool)
         except (TypeError, ValueError, OverflowError):
             return False
         return is_same_value(value, self.expected, exact_types=self.has_exact_types)

@@ -32,7 +32,9 @@ def source_of(reward: RewardFunction) -> str:
     try:
         return inspect.getsource(target)
     except (OSError, TypeError):
-        return "source not available (defined interactively without a file)"
+        # A class of a notebook has no file there, but its methods have.
+        methods = [held for held in vars(target).values() if isinstance(held, types.FunctionType)]
+        return "\n".join(map(source_of, methods)) or "source not available (defined interactively without a file)"
 
 
 def record_of(reward: RewardFunction) -> dict[str, Any]:
@@ -44,26 +46,16 @@ def record_of(reward: RewardFunction) -> dict[str, Any]:
     ('length', 9, True)
     """
     is_kits = type(reward) in kinds().values()
-    # Not of another's class: what is written into a run is shared, and one of its fields may be a key.
-    parameters = {name: _as_data(value) for name, value in _fields_of(reward).items()} if is_kits else {}
-    bound = [reward.args, reward.keywords] if isinstance(reward, functools.partial) else _fields_of(reward)
+    given = [reward.args, reward.keywords] if isinstance(reward, functools.partial) else _fields_of(reward)
     source = source_of(reward)
     return {
         "kind": type(reward).__name__ if is_kits else "",
-        "parameters": json.loads(json.dumps(parameters, default=str)),
+        # Not of the user's own: what is written into a run is shared, and one of them may be a key.
+        "parameters": json.loads(json.dumps(given, default=_written)) if is_kits else {},
         "source": source,
         "uses": {} if is_kits else _used_by(reward),
-        "hash": _digest([type(reward).__name__, bound, "" if is_kits else source]),
+        "hash": _digest([type(reward).__name__, given, "" if is_kits else source]),
     }
-
-
-def _fields_of(reward: RewardFunction) -> dict[str, Any]:
-    fields = dataclasses.fields(reward) if isinstance(reward, Reward) else ()
-    return {field.name: getattr(reward, field.name) for field in fields}
-
-
-def _as_data(value: Any) -> Any:
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -128,6 +120,11 @@ def _names_in(target: Any) -> dict[str, Any]:
     return used | {name: target.__globals__[name] for name in globals_used(target.__code__) & target.__globals__.keys()}
 
 
+def _fields_of(value: Any) -> dict[str, Any]:
+    fields = dataclasses.fields(value) if isinstance(value, (Reward, *_HELD.values())) else ()
+    return {field.name: getattr(value, field.name) for field in fields if field.compare}
+
+
 def _digest(value: Any) -> str:
     try:
         text = json.dumps(value, sort_keys=True, default=_written)
@@ -144,6 +141,4 @@ def _written(value: Any) -> Any:
         return [value.pattern, int(value.flags)]
     if isinstance(value, (types.FunctionType, type)) and is_own_module(value.__module__):
         return source_of(value)
-    if isinstance(value, (Reward, *_HELD.values())):
-        return [type(value).__name__, dataclasses.asdict(value)]
-    return type(value).__name__
+    return _fields_of(value) or type(value).__name__

@@ -55,13 +55,11 @@ class Scores(Shown):
         NaN where every reward gave None, which TRL leaves out of its group, and where a reward failed, as nobody knows then.
         """
         failed = {error.row for error in self.errors}
+        weighed = ([self.weights[name] * score for score in scores] for name, scores in self.values.items())
         totals = []
-        for i in range(len(self)):
-            if i in failed or None in failed or all(math.isnan(scores[i]) for scores in self.values.values()):
-                totals.append(math.nan)
-                continue
-            parts = [self.weights[name] * scores[i] for name, scores in self.values.items()]
-            totals.append(sum(part for part in parts if not math.isnan(part)))
+        for i, row in enumerate(zip(*weighed, strict=True)):
+            known = [part for part in row if not math.isnan(part)]
+            totals.append(sum(known) if known and not failed & {i, None} else math.nan)
         return tuple(totals)
 
     def advantages(self, num_generations: int | None = None, *, scale_rewards: ScaleRewards = "group") -> list[float]:
@@ -73,26 +71,15 @@ class Scores(Shown):
         """One row per completion: its text, each reward's score, the total."""
         import pandas
 
-        # Built from pairs, for a reward may be called "completion" or "total". pyarrow cannot hold a lone surrogate.
-        columns = [
-            ("completion", [displayable(text) for text in self.completions]),
-            *self.values.items(),
-            ("total", self.totals),
-        ]
-        table = pandas.DataFrame({number: list(values) for number, (_, values) in enumerate(columns)})
-        return table.set_axis([name for name, _ in columns], axis=1)
-
-    def __iter__(self) -> Iterator[dict[str, float]]:
-        return iter({name: scores[i] for name, scores in self.values.items()} for i in range(len(self)))
+        # pyarrow cannot hold a lone surrogate.
+        rows = zip(map(displayable, self.completions), *self.values.values(), self.totals, strict=True)
+        return pandas.DataFrame(list(rows), columns=["completion", *self.values, "total"])
 
     def _parts(self) -> Iterator[Part]:
-        heads = [f"{name} x {self.weights[name]:g}" if name in self.weights else name for name in self.values]
+        heads = [f"{name} x {self.weights[name]:g}" for name in self.values]
         rows = [
-            (
-                *map(as_score, [*row.values(), total]),
-                Cell(shorten(repr(text), 80), escaped(shorten(text, 400)), "white-space:pre-wrap"),
-            )
-            for text, row, total in zip(self.completions, self, self.totals, strict=True)
+            (*map(as_score, row), Cell(shorten(repr(text), 80), escaped(shorten(text, 400)), "white-space:pre-wrap"))
+            for text, *row in zip(self.completions, *self.values.values(), self.totals, strict=True)
         ]
         yield Table(rows, [*heads, "total", "completion"], right=range(len(heads) + 1))
         if self.errors:
@@ -108,7 +95,6 @@ def score(
     prompts: Sequence[Any] | None = None,
     completion_ids: Sequence[Sequence[int]] | None = None,
     tokenizer: Any = None,
-    weights: Mapping[str, float] | None = None,
     trainer_state: Any = None,
     on_error: Literal["raise", "record"] = "raise",
 ) -> Scores:
@@ -125,7 +111,6 @@ def score(
         prompts: If the rows hold none.
         completion_ids: Token ids, for rewards that count tokens; or pass `tokenizer`. None where neither is given.
         tokenizer: Makes `completion_ids` from the completions.
-        weights: By name; those the rewards carry (1.0 for a plain function) where not given.
         trainer_state: For rewards that look at training progress. Without it plain functions see the first step.
         on_error: `"raise"` stops at the first reward that fails and says on which row. `"record"` scores what can be scored and
             lists what failed in `errors`.
@@ -141,7 +126,7 @@ def score(
     if on_error not in ("raise", "record"):
         raise ValueError(f"on_error = {on_error!r} must be 'raise' or 'record'.")
     rewards = reward_list(rewards)
-    weights = changed_weights(weights_by_name(rewards), weights or {})
+    weights = weights_by_name(rewards)
     batch = make_batch(
         completions, rows, prompts=prompts, completion_ids=completion_ids, tokenizer=tokenizer, trainer_state=trainer_state
     )  # fmt: skip

@@ -6,8 +6,18 @@ import dataclasses
 from typing import Any
 
 from grpo_nb.rewards import (
-    Reward, code_tests, correctness, exact_text, incremental_format, json_answer, length, maths, multiple_choice,
-    regex_answer, xml_format, xml_tags,
+    Reward,
+    code_tests,
+    correctness,
+    exact_text,
+    incremental_format,
+    json_answer,
+    length,
+    maths,
+    multiple_choice,
+    regex_answer,
+    xml_format,
+    xml_tags,
 )  # fmt: skip
 from grpo_nb.sandbox.jobs import Limits
 from grpo_nb.tasks.formats import xml

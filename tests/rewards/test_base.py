@@ -157,7 +157,7 @@ def test_names_are_trls_and_two_of_one_are_refused() -> None:
     assert base.reward_name(reward) == get_callable_name(reward) == "graded"
     assert base.weights_by_name([reward, xml_tags(weight=0.5)]) == {"graded": 1.0, "xml_tags": 0.5}
     for twice in ([reward, graded], [correctness(), xml_tags(), correctness()]):
-        with pytest.raises(ValueError, match="two rewards are named '(graded|correctness)'"):
+        with pytest.raises(ValueError, match=r"two rewards are named '(graded|correctness)'"):
             base.weights_by_name(twice)
     for wrong in ([correctness()(completions=["7"], answer=["7"])], [correctness], ["correctness"]):
         with pytest.raises(ValueError, match="no reward function"):

@@ -158,7 +158,7 @@ def test_a_batch_with_a_loop_costs_its_limit_once_in_any_thread() -> None:
 
 
 def test_the_same_code_gets_the_same_score() -> None:
-    code = "import random\ndef f(n): return sorted({'a', 'b', 'c', 'd'}, key=lambda c: random.random() + hash(c))[0] == 'abcd'[n]"
+    code = "import random\ndef f(n): return sorted({*'abcd'}, key=lambda c: random.random() + hash(c))[0] == 'abcd'[n]"
     tests = [f"assert f({n})" for n in range(4)] * 5
     assert len({score(code, tests) for _ in range(3)}) == 1
 

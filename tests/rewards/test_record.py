@@ -2,6 +2,7 @@
 
 import functools
 import json
+import linecache
 import os
 import subprocess
 import sys
@@ -46,6 +47,15 @@ def written(text: str) -> Callable:
     return names["written"]
 
 
+def written_class(text: str) -> Callable:
+    """As in a notebook, whose classes have no file and whose functions have."""
+    source = f"class Written:\n    def __call__(self, completions, **columns):\n        return [{text}]\n"
+    name, names = f"<ipython-input-{text}>", {"__name__": "__main__"}
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    exec(compile(source, name, "exec"), names)
+    return names["Written"]()
+
+
 @dataclass(frozen=True)
 class Own(gn.rewards.Reward):
     least: int = 1
@@ -69,7 +79,13 @@ PAIRS = {
     "another kind": (KIT(), gn.rewards.maths(), "it was correctness, is maths", True),
     "a function": (KIT(), graded, "it was correctness, is a function", True),
     "the source": (graded, helper, "its source is another", True),
-    "an argument": (functools.partial(graded, low=0.5), functools.partial(graded, low=1.0), "other values of low", True),
+    "a class of a notebook": (written_class("1.0"), written_class("2.0"), "its source is another", True),
+    "an argument": (
+        functools.partial(graded, low=0.5),
+        functools.partial(graded, low=1.0),
+        "other values of low",
+        True,
+    ),
     "a field": (Own(), Own(least=2), "other values of least", True),
     # What may be a memory is told, and makes no other reward of it.
     "a closure": (make(0.1), make(0.2), "other values of tolerance", False),

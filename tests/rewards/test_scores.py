@@ -202,7 +202,8 @@ def test_none_is_left_out_of_the_sum_and_all_none_is_nan() -> None:
     def second(completions, **_):
         return [2.0, None, 3.0]
 
-    totals = score([first, second], ["a", "b", "c"], weights={"second": 0.5}).totals
+    second.weight = 0.5
+    totals = score([first, second], ["a", "b", "c"]).totals
     assert totals[0] == 1.0 and math.isnan(totals[1]) and totals[2] == 2.5
 
 
