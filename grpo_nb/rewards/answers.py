@@ -15,6 +15,8 @@ from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
+import regex
+
 from grpo_nb.rewards.base import Reward, completion_text
 from grpo_nb.tasks.answers import folded, is_same_answer, is_same_json, read_json, read_letter
 from grpo_nb.tasks.numbers import plain, read_number
@@ -41,7 +43,9 @@ class SlotReward(Reward):
         golds, given = self.golds(row), self.format.extract_last(text)
         if not golds:
             return None
-        return float(given is not None and len(given) <= _LONGEST and any(self.is_same(given, gold, row) for gold in golds))
+        return float(
+            given is not None and len(given) <= _LONGEST and any(self.is_same(given, gold, row) for gold in golds)
+        )
 
     def golds(self, row: dict[str, Any]) -> list[Any]:
         """The gold answers of a row; none where the cell is empty (None, NaN, "")."""
@@ -67,10 +71,10 @@ def gold_answers(value: Any) -> list[str]:
 class correctness(SlotReward):
     r"""1.0 if the answer slot holds the gold answer and nothing else, else 0.0; None where there is no gold answer.
 
-    Numbers are compared as numbers (`7`, `7.0`, `14/2`, `x = 7`, `$7$`, `7 apples` are equal; two units must be the same, and a
-    percent sign may be left out), a JSON object or array by its values, an option by its letter, everything else as text without
-    regard to case, wrappers and a closing mark. Not paid: a hedge such as `41 or 42`; arithmetic left undone (`3 + 4`); a
-    quotient copied from the question; a second slot; an answer that is taken back after the slot.
+    Numbers are compared as numbers (`7`, `7.0`, `14/2`, `x = 7`, `$7$`, `7 apples` are equal; two units must be the same, and
+    a percent sign may be left out), a JSON object or array by its values, an option by its letter, everything else as text
+    without regard to case, wrappers and a closing mark. Not paid: a hedge such as `41 or 42`; arithmetic left undone
+    (`3 + 4`); a quotient copied from the question; a second slot; an answer that is taken back after the slot.
 
     Args:
         weight: Of the total reward; the largest, so that being right pays more than looking right.
@@ -130,8 +134,9 @@ def _composed(text: str) -> str:
 class multiple_choice(SlotReward):
     """1.0 if the answer slot holds the letter of the gold option, in any usual form, else 0.0.
 
-    `B`, `(b)`, `B.`, `Option B`, `B) its text` and the text alone are one answer; `A or B` and `B) the text of A` are none. The
-    texts are those of lines such as `B) text` in the question, as `load_task` writes them. Chance pays 1 / the number of options.
+    `B`, `(b)`, `B.`, `Option B`, `B) its text` and the text alone are one answer; `A or B` and `B) the text of A` are none.
+    The texts are those of lines such as `B) text` in the question, as `load_task` writes them. Chance pays 1 / the number of
+    options.
 
     Args:
         weight: Of the total reward.
@@ -153,7 +158,9 @@ class multiple_choice(SlotReward):
 def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
     letter, behind = read_letter(text)
     if letter and (not options or letter in options):
-        is_its_text = not behind or (folded(behind) == folded(options[letter]) if options else is_same_answer(text, letter))
+        is_its_text = not behind or (
+            folded(behind) == folded(options[letter]) if options else is_same_answer(text, letter)
+        )
         return letter if is_its_text else None
     of_this_text = [letter for letter, option in options.items() if folded(option) == folded(text)]
     return of_this_text[0] if len(of_this_text) == 1 else None
@@ -175,7 +182,9 @@ class json_answer(SlotReward):
         partial: Pay the share of an object's fields that are right: of all keys that it or the gold object has.
 
     Raises:
-        ValueError: Neither column nor schema, a schema that is none, or a reference in it that leads nowhere.
+        ValueError: Neither column nor schema.
+        jsonschema.SchemaError: The schema is none.
+        referencing.exceptions.Unresolvable: A reference in it leads nowhere; none is fetched.
 
     >>> json_answer()(completions=['<answer>{"b": 1.0}</answer>', "<answer>{'b': 1}</answer>"], answer=['{"b": 1}'] * 2)
     [1.0, 0.0]
@@ -210,7 +219,9 @@ class json_answer(SlotReward):
         value, gold = read_json(self.format.extract_last(text) or "")[0], golds[0]
         if not isinstance(value, dict) or not self._fits(value):
             return 0.0
-        return sum(key in value and is_same_json(value[key], gold[key]) for key in gold) / len(gold.keys() | value.keys())
+        return sum(key in value and is_same_json(value[key], gold[key]) for key in gold) / len(
+            gold.keys() | value.keys()
+        )
 
     def is_same(self, given: str, gold: Any, row: dict[str, Any]) -> bool:
         value, is_json = read_json(given)
@@ -225,11 +236,8 @@ class json_answer(SlotReward):
 
 @lru_cache(maxsize=64)
 def _validator(schema: str) -> Any:
-    import regex
-    from jsonschema import validators
-    from jsonschema.exceptions import SchemaError, ValidationError
+    from jsonschema import ValidationError, validators
     from referencing import Registry, Resource
-    from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT202012
 
     def pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
@@ -241,12 +249,9 @@ def _validator(schema: str) -> Any:
     kind = validators.validator_for(loaded)
     resource = Resource.from_contents(loaded, default_specification=DRAFT202012)
     registry = Registry().with_resource(resource.id() or "", resource)  # which fetches nothing
-    try:
-        kind.check_schema(loaded)
-        for reference in _references(loaded):
-            registry.resolver(resource.id() or "").lookup(reference)
-    except (SchemaError, Unresolvable) as error:
-        raise ValueError(f"schema is no JSON schema: {getattr(error, 'message', error)}") from error
+    kind.check_schema(loaded)
+    for reference in _references(loaded):
+        registry.resolver(resource.id() or "").lookup(reference)
     return validators.extend(kind, {"pattern": pattern})(loaded, registry=registry)
 
 
@@ -272,7 +277,7 @@ class regex_answer(SlotReward):
         name: Under which TRL logs it.
 
     Raises:
-        ValueError: A pattern that cannot be read.
+        regex.error: A pattern that cannot be read.
 
     >>> regex_answer(r"\d{4}-\d{2}")(completions=["<answer>2026-11</answer>", "<answer>x 2026-11</answer>"])
     [1.0, 0.0]
@@ -284,7 +289,7 @@ class regex_answer(SlotReward):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.pattern is not None:
-            _compiled(self.pattern)
+            regex.compile(self.pattern)
 
     def golds(self, row: dict[str, Any]) -> list[str]:
         return super().golds(row) if self.pattern is None else [self.pattern]
@@ -297,26 +302,16 @@ class regex_answer(SlotReward):
 def _matches(pattern: str, given: str) -> bool:
     try:
         # Releases the interpreter while it searches, so that other threads go on.
-        return _compiled(pattern).fullmatch(given, timeout=_PATTERN_SECONDS, concurrent=True) is not None
+        return regex.fullmatch(pattern, given, timeout=_PATTERN_SECONDS, concurrent=True) is not None
     except TimeoutError:
         return False
-
-
-@lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> Any:
-    import regex
-
-    try:
-        return regex.compile(pattern)
-    except regex.error as error:
-        raise ValueError(f"the pattern {pattern!r} cannot be read: {error}.") from error
 
 
 def is_copied(given: str, gold: str, row: Mapping[str, Any]) -> bool:
     """Whether an answer with something left to compute stands word for word in the question, and is not the gold answer.
 
-    `84/2` is a form of 42, but as the answer to "What is 84 / 2?" it is the question. What the gold answer is may stand in both,
-    in any writing: `3/4.` of "Which is larger, 3/4 or 2/3?", and `50%` where it is 50.
+    `84/2` is a form of 42, but as the answer to "What is 84 / 2?" it is the question. What the gold answer is may stand in
+    both, in any writing: `3/4.` of "Which is larger, 3/4 or 2/3?", and `50%` where it is 50.
 
     >>> is_copied("84/2", "42", {"prompts": "What is 84 / 2?"}), is_copied("42", "42.0", {"prompts": "Is it 41 or 42?"})
     (True, False)

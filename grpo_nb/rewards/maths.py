@@ -9,7 +9,6 @@ question: limits hold in any thread, and it is a fresh interpreter, not a fork o
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
@@ -19,7 +18,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -30,13 +29,12 @@ from grpo_nb.core.processes import LineProcess
 from grpo_nb.rewards.answers import SlotReward, is_copied
 from grpo_nb.rewards.shapes import UNION, Shape, bare, boxed_answers, spelled, split_name
 from grpo_nb.tasks.answers import folded, is_same_answer
-from grpo_nb.tasks.numbers import is_same_number, read_number, unit_name
+from grpo_nb.tasks.numbers import INSIDE, is_same_number, read_number, unit_name
 
-PAIR_SECONDS = 1.0
-"""Processor time for one pair. Most honest expressions take 5 to 100 ms, an identity of trigonometry up to 300."""
-BATCH_SECONDS = 10.0
-"""Wall time for judging all answers of one call together. It bounds what a batch of attacks can cost."""
-_START_SECONDS, _LONGEST, _CACHE_SIZE = 60.0, 400, 50_000
+PAIR_SECONDS, BATCH_SECONDS = 1.0, 10.0
+"""Processor time for one pair: honest expressions take 5 to 100 ms, an identity of trigonometry up to 300. Time on the clock
+for judging all answers of one call together, which bounds what a batch of attacks can cost."""
+_START_SECONDS, _LONGEST = 60.0, 400
 _MOST_PARTS = 16  # each part given is compared with each part wanted
 
 Question = tuple[str, str]
@@ -45,31 +43,24 @@ _cache: dict[Question, bool] = {}
 _lock = threading.RLock()
 _worker: LineProcess | None = None
 
-_COMMANDS = {"%"}.union(
-    (
-        "frac sqrt pi cdot times div infty circ binom text mathbb overline "
-        "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp alpha beta gamma delta epsilon varepsilon "
-        "zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta "
-        "Lambda Xi Pi Sigma Phi Psi Omega"
-    ).split()
-)
-_FUNCTIONS = {*"sin cos tan cot sec csc arcsin arccos arctan log ln lg exp sqrt pi".split()}
-_COUPLING = {*"or and is not but if no nor to".split()}
-_CHARACTERS = frozenset(" +-*/^_(){}[].\\$'")
+# What an answer may have that the gold answer has not: operators, brackets, functions, Greek letters.
+_FREE = {
+    *" +-*/^_(){}[].'=<>", r"\{", r"\}", r"\le", r"\ge", r"\frac", r"\sqrt", r"\pi", r"\cdot", r"\times", r"\div", r"\infty",
+    r"\circ", r"\binom", r"\overline", r"\sin", r"\cos", r"\tan", r"\cot", r"\sec", r"\csc", r"\arcsin", r"\arccos", r"\arctan", r"\sinh",
+    r"\cosh", r"\tanh", r"\log", r"\ln", r"\lg", r"\exp", r"\alpha", r"\beta", r"\gamma", r"\delta", r"\epsilon", r"\theta",
+    r"\lambda", r"\mu", r"\rho", r"\sigma", r"\tau", r"\phi", r"\psi", r"\omega",
+}  # fmt: skip
+_TOKEN = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-z]+|\\.|[a-z]{2,}|[0-9]+\s+[0-9.]|\n|\S", re.DOTALL)
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
-_COMMAND = re.compile(r"\\([A-Za-z]+|.)", re.DOTALL)
-_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
-_WORD = re.compile(r"[A-Za-z]{2,}")
-_SPLIT_DIGITS = re.compile(r"[0-9]\s+[0-9.]")
 _TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
 _BASE = re.compile(r"[0-9]_\{")
 _JOINED = re.compile(r"\b(?:and|or)\b")
-# A date, and a measure of several units: 2025-06-03, 2 h 20 min.
-_NO_EXPRESSION = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}|(?:[\d.]+ ?[A-Za-z]+,? ?){2,}")
+# JSON, a date, and a measure of several units: 2025-06-03, 2 h 20 min.
+_NO_EXPRESSION = re.compile(r".*[\"'].*|\d{1,4}([-/.])\d{1,2}\1\d{1,4}|(?:[\d.]+ ?[A-Za-z]+,? ?){2,}", re.DOTALL)
 _NO_SOLUTION = re.compile(
     r"(?i)\\emptyset|\\?\{\s*\\?\}|(?:there (?:is|are) )?no(?: real)? solutions?(?: exists?)?|(?:the )?empty set"
 )
-_MEASURED = re.compile(r"(.*(?:[0-9})\]]|\\[a-z]+|(?<![A-Za-z])[a-z])) *(\\text\s*\{[^{}]*\}(?:\^\{[23]\})?|\^\{\\circ\}| [A-Za-z/]{2,})")
+_MEASURED = re.compile(r"(.*[0-9})\]A-Za-z]) *(\\text\s*\{[^{}]*\}(?:\^\{[23]\})?|\^\{\\circ\}| [A-Za-z/]{2,})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,26 +97,35 @@ class maths(SlotReward):
         return [boxed_answers(gold) for gold in super().golds(row)]
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
-        given = [self.format.extract_last(text) for text in texts]
-        asked: set[Question] = set()
-        for one, row in zip(given, rows, strict=True):
-            for gold in self.golds(row) if one is not None else ():
-                is_answer(one, gold, lambda question: asked.add(question) or False)
+        given, scores, left = [self.format.extract_last(text) for text in texts], [None] * len(texts), set[Question]()
+        end = time.monotonic() + BATCH_SECONDS
+
+        def ask(question: Question) -> bool:
+            with _lock:
+                if question not in _cache and time.monotonic() >= end:
+                    left.add(question)
+                elif question not in _cache:
+                    _cache[question] = _ask(question, end - time.monotonic())
+                return _cache.get(question, False)
+
         # Short answers first: only the longest are left when slow ones have used up the time.
-        verdicts = judge_pairs(sorted(asked, key=lambda question: (len(question[1]), question)))
-
-        def is_right(one: str, row: dict[str, Any]) -> bool:
-            found = (gold for gold in self.golds(row) if is_answer(one, gold, lambda question: verdicts.get(question, False)))
-            return any(not is_copied(one, gold, row) for gold in found)
-
-        return [
-            float(one is not None and is_right(one, row)) if self.golds(row) else None
-            for one, row in zip(given, rows, strict=True)
-        ]
+        for place in sorted(range(len(texts)), key=lambda place: len(given[place] or "")):
+            one, row = given[place], rows[place]
+            if golds := self.golds(row):
+                found = (gold for gold in golds if one is not None and is_answer(one, gold, ask))
+                scores[place] = float(any(not is_copied(one, gold, row) for gold in found))
+        if left:
+            warnings.warn(
+                f"{self.__name__}: {len(left)} expressions of this batch were left unjudged and score 0.0, because the others "
+                f"used up the batch's {BATCH_SECONDS:g} s. Look at the completions.",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return scores
 
 
 def is_answer(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
-    r"""Whether a text is the gold answer; what needs computer algebra is asked, all of it, whatever is answered.
+    r"""Whether a text is the gold answer; what needs computer algebra is asked.
 
     >>> is_answer(r"\{2, 1\}", "1, 2", lambda question: False), is_answer("42.0", "42", lambda question: False)
     (True, True)
@@ -133,12 +133,11 @@ def is_answer(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
     ('x+1', '1+x')
     True
     """
-    if len(given) > _LONGEST:
-        return folded(given) == folded(gold)
     if is_same_answer(given, gold):
         return True
-    is_literal = re.search("[\"']", gold) or _NO_EXPRESSION.fullmatch(gold.strip())
-    return not is_literal and _compare(spelled(given), spelled(gold), ask)
+    if len(given) > _LONGEST or _NO_EXPRESSION.fullmatch(gold):
+        return False
+    return _compare(spelled(given), spelled(gold), ask)
 
 
 def _compare(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
@@ -171,12 +170,14 @@ def _compare(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
     if theirs.kind == "":
         return _compare_expressions(mine, theirs, ask)
     if theirs.kind not in (",", UNION) or mine.has_own_names != theirs.has_own_names:
-        return all([_compare(a, b, ask) for a, b in zip(mine.parts, theirs.parts, strict=True)])
-    table = [[_compare(a, b, ask) for b in theirs.parts] for a in mine.parts]
-    left = set(range(len(table)))
-    for row in table:  # to be equal is transitive, so the first that fits will do
-        left.discard(next((i for i in left if row[i]), None))
-    return not left
+        return all(_compare(a, b, ask) for a, b in zip(mine.parts, theirs.parts, strict=True))
+    left = [*theirs.parts]
+    for part in mine.parts:  # to be equal is transitive, so the first that fits will do
+        fitting = next((wanted for wanted in left if _compare(part, wanted, ask)), None)
+        if fitting is None:
+            return False
+        left.remove(fitting)
+    return True
 
 
 def _compare_expressions(mine: Shape, theirs: Shape, ask: Callable[[Question], bool]) -> bool:
@@ -192,7 +193,7 @@ def _compare_expressions(mine: Shape, theirs: Shape, ask: Callable[[Question], b
         return True
     if _BASE.search(gold) or not is_one_answer(given, gold):
         return False
-    return ask((_latex(gold), _latex(given)))
+    return ask((gold.replace("*", r" \cdot "), given.replace("*", r" \cdot ")))
 
 
 def _without_unit(text: str) -> tuple[str, str]:
@@ -205,33 +206,22 @@ def _without_unit(text: str) -> tuple[str, str]:
 def is_one_answer(given: str, gold: str) -> bool:
     r"""Whether the text has the form of one answer to what the gold answer answers.
 
-    It has no relation, comma, word, text or command that the gold answer has not as well, no digits apart, and no tower
-    of powers.
+    It has no relation, comma, word, text or command more than the gold answer has, no digits apart, and no tower of powers.
 
     >>> is_one_answer("1+x", "x+1"), is_one_answer(r"42x \text{ is wrong}", "42x"), is_one_answer("x or y", "x")
     (True, False, False)
     """
-    if len(_RELATION.findall(given)) > len(_RELATION.findall(gold)):
+    is_longer = len(_RELATION.findall(given)) > len(_RELATION.findall(gold))
+    if is_longer or not re.fullmatch(INSIDE, given) or (_TOWER.search(given) and not _TOWER.search(gold)):
         return False
-    if any(pattern.search(given) and not pattern.search(gold) for pattern in (_SPLIT_DIGITS, _TOWER, _BASE)):
-        return False
-    plain = _COMMAND.sub("", given)
-    if plain.count("{") != plain.count("}") or "}" in plain.partition("{")[0]:
-        return False
-    commands = set(_COMMAND.findall(gold))
-    commands |= {"le", "ge"} if commands & {"le", "ge"} else set()
-    if not set(_COMMAND.findall(given)) <= _COMMANDS | commands or not _texts(given) <= _texts(gold):
-        return False
-    without_text = _COMMAND.sub(" ", _TEXT.sub(" ", given))
-    known = {word.casefold() for word in _WORD.findall(gold)}
-    letters = set(gold)
-    for word in _WORD.findall(without_text):
-        # Letters in a row may be a product, but then of variables that the gold answer has.
-        if word.casefold() not in known | _FUNCTIONS and (word.casefold() in _COUPLING or not set(word) <= letters):
-            return False
-    others = Counter(c for c in without_text if not c.isascii() or not (c.isalnum() or c in _CHARACTERS))
-    wanted = Counter(c for c in gold if not c.isalnum() or not c.isascii())
-    return all(count <= wanted[c] or c in "=<>" or (c == "&" and wanted[c]) for c, count in others.items())
+    mine, known = (Counter(_TOKEN.findall(text.casefold())) for text in (given, gold))
+    variables = {letter for token in known if token.isalpha() for letter in token}
+    return all(
+        token in _FREE
+        or (token.isalnum() and token.isascii() and (len(token) == 1 or {*token} <= variables or f"\\{token}" in _FREE))
+        or count <= known[token]
+        for token, count in mine.items()
+    )
 
 
 def _is_rounded(given: str, gold: Fraction) -> bool:
@@ -242,57 +232,19 @@ def _is_rounded(given: str, gold: Fraction) -> bool:
     return has_no_end and round(gold, len(given.partition(".")[2])) == Fraction(given) != 0
 
 
-def _texts(text: str) -> set[str]:
-    return set(map(folded, _TEXT.findall(text)))
-
-
-def _latex(text: str) -> str:
-    return text.replace("*", r" \cdot ").strip()
-
-
-def judge_pairs(pairs: Iterable[Question], batch_seconds: float = BATCH_SECONDS) -> dict[Question, bool]:
-    """Judge pairs of (gold, given) in this order; return the verdict of each that the batch's time was enough for.
-
-    A pair over its own time is not equal; it is remembered, so that it costs its time once in a process. What the time of the
-    batch leaves without a verdict is not remembered, and told in a warning.
-
-    Raises:
-        EnvironmentProblem: math-verify does not start.
-    """
-    found: dict[Question, bool] = {}
-    unjudged, end = 0, time.monotonic() + batch_seconds
-    with _lock:
-        for pair in pairs:
-            if pair not in _cache and time.monotonic() >= end:
-                unjudged += 1
-                continue
-            if pair not in _cache:
-                _cache[pair] = _ask(pair, min(10 * PAIR_SECONDS, end - time.monotonic()))
-            found[pair] = _cache[pair]
-        while len(_cache) > _CACHE_SIZE:
-            del _cache[next(iter(_cache))]
-    if unjudged:
-        warnings.warn(
-            f"maths: {unjudged} of {unjudged + len(found)} expressions of this batch were left unjudged and score 0.0, because "
-            f"the others used up the batch's {batch_seconds:g} s. Look at the completions.",
-            RuntimeWarning,
-            stacklevel=4,
-        )
-    return found
-
-
-def _ask(pair: Question, wall_seconds: float) -> bool:
+def _ask(question: Question, wall_seconds: float) -> bool:
+    """What math-verify says; a pair that takes too long is not equal."""
     global _worker
     if _worker is None or not _worker.is_alive:
         _worker = _started()
     line = None
     try:
         with contextlib.suppress(OSError):  # late, or killed from outside
-            _worker.send(json.dumps([*pair, PAIR_SECONDS]))
-            line = _worker.line(wall_seconds)
+            _worker.send(json.dumps([*question, PAIR_SECONDS]))
+            line = _worker.line(min(10 * PAIR_SECONDS, wall_seconds))
     finally:  # an interrupt, too, leaves an answer in the pipe that the next question must not read
         if line is None:
-            stop_worker()
+            _worker.end()
     return line == "true"
 
 
@@ -305,18 +257,8 @@ def _started() -> LineProcess:
             return worker
     worker.end()
     raise EnvironmentProblem(
-        "the process for comparing expressions does not start (it needs math-verify, on Linux, macOS or WSL 2). "
-        "Where the answers are numbers, use rewards.correctness. What is wrong: `python -c 'import math_verify'`."
+        "the process that compares expressions does not start: `python -c 'import math_verify'` says why."
     )
-
-
-def stop_worker() -> None:
-    """End the worker, if there is one. The next question starts another; at the interpreter's exit this happens by itself."""
-    global _worker
-    with _lock:
-        if _worker is not None:
-            _worker.end()
-            _worker = None
 
 
 def _reset_after_fork() -> None:
@@ -325,6 +267,4 @@ def _reset_after_fork() -> None:
     _lock, _worker = threading.RLock(), None
 
 
-atexit.register(stop_worker)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
+os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,9 +1,9 @@
 """The process in which math-verify runs: started by `maths` as a script, never imported.
 
-It loads math-verify once (a second or so) and stays clean; a fork of it reads `[gold, given, seconds]`, one a line, and answers each
-with `true` or `false`. The kernel ends the fork where a pair takes more processor time than its seconds, even inside a long
-multiplication; then `late` is said for it, and the next fork goes on, a few milliseconds later. When the parent goes, the pipe
-ends, and so does all of this.
+It loads math-verify once (a second or so) and stays clean; a fork of it reads `[gold, given, seconds]`, one a line, and
+answers each with `true` or `false`. The kernel ends the fork where a pair takes more processor time than its seconds, even
+inside a long multiplication; then `late` is said for it, and the next fork goes on, a few milliseconds later. When the parent
+goes, the pipe ends, and so does all of this.
 """
 
 import contextlib
@@ -34,23 +34,25 @@ def judge(gold: str, given: str) -> bool:
     if not left or not right:
         return False
     a, b = left[0], right[0]
-    if isinstance(a, Basic) and isinstance(b, Basic) and Symbol("i") in a.free_symbols:
+    are_expressions = isinstance(a, Basic) and isinstance(b, Basic)
+    if are_expressions and Symbol("i") in a.free_symbols:
         a, b = a.subs(Symbol("i"), I), b.subs(Symbol("i"), I)
-    if not verify([a], [b], timeout_seconds=None):
-        return False
-    if isinstance(a, Basic) and isinstance(b, Basic) and (a.has(Float) or b.has(Float)) and a.is_number and b.is_number:
+    if (
+        verify([a], [b], timeout_seconds=None)
+        and are_expressions
+        and a.is_number
+        and b.is_number
+        and (a - b).has(Float)
+    ):
         # math-verify rounds both to six decimals, for which 0 and 10^{-8}\pi are equal.
-        scale = max(abs(complex(a)), abs(complex(b)))
-        return abs(complex(a) - complex(b)) <= 1e-5 * scale
-    return True
+        return abs(complex(a) - complex(b)) <= 1e-5 * max(abs(complex(a)), abs(complex(b)))
+    return verify([a], [b], timeout_seconds=None)
 
 
 def _serve(answers: int) -> None:
     """Judge pairs until the pipe ends; processor time is limited per pair by the kernel, memory once for all."""
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = _MEMORY if hard == resource.RLIM_INFINITY else min(_MEMORY, hard)
     with contextlib.suppress(ValueError, OSError):  # macOS refuses a limit below what is mapped already
-        resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     sys.setrecursionlimit(3000)
     with open(0, "rb", buffering=0, closefd=False) as requests:  # what a buffer holds would end with the fork
         while line := requests.readline():

@@ -1,6 +1,7 @@
 r"""What a mathematical answer consists of: one spelling of its LaTeX, and its parts, of lists, sets, tuples, intervals, unions.
 
-The writing changes, never the meaning: `\leq`, `<=` and the sign itself become `\le`, and `x < 1 or x > 3` is the union that it is.
+The writing changes, never the meaning: `\leq`, `<=` and the sign itself become `\le`, and `x < 1 or x > 3` is the union that
+it is.
 """
 
 from __future__ import annotations
@@ -20,48 +21,40 @@ _SIGNS = str.maketrans({
     "\u00b1": r"\pm ", "\u2213": r"\mp ", "\u222a": r"\cup ", "\u2229": r"\cap ", "\u2208": r"\in ", "\u2205": r"\emptyset ",
     "\u2248": r"\approx ", "\u2192": r"\to ", "\u2217": "*",
 }) | {
-    code: "\\" + unicodedata.name(chr(code)).split()[-1].lower().replace("lamda", "lambda") + " "
-    for code in range(0x3B1, 0x3CA)
+    code: f"\\{unicodedata.name(chr(code)).split()[-1].lower().replace('lamda', 'lambda')} " for code in range(0x3B1, 0x3CA)
 }  # fmt: skip
 _ROOT = re.compile(r"\u221a\s*(?:\(([^()]*)\)|([0-9.]+|\w))")
-# Commands of one meaning, and those of none; white space after one ends its name.
+# Commands of one meaning; white space after one ends its name.
 _SYNONYMS = {
     synonym: command
     for command, synonyms in {
-        "": "left right big Big bigl bigr Bigl Bigr bigg Bigg limits", "\n": "quad qquad",
-        r"\le ": "le leq leqslant leqq", r"\ge ": "ge geq geqslant geqq", r"\ne ": "ne neq", "<": "lt", ">": "gt",
+        "": "big Big bigl bigr Bigl Bigr bigg Bigg", "\n": "quad qquad", "<": "lt", ">": "gt",
+        r"\le ": "le leq leqslant leqq", r"\ge ": "ge geq geqslant geqq", r"\ne ": "ne neq",
         r"\{": "lbrace", r"\}": "rbrace", "[": "lbrack", "]": "rbrack", "|": "vert lvert rvert mid",
-        r"\emptyset ": "varnothing",
-        r"\text": "text textbf textit textrm textnormal textsf mathrm mathsf mbox operatorname",
+        r"\emptyset ": "varnothing", r"\text": "textbf textit textrm textnormal textsf mathrm mathsf mbox operatorname",
     }.items()
     for synonym in synonyms.split()
 }  # fmt: skip
-_COMPARISONS = {"<=": r"\le ", ">=": r"\ge ", "!=": r"\ne "}
+_FUNCTIONS = "sqrt|pi|sin|cos|tan|cot|log|ln|exp"
 # One after the other.
 _SPELLINGS = [
     (re.compile(pattern), spelling)
     for pattern, spelling in (
-        (r"\$\s+\$", "\n"),
         (r"(?<!\\)\$\$?((?:[^$\\]|\\.)*+)\$\$?", r" \1 "),
-        (r"(?<!\\)\\[()\[\]]", " "),
-        (r"\\(?:left|right)\s*\.", ""),
         (r"\\(?:mathbf|boldsymbol|bm|mathit)\s*\{([^{}]*)\}|\\mathrm\s*\{\s*([eid])\s*\}", r"\1\2"),
         (r"(?<!\\)\\([A-Za-z]+)\s*", lambda found: _SYNONYMS.get(found[1], found[0])),
         (r"\\text\{\s*(and|or),?\s*\}", r" \1 "),
-        (r"[<>!]=", lambda found: _COMPARISONS[found[0]]),
-        (r"\\\{\s*\\\}", r"\\emptyset "),
-        (r"(?<=[(\[,])\s*\+\s*(?=\\infty)", ""),
+        (r"<=", r"\\le "),
+        (r">=", r"\\ge "),
+        (r"!=", r"\\ne "),
         (r"\\(begin|end)\s*\{[bB]?(?:small)?(?:matrix|array)\}(?:\{[clr|]*\})?", r"\\\1{pmatrix}"),
-        (r"[\[(]\s*(?=\\begin\{pmatrix\})|(?<=\\end\{pmatrix\})\s*[\])]", ""),
         (r"(?<=[\w)}])\s*\*\*\s*(?=[\w({-])", "^"),
-        (r"\^\s*\(([^()]*)\)", r"^{\1}"),
-        (r"\^\s*(-?[0-9]+|[A-Za-z])", r"^{\1}"),
         (r"_\s*([0-9]+|[A-Za-z])", r"_{\1}"),
         (r"(?<![\w\\}])([A-Za-z])([0-9])(?=\s*=(?!=))", r"\1_{\2}"),
-        (r"\\sqrt(\[[^\]]*\])?\s*([0-9A-Za-z])", r"\\sqrt\1{\2}"),
-        (r"(?<![\\A-Za-z])(?=(?:sqrt|pi|sin|cos|tan|log|ln|exp)(?![A-Za-z]))", r"\\"),
-        (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
-        (r"(?<![0-9./}^])([0-9]+)\s*/\s*([0-9]+)\s*(?=[A-Za-z]|\\(?!cdot|times|le|ge|c[ua]p|pm|text|infty|to))", r"\\frac{\1}{\2}"),
+        (rf"(?<![\\A-Za-z])(?=(?:{_FUNCTIONS})(?![A-Za-z]))", r"\\"),
+        (r"\\sqrt(\[[^\]]*\])?\s*(?:([0-9A-Za-z])|\(([^()]*)\))", r"\\sqrt\1{\2\3}"),
+        # 2/3 x is two thirds of x.
+        (r"(?<![\d./}^])(\d+)\s*/\s*(\d+)\s*(?=[A-Za-z]|\\(?:pi|sqrt|[a-z]+\())", r"\\frac{\1}{\2}"),
     )
 ]
 _ATOM = r"(?:[A-Za-z]|\\[a-z]+)(?:_\{\w+\})?'?"
@@ -75,6 +68,7 @@ _NUMBERED = re.compile(r"^([A-Za-z])_\{[0-9]\}(?=\s*=)")
 _BRACKET = re.compile(r"(?P<open>\\\{|[(\[{])|(?P<close>\\\}|[)\]}])")
 _ORDER = re.compile(r"\s*(\\(?:le|ge)(?![A-Za-z])|[<>])\s*")
 _OR, _AND = (rf"(?<![A-Za-z\\]){word}(?![A-Za-z])" for word in ("or", "and"))
+_BETWEEN = rf"[,;]?\s*(?:{_OR}|{_AND})|;|,(?!\d{{3}}(?!\d))"  # 1,234 is a number
 UNION = r"\\cup(?![A-Za-z])"
 
 
@@ -104,9 +98,7 @@ def spelled(text: str) -> str:
     if "\\\\" in text and "\\begin" not in text:  # escaped twice, as in JSON
         text = re.sub(r"\\\\(?=[A-Za-z{}()\[\]%])", r"\\", text)
     text = _ROOT.sub(lambda found: f"\\sqrt{{{found[1] or found[2]}}}", plain(text)).translate(_SIGNS)
-    if "\\boxed" in text:
-        is_list = _JOINT.fullmatch(_BOX.sub("", text))
-        text = boxed_answers(text) if is_list else _BOX.sub(r"\1", text) if len(_BOX.findall(text)) == 1 else text
+    text = _BOX.sub(r"\n\1\n", text)
     # A line of its own may be another answer; in a matrix it is none.
     text = " ".join(text.split()) if "\\begin" in text else text
     for pattern, spelling in _SPELLINGS:
@@ -167,7 +159,7 @@ def parts_at(text: str, separator: str) -> list[str]:
 def split_list(text: str, count: int = 0) -> list[str]:
     r"""Split a list of answers, such as `\{1, 2\}`, `x = 1 or x = 2`, `1; 2` or `\pm 2`, into its parts.
 
-    A comma without a space is tried last, because of `1,234`, and only where there are not yet `count` parts.
+    The comma of `1,234` is one between two parts only where there are to be `count`.
 
     >>> split_list(r"\{1,000, 2\}"), split_list("1,234"), split_list("1,234", 2), split_list("(1, 2)")
     (['1,000', '2'], ['1,234'], ['1', '234'], ['(1, 2)'])
@@ -175,14 +167,9 @@ def split_list(text: str, count: int = 0) -> list[str]:
     brackets = in_brackets(text)
     if brackets and brackets[0] in ("\\{", "{", "["):
         text = brackets[1]
-    parts = parts_at(text, r";\s*(?:(?:and|or)\s)?")
-    if len(parts) > 1:
-        return parts
-    parts = parts_at(text, r",\s*(?:and|or)\s|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|,\s")
-    if len(parts) < 2 and (read_number(text) is None or count > 1):
+    parts = parts_at(text, _BETWEEN)
+    if len(parts) == 1 < count:
         parts = parts_at(text, ",")
-    elif len(parts) > 1:
-        parts = [part for whole in parts for part in ([whole] if read_number(whole) else parts_at(whole, ","))]
     if len(parts) == 1 and ("\\pm" in text or "\\mp" in text):
         signs = {"\\pm": "+", "\\mp": "-"}, {"\\pm": "-", "\\mp": "+"}
         return [re.sub(r"\\[pm][pm](?![A-Za-z])\s*", lambda m, of=of: of[m[0].strip()], text) for of in signs]

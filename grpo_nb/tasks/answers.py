@@ -21,8 +21,12 @@ _LONGEST_JSON = 20_000  # characters
 _FORMULA = re.compile(
     r"\\[a-zA-Z]+|[\^={}]|\d\s*[a-z]\b|\b[a-z]\s*[-+*/]|[-+*/]\s*[a-z]\b|^[(\[].*,.*[)\]]$|^[-+\d.]+(\s*,\s*[-+\d.]+)+$"
 )
-_LETTER = re.compile(r"[\[(]?(?P<letter>[A-Z])(?P<mark>[\])]?[.):]?)(?P<text>.*)", re.DOTALL)
-_HEDGE = re.compile(r"(?i)\b(?:or|nor|and|not|but|no,|if|wrong|maybe|either|instead|rather|[a-z])\b")
+_LETTER = re.compile(
+    r"(?:(?i:option|choice)\s+)?[\[(]?(?P<letter>[A-Z])(?:[\])]?[.):]?|[\])]?[.):]\s+(?P<text>\S.*)|[\])]\s+(?P<behind>\S.*)"
+    r"|\s+[-\u2014]\s+(?P<apart>\S.*)|\s+\((?P<inside>.*)\))",
+    re.DOTALL,
+)
+_HEDGE = re.compile(r"(?i)\b(?:or|nor|and|not|but|if|wrong|maybe|either|instead|rather|[a-z])\b")
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,9 @@ def answers_of(golds: Sequence[str], kind: Kind | None = None) -> Answers:
     is_label = comes_again and all(len(label) <= _LONGEST_LABEL and "\n" not in label for label in counts)
     odd = {likely: tuple(gold for gold in golds if not is_such(gold)) for likely, is_such in _IS.items()}
     if kind is None:
-        told = [likely for likely, others in odd.items() if len(others) <= (1 - _NEARLY_ALL) * len(golds)] if golds else []
+        told = (
+            [likely for likely, others in odd.items() if len(others) <= (1 - _NEARLY_ALL) * len(golds)] if golds else []
+        )
         kind = "choice" if is_label and told[:1] in ([], ["expression"]) else (*told, "text")[0]
     shares = tuple((label, count / len(golds)) for label, count in counts.most_common())
     objects = [value for gold in golds if kind == "json" and isinstance(value := read_json(gold)[0], dict)]
@@ -135,17 +141,10 @@ def read_letter(text: str) -> tuple[str, str]:
     >>> read_letter("Answer: C"), read_letter("**B.** No"), read_letter("[B]"), read_letter("B (Paris)"), read_letter("A dog")
     (('C', ''), ('B', 'No'), ('B', ''), ('B', 'Paris'), ('', ''))
     """
-    text = re.sub(r"^(?:option|choice|answer)\s+(?=[A-Za-z]\b)|\*\*", "", plain(text), flags=re.IGNORECASE).strip()
-    if re.fullmatch(r"[(\[]?[a-z][)\].:]*", text):
-        text = text.upper()
-    if not (found := _LETTER.fullmatch(text)):
-        return "", ""
-    behind, apart = found["text"].strip(), re.fullmatch(r"\s+(?:[-\u2014:]\s+(\S.*)|\((.*)\))", found["text"], re.DOTALL)
-    if not behind:
-        return found["letter"], ""
-    if found["mark"] and found["text"][:1].isspace():
-        return found["letter"], plain(behind)
-    return (found["letter"], plain(apart[1] or apart[2])) if apart else ("", "")
+    text = plain(text).replace("**", "")
+    text = text.upper() if re.fullmatch(r"\W*\w\W*", text) else text
+    found = _LETTER.fullmatch(text)
+    return (found["letter"], plain(next(filter(None, found.groups()[1:]), ""))) if found else ("", "")
 
 
 def read_json(text: str) -> tuple[Any, bool]:
