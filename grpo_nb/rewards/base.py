@@ -163,17 +163,12 @@ def reward_list(rewards: RewardFunction | Iterable[RewardFunction], *, least: in
     if len(listed) < least:
         raise ValueError("rewards is empty: without a reward there is nothing to score or to learn from.")
     for reward in listed:
-        # A torch module can be called, but not with completions; TRL would take it for a reward model.
-        if not callable(reward) or isinstance(reward, type) or _is_module(reward):
+        if not callable(reward) or isinstance(reward, type):
             raise ValueError(
                 f"rewards holds {shorten(repr(reward), 80)}, which is no reward function. Pass one with TRL's signature; "
                 "did you forget its brackets, or call it? How a model becomes one is in docs/guide/train.md."
             )
     return listed
-
-
-def _is_module(reward: Any) -> bool:
-    return any(kind.__module__ == "torch.nn.modules.module" for kind in type(reward).__mro__)
 
 
 def weights_by_name(rewards: RewardFunction | Iterable[RewardFunction]) -> dict[str, float]:

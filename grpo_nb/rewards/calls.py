@@ -74,7 +74,8 @@ def make_batch(
             f"completions holds {' and '.join(sorted(shapes)) or 'nothing'}: it must be a list of texts, or a list of lists of "
             'chat messages, [[{"role": "assistant", "content": "..."}]].'
         )
-    listed = [dict(rows)] * count if isinstance(rows, Mapping) else [dict(row) for row in rows or ({},) * count]
+    given = ({},) * count if rows is None else rows
+    listed = [dict(given)] * count if isinstance(given, Mapping) else [dict(row) for row in given]
     for number, row in enumerate(listed):
         if set(row) != set(listed[0]):
             raise ValueError(f"row {number} has the columns {sorted(row)}, but row 0 has {sorted(listed[0])}.")

@@ -53,7 +53,8 @@ class CodeTest:
 
     def prints(self, stdout: str) -> bool:
         """Say whether `stdout` is what must be printed, but for white space at the ends of lines and of the text."""
-        return _lines(stdout) == _lines(self.stdout)
+        printed, wanted = ([line.rstrip() for line in text.strip().splitlines()] for text in (stdout, self.stdout))
+        return printed == wanted
 
 
 def read_tests(value: Any) -> tuple[CodeTest, ...]:
@@ -83,10 +84,6 @@ def read_tests(value: Any) -> tuple[CodeTest, ...]:
     return tuple(tests)
 
 
-def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.strip().splitlines()]
-
-
 def _of_mapping(test: Any, *, may_hold_none: bool) -> CodeTest:
     # Arrow fills the keys that other rows have with None, so a key that is None counts as missing, but for `expected`.
     items = test.items() if isinstance(test, Mapping) else ()
@@ -100,9 +97,10 @@ def _of_mapping(test: Any, *, may_hold_none: bool) -> CodeTest:
         case {"stdin": str(stdin), "stdout": str(stdout), **rest} if not rest.keys() - {"expected"}:
             return CodeTest(stdin=stdin, stdout=stdout)
         case {"call": str(name), "expected": expected, **rest} if not rest.keys() - {"args", "kwargs", "tolerance"}:
-            args, tolerance = rest.get("args", ()), float(rest.get("tolerance", 0))
-            if not isinstance(args, str) and (not tolerance or isinstance(expected, (int, float))):
-                call = Call(name, tuple(args), dict(rest.get("kwargs", {})))
+            args, kwargs, tolerance = rest.get("args", ()), rest.get("kwargs", {}), float(rest.get("tolerance", 0))
+            is_near = not tolerance or isinstance(expected, (int, float))
+            if isinstance(args, (list, tuple)) and isinstance(kwargs, Mapping) and is_near:
+                call = Call(name, tuple(args), dict(kwargs))
                 return CodeTest(call=call, expected=expected, tolerance=tolerance)
     raise ValueError(
         f'the test {test!r:.120} must be {{"call": "f", "args": [1, 2], "expected": 3}}, with "kwargs" and for numbers '

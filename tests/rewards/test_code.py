@@ -119,7 +119,7 @@ def test_what_is_slow_to_compare_or_to_read_is_not() -> None:
         (["assert f(1)("], "cannot be read"), ([], "no tests"), ("", "no tests"), (5, "list of tests"), ([5], "must be"),
         ([{"call": "f"}], "must be"), ([{"call": "f", "args": [], "expcted": 1}], "must be"), ([{"stdin": "a"}], "must be"),
         ([{"call": "f(1)", "expected": 1}], "not a function"), ("[1", "Expecting"), ([{}], "must be"),
-        ([{"call": "f", "args": "abc", "expected": 1}], "must be"),
+        ([{"call": "f", "args": "abc", "expected": 1}], "must be"), ([{"call": "f", "args": {1: 1}, "expected": 1}], "must be"),
         ([{"call": "f", "expected": "a", "tolerance": 0.1}], "must be"),
         # What Arrow makes of {"a": 1} in one row and {"b": 1} in another.
         ([{"call": "f", "args": [{"a": 1, "b": None}], "expected": 1}], r"json\.dumps\(tests\)"),

@@ -309,7 +309,7 @@ def weighing(weight: object):
     ("arguments", "message"),
     [
         (([], ["a"]), "rewards is empty"), (([xml_tags(), xml_tags()], ["a"]), "two rewards are named 'xml_tags'"),
-        ((["gpt2"], ["a"]), "no reward function"), (([torch.nn.Identity()], ["a"]), "no reward function"),
+        ((["gpt2"], ["a"]), "no reward function"),
         (([xml_tags()], []), "holds nothing"), (([xml_tags()], ["a", "b", "c"], [{}, {}]), "2 rows for 3 completions"),
         (([xml_tags()], ["a", []]), "holds list and text"),
         (([xml_tags()], ["a", "b"], [{"a": 1}, {"b": 1}]), r"row 1 has the columns \['b'\]"),
