@@ -45,18 +45,19 @@ _worker: LineProcess | None = None
 
 # What an answer may have that the gold answer has not: operators, brackets, functions, Greek letters.
 _FREE = {
-    *" +-*/^_(){}[].'=<>", r"\{", r"\}", r"\le", r"\ge", r"\frac", r"\sqrt", r"\pi", r"\cdot", r"\times", r"\div", r"\infty",
-    r"\circ", r"\binom", r"\overline", r"\sin", r"\cos", r"\tan", r"\cot", r"\sec", r"\csc", r"\arcsin", r"\arccos", r"\arctan", r"\sinh",
-    r"\cosh", r"\tanh", r"\log", r"\ln", r"\lg", r"\exp", r"\alpha", r"\beta", r"\gamma", r"\delta", r"\epsilon", r"\theta",
-    r"\lambda", r"\mu", r"\rho", r"\sigma", r"\tau", r"\phi", r"\psi", r"\omega",
+    *" +-*/^_(){}[].'=<>", r"\{", r"\}", r"\le", r"\ge", r"\frac", r"\sqrt", r"\pi", r"\cdot", r"\times", r"\div",
+    r"\infty", r"\circ", r"\binom", r"\overline", r"\sin", r"\cos", r"\tan", r"\cot", r"\sec", r"\csc", r"\arcsin",
+    r"\arccos", r"\arctan", r"\sinh", r"\cosh", r"\tanh", r"\log", r"\ln", r"\lg", r"\exp", r"\alpha", r"\beta",
+    r"\gamma", r"\delta", r"\epsilon", r"\theta", r"\lambda", r"\mu", r"\rho", r"\sigma", r"\tau", r"\phi", r"\psi",
+    r"\omega",
 }  # fmt: skip
 _TOKEN = re.compile(r"\\text\s*\{[^{}]*\}|\\[a-z]+|\\.|[a-z]{2,}|[0-9]+\s+[0-9.]|\n|\S", re.DOTALL)
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|approx|sim|simeq|cong|equiv|in|to)(?![A-Za-z])")
 _TOWER = re.compile(r"[0-9)}]\s*\^\s*[({]*\s*(?:[0-9]{5}|[0-9]+[)}\s]*\^)")
 _BASE = re.compile(r"[0-9]_\{")
 _JOINED = re.compile(r"\b(?:and|or)\b")
-# JSON, a date, and a measure of several units: 2025-06-03, 2 h 20 min.
-_NO_EXPRESSION = re.compile(r".*[\"'].*|\d{1,4}([-/.])\d{1,2}\1\d{1,4}|(?:[\d.]+ ?[A-Za-z]+,? ?){2,}", re.DOTALL)
+# JSON, 007, a date, and a measure of several units: 2025-06-03, 2 h 20 min.
+_NO_EXPRESSION = re.compile(r".*[\"'].*|0\d+|\d{1,4}([-/.])\d{1,2}\1\d{1,4}|(?:[\d.]+ ?[A-Za-z]+,? ?){2,}", re.DOTALL)
 _NO_SOLUTION = re.compile(
     r"(?i)\\emptyset|\\?\{\s*\\?\}|(?:there (?:is|are) )?no(?: real)? solutions?(?: exists?)?|(?:the )?empty set"
 )

@@ -37,16 +37,11 @@ def judge(gold: str, given: str) -> bool:
     are_expressions = isinstance(a, Basic) and isinstance(b, Basic)
     if are_expressions and Symbol("i") in a.free_symbols:
         a, b = a.subs(Symbol("i"), I), b.subs(Symbol("i"), I)
-    if (
-        verify([a], [b], timeout_seconds=None)
-        and are_expressions
-        and a.is_number
-        and b.is_number
-        and (a - b).has(Float)
-    ):
+    is_same = verify([a], [b], timeout_seconds=None)
+    if is_same and are_expressions and a.is_number and b.is_number and (a - b).has(Float):
         # math-verify rounds both to six decimals, for which 0 and 10^{-8}\pi are equal.
         return abs(complex(a) - complex(b)) <= 1e-5 * max(abs(complex(a)), abs(complex(b)))
-    return verify([a], [b], timeout_seconds=None)
+    return is_same
 
 
 def _serve(answers: int) -> None:
