@@ -17,14 +17,21 @@ def code_lines(source: str) -> int:
         if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             texts = node.body if isinstance(node, ast.ClassDef) else node.body[:1]
             for text in texts:
-                if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):
+                if (
+                    isinstance(text, ast.Expr)
+                    and isinstance(text.value, ast.Constant)
+                    and isinstance(text.value.value, str)
+                ):
                     documented.update(range(text.lineno, text.end_lineno + 1))
     lines = enumerate(source.splitlines(), 1)
-    return sum(bool(line.strip()) and not line.lstrip().startswith("#") and number not in documented for number, line in lines)
+    return sum(
+        bool(line.strip()) and not line.lstrip().startswith("#") and number not in documented for number, line in lines
+    )
 
 
 def test_what_counts_as_a_line() -> None:
-    assert code_lines('"""Words."""\n\n# A remark.\nclass A:\n    """Words."""\n\n    x: int = 1\n    """Of a\n    field."""\n') == 2
+    fields = '"""Words."""\n\n# A remark.\nclass A:\n    """Words."""\n\n    x: int = 1\n    """Of a\n    field."""\n'
+    assert code_lines(fields) == 2
     assert code_lines('def f():\n    """Words."""\n    return """not\n    words"""\n') == 3
 
 

@@ -221,26 +221,3 @@ def test_prompts_are_measured_where_they_are_known(tokenizer) -> None:
     assert plan.prompt_tokens == max(prompt_lengths(task.train["prompt"], tokenizer)) < 256
     with pytest.raises(ValueError, match="did you mean 'a100'"):
         gn.plan(gn.preset("cpu"), machine="a10")
-
-
-def test_lengths_are_proposed_from_the_data(tokenizer) -> None:
-    rows = [{"question": "word " * n, "answer": "7", "solution": "so " * (3 * n)} for n in range(1, 101)]
-    task = gn.load_task(rows, holdout=10)
-    proposal = task.propose_lengths(tokenizer)
-    assert proposal.prompt_quantiles[1.0] == max(prompt_lengths(task.train["prompt"], tokenizer))
-    assert proposal.max_prompt_length % 16 == 0 and proposal.max_prompt_length >= proposal.prompt_quantiles[0.95]
-    settings = gn.preset("cpu").replace(**proposal.changes)
-    assert settings.max_completion_length == proposal.max_completion_length > 200
-    assert "solution" in proposal.completion_source
-
-
-def test_lengths_from_completions_that_were_generated_or_not_known(tokenizer) -> None:
-    task = gn.load_task("arithmetic", train_size=20, holdout_size=5)
-    without = task.propose_lengths(tokenizer)
-    assert without.max_completion_length is None and without.changes.keys() == {"max_prompt_length"}
-    assert "not known" in repr(without) and "<table" in without._repr_html_()
-    seen = SimpleNamespace(tokens=tuple(range(10, 50)), is_cut=(False,) * 40)
-    assert task.propose_lengths(tokenizer, baseline=seen).max_completion_length >= 49
-    cut = SimpleNamespace(tokens=(48,) * 40, is_cut=(True,) * 10 + (False,) * 30)
-    assert "25 % of them were cut" in task.propose_lengths(tokenizer, baseline=cut).completion_source
-    assert task.propose_lengths(tokenizer, baseline=cut).max_completion_length >= 96
