@@ -147,9 +147,7 @@ def near_misses(gold: str) -> list[tuple[str, str]]:
     number = _value(gold)
     part = gold[: len(gold) // 2].strip()
     # The number without its unit is what many mean by right.
-    is_unit_alone_lost = _value(part) is not None and re.match(
-        r"\s*(?:[^\W\d]|[%\u00b0])", gold.removeprefix(part)
-    )
+    is_unit_alone_lost = _value(part) is not None and re.match(r"\s*(?:[^\W\d]|[%\u00b0])", gold.removeprefix(part))
     near = [
         ("a part of it", "" if is_unit_alone_lost else part),
         ("turned round", gold[::-1] if gold.isalnum() else ""),
