@@ -10,6 +10,7 @@ from typing import Any
 from grpo_nb.generation.shared_prompts import shared_prompt_obstacle
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.load import has_engine
+from grpo_nb.models.unsloth import silently
 from grpo_nb.settings.effective import Effect, EffectiveSettings, compared, requested_arguments
 from grpo_nb.settings.number_types import number_type, number_type_of
 from grpo_nb.settings.settings import Settings, require_settings
@@ -22,7 +23,8 @@ def configurations(settings: Settings, model: Any = None) -> tuple[Any, Any]:
 
     To be called before the trainer is built: each resets what an accelerator holds (transformers, `_setup_devices`).
     """
-    with tempfile.TemporaryDirectory() as nowhere, refusals(settings):
+    # What Unsloth prints of its changes stands in the table.
+    with tempfile.TemporaryDirectory() as nowhere, refusals(settings), silently():
         handed = grpo_arguments(settings, {}, Path(nowhere), model)
         built = GRPOConfig(**handed)
         # Unsloth's class on a GPU is made of TRL's, and named like it.

@@ -37,7 +37,7 @@ def test_html_escapes_everything_that_was_written_by_others() -> None:
     assert "text-align:right" in page
 
 
-@pytest.mark.parametrize("kind", [gn.tasks.Task, gn.tasks.AnswerFormat, gn.Settings])
+@pytest.mark.parametrize("kind", [gn.tasks.Task, gn.Settings])
 def test_help_has_what_a_user_calls_and_not_what_python_calls(kind: type) -> None:
     told = pydoc.render_doc(kind, renderer=pydoc.plaintext)
     mine = [name for name, member in vars(kind).items() if name[0] != "_" and inspect.isfunction(member)]

@@ -201,7 +201,7 @@ def test_limits_hold_off_the_main_thread_and_threads_do_not_mix_answers() -> Non
 def test_a_killed_worker_is_replaced() -> None:
     assert score("a+b", "b+a") == 1.0
     os.killpg(module._worker.pid, signal.SIGKILL)
-    module._worker.wait()
+    module._worker._process.wait()
     assert score("a+c", "c+a") == 1.0
 
 
