@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from statistics import NormalDist, fmean
 from typing import Any
 
@@ -49,13 +49,16 @@ def rank_shift(before: Sequence[float], after: Sequence[float]) -> float:
     >>> rank_shift([1, 2, 3, 4], [5, 6, 7, 8]) > 2
     True
     """
-    n, m, pooled = len(before), len(after), sorted([*before, *after])
+    n, m, counts = len(before), len(after), Counter([*before, *after])
     if min(n, m) < 2:
         return 0.0
-    tied = sum(count**3 - count for count in Counter(pooled).values())
+    # Of values that are equal the rank is the mean of their places.
+    places = accumulate(counts[value] for value in sorted(counts))
+    rank = {value: place - (counts[value] - 1) / 2 for value, place in zip(sorted(counts), places, strict=True)}
+    tied = sum(count**3 - count for count in counts.values())
     variance = n * m / 12 * (n + m + 1 - tied / ((n + m) * (n + m - 1)))
-    ranks = sum((bisect_left(pooled, value) + 1 + bisect_right(pooled, value)) / 2 for value in after)
-    return (ranks - m * (n + m + 1) / 2) / math.sqrt(variance) if variance > 1e-9 else 0.0
+    shift = sum(rank[value] for value in after) - m * (n + m + 1) / 2
+    return shift / math.sqrt(variance) if variance > 1e-9 else 0.0
 
 
 class Course:
@@ -74,7 +77,7 @@ class Course:
         self, weights: Mapping[str, float], settings: Settings | None, ranges: Mapping[str, Sequence[float]]
     ) -> None:
         self.weights, self.settings, self.ranges = weights, settings, ranges
-        self.rows: deque[dict[str, float]] = deque(maxlen=WINDOW)
+        self.rows: list[dict[str, float]] = []
         self.first_rows: list[dict[str, float]] = []
         # Rows with a reward, the last step, the first and the last step with a reward, and the most steps between two.
         self.count = self.step = self.began_at = self.paid_at = self.longest_silence = 0
@@ -87,6 +90,9 @@ class Course:
         # The least and the greatest value of each metric so far.
         self.low: dict[str, float] = {}
         self.high: dict[str, float] = {}
+        # The names of the rewards that were logged; the keys of the total and of each reward with a weight above 0.
+        self.rewards: list[str] = []
+        self.paid: list[str] = []
         self.holdout: list[float] = []
         # The rewards of the best block of rows, the row in which it ended, and how many blocks there were.
         self.best: list[float] = []
@@ -118,10 +124,12 @@ class Course:
         self.every = max(1.0, (self.step - self.began_at) / max(1, self.count - 1))
         self.steps = math.ceil(self.step - self.began_at + self.every)
         self._complete(facts)
-        self.rows.append(facts)
+        self.rows = [*self.rows[1 - WINDOW :], facts]
         self.first_rows += [facts] if len(self.first_rows) < WINDOW else []
         for key, value in facts.items():
             self.low[key], self.high[key] = min(value, self.low.get(key, value)), max(value, self.high.get(key, value))
+        self.rewards = [key[8:] for key in self.high if key.startswith("rewards/") and not key.endswith("/std")]
+        self.paid = ["reward", *(f"rewards/{name}" for name in self.rewards if self.weights.get(name, 1.0) > 0)]
         if self.count % self.rows_of(RECENT, TESTED) == 0:
             self.blocks, block = self.blocks + 1, self.last("reward", RECENT, TESTED)
             if fmean(block) > fmean(self.best or [-math.inf]):
@@ -129,7 +137,7 @@ class Course:
         if self.count % self.rows_of(LEAST, TESTED) == 0:
             self._turn(self.last("reward", LEAST, TESTED))
         self.is_learning = any(self.rising(key) >= LIKELY for key in self.paid)
-        self.has_gained = any(max(self.risen(key), self.risen(key, WINDOW)) >= LIKELY for key in self.paid)
+        self.has_gained = any(self.risen(key, steps) >= LIKELY for key in self.paid for steps in (WINDOW, RECENT))
         self.has_lost = self._loses(CLEAR, 0.5)
 
     def _complete(self, facts: dict[str, float]) -> None:
@@ -175,7 +183,7 @@ class Course:
 
     def last(self, key: str, steps: int = RECENT, least: int = AVERAGED) -> list[float]:
         """The measured values of the last steps."""
-        return [row[key] for row in list(self.rows)[-self.rows_of(steps, least) :] if key in row]
+        return [row[key] for row in self.rows[-self.rows_of(steps, least) :] if key in row]
 
     def first(self, key: str, steps: int = RECENT, least: int = AVERAGED) -> list[float]:
         """Those of the first steps; at most half of all, so that "now" is not among them."""
@@ -200,16 +208,6 @@ class Course:
         """Whether a reward has never been anything but one value, and was measured often enough to say so."""
         is_one = self.high[key] - self.low[key] < 1e-6 and self.high.get(f"{key}/std", 0.0) <= 1e-6
         return is_one and len(self.last(key, WINDOW)) >= self.rows_of(LEAST)
-
-    @property
-    def rewards(self) -> list[str]:
-        """The names of the rewards that were logged."""
-        return [key[8:] for key in self.high if key.startswith("rewards/") and not key.endswith("/std")]
-
-    @property
-    def paid(self) -> list[str]:
-        """The total and each reward with a weight above 0, as keys."""
-        return ["reward", *(f"rewards/{name}" for name in self.rewards if self.weights.get(name, 1.0) > 0)]
 
     @property
     def main(self) -> str | None:
