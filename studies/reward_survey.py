@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpo_nb as gn
-from grpo_nb.checks.catalogue import WHOLE_SET, Finding
+from grpo_nb.checks.kinds import WHOLE_SET, Finding
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.tasks import formats
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_nb.checks.probes import PLAIN, wrong_answers
-from grpo_nb.checks.probes import completion as make_completion
+from grpo_nb.checks.layouts import PLAIN
+from grpo_nb.checks.layouts import completion as make_completion
+from grpo_nb.checks.probes import wrong_answers
 from grpo_nb.core.text import shorten
 from grpo_nb.rewards.base import WHOLE_TEXT, RewardFunction, spans
 from grpo_nb.tasks.formats import AnswerFormat
