@@ -29,7 +29,7 @@ from grpo_nb.rewards.scores import changed_weights
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
 
-_IN_EVERY_FORM = 3
+_IN_EVERY_FORM = 4
 """Rows on which harmless forms and cheats are tried, and layouts of other prompts."""
 _FEW = 4
 """Rows that every reward is tried on, however slow."""

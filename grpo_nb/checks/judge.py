@@ -17,7 +17,7 @@ from grpo_nb.checks.probes import Probe
 ANSWER = "tells right from wrong"
 FORM = "pays for form, whatever the answer"
 OTHER = "follows neither right answers nor the format, in what was tried"
-_MAY_EARN = {"paid for nothing", "length pays", "near miss", "contains the answer"}
+_MAY_EARN = {"paid for nothing", "length pays", "near miss"}
 """Being short of an answer, long or close may earn a part; what only names the answer must not earn more."""
 _SILENT = 0.1
 """Models that begin with a smaller pass rate fall silent, and that is said only from here on."""
@@ -75,17 +75,19 @@ class Seen:
 
 
 def take_role(seen: Seen, layouts: Sequence[Layout]) -> None:
-    """Set role and layout: where is a right answer paid more than every wrong one, on half of the rows that are scored?
+    """Set role and layout: where is a right answer paid more than every wrong one, for most gold answers that are scored?
 
     One of the task's own layouts is taken where that adds at least two thirds of what it adds in any other.
     """
     told, formed, lowest = {}, {}, min(seen.finite, default=0.0)
     for layout in layouts:
-        rights = {p.row: s for p, s in seen.scores.items() if (p.kind, p.layout) == ("right", layout.name) and s == s}
+        of_layout = {p: s for p, s in seen.scores.items() if (p.kind, p.layout) == ("right", layout.name) and s == s}
+        rights, golds = {p.row: s for p, s in of_layout.items()}, {p.row: p.how for p in of_layout}
         wrong = {row: seen.best("wrong", row, layout.name) for row in rights}
         pairs = {row: (right, lowest if math.isnan(wrong[row]) else wrong[row]) for row, right in rights.items()}
         telling = {row: (right, against) for row, (right, against) in pairs.items() if right - against > seen.least}
-        if telling and 2 * len(telling) >= len(pairs):
+        # By gold answer, not by row: one that always pays the most frequent label tells nothing.
+        if 2 * len({golds[row] for row in telling}) > len({*golds.values()}):
             told[layout] = telling
         pairs = {row: (right, seen.best("prose", row)) for row, right in rights.items()}
         if pairs and all(right - prose > seen.least for right, prose in pairs.values()):
@@ -166,12 +168,14 @@ def _of_layouts(seen: Seen, own: Sequence[Layout]) -> Iterator[Finding]:
         if probe.kind == "right" and probe.row in seen.pairs:
             texts[probe.layout, seen.is_paid(probe)].append(probe.text)
     refused = [layout.name for layout in own if not texts[layout.name, True]]
+    # A reward for form may want the line breaks that the prompt shows.
+    strict = [layout.name for layout in own[:2] if layout.name in refused] if seen.role == FORM else refused
     if own[0].name in refused:
         what = f"it pays what is written like this: {seen.layout.name}; and not {' or '.join(refused)}"
         yield found("another format", seen.name, what, texts[seen.layout.name, True])
-    elif refused:
-        what = f"it pays {seen.layout.name}, and not {' or '.join(refused)}"
-        yield found("layout refused", seen.name, what, texts[refused[0], False])
+    elif strict:
+        what = f"it pays {seen.layout.name}, and not {' or '.join(strict)}"
+        yield found("layout refused", seen.name, what, texts[strict[0], False])
 
 
 def _of_parts(seen: Seen, as_expected: Collection[Probe]) -> Iterator[Finding]:

@@ -31,10 +31,9 @@ def texts_in(held: Any, depth: int = 5) -> Iterator[str]:
             used = {**closure.nonlocals, **closure.globals}
         yield from texts_in([held.__code__, held.__defaults__, *used.values()], depth)
     elif depth >= 4 and hasattr(held, "__dict__") and not isinstance(held, (type, types.ModuleType)):
-        shared = {
-            name: part for name, part in vars(type(held)).items() if name == "__call__" or not name.startswith("_")
-        }
-        yield from texts_in({**shared, **vars(held)}, depth)
+        call = [vars(type(held)).get("__call__")]
+        shared = [part for part in vars(type(held)).values() if isinstance(part, (str, list, tuple, set, frozenset))]
+        yield from texts_in([*call, *shared, *vars(held).values()], depth)
 
 
 def phrases_of(reward: Any, limit: int = 40) -> list[str]:

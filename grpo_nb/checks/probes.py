@@ -85,8 +85,8 @@ def harmless(row: int, layout: Layout, gold: str, wrong: str, kind: str) -> Iter
         yield Probe(kind, text, row, "pay", how, layout.name)
     if re.fullmatch(r"[+-]?(0|[1-9]\d*)", gold) and kind == "right answer refused":
         for form in (f"{gold}.0", f"{int(gold):,}" if abs(int(gold)) > 999 else f"{gold}."):
-            how = f"in another form of the same number, {form}"
-            yield Probe("number form refused", layout.write(PLAIN, form), row, "pay", how, layout.name)
+            text = layout.write(PLAIN, form)
+            yield Probe("number form refused", text, row, "pay", "in another form of the same number", layout.name)
 
 
 def cheats(row: int, layout: Layout, gold: str, bad: str, golds: Sequence[str], question: str) -> Iterator[Probe]:
@@ -159,7 +159,7 @@ def near_misses(gold: str) -> Iterator[tuple[str, str]]:
         made = [("an item too few", ",".join(items[:-1])), ("an item too many", f"{gold},{_last_changed(items[-1])}")]
     elif re.fullmatch(r"[^\W\d_]{6,40}", gold):
         made = [("a part of it", gold[: len(gold) // 2]), ("a letter changed", _last_changed(gold))]
-    elif 4 <= len(gold) <= 60:
+    elif re.fullmatch(r".{3,60}([A-Za-z]{2}|(?<![\d.])\d+)", gold):
         made = [("its end changed", _last_changed(gold))]
     for how, answer in made:
         near = number_of(answer)
@@ -207,7 +207,8 @@ def growing(row: int, layout: Layout, gold: str, bad: str, phrases: Sequence[str
         yield from (Probe("more pays", text, row, "control", what, layout.name, size) for what, text in grown.items())
         yield Probe("length pays", layout.write(_WORDS * size, bad), row, how="words", layout=layout.name, size=size)
     for phrase in phrases:
-        if gold.casefold() not in phrase.casefold() and phrase.casefold() not in gold.casefold():
+        is_part = gold.casefold() in phrase.casefold() or phrase.casefold() in gold.casefold()
+        if not is_part and not is_same_answer(phrase, gold):
             yield Probe("phrase pays", layout.write(f"{PLAIN} {phrase}", bad), row, how=phrase, layout=layout.name)
             yield Probe(
                 "phrase pays", layout.write(PLAIN, phrase), row, how=f"{phrase} in the slot", layout=layout.name

@@ -14,7 +14,7 @@ from grpo_nb.rewards.calls import Batch, make_batch
 from grpo_nb.tasks.reading import read_rows
 from grpo_nb.tasks.task import Task
 
-_TRIED, _READ = 24, 200
+_TRIED, _READ, _FORMS = 24, 200, 4
 
 
 def rows_of(task: Any) -> Sequence[Mapping[str, Any]]:
@@ -38,7 +38,7 @@ def rows_of(task: Any) -> Sequence[Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows with their gold answers, those with different answers first."""
+    """Rows with their gold answers, those with answers of different forms first."""
 
     rows: list[dict[str, Any]]
     golds: list[str]
@@ -76,8 +76,14 @@ class Rows:
         if not there:
             raise ValueError(f"no row has a gold answer in {in_line(answer)}: rewards are tried with the right answer.")
         first = list({cells[i][0]: i for i in reversed(there)}.values())[::-1]
-        order = first[:: max(1, len(first) // _TRIED)] + [i for i in there if i not in first]
-        chosen = order[:_TRIED]
+        more = [i for i in there if i not in first]
+        # Answers of different forms first: 3/4, 3 kg, 3 %.
+        forms = list({re.sub(r"[\d.,+-]+", "", cells[i][0]): i for i in first}.values())
+        spread = (
+            forms[:: max(1, len(forms) // _FORMS)][:_FORMS],
+            *(of[:: max(1, len(of) // _TRIED)] for of in (first, more)),
+        )
+        chosen = list(dict.fromkeys(i for part in spread for i in part))[:_TRIED]
         lists = {i: [cells[i], *map(_texts, rows[i].values())] for i in chosen}
         accepted = [[text for texts in lists[i] if cells[i][0] in texts for text in texts] for i in chosen]
         golds = [cells[i][0] for i in chosen]
