@@ -27,7 +27,7 @@ from .settings.effective import effective_settings as effective_settings
 from .settings.planning import plan as plan
 from .settings.presets import preset as preset
 from .settings.settings import Settings as Settings
-from .tasks.sources import load_task as load_task
+from .tasks.load import load_task as load_task
 from .training.dry_runs import dry_run as dry_run
 from .training.session import train as train
 

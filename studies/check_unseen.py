@@ -360,8 +360,8 @@ def main() -> None:
         )
     sys.stdout.write("# Rewards that the rules were not written with\n\nWritten by `studies/check_unseen.py`.\n\n")
     sys.stdout.write(
-        f"{counts['found']} of {counts['faulty']} faulty ones are found, {counts['left alone']} of {counts['sound']} sound ones left "
-        f"alone; {counts['false']} of {counts['findings']} findings at warning or above are false. "
+        f"{counts['found']} of {counts['faulty']} faulty ones found, {counts['left alone']} of {counts['sound']} sound ones "
+        f"left alone; {counts['false']} of {counts['findings']} findings at warning or above are false. "
         f"A check takes {statistics.median(took):.1f} s in the median, {max(took):.1f} s at most.\n\n"
     )
     sys.stdout.write("\n".join(lines) + "\n")

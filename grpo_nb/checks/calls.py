@@ -14,7 +14,7 @@ from typing import Any
 from grpo_nb.checks.kinds import Finding, found
 from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.rewards.base import RewardFunction, completion_text
-from grpo_nb.rewards.calls import Batch, UnreadableOutput, call_reward, to_floats
+from grpo_nb.rewards.calls import Batch, call_reward, to_floats
 
 # What trl 1.15 passes besides the columns.
 TRL_ARGUMENTS = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
@@ -29,6 +29,8 @@ class Outcome:
 
     scores: list[float] | None = None
     error: BaseException | None = None
+    is_unreadable: bool = False
+    """It returned something that is no list of scores."""
     is_late: bool = False
     seconds: float = 0.0
 
@@ -56,19 +58,16 @@ class Caller:
 
     def call(self, batch: Batch, seconds: float = 0.0) -> Outcome:
         """Call the reward once, on a copy of the batch. What it prints is caught."""
-        outcome, own, limit, start = Outcome(), batch.copy(), seconds or self.seconds, time.perf_counter()
+        outcome, own, limit, raw = Outcome(), batch.copy(), seconds or self.seconds, None
+        start = time.perf_counter()
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 raw = run_with_deadline(lambda: call_reward(self.reward, own), limit)
-            try:
-                outcome.scores = to_floats(raw, len(batch))
-            except (TypeError, ValueError) as error:
-                raise UnreadableOutput(raw) from error
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # exit() in a reward would end the check, and with it a notebook's cell
+            outcome.scores = to_floats(raw, len(batch))
+        # exit() in a reward would end the check, and with it a notebook's cell.
+        except (Exception, SystemExit) as error:
             outcome.error = error
+            outcome.is_unreadable = raw is not None or str(error).startswith("it returned ")
         outcome.seconds = time.perf_counter() - start
         outcome.is_late = isinstance(outcome.error, TimeoutError) and outcome.seconds >= limit
         self.late += outcome.is_late

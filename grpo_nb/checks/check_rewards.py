@@ -24,7 +24,6 @@ from grpo_nb.checks.rows import Rows
 from grpo_nb.core.arguments import require_kind, require_number
 from grpo_nb.core.text import excerpt
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weights_by_name
-from grpo_nb.rewards.calls import UnreadableOutput
 from grpo_nb.rewards.scores import changed_weights
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task
@@ -200,8 +199,11 @@ class _Check:
             what = "after a call the completions or columns that it was given are different"
             self.findings.append(found("changes its inputs", caller.name, what, [caller.changed]))
         for probe, outcome in self.failed.items():
-            by_error["late" if outcome.is_late else type(outcome.error)].append(probe.text)
-        if texts := by_error.pop("late", []):
+            name = "late" if outcome.is_late else type(outcome.error).__name__
+            by_error["breaks the contract" if outcome.is_unreadable else "raises", name].append(
+                (probe.text, outcome.error)
+            )
+        if late := by_error.pop(("raises", "late"), []):
             probe = min((p for p, outcome in self.failed.items() if outcome.is_late), key=lambda p: len(p.text))
             # A parser with a limit of its own is slow; what hangs does not end in four times the time either.
             again = caller.call(self.rows.batch([probe]), 4 * caller.seconds)
@@ -209,12 +211,11 @@ class _Check:
             self.limits.append(f"{caller.name}: all of the hostile text; this took {took}: {excerpt(probe.text, 80)}")
             if again.is_late:
                 what = f"a completion of {len(probe.text):,} characters had not ended after {4 * caller.seconds:g} s"
-                self.findings.append(found("hangs", caller.name, what, texts))
-        for kind, texts in by_error.items():
-            error = next(outcome.error for outcome in self.failed.values() if type(outcome.error) is kind)
-            what = f"{kind.__name__} on {len(texts)} of {len(self.seen.scores)} completions: {str(error)[:200]}"
-            name = "breaks the contract" if kind is UnreadableOutput else "raises"
-            self.findings.append(found(name, caller.name, what, texts))
+                self.findings.append(found("hangs", caller.name, what, [text for text, _ in late]))
+        for (kind, name), raised in by_error.items():
+            text, error = min(raised, key=lambda pair: len(pair[0]))
+            what = f"{name} on {len(raised)} of {len(self.seen.scores)} completions: {str(error)[:200]}"
+            self.findings.append(found(kind, caller.name, what, [text]))
 
     def _leave(self, why: str) -> None:
         self.seen.is_judged = False

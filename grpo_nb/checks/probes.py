@@ -16,7 +16,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from grpo_nb.checks.layouts import LINES, PLAIN, Layout
-from grpo_nb.rewards.answers import is_same_answer
+from grpo_nb.tasks.answers import is_same_answer
 
 Expect = Literal["pay", "refuse", "survive", "control"]
 _UNLIKE = "\u0399ch pr\u00fcfe Schritt f\u00fcr Schritt: \u4f60\u597d, \u03ba\u03b1\u03bb\u03ac."

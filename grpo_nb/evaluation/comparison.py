@@ -20,8 +20,7 @@ from grpo_nb.core.files import staged_folder, write_json
 from grpo_nb.core.tables import Drawn, Table, as_written, bold, escaped, html_of, text_of
 from grpo_nb.core.text import displayable
 from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, PairedResult, pass_at_k, share_interval
-from grpo_nb.rewards.answers import is_same_answer
-from grpo_nb.tasks.answers import answers_of
+from grpo_nb.tasks.answers import answers_of, is_same_answer
 from grpo_nb.tasks.questions import Contamination
 
 if TYPE_CHECKING:
@@ -206,7 +205,7 @@ def frequent_answer(golds: Sequence[str]) -> str:
     # Labels may be too rare to be known as such; what comes again and again is a floor all the same.
     counts = Counter(golds)
     label, count = counts.most_common(1)[0]
-    is_rare = count < max(3, _OFTEN * len(golds)) or (answers.kind == "numbers" and len(golds) < 2 * len(counts))
+    is_rare = count < max(3, _OFTEN * len(golds)) or (answers.kind == "number" and len(golds) < 2 * len(counts))
     return "" if is_rare else label
 
 

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.tables import Part, Shown, Table, as_written, bold, facts
-from grpo_nb.rewards.answers import is_same_answer
 from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.judging import right_by
-from grpo_nb.tasks.answers import answers_of
+from grpo_nb.tasks.answers import answers_of, is_same_answer
 from grpo_nb.tasks.cleaning import clean
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.reading import Source, read_rows
-from grpo_nb.tasks.sources import fitting_format, with_prompts
+from grpo_nb.tasks.load import fitting_format, with_prompts
+from grpo_nb.tasks.rows import Source, read_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset

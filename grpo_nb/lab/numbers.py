@@ -13,7 +13,8 @@ from grpo_nb.checks.layouts import PLAIN
 from grpo_nb.checks.layouts import completion as make_completion
 from grpo_nb.checks.probes import wrong_answers
 from grpo_nb.core.text import shorten
-from grpo_nb.rewards.base import WHOLE_TEXT, RewardFunction, spans
+from grpo_nb.rewards.base import RewardFunction
+from grpo_nb.rewards.marks import WHOLE_TEXT, spans
 from grpo_nb.tasks.formats import AnswerFormat
 
 

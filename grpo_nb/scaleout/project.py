@@ -29,8 +29,7 @@ from grpo_nb.machine.host import require_disk
 from grpo_nb.models.load import resolve_model
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name
 from grpo_nb.rewards.calls import make_batch
-from grpo_nb.rewards.identity import hash_of_parts, parts_of
-from grpo_nb.rewards.rebuild import rebuild_reward
+from grpo_nb.rewards.record import rebuilt, record_of
 from grpo_nb.runs.card import public, published_name, shareable
 from grpo_nb.runs.run import Run, open_run
 from grpo_nb.scaleout.code import CannotLeave, RewardsCode
@@ -166,21 +165,21 @@ def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[Reward
     recorded = run.info["rewards"]
     held = reward_list(given) if given is not None else run.rewards
     if not held:
-        made = [rebuild_reward(entry) for entry in recorded]
-        lost = [entry["name"] for entry, (reward, _) in zip(recorded, made, strict=True) if reward is None]
+        made = [rebuilt(entry) for entry in recorded]
+        lost = [entry["name"] for entry, reward in zip(recorded, made, strict=True) if reward is None]
         if lost:
             raise CannotLeave(
                 f"the run {run.name!r} was opened from its folder, which has of {', '.join(lost)} the text alone. Give the "
                 "functions, in their order: gn.scaleout.write(run, folder, rewards=[...])."
             )
-        return [reward for reward, _ in made]
+        return made
     names = [entry["name"] for entry in recorded]
     if [reward_name(reward) for reward in held] != names:
         raise ValueError(
             f"rewards are {[reward_name(r) for r in held]}, the run has {names}: give those, in this order."
         )
     for entry, reward in zip(recorded, held, strict=True):
-        if given is not None and hash_of_parts(parts_of(reward)) != entry["identity"]:
+        if given is not None and record_of(reward)["hash"] != entry["hash"]:
             raise ValueError(
                 f"the reward {entry['name']!r} is not as it was in the run: give it as it was trained with."
             )

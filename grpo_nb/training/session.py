@@ -22,7 +22,7 @@ from grpo_nb.machine.host import require_disk
 from grpo_nb.models.identity import base_identity, keep_template
 from grpo_nb.models.load import generation_of, load_adapter, save_adapter
 from grpo_nb.rewards.base import RewardFunction
-from grpo_nb.rewards.identity import describe_difference
+from grpo_nb.rewards.record import differences
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import find_damage, keep_newest
 from grpo_nb.runs.live import LivePlot
@@ -145,9 +145,9 @@ def _given_back(run: Run, prepared: Prepared, info: Mapping[str, Any]) -> Run:
     if is_notebook():
         LivePlot(run.weights, run.settings.beta).update(run.rows, alerts=run.alerts, is_last=True)
     other = [
-        f" Its reward {old['name']!r} holds other values now: {describe_difference(old['parts'], new['parts'])}."
+        f" Its reward {old['name']!r} is not as it was: {differences(old, new)}."
         for old, new in zip(run.info["rewards"], info["rewards"], strict=True)
-        if old["identity"] != new["identity"]
+        if differences(old, new)
     ]
     warnings.warn(
         f"The run {run.name!r} is finished: it is given back with its adapter in the model, and nothing was trained. For a new "

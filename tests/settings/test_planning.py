@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -150,33 +149,6 @@ def test_prompts_are_measured_where_they_are_known(tokenizer) -> None:
     plan = gn.plan(gn.preset("cpu"), task, tokenizer=tokenizer, machine="cpu")
     assert plan.prompt_tokens == max(prompt_lengths(task.train["prompt"], tokenizer)) < 256
     assert "measured" in plan.prompt_source and plan.tokens_per_step == (16 * plan.prompt_tokens, 16 * 48)
-
-
-def test_lengths_are_proposed_from_the_data(tokenizer) -> None:
-    rows = [{"question": "word " * n, "answer": "7", "solution": "so " * (3 * n)} for n in range(1, 101)]
-    task = gn.load_task(rows, holdout=10)
-    proposal = task.propose_lengths(tokenizer)
-    assert proposal.prompt_quantiles[1.0] == max(prompt_lengths(task.train["prompt"], tokenizer))
-    assert proposal.max_prompt_length % 16 == 0 and proposal.max_prompt_length >= proposal.prompt_quantiles[0.95]
-    assert "solution" in proposal.completion_source
-    settings = gn.preset("cpu").replace(**proposal.changes)
-    assert settings.max_completion_length == proposal.max_completion_length > 200
-    plain = gn.load_task([{k: r[k] for k in ("question", "answer")} for r in rows], holdout=10)
-    without = plain.propose_lengths(tokenizer)
-    assert without.max_completion_length is None and "not known" in without.completion_source
-    assert set(without.changes) == {"max_prompt_length"}
-    assert "not known" in repr(without) and "<table" in without._repr_html_()
-
-
-def test_lengths_from_completions_that_were_generated(tokenizer) -> None:
-    task = gn.load_task("arithmetic", train_size=20, holdout_size=5)
-    seen = SimpleNamespace(tokens=tuple(range(10, 50)), is_cut=(False,) * 40)
-    proposal = task.propose_lengths(tokenizer, baseline=seen)
-    assert proposal.completion_quantiles[1.0] == 49 and proposal.max_completion_length >= 49
-    assert "40 completions" in proposal.completion_source
-    cut = SimpleNamespace(tokens=(48,) * 40, is_cut=(True,) * 10 + (False,) * 30)
-    assert "25 % of them were cut" in task.propose_lengths(tokenizer, baseline=cut).completion_source
-    assert task.propose_lengths(tokenizer, baseline=cut).max_completion_length >= 96
 
 
 def test_a_plan_shows_itself_and_escapes() -> None:

@@ -8,7 +8,7 @@ from grpo_nb.tasks import formats
 
 XML = formats.xml()
 GOOD = "<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>"
-ALL = [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes()]
+ALL = [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes(), formats.bare()]
 
 
 @pytest.mark.parametrize("format", ALL, ids=lambda f: f.name)
@@ -17,7 +17,7 @@ def test_what_is_rendered_is_exact_and_extracted(format: formats.AnswerFormat) -
     assert format.extract(text) == "7"
     assert format.is_exact(text)
     assert format.completeness(text) == 1
-    assert format.tags[-1] in format.system_prompt()
+    assert format.is_bare or format.tags[-1] in format.system_prompt()
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,23 @@ def test_a_template_that_opens_the_tag() -> None:
     assert not formats.xml().for_template(Opens()).is_opened_by_template
 
 
-def test_a_format_needs_an_answer_mark() -> None:
+def test_a_bare_completion_is_its_answer() -> None:
+    bare = formats.bare()
+    assert bare.render("3 + 4 = 7", "7") == "7" == bare.extract(" 7\n") == bare.extract_last("7")
+    assert bare.extract("\n") is None and not bare.is_exact(" ") and bare.completeness("") == 0
+    assert (bare.tags, bare.tag_spans("7"), bare.reasoning("7")) == ((), [], "")
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [{"answer_open": "\n"}, {"answer_close": "</answer>"}, {"reasoning_open": "<r>", "reasoning_close": "</r>"}],
+)
+def test_an_answer_needs_a_mark_that_can_be_seen(marks: dict[str, str]) -> None:
+    """Of a mark of white space, every completion was an error."""
     with pytest.raises(ValueError, match="answer_open"):
-        formats.AnswerFormat(name="none", answer_open="")
+        formats.AnswerFormat(name="none", **marks)
+    with pytest.raises(ValueError, match="belong together"):
+        formats.AnswerFormat(name="half", answer_open="#", reasoning_open="<r>")
 
 
 PIECES = st.sampled_from([*"<>/a7 \n{}\\", "<answer>", "</answer>", "<reasoning>", "</reasoning>", "#### ", "\\boxed{"])

@@ -21,7 +21,7 @@ SETTINGS = gn.preset("cpu", max_steps=9)
 
 
 def make_info(**changes: object) -> dict:
-    reward = {"name": "short", "weight": 1.0, "identity": "b", "parts": {"kind": "function short"}}
+    reward = {"name": "short", "weight": 1.0, "kind": "", "parameters": {}, "source": "a", "uses": {}, "hash": "b"}
     return {
         "status": "running", "pid": GONE, "process_start": 1.0, "host": writers.process_identity()["host"],
         "started": "2026-01-01", "settings": SETTINGS.to_dict(),
@@ -107,9 +107,8 @@ def test_a_finished_run_goes_on_only_for_more_steps(root: Path, settings: gn.Set
         assert more.step == 4 and not more.is_over, "the cell asks for more steps now"
 
 
-def with_reward(**parts: str) -> dict:
-    reward = make_info()["rewards"][0]
-    return {"rewards": [{**reward, "identity": "c", "parts": {**reward["parts"], **parts}}]}
+def with_reward(**changes: object) -> dict:
+    return {"rewards": [{**make_info()["rewards"][0], **changes}]}
 
 
 @pytest.mark.parametrize("name", [None, "a"])
@@ -119,12 +118,12 @@ def test_auto_gives_a_finished_run_of_the_same_training_back(root: Path, setting
     (run.path / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
     found = find_run(settings, name, "auto")
     assert found.is_over and found.run.path == run.path and found.step == settings.max_steps
-    assert find_run(settings, name, "auto", **with_reward(**{"global CACHE": "7"})).is_over, "what it remembers"
+    assert find_run(settings, name, "auto", **with_reward(uses={"CACHE": "7"})).is_over, "what it remembers"
     for changed, now in (
         (settings.replace(seed=7), {}),
         (settings.replace(max_steps=8), {}),
         (settings, {"task": {**make_info()["task"], "fingerprint": "g"}}),
-        (settings, with_reward(code="another")),
+        (settings, with_reward(source="another", hash="c")),
     ):
         if name is None:
             assert find_run(changed, name, "auto", **now) is None, "another training begins"

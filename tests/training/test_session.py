@@ -41,7 +41,7 @@ def test_the_run_directory_is_complete(tiny_run: gn.runs.Run) -> None:
     info = json.loads((path / "run.json").read_text())
     assert info["settings"] == tiny_run.settings.to_dict() and info["rollout"] == "shared prompts"
     assert [r["name"] for r in info["rewards"]] == ["brevity", "xml_tags"]
-    assert "def brevity" in info["rewards"][0]["source"] and len(info["rewards"][0]["identity"]) == 64
+    assert "def brevity" in info["rewards"][0]["source"] and len(info["rewards"][0]["hash"]) == 16
     assert {"torch", "trl", "unsloth"} <= set(info["versions"])
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, 15))
