@@ -133,9 +133,8 @@ def judge(seen: Seen, layouts: Sequence[Layout]) -> Iterator[Finding]:
             if seen.is_paid(probe) != (probe.expect == "pay"):
                 wrongly[probe.kind].append(probe)
     for kind, probes in wrongly.items():
-        what = (
-            f"{'refused' if probes[0].expect == 'pay' else 'paid'}: {', '.join(dict.fromkeys(p.how for p in probes))}"
-        )
+        how = ", ".join(dict.fromkeys(probe.how for probe in probes))
+        what = how if probes[0].expect == "pay" else f"paid: {how}"
         yield found(kind, seen.name, f"{what} ({len(probes)} of {len(tried[kind])} tries)", [p.text for p in probes])
     yield from _of_parts(seen, [p for kind, probes in tried.items() for p in probes if p not in wrongly[kind]])
     yield from _of_growth(seen)
