@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from grpo_nb.checks.groups import LEVEL, NO_SPREAD, estimate, in_groups
 from grpo_nb.checks.layouts import PLAIN, completion
@@ -35,12 +35,6 @@ if TYPE_CHECKING:
 
 Verdict = Literal["signal", "weak signal", "form only", "no signal"]
 GroupKind = Literal["differs", "all right", "all wrong", "all equal"]
-_SAID = {
-    "differs": "with different totals",
-    "all right": "all right",
-    "all wrong": "all wrong",
-    "all equal": "all equal",
-}
 ENOUGH = 0.25
 """Share of groups that must differ, at the interval's lower end, for "signal": at most four sampled for one that teaches."""
 _MANY_CUT, _MOSTLY_CUT, _FEW_SLOTS, _FEWEST_READ = 0.1, 0.5, 0.05, 8
@@ -109,7 +103,7 @@ class Baseline(Shown):
     @functools.cached_property
     def counts(self) -> dict[GroupKind, int]:
         """How many groups there are of each kind; they add up to the number of groups."""
-        return {kind: sum(group.kind == kind for group in self.groups) for kind in _SAID}
+        return {kind: sum(group.kind == kind for group in self.groups) for kind in get_args(GroupKind)}
 
     @functools.cached_property
     def useful_interval(self) -> tuple[float, float]:
@@ -160,16 +154,10 @@ class Baseline(Shown):
         return sum(self.format.extract(text) is not None for text in self.scores.completions) / len(self.scores)
 
     @property
-    def cut_share(self) -> float:
-        """Share of completions that reached the length limit without an end."""
-        return sum(self.is_cut) / len(self.is_cut)
-
-    @property
     def has_example(self) -> bool:
         """Whether the prompts hold an assistant turn that shows the format."""
-        turns = [turn for turn in self.rows[0].get("prompt", ()) if isinstance(turn, Mapping)]
-        mark = self.format.answer_open.strip()
-        return any(turn["role"] == "assistant" and mark in turn["content"] for turn in turns)
+        shown = [turn["content"] for turn in self.rows[0]["prompt"] if turn["role"] == "assistant"]
+        return any(self.format.answer_open.strip() in text for text in shown)
 
     @property
     def _flat(self) -> pandas.DataFrame:
@@ -200,7 +188,7 @@ class Baseline(Shown):
     def sentence(self) -> str:
         """The verdict in words; it speaks of what was sampled and of what the interval allows, no more."""
         counts, (low, high) = self.counts, self.useful_interval
-        rest = "".join(f"; {n} {_SAID[kind]}" for kind, n in counts.items() if n and kind != "differs")
+        rest = "".join(f"; {n} {kind}" for kind, n in counts.items() if n and kind != "differs")
         text = (
             f"{self.verdict}: in {counts['differs'] or 'none'} of {len(self.groups)} groups of {self.num_generations} the "
             f"totals differ (95 % interval {low:.0%} to {high:.0%} of groups){rest}. "
@@ -233,20 +221,16 @@ class Baseline(Shown):
         read, limit, warmth = round(self.slot_share * n), settings.max_completion_length, settings.temperature
         has_slots, is_form = self.slot_share >= _FEW_SLOTS, self.verdict == "form only"
         # Of answers that were cut or cannot be read nobody knows how hard they were.
-        is_read = read >= max(ENOUGH * n, _FEWEST_READ) and self.cut_share < _MOSTLY_CUT
+        cut = [text for text, is_cut in zip(self.scores.completions, self.is_cut, strict=True) if is_cut]
+        is_read = read >= max(ENOUGH * n, _FEWEST_READ) and len(cut) < _MOSTLY_CUT * n
         # Half and half is no reason to change either way: the questions are as different as they should be.
         is_hard, is_easy = 2 * wrong >= count and wrong > right, 2 * right >= count and right > wrong
-        cut = [text for text, is_cut in zip(self.scores.completions, self.is_cut, strict=True) if is_cut]
         # A text that ends nowhere near the format is not short of room, and twice the room would only cost twice the time.
-        is_short = self.cut_share >= _MANY_CUT and (has_slots or self._tagged(cut) > 0)
+        is_short = len(cut) >= _MANY_CUT * n and (has_slots or self._tagged(cut) > 0)
         distinct = sum(len(set(group)) for group in in_groups(self.scores.completions, size)) / count
         is_rare, is_alike = 4 * differ < 3 * count, 2 * distinct <= size
         batch = -(-settings.batch_size // (2 * size)) * 2 * size
-        more = (
-            f", per_device_train_batch_size={batch}, gradient_accumulation_steps=1"
-            if batch != settings.batch_size
-            else ""
-        )
+        more = f", per_device_train_batch_size={batch}, gradient_accumulation_steps=1" * (batch != settings.batch_size)
         change, load = "settings = settings.replace({})", "task = gn.load_task(..., {})  # the rest as before"
         tried = [
             (not has_slots and not self.has_example, "example turn",
@@ -297,23 +281,16 @@ class Baseline(Shown):
         yield bold(self.sentence)
         yield facts(self._facts)
         names = ("lowest", "highest", "spread", "groups", "right", "empty")
-        lines = [
-            (f"{name} x {r['weight']:g}", r["mean"], *(as_score(r[key]) for key in names))
-            for name, r in self.by_reward.iterrows()
-        ]
+        each = self.by_reward.iterrows()
+        lines = [(f"{name} x {r['weight']:g}", r["mean"], *(as_score(r[key]) for key in names)) for name, r in each]
         head = (*names[:2], "spread in a group", "groups that differ", "a right answer gets", "an empty one gets")
         yield Table(lines, ("reward", "mean, 95 % interval", *head), narrow=range(len(names) + 2))
         yield bold("What to change" if self.advice else "Nothing to change before training.")
         advised = [(bold(a.kind), a.what, Cell(a.line, style=_CODE_STYLE)) for a in self.advice]
         yield Drawn(Table(advised).html(), "\n".join(map(repr, self.advice)))
         groups = [self._group_line(i) for i in range(min(len(self.groups), _SHOWN_GROUPS))]
-        head = (
-            f"the first {len(groups)} of {len(self.groups)} groups",
-            "totals",
-            "best completion",
-            "worst completion",
-        )
-        yield Drawn(Table(groups, head).html())
+        first = f"the first {len(groups)} of {len(self.groups)} groups"
+        yield Drawn(Table(groups, (first, "totals", "best completion", "worst completion")).html())
 
     @property
     def _facts(self) -> dict[str, Any]:
@@ -345,7 +322,7 @@ class Baseline(Shown):
             Cell(text, f"<div style='{_CODE_STYLE}'>{escaped(shorten(text, 300))}</div><b>total {total:.2f}</b>")
             for total, text in (ranked[0], ranked[-1])
         )
-        return Cell("", f"{question}<br>gold: <b>{gold}</b>"), _SAID[group.kind], best, worst
+        return Cell("", f"{question}<br>gold: <b>{gold}</b>"), group.kind, best, worst
 
 
 def _kind_of(totals: Sequence[float], right: float, empty: float) -> GroupKind:

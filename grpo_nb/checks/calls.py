@@ -106,9 +106,7 @@ def check_arguments(caller: Caller, columns: Sequence[str]) -> Iterator[Finding]
     """Compare the signature with what TRL passes: its own arguments and every data column, by name."""
     passed = [*TRL_ARGUMENTS, *columns]
     if taken := sorted({*columns} & {*TRL_ARGUMENTS}):
-        yield found(
-            "breaks the contract", caller.name, f"the data has columns {taken}, which TRL passes itself: rename them"
-        )
+        yield found("breaks the contract", caller.name, f"the data has columns that TRL passes itself: {taken}")
     with contextlib.suppress(ValueError):  # a builtin without a signature: calling it will tell
         signature = inspect.signature(caller.reward)
         try:

@@ -90,9 +90,7 @@ def check_rewards(
     else:
         limits.append("the weighted total: each reward has to be mended first")
     if tokenizer is None and any("completion_ids" in texts_in(reward) for reward in rewards):
-        limits.append(
-            "token counts: no tokenizer was given, so rewards that look at completion_ids saw words and marks"
-        )
+        limits.append("token counts: without tokenizer=, rewards that look at completion_ids saw words and marks")
     completions, calls = (sum(getattr(check.caller, name) for check in checks) for name in ("completions", "calls"))
     return RewardReport(
         findings=in_order(findings),
@@ -200,9 +198,8 @@ class _Check:
             self.findings.append(found("changes its inputs", caller.name, what, [caller.changed]))
         for probe, outcome in self.failed.items():
             name = "late" if outcome.is_late else type(outcome.error).__name__
-            by_error["breaks the contract" if outcome.is_unreadable else "raises", name].append(
-                (probe.text, outcome.error)
-            )
+            kind = "breaks the contract" if outcome.is_unreadable else "raises"
+            by_error[kind, name].append((probe.text, outcome.error))
         if late := by_error.pop(("raises", "late"), []):
             probe = min((p for p, outcome in self.failed.items() if outcome.is_late), key=lambda p: len(p.text))
             # A parser with a limit of its own is slow; what hangs does not end in four times the time either.

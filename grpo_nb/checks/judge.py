@@ -41,10 +41,8 @@ class Seen:
 
     def best(self, kind: str, row: int, layout: str = "", how: str = "") -> float:
         """The highest score of a kind on a row, in a layout or in some way where these are named; NaN if there is none."""
-        of_row = [(p, score) for p, score in self.scores.items() if (p.kind, p.row) == (kind, row)]
-        known = [
-            score for p, score in of_row if layout in ("", p.layout) and how in ("", p.how) and not math.isnan(score)
-        ]
+        of_row = [(p, score) for p, score in self.scores.items() if (p.kind, p.row) == (kind, row) and score == score]
+        known = [score for p, score in of_row if layout in ("", p.layout) and how in ("", p.how)]
         return max(known, default=math.nan)
 
     @property
@@ -101,9 +99,7 @@ def take_role(seen: Seen, layouts: Sequence[Layout]) -> None:
     own = _first({k: v for k, v in formed.items() if k.is_own}, 0.9)
     # Prose and all the task's own layouts get the same: then another one pays for its form, and not for its length.
     names = {layout.name for layout in layouts if layout.is_own}
-    plain = {
-        score for p, score in seen.scores.items() if p.kind == "prose" or (p.kind == "right" and p.layout in names)
-    }
+    plain = {s for p, s in seen.scores.items() if p.kind == "prose" or (p.kind == "right" and p.layout in names)}
     if own is None and len(plain) == 1:
         own = _first({layout: pairs for layout, pairs in formed.items() if layout.tags}, 1.0)
     if own is not None:
@@ -248,10 +244,9 @@ def _of_weights(
     row, name = next(iter(whole.pairs)), whole.layout.name
     form, is_lone = 0.0, len(every) == len(telling)
     for seen in every:
-        formed, plain = (
-            ("wrong", seen.best("prose", row)) if seen in telling else ("right", seen.best("right", row, SLOT_ONLY))
-        )
-        gain = weights[seen.name] * (seen.best(formed, row, name) - plain)
+        of_form = seen.best("right", row, name) - seen.best("right", row, SLOT_ONLY)
+        of_answer = seen.best("wrong", row, name) - seen.best("prose", row)
+        gain = weights[seen.name] * (of_answer if seen in telling else of_form)
         form += max(gain, 0.0) if gain == gain else 0.0
     answer = sum(abs(weights[seen.name]) * _gain(seen.pairs) for seen in telling)
     # Inside one reward for the answer a right one has both.

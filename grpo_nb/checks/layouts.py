@@ -60,9 +60,8 @@ def layouts_of(format: AnswerFormat) -> list[Layout]:
     slot = f"{format.answer_open}{_ANSWER}{format.answer_close}"
     own = {"as the prompt shows it": shown, "with a newline at the end": f"{shown}\n"}
     if format.reasoning_open:
-        reasoning = (
-            f"{'' if format.is_opened_by_template else format.reasoning_open}{_REASONING}{format.reasoning_close}"
-        )
+        opening = "" if format.is_opened_by_template else format.reasoning_open
+        reasoning = f"{opening}{_REASONING}{format.reasoning_close}"
         own |= {"each part on one line": f"{reasoning}\n{slot}", "all on one line": f"{reasoning}{slot}"}
     letters = str.maketrans({"R": _REASONING, "X": _ANSWER})
     others = {name: template.translate(letters) for name, template in _OTHERS.items()} | {SLOT_ONLY: slot}

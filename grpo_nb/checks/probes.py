@@ -77,9 +77,7 @@ def harmless(row: int, layout: Layout, gold: str, wrong: str, kind: str) -> Iter
         "with spaces around the answer": layout.write(PLAIN, f"  {gold}  "),
         "with reasoning over several lines": layout.write(LINES, gold),
         "with letters beyond ASCII in the reasoning": layout.write(_UNLIKE, gold),
-        "with another number in the reasoning": layout.write(
-            f"At first I thought of {wrong}, which does not fit.", gold
-        ),
+        "with another number in the reasoning": layout.write(f"At first I thought of {wrong}, which is wrong.", gold),
         "with the answer in the reasoning too": layout.write(f"Step by step I come to {gold} and check it.", gold),
     }.items():
         yield Probe(kind, text, row, "pay", how, layout.name)
@@ -142,11 +140,7 @@ def near_misses(gold: str) -> Iterator[tuple[str, str]]:
     number, made = number_of(gold), []
     items = re.split(r",(?![^\[({]*[\])}])", gold)
     if number is not None and number.denominator == 1:
-        made = [
-            ("off by one", str(int(number) + 1)),
-            ("one less", str(int(number) - 1)),
-            ("decimals", f"{int(number)}.4"),
-        ]
+        made = [("off by one", str(int(number) + by)) for by in (1, -1)] + [("decimals", f"{int(number)}.4")]
         made += [("a part of it", gold[: len(gold) // 2]), ("turned round", gold[::-1]), ("a digit more", f"{gold}0")]
         made += [("a digit before", f"1{gold}"), ("the other sign", gold[1:] if gold.startswith("-") else f"-{gold}")]
     elif number is not None:
@@ -210,9 +204,7 @@ def growing(row: int, layout: Layout, gold: str, bad: str, phrases: Sequence[str
         is_part = gold.casefold() in phrase.casefold() or phrase.casefold() in gold.casefold()
         if not is_part and not is_same_answer(phrase, gold):
             yield Probe("phrase pays", layout.write(f"{PLAIN} {phrase}", bad), row, how=phrase, layout=layout.name)
-            yield Probe(
-                "phrase pays", layout.write(PLAIN, phrase), row, how=f"{phrase} in the slot", layout=layout.name
-            )
+            yield Probe("phrase pays", layout.write(PLAIN, phrase), row, how=f"{phrase} (slot)", layout=layout.name)
 
 
 class EvalTrap(bytes):

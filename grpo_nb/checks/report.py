@@ -91,10 +91,9 @@ class RewardReport(Shown):
 
     def _parts(self) -> Iterable[Any]:
         rows = [(name, "ok", role, "", "", "") for name, role in self.roles.items() if not self.of(name)]
-        rows += [
-            (f.reward, bold(f.severity), f"{f.kind}: {f.what}", Cell(f.example, style=_EXAMPLE_STYLE), f.effect, f.fix)
-            for f in self.findings
-        ]
+        for f in self.findings:
+            example = Cell(f.example, style=_EXAMPLE_STYLE)
+            rows.append((f.reward, bold(f.severity), f"{f.kind}: {f.what}", example, f.effect, f.fix))
         lines = [f"  {name}: {role}" for name, role in self.roles.items()]
         yield bold(self.summary)
         yield Drawn(Table(rows, head=_HEAD, wide=(2,)).html(), "\n".join([*lines, *map(repr, self.findings)]))

@@ -27,7 +27,7 @@ def rows_of(task: Any) -> Sequence[Mapping[str, Any]]:
         rows = task.train
     elif isinstance(task, str) or task is None:
         raise TypeError(
-            f"task = {in_line(task)} holds no rows: task = gn.load_task(<your file>, settings) reads what it names."
+            f"task = {in_line(task)} holds no rows: task = gn.load_task(<your file>, settings) reads a file."
         )
     else:
         rows = task if hasattr(task, "features") and hasattr(task, "to_pandas") else read_rows(task).rows
@@ -79,11 +79,9 @@ class Rows:
         more = [i for i in there if i not in first]
         # Answers of different forms first: 3/4, 3 kg, 3 %.
         forms = list({re.sub(r"[\d.,+-]+", "", cells[i][0]): i for i in first}.values())
-        spread = (
-            forms[:: max(1, len(forms) // _FORMS)][:_FORMS],
-            *(of[:: max(1, len(of) // _TRIED)] for of in (first, more)),
-        )
-        chosen = list(dict.fromkeys(i for part in spread for i in part))[:_TRIED]
+        forms = forms[:: max(1, len(forms) // _FORMS)][:_FORMS]
+        spread = [i for part in (first, more) for i in part[:: max(1, len(part) // _TRIED)]]
+        chosen = list(dict.fromkeys([*forms, *spread]))[:_TRIED]
         lists = {i: [cells[i], *map(_texts, rows[i].values())] for i in chosen}
         accepted = [[text for texts in lists[i] if cells[i][0] in texts for text in texts] for i in chosen]
         golds = [cells[i][0] for i in chosen]

@@ -329,7 +329,7 @@ def test_a_part_of_a_word_and_a_column_of_trl() -> None:
         check(first_letters, rows=rows_of(("a?", "mammal"), ("b?", "reptile"), ("c?", "insect")))
     )
     taken = [{**row, "prompts": "x"} for row in ROWS]
-    assert "which TRL passes itself" in repr(check(right, rows=taken))
+    assert "that TRL passes itself" in repr(check(right, rows=taken))
 
 
 def test_every_kind_has_been_seen_here_or_in_the_study() -> None:
@@ -477,7 +477,7 @@ def test_what_was_not_looked_at_is_named() -> None:
     def brief(completions, completion_ids, **_):
         return [float(len(ids) < 50) for ids in completion_ids]
 
-    assert any("no tokenizer" in limit for limit in check(brief).limits)
+    assert any("without tokenizer" in limit for limit in check(brief).limits)
     assert any("weighted total" in limit for limit in check(noisy).limits)
 
 
