@@ -14,11 +14,13 @@ study = sys.modules["check_faults"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(study)
 # The study names kinds as they were called when its faults were written.
 TODAY = {
-    "cannot be read": "breaks the contract",
-    "depends on the order": "unsteady",
-    "depends on neighbours": "unsteady",
-    "repetition pays": "more pays",
-    "retracted": "several answers",
+    "cannot be read": ["breaks the contract"],
+    "depends on the order": ["unsteady"],
+    "depends on neighbours": ["unsteady"],
+    "repetition pays": ["more pays"],
+    "retracted": ["several answers"],
+    "right answer refused": ["right answer refused", "another format"],
+    "format refused": ["format refused", "another format"],
 }
 
 
@@ -32,4 +34,4 @@ def test_sound_rewards_are_not_accused_alone_or_together(names: tuple[str, ...])
 def test_a_fault_is_found_and_named(fault) -> None:
     report = study.check([study.faulty(fault)], study.SOUND[fault.reward].task, seconds_per_call=0.5)
     found = {finding.kind for finding in report.findings if finding.severity != "note"}
-    assert TODAY.get(fault.kind, fault.kind) in found, report
+    assert found & {*TODAY.get(fault.kind, [fault.kind])}, report
