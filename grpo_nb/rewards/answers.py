@@ -15,8 +15,6 @@ from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
-import regex
-
 from grpo_nb.rewards.base import Reward, completion_text
 from grpo_nb.tasks.answers import folded, is_same_answer, is_same_json, read_json, read_letter
 from grpo_nb.tasks.numbers import plain, read_number
@@ -236,6 +234,7 @@ class json_answer(SlotReward):
 
 @lru_cache(maxsize=64)
 def _validator(schema: str) -> Any:
+    import regex  # not at the top: the lab runs where it is not installed
     from jsonschema import ValidationError, validators
     from referencing import Registry, Resource
     from referencing.jsonschema import DRAFT202012
@@ -289,7 +288,7 @@ class regex_answer(SlotReward):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.pattern is not None:
-            regex.compile(self.pattern)
+            _matches(self.pattern, "")  # which reads it
 
     def golds(self, row: dict[str, Any]) -> list[str]:
         return super().golds(row) if self.pattern is None else [self.pattern]
@@ -300,6 +299,8 @@ class regex_answer(SlotReward):
 
 @lru_cache(maxsize=1024)  # a policy that found a slow answer repeats it
 def _matches(pattern: str, given: str) -> bool:
+    import regex
+
     try:
         # Releases the interpreter while it searches, so that other threads go on.
         return regex.fullmatch(pattern, given, timeout=_PATTERN_SECONDS, concurrent=True) is not None

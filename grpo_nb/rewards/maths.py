@@ -142,6 +142,8 @@ def is_answer(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
 
 
 def _compare(given: str, gold: str, ask: Callable[[Question], bool]) -> bool:
+    if split_name(gold)[0]:
+        given = re.sub(r"^([^=<>]+)=\s*([a-z])$", r"\2 = \1", given)  # 2 = x is x = 2
     if bare(given) == bare(gold):
         return True
     if (wanted := read_number(gold)) is not None:

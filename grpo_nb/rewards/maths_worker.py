@@ -20,7 +20,7 @@ def judge(gold: str, given: str) -> bool:
     """Whether two LaTeX expressions are equal for math-verify, and their difference is small beside the gold value too."""
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse, verify
-    from sympy import Basic, Float, I, Symbol
+    from sympy import Basic, Float, I
 
     # The settings of TRL's accuracy_reward. No limits of math-verify's own: they are signal handlers, which a long
     # multiplication never reaches.
@@ -35,8 +35,8 @@ def judge(gold: str, given: str) -> bool:
         return False
     a, b = left[0], right[0]
     are_expressions = isinstance(a, Basic) and isinstance(b, Basic)
-    if are_expressions and Symbol("i") in a.free_symbols:
-        a, b = a.subs(Symbol("i"), I), b.subs(Symbol("i"), I)
+    if are_expressions and any(symbol.name == "i" for symbol in a.free_symbols):
+        a, b = (side.subs([(symbol, I) for symbol in side.free_symbols if symbol.name == "i"]) for side in (a, b))
     is_same = verify([a], [b], timeout_seconds=None)
     if is_same and are_expressions and a.is_number and b.is_number and (a - b).has(Float):
         # math-verify rounds both to six decimals, for which 0 and 10^{-8}\pi are equal.

@@ -75,6 +75,9 @@ class Scores(Shown):
         rows = zip(map(displayable, self.completions), *self.values.values(), self.totals, strict=True)
         return pandas.DataFrame(list(rows), columns=["completion", *self.values, "total"])
 
+    def __iter__(self) -> Iterator[dict[str, float]]:
+        return iter([dict(zip(self.values, row, strict=True)) for row in zip(*self.values.values(), strict=True)])
+
     def _parts(self) -> Iterator[Part]:
         heads = [f"{name} x {self.weights[name]:g}" for name in self.values]
         rows = [
@@ -95,6 +98,7 @@ def score(
     prompts: Sequence[Any] | None = None,
     completion_ids: Sequence[Sequence[int]] | None = None,
     tokenizer: Any = None,
+    weights: Mapping[str, float] | None = None,
     trainer_state: Any = None,
     on_error: Literal["raise", "record"] = "raise",
 ) -> Scores:
@@ -111,6 +115,7 @@ def score(
         prompts: If the rows hold none.
         completion_ids: Token ids, for rewards that count tokens; or pass `tokenizer`. None where neither is given.
         tokenizer: Makes `completion_ids` from the completions.
+        weights: By name; those the rewards carry (1.0 for a plain function) where not given.
         trainer_state: For rewards that look at training progress. Without it plain functions see the first step.
         on_error: `"raise"` stops at the first reward that fails and says on which row. `"record"` scores what can be scored and
             lists what failed in `errors`.
@@ -126,7 +131,7 @@ def score(
     if on_error not in ("raise", "record"):
         raise ValueError(f"on_error = {on_error!r} must be 'raise' or 'record'.")
     rewards = reward_list(rewards)
-    weights = weights_by_name(rewards)
+    weights = changed_weights(weights_by_name(rewards), weights or {})
     batch = make_batch(
         completions, rows, prompts=prompts, completion_ids=completion_ids, tokenizer=tokenizer, trainer_state=trainer_state
     )  # fmt: skip

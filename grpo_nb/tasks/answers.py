@@ -16,7 +16,7 @@ from typing import Any, Literal
 from grpo_nb.tasks.numbers import is_same_number, plain, read_number
 
 Kind = Literal["number", "choice", "text", "expression", "json"]
-_NEARLY_ALL, _MOST_LABELS, _LONGEST_LABEL = 0.9, 24, 60
+_ONE_ODD_OF, _MOST_LABELS, _LONGEST_LABEL = 10, 24, 60
 _LONGEST_JSON = 20_000  # characters
 _FORMULA = re.compile(
     r"\\[a-zA-Z]+|[\^={}]|\d\s*[a-z]\b|\b[a-z]\s*[-+*/]|[-+*/]\s*[a-z]\b|^[(\[].*,.*[)\]]$|^[-+\d.]+(\s*,\s*[-+\d.]+)+$"
@@ -76,9 +76,7 @@ def answers_of(golds: Sequence[str], kind: Kind | None = None) -> Answers:
     is_label = comes_again and all(len(label) <= _LONGEST_LABEL and "\n" not in label for label in counts)
     odd = {likely: tuple(gold for gold in golds if not is_such(gold)) for likely, is_such in _IS.items()}
     if kind is None:
-        told = (
-            [likely for likely, others in odd.items() if len(others) <= (1 - _NEARLY_ALL) * len(golds)] if golds else []
-        )
+        told = [likely for likely, others in odd.items() if _ONE_ODD_OF * len(others) <= len(golds)] if golds else []
         kind = "choice" if is_label and told[:1] in ([], ["expression"]) else (*told, "text")[0]
     shares = tuple((label, count / len(golds)) for label, count in counts.most_common())
     objects = [value for gold in golds if kind == "json" and isinstance(value := read_json(gold)[0], dict)]

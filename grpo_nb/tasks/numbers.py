@@ -32,6 +32,7 @@ _AROUND = re.compile(
     r"|(?i:####|(?:final )?answer:)\s+(.*)",
     re.DOTALL,
 )
+_PLAIN = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|[A-Za-z]+")
 _PAIRS = (
     ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("*", "*"), ("__", "__"), ("_", "_"), ("`", "`"),
     ('"', '"'), ("'", "'"), ("(", ")"), ("{", "}"),
@@ -62,7 +63,7 @@ def plain(text: str) -> str:
     ('\\frac{1}{2}', '42', '142')
     """
     text = text.strip()
-    if len(text) > _LONGEST or (text.isalnum() and text.isascii()):
+    if len(text) > _LONGEST or _PLAIN.fullmatch(text):
         return text
     if not text.isascii():
         text = _FRACTION.sub(" ", _INVISIBLE.sub("", text)).translate(_SIGNS)
@@ -121,7 +122,7 @@ _NO_UNIT = re.compile(
     "or|and|not|but|ish|to|nor|if|than|wrong|right|false|true|incorrect|about|approx|approximately|around|roughly|nearly|maybe|perhaps"
     "|probably|possibly|plus|minu|more|les|over|under|max|maximum|minimum|rounded|negative|below|squared|cubed|factorial|choose|mod"
     "|pi|sqrt|sin|cos|tan|log|exp|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth|ten"
-    "|lakh|crore|score|gros|permille|point|infinity"
+    "|hundred|thousand|million|billion|trillion|dozen|lakh|crore|score|gros|permille|point|infinity"
 )
 _WORD = r"[A-Za-z\u00b5\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
 _UNIT = re.compile(rf"(?:{_WORD})(?:\^-?\d)?(?:(?: ?[/*] ?\(?| )(?:{_WORD})(?:\^-?\d)?\)?){{0,3}}")
@@ -148,6 +149,8 @@ def read_number(text: str) -> Number | None:
     text = text if len(text) > _LONGEST_NUMBER else plain(text)
     if len(text) > _LONGEST_NUMBER:
         return None
+    if text[-1:].isdigit() and _PLAIN.fullmatch(text):
+        return Number(Fraction(text))
     if not (found := _NUMBER.fullmatch(_FRAC.sub(r" \1/\2", text).strip())):
         value = _spelled(re.sub(r"\s+|(?<=\w)-(?=\w)", " ", text.casefold()))
         return None if value is None else Number(Fraction(value))

@@ -121,11 +121,6 @@ def test_a_reward_of_ones_own_class_shows_itself_as_the_kits() -> None:
     assert reward(completions=["a", "<b>"]) == [0.0, 1.0] and "Polite" not in base.kinds()
 
 
-def test_a_missing_column_says_what_to_write() -> None:
-    with pytest.raises(ValueError, match=r"'right' needs the data column 'solution'.*write correctness\(column="):
-        correctness(column="solution", name="right")(completions=["7"], answer=["7"])
-
-
 def test_importing_rewards_is_light() -> None:
     code = (
         "import sys, grpo_nb as gn; gn.rewards.maths(); gn.rewards.correctness(); "

@@ -73,6 +73,8 @@ def test_where_the_code_is_taken_from(text: str, code: str | None) -> None:
         ("assert len(f(3)) == 3", "lambda n: __import__('collections').deque('abc')", "lambda n: iter('abc')"),
         ({"call": "f", "args": [1], "expected": 2}, "lambda x: 2", "lambda x: 2.0"),  # type and value
         ({"call": "f", "args": [1], "expected": None}, "lambda x: None", "lambda x: 0"),
+        ({"call": "f", "args": [1], "expected": None}, "lambda x: None", "lambda x: 1 / 0"),
+        ({"call": "f", "args": [1], "expected": 1.0, "tolerance": 0.1}, "lambda x: 1", "lambda x: True"),
         ({"call": "f", "kwargs": {"x": 1}, "expected": [1]}, "lambda x: [x]", "lambda x: (x,)"),
         ({"call": "f", "args": [1], "expected": 1.0, "tolerance": 0.1}, "lambda x: 1.05", "lambda x: 1.2"),
         ({"call": "f", "args": [1], "expected": 2, "stdin": None, "stdout": None}, "lambda x: 2", "lambda x: 1"),
@@ -103,10 +105,11 @@ def test_partial_credit_and_all_or_nothing() -> None:
 
 
 def test_what_is_slow_to_compare_or_to_read_is_not() -> None:
-    started = time.monotonic()
-    assert score("def f(): return [n * (2**61 - 1) for n in range(1, 8000)]", ["assert set(f()) == {1}"]) == 0.0
+    (test,) = read_tests(["assert set(f()) == {1}"])
+    started = time.process_time()
+    assert not test.passes([n * (2**61 - 1) for n in range(1, 20_000)])  # all of one hash
     assert extract_code("```python\n" * 50_000, formats.xml()) is None
-    assert time.monotonic() - started < 6
+    assert time.process_time() - started < 1
 
 
 @pytest.mark.parametrize(

@@ -202,8 +202,9 @@ def test_none_is_left_out_of_the_sum_and_all_none_is_nan() -> None:
     def second(completions, **_):
         return [2.0, None, 3.0]
 
-    second.weight = 0.5
-    totals = score([first, second], ["a", "b", "c"]).totals
+    found = score([first, second], ["a", "b", "c"], weights={"second": 0.5})
+    totals = found.totals
+    assert [*found][2] == {"first": 1.0, "second": 3.0}
     assert totals[0] == 1.0 and math.isnan(totals[1]) and totals[2] == 2.5
 
 

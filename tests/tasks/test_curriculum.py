@@ -72,6 +72,8 @@ def test_curriculum_keeps_the_middle_and_counts_the_rest(task: gn.tasks.Task, ru
     assert kept.train["question"] == [QUESTIONS[i] for i in (1, 5, 6, 7, 8, 9)]
     assert kept.dropped == {"with a pass rate below 0.1": 1, "with a pass rate above 0.9": 3}
     assert not kept.is_ordered and kept.holdout["question"] == task.holdout["question"]
+    both_ends = task.with_pass_rates(run).curriculum(0.75, 1)
+    assert both_ends.dropped == {"with a pass rate below 0.75": 1}, "both bounds are included"
 
 
 def test_the_questions_sampled_least_come_first(task: gn.tasks.Task, run: Run, tmp_path: Path) -> None:

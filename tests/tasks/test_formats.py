@@ -47,6 +47,15 @@ def test_xml(text: str, answer: str | None, complete: float, exact: bool) -> Non
     assert XML.is_exact(text) is exact
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [(GOOD + ".\n", "7"), (GOOD + " No, 8.", None), (GOOD + "\nwait", None), ("#### 7\nNo, 8", None)],
+)
+def test_nothing_may_take_an_answer_back(text: str, answer: str | None) -> None:
+    format = formats.hashes() if text.startswith("#") else XML
+    assert format.extract(text) == "7" and format.extract_last(text) == answer
+
+
 def test_boxed_takes_nested_braces() -> None:
     assert formats.boxed().extract(r"so \boxed{\frac{1}{2}}.") == r"\frac{1}{2}"
     assert formats.boxed().extract(r"\boxed{1} or \boxed{2}") is None

@@ -166,6 +166,8 @@ def test_the_length_filter_counts_what_it_drops(
     assert task.fit(tokenizer, keeps_all) is task
     lengths = prompt_lengths([*short.train["prompt"], *short.holdout["prompt"]], tokenizer)
     assert len(lengths) == 20 and max(lengths) <= 256
+    exactly = task.fit(tokenizer, max(lengths))
+    assert len(exactly.train) + len(exactly.holdout) == 20
     text = tokenizer.apply_chat_template(short.train[0]["prompt"], add_generation_prompt=True, tokenize=False)
     assert prompt_lengths(short.train["prompt"][:1], tokenizer) == [len(tokenizer(text)["input_ids"])]
     with pytest.raises(ValueError, match=r"all \d+ train prompts are longer than max_prompt_length = 8 .*Write max_"):
