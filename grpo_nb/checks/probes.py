@@ -121,7 +121,7 @@ def cheats(row: int, layout: Layout, gold: str, bad: str, golds: Sequence[str], 
     if question and gold.casefold() not in question.casefold():
         tries.append(("paid for nothing", "the question", question))
     for how, near in near_misses(gold):
-        kind = "contains the answer" if gold in near and number is not None and "." not in near else "near miss"
+        kind = "contains the answer" if gold in near and number is not None else "near miss"
         tries.append((kind, how, write(PLAIN, near)))
     for kind, how, text in tries:
         # Without a slot, some of these are the plain right or wrong answer.

@@ -299,7 +299,7 @@ def any_numbers(completions, target, **_):
         (gold_somewhere, "every candidate", ROWS), (gold_somewhere, "contains the answer", ROWS),
         (gold_somewhere, "answer outside the slot", CITIES), (gold_in_slot, "several answers", CITIES),
         (last_number, "no slot needed", ROWS), (last_number, "answer outside the slot", ROWS),
-        (first_slot, "several answers", ROWS), (cut_off, "near miss", ROWS),
+        (first_slot, "several answers", ROWS), (cut_off, "contains the answer", ROWS),
         (no_dotall, "right answer refused", ROWS), (no_dotall, "layout refused", ROWS), (on_one_line, "another format", ROWS),
         (slot_alone, "another format", ROWS), (in_a_box, "another format", ROWS), (certain, "phrase pays", ROWS),
         (silence_is_golden, "paid for nothing", ROWS), (wordy, "length pays", ROWS), (half_for_naming, "part credit", ROWS),
@@ -338,7 +338,9 @@ def test_every_kind_has_been_seen_here_or_in_the_study() -> None:
     seen = {mark.args[1][i][1] for mark in test_broken_rewards_are_found.pytestmark if mark.name == "parametrize"
             for i in range(len(mark.args[1]))}  # fmt: skip
     seen |= {case[0] for mark in test_what_shows_in_the_set.pytestmark for case in mark.args[1]}
-    assert KINDS.keys() - seen == {"number form refused", "format refused"}, "these stand in tests of their own"
+    assert KINDS.keys() - seen == {"near miss", "number form refused", "format refused"}, (
+        "these stand in tests of their own"
+    )
 
 
 def test_a_reward_for_form_may_want_the_line_breaks_of_the_prompt() -> None:

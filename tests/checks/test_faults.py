@@ -19,6 +19,7 @@ TODAY = {
     "depends on neighbours": ["unsteady"],
     "repetition pays": ["more pays"],
     "retracted": ["several answers"],
+    "near miss": ["near miss", "contains the answer"],
     "right answer refused": ["right answer refused", "another format"],
     "format refused": ["format refused", "another format"],
 }
