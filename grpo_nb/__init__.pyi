@@ -11,8 +11,8 @@ from . import scaleout as scaleout
 from . import settings as settings
 from . import tasks as tasks
 from . import training as training
-from .checks.gate import baseline as baseline
-from .checks.run import check_rewards as check_rewards
+from .checks.baseline import baseline as baseline
+from .checks.check_rewards import check_rewards as check_rewards
 from .evaluation.ask import compare as compare
 from .evaluation.ask import evaluate as evaluate
 from .export.gguf import export_gguf as export_gguf

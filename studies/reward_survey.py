@@ -7,6 +7,7 @@ Rewards of notebooks are rewritten here in a few lines each, to behave like the 
 from __future__ import annotations
 
 import argparse
+import collections
 import multiprocessing
 import re
 import sys
@@ -16,132 +17,48 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import grpo_nb as gn
-from grpo_nb.checks.catalogue import WHOLE_SET, Finding
+from grpo_nb.checks.kinds import KINDS, WHOLE_SET, Finding
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.tasks import formats
 
-EVAL_ON_ANSWER = ("string_insertion", "spiral_matrix", "binary_matrix", "n_queens")
-
-CONTAINS = "yes: an answer that contains the gold one is paid len(gold) / len(answer)"
-
-# What was looked at by hand: is the accusation right? By reward and kind of finding.
+# What was looked at by hand: is what is said right? By reward and kind of finding.
 VERDICTS: dict[tuple[str, str], str] = {
     **{
         (name, kind): verdict
         for name in ("accuracy_reward", "reasoning_accuracy_reward", "cosine_scaled_reward")
         for kind, verdict in {
             "several answers": "yes: an equation is read as its right side, and words in \\text are dropped",
-            "slow on hostile text": "yes: the parser's own limit of 5 s, once for each such completion",
-            "right answer refused": "a matter of taste: a full stop inside the box",
+            "answer outside the slot": "yes: without a box any number of the text is taken",
+            "no slot needed": "yes: without a box any number of the text is taken",
+            "hangs": "yes: the parser's own limit of 5 s, once for each such completion",
+            "number form refused": "a matter of taste: a full stop inside the box",
         }.items()
     },
-    ("think_format_reward", "lenient"): "by design: what follows the thinking is not looked at",
-    (
-        "strict_format_reward_func",
-        "format refused",
-    ): "yes: no DOTALL (unslothai/notebooks 96), and a newline must end it",
+    ("correctness_reward_func", "number form refused"): "a matter of taste: texts are compared, so 23.0 is not 23",
+    ("strict_format_reward_func", "another format"): "yes: a newline must end it",
+    ("strict_format_reward_func", "format refused"): "yes: no DOTALL (unslothai/notebooks 96)",
+    ("soft_format_reward_func", "another format"): "yes: no DOTALL (unslothai/notebooks 96)",
     ("soft_format_reward_func", "format refused"): "yes: no DOTALL (unslothai/notebooks 96)",
-    ("check_answer", "retracted"): "yes: the first start and the last end tag are paired",
-    ("check_answer", "right answer refused"): "yes: text is compared before numbers",
+    ("check_answer", "several answers"): "yes: the first start and the last end tag are paired",
+    ("check_answer", "another format"): "yes: half is paid where line breaks stand in the slot",
+    ("check_answer", "layout refused"): "yes: half is paid where line breaks stand in the slot",
+    ("check_answer", "number form refused"): "yes: text is compared before numbers",
     ("check_numbers", "contains the answer"): "yes: the minus sign is not in its pattern, so -23 is 23",
     ("check_numbers", "several answers"): "yes: only the first number of the slot counts",
-    ("check_numbers", "retracted"): "yes: only the first number counts",
-    ("check_numbers", "prints"): "yes",
     ("last_number_reward", "several answers"): "yes: only the last number counts",
     ("last_number_reward", "answer outside the slot"): "yes: the last number of the whole text counts",
-    ("contains_reward", "several answers"): "yes",
-    ("contains_reward", "contains the answer"): "yes",
-    ("contains_reward", "answer outside the slot"): "yes",
-    ("contains_reward", "retracted"): "yes",
-    **{(name, "runs the answer as code"): "yes: eval in its source" for name in EVAL_ON_ANSWER},
-    ("prime_factorization", "raises"): "yes: int() of whatever stands between the signs",
-    ("game_of_life_halting", "nothing tells right from wrong"): "yes: bool() of any text is True",
-    (
-        "puzzle24",
-        "nothing tells right from wrong",
-    ): "yes: any sum that makes 24 is paid, whatever the numbers of the row",
-    ("coin_flip", "raises"): "yes, on a number beyond float",
-    ("repetition_penalty_reward", "ok"): "yes: only repeated groups of words count",
-    ("soft_overlong_punishment_reward", "ok"): "yes: only the number of tokens counts",
-    ("correctness_reward_func", "right answer refused"): "a matter of taste: texts are compared, so 23.0 is not 23",
-    ("int_reward_func", "lenient"): "yes, by design: digits after the last answer tag are all it asks for",
-    ("xmlcount_reward_func", "ok"): "yes: a share for each tag, less for text after the end",
-    ("match_format_exactly", "slow on hostile text"): "yes: three open repeats in a row try every combination of tags",
-    (
-        "match_format_exactly",
-        "lenient",
-    ): "yes, by design: it searches for the tags in their order, whatever is between and before",
-    ("match_format_approximately", "lenient"): "yes, by design: it counts tags, wherever they stand",
-    ("check_answer", "slow on hostile text"): "yes: the pattern of match_format_exactly",
-    (
-        "check_numbers",
-        "slow on very long text",
-    ): "yes: from every opening tag it looks for digits up to the end of the text",
-    ("reward_len", "ok"): "yes: a target of 20 characters and nothing else",
-    (
-        "reward_unique_chars",
-        "lenient",
-    ): "half: it counts distinct characters, which tags add, and knows no format to be lenient about",
-    ("r1_format_reward", "lenient"): "yes: with MULTILINE the end may be that of any line, so text may follow",
-    ("r1_tag_count_reward", "lenient"): "yes, by design: each tag once, in any order, whatever is between",
-    (
-        "reasoning_steps_reward",
-        "ok",
-    ): "no: the words First, Next, Finally, are paid by themselves, and no probe is made of them",
-    ("chain_sum", "contains the answer"): CONTAINS,
-    ("products", "contains the answer"): CONTAINS,
-    ("products", "several answers"): CONTAINS,
-    ("manipulate_matrix", "several answers"): CONTAINS,
-    (
-        "codeio",
-        "several answers",
-    ): "yes: JSON is found anywhere in the answer, and what stands around it costs at half its length",
-    (
-        "coin_flip",
-        "contains the answer",
-    ): "yes: the share of equal leading characters is paid, so 0.51 earns 1.0 where 0.5 is right",
-    ("figlet_font", "several answers"): "yes: a tenth is paid for each letter in its place, whatever comes after them",
-    (
-        "fraction_simplification",
-        "several answers",
-    ): "yes: of an answer in LaTeX the first fraction is read, and nothing after it",
+    ("last_number_reward", "no slot needed"): "yes: the last number of the whole text counts",
     **{
-        (
-            name,
+        ("contains_reward", kind): "yes"
+        for kind in (
+            "every candidate",
             "several answers",
-        ): "yes: of each line only the digits are read, so words around a right grid cost little"
-        for name in ("futoshiki", "mini_sudoku", "sudoku")
+            "contains the answer",
+            "answer outside the slot",
+            "no slot needed",
+        )
     },
-    ("kakurasu", "several answers"): "yes: only the characters 0 and 1 are read, words are dropped",
-    ("survo", "several answers"): "yes: words that are no numbers are dropped",
-    ("gsm_symbolic", "contains the answer"): "yes: the minus sign is not in what its pattern finds, so -23 is 23",
-    ("gsm_symbolic", "several answers"): "yes: only the first number counts",
-    (
-        "intermediate_integration",
-        "slow on hostile text",
-    ): "yes: sympy differentiates and simplifies without a limit of time",
-    (
-        "polynomial_multiplication",
-        "slow on hostile text",
-    ): "yes: sympy parses numbers of any length without a limit of time",
-    ("knights_knaves", "several answers"): "yes: words before a name are dropped, `not` among them",
-    ("letter_jumble", "several answers"): "yes: words after as many as the gold answer has are not looked at",
-    ("word_sorting", "several answers"): "yes: words after as many as the gold answer has are not looked at",
-    (
-        "spell_backward",
-        "several answers",
-    ): "yes: letters after as many as the gold answer has are not looked at; 0.8 or more",
-    (
-        "polynomial_equations",
-        "several answers",
-    ): "yes, in part: a part that is no number is dropped, and the right solution beside it still earns",
-    **{
-        (name, "several answers"): "yes: sympy evaluates the answer as Python, for which `a or b` is a"
-        for name in ("polynomial_multiplication", "simple_integration")
-    },
-    ("quantum_lock", "several answers"): "yes: only the letters A, B and C are read, and `not` has none",
-    ("sokoban", "several answers"): "yes: letters that are no move are passed over",
-    ("game_of_life", "raises"): "yes, on JSON that is no list",
+    ("reasoning_steps_reward", "ok"): "no: First, Next and Finally are paid by themselves",
 }
 UNJUDGED: list[str] = []
 FORMAT_R1 = formats.think_answer()
@@ -360,8 +277,8 @@ def cell(value: str, limit: int = 150) -> str:
 
 
 def verdict_on(name: str, kind: str) -> str:
-    """Return what was found by hand; rows without it are listed at the end of the page."""
-    if (name, kind) not in VERDICTS:
+    """Return what was found by hand; findings without it are listed at the end of the page."""
+    if (name, kind) not in VERDICTS and kind != "ok":
         UNJUDGED.append(f"`{name}` ({kind})")
     return VERDICTS.get((name, kind), "")
 
@@ -371,29 +288,18 @@ def line(*cells: str) -> None:
 
 
 def table(entries: list[tuple[Callable, str, formats.AnswerFormat]]) -> None:
-    line("reward", "source", "role", "severity", "finding", "shortest example", "right?")
-    line(*["---"] * 7)
+    line("reward", "severity", "finding", "right?")
+    line(*["---"] * 4)
     for reward, source, format in entries:
         report = gn.check_rewards(reward, rows(), format=format)
         findings = [f for f in report.findings if f.reward != WHOLE_SET]
         (name, role) = next(iter(report.roles.items()))
         if not findings:
-            line(f"`{name}`", source, role, "ok", "", "", verdict_on(name, "ok"))
+            line(f"`{name}` ({source})", "ok", role, verdict_on(name, "ok"))
         for finding in findings:
             verdict = verdict_on(name, finding.kind)
-            line(
-                f"`{name}`", source, role, finding.severity, cell(f"{finding.kind}: {finding.what}", 220),
-                cell(finding.example, 110), verdict,
-            )  # fmt: skip
+            line(f"`{name}` ({source})", finding.severity, cell(f"{finding.kind}: {finding.what}", 150), verdict)
         print(name, "done", file=sys.stderr)
-
-
-def is_default(family: str) -> bool:
-    """Whether a family is scored by the method it inherits."""
-    import reasoning_gym.factory as factory
-    from reasoning_gym.dataset import ProceduralDataset
-
-    return factory.DATASETS[family][0].score_answer is ProceduralDataset.score_answer
 
 
 def _send_findings(family: str, connection: Any) -> None:
@@ -407,7 +313,7 @@ def gym_table(only: list[str], limit: float) -> None:
     import reasoning_gym.factory as factory
 
     families = only or sorted(factory.DATASETS)
-    clean, failed, found, default = [], [], [], []
+    clean, failed, by_kind = [], [], collections.defaultdict(list)
 
     # A process for each family, which can be killed: one scorer computes for ever inside a single call of C code.
     context = multiprocessing.get_context("fork")
@@ -423,25 +329,16 @@ def gym_table(only: list[str], limit: float) -> None:
         if isinstance(answer, str):
             failed.append(f"{family} ({answer})")
             continue
-        worth = [f for f in answer if f.severity != "note"]
-        if worth and is_default(family) and {f.kind for f in worth} <= {"contains the answer", "several answers"}:
-            default.append(family)
-        elif worth:
-            found.append((family, worth))
-        else:
-            clean.append(family)
+        worth = {f.kind for f in answer if f.severity != "note"}
+        for kind in worth:
+            by_kind[kind].append(family)
+        clean += [] if worth else [family]
     print(f"\n{len(clean)} of {len(families)} families have no finding above a note.\n")
-    print(
-        f"{len(default)} use the scorer that all families have by default, which pays len(gold) / len(answer) for any answer "
-        f"that contains the gold one: 231 earns 0.67 where 23 is right. `contains the answer` or `several answers` is right "
-        f"for them: {', '.join(default)}.\n"
-    )
-    line("family", "severity", "finding", "shortest example", "right?")
-    line(*["---"] * 5)
-    for family, findings in found:
-        for f in findings:
-            verdict = verdict_on(family, f.kind)
-            line(f"`{family}`", f.severity, cell(f"{f.kind}: {f.what}", 170), cell(f.example, 90), verdict)
+    line("finding", "families", "which")
+    line(*["---"] * 3)
+    for kind in KINDS:
+        if kind in by_kind:
+            line(kind, str(len(by_kind[kind])), ", ".join(by_kind[kind]))
     if failed:
         print(f"\nNot made here: {cell(', '.join(failed), 2000)}.")
 
@@ -449,12 +346,11 @@ def gym_table(only: list[str], limit: float) -> None:
 def main(arguments: Mapping[str, Any]) -> None:
     warnings.simplefilter("ignore")
     print("# What the checks find in rewards that people use\n")
-    print("After this page you know which holes are in rewards that people use, each with the text that shows it.\n")
+    print("After this page you know what `check_rewards` finds in rewards that people use, and in rewards with known faults.\n")
     print(
         "Made by `studies/reward_survey.py`. TRL's rewards are the installed ones; those of notebooks are rewritten "
-        "to behave like the named source. Each is tried alone, in the format it is meant for. The last column is our judgement "
-        "of the verdict, from reading the source; rows without one are counted at the end. The command: "
-        "`python studies/reward_survey.py > docs/evidence/reward_checks.md`.\n"
+        "to behave like the named source. Each is tried alone, in the format it is meant for. The last column is what reading "
+        "the source said of the finding; it is empty where nobody read it.\n"
     )
     if "trl" in arguments["parts"]:
         print("## TRL\n")
@@ -464,8 +360,12 @@ def main(arguments: Mapping[str, Any]) -> None:
         table(NOTEBOOKS)
     if "gym" in arguments["parts"]:
         print("\n## reasoning-gym 0.1.25\n")
+        print(
+            "By kind of finding; each family's scorer is called with the text of the answer slot, on its own questions."
+        )
         gym_table(arguments["families"], arguments["limit"])
-    print(f"\nRows not judged: {len(UNJUDGED)}{': ' if UNJUDGED else ''}{', '.join(UNJUDGED)}.")
+    if UNJUDGED:
+        print(f"\nRead by nobody: {', '.join(UNJUDGED)}.")
 
 
 if __name__ == "__main__":

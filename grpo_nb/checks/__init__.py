@@ -3,6 +3,6 @@
 Not here: the rewards themselves (`rewards`), and what goes wrong during a run (`health`).
 """
 
-from grpo_nb.checks.gate import baseline
+from grpo_nb.checks.baseline import baseline
+from grpo_nb.checks.check_rewards import check_rewards
 from grpo_nb.checks.levels import choose_level
-from grpo_nb.checks.run import check_rewards

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.checks.gate import Baseline, baseline
+from grpo_nb.checks.baseline import Baseline, baseline
 from grpo_nb.core.tables import Shown, Table, bold
 from grpo_nb.core.text import shorten
 from grpo_nb.rewards.base import RewardFunction

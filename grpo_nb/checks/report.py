@@ -1,16 +1,14 @@
-"""What `check_rewards` found: the report that shows it, and what each reward gave for every completion tried."""
+"""What `check_rewards` found: the report that shows it, with what each reward gave for every completion tried."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.checks.catalogue import SEVERITIES, Finding
-from grpo_nb.checks.probes import MORE, REFUSED, Probe
-from grpo_nb.checks.roles import Results, Role
+from grpo_nb.checks.judge import Seen
+from grpo_nb.checks.kinds import KINDS, WHOLE_SET, Finding
 from grpo_nb.core.tables import Html, Shown, Table, bold, escaped
 from grpo_nb.core.text import displayable
 
@@ -18,7 +16,8 @@ if TYPE_CHECKING:
     import pandas
 
 _EXAMPLE_STYLE = "white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;min-width:15em"
-_FINDING_HEAD = ("reward", "severity", "finding", "shortest example", "in training", "fix")
+_HEAD = ("reward", "severity", "finding", "shortest example", "in training", "fix")
+_SEVERITIES = ("critical", "warning", "note")
 
 
 class RewardProblem(ValueError):
@@ -27,7 +26,7 @@ class RewardProblem(ValueError):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RewardReport(Shown):
-    """The result of `check_rewards`. Shows itself as a table, the worst first."""
+    """The result of `check_rewards`. Shows itself as a table: the rewards one by one, then all together, notes last."""
 
     findings: tuple[Finding, ...]
     roles: Mapping[str, str]
@@ -37,8 +36,8 @@ class RewardReport(Shown):
     limits: tuple[str, ...] = ()
     """What could not be checked, and why."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    seen: Mapping[str, tuple[Results, Role]] = field(default_factory=dict, compare=False)
-    """By reward that can be called: what it gave for every probe, and what it does on the controls."""
+    seen: tuple[Seen, ...] = field(default=(), compare=False)
+    """What each reward gave for every probe."""
 
     @property
     def ok(self) -> bool:
@@ -62,24 +61,16 @@ class RewardReport(Shown):
 
     @property
     def probes(self) -> pandas.DataFrame:
-        """Every completion tried: reward, row, kind, how, whether it has to be paid like the right answer, its score, the text.
+        """Every completion tried: reward, row, kind, how, expected (`pay`, `refuse`, `survive` or `control`), score, text.
 
         `report.probes.query("row == 0 and expected == 'refuse'").sort_values("score")` looks at the ways to cheat on a row.
         """
         import pandas
 
         lines = [
-            (
-                name,
-                probe.row,
-                probe.family or probe.kind,
-                probe.kind + probe.layout,
-                _expected(probe),
-                *(o.scores or [math.nan]),
-                displayable(probe.text),
-            )
-            for name, (results, _) in self.seen.items()
-            for probe, o in results.outcomes.items()
+            (seen.name, probe.row, probe.kind, probe.how, probe.expect, score, displayable(probe.text))
+            for seen in self.seen
+            for probe, score in seen.scores.items()
         ]
         return pandas.DataFrame(lines, columns=["reward", "row", "kind", "how", "expected", "score", "text"])
 
@@ -94,30 +85,26 @@ class RewardReport(Shown):
     @property
     def summary(self) -> str:
         """The verdict in one sentence."""
-        counts = [(sum(f.severity == severity for f in self.findings), severity) for severity in SEVERITIES]
-        found = ", ".join(f"{n} {severity}" for n, severity in counts if n)
-        return f"Found: {found}. {self.checked}" if found else f"Nothing found. {self.checked}"
+        counts = [(sum(f.severity == severity for f in self.findings), severity) for severity in _SEVERITIES]
+        said = ", ".join(f"{n} {severity}" for n, severity in counts if n)
+        return f"Found: {said}. {self.checked}" if said else f"Nothing found. {self.checked}"
 
     def _parts(self) -> Iterable[Any]:
         rows = [(name, "ok", role, "", "", "") for name, role in self.roles.items() if not self.of(name)]
-        rows += [_finding_row(finding) for finding in self.findings]
+        for f in self.findings:
+            example = Html(f.example, f"<div style='{_EXAMPLE_STYLE}'>{escaped(f.example)}</div>")
+            rows.append((f.reward, bold(f.severity), f"{f.kind}: {f.what}", example, f.effect, f.fix))
         lines = [f"  {name}: {role}" for name, role in self.roles.items()]
-        lines += map(repr, self.findings)
         yield bold(self.summary)
-        yield Html("\n".join(lines), Table(rows, head=_FINDING_HEAD).html())
+        yield Html("\n".join([*lines, *map(repr, self.findings)]), Table(rows, head=_HEAD, wide=(2,)).html())
         yield from (f"not checked: {limit}" for limit in self.limits)
 
 
-def _expected(probe: Probe) -> str:
-    """Whether a reward for the answer has to `pay` it like the right one or to `refuse` it; empty where either is right."""
-    if probe.kind in ("right", MORE[0]) or probe.family == REFUSED:
-        return "pay"
-    return "refuse" if probe.kind in ("wrong", MORE[1]) or probe.family else ""
+def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Sort findings: of the rewards one by one, then of all together, which follows from those, and notes last."""
 
+    def place(finding: Finding) -> tuple[bool, bool, int, int]:
+        severity = _SEVERITIES.index(finding.severity)
+        return finding.severity == "note", finding.reward == WHOLE_SET, severity, list(KINDS).index(finding.kind)
 
-def _finding_row(finding: Finding) -> tuple[Any, ...]:
-    said = f"<b>{escaped(finding.kind)}</b>: {escaped(finding.what)}"
-    # Without a least width, the browser gives all the room to the example, and the words stand one below the other.
-    what = Html(f"{finding.kind}: {finding.what}", f"<div style='min-width:16em'>{said}</div>")
-    example = Html(finding.example, f"<div style='{_EXAMPLE_STYLE}'>{escaped(finding.example)}</div>")
-    return (finding.reward, bold(finding.severity), what, example, finding.effect, finding.fix)
+    return tuple(sorted(findings, key=place))

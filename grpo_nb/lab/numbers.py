@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from grpo_nb.checks.probes import PLAIN, wrong_answers
-from grpo_nb.checks.probes import completion as make_completion
+from grpo_nb.checks.layouts import PLAIN
+from grpo_nb.checks.layouts import completion as make_completion
+from grpo_nb.checks.probes import wrong_answers
 from grpo_nb.core.text import shorten
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.rewards.marks import WHOLE_TEXT, spans

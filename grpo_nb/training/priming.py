@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.checks.probes import completion
+from grpo_nb.checks.layouts import completion
 from grpo_nb.core.arguments import in_line, require_kind, require_number
 from grpo_nb.core.randomness import kept_modes, kept_random_state
 from grpo_nb.core.tables import Part, Shown, Table, as_written, bold

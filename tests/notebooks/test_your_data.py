@@ -28,11 +28,9 @@ def test_it_shows_what_its_prose_says(your_data: Path) -> None:
                   "one of: negative, neutral, positive", "<|im_start|>user\nThe bed was lovely."):  # fmt: skip
         assert shown in task, shown
     holed = text_of(cell_with(notebook, "def names_the_mood"))
-    assert "critical: names_the_mood: several answers" in holed
+    assert "critical: names_the_mood: every candidate" in holed
     gate = text_of(cell_with(notebook, "gate = gn.baseline("))
-    assert (
-        gate.startswith("signal") and "always answering 'positive' would get 43%" in gate and "advice: sampling" in gate
-    )
+    assert gate.startswith("signal") and "always answering 'positive' would get 43%" in gate
 
 
 @only_small

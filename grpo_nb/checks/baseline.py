@@ -1,0 +1,434 @@
+"""The baseline: sample some groups before training and say in words whether GRPO will get a signal.
+
+GRPO learns from differences within a group alone, so the share of groups whose totals differ is what counts here. Not covered:
+what the signal is worth, which only training shows, and rewards that pay for nonsense, which `check_rewards` looks for.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from grpo_nb.checks.groups import LEVEL, NO_SPREAD, estimate, in_groups
+from grpo_nb.checks.layouts import PLAIN, completion
+from grpo_nb.core.arguments import require_kind, require_number
+from grpo_nb.core.progress import progress_bar
+from grpo_nb.core.randomness import kept_modes
+from grpo_nb.core.tables import Html, Shown, Table, bold, escaped
+from grpo_nb.core.text import as_score, shorten
+from grpo_nb.models.match import require_same_settings
+from grpo_nb.rewards.answers import correctness
+from grpo_nb.rewards.base import Reward, RewardFunction, reward_list
+from grpo_nb.rewards.judging import answer_reward, judge_in_words, right_by
+from grpo_nb.rewards.scores import Scores, score
+from grpo_nb.settings.presets import preset
+from grpo_nb.settings.settings import Settings
+from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.task import Task
+
+if TYPE_CHECKING:
+    import pandas
+
+Verdict = Literal["signal", "weak signal", "form only", "no signal"]
+GroupKind = Literal["differs", "all right", "all wrong", "all equal"]
+ENOUGH = 0.25
+"""Share of groups that must differ, at the interval's lower end, for "signal": at most four sampled for one that teaches."""
+_MANY_CUT, _MOSTLY_CUT, _FEW_SLOTS, _FEWEST_READ = 0.1, 0.5, 0.05, 8
+_SHOWN_GROUPS = 12
+_CODE_STYLE = "white-space:pre-wrap;overflow-wrap:anywhere;font-family:monospace;min-width:14em"
+
+
+class Advice(NamedTuple):
+    """One thing to change."""
+
+    kind: str
+    """A short name such as `example turn`; for code, which should not read prose."""
+    what: str
+    """What was seen, with its numbers, and why it matters."""
+    line: str
+    """The line of code to write."""
+
+    def __repr__(self) -> str:
+        return f"advice: {self.kind}: {self.what}\n    {self.line}"
+
+
+class Group(NamedTuple):
+    """The completions of one prompt, and whether GRPO could learn from them."""
+
+    question: str
+    answer: str
+    totals: Sequence[float]
+    kind: GroupKind
+    """`all right` and `all wrong` are equal totals at that of a right answer in the format, or of an empty completion."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Baseline(Shown):
+    """Groups sampled from a model before training, their scores, and what they show. Made by `baseline`."""
+
+    scores: Scores
+    """Of all completions, the completions of a group next to each other."""
+    num_generations: int
+    rows: tuple[Mapping[str, Any], ...]
+    """The data row of each group."""
+    tokens: tuple[int, ...]
+    is_cut: tuple[bool, ...]
+    """Length of each completion, and whether it ended at the limit without an end token."""
+    right: Scores
+    empty: Scores
+    """For each group, what a right answer in the format gets, and an empty completion."""
+    format: AnswerFormat
+    settings: Settings
+    seed: int = 0
+    greedy: tuple[str, ...] = ()
+    """The likeliest completion of each prompt, which is what held-out comparisons look at."""
+    judge: Reward | None = None
+    """The reward whose opinion says what is right; None where it is the gold answer as `correctness` reads it."""
+    floor: tuple[str, float] | None = None
+    """Of labels: the most frequent one of the task, and its share."""
+
+    # What was measured.
+
+    @functools.cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """Each group with its totals, and whether they differ."""
+        totals = in_groups(self.scores.totals, self.num_generations)
+        each = zip(self.rows, totals, map(_kind_of, totals, self.right.totals, self.empty.totals), strict=True)
+        return tuple(Group(str(row["question"]), str(row["answer"]), of, kind) for row, of, kind in each)
+
+    @functools.cached_property
+    def counts(self) -> dict[GroupKind, int]:
+        """How many groups there are of each kind; they add up to the number of groups."""
+        return {kind: sum(group.kind == kind for group in self.groups) for kind in get_args(GroupKind)}
+
+    @functools.cached_property
+    def useful_interval(self) -> tuple[float, float]:
+        """95 % Wilson interval of the share of groups that differ."""
+        from scipy.stats import binomtest
+
+        interval = binomtest(self.counts["differs"], len(self.groups)).proportion_ci(LEVEL, method="wilson")
+        return float(interval.low), float(interval.high)
+
+    @functools.cached_property
+    def by_reward(self) -> pandas.DataFrame:
+        """By reward: weight, mean with its 95 % interval over groups, lowest and highest score, spread within groups.
+
+        `groups` is how many groups differ in it; `right` and `empty` are what a right answer in the format and an empty
+        completion get. NaN stands for None.
+        """
+        import pandas
+
+        scores = pandas.DataFrame(self.scores.values, dtype=float)
+        # With Bessel's correction, as TRL takes it; 0 where fewer than two scores of a group are known.
+        deviations = scores.groupby(scores.index // self.num_generations).std().fillna(0.0)
+        means = {name: estimate(in_groups(values, self.num_generations)) for name, values in self.scores.values.items()}
+        columns = {
+            "weight": pandas.Series(self.scores.weights, dtype=float),
+            "mean": pandas.Series(means),
+            "lowest": scores.min(),
+            "highest": scores.max(),
+            "spread": deviations.mean(),
+            "groups": (deviations > NO_SPREAD).sum(),
+            "right": pandas.DataFrame(self.right.values, dtype=float).mean(),
+            "empty": pandas.DataFrame(self.empty.values, dtype=float).mean(),
+        }
+        return pandas.DataFrame(columns).loc[list(means)]
+
+    @functools.cached_property
+    def right_shares(self) -> tuple[float, float]:
+        """Share of right answers among the sampled completions, and among the likeliest one of each prompt (NaN: not asked)."""
+        shares = []
+        for texts in (self.scores.completions, self.greedy):
+            repeated = [row for row in self.rows for _ in range(len(texts) // len(self.rows))]
+            right = right_by(self.judge, texts, repeated, self.format)
+            shares.append(sum(right) / len(right) if right else math.nan)
+        return shares[0], shares[1]
+
+    @functools.cached_property
+    def slot_share(self) -> float:
+        """Share of completions with one answer slot that can be read: without it no reward for answers pays."""
+        return sum(self.format.extract(text) is not None for text in self.scores.completions) / len(self.scores)
+
+    @property
+    def has_example(self) -> bool:
+        """Whether the prompts hold an assistant turn that shows the format."""
+        shown = [turn["content"] for turn in self.rows[0]["prompt"] if turn["role"] == "assistant"]
+        return any(self.format.answer_open.strip() in text for text in shown)
+
+    @property
+    def _flat(self) -> pandas.DataFrame:
+        """Of `by_reward` those with a weight that gave one score to the whole sample, or none."""
+        table = self.by_reward
+        return table[(table["weight"] != 0) & ~(table["highest"] - table["lowest"] > NO_SPREAD)]
+
+    @property
+    def _unearned(self) -> list[str]:
+        """Those of them that give more to a right answer."""
+        return list(self._flat.query(f"right > highest + {NO_SPREAD}").index)
+
+    # What it says.
+
+    @property
+    def verdict(self) -> Verdict:
+        """`no signal`: no group differs. `signal`: at least one group in four does at the interval's lower end. Else weak.
+
+        `form only`: it would be a signal, but no answer is right and the rewards for answers gave the same to all.
+        """
+        if self.counts["differs"] == 0:
+            return "no signal"
+        if self.useful_interval[0] < ENOUGH:
+            return "weak signal"
+        return "form only" if self._unearned and self.right_shares[0] == 0 else "signal"
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words; it speaks of what was sampled and of what the interval allows, no more."""
+        counts, (low, high) = self.counts, self.useful_interval
+        rest = "".join(f"; {n} {kind}" for kind, n in counts.items() if n and kind != "differs")
+        text = (
+            f"{self.verdict}: in {counts['differs'] or 'none'} of {len(self.groups)} groups of {self.num_generations} the "
+            f"totals differ (95 % interval {low:.0%} to {high:.0%} of groups){rest}. "
+        )
+        if self.verdict == "no signal":
+            return text + "On these prompts GRPO would have nothing to learn from."
+        differ = self.by_reward.query("weight != 0")["groups"]
+        if self.verdict == "form only":
+            return text + (
+                f"None of them differs in {' or '.join(self._unearned)}, and none of the sampled answers is right: GRPO would "
+                f"learn what earns {' and '.join(differ.index[differ > 0])}, and nothing of the answers until one is right by "
+                "chance."
+            )
+        if silent := list(differ.index[differ == 0]):
+            text += f"No group differs in {' or '.join(silent)}: the differences come from the other rewards. "
+        elif len(differ) > 1:
+            text += "By reward: " + ", ".join(f"{name} in {n}" for name, n in differ.items()) + ". "
+        if self.verdict == "signal":
+            return text + "There is something to learn from; what comes of it, training shows."
+        return text + "Some groups teach something, but the sample does not show that one in four does."
+
+    @functools.cached_property
+    def advice(self) -> tuple[Advice, ...]:
+        """What to change, with the numbers behind it and the line to write; the most important first.
+
+        Thresholds are round numbers, not tests: a piece of advice says what was seen and leaves the choice to the reader.
+        """
+        count, size, n, settings = len(self.groups), self.num_generations, len(self.scores), self.settings
+        wrong, right, differ = (self.counts[kind] for kind in ("all wrong", "all right", "differs"))
+        read, limit, warmth = round(self.slot_share * n), settings.max_completion_length, settings.temperature
+        has_slots, is_form = self.slot_share >= _FEW_SLOTS, self.verdict == "form only"
+        # Of answers that were cut or cannot be read nobody knows how hard they were.
+        cut = [text for text, is_cut in zip(self.scores.completions, self.is_cut, strict=True) if is_cut]
+        is_read = read >= max(ENOUGH * n, _FEWEST_READ) and len(cut) < _MOSTLY_CUT * n
+        # Half and half is no reason to change either way: the questions are as different as they should be.
+        is_hard, is_easy = 2 * wrong >= count and wrong > right, 2 * right >= count and right > wrong
+        # A text that ends nowhere near the format is not short of room, and twice the room would only cost twice the time.
+        is_short = len(cut) >= _MANY_CUT * n and (has_slots or self._tagged(cut) > 0)
+        distinct = sum(len(set(group)) for group in in_groups(self.scores.completions, size)) / count
+        is_rare, is_alike = 4 * differ < 3 * count, 2 * distinct <= size
+        batch = -(-settings.batch_size // (2 * size)) * 2 * size
+        more = f", per_device_train_batch_size={batch}, gradient_accumulation_steps=1" * (batch != settings.batch_size)
+        change, load = "settings = settings.replace({})", "task = gn.load_task(..., {})  # the rest as before"
+        tried = [
+            (not has_slots and not self.has_example, "example turn",
+             f"an answer can be read in {_of(read, n)} completions, and any mark of the format {self.format.name!r} stands in "
+             f"{_of(self._tagged(self.scores.completions), n)}. The prompts show no example; a small model needs to see one.",
+             load.format('example=("a question", "short reasoning", "its answer")')),
+            (is_read and (is_form or is_hard), "easier data",
+             "the questions are too hard to begin with: no sampled answer is right" if is_form else
+             f"the questions are too hard to begin with: in {_of(wrong, count)} groups none earned more than an empty one",
+             load.format("keep=lambda row: ...")),
+            (is_easy, "harder data", f"in {_of(right, count)} groups every completion is right: nothing is left to learn",
+             load.format("keep=lambda row: ...")),
+            (is_short, "longer completions",
+             f"{_of(len(cut), n)} completions were cut at {limit} tokens, {self._tagged(cut)} of them with the format begun: "
+             "what they would have answered is not seen. The model has to be loaded again for a longer limit.",
+             change.format(f"max_completion_length={2 * limit}")),
+            (is_rare and (is_alike or differ > 0), "larger group or warmer",
+             f"{_of(differ, count)} groups differ, and one of {size} holds {distinct:.1f} different completions at temperature "
+             f"{warmth:g}: {'equal ones score the same' if is_alike else 'a larger one is likelier to hold two scores'}.",
+             change.format(f"temperature={1.0 if warmth < 1 else round(warmth + 0.2, 2)}" if is_alike
+                           else f"num_generations={2 * size}{more}")),
+        ]  # fmt: skip
+        # Where no answer can be read, the form is why rewards are not earned, and its advice says what to do.
+        for name, reward in self._flat.iterrows():
+            gave, paid = as_score(reward["highest"]), as_score(reward["right"])
+            what = f"{name} gave {gave} to all {n} completions, a right answer gets {paid}: no advantage comes from it."
+            tried.append((has_slots, "flat reward", what, "gn.check_rewards(rewards, task)"))
+        return tuple(Advice(kind, what, line) for is_needed, kind, what, line in tried if is_needed)
+
+    def _tagged(self, texts: Iterable[str]) -> int:
+        """How many of these hold any mark of the format."""
+        return sum(any(tag in text for tag in self.format.tags) for text in texts)
+
+    # How it is shown.
+
+    @property
+    def table(self) -> pandas.DataFrame:
+        """One row per completion: group, question, answer, completion, each reward, total, advantage, tokens, cut."""
+        import pandas
+
+        size = self.num_generations
+        asked = [(i, group.question, group.answer) for i, group in enumerate(self.groups) for _ in range(size)]
+        after = {"advantage": self.scores.advantages(size), "tokens": self.tokens, "is_cut": self.is_cut}
+        before = pandas.DataFrame(asked, columns=["group", "question", "answer"])
+        return pandas.concat([before, self.scores.table, pandas.DataFrame(after)], axis=1)
+
+    def _parts(self) -> Iterable[Any]:
+        yield bold(self.sentence)
+        yield Table(list(self._facts.items()), narrow=(0,))
+        names = ("lowest", "highest", "spread", "groups", "right", "empty")
+        each = self.by_reward.iterrows()
+        lines = [(f"{name} x {r['weight']:g}", r["mean"], *(as_score(r[key]) for key in names)) for name, r in each]
+        head = (*names[:2], "spread in a group", "groups that differ", "a right answer gets", "an empty one gets")
+        yield Table(lines, ("reward", "mean, 95 % interval", *head), narrow=range(len(names) + 2))
+        yield bold("What to change" if self.advice else "Nothing to change before training.")
+        advised = [(bold(a.kind), a.what, Html(a.line, f"<div style='{_CODE_STYLE}'>{escaped(a.line)}</div>")) for a in self.advice]
+        yield Html("\n".join(map(repr, self.advice)), Table(advised).html())
+        groups = [self._group_line(i) for i in range(min(len(self.groups), _SHOWN_GROUPS))]
+        first = f"the first {len(groups)} of {len(self.groups)} groups"
+        yield Html("", Table(groups, (first, "totals", "best completion", "worst completion")).html())
+
+    @property
+    def _facts(self) -> dict[str, Any]:
+        count, groups, size, settings = len(self.scores), len(self.groups), self.num_generations, self.settings
+        (sampled, greedy), read = self.right_shares, round(self.slot_share * count)
+        right = f"{sampled:.0%} of the sampled completions"
+        if not math.isnan(greedy):
+            right += f", {greedy:.0%} of the likeliest ones, which held-out comparisons look at"
+        if self.judge is not None:
+            right += f"; right is {judge_in_words(self.judge, self.rows)}"
+        said = {
+            "sampled": f"{groups} prompts x {size} completions, temperature {settings.temperature:g}, seed {self.seed}",
+            "total, 95 % interval": estimate(in_groups(self.scores.totals, size)),
+            "answer can be read": f"{_of(read, count)} completions ({self.slot_share:.0%})",
+            "right": right,
+            "cut at the limit": f"{sum(self.is_cut)} of {count} completions, limit {settings.max_completion_length} tokens",
+            "tokens": f"{min(self.tokens)} to {max(self.tokens)}",
+        }
+        if self.floor is not None:
+            said["floor"] = f"always answering {self.floor[0]!r} would get {self.floor[1]:.0%} of the task's"
+        return said
+
+    def _group_line(self, number: int) -> tuple[Any, ...]:
+        """A group with its best and worst completion."""
+        group, texts = self.groups[number], in_groups(self.scores.completions, self.num_generations)[number]
+        ranked = sorted((-math.inf if math.isnan(t) else t, text) for t, text in zip(group.totals, texts, strict=True))
+        question, gold = escaped(shorten(group.question, 200)), escaped(shorten(group.answer, 80))
+        worst, best = (
+            Html(text, f"<div style='{_CODE_STYLE}'>{escaped(shorten(text, 300))}</div><b>total {total:.2f}</b>")
+            for total, text in (ranked[0], ranked[-1])
+        )
+        return Html("", f"{question}<br>gold: <b>{gold}</b>"), group.kind, best, worst
+
+
+def _kind_of(totals: Sequence[float], right: float, empty: float) -> GroupKind:
+    known = [total for total in totals if not math.isnan(total)]
+    if len(known) > 1 and max(known) - min(known) > NO_SPREAD:
+        return "differs"
+    # Rewards that pay a right answer no more than nothing, such as those that run code, cannot say what right is.
+    if not known or not right > empty + NO_SPREAD:
+        return "all equal"
+    if known[0] >= right - NO_SPREAD:
+        return "all right"
+    return "all wrong" if known[0] <= empty + NO_SPREAD else "all equal"
+
+
+def _of(number: int, count: int) -> str:
+    return f"{number or 'none'} of {count}" if number != count else f"all {count}"
+
+
+def baseline(
+    model: Any,
+    tokenizer: Any,
+    task: Task,
+    rewards: RewardFunction | Sequence[RewardFunction],
+    settings: Settings | None = None,
+    *,
+    prompts: int = 8,
+    num_generations: int | None = None,
+    seed: int | None = None,
+) -> Baseline:
+    """Sample some training prompts, a group each, as training would, score them, and say whether GRPO gets a signal.
+
+    The same seed gives the same result on the same machine. Model and random state are left as they were. The rewards are tried
+    on a right answer and on an empty completion first, so that one that cannot be called fails before anything is sampled.
+
+    Args:
+        model: As training would start from: with its untrained LoRA, or with an adapter to go on from.
+        tokenizer: Its tokenizer.
+        task: Prompts are drawn at random from its `train`; nothing of `holdout` is looked at.
+        rewards: As `train` takes them.
+        settings: Those of the training to come; `preset("auto")` if not given. Temperature, `top_p`, `top_k`, length limit
+            and group size are taken from it.
+        prompts: How many groups; fewer if there are not as many. More make the intervals narrower.
+        num_generations: Completions in a group, if not those of `settings`.
+        seed: Of the choice of prompts and of the sampling; that of `settings` if not given.
+
+    Raises:
+        ValueError, TypeError: Fewer than 1 prompt or 2 completions, rewards that TRL would mix up, or an argument that
+            cannot be; nothing has been sampled then.
+        RewardError: A reward failed; the message names it and the completion.
+
+    Half a minute on a CPU with the embedded model:
+
+    >>> gate = gn.baseline(model, tokenizer, task, rewards, settings)
+    >>> gate.verdict in ("signal", "weak signal", "form only", "no signal")
+    True
+    """
+    require_kind("settings", settings, (Settings, None), 'settings such as gn.preset("auto")')
+    if num_generations is not None:
+        require_number("num_generations", num_generations, 2, why=": GRPO compares the completions of a prompt")
+    require_number("prompts", prompts, 1)
+    require_kind("task", task, Task, "a task: task = gn.load_task(<your file>, settings)")
+    rewards = reward_list(rewards)
+    settings = settings or preset("auto")
+    require_same_settings(model, tokenizer, settings)
+    task.rendered_by(settings)
+    size = settings.num_generations if num_generations is None else num_generations
+    seed = settings.seed if seed is None else seed
+    require_number("seed", seed, 0, 2**32 - 1)
+    chosen = sorted(random.Random(seed).sample(range(len(task.train)), min(prompts, len(task.train))))
+    rows = [task.train[i] for i in chosen]
+    golds = [completion(task.format, PLAIN, row["answer"]) for row in rows]
+    right = score(rewards, golds, rows, tokenizer=tokenizer)
+    empty = score(rewards, [""] * len(rows), rows, tokenizer=tokenizer)
+    repeated = [row for row in rows for _ in range(size)]
+    how = {"chat_template_kwargs": task.chat_template_kwargs}
+    sampled = _sample(model, tokenizer, [row["prompt"] for row in repeated], settings, size, seed, **how)
+    greedy = _sample(model, tokenizer, [row["prompt"] for row in rows], settings, 1, seed, temperature=0.0, **how)
+    scores = score(rewards, [c.text for c in sampled], repeated, completion_ids=[list(c.ids) for c in sampled])
+    return Baseline(
+        scores=scores,
+        num_generations=size,
+        rows=tuple(rows),
+        tokens=tuple(c.tokens for c in sampled),
+        is_cut=tuple(c.is_cut for c in sampled),
+        right=right,
+        empty=empty,
+        format=task.format,
+        settings=settings,
+        seed=seed,
+        greedy=tuple(c.text for c in greedy),
+        judge=answer_reward(rewards) or correctness(format=task.format),
+        floor=task.answers.floor,
+    )
+
+
+def _sample(
+    model: Any, tokenizer: Any, prompts: list[Any], settings: Settings, size: int, seed: int, **changes: Any
+) -> list[Any]:
+    import torch
+
+    from grpo_nb.generation.sampling import generate
+
+    how = {"temperature": settings.temperature, "sampling": settings.sampling, **changes}
+    # Whole groups, so that the prompt of each is computed once.
+    how |= {"max_completion_length": settings.max_completion_length, "batch_size": size * max(1, 64 // size)}
+    bar = progress_bar(len(prompts), desc="baseline", unit="completion")
+    with bar, torch.random.fork_rng(), kept_modes(model):
+        torch.manual_seed(seed)
+        return generate(model, tokenizer, prompts, **how, progress=lambda done: bar.update(done - bar.n))

@@ -1,0 +1,219 @@
+"""Try reward functions on the user's own rows before any training: the contract with TRL, and what a model could cheat.
+
+`check_rewards` needs no model. It calls the functions for real, with hundreds of completions of `grpo_nb.checks.probes`. First
+it finds the layout that a reward reads, then it tries everything in that one. Not covered: reward models that only a real
+completion would upset, and code that is to be run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from grpo_nb.checks import probes as make
+from grpo_nb.checks.calls import Caller, Outcome, check_arguments, check_steadiness
+from grpo_nb.checks.judge import ANSWER, FORM, Seen, judge, judge_set, take_role
+from grpo_nb.checks.kinds import found
+from grpo_nb.checks.layouts import PLAIN, Layout, layouts_of
+from grpo_nb.checks.phrases import phrases_of, texts_in
+from grpo_nb.checks.probes import EvalTrap, Probe
+from grpo_nb.checks.report import RewardReport, in_order
+from grpo_nb.checks.rows import Rows
+from grpo_nb.core.arguments import require_kind, require_number
+from grpo_nb.core.text import excerpt
+from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weights_by_name
+from grpo_nb.rewards.scores import changed_weights
+from grpo_nb.tasks.formats import AnswerFormat, xml
+from grpo_nb.tasks.task import Task
+
+_IN_EVERY_FORM = 4
+"""Rows on which harmless forms and cheats are tried, and layouts of other prompts."""
+_FEW = 4
+"""Rows that every reward is tried on, however slow."""
+
+
+def check_rewards(
+    rewards: RewardFunction | Sequence[RewardFunction],
+    task: Task | Iterable[Mapping[str, Any]],
+    *,
+    format: AnswerFormat | None = None,
+    answer: str | Callable[[Mapping[str, Any]], str] = "answer",
+    weights: Mapping[str, float] | None = None,
+    tokenizer: Any = None,
+    seconds_per_call: float = 2.0,
+) -> RewardReport:
+    """Check reward functions on rows of a task and say in words what is wrong, what it would do to training, and the fix.
+
+    A hung call is stopped after `seconds_per_call` on the main thread, unless it is inside one long call of C
+    code. Off it the call is left behind in a daemon thread, and one that never releases Python's lock, such as a regular
+    expression without end, cannot be stopped there at all.
+
+    Args:
+        rewards: One or more functions with TRL's signature, sync or async.
+        task: A `Task`, or rows (a list of dicts, a `datasets.Dataset`) with `prompt` or `question`, and an answer.
+        format: Where rows are given: the format of the answer; `xml()` if not given.
+        answer: Where rows are given: the column with the gold answer, or a function of the row.
+        weights: By name; those the rewards carry where not given.
+        tokenizer: For rewards that count tokens. Without it, words and marks are counted.
+        seconds_per_call: Time limit of one call.
+
+    Raises:
+        ValueError, TypeError: No rewards, two of one name, no rows, something that is no function, rows without the columns
+            named, or an argument that cannot be; nothing has been called then.
+
+    >>> from grpo_nb.rewards import correctness, xml_format
+    >>> rows = [{"question": f"What is {a} + 3?", "answer": str(a + 3)} for a in range(20, 26)]
+    >>> check_rewards([correctness(), xml_format()], rows).ok
+    True
+    """
+    rewards = reward_list(rewards)
+    by_weight = changed_weights(weights_by_name(rewards), {} if weights is None else weights)
+    require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)
+    require_kind("format", format, (AnswerFormat, None), "an answer format such as gn.tasks.xml()")
+    layouts = layouts_of(format or (task.format if isinstance(task, Task) else xml()))
+    rows = Rows.take(task, answer, tokenizer)
+    checks = [_Check(Caller(reward, reward_name(reward), seconds_per_call), rows, layouts) for reward in rewards]
+    for check in checks:
+        check.find_layout()
+    every = [check.seen for check in checks]
+    of_set = next((one.layout for one in every if one.role == ANSWER and one.layout.is_own), layouts[0])
+    for check in checks:
+        check.try_everything(of_set)
+    findings = [finding for check in checks for finding in check.findings]
+    limits = [limit for check in checks for limit in check.limits]
+    if all(one.is_judged for one in every):
+        gold_columns = {name for name, held in rows.rows[0].items() if str(held).strip() == rows.golds[0]}
+        asks = len(rewards) > 1 or bool(gold_columns & {*texts_in(rewards[0])})
+        findings += judge_set(every, by_weight, of_set, asks=asks)
+    else:
+        limits.append("the weighted total: each reward has to be mended first")
+    if tokenizer is None and any("completion_ids" in texts_in(reward) for reward in rewards):
+        limits.append("token counts: without tokenizer=, rewards that look at completion_ids saw words and marks")
+    completions, calls = (sum(getattr(check.caller, name) for check in checks) for name in ("completions", "calls"))
+    return RewardReport(
+        findings=in_order(findings),
+        roles={one.name: one.said if one.is_judged else "not judged" for one in every},
+        checked=f"Checked {len(rewards)} reward(s) on {len(rows.rows)} rows, {completions:,} completions in {calls:,} calls: "
+        "the contract with TRL, steadiness, layouts, the gold answer in harmless forms, cheats, lengths and hostile text.",
+        limits=tuple(limits),
+        weights=by_weight,
+        seen=tuple(every),
+    )
+
+
+class _Check:
+    """One reward on its way through the check."""
+
+    def __init__(self, caller: Caller, rows: Rows, layouts: Sequence[Layout]) -> None:
+        self.caller, self.rows, self.layouts = caller, rows, layouts
+        self.seen, self.findings, self.limits = Seen(caller.name), [], []
+        self.failed: dict[Probe, Outcome] = {}
+
+    def find_layout(self) -> None:
+        """Try right and wrong answers in every layout, and see which one the reward reads."""
+        columns = [name for name in self.rows.rows[0] if name not in ("prompt", "completion", "completion_ids")]
+        self.findings += check_arguments(self.caller, columns)
+        if self.findings:
+            return self._leave("it cannot be called")
+        numbers = range(len(self.rows.rows))
+        own, others = ([one for one in self.layouts if one.is_own is is_own] for is_own in (True, False))
+        self._run(probe for row in numbers[:_FEW] for probe in self._controls(row, own))
+        more = [probe for row in numbers[_FEW:] for probe in self._controls(row, own)]
+        # One that is slow says on the first rows what it says.
+        if len(more) * self.caller.per_completion < 0.5 * self.caller.seconds:
+            self._run(more)
+        scored = [row for row in numbers if not math.isnan(self.seen.best("right", row))] or numbers
+        self._run(probe for row in scored[:_IN_EVERY_FORM] for probe in self._controls(row, others))
+        take_role(self.seen, self.layouts)
+        return None
+
+    def try_everything(self, of_set: Layout) -> None:
+        """Try the rest in the layout that the reward reads, and judge it; what the set needs, in that of the set too."""
+        seen = self.seen
+        if not seen.is_judged:
+            return
+        seen.layout = seen.layout or of_set
+        rows = [*seen.pairs, *(row for row in range(len(self.rows.rows)) if row not in seen.pairs)][:_IN_EVERY_FORM]
+        pairs = [p for row in rows for kind in ("right", "wrong") for p in self._found(kind, row)[:1]]
+        self.findings += check_steadiness(self.caller, self.rows.batch(pairs)) if pairs else []
+        if self.findings or len(self.failed) == len(seen.scores):
+            self._leave("what it pays, for it fails on every completion, or scores the same one differently")
+        else:
+            for layout in dict.fromkeys((seen.layout, of_set)):
+                self._run(probe for row in rows for probe in self._of_row(row, layout, is_first=row == rows[0]))
+            self._try_hostile(rows[0])
+            if not self.caller.is_given_up or self.seen.role == ANSWER:
+                self.findings += judge(seen, self.layouts)
+        self._say_failures()
+
+    def _found(self, kind: str, row: int) -> list[Probe]:
+        own = (kind, row, self.seen.layout.name)
+        return [p for p in self.seen.scores if (p.kind, p.row, p.layout) == own and p not in self.failed]
+
+    def _controls(self, row: int, layouts: Sequence[Layout]) -> Iterator[Probe]:
+        yield Probe("prose", PLAIN, row, "control")
+        for layout in layouts:
+            yield from make.controls(row, layout, self.rows.golds[row], self.rows.wrong(row))
+
+    def _of_row(self, row: int, layout: Layout, *, is_first: bool) -> Iterator[Probe]:
+        rows, gold, bad = self.rows, self.rows.golds[row], self.rows.wrong(row)[0]
+        refused = "format refused" if self.seen.role == FORM else "right answer refused"
+        yield from make.harmless(row, layout, gold, bad, refused)
+        right = {layout.write(PLAIN, answer) for answer in rows.accepted[row]}
+        cheats = make.cheats(row, layout, gold, bad, rows.every_gold, rows.question(row))
+        yield from (probe for probe in cheats if probe.text not in right)
+        yield from make.other_numbers(row, layout, gold, rows.rows[row])
+        if is_first:
+            yield from make.growing(row, layout, gold, bad, phrases_of(self.caller.reward))
+
+    def _run(self, probes: Iterable[Probe]) -> None:
+        """Try probes that have not been tried, until the reward is given up."""
+        probes = [probe for probe in dict.fromkeys(probes) if probe not in self.seen.scores]
+        for i, outcome in self.caller.each(self.rows.batch(probes)) if probes else ():
+            self._keep(probes[i], outcome)
+
+    def _keep(self, probe: Probe, outcome: Outcome) -> None:
+        self.seen.scores[probe] = outcome.scores[0] if outcome.scores else math.nan
+        if outcome.scores is None:
+            self.failed[probe] = outcome
+
+    def _try_hostile(self, row: int) -> None:
+        """Each alone; a reward is left after two that took too long."""
+        sprung = EvalTrap.count
+        for probe in make.hostile(row, self.seen.layout, self.rows.golds[row]):
+            if not self.caller.is_given_up:
+                self._keep(probe, self.caller.call(self.rows.batch([probe])))
+            if EvalTrap.count > sprung:
+                sprung = math.inf
+                what = "an expression in the answer was evaluated in this process"
+                self.findings.append(found("runs the answer as code", self.caller.name, what, [probe.text]))
+
+    def _say_failures(self) -> None:
+        """What was changed, what hangs, what is raised: each with its shortest completion."""
+        caller, by_error = self.caller, defaultdict(list)
+        if caller.changed:
+            what = "after a call the completions or columns that it was given are different"
+            self.findings.append(found("changes its inputs", caller.name, what, [caller.changed]))
+        for probe, outcome in self.failed.items():
+            name = "late" if outcome.is_late else type(outcome.error).__name__
+            kind = "breaks the contract" if outcome.is_unreadable else "raises"
+            by_error[kind, name].append((probe.text, outcome.error))
+        if late := by_error.pop(("raises", "late"), []):
+            probe = min((p for p, outcome in self.failed.items() if outcome.is_late), key=lambda p: len(p.text))
+            # A parser with a limit of its own is slow; what hangs does not end in four times the time either.
+            again = caller.call(self.rows.batch([probe]), 4 * caller.seconds)
+            took = f"{again.seconds:.1f} s and more" if again.is_late else f"{again.seconds:.1f} s"
+            self.limits.append(f"{caller.name}: all of the hostile text; this took {took}: {excerpt(probe.text, 80)}")
+            if again.is_late:
+                what = f"a completion of {len(probe.text):,} characters had not ended after {4 * caller.seconds:g} s"
+                self.findings.append(found("hangs", caller.name, what, [text for text, _ in late]))
+        for (kind, name), raised in by_error.items():
+            text, error = min(raised, key=lambda pair: len(pair[0]))
+            what = f"{name} on {len(raised)} of {len(self.seen.scores)} completions: {str(error)[:200]}"
+            self.findings.append(found(kind, caller.name, what, [text]))
+
+    def _leave(self, why: str) -> None:
+        self.seen.is_judged = False
+        self.limits.append(f"{self.caller.name}: {why}")
