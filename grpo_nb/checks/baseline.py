@@ -286,7 +286,8 @@ class Baseline(Shown):
         head = (*names[:2], "spread in a group", "groups that differ", "a right answer gets", "an empty one gets")
         yield Table(lines, ("reward", "mean, 95 % interval", *head), narrow=range(len(names) + 2))
         yield bold("What to change" if self.advice else "Nothing to change before training.")
-        advised = [(bold(a.kind), a.what, Html(a.line, f"<div style='{_CODE_STYLE}'>{escaped(a.line)}</div>")) for a in self.advice]
+        lines = [Html(a.line, f"<div style='{_CODE_STYLE}'>{escaped(a.line)}</div>") for a in self.advice]
+        advised = [(bold(a.kind), a.what, line) for a, line in zip(self.advice, lines, strict=True)]
         yield Html("\n".join(map(repr, self.advice)), Table(advised).html())
         groups = [self._group_line(i) for i in range(min(len(self.groups), _SHOWN_GROUPS))]
         first = f"the first {len(groups)} of {len(self.groups)} groups"
