@@ -17,7 +17,7 @@ from .evaluation.ask import compare as compare
 from .evaluation.ask import evaluate as evaluate
 from .export.gguf import export_gguf as export_gguf
 from .export.merged import export_merged as export_merged
-from .lab.widget import RewardLab as RewardLab
+from .lab.reward_lab import RewardLab as RewardLab
 from .machine.checks import check_environment as check_environment
 from .models.load import load_model as load_model
 from .rewards.scores import score as score

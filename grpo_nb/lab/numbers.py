@@ -1,6 +1,6 @@
-"""What the reward lab shows, without the showing: where a reward looked, the prompt, a sampled group.
+"""What the reward lab shows, without the showing: the prompt, examples, a sampled group.
 
-Plain functions over the user's own rewards and rows, each the code behind one view of `grpo_nb.lab.widget.RewardLab`.
+Plain functions over the user's own rewards and rows, each the code behind one view of `grpo_nb.lab.reward_lab.RewardLab`.
 Nothing here needs torch but `sample_group`.
 """
 
@@ -12,26 +12,8 @@ from typing import Any
 from grpo_nb.checks.layouts import PLAIN
 from grpo_nb.checks.layouts import completion as make_completion
 from grpo_nb.checks.probes import wrong_answers
-from grpo_nb.core.text import shorten
-from grpo_nb.rewards.base import RewardFunction
-from grpo_nb.rewards.marks import WHOLE_TEXT, spans
+from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.tasks.formats import AnswerFormat
-
-
-def where(reward: RewardFunction, text: str) -> str:
-    """Say in words what `spans` found.
-
-    >>> from grpo_nb.rewards import xml_tags
-    >>> where(xml_tags(), "<answer>7</answer>"), where(xml_tags(), "7")
-    ('2 tags', 'nothing found')
-    """
-    found = spans(reward, text)
-    if not found:
-        return "nothing found"
-    count = sum(span.what == "tag" for span in found)
-    parts = [f"{count} tag{'s' * (count > 1)}"] if count else []
-    parts += [f"answer slot: {shorten(text[s.start : s.end], 60)}" for s in found if s.what == "answer slot"]
-    return ", ".join(parts) or WHOLE_TEXT
 
 
 def prompt_text(
@@ -57,15 +39,12 @@ def gold_of(row: Mapping[str, Any], column: str = "answer") -> str:
     Raises:
         ValueError: The row has no such column, or nothing in it.
     """
-    value = row.get(column)
-    if isinstance(value, (list, tuple)) and value:
-        value = value[0]
-    if value is None or not str(value).strip():
+    golds = gold_answers(row.get(column))
+    if not golds:
         raise ValueError(
-            f"the row has no gold answer in the column {column!r}; it has {sorted(row)}. "
-            'Name the column: RewardLab(rewards, task, answer="...").'
+            f"the row has no gold answer in {column!r}. Name its column: RewardLab(rewards, task, answer=...)."
         )
-    return str(value).strip().split("\n", 1)[0]
+    return golds[0].split("\n", 1)[0]
 
 
 def example_completions(row: Mapping[str, Any], format: AnswerFormat, answer: str = "answer") -> list[str]:

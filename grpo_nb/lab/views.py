@@ -6,12 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from grpo_nb.checks.report import RewardReport
 from grpo_nb.core.pages import errors_view as any_errors_view
 from grpo_nb.core.pages import last_lines, render
-from grpo_nb.core.tables import html_of, verdict
 from grpo_nb.core.text import as_score, shorten
-from grpo_nb.lab.numbers import where
 from grpo_nb.rewards.calls import RewardError
 from grpo_nb.rewards.marks import WHOLE_TEXT, Span, spans
 from grpo_nb.rewards.scores import Scores
@@ -63,17 +60,12 @@ def _line(scores: Scores, advantages: Sequence[float], i: int, **more: Any) -> d
 
 
 def _group_note(scores: Scores) -> str:
-    known = [total for total in scores.totals if not math.isnan(total)]
     if scores.errors:
-        return (
-            "A reward failed, and a trainer would stop there. Totals and advantages are those of the other completions, "
-            "as if they were the whole group."
-        )
+        return "A reward failed, and a trainer would stop there. Advantages are those of the other completions."
     if len(scores) == 1:
         return "One completion has nothing to be compared with: its advantage is 0. Add another, or sample a group."
-    if len(known) < 2:
-        return "Fewer than two completions have a total, so nothing can be compared."
-    if max(known) - min(known) < 1e-9:
+    known = [total for total in scores.totals if not math.isnan(total)]
+    if known and max(known) - min(known) < 1e-9:
         return "All totals are equal: every advantage is 0, and GRPO learns nothing from this group."
     return ""
 
@@ -102,8 +94,7 @@ def cards_view(
             for span in spans(reward, text)
         ]
         shown = [mark for mark in marks if chosen is not None or mark[0].what != WHOLE_TEXT]
-        places = {name: where(reward, text) for name, reward in rewards.items()}
-        lines.append(_line(scores, advantages, i, text=text, marks=marked(text, shown), places=places))
+        lines.append(_line(scores, advantages, i, text=text, marks=marked(text, shown)))
     return render("lab/templates/cards.jinja", scores=scores, lines=lines, number=as_score)
 
 
@@ -122,10 +113,3 @@ def marked(text: str, marks: Sequence[tuple[Span, float, str]]) -> list[Mark]:
         pieces += [Mark(text[end : span.start]), Mark(text[span.start : span.end], kind, title)]
         end = span.end
     return [piece for piece in [*pieces, Mark(text[end:])] if piece.text]
-
-
-def report_view(report: RewardReport) -> str:
-    """Return the report of `check_rewards` in a box that scrolls."""
-    said = "PASS: nothing critical and no warning." if report.ok else "FAIL: see the findings."
-    result = html_of([verdict(report.ok, f"check_rewards on this row: {said}")])
-    return f'{result}<div class="gn-scroll gn-report">{report._repr_html_()}</div>'

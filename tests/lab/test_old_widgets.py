@@ -35,7 +35,7 @@ def test_it_is_the_environment_it_says(old_python: Path) -> None:
         "odd.__name__ = '<odd>'\n"
         "lab = gn.RewardLab([gn.rewards.correctness(), odd], rows)\n"
         # This version writes descriptions into the page as HTML.
-        "print(IPython.__version__, ipywidgets.__version__, 'torch' in sys.modules, lab._weights.boxes['<odd>'].description)\n"
+        "print(IPython.__version__, ipywidgets.__version__, 'torch' in sys.modules, lab._boxes['<odd>'].description)\n"
         "print(lab.scores.totals)"
     )
     done = run(old_python, "-c", code)
