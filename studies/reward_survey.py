@@ -27,7 +27,7 @@ VERDICTS: dict[tuple[str, str], str] = {
         (name, kind): verdict
         for name in ("accuracy_reward", "reasoning_accuracy_reward", "cosine_scaled_reward")
         for kind, verdict in {
-            "several answers": "yes: an equation is read as its right side, and words in \\text are dropped",
+            "several answers": "yes: an equation is read as its right side",
             "answer outside the slot": "yes: without a box any number of the text is taken",
             "no slot needed": "yes: without a box any number of the text is taken",
             "hangs": "yes: the parser's own limit of 5 s, once for each such completion",

@@ -17,7 +17,7 @@ from grpo_nb.checks.probes import Probe
 ANSWER = "tells right from wrong"
 FORM = "pays for form, whatever the answer"
 OTHER = "follows neither right answers nor the format, in what was tried"
-_MAY_EARN = {"paid for nothing", "length pays", "near miss"}
+_MAY_EARN = {"paid for nothing", "length pays", "near miss", "phrase pays"}
 """Being short of an answer, long or close may earn a part; what only names the answer must not earn more."""
 _SILENT = 0.1
 """Models that begin with a smaller pass rate fall silent, and that is said only from here on."""
@@ -229,7 +229,7 @@ def judge_set(every: Sequence[Seen], weights: Mapping[str, float], layout: Layou
         yield from _of_silence(whole)
     yield from _of_weights(whole, every, telling, weights)
     known = {p.kind for seen in telling for p in seen.scores if p.expect == "refuse" and seen.share(p) > 0.5}
-    told = known | _MAY_EARN - {"paid for nothing"}
+    told = known | _MAY_EARN - {"paid for nothing", "phrase pays"}
     refused = [p for p in whole.scores if p.expect == "refuse" and p.layout == layout.name and p.kind not in told]
     if beaten := [probe for probe in refused if whole.share(probe) >= 0.95]:
         how = ", ".join(dict.fromkeys(f"{probe.kind} ({probe.how})" for probe in beaten))

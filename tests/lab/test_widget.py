@@ -363,8 +363,8 @@ def test_no_error_hides_behind_what_worked_after_it(task: Task) -> None:
     [
         ({"rewards": None}, "rewards = None must be a list"),
         ({"rewards": correctness}, "no reward function"),
-        ({"task": None}, "task = None is no task"),
-        ({"task": "rows.csv"}, "is a text"),
+        ({"task": None}, "task = None holds no rows"),
+        ({"task": "rows.csv"}, "holds no rows"),
         ({"task": [1, 2]}, "row 0 is"),
         ({"settings": "cpu"}, "settings = 'cpu' must be settings"),
         ({"format": "xml"}, "format = 'xml' must be an answer format"),
