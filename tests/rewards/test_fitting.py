@@ -16,7 +16,9 @@ import grpo_nb as gn
         (["Paris", "Oslo is cold", "Lima"], "Lima", "lima.", "Paris", "correctness"),
     ],
 )
-def test_being_right_pays_more_than_looking_right(golds: list[str], gold: str, right: str, wrong: str, kind: str) -> None:
+def test_being_right_pays_more_than_looking_right(
+    golds: list[str], gold: str, right: str, wrong: str, kind: str
+) -> None:
     copies = 4 if kind in ("exact_text", "multiple_choice") else 1
     rows = [{"question": f"question {i} {j}", "answer": gold} for j in range(copies) for i, gold in enumerate(golds)]
     task = gn.load_task(rows, holdout=1)

@@ -262,7 +262,9 @@ def test_a_wrong_number_of_scores_and_none_at_all_are_errors() -> None:
 
     with pytest.raises(RewardError, match="0 scores for 1 completions"):
         score(short, ["a", "b"])
-    with pytest.raises(RewardError, match="'<lambda>' raised TypeError: it returned None, a NoneType; it must be a list"):
+    with pytest.raises(
+        RewardError, match="'<lambda>' raised TypeError: it returned None, a NoneType; it must be a list"
+    ):
         score(lambda **_: None, ["a"])
 
 
