@@ -11,7 +11,7 @@ from datasets import Dataset
 import grpo_nb as gn
 from grpo_nb.runs.run import Run
 from grpo_nb.tasks.load import with_prompts
-from tests.checks.test_gate import RIGHT, WRONG, made
+from tests.checks.test_baseline import RIGHT, WRONG, made
 from tests.support.own_rewards import hashed
 from tests.support.run_folders import info_of, write_run_folder
 
