@@ -346,7 +346,9 @@ def gym_table(only: list[str], limit: float) -> None:
 def main(arguments: Mapping[str, Any]) -> None:
     warnings.simplefilter("ignore")
     print("# What the checks find in rewards that people use\n")
-    print("After this page you know what `check_rewards` finds in rewards that people use, and in rewards with known faults.\n")
+    print(
+        "After this page you know what `check_rewards` finds in rewards that people use, and in rewards with known faults.\n"
+    )
     print(
         "Made by `studies/reward_survey.py`. TRL's rewards are the installed ones; those of notebooks are rewritten "
         "to behave like the named source. Each is tried alone, in the format it is meant for. The last column is what reading "
