@@ -27,7 +27,7 @@ VERDICTS: dict[tuple[str, str], str] = {
         (name, kind): verdict
         for name in ("accuracy_reward", "reasoning_accuracy_reward", "cosine_scaled_reward")
         for kind, verdict in {
-            "several answers": "yes: an equation is read as its right side, and words in \\text are dropped",
+            "several answers": "yes: an equation is read as its right side",
             "answer outside the slot": "yes: without a box any number of the text is taken",
             "no slot needed": "yes: without a box any number of the text is taken",
             "hangs": "yes: the parser's own limit of 5 s, once for each such completion",
@@ -346,7 +346,9 @@ def gym_table(only: list[str], limit: float) -> None:
 def main(arguments: Mapping[str, Any]) -> None:
     warnings.simplefilter("ignore")
     print("# What the checks find in rewards that people use\n")
-    print("After this page you know what `check_rewards` finds in rewards that people use, and in rewards with known faults.\n")
+    print(
+        "After this page you know what `check_rewards` finds in rewards that people use, and in rewards with known faults.\n"
+    )
     print(
         "Made by `studies/reward_survey.py`. TRL's rewards are the installed ones; those of notebooks are rewritten "
         "to behave like the named source. Each is tried alone, in the format it is meant for. The last column is what reading "

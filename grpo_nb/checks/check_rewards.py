@@ -116,7 +116,8 @@ class _Check:
         columns = [name for name in self.rows.rows[0] if name not in ("prompt", "completion", "completion_ids")]
         self.findings += check_arguments(self.caller, columns)
         if self.findings:
-            return self._leave("it cannot be called")
+            self._leave("it cannot be called")
+            return
         numbers = range(len(self.rows.rows))
         own, others = ([one for one in self.layouts if one.is_own is is_own] for is_own in (True, False))
         self._run(probe for row in numbers[:_FEW] for probe in self._controls(row, own))
@@ -127,7 +128,6 @@ class _Check:
         scored = [row for row in numbers if not math.isnan(self.seen.best("right", row))] or numbers
         self._run(probe for row in scored[:_IN_EVERY_FORM] for probe in self._controls(row, others))
         take_role(self.seen, self.layouts)
-        return None
 
     def try_everything(self, of_set: Layout) -> None:
         """Try the rest in the layout that the reward reads, and judge it; what the set needs, in that of the set too."""
@@ -144,8 +144,7 @@ class _Check:
             for layout in dict.fromkeys((seen.layout, of_set)):
                 self._run(probe for row in rows for probe in self._of_row(row, layout, is_first=row == rows[0]))
             self._try_hostile(rows[0])
-            if not self.caller.is_given_up or self.seen.role == ANSWER:
-                self.findings += judge(seen, self.layouts)
+            self.findings += judge(seen, self.layouts)
         self._say_failures()
 
     def _found(self, kind: str, row: int) -> list[Probe]:
@@ -209,6 +208,10 @@ class _Check:
             if again.is_late:
                 what = f"a completion of {len(probe.text):,} characters had not ended after {4 * caller.seconds:g} s"
                 self.findings.append(found("hangs", caller.name, what, [text for text, _ in late]))
+        elif caller.is_given_up:
+            self.limits.append(
+                f"{caller.name}: what follows {caller.completions} completions, which took {caller.spent:.0f} s"
+            )
         for (kind, name), raised in by_error.items():
             text, error = min(raised, key=lambda pair: len(pair[0]))
             what = f"{name} on {len(raised)} of {len(self.seen.scores)} completions: {str(error)[:200]}"

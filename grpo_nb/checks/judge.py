@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from grpo_nb.checks.kinds import WHOLE_SET, Finding, found
@@ -17,7 +17,7 @@ from grpo_nb.checks.probes import Probe
 ANSWER = "tells right from wrong"
 FORM = "pays for form, whatever the answer"
 OTHER = "follows neither right answers nor the format, in what was tried"
-_MAY_EARN = {"paid for nothing", "length pays", "near miss"}
+_MAY_EARN = {"paid for nothing", "length pays", "near miss", "phrase pays"}
 """Being short of an answer, long or close may earn a part; what only names the answer must not earn more."""
 _SILENT = 0.1
 """Models that begin with a smaller pass rate fall silent, and that is said only from here on."""
@@ -129,11 +129,14 @@ def judge(seen: Seen, layouts: Sequence[Layout]) -> Iterator[Finding]:
             if seen.is_paid(probe) != (probe.expect == "pay"):
                 wrongly[probe.kind].append(probe)
     for kind, probes in wrongly.items():
-        how = ", ".join(dict.fromkeys(probe.how for probe in probes))
-        what = how if probes[0].expect == "pay" else f"paid: {how}"
+        what = _hows(probes) if probes[0].expect == "pay" else f"paid: {_hows(probes)}"
         yield found(kind, seen.name, f"{what} ({len(probes)} of {len(tried[kind])} tries)", [p.text for p in probes])
     yield from _of_parts(seen, [p for kind, probes in tried.items() for p in probes if p not in wrongly[kind]])
     yield from _of_growth(seen)
+
+
+def _hows(probes: Iterable[Probe]) -> str:
+    return ", ".join(dict.fromkeys(probe.how for probe in probes))
 
 
 def _of_scores(seen: Seen) -> Iterator[Finding]:
@@ -180,8 +183,7 @@ def _of_parts(seen: Seen, as_expected: Collection[Probe]) -> Iterator[Finding]:
     parts = [p for p in refused if p.kind not in _MAY_EARN and seen.share(p) > max(level, 0.0) + 0.1]
     if parts:
         what = f"up to {max(map(seen.share, parts)):.0%} of what being right adds is paid"
-        how = ", ".join(dict.fromkeys(probe.how for probe in parts))
-        yield found("part credit", seen.name, f"{what}: {how}", [probe.text for probe in parts])
+        yield found("part credit", seen.name, f"{what}: {_hows(parts)}", [probe.text for probe in parts])
 
 
 def _of_growth(seen: Seen) -> Iterator[Finding]:
@@ -194,7 +196,7 @@ def _of_growth(seen: Seen) -> Iterator[Finding]:
     for (row, what), entries in series.items():
         scores = [score for _, score, _ in sorted(entries)]
         rises = [b - a for a, b in itertools.pairwise(scores)]
-        is_more = scores[-1] > seen.best("right", row, seen.layout.name) + seen.least
+        is_more = rises and scores[-1] > seen.best("right", row, seen.layout.name) + seen.least
         if is_more and min(rises) > seen.least and rises[-1] > 0.2 * sum(rises):
             grown[f"{what}: {scores[0]:.3g} to {scores[-1]:.3g}"] = min(entries)[2]
     if grown:
@@ -229,11 +231,10 @@ def judge_set(every: Sequence[Seen], weights: Mapping[str, float], layout: Layou
         yield from _of_silence(whole)
     yield from _of_weights(whole, every, telling, weights)
     known = {p.kind for seen in telling for p in seen.scores if p.expect == "refuse" and seen.share(p) > 0.5}
-    told = known | _MAY_EARN - {"paid for nothing"}
+    told = known | _MAY_EARN - {"paid for nothing", "phrase pays"}
     refused = [p for p in whole.scores if p.expect == "refuse" and p.layout == layout.name and p.kind not in told]
     if beaten := [probe for probe in refused if whole.share(probe) >= 0.95]:
-        how = ", ".join(dict.fromkeys(f"{probe.kind} ({probe.how})" for probe in beaten))
-        what = f"as high a total as the right answer: {how}"
+        what = f"as high a total as the right answer: {_hows(beaten)}"
         yield found("beats the right answer", WHOLE_SET, what, [p.text for p in beaten])
 
 

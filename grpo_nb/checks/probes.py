@@ -149,7 +149,7 @@ def near_misses(gold: str) -> Iterator[tuple[str, str]]:
         with contextlib.suppress(ValueError):  # no JSON
             record = json.loads(gold)
             made = [(f"{key!r} changed", json.dumps({**record, key: other(held)})) for key, held in record.items()]
-    elif len(items) > 1:
+    elif len(items) > 1 or gold[-1:] in (")", "]"):
         made = [("an item too few", ",".join(items[:-1])), ("an item too many", f"{gold},{_last_changed(items[-1])}")]
     elif re.fullmatch(r"[^\W\d_]{6,40}", gold):
         made = [("a part of it", gold[: len(gold) // 2]), ("a letter changed", _last_changed(gold))]

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
 
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.tables import Shown, Table
@@ -176,6 +175,8 @@ def _available(gpu: Gpu | None, model: Any, is_elsewhere: bool) -> float:
         return whole
     own = 0 if model is None else sum(p.numel() * p.element_size() for p in model.parameters())
     if gpu is None:
+        import psutil
+
         held = min(psutil.Process().memory_info().rss, CPU_BASE)
         return min(whole, free_memory_bytes() + held + own)
     torch = sys.modules.get("torch")

@@ -480,6 +480,15 @@ def test_what_was_not_looked_at_is_named() -> None:
     assert any("without tokenizer" in limit for limit in check(brief).limits)
     assert any("weighted total" in limit for limit in check(noisy).limits)
 
+    def slow(completions, answer, **_):
+        time.sleep(0.02 * len(completions))
+        return right(completions=completions, answer=answer)
+
+    report = check(slow, seconds_per_call=0.1)
+    assert any("what follows" in limit for limit in report.limits) and report.roles == {
+        "slow": "tells right from wrong"
+    }
+
 
 def test_nothing_is_printed_or_changed(capsys) -> None:
     def talks(completions, answer, **_):

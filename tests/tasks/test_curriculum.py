@@ -86,7 +86,9 @@ def test_the_questions_sampled_least_come_first(task: gn.tasks.Task, run: Run, t
 
 
 def test_rates_of_a_baseline(task: gn.tasks.Task) -> None:
-    gate = dataclasses.replace(made([[RIGHT, WRONG], [WRONG, WRONG]]), questions=(QUESTIONS[0], QUESTIONS[1]))
+    gate = made([[RIGHT, WRONG], [WRONG, WRONG]])
+    asked = tuple({**row, "question": question} for row, question in zip(gate.rows, QUESTIONS[:2], strict=True))
+    gate = dataclasses.replace(gate, rows=asked)
     measured = task.with_pass_rates(gate)
     assert measured.train["pass_rate"][:3] == [0.5, 0.0, None]
 
