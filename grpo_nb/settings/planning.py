@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.tables import Shown, Table
 from grpo_nb.core.text import prompt_lengths

@@ -114,7 +114,8 @@ async def waits(completions, **columns):
 
 def test_rewards_of_the_kit_are_the_same_ones(tmp_path: Path) -> None:
     ours = [
-        gn.rewards.correctness(weight=2.0, format=gn.tasks.hashes()), gn.rewards.json_answer(column=None, schema={"type": "object"}, format=gn.tasks.boxed()),
+        gn.rewards.correctness(weight=2.0, format=gn.tasks.hashes()),
+        gn.rewards.json_answer(column=None, schema={"type": "object"}, format=gn.tasks.boxed()),
         gn.rewards.xml_tags(name="tags"), gn.rewards.regex_answer('a "b"'), gn.rewards.length(5, 9, unit="words"),
     ]  # fmt: skip
     there = loaded(tmp_path, ours).REWARDS
