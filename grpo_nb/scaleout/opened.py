@@ -16,6 +16,7 @@ from typing import Any
 from grpo_nb.core.arguments import require_path
 from grpo_nb.core.files import inside, put_in_place, shown_path, staged_folder, write_json
 from grpo_nb.core.tables import Part, Shown, bold
+from grpo_nb.health.course import sameness
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.card import published_name, write_model_card
 from grpo_nb.runs.rows import tidy_row
@@ -156,6 +157,7 @@ def _make_run(folder: Path, project: Project) -> None:
         if _GENERATED in row:
             table = completions_table(step, step["step"], settings.num_generations, weights)
             table.to_parquet(folder / "completions" / f"step_{step['step']:06d}.parquet", index=False)
+            row |= sameness(list(group) for _, group in table.groupby("group")["completion"])
         alerts.on_row(row, table)
         rows.append(row)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -11,7 +11,6 @@ from grpo_nb.evaluation.comparison import Evaluation
 from grpo_nb.evaluation.heldout import read_answers
 from grpo_nb.evaluation.statistics import paired_result
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
-from grpo_nb.health.course import sameness
 from grpo_nb.health.monitor import HealthMonitor, HealthReport
 from grpo_nb.rewards.judging import answer_reward
 from grpo_nb.runs.alert import Alert
@@ -129,8 +128,6 @@ class HealthAlerts(Observer):
 
     def on_row(self, row: dict[str, Any], completions: pandas.DataFrame | None) -> bool:
         """Look at the step, and say whether to stop."""
-        if completions is not None:
-            row |= sameness(list(group) for _, group in completions.groupby("group")["completion"])
         fresh = self._monitor.update(row)
         if fresh:
             row["alerts"] = [alert.to_dict() for alert in fresh]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.core.files import staged_file, write_bytes
 from grpo_nb.core.progress import is_notebook, progress_bar
 from grpo_nb.core.randomness import kept_random_state
+from grpo_nb.health.course import sameness
 from grpo_nb.models.unsloth import import_unsloth
 from grpo_nb.runs.alert import alerts_of
 from grpo_nb.runs.best import best_step
@@ -104,6 +105,8 @@ class Recorder(TrainerCallback):
         table: pandas.DataFrame | None = None
         try:
             table = self._completions(state.global_step) if _GENERATED in row else None
+            if table is not None:
+                row |= sameness(list(group) for _, group in table.groupby("group")["completion"])
             for observer in self.observers:
                 if self._ask(observer, row, table):
                     self.stopped_by = type(observer).__name__
