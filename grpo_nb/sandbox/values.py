@@ -6,7 +6,6 @@ documentation says so), and plain JSON loses tuples, sets, bytes, NaN and large 
 
 from __future__ import annotations
 
-import json
 from itertools import islice
 
 _MAX_DEPTH = 50
@@ -33,7 +32,7 @@ _CONTAINERS = {kind.__name__: kind for kind in (list, tuple, set, frozenset, Ite
 
 
 def encode(value: object, depth: int = 0) -> object:
-    """Return `value` as what `json.dumps` can write: None, bools and texts as they are, all else as `[type, content]`.
+    """Return `value` as what JSON has: None, bools and texts as they are, all else as `[type, content]`.
 
     An object of a subclass becomes what it holds, whatever its own methods say. Raises `NotPlainData`.
 
@@ -90,13 +89,10 @@ def decode(data: object, depth: int = 0) -> object:
     raise NotPlainData("not an encoded value")
 
 
-def dumps(value: object) -> bytes:
-    """Return one line of ASCII JSON of what `encode` gave; lone surrogates are escaped."""
-    return json.dumps(value).encode() + b"\n"
-
-
 def loads(line: bytes) -> object:
-    """Parse one line of `dumps`, in which no number stands bare. Raises `NotPlainData`."""
+    """Parse one line of JSON from inside, in which no number stands bare. Raises `NotPlainData`."""
+    import json
+
     try:
         return json.loads(line.decode("ascii"), parse_int=_refuse, parse_float=_refuse, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:

@@ -133,7 +133,7 @@ def f():
         try: os.write(n, b'["value",["int","91827364"]]\\n' * 2)
         except OSError: pass
     os._exit(0)""",
-    "patches_json": """
+    "patches_the_writer": """
 import json, sys
 json.dumps = sys.modules["values"].dumps = lambda *a, **k: b'["passed",true]\\n'
 def f(): return 0""",

@@ -203,7 +203,7 @@ def test_the_self_test_finds_a_missing_protection(
 def test_where_the_wall_does_not_hold_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edited_child(tmp_path / "copy", monkeypatch, ("libseccomp.so.2", "libseccomp.so.99"))
     monkeypatch.setattr(candidates, "holes", holes.__wrapped__)
-    with pytest.raises(EnvironmentProblem, match="libseccomp.*apt-get install -y libseccomp2"):
+    with pytest.raises(EnvironmentProblem, match=r"libseccomp.*apt-get install -y libseccomp2"):
         run_untrusted("x = 1")
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(EnvironmentProblem, match="needs Linux, this is win32"):
@@ -325,15 +325,6 @@ def dynamic(): return __import__("math").floor(2.5)
     late = [[("a", 2)], "03.02.", "int", [0, 1, 4], "•", b"a\0b\0c\0"]
     more = [1, "e3b0", [1], "0.1"]
     assert [a.value for a in outcome.answers] == [7, [50_000], late, "nop", more, 2, None, None, 3], outcome
-
-
-def test_solutions_that_are_right_are_right_here() -> None:
-    """150 small programs with what they return, over most of the standard library that such code uses."""
-    rows = [json.loads(line) for line in (ROOT / "tests" / "data" / "solutions.jsonl").read_text().splitlines()]
-    completions = [f"<answer>\n```python\n{row['code']}\n```\n</answer>" for row in rows]
-    scores = code_tests()(completions=completions, tests=[row["tests"] for row in rows])
-    assert len(rows) >= 150
-    assert [row["code"] for row, score in zip(rows, scores, strict=True) if score != 1.0] == []
 
 
 def test_a_late_failure_keeps_earlier_answers() -> None:
