@@ -10,7 +10,7 @@ from encodings.aliases import aliases
 # By pattern and not by parsing: what no compiler takes must not bring down this process, and a name too many costs
 # milliseconds. The second also finds __import__("math") and importlib.import_module("math").
 _FROM = re.compile(r"\bfrom[ \t]+([\w.]+)[ \t]+import[ \t(]*([\w, \t]*)")
-_IMPORT = re.compile(r"\bimport\w*[ \t(]+['\"]?([\w., \t]+)")
+_IMPORT = re.compile(r"(?:\b|__)import\w*[ \t(]+['\"]?([\w., \t]+)")
 _QUOTED = re.compile(r"['\"]([\w-]+)['\"]")
 
 # What others import late: warnings for any of them, unicodedata for \N{...} and names in other scripts.

@@ -318,7 +318,7 @@ def codec():
     import codecs
     return codecs.encode("abc", "rot13")
 def more(): return [Point().x, hashlib.sha256(b"").hexdigest()[:4], json.loads("[1]"), str(decimal.Decimal("0.1"))]
-def dynamic(): return __import__("math").floor(2.5)
+def dynamic(): return __import__("statistics").median([2])
 """
     names = ("run", "deep", "late", "codec", "more", "dynamic", "missing", "run.x()")
     outcome = run_untrusted(code, [*map(Call, names), Call("Solution().add", (1,), {"b": 2})])
