@@ -6,7 +6,6 @@ An attack is judged from outside: the expected value, the secret and the sockets
 from __future__ import annotations
 
 import functools
-import json
 import math
 import multiprocessing
 import os
