@@ -18,17 +18,25 @@ class NotPlainData(ValueError):
     """A value that is no None, bool, number, text, bytes, container or iterator, or is nested too deeply."""
 
 
-class Items(tuple):
-    """What an iterator, a range, a deque or a view gave, in order; equal to nothing else, as those are."""
+class Items:
+    """What an iterator gave, in order; equal to nothing else, as those are."""
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
+    def __init__(self, held: list[object]) -> None:
+        self._held = held
 
-    __hash__ = tuple.__hash__
+    def __iter__(self) -> object:
+        return iter(self._held)
+
+
+class SizedItems(Items):
+    """The same of what has a length: a range, a deque, a view."""
+
+    def __len__(self) -> int:
+        return len(self._held)
 
 
 _SCALARS = {"int": int, "float": float, "complex": complex, "bytes": bytes.fromhex}
-_CONTAINERS = {kind.__name__: kind for kind in (list, tuple, set, frozenset, Items)}
+_CONTAINERS = {kind.__name__: kind for kind in (list, tuple, set, frozenset, Items, SizedItems)}
 
 
 def encode(value: object, depth: int = 0) -> object:
@@ -62,7 +70,8 @@ def encode(value: object, depth: int = 0) -> object:
     items = list(islice(iter(value), _MOST_ITEMS + 1))
     if len(items) > _MOST_ITEMS:
         raise NotPlainData(f"an iterator of more than {_MOST_ITEMS} items")
-    return ["Items", [encode(item, depth + 1) for item in items]]
+    name = "SizedItems" if hasattr(type(value), "__len__") else "Items"
+    return [name, [encode(item, depth + 1) for item in items]]
 
 
 def decode(data: object, depth: int = 0) -> object:
