@@ -35,7 +35,7 @@ def train(seed: int, dtype: str, changes: dict[str, object], folder: str) -> dic
     settings = gn.preset("cpu", seed=seed, dtype=dtype, run_root=folder, **changes)
     model, tokenizer = gn.load_model(settings)
     task = gn.load_task("arithmetic", settings, tokenizer=tokenizer)
-    rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=1.0)]
+    rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
     started = time.perf_counter()
     run = gn.train(model, tokenizer, task, rewards, settings, name=f"seed{seed}")
     seconds = time.perf_counter() - started

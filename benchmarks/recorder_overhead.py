@@ -79,7 +79,7 @@ def main() -> None:
     live.time = SimpleNamespace(perf_counter=lambda: time.process_time() + ahead)
     folder = Path(tempfile.mkdtemp())
     settings = gn.preset("cpu", max_steps=MARKS[-1])
-    alerts = HealthAlerts(HealthMonitor(weights=WEIGHTS, settings=settings, folder=folder))
+    alerts = HealthAlerts(HealthMonitor(weights=WEIGHTS, settings=settings), is_shown=False)
     recorder = Recorder(gn.runs.Run(folder), settings, WEIGHTS, [alerts])
     recorder.displays = [plot := live.LivePlot(WEIGHTS, settings.beta)]
     recorder.trainer = SimpleNamespace(_logs=make_logs(settings.per_device_train_batch_size))

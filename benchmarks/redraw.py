@@ -55,9 +55,7 @@ def main() -> None:
     from grpo_nb.runs.live import LivePlot
 
     IPython.display.display = lambda *args, **kwargs: Handle()
-    alerts = [
-        Alert(rule="kl_spike", severity="warning", step=60, message="KL went from 0.1 to 0.9.", why="", advice="")
-    ]
+    alerts = [Alert(rule="kl_spike", severity="warning", step=60, message="KL went from 0.1 to 0.9.", advice="")]
     runs = {}
     for count in LENGTHS:
         rows = make_rows(count + rounds)

@@ -9,6 +9,7 @@ of hostile expressions takes at most the limit of a batch. The sides alternate i
 from __future__ import annotations
 
 import argparse
+import importlib
 import random
 import statistics
 import time
@@ -20,10 +21,10 @@ import _measure  # noqa: F401  # the kit of this checkout
 
 from grpo_nb import rewards
 from grpo_nb.models.unsloth import import_unsloth
-from grpo_nb.rewards import expressions
 from grpo_nb.tasks import formats
 
 Row = tuple[str, str, bool]
+_expressions = importlib.import_module("grpo_nb.rewards.maths")  # the class hides the module
 
 
 def plain_number_rows(count: int, seed: int = 0) -> list[Row]:
@@ -84,7 +85,7 @@ def compare_with_trl(rows: list[Row], rounds: int, *, forget: bool) -> str:
     verdicts: dict[str, list[Any]] = {}
     for _ in range(rounds):
         if forget:
-            expressions._cache.clear()
+            _expressions._cache.clear()
         for side, call in (
             ("kit", lambda: ours(completions=chats, solution=gold)),
             ("TRL", lambda: accuracy_reward(chats, gold)),
@@ -135,13 +136,13 @@ def main() -> None:
     print("\n## Hostile expressions, no two alike\n")
     print("| hostile in a batch of 64 | seconds | limit of the batch | honest ones wrong |\n| --- | --- | --- | --- |")
     for hostile in (0, 4, 16, 64):
-        expressions._cache.clear()
+        _expressions._cache.clear()
         rows = hostile_rows(hostile) + expression_rows(64 - hostile, seed=3 + hostile)
         texts = [f"<answer>{text}</answer>" for text, _, _ in rows]
         gold = [g for _, g, _ in rows]
         seconds, found = seconds_of(lambda texts=texts, gold=gold: rewards.maths()(completions=texts, answer=gold))
         wrong = sum(bool(v) != right for v, (_, _, right) in zip(found, rows, strict=True))
-        print(f"| {hostile} | {seconds:.2f} | {expressions.BATCH_SECONDS:.2f} | {wrong} of {64 - hostile} |")
+        print(f"| {hostile} | {seconds:.2f} | {_expressions.BATCH_SECONDS:.2f} | {wrong} of {64 - hostile} |")
 
     print(
         f"\n## Every reward ({count} completions of up to 400 characters)\n\n| reward | completions a second |\n| --- | --- |"

@@ -23,12 +23,12 @@ from .models.load import load_model as load_model
 from .rewards.scores import score as score
 from .runs.run import open_run as open_run
 from .runs.viewer import RunViewer as RunViewer
-from .settings.effective import effective_settings as effective_settings
 from .settings.planning import plan as plan
 from .settings.presets import preset as preset
 from .settings.settings import Settings as Settings
-from .tasks.sources import load_task as load_task
+from .tasks.load import load_task as load_task
 from .training.dry_runs import dry_run as dry_run
+from .training.effective import effective_settings as effective_settings
 from .training.session import train as train
 
 __version__: str

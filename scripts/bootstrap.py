@@ -234,7 +234,6 @@ def install(device: str, note: Callable[[str], object]) -> None:
     from grpo_nb.core.errors import EnvironmentProblem
     from grpo_nb.machine import installer
 
-    installer.forget_half_installed()
     # One resolve for all files: vllm on its own would move torch, torch on its own would break vllm.
     wanted = [word for kind in KINDS[device] for word in ("-r", str(ROOT / f"requirements{kind}.txt"))]
     index = os.environ.get("GRPO_NB_TORCH_INDEX", "").strip()

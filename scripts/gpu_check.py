@@ -126,7 +126,7 @@ def _check(options: argparse.Namespace, work: Path, gpu: Any) -> dict[str, Any]:
         model=options.model, work=str(work), steps=options.steps, device=options.device, is_tiny=options.tiny,
         load_in_4bit=not options.is_16bit, use_vllm=True, is_published=options.published,
     )  # fmt: skip
-    begun, obstacle = time.perf_counter(), vllm_obstacle(settings_for(request), gpu, options.model or None)
+    begun, obstacle = time.perf_counter(), vllm_obstacle(settings_for(request), gpu)
     work.mkdir(parents=True, exist_ok=True)
     phases: dict[str, Any] = {}
     for name, function, changes in plan_of(obstacle is None):

@@ -86,7 +86,7 @@ def main() -> None:
         rules: Counter[str] = Counter()
         for change in CHANGES:
             for _ in range(arguments.copies // len(CHANGES)):
-                copy = change(rows, choose)
+                copy = [{**row, "step": i} for i, row in enumerate(change(rows, choose), 1)]
                 if len(copy) < 10:
                     continue
                 count += 1

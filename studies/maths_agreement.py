@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from grpo_nb.rewards.expressions import maths
+from grpo_nb.rewards.maths import maths
 
 _INSIDE = r"[^{}]*"
 for _ in range(6):
@@ -89,9 +89,8 @@ def main() -> None:
     for test, gold, prediction, is_right in triples(Path(sys.argv[1])):
         gold = end_of_chain(gold) if len(gold) < 200 or "\\boxed" in gold else stated(gold)
         rows.append((test, gold, stated(prediction), is_right))
-    scores = maths(batch_seconds=300)(
-        completions=[f"<answer>{answer}</answer>" for _, _, answer, _ in rows], answer=[gold for _, gold, _, _ in rows]
-    )
+    # One by one, so that no batch runs out of its time.
+    scores = [maths()(completions=[f"<answer>{answer}</answer>"], answer=[gold])[0] for _, gold, answer, _ in rows]
     differing = [(*row, score) for row, score in zip(rows, scores, strict=True) if (score == 1.0) != row[3]]
     print(
         f"{len(rows) - len(differing)} of {len(rows)} agree; {sum(not row[3] for row in rows)} are expected to be refused.\n"

@@ -13,7 +13,7 @@ from grpo_nb.checks.probes import MORE, Probe
 from grpo_nb.checks.roles import Results
 from grpo_nb.core.arguments import did_you_mean
 from grpo_nb.rewards.base import completion_text
-from grpo_nb.rewards.calls import Batch, UnreadableOutput
+from grpo_nb.rewards.calls import Batch
 
 BatchOf = Callable[[Sequence[Probe]], Batch]
 # By the names of the error and of what it inherits; for all others the completion is to blame.
@@ -63,14 +63,14 @@ def find_failures(caller: Caller, results: Results, batch_of: BatchOf) -> Iterat
 
 
 def _is_unreadable(outcome: Outcome) -> bool:
-    return isinstance(outcome.error, UnreadableOutput) or outcome.raw is not None
+    return str(outcome.error).startswith("it returned ") or outcome.raw is not None
 
 
 def _fix(outcome: Outcome, batch: Batch, is_everywhere: bool) -> dict[str, str]:
     """The advice for an error, where it is other than in the catalogue."""
     error = outcome.error
-    if isinstance(error, UnreadableOutput):
-        if error.output is None:
+    if str(error).startswith("it returned "):
+        if str(error).startswith("it returned None"):
             return {"fix": "it ends without a return: end it with return scores"}
         return {"fix": "return a list with a score for each completion; does `return` stand inside the loop?"}
     if _is_unreadable(outcome):

@@ -20,7 +20,7 @@ from grpo_nb.checks.sample import check_options
 from grpo_nb.core.arguments import require_kind, require_number
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.randomness import kept_modes
-from grpo_nb.core.tables import Cell, Drawn, Shown, Table, bold, escaped, facts, html_of
+from grpo_nb.core.tables import Html, Shown, Table, bold, escaped, html_of
 from grpo_nb.core.text import shorten
 from grpo_nb.models.match import require_same_settings
 from grpo_nb.rewards.answers import correctness
@@ -93,7 +93,7 @@ class Baseline(Shown, Sampled):
 
     def _parts(self) -> Iterable[Any]:
         yield bold(self.sentence)
-        yield facts(self._facts)
+        yield Table(list(self._facts.items()), narrow=(0,))
         yield bold("Each reward")
         rows = [
             {
@@ -109,15 +109,18 @@ class Baseline(Shown, Sampled):
         ]
         yield Table([tuple(row.values()) for row in rows], tuple(rows[0]), narrow=range(len(rows[0])))
         if self.advice:
-            advised = [(bold(a.kind), a.what, Cell(a.line, style=_CODE_STYLE)) for a in self.advice]
+            advised = [
+                (bold(a.kind), a.what, Html(a.line, f"<div style='{_CODE_STYLE}'>{escaped(a.line)}</div>"))
+                for a in self.advice
+            ]
             table = Table(advised, ("", "what the sample shows", "line to change"))
             yield bold("What to change")
-            yield Drawn(table.html(), "\n".join(map(repr, self.advice)))
+            yield Html("\n".join(map(repr, self.advice)), table.html())
         else:
             yield "Nothing to change before training."
-        yield Drawn(html_of([bold("Group by group"), self._group_table]))
+        yield Html("", html_of([bold("Group by group"), self._group_table]))
         if (left := len(self.groups) - _SHOWN_GROUPS) > 0:
-            yield Drawn(html_of([Cell("", f"{left} more groups in <code>.table</code>.")]))
+            yield Html("", f"{left} more groups in <code>.table</code>.")
 
     @property
     def _facts(self) -> dict[str, str]:
@@ -161,7 +164,7 @@ class Baseline(Shown, Sampled):
             if has_worst:
                 shown.append(_completion(*ranked[0]) if group.kind == "differs" else "all the same")
             question, gold = shorten(group.question, 200), shorten(group.answer, 80)
-            asked = Cell(f"{question} ({gold})", f"{escaped(question)}<br>gold: <b>{escaped(gold)}</b>")
+            asked = Html(f"{question} ({gold})", f"{escaped(question)}<br>gold: <b>{escaped(gold)}</b>")
             rows.append((asked, "differ" if group.kind == "differs" else GROUP_SAID[group.kind], *shown))
         head = ("best completion", "worst completion") if has_worst else ("a completion",)
         return Table(rows, ("prompt", "totals", *head))
@@ -175,9 +178,9 @@ def _said(value: float) -> str:
     return "none" if math.isnan(value) else f"{value:.2f}"
 
 
-def _completion(total: float, text: str) -> Cell:
+def _completion(total: float, text: str) -> Html:
     said = shorten(text, 300) or "(empty)"
-    return Cell(said, f"<div style='{_CODE_STYLE}'>{escaped(said)}</div><b>total {_said(total)}</b>")
+    return Html(said, f"<div style='{_CODE_STYLE}'>{escaped(said)}</div><b>total {_said(total)}</b>")
 
 
 def baseline(

@@ -30,8 +30,8 @@ from grpo_nb.checks.roles import (
 from grpo_nb.checks.sample import Sample
 from grpo_nb.core.arguments import in_line
 from grpo_nb.core.text import as_score
+from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.rewards.slot import gold_answers
 
 # What must not be paid, by family of probes.
 PAID = {

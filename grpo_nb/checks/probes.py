@@ -14,12 +14,13 @@ import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
-from grpo_nb.rewards.answers import is_same_answer
-from grpo_nb.rewards.identity import globals_used
+from grpo_nb.core.own_code import globals_used
+from grpo_nb.tasks.answers import is_same_answer
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.notation import parse_number
+from grpo_nb.tasks.numbers import read_number
 
 PLAIN = "I work through it step by step and then check what I found."
 LINES = "I work through it\nstep by step and then\ncheck what I found."
@@ -117,7 +118,7 @@ def wrong_answers(gold: str, golds: Sequence[str], count: int = 4) -> list[str]:
     ['17', '30', '53']
     """
     others = [other for other in dict.fromkeys(golds) if not is_same_answer(other, gold)]
-    number = parse_number(gold)
+    number = _value(gold)
     if number is not None and number.denominator == 1:
         # Far enough that a tolerance of a few per cent does not take them for the gold answer.
         step = max(1, abs(int(number)) // 4) + (1 if abs(number) > 3 else 0)
@@ -143,12 +144,10 @@ def near_misses(gold: str) -> list[tuple[str, str]]:
     >>> near_misses("12.0 mmol/l")
     []
     """
-    number = parse_number(gold)
+    number = _value(gold)
     part = gold[: len(gold) // 2].strip()
     # The number without its unit is what many mean by right.
-    is_unit_alone_lost = parse_number(part) is not None and re.match(
-        r"\s*(?:[^\W\d]|[%\u00b0])", gold.removeprefix(part)
-    )
+    is_unit_alone_lost = _value(part) is not None and re.match(r"\s*(?:[^\W\d]|[%\u00b0])", gold.removeprefix(part))
     near = [
         ("a part of it", "" if is_unit_alone_lost else part),
         ("turned round", gold[::-1] if gold.isalnum() else ""),
@@ -190,7 +189,7 @@ def look_alike(gold: str) -> str:
 
 def by_degrees(number: int, written: Written, gold: str) -> Iterator[Probe]:
     """The gold answer with ever more of it changed, and with ever more beside it; none of numbers."""
-    if parse_number(gold) is not None or len(gold) < 4:
+    if _value(gold) is not None or len(gold) < 4:
         return
     parts, glue, other = (gold.split(" "), " ", "qxq") if gold.count(" ") >= 3 else (list(gold), "", "q")
     for size in (1, 2, 3, 4, 6):
@@ -201,9 +200,15 @@ def by_degrees(number: int, written: Written, gold: str) -> Iterator[Probe]:
         yield Probe(ADDED, written(PLAIN, gold + " qxq" * (size * len(gold) // 4)), number, gold, size=size)
 
 
+def _value(text: str) -> Fraction | None:
+    """The value of a number that stands alone."""
+    number = read_number(text)
+    return None if number is None or number.name or number.unit[1:] else number.value
+
+
 def _is_close(answer: str, gold: str) -> bool:
     """Whether an answer is the gold one, or so near to a gold number with decimals that a tolerance may take it."""
-    given, wanted = parse_number(answer), parse_number(gold)
+    given, wanted = _value(answer), _value(gold)
     is_within = given is not None and wanted is not None and abs(given - wanted) <= abs(wanted) / 50
     return is_same_answer(answer, gold) or (is_within and wanted.denominator != 1)
 
@@ -266,7 +271,7 @@ def harmless(number: int, format: AnswerFormat, written: Written, gold: str, wro
         "gold in reasoning": written(f"Step by step I come to {gold} and check it.", gold),
     }
     yield from (Probe(kind, text, number, family=REFUSED) for kind, text in given.items())
-    value = parse_number(gold)
+    value = _value(gold)
     # With a zero before it, it is more likely a name, such as an order number, than a number.
     if value is not None and value.denominator == 1 and re.fullmatch(r"[+-]?(0|[1-9][\d,]*)", gold):
         forms = [f"{gold}.0", f"{gold}."]
@@ -287,7 +292,7 @@ def cheats(
     question: str,
 ) -> Iterator[Probe]:
     """Completions that must not be paid as the right answer, though they may name it."""
-    value = parse_number(gold)
+    value = _value(gold)
     is_integer = value is not None and value.denominator == 1
     everything = list(dict.fromkeys(golds))[:40]
     if is_integer and 0 <= value <= 1000:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.checks.catalogue import SEVERITIES, Finding
 from grpo_nb.checks.probes import MORE, REFUSED, Probe
 from grpo_nb.checks.roles import Results, Role
-from grpo_nb.core.tables import Cell, Drawn, Listing, Shown, Table, bold, escaped
+from grpo_nb.core.tables import Html, Shown, Table, bold, escaped
 from grpo_nb.core.text import displayable
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ class RewardReport(Shown):
         lines = [f"  {name}: {role}" for name, role in self.roles.items()]
         lines += map(repr, self.findings)
         yield bold(self.summary)
-        yield Drawn(Table(rows, head=_FINDING_HEAD).html(), "\n".join(lines))
-        yield Listing([f"not checked: {limit}" for limit in self.limits])
+        yield Html("\n".join(lines), Table(rows, head=_FINDING_HEAD).html())
+        yield from (f"not checked: {limit}" for limit in self.limits)
 
 
 def _expected(probe: Probe) -> str:
@@ -116,11 +116,8 @@ def _expected(probe: Probe) -> str:
 
 
 def _finding_row(finding: Finding) -> tuple[Any, ...]:
-    what = Cell(
-        f"{finding.kind}: {finding.what}",
-        f"<b>{escaped(finding.kind)}</b>: {escaped(finding.what)}",
-        # Without a least width, the browser gives all the room to the example, and the words stand one below the other.
-        style="min-width:16em",
-    )
-    example = Cell(finding.example, style=_EXAMPLE_STYLE)
+    said = f"<b>{escaped(finding.kind)}</b>: {escaped(finding.what)}"
+    # Without a least width, the browser gives all the room to the example, and the words stand one below the other.
+    what = Html(f"{finding.kind}: {finding.what}", f"<div style='min-width:16em'>{said}</div>")
+    example = Html(finding.example, f"<div style='{_EXAMPLE_STYLE}'>{escaped(finding.example)}</div>")
     return (finding.reward, bold(finding.severity), what, example, finding.effect, finding.fix)

@@ -24,7 +24,7 @@ from grpo_nb.checks.roles import FORM, OTHER, TELLS, UNSCORED, Results, Role, fi
 from grpo_nb.checks.sample import Sample
 from grpo_nb.checks.together import check_names, check_set
 from grpo_nb.core.arguments import require_number
-from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weight_of
+from grpo_nb.rewards.base import RewardFunction, check_weight, reward_list, reward_name
 from grpo_nb.rewards.scores import changed_weights
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.task import Task
@@ -68,7 +68,7 @@ def check_rewards(
     require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)
     sample = Sample(task, format, answer, tokenizer)
     callers = {key: Caller(reward, seconds_per_call) for key, reward in _by_name(rewards).items()}
-    own_weights = {key: weight_of(caller.reward) for key, caller in callers.items()}
+    own_weights = {key: check_weight(getattr(one.reward, "weight", 1.0), key) for key, one in callers.items()}
     by_weight = changed_weights(own_weights, {} if weights is None else weights)
     checked = {key: _check_one(caller, sample) for key, caller in callers.items()}
     if first := _unseen_rows(checked.values()):

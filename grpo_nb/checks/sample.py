@@ -15,11 +15,11 @@ from typing import Any
 from grpo_nb.checks import probes as make
 from grpo_nb.checks.probes import Probe
 from grpo_nb.core.arguments import in_line, require_kind, require_number
+from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.rewards.calls import Batch, make_batch
-from grpo_nb.rewards.slot import gold_answers
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.formats import AnswerFormat, xml
-from grpo_nb.tasks.reading import read_rows
+from grpo_nb.tasks.rows import read_rows
 from grpo_nb.tasks.task import Task
 
 _TRIED_ROWS, _MORE_ROWS = 4, 60

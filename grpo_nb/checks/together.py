@@ -33,7 +33,7 @@ def check_names(rewards: Sequence[RewardFunction], columns: Sequence[str]) -> It
     """A name that two rewards have, and data columns named as what TRL passes itself."""
     for name, count in collections.Counter(map(reward_name, rewards)).items():
         if count > 1:
-            is_kits = any(isinstance(reward, Reward) and reward.name == name for reward in rewards)
+            is_kits = any(isinstance(reward, Reward) and reward.__name__ == name for reward in rewards)
             mend = f"give one of them name='{name}_2'" if is_kits else f"reward.__name__ = '{name}_2' of one function"
             yield found("same name twice", WHOLE_SET, f"{count} rewards are named {name!r}", fix=mend)
     clash = [column for column in columns if column in TRL_ARGUMENTS and column != "completion_ids"]

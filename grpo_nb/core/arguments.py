@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from grpo_nb.core.text import shorten
+
 
 def in_line(value: Any, limit: int = 60) -> str:
     """Return a value as one short line, whatever it is.
@@ -30,22 +32,21 @@ def require_kind(name: str, value: Any, kinds: type | tuple[type | None, ...], m
     Traceback (most recent call last):
     TypeError: label = 5 must be a text.
     """
-    wanted = tuple(type(None) if kind is None else kind for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
-    if not isinstance(value, wanted):
+    wanted = kinds if isinstance(kinds, tuple) else (kinds,)
+    if not isinstance(value, tuple(type(None) if kind is None else kind for kind in wanted)):
         raise TypeError(f"{name} = {in_line(value)} must be {must}.")
     return value
 
 
 def require_path(name: str, value: Any, must: str = "a path") -> Path:
-    """Return a path from a user, `~` being their home, or refuse what no file system can have.
+    """Return a path from a user, `~` being their home.
 
     Raises:
-        TypeError, ValueError: With what it must be.
+        TypeError, ValueError: With what it must be; also of an empty text, which would be the working directory.
     """
-    path = Path(require_kind(name, value, (str, Path), must))
-    if not str(value) or "\0" in str(value) or max(map(len, path.parts), default=0) > 255:
-        raise ValueError(f"{name} = {in_line(value)} must be {must}.")
-    return path.expanduser()
+    if require_kind(name, value, (str, Path), must) == "":
+        raise ValueError(f"{name} = '' must be {must}.")
+    return Path(value).expanduser()
 
 
 def require_number(
@@ -76,9 +77,7 @@ def require_number(
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """Return `"; did you mean 'x'?"` for the nearest known name, or a list of them where it can be read."""
+    """Return `"; did you mean 'x'?"` for the nearest known name, or as many of them as can be read."""
     known = sorted(map(str, known))
     nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-    if nearest:
-        return f"; did you mean {nearest[0]!r}?"
-    return f"; known: {', '.join(known)}" if len(known) <= 60 else f"; none of the {len(known)} known names is near"
+    return f"; did you mean {nearest[0]!r}?" if nearest else f"; known: {shorten(', '.join(known), 600)}"

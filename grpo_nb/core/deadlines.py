@@ -1,8 +1,8 @@
 """A time limit for calling a function that was defined in a notebook and may never return.
 
-On the main thread of a POSIX system the call itself is interrupted. That matters for regular expressions and long powers: they
-hold Python's global lock, so that no other thread could even notice that time is up, but they do look for signals. Elsewhere
-the call runs in a daemon thread, which is left behind when time is up, and a call that holds the lock cannot be limited.
+On the main thread of a POSIX system the call itself is interrupted: regular expressions and long powers, which hold Python's
+global lock, look for signals, and what sets an alarm of its own, as math-verify does, works as it will in a training.
+Elsewhere the call runs in a daemon thread, which is left behind when time is up.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _TimeIsUp(BaseException):
 def run_with_deadline(call: Callable[[], Result], seconds: float) -> Result:
     """Return `call()`, or raise when it takes longer.
 
-    A call that sets an alarm of its own, as math-verify's do, takes this one away.
+    A call that sets an alarm of its own takes this one away.
 
     Raises:
         TimeoutError: The call was stopped, or came back after all but late, or has been left behind in its thread.
@@ -33,23 +33,17 @@ def run_with_deadline(call: Callable[[], Result], seconds: float) -> Result:
     >>> run_with_deadline(lambda: 7, 1.0)
     7
     """
-    is_main = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
-    if not is_main or signal.getitimer(signal.ITIMER_REAL)[0]:
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
         return run_in_thread(call, seconds)
     end, before = time.perf_counter() + seconds, signal.signal(signal.SIGALRM, _interrupt)
     try:
-        try:
-            # Repeating, because code may swallow the first interruption.
-            signal.setitimer(signal.ITIMER_REAL, seconds, _TICK)
-            result = call()
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_REAL, seconds, _TICK)  # repeating: code may swallow the first interruption
+        result = call()
         if time.perf_counter() < end:
             return result
     except _TimeIsUp:
         pass
     finally:
-        # Again: an interruption can have come in place of the other one, but not two within a tick.
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before or signal.SIG_DFL)  # None where it was not set by Python
     raise TimeoutError(f"stopped after {seconds:g} s")

@@ -51,33 +51,85 @@ def staged_file(target: Path) -> Iterator[Path]:
         staged.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def staged_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder beside `target`, cleared away when the block is left, unless `put_in_place` has moved it."""
+    staged = _beside(target, "partial")
+    staged.mkdir(parents=True)
+    try:
+        yield staged
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
+    """Rename a finished file or folder to `target`; one that is there is set aside first, and deleted last.
+
+    A folder cannot take the name of another in one step. Killed between the two renames, both are still there, complete, under
+    their hidden names.
+
+    Args:
+        staged: From `staged_folder`, or a file.
+        target: Where it goes.
+        overwrite: Whether something may be there: an export takes minutes, in which another one can have come first.
+
+    Raises:
+        FileExistsError: Something is there and `overwrite` is false.
+    """
+    _refuse_taken(target, overwrite)
+    if not target.is_dir():
+        staged.replace(target)
+        return
+    aside = _beside(target, "replaced")
+    target.rename(aside)
+    try:
+        staged.rename(target)
+    except BaseException:
+        aside.rename(target)
+        raise
+    shutil.rmtree(aside)
+
+
 def made_once(folder: Path, proof: str, fill: Callable[[Path], None]) -> Path:
     """Return a folder of a cache; where it has no file `proof`, it is filled first.
 
     Of several processes that fill it at the same time the first counts, for their results are the same.
     """
-    if (folder / proof).is_file():
-        return folder
-    with staged_folder(folder) as staged:
-        fill(staged)
-        try:
-            staged.rename(folder)
-        except OSError:
+    if not (folder / proof).is_file():
+        with staged_folder(folder) as staged:
+            fill(staged)
             if not (folder / proof).is_file():
-                raise
+                put_in_place(staged, folder)
     return folder
 
 
-def free_path(
-    path: Path, mark: str = "-", first: int = 2, is_free: Callable[[Path], bool] = lambda path: not path.exists()
-) -> Path:
-    """Return a path that is free: this one, or the same with a mark and the first free number.
+def target_of(path: str | Path) -> Path:
+    """Return the folder that a path from a user names: `~` is their home, and a link is what it points to.
 
-    >>> free_path(Path("/nowhere/run"))
-    PosixPath('/nowhere/run')
+    Renaming onto a link would replace the link: an export meant for the disk behind it would lie on this one.
     """
-    numbered = (path.with_name(f"{path.name}{mark}{number}") for number in itertools.count(first))
-    return next(filter(is_free, itertools.chain([path], numbered)))
+    target = require_path("path", path, "a folder or file, as 'exports/my-model'")
+    return target.resolve() if target.is_symlink() else target
+
+
+def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> None:
+    """Refuse a target that would have to be overwritten without being told to, or with something that is needed.
+
+    Args:
+        target: From `target_of`.
+        overwrite: Whether something may be there.
+        needed: Folders that must not go with it: the run itself, its base model.
+
+    Raises:
+        FileExistsError: Something is there and `overwrite` is false, or what is there holds something that is needed.
+    """
+    real = target.resolve()
+    held = next((path for path in (*needed, Path.cwd()) if path.resolve().is_relative_to(real)), None)
+    if target.exists() and held is not None:
+        raise FileExistsError(
+            f"{str(target)!r} is or holds {str(held)!r}, which would be gone with it. Choose another folder."
+        )
+    _refuse_taken(target, overwrite)
 
 
 def inside(folder: Path, name: Any) -> Path:
@@ -100,6 +152,16 @@ def inside(folder: Path, name: Any) -> Path:
     )
 
 
+def free_path(path: Path, mark: str = "-", first: int = 2) -> Path:
+    """Return a path that is free: this one, or the same with a mark and the first free number.
+
+    >>> free_path(Path("/nowhere/run"))
+    PosixPath('/nowhere/run')
+    """
+    numbered = (path.with_name(f"{path.name}{mark}{number}") for number in itertools.count(first))
+    return next(found for found in itertools.chain([path], numbered) if not found.exists())
+
+
 def sha256_of(file: Path) -> str:
     """Return the SHA-256 of a file, which is never in memory as a whole."""
     with file.open("rb") as opened:
@@ -111,91 +173,11 @@ def shown_path(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_absolute() and path.is_relative_to(Path.cwd()) else path
 
 
-@contextlib.contextmanager
-def staged_folder(target: Path) -> Iterator[Path]:
-    """Yield a new folder beside `target`, cleared away when the block is left, unless `put_in_place` has moved it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staged = _beside(target, "partial")
-    staged.mkdir()
-    try:
-        yield staged
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
-
-
-def target_of(path: str | Path) -> Path:
-    """Return the folder that a path from a user names: `~` is their home, and a link is what it points to.
-
-    Renaming onto a link would replace the link: an export meant for the disk behind it would lie on this one.
-    """
-    target = require_path("path", path, "a folder or file, as 'exports/my-model'")
-    return target.resolve() if target.is_symlink() else target
-
-
-def put_in_place(staged: Path, target: Path, *, overwrite: bool = True) -> None:
-    """Rename a finished folder to `target`; one that is there is set aside first, and deleted last.
-
-    A folder cannot take the name of another in one step. Killed between the two renames, both are still there, complete, under
-    their hidden names.
-
-    Args:
-        staged: From `staged_folder`, or a file.
-        target: Where it goes.
-        overwrite: Whether something may be there: an export takes minutes, in which another one can have come first.
-
-    Raises:
-        FileExistsError: Something is there and `overwrite` is false.
-    """
-    if not overwrite and _is_taken(target):
-        raise FileExistsError(
-            f"{str(target)!r} was made by somebody else while this export ran, and is kept; this one is not. Choose another "
-            "folder, or say overwrite=True."
-        )
-    if not target.exists():
-        staged.rename(target)
-        return
-    aside = _beside(target, "replaced")
-    target.rename(aside)
-    try:
-        staged.rename(target)
-    except BaseException:
-        aside.rename(target)
-        raise
-    _remove(aside)
-
-
 def _beside(target: Path, kind: str) -> Path:
     return target.with_name(f".{target.name}.{kind}-{uuid.uuid4().hex[:12]}")
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-
-
-def _is_taken(target: Path) -> bool:
-    return target.exists() and (not target.is_dir() or any(target.iterdir()))
-
-
-def check_target(target: Path, overwrite: bool, needed: Sequence[Path] = ()) -> None:
-    """Refuse a target that would have to be overwritten without being told to, or with something that is needed.
-
-    Args:
-        target: From `target_of`.
-        overwrite: Whether something may be there.
-        needed: Folders that must not go with it: the run itself, its base model.
-
-    Raises:
-        FileExistsError: Something is there and `overwrite` is false, or what is there holds something that is needed.
-    """
-    require_kind("overwrite", overwrite, bool, "True or False")
-    real = target.resolve()
-    held = next((path for path in (*needed, Path.cwd()) if path.resolve().is_relative_to(real)), None)
-    if target.exists() and held is not None:
-        raise FileExistsError(
-            f"{str(target)!r} is or holds {str(held)!r}, which would be gone with it. Choose another folder."
-        )
-    if not overwrite and _is_taken(target):
-        raise FileExistsError(f"{str(target)!r} exists. Choose another folder, or say overwrite=True.")
+def _refuse_taken(target: Path, overwrite: bool) -> None:
+    require_kind("overwrite", overwrite, bool, "True or False")  # "no" would be true
+    if not overwrite and target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(f"{str(target)!r} exists, and is kept. Choose another folder, or say overwrite=True.")

@@ -22,24 +22,23 @@ _TRACEBACK_LINES = 8
 
 
 @functools.cache
-def _environment(kind: str = "html") -> Environment:
+def _environment(kind: str = "jinja") -> Environment:
     import jinja2
     from markupsafe import Markup
 
-    escaped = {"html": displayable, "md": plain, "code": str}[kind]
+    escaped = {"jinja": displayable, "md": plain}.get(kind, str)
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("grpo_nb", "."),
-        autoescape=kind == "html",
-        keep_trailing_newline=kind == "code",
+        autoescape=kind == "jinja",
+        keep_trailing_newline=escaped is str,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
         # Autoescape makes text safe for HTML; a lone surrogate or NUL, which a model may write, no notebook can hold.
         finalize=lambda value: value if isinstance(value, Markup) else escaped(str(value)),
     )
-    if kind == "md":
-        made.filters["span"] = lambda text: Markup(span(text))
-        made.filters["fence"] = lambda text, language="": Markup(fence(text, language))
+    made.filters["span"] = lambda text: Markup(span(text))
+    made.filters["fence"] = lambda text, language="": Markup(fence(text, language))
     return made
 
 
@@ -53,8 +52,7 @@ def render(template: str, **values: Any) -> str:
             or of settings (`.py.jinja`, `.sh.jinja`, `.yaml.jinja`) values stand as they are: whoever fills it in quotes them.
         values: Every name the template uses; one that is missing raises.
     """
-    ending = template.removesuffix(".jinja").rpartition(".")[2] if template.count(".") > 1 else "html"
-    kind = {"md": "md", "py": "code", "sh": "code", "yaml": "code"}.get(ending, "html")
+    kind = template.split(".")[1]  # `md`, `py`; `jinja` of a view, which has no other ending
     return _environment(kind).get_template(template).render(values)
 
 
@@ -101,14 +99,13 @@ def errors_view(errors: Sequence[BaseException]) -> str:
     return "".join(_part("error", type(e).__name__, shorten(str(e), 600), last_lines(e)) for e in errors)
 
 
-def page(name: str, parts: Sequence[tuple[str, Sequence[str]]], *sheets: str, classes: str = "") -> str:
+def page(name: str, parts: Sequence[tuple[str, Sequence[str]]], *sheets: str) -> str:
     """Return a panel that can only be read, for pages that show no widgets.
 
     Args:
         name: Its title.
         parts: Headings, and the views (HTML) under each; what has no view is left out.
         sheets: Style sheets as for `style`.
-        classes: CSS classes beside that of every panel.
     """
     held = [(heading, "".join(views)) for heading, views in parts if any(views)]
-    return _part("page", style(*sheets), name, held, classes)
+    return _part("page", style(*sheets), name, held)

@@ -30,13 +30,10 @@ class Panel(widgets.VBox):
     panel_title: str = ""
     panel_sheets: ClassVar[tuple[str, ...]] = ()
     """Style sheets of its room, as `runs/viewer.css`."""
-    panel_class: ClassVar[str] = ""
-    """A CSS class of its own, beside `gn-lab`."""
 
     def __init__(self) -> None:
         super().__init__()
-        for name in filter(None, ("gn-lab", self.panel_class)):
-            self.add_class(name)
+        self.add_class("gn-lab")
         self._errors = view()
         self._failures: list[BaseException] = []
         self._depth = 0
@@ -87,7 +84,7 @@ class Panel(widgets.VBox):
     def _snapshot(self) -> str:
         """Return what the panel shows, as HTML that needs no kernel."""
         parts = [(name, [shown.value for shown in views]) for name, views in self._pictured]
-        return pages.page(self.panel_title, parts, *self.panel_sheets, classes=self.panel_class)
+        return pages.page(self.panel_title, parts, *self.panel_sheets)
 
     def _header(self) -> widgets.HTML:
         """The title, and the style sheets that the views need."""

@@ -6,7 +6,6 @@ Not here: the sandbox's workers, which are written by enemies and have their own
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import queue
@@ -39,90 +38,6 @@ class ChildError(RuntimeError):
         return "\n".join(self.lines[-count:]) or "(nothing)"
 
 
-class NoLine(TimeoutError):
-    """A child said nothing in time."""
-
-
-class LineProcess:
-    """A child that is written to and read from line by line; it and its own children are killed when the block is left.
-
-    Lines are read by a thread, because waiting for a pipe with a limit is done differently on every system. A fork of this
-    process shares the pipes, and answers would go to either: only the process that started it may use or end it.
-    """
-
-    def __init__(
-        self,
-        command: Sequence[str | Path],
-        *,
-        stdin: int = subprocess.PIPE,
-        errors: int = subprocess.DEVNULL,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        self._owner = os.getpid()
-        self._process = subprocess.Popen(
-            command, stdin=stdin, stdout=subprocess.PIPE, stderr=errors, env=environment,
-            bufsize=0,  # a fork while another thread holds the lock of a buffer would leave it held in the child
-            start_new_session=True,
-        )  # fmt: skip
-        self.pid = self._process.pid
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        threading.Thread(target=self._read, name="child", daemon=True).start()
-
-    def __enter__(self) -> LineProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether it runs, and belongs to this process."""
-        return self._owner == os.getpid() and self._process.poll() is None
-
-    def send(self, line: str) -> None:
-        """Write it a line.
-
-        Raises:
-            OSError: It has ended.
-        """
-        data = line.encode() + b"\n"
-        while data:
-            data = data[self._process.stdin.write(data) :]
-
-    def line(self, seconds: float | None = None) -> str | None:
-        """Return the next line of its output without its end; None, once, when there will be no more.
-
-        Raises:
-            NoLine: None came in `seconds`.
-        """
-        try:
-            return self._lines.get(timeout=None if seconds is None else max(seconds, 0.0))
-        except queue.Empty:
-            raise NoLine(f"no line in {seconds:g} s") from None
-
-    def wait(self) -> int:
-        """Return its exit status, once its output has ended."""
-        return self._process.wait()
-
-    def end(self) -> None:
-        """Kill it and what it started."""
-        if self._owner != os.getpid():
-            return
-        if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
-        # The other pipe is closed by the thread that reads it, which the end of the child has woken.
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-
-    def _read(self) -> None:
-        with io.BufferedReader(self._process.stdout) as output:
-            for line in output:
-                self._lines.put(line.decode(errors="replace").rstrip("\r\n"))
-        self._lines.put(None)
-
-
 def run_command(
     command: Sequence[str | Path],
     *,
@@ -145,19 +60,35 @@ def run_command(
         OSError: There is no such program.
     """
     lines: list[str] = []
-    # Unbuffered, or the lines of a Python program would come out of order, and its last ones not at all when it is ended.
-    variables = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
+    said: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     end = None if seconds is None else time.monotonic() + seconds
-    with LineProcess(command, stdin=subprocess.DEVNULL, errors=subprocess.STDOUT, environment=variables) as child:
-        try:
-            while (line := child.line(patience if end is None else end - time.monotonic())) is not None:
-                lines.append(line)
-                if on_line is not None:
-                    on_line(line)
-        except NoLine:
-            how = f"took longer than {seconds:g} s" if seconds else f"gave no sign of life for {patience:g} s"
-            raise ChildError(f"{how} and was ended", None, lines) from None
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        # Or the lines of a Python program would come out of order, and its last ones not at all when it is ended.
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
+    )  # fmt: skip
+
+    def read() -> None:  # in a thread, because waiting for a pipe with a limit is done differently on every system
+        with child.stdout as output:
+            for line in output:
+                said.put(line.decode(errors="replace").rstrip("\r\n"))
+        said.put(None)
+
+    threading.Thread(target=read, name="child", daemon=True).start()
+    try:
+        while (line := said.get(timeout=patience if end is None else max(end - time.monotonic(), 0))) is not None:
+            lines.append(line)
+            if on_line is not None:
+                on_line(line)
         status = child.wait()
+    except BaseException as error:  # whatever ends the waiting ends the child, with what it started
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        if not isinstance(error, queue.Empty):
+            raise
+        how = f"took longer than {seconds:g} s" if seconds else f"gave no sign of life for {patience:g} s"
+        raise ChildError(f"{how} and was ended", None, lines) from None
     if status != 0:
         raise ChildError(f"ended with {status}", status, lines)
     return lines

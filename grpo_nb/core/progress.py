@@ -24,12 +24,15 @@ def progress_bar(total: int | None = None, **options: Any) -> Any:
     """
     from tqdm import tqdm
 
-    place = {"file": _Output(), "ncols": 100} if is_notebook() else {}
+    place = {"file": CellOutput(), "ncols": 100} if is_notebook() else {}
     return tqdm(total=total, **{"leave": False, **place, **options})
 
 
-class CellOutput:
-    """One output of a notebook's cell: shown by the cell that is running, and then updated in place."""
+class CellOutput(io.TextIOBase):
+    """One output of a notebook's cell: shown by the cell that is running, and then updated in place.
+
+    Written to, as by a bar, it shows the last line; what is cleared becomes an empty one.
+    """
 
     _handle: Any = None
 
@@ -42,14 +45,7 @@ class CellOutput:
         else:
             self._handle.update(data, raw=True, **options)
 
-
-class _Output(io.TextIOBase):
-    """One output of a cell, replaced with each line that is drawn into it; what is cleared becomes an empty line."""
-
-    def __init__(self) -> None:
-        self._output = CellOutput()
-
     def write(self, text: str) -> int:
         if text.strip("\n"):
-            self._output.show({"text/plain": text.replace("\r", "").rstrip()})
+            self.show({"text/plain": text.replace("\r", "").rstrip()})
         return len(text)

@@ -31,14 +31,14 @@ from grpo_nb.models.match import require_same_settings
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import Reward, RewardFunction, range_of, reward_list, reward_name, weights_by_name
 from grpo_nb.rewards.judging import answer_reward, judge_in_words
-from grpo_nb.rewards.rebuild import rebuild_reward
+from grpo_nb.rewards.record import rebuilt
 from grpo_nb.rewards.scores import score
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.run import Run, trained_questions
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.formats import AnswerFormat
 from grpo_nb.tasks.questions import Contamination, find_contamination
-from grpo_nb.tasks.reading import Source
+from grpo_nb.tasks.rows import Source
 from grpo_nb.tasks.task import Task
 
 Questions = Task | HeldOut | Source
@@ -285,9 +285,7 @@ class _Asked:
         if not self.rows:
             raise ValueError("there are no held-out questions to ask.")
         # What the run was paid by, made again from its record; None for what is not the kit's.
-        self.paid = (
-            {entry["name"]: rebuild_reward(entry)[0] for entry in run.info["rewards"]} if run is not None else {}
-        )
+        self.paid = {entry["name"]: rebuilt(entry) for entry in run.info["rewards"]} if run is not None else {}
         self.judge = self._judge_of(how.rewards)
 
     def _judge_of(self, rewards: Sequence[RewardFunction]) -> Reward | None:

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks.groups import Estimate, estimate, in_groups
 from grpo_nb.core.files import staged_folder, write_json
-from grpo_nb.core.tables import Drawn, Table, as_written, bold, escaped, html_of, text_of
+from grpo_nb.core.tables import Html, Table, as_written, bold, escaped, html_of, text_of
 from grpo_nb.core.text import displayable
 from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, PairedResult, pass_at_k, share_interval
-from grpo_nb.rewards.answers import is_same_answer
-from grpo_nb.tasks.answers import answers_of
+from grpo_nb.tasks.answers import answers_of, is_same_answer
 from grpo_nb.tasks.questions import Contamination
 
 if TYPE_CHECKING:
@@ -206,7 +205,7 @@ def frequent_answer(golds: Sequence[str]) -> str:
     # Labels may be too rare to be known as such; what comes again and again is a floor all the same.
     counts = Counter(golds)
     label, count = counts.most_common(1)[0]
-    is_rare = count < max(3, _OFTEN * len(golds)) or (answers.kind == "numbers" and len(golds) < 2 * len(counts))
+    is_rare = count < max(3, _OFTEN * len(golds)) or (answers.kind == "number" and len(golds) < 2 * len(counts))
     return "" if is_rare else label
 
 
@@ -384,7 +383,7 @@ class Comparison(PairedResult):
             "" if self.verdict == "no difference shown" else self.power_sentence,
             self.floor_sentence,
             *self.notes,
-            Drawn(image),
+            Html("", image),
             f"{len(few)} of {len(self.after.rows)} answers, changed ones first; transcripts() has all:",
             Table([list(map(as_written, row)) for row in few.itertuples(index=False)], head=list(few.columns)),
         ])  # fmt: skip

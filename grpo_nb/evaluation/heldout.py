@@ -11,15 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.tables import Part, Shown, Table, as_written, bold, facts
-from grpo_nb.rewards.answers import is_same_answer
+from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
 from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.judging import right_by
-from grpo_nb.tasks.answers import answers_of
+from grpo_nb.tasks.answers import answers_of, is_same_answer
 from grpo_nb.tasks.cleaning import clean
 from grpo_nb.tasks.formats import AnswerFormat
-from grpo_nb.tasks.reading import Source, read_rows
-from grpo_nb.tasks.sources import fitting_format, with_prompts
+from grpo_nb.tasks.load import fitting_format, with_prompts
+from grpo_nb.tasks.rows import Source, read_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -81,7 +80,7 @@ class HeldOut(Shown):
     def _parts(self) -> Iterable[Part]:
         yield bold(f"Held-out set {self.name}")
         how = {"asked": self.asked, "answer format": self.format.name}
-        yield facts({"held-out questions": len(self.holdout), **how})
+        yield Table([("held-out questions", len(self.holdout)), *how.items()], narrow=(0,))
         first = self.holdout[0]
         yield f"First prompt (answer {first['answer']!r}):"
         yield Table([(turn["role"], as_written(turn["content"])) for turn in first["prompt"]])

@@ -18,7 +18,6 @@ from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.randomness import kept_modes, kept_random_state
 from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
 from grpo_nb.machine.gpu import find_gpu
-from grpo_nb.machine.host import usable_memory_gib
 from grpo_nb.models.identity import base_identity, require_trained_on, template_of, tokenizer_for
 from grpo_nb.models.load import load_adapter, load_model, resolve_model
 from grpo_nb.models.unsloth import import_unsloth, without_loading_bars
@@ -293,9 +292,8 @@ def _load(what: Path | str, run: Run | None, report: Callable[[str], None]) -> t
     if find_gpu() is not None:
         model = model.to("cuda")
     else:
-        weights = sum(p.numel() for p in model.parameters())
         asked = "auto" if run is None else _settings_to_load(run).dtype
-        chosen = cpu_number_type(asked, lambda size: size * weights <= usable_memory_gib() * 2**30)
+        chosen = cpu_number_type(asked)
         # Widened, these are exactly the same numbers; narrowed, it would be another model.
         if chosen.name != "bfloat16" or model.dtype != torch.bfloat16:
             model = model.float()

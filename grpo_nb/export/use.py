@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_nb.core.arguments import require_kind
-from grpo_nb.core.tables import Drawn, Part, Shown, bold, escaped
+from grpo_nb.core.tables import Html, Part, Shown, bold, escaped
 from grpo_nb.export.result import Export, base_of, export_of
 
 _RUN = "run in the kit's tests, on a CPU"
@@ -56,7 +56,7 @@ class Ways(Shown):
     def _parts(self) -> Iterator[Part]:
         for way in self.ways:
             yield bold(f"# {way.name} ({way.needs}; {way.checked})")
-            yield Drawn(f"<pre style='user-select:all'>{escaped(way.code)}</pre>", f"{way.code}\n")
+            yield Html(f"{way.code}\n", f"<pre style='user-select:all'>{escaped(way.code)}</pre>")
 
 
 def inference_commands(export: Export | str | Path, messages: Sequence[Mapping[str, str]] | None = None) -> Ways:

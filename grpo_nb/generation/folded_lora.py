@@ -93,9 +93,7 @@ class FoldedLora:
             is_decoding: Many passes of few rows follow: weights are packed for oneDNN first.
         """
         patches: dict[torch.nn.Module, Forward] = {}
-        kernels = ("_reorder_linear_weight", "_linear_pointwise")
-        has_kernels = torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in kernels)
-        can_pack = is_decoding and has_kernels
+        can_pack = is_decoding and torch.backends.mkldnn.is_available()
         layers = list(self._model.modules())
         parts = {part for layer in layers if _is_lora(layer) for part in layer.modules()}
         for layer in layers:

@@ -19,8 +19,6 @@ from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.generation.samples import Completion
 from grpo_nb.machine.cores import usable_cores
 
-_PACKAGE = "xllamacpp"
-_REQUIREMENT = "xllamacpp>=2026.10,<2027"
 # Seconds without a sign of life after which the child is ended: loading the file, or one answer, takes this long at most.
 _PATIENCE = 900.0
 _SAMPLING = ("top_p", "top_k", "min_p", "seed")
@@ -71,15 +69,14 @@ def answer(
 
     Raises:
         EnvironmentProblem: xllamacpp is not installed.
-        FileNotFoundError: There is no such file.
         LlamaCppError: llama.cpp cannot read the file, or failed.
 
     >>> answer("model.gguf", [[{"role": "user", "content": "2 + 2?"}]], max_completion_length=8)  # doctest: +SKIP
     [Answer(text='4', tokens=2, is_cut=False)]
     """
+    if not prompts:
+        return []
     file = Path(gguf)
-    if not file.is_file():
-        raise FileNotFoundError(f"{str(gguf)!r} is no file. Name the GGUF file itself, not its folder.")
     request = {
         "gguf": str(file.absolute()),
         "package_folder": str(require_llama_cpp()),
@@ -89,8 +86,6 @@ def answer(
         "chat_template_kwargs": dict(chat_template_kwargs or {}),
         "threads": thread_count(),
     }
-    if not prompts:
-        return []
     if report is not None:
         report(f"llama.cpp answers {len(prompts)} prompts with {file.name}")
 
@@ -103,18 +98,18 @@ def answer(
         rows = run_script(child, request, on_line=count, patience=_PATIENCE)
     except ChildError as error:
         raise LlamaCppError(f"llama.cpp on {file.name} {error}") from error
-    as_tuples = ({k: tuple(v) if isinstance(v, list) else v for k, v in row.items()} for row in rows)
-    return [Answer(tokens=len(row["ids"]), **row) for row in as_tuples]
+    lists = ("ids", "prompt_ids", "log_probs")
+    return [Answer(tokens=len(row["ids"]), **row | {name: tuple(row[name]) for name in lists}) for row in rows]
 
 
 def require_llama_cpp() -> Path:
     """Return where llama.cpp's package was found; raise `EnvironmentProblem` with the line to type if it is not installed."""
     # Found, not imported: loading llama.cpp into a process that has torch and its OpenMP is what the child is for.
-    spec = importlib.util.find_spec(_PACKAGE)
-    if spec is None or not spec.origin:
+    spec = importlib.util.find_spec("xllamacpp")
+    if spec is None:
         raise EnvironmentProblem(
-            f"a GGUF file is run by llama.cpp, and its package {_PACKAGE} is not installed. "
-            f"Run `pip install '{_REQUIREMENT}'` (34 MB, nothing is compiled)."
+            "a GGUF file is run by llama.cpp, and its package xllamacpp is not installed. "
+            "Run `pip install 'xllamacpp>=2026.10,<2027'` (34 MB, nothing is compiled)."
         )
     return Path(spec.origin).parent.parent
 
@@ -132,7 +127,4 @@ def _sampling(temperature: float, further: Mapping[str, Any] | None) -> dict[str
 
 def thread_count() -> int:
     """How many threads llama.cpp may have: what OMP_NUM_THREADS says, else the cores of this process."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdigit() and int(asked) > 0:
-        return int(asked)
-    return usable_cores()
+    return int(os.environ.get("OMP_NUM_THREADS") or usable_cores())

@@ -27,7 +27,6 @@ def start(request: dict[str, Any]) -> Callable[[str, dict[str, Any]], dict[str, 
     sys.path.insert(0, request["package_folder"])
     import xllamacpp
 
-    sys.path.pop(0)
     key = secrets.token_hex(16)
     params = xllamacpp.CommonParams()
     params.model.path = request["gguf"]
@@ -55,11 +54,9 @@ def start(request: dict[str, Any]) -> Callable[[str, dict[str, Any]], dict[str, 
     return post
 
 
-def complete(
-    post: Callable[..., dict[str, Any]], chat: list[dict[str, str]], request: dict[str, Any]
-) -> dict[str, Any]:
-    """Render, read and complete one chat."""
-    asked = {"messages": chat, "chat_template_kwargs": request["chat_template_kwargs"]}
+def complete(post: Callable[..., dict[str, Any]], request: dict[str, Any], number: int) -> dict[str, Any]:
+    """Render, read and complete one chat of the request."""
+    asked = {"messages": request["prompts"][number], "chat_template_kwargs": request["chat_template_kwargs"]}
     prompt = post("/apply-template", asked)["prompt"]
     # As the server's chat address does: it adds what the vocabulary wants in front, and reads special tokens as such.
     ids = post("/tokenize", {"content": prompt, "add_special": True, "parse_special": True})["tokens"]
@@ -70,16 +67,16 @@ def complete(
         "n_probs": 1,
         **request["sampling"],
     }
+    if (
+        "seed" in how
+    ):  # its own for each: with one for all, questions would share their draws, and be right or wrong together
+        how["seed"] += number
     done = post("/completion", {"prompt": prompt, **how})
     steps = placed(done["tokens"], done.get("completion_probabilities", []))
     return {
-        "prompt": prompt,
-        "prompt_ids": ids,
-        "text": done["content"],
-        "ids": done["tokens"],
-        "is_cut": done["stop_type"] == "limit",
-        "log_probs": [step and step["logprob"] for step in steps],
-    }
+        "prompt": prompt, "prompt_ids": ids, "text": done["content"], "ids": done["tokens"],
+        "is_cut": done["stop_type"] == "limit", "log_probs": [step and step["logprob"] for step in steps],
+    }  # fmt: skip
 
 
 def placed(ids: list[int], steps: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
@@ -96,13 +93,8 @@ def placed(ids: list[int], steps: list[dict[str, Any]]) -> list[dict[str, Any] |
 
 def answer(request: dict[str, Any]) -> list[dict[str, Any]]:
     """Answer every chat."""
-    post = start(request)
-    answers = []
-    for number, chat in enumerate(request["prompts"]):
-        sampling = request["sampling"]
-        if "seed" in sampling:
-            # Its own for each: with one for all, questions would share their draws, and be right or wrong together.
-            sampling = {**sampling, "seed": sampling["seed"] + number}
-        answers.append(complete(post, chat, {**request, "sampling": sampling}))
+    post, answers = start(request), []
+    for number in range(len(request["prompts"])):
+        answers.append(complete(post, request, number))
         print(len(answers), flush=True)
     return answers

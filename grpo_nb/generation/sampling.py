@@ -17,6 +17,7 @@ from grpo_nb.models.unsloth import import_unsloth
 import_unsloth()
 
 import torch
+from torch.nn import functional
 from transformers import GenerationConfig
 from transformers.cache_utils import DynamicLayer
 
@@ -39,16 +40,10 @@ class _GrowingLayer(DynamicLayer):
     def __init__(self, layer: DynamicLayer, rows: torch.Tensor, room: int) -> None:
         super().__init__()
         self.used = layer.keys.shape[2]
-        self._keys, self._values = (self._reserve(t, rows, room) for t in (layer.keys, layer.values))
+        grown = (functional.pad(t.index_select(0, rows), (0, 0, 0, room)) for t in (layer.keys, layer.values))
+        self._keys, self._values = grown
         self.dtype, self.device, self.is_initialized = layer.keys.dtype, layer.keys.device, True
         self._expose()
-
-    @staticmethod
-    def _reserve(states: torch.Tensor, rows: torch.Tensor, room: int) -> torch.Tensor:
-        _, heads, used, width = states.shape
-        reserved = states.new_empty(len(rows), heads, used + room, width)
-        torch.index_select(states, 0, rows, out=reserved[:, :, :used])
-        return reserved
 
     def _expose(self) -> None:
         self.keys, self.values = self._keys[:, :, : self.used], self._values[:, :, : self.used]
@@ -221,16 +216,15 @@ def generate(
         **{"repetition_penalty": 1.0, **(drawn if temperature > 0 else {"do_sample": False})},
     )
     longest = max(map(len, ids)) + max_completion_length
-    run, kept = _stock_sample, contextlib.nullcontext()
+    run, engine = _stock_sample, contextlib.nullcontext()
     if vllm_rollout_obstacle(model, longest) is None:
-        run, kept = sample_with_vllm, engine_as_before(model)
-        batch_size = max(batch_size, _ENGINE_BATCH)
+        run, engine, batch_size = sample_with_vllm, engine_as_before(model), max(batch_size, _ENGINE_BATCH)
     elif shared_prompt_obstacle(model, longest) is None:
         run = functools.partial(sample, folded=FoldedLora.of(model))
     completions: dict[int, Completion] = {}
     # Prompts of similar length together, so that little is padding.
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
-    with kept:
+    with engine:
         for start in range(0, len(order), batch_size):
             batch = order[start : start + batch_size]
             samples = run(model, [ids[row] for row in batch], config)

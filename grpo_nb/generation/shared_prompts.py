@@ -139,13 +139,11 @@ def prompt_cache(
     else:
         if common:
             # Kept or not, the same pass made it: else a run that was resumed would differ in rounding from one that was not.
-            known = (kept or {}).get(first[:common])
-            if known is None:
+            kept = {} if kept is None else kept
+            if first[:common] not in kept:
                 run(input_ids=shared, attention_mask=mask[:1, :common], past_key_values=cache)
-                known = cache
-            if kept is not None:
                 kept.clear()
-                kept[first[:common]] = known
+            known = kept.setdefault(first[:common], cache)
             cache = copy_of_rows(known, torch.zeros(len(heads), dtype=torch.long))
         if ids.shape[1]:
             run(input_ids=ids, attention_mask=mask, position_ids=positions[:, common:], past_key_values=cache)

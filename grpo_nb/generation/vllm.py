@@ -45,8 +45,6 @@ def vllm_rollout_obstacle(model: PreTrainedModel, longest: int | None = None) ->
     room = longest_of(model.vllm_engine)
     if longest is not None and longest > room:
         return f"prompt and completion of {longest} tokens are longer than the {room} that its vLLM was started for"
-    if not hasattr(model, "load_lora"):
-        return "it has no LoRA that Unsloth made"
     active = list(getattr(model, "active_adapters", ["default"]))
     if is_adapter_on(model) and active != ["default"]:
         return f"its active adapter is {', '.join(active)}, and vLLM is given the one called default"
@@ -108,11 +106,9 @@ def sample_with_vllm(model: PreTrainedModel, prompts: Sequence[Sequence[int]], c
     from vllm import SamplingParams
 
     arguments = sampling_arguments(config)
-    each = [SamplingParams(**arguments) for _ in prompts]
-    if config.do_sample:
-        # One seed for each row: rows of one prompt with one seed would all be the same completion.
-        seeds = torch.randint(0, 2**31 - 1, (len(prompts),)).tolist()
-        each = [SamplingParams(**arguments, seed=seed) for seed in seeds]
+    # One seed for each row: rows of one prompt with one seed would all be the same completion.
+    seeds = torch.randint(0, 2**31 - 1, (len(prompts),)).tolist() if config.do_sample else [None] * len(prompts)
+    each = [SamplingParams(**arguments, seed=seed) for seed in seeds]
     hand_copies()  # also where the model was not loaded by the kit
     drop_leftovers(model)
     outputs = model.fast_generate(

@@ -3,5 +3,4 @@
 Rules read rows and load nothing heavy. What an alert is and where it is kept stands in `runs`.
 """
 
-from grpo_nb.health.monitor import HealthMonitor, check_health
-from grpo_nb.health.report import HealthReport
+from grpo_nb.health.monitor import HealthMonitor, HealthReport, check_health

@@ -12,8 +12,8 @@ from grpo_nb.core.pages import last_lines, render
 from grpo_nb.core.tables import html_of, verdict
 from grpo_nb.core.text import as_score, shorten
 from grpo_nb.lab.numbers import where
-from grpo_nb.rewards.base import WHOLE_TEXT, Span, spans
 from grpo_nb.rewards.calls import RewardError
+from grpo_nb.rewards.marks import WHOLE_TEXT, Span, spans
 from grpo_nb.rewards.scores import Scores
 
 

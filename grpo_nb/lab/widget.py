@@ -24,9 +24,9 @@ from grpo_nb.core.text import as_score, displayable
 from grpo_nb.lab import views
 from grpo_nb.lab.controls import Entry, WeighedPanel
 from grpo_nb.lab.numbers import example_completions, gold_of, prompt_text, sample_group
+from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.rewards.base import RewardFunction, reward_list, weights_by_name
 from grpo_nb.rewards.scores import Scores, reweight, score
-from grpo_nb.rewards.slot import gold_answers
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.task import Task

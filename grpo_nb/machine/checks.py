@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_nb.core.arguments import require_path
-from grpo_nb.core.tables import Cell, Shown, Table, bold
+from grpo_nb.core.tables import Html, Shown, Table, bold
 from grpo_nb.machine import packages
 from grpo_nb.machine.cores import usable_cores
 from grpo_nb.machine.gpu import GpuState, NoGpu, read_gpu
@@ -25,6 +25,7 @@ _DISK_GB = {False: 2, True: 5}
 # Status, what was found, and what to do about it.
 Finding = tuple[str, str] | tuple[str, str, str]
 _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u2717 problem")}
+_INSTALL = f"Run the Install cell in a fresh kernel; or {packages.BY_HAND}, and restart the kernel."
 _SLOWER = "until then Unsloth's own generation is used, which is slower."
 
 
@@ -58,7 +59,7 @@ class EnvironmentReport(Shown):
             return f"Not ready, {problems} to mend first."
         return f"Ready, with {warnings} to read." if warnings else "Ready."
 
-    def _parts(self) -> Iterator[Table | Cell]:
+    def _parts(self) -> Iterator[Table | Html]:
         rows = [(_MARKS[c.status], c.what, c.found, c.fix) for c in self.checks]
         # Long lists of versions break where the page ends, and the first two columns never do.
         yield Table(rows, head=("", "what", "found", "what to do"), narrow=(0, 1), wide=(2, 3))
@@ -96,19 +97,11 @@ def check_environment(run_root: str | Path = ".") -> EnvironmentReport:
     return EnvironmentReport([Check(what, *finding) for what, finding in findings.items() if finding is not None])
 
 
-def _install_again() -> str:
-    """What mends an incomplete installation on this host."""
-    if find_host() == "script":
-        return f"{packages.BY_HAND}; a kernel has to be restarted after it."
-    return "Run the Install cell (from grpo_nb.machine import install; install(report=print)) in a fresh kernel."
-
-
 def python_row() -> Finding:
     """Whether the kit supports this Python."""
     found = ".".join(map(str, sys.version_info[:3]))
-    if not packages.PYTHONS[0] <= sys.version_info[:2] < packages.PYTHONS[1]:
-        return "problem", found, "Use Python 3.11 to 3.14."
-    return "ok", found
+    is_supported = packages.PYTHONS[0] <= sys.version_info[:2] < packages.PYTHONS[1]
+    return ("ok", found) if is_supported else ("problem", found, "Use Python 3.11 to 3.14.")
 
 
 def packages_row() -> Finding:
@@ -120,7 +113,7 @@ def packages_row() -> Finding:
     versions = {name: packages.installed_version(name) for name in (*packages.NEEDED, "psutil", "nvidia-ml-py")}
     missing = [name for name, version in versions.items() if version is None]
     if missing:
-        return "problem", f"missing: {', '.join(missing)}", _install_again()
+        return "problem", f"missing: {', '.join(missing)}", _INSTALL
     if misfits := packages.misfits():
         found = "; ".join(f"{name} {why}" for name, why in misfits.items())
         return "problem", found, f"pip uninstall -y {' '.join(misfits)}, then restart the kernel."
@@ -128,7 +121,7 @@ def packages_row() -> Finding:
     others = [name for name, pin in pins.items() if not packages.is_same_release(pin, versions[name])]
     if others:
         found = ", ".join(f"{name} {versions[name]} instead of {pins[name]}" for name in others)
-        return "warning", f"{found}, not tried with the kit", _install_again()
+        return "warning", f"{found}, not tried with the kit", _INSTALL
     return "ok", ", ".join(f"{name} {versions[name]}" for name in ("unsloth", "trl", "transformers", "torch"))
 
 
@@ -166,7 +159,7 @@ def gpu_row(state: GpuState) -> Finding:
         return "ok", found
     found += f"; torch {build.version}"
     if build.cuda is None:
-        return "problem", f"{found} is for the CPU: no GPU is used", f"pip uninstall -y torch. {_install_again()}"
+        return "problem", f"{found} is for the CPU: no GPU is used", f"pip uninstall -y torch. {_INSTALL}"
     # CUDA 13 dropped everything before Turing; triton and bitsandbytes ask for 7.0 with any CUDA.
     least = (7, 5) if build.cuda >= (13, 0) else (7, 0)
     if gpu.compute_capability < least:
@@ -221,11 +214,3 @@ def token_row() -> Finding | None:
         fix = "Tokens begin with hf_ and have no spaces; make one on the Hub under Settings > Access Tokens."
         return "warning", "in HF_TOKEN, but it does not look like a token", fix
     return ("ok", "in HF_TOKEN") if token else None
-
-
-def check_torchvision() -> Check:
-    """What the table says of torchvision, which must be absent or built for the torch beside it."""
-    why = packages.misfits().get("torchvision")
-    if why is None:
-        return Check("torchvision", "ok", "absent, or built for this torch")
-    return Check("torchvision", "problem", why, "pip uninstall -y torchvision, then restart the kernel.")

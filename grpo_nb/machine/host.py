@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from grpo_nb.core.arguments import require_kind
 from grpo_nb.core.errors import EnvironmentProblem
 
 _DRIVE = Path("/content/drive")
-# A container's limits are those of its control group (Linux, Documentation/admin-guide/cgroup-v2.rst).
-_GROUP = Path("/sys/fs/cgroup")
 
 
 def find_host() -> str:
@@ -33,31 +29,17 @@ def how_to_restart() -> str:
 
 
 def usable_memory_gib() -> float:
-    """Memory of the machine in GiB, or of the container if that has a lower limit."""
+    """Memory of the machine in GiB."""
     import psutil  # here, because the Install cell imports this file before anything is installed
 
-    whole = psutil.virtual_memory().total
-    return min(whole, _memory_limit() or whole) / 2**30
+    return psutil.virtual_memory().total / 2**30
 
 
 def free_memory_bytes() -> int:
-    """Memory that can be had without swapping, of the machine or, where that is less, of the container."""
+    """Memory that can be had without swapping."""
     import psutil
 
-    available, limit = psutil.virtual_memory().available, _memory_limit()
-    if limit is None:
-        return available
-    used = int((_GROUP / "memory.current").read_text())
-    # Pages of files count as used, and are given back where memory is short.
-    pages = re.findall(r"^(?:in)?active_file (\d+)$", (_GROUP / "memory.stat").read_text(), re.MULTILINE)
-    return min(available, max(0, limit - used + sum(map(int, pages))))
-
-
-def _memory_limit() -> int | None:
-    try:
-        return int((_GROUP / "memory.max").read_text())
-    except (OSError, ValueError):  # no control group, or "max"
-        return None
+    return psutil.virtual_memory().available
 
 
 def free_disk_bytes(path: Path) -> int:
@@ -98,7 +80,6 @@ def run_folder(drive: str = "", *, report: Callable[[str], object] | None = None
     'runs'
     """
     say = report or (lambda line: None)
-    require_kind("drive", drive, str, "a folder on your Drive, such as 'grpo_nb/quickstart'")
     wanted = PurePosixPath(drive.strip())
     if wanted.is_absolute() or ".." in wanted.parts:
         raise ValueError(f"drive = {drive!r} must be a folder inside your Drive, such as 'grpo_nb/quickstart'.")

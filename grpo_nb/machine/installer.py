@@ -7,13 +7,11 @@ do. Imports the standard library alone, so that nothing is loaded that is about 
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
 import os
 import re
-import shutil
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +21,7 @@ from pathlib import Path
 from grpo_nb.core.arguments import require_path
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_command
-from grpo_nb.core.tables import Cell, Shown, bold
+from grpo_nb.core.tables import Html, Shown, bold
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import driver_cuda
 from grpo_nb.machine.host import how_to_restart, require_disk
@@ -78,7 +76,7 @@ class Installation(Shown):
             "it ends with Ready at once."
         )
 
-    def _parts(self) -> Iterator[Cell | str]:
+    def _parts(self) -> Iterator[Html | str]:
         yield bold(self.verdict)
         yield self.generation
 
@@ -100,7 +98,6 @@ def install(*, vllm: bool = True, report: Say | None = None, root: str | Path | 
     if not packages.PYTHONS[0] <= sys.version_info[:2] < packages.PYTHONS[1]:
         raise EnvironmentProblem(f"Python {sys.version.split()[0]} is not supported: use a kernel with 3.11 to 3.14.")
     wanted, generation = choose(folder, vllm=vllm)
-    forget_half_installed()
     there = _versions()
     # A bound such as `pillow>=13` says what the repository's own environment is made of. Where another version is there
     # already, it stays, unless a pinned package asks for more.
@@ -137,27 +134,19 @@ def choose(folder: Path, *, vllm: bool = True) -> tuple[list[str], str]:
     pin = next(_pin(line) for line in wanted if _name(line) == "torch")
     there = build.version if build else packages.installed_version("torch") or "none"
     is_fixed = "torch" in sys.modules and not packages.is_same_release(pin, there)
-    why = ""
-    if not vllm:
-        why = "as vllm=False asks"
-    elif sys.platform != "linux":
-        why = "it has builds for Linux alone"
-    elif cuda is not None and cuda[0] < _CUDA:
-        why = f"from 0.20 on it needs CUDA 13 (driver 580 or newer), and this driver runs CUDA {cuda[0]} at most"
-    elif is_fixed:
-        why = f"none fits torch {there}, which is loaded in this kernel; to get one, restart and run this cell first"
-    if cuda is not None and not why:
+    if vllm and cuda is not None and cuda[0] >= _CUDA and sys.platform == "linux" and not is_fixed:
         wanted += _read(folder / "requirements-gpu.txt")
         version = next(_pin(line) for line in wanted if _name(line) == "vllm")
-        return (
-            wanted,
-            f"With vLLM {version}, which generates fast; it costs some 10 GB of disk, and time at each start.",
-        )
+        told = f"With vLLM {version}, which generates fast; it costs some 10 GB of disk, and time at each start."
+        return wanted, told
     # The sum is in docs/reference/settings.md.
-    cost = "a run by the T4 preset takes up to an hour (computed, not measured)"
-    told = (
-        f"Without vLLM: {why}. Unsloth's own generation is used, which is slower: {cost}." if cuda is not None else ""
-    )
+    told = ""
+    if cuda is not None:
+        told = (
+            f"Without vLLM, which needs Linux, a driver for CUDA {_CUDA} (580 or newer; this one runs {cuda[0]}.{cuda[1]}) and "
+            f"torch {pin} (here {there}; a loaded one is not replaced: restart, and run this cell first). Unsloth's own "
+            "generation is used, which is slower: a run by the T4 preset takes up to an hour (computed, not measured)."
+        )
     starts = build is not None and (cuda is None or (build.cuda is not None and build.cuda[0] <= cuda[0]))
     if starts and _UNSLOTH_TORCH[0] <= packages.minor_release(there) < _UNSLOTH_TORCH[1]:
         return [line for line in wanted if _name(line) != "torch"], told
@@ -204,8 +193,6 @@ def run_step(command: Sequence[str], what: str, say: Say, log: Say | None = None
             say(f"  downloading {found[1]}, {found[2]}")
         if line.startswith("Installing collected packages: "):
             say("  writing files")
-            with contextlib.suppress(OSError):  # where pip may not write either, and installs for the user alone
-                _begun().write_text(line.partition(": ")[2], encoding="utf-8")
 
     say(f"  {what}")
     hear(f"$ {' '.join(command)}")
@@ -214,7 +201,6 @@ def run_step(command: Sequence[str], what: str, say: Say, log: Say | None = None
         run_command(command, on_line=hear, environment={"PIP_USER": "0"})
     except ChildError as error:
         raise EnvironmentProblem(explain(error.lines, what)) from None
-    _begun().unlink(missing_ok=True)
 
 
 def explain(lines: Sequence[str], what: str) -> str:
@@ -222,8 +208,7 @@ def explain(lines: Sequence[str], what: str) -> str:
     # Complaints about packages that nobody here uses stand between, so errors are looked for first.
     errors = [line for line in lines if re.match(r"ERROR|error", line)] or lines
     shown = "".join(f"\n  {line[:300]}" for line in errors[-6:])
-    output = "\n".join(lines)
-    advice = (meaning for pattern, meaning in _ADVICE.items() if re.search(pattern, output))
+    advice = (meaning for pattern, meaning in _ADVICE.items() if re.search(pattern, "\n".join(lines)))
     return f"Installing {what} failed:{shown}\n{next(advice, 'The lines above say why.')}"
 
 
@@ -247,28 +232,6 @@ def link(folder: Path) -> None:
     3.12 on.
     """
     (Path(sysconfig.get_path("purelib")) / "grpo_nb.pth").write_text(f"{folder}\n", encoding="utf-8")
-
-
-def forget_half_installed() -> None:
-    """Remove the records of packages whose installation from here was cut off; pip would call them satisfied.
-
-    pip writes METADATA first, and INSTALLER and RECORD only after all files. So does one that is at work elsewhere: only what
-    was begun here, and not ended, is looked at.
-    """
-    if not _begun().is_file():
-        return
-    names = {_normal(name) for name in _begun().read_text(encoding="utf-8").split(", ")}
-    for place in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
-        for record in Path(place).glob("*.dist-info"):
-            is_whole = (record / "INSTALLER").exists() or (record / "RECORD").exists()
-            if _normal(record.name.partition("-")[0]) in names and not is_whole:
-                shutil.rmtree(record)
-    _begun().unlink()
-
-
-def _begun() -> Path:
-    """The names of what pip is installing from here; there until it has ended well."""
-    return Path(sysconfig.get_path("purelib")) / "grpo_nb_installing.txt"
 
 
 def _versions() -> dict[str, str]:

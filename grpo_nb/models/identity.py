@@ -65,12 +65,9 @@ def weights_identity(folder: Path) -> str | None:
                 tensor = opened.get_slice(name)
                 shape = tensor.get_shape()
                 found = hashlib.sha256(f"{tensor.get_dtype()} {shape}".encode())
-                rows = shape[0] if shape else 0
-                looked_at = (
-                    [tensor[at : at + 1] for at in (0, rows // 2, rows - 1)] if rows else [opened.get_tensor(name)]
-                )
-                for part in looked_at:
-                    found.update(part.contiguous().reshape(-1).view(torch.uint8).numpy())
+                rows = [tensor[at : at + 1] for at in (0, shape[0] // 2, shape[0] - 1)] if shape and shape[0] else []
+                for row in rows or [opened.get_tensor(name)]:
+                    found.update(row.contiguous().reshape(-1).view(torch.uint8).numpy())
                 known[name] = found.hexdigest()
     return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32] if known else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import importlib.metadata
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.errors import EnvironmentProblem
-from grpo_nb.machine.faults import VLLM_ALONE, find_fault, gpu_problem, summary
+from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.adapter import SHAPE, adapter_folder, with_adapter
 from grpo_nb.models.embedded import embedded_model_folder
@@ -31,13 +32,14 @@ if TYPE_CHECKING:
 
 _SKIP_VLLM = "fast_inference=False skips the attempt"
 _KEPT_ON = "grpo_nb_generation"
+LOADED_WITH = "grpo_nb_loader"
+"""The attribute of a model that holds what `loader` was when it was loaded."""
 # What Unsloth's loader is given by the kit, and the setting to change instead.
 _OWNED = {
     "model_name": "model", "max_seq_length": "max_completion_length", "random_state": "seed", "max_lora_rank": "lora_rank",
     "load_in_16bit": "load_in_4bit",
     **{name: name for name in ("load_in_4bit", "dtype", "fast_inference", "gpu_memory_utilization")},
 }  # fmt: skip
-_LEAST_WORDS = 100  # where its files are missing, transformers makes one of a word or two
 _engine: weakref.ref[Any] | None = None
 
 
@@ -132,6 +134,9 @@ def resolve_model(name: str, report: Callable[[str], None] | None = None) -> str
             f"{name!r} is no model folder: it has no config.json. Where it is a LoRA, name its base model in the settings, and "
             f"model, tokenizer = gn.load_model(settings, adapter={name!r})."
         )
+    elif not [*path.glob("tokenizer*"), *path.glob("vocab*")]:  # transformers' error is of a package to install
+        what = "no tokenizer: copy tokenizer.json and tokenizer_config.json into it from the model that it was made of"
+        raise FileNotFoundError(f"the model folder {name!r} has {what}, or tokenizer.save_pretrained(folder).")
     return str(path) if is_path else name
 
 
@@ -144,10 +149,10 @@ def load_model(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the model in 4 or 16 bit through `FastLanguageModel`, put a LoRA on it, and return it with its tokenizer.
 
-    What is not in 4 bit has the number type of `effective_settings(settings)["dtype"]`: float32 on a CPU, bfloat16 or float16
-    on a GPU, unless the settings or the environment say otherwise. On a GPU with `fast_inference`, vLLM is loaded with it and
-    shares its weights. Where vLLM cannot be used, Unsloth's own generation takes over and a warning says so once, with the
-    reason and what to do. That is so for a second model in the same kernel, too, as long as the first one's vLLM is there.
+    What is not in 4 bit computes in float32 on a CPU, and in bfloat16 or float16 on a GPU, unless the settings or the
+    environment say otherwise. On a GPU with `fast_inference`, vLLM is loaded with it and shares its weights. Where vLLM
+    cannot be used, Unsloth's own generation takes over and a warning says so once, with the reason and what to do. That
+    is so for a second model in the same kernel, too, as long as the first one's vLLM is there.
 
     Args:
         settings: What to load and how.
@@ -160,7 +165,7 @@ def load_model(
     Raises:
         EnvironmentProblem: unsloth came too late, the model is not to be had, it does not fit, or the GPU's driver and
             libraries do not go together.
-        ValueError: The model's folder has no tokenizer, or one without a chat template; the adapter is no LoRA of this model.
+        ValueError: The adapter is no LoRA of this model.
 
     >>> model, tokenizer = gn.load_model(settings)
     >>> sum(weight.requires_grad for weight in model.parameters()) > 0  # the LoRA
@@ -171,10 +176,7 @@ def load_model(
         raise ValueError(f"loader has {name!r}, which the kit sets: settings = settings.replace({_OWNED[name]}=...).")
     say, report = report or warnings.warn, report or (lambda line: None)
     import_unsloth()
-    source = resolve_model(settings.model, report)
-    if settings.model != EMBEDDED_MODEL and Path(source).is_dir():
-        _require_usable_tokenizer(source)
-    gpu = find_gpu()
+    source, gpu = resolve_model(settings.model, report), find_gpu()
     if gpu is None:
         _refuse_unseen_gpu()
     folder = None if adapter is None else adapter_folder(adapter)
@@ -183,30 +185,45 @@ def load_model(
         require_trained_on(folder, settings.model, weights_here(source))
         shape = ", ".join(f"{name}={getattr(settings, name)}" for name in SHAPE)
         say(f"going on from the LoRA {str(adapter)!r}, trained on {base!r}: {shape} count. {_kl_to(settings, gpu)}")
-    chosen = number_type(settings, gpu)
-    if chosen.is_for_memory:
-        warnings.warn(chosen.why, stacklevel=2)
-    stage = f"loading {settings.model} in {'4 bit' if settings.load_in_4bit else chosen.name}"
-    load = functools.partial(_load, settings, source, gpu, folder, loader)
-    obstacle = vllm_obstacle(settings, gpu, source) or engine_obstacle()
+    stage = f"loading {settings.model} in {'4 bit' if settings.load_in_4bit else number_type(settings, gpu).name}"
+    obstacle, loaded = vllm_obstacle(settings, gpu) or engine_obstacle(), None
     if obstacle is None:
         report(f"{stage}, with vLLM")
         try:
-            return load(None)
-        except EnvironmentProblem:
-            raise
+            loaded = _load(settings, source, gpu, loader, use_vllm=True)
         except Exception as error:
-            fault = find_fault(error)
-            fix = _SKIP_VLLM if fault is None else fault.fix
+            if is_out_of_memory(error):  # a second try would meet the memory that this one holds
+                raise
+            fix = find_fix(error) or _SKIP_VLLM
             obstacle = VllmObstacle(f"vLLM did not start ({summary(error)})", fix, said_last())
+        else:
+            if not has_engine(loaded[0]):  # Unsloth printed its reason, and went on without
+                obstacle = VllmObstacle("Unsloth does not run this model in vLLM", _SKIP_VLLM, said_last())
+    if obstacle is not None and gpu is not None and settings.fast_inference:
+        _say_once(obstacle)
+    if loaded is None:
         import torch
 
         gc.collect()  # after the except block: the error's frames hold the engine that failed
         torch.cuda.empty_cache()
-    if gpu is not None and settings.fast_inference:
-        _say_once(obstacle)
-    report(stage)
-    return load(obstacle)
+        report(stage)
+        loaded = _load(settings, source, gpu, loader, use_vllm=False)
+    model, tokenizer = loaded
+    tokenizer.padding_side = "left"
+    # A tokenizer with the GPT-2 clean-up would change the text that rewards see.
+    tokenizer.clean_up_tokenization_spaces = False
+    if folder is not None:
+        load_adapter(model, folder)
+        tokenizer.chat_template = template_of(folder) or tokenizer.chat_template
+    if has_engine(model):
+        generation = Generation("vllm", version=importlib.metadata.version("vllm"))
+        _take_over(model, settings, source)
+    else:
+        generation = Generation("unsloth" if gpu else "kit", str(obstacle) if settings.fast_inference else "")
+    setattr(model, _KEPT_ON, generation)
+    setattr(model, LOADED_WITH, dict(loader or {}))
+    note_settings(model, settings, None if folder is None else str(folder))
+    return model, tokenizer
 
 
 def _kl_to(settings: Settings, gpu: Gpu | None) -> str:
@@ -216,31 +233,6 @@ def _kl_to(settings: Settings, gpu: Gpu | None) -> str:
     if gpu is not None:
         return "On a GPU the KL is measured to the base model without it."
     return 'The KL is measured to this adapter as it is now; gn.train(..., reference="base") measures it to the base model.'
-
-
-def _require_usable_tokenizer(folder: str) -> None:
-    """Refuse a folder that questions cannot be put to: Unsloth would load the weights first, and find out later.
-
-    Raises:
-        ValueError: It has no tokenizer, or one without a chat template.
-    """
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        is_made_up = len(tokenizer) < _LEAST_WORDS
-    except Exception:  # without its files transformers raises whatever it stumbles over
-        is_made_up = True
-    if is_made_up:
-        raise ValueError(
-            f"the model folder {folder!r} has no tokenizer that can be used: copy tokenizer.json and tokenizer_config.json "
-            "into it from the model that it was made of, or tokenizer.save_pretrained(folder)."
-        )
-    if tokenizer.chat_template is None:
-        raise ValueError(
-            f"the model folder {folder!r} has no chat template, so nothing says how questions are put to this model: take its "
-            "instruct version, or write the template of a model of its family into the folder, as chat_template.jinja."
-        )
 
 
 def loader_arguments(
@@ -296,91 +288,53 @@ def _checkpointing(gpu: Gpu | None) -> str | bool:
 
 
 def _load(
-    settings: Settings,
-    source: str,
-    gpu: Gpu | None,
-    folder: Path | None,
-    loader: Mapping[str, Any] | None,
-    obstacle: Any,
+    settings: Settings, source: str, gpu: Gpu | None, loader: Mapping[str, Any] | None, *, use_vllm: bool
 ) -> tuple[Any, Any]:
-    """Load with vLLM if nothing is in its way, and the adapter of a folder if there is one.
+    """Load model and LoRA through Unsloth.
 
     Raises:
         EnvironmentProblem: It failed for a reason that is known, with the setting to change. What may be vLLM's fault alone is
             raised as it is.
     """
-    global _engine
     from unsloth import FastLanguageModel
 
     tell_unsloth(number_type(settings, gpu).name)
     try:
         with silently(), without_loading_bars():
-            arguments = loader_arguments(settings, source, gpu, use_vllm=obstacle is None, loader=loader)
+            arguments = loader_arguments(settings, source, gpu, use_vllm=use_vllm, loader=loader)
             model, tokenizer = FastLanguageModel.from_pretrained(**arguments)
-            model = FastLanguageModel.get_peft_model(model, **lora_arguments(settings, gpu))
+            return FastLanguageModel.get_peft_model(model, **lora_arguments(settings, gpu)), tokenizer
     except Exception as error:
-        memory = memory_advice(error, settings, place="loading")
-        if memory is not None:
+        if memory := memory_advice(error, settings, place="loading"):
             what = f"{memory.message} {memory.why} Write {memory.advice} ({type(error).__name__})"
             raise EnvironmentProblem(what) from error
-        fault = find_fault(error)
-        if fault is None or (obstacle is None and fault.name in VLLM_ALONE):
-            raise
-        raise gpu_problem(error) from error
-    tokenizer.padding_side = "left"
-    # A tokenizer with the GPT-2 clean-up would change the text that rewards see.
-    tokenizer.clean_up_tokenization_spaces = False
-    if folder is not None:
-        load_adapter(model, folder)
-        tokenizer.chat_template = template_of(folder) or tokenizer.chat_template
-    if has_engine(model):
-        generation = Generation("vllm", version=importlib.metadata.version("vllm"))
-        _engine = weakref.ref(model.vllm_engine)
-        _warn_if_shortened(model.vllm_engine, settings)
-        hand_copies()
-        _take_end_tokens(model, source)
-    else:
-        if obstacle is None:  # Unsloth printed its reason, and went on without
-            obstacle = VllmObstacle("Unsloth does not run this model in vLLM", _SKIP_VLLM, said_last())
-            _say_once(obstacle)
-        reason = str(obstacle) if settings.fast_inference else ""
-        generation = Generation("unsloth" if gpu is not None else "kit", reason)
-    setattr(model, _KEPT_ON, generation)
-    note_settings(model, settings, None if folder is None else str(folder))
-    return model, tokenizer
+        if not use_vllm and (problem := gpu_problem(error)):
+            raise problem from error
+        raise
 
 
-def _take_end_tokens(model: Any, source: str) -> None:
-    """Have the model end where it ends without vLLM: at the tokens of generation_config.json, too.
-
-    Unsloth builds it from config.json alone (unsloth_zoo/empty_model.py, copy_attributes), which often names fewer.
-    """
+def _take_over(model: Any, settings: Settings, source: str) -> None:
+    """Note a model's engine, say where it has less room than the settings ask for, and have it end where the model ends."""
+    global _engine
     from transformers import GenerationConfig
 
-    try:
-        published = GenerationConfig.from_pretrained(source).eos_token_id
-    except OSError:  # it has none
-        return
-    both = (model.generation_config.eos_token_id, published)
-    ends = {token for tokens in both for token in (tokens if isinstance(tokens, list) else [tokens])} - {None}
-    model.generation_config.eos_token_id = sorted(ends)
-
-
-def _warn_if_shortened(engine: Any, settings: Settings) -> None:
-    """Say that vLLM got less room than the settings ask for: it would cut completions there, and refuse longer prompts.
-
-    Unsloth lowers the length by itself where the memory is short, and prints a line about it
-    (unsloth_zoo/vllm_utils.py, _fit_max_seq_length_to_kv_cache).
-    """
-    wanted = settings.max_prompt_length + settings.max_completion_length
-    got = longest_of(engine)
-    if got < wanted:
+    _engine = weakref.ref(model.vllm_engine)
+    hand_copies()
+    # Unsloth lowers the length by itself where the memory is short, and prints a line about it, which is silenced here
+    # (unsloth_zoo/vllm_utils.py, _fit_max_seq_length_to_kv_cache).
+    got, asked = longest_of(model.vllm_engine), settings.max_prompt_length + settings.max_completion_length
+    if got < asked:
         warnings.warn(
-            f"vLLM's memory has room for sequences of {got} tokens, and prompt and completion may be {wanted}: longer ones are "
-            "cut there. settings = settings.replace(max_completion_length="
-            f"{max(got - settings.max_prompt_length, 1)}), or a smaller model.",
-            stacklevel=4,
+            f"vLLM's memory has room for sequences of {got} tokens, and prompt and completion may be {asked}: longer ones are "
+            f"cut. settings = settings.replace(max_completion_length={max(got - settings.max_prompt_length, 1)}).",
+            stacklevel=3,
         )
+    # It ends at the tokens of generation_config.json, too. Unsloth builds the model from config.json alone
+    # (unsloth_zoo/empty_model.py, copy_attributes), which often names fewer.
+    with contextlib.suppress(OSError):  # there is none
+        both = (model.generation_config.eos_token_id, GenerationConfig.from_pretrained(source).eos_token_id)
+        ends = {token for tokens in both for token in (tokens if isinstance(tokens, list) else [tokens])} - {None}
+        model.generation_config.eos_token_id = sorted(ends)
 
 
 @functools.cache

@@ -33,39 +33,33 @@ def require_same_settings(model: Any, tokenizer: Any, settings: Settings) -> Non
 
     Raises:
         ValueError: What differs, and the line that loads the model again.
-        TypeError: No model with a LoRA, no tokenizer, no settings, or one in the place of another.
+        TypeError: No model with a LoRA, no tokenizer, or no settings.
     """
     require_settings(settings)
-    if hasattr(model, "apply_chat_template") and hasattr(tokenizer, "parameters"):
-        raise TypeError("model and tokenizer stand in each other's place: the model comes first.")
     require_tokenizer(tokenizer)
     adapters = getattr(model, "peft_config", None)
     if not adapters:
         raise TypeError(f"the model ({type(model).__name__}) has no LoRA: model, tokenizer = gn.load_model(settings).")
-    asked, has = _compared(model, adapters.get("default"), as_loaded(model, settings))
-    told = "; ".join(
-        f"{name} is {asked[name]!r} and the model has {has[name]!r}" for name in has if asked[name] != has[name]
-    )
+    settings, loaded = as_loaded(model, settings), getattr(model, _KEPT_ON, None)
+    if loaded is None:
+        lora = next(iter(adapters.values()))
+        has: dict[str, Any] = {"lora_rank": lora.r, "lora_alpha": lora.lora_alpha}
+    else:
+        has = {name: getattr(loaded, name) for name in ("model", "load_in_4bit", "lora_dropout", *SHAPE)}
+    asked = {name: getattr(settings, name) for name in has}
+    if loaded is not None and settings.dtype != loaded.dtype:
+        gpu = find_gpu()
+        asked["dtype"], has["dtype"] = number_type(settings, gpu).name, number_type_of(model, loaded, gpu).name
+    if loaded is not None and _longest(settings) > _longest(loaded):
+        what = "max_prompt_length + max_completion_length"
+        asked[what], has[what] = _longest(settings), _longest(loaded)
+    told = [f"{name} is {asked[name]!r} and the model has {has[name]!r}" for name in has if asked[name] != has[name]]
     if told:
         raise ValueError(
-            f"the settings are not those of the model in hand: {told}. Load it again, "
+            f"the settings are not those of the model in hand: {'; '.join(told)}. Load it again, "
             "model, tokenizer = gn.load_model(settings), or put the old value back into the settings."
         )
 
 
-def _compared(model: Any, lora: Any, settings: Settings) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is fixed when a model is loaded: as the settings have it, and as the model has it."""
-    loaded: Settings | None = getattr(model, _KEPT_ON, None)
-    if loaded is None:
-        has = {"lora_rank": lora.r, "lora_alpha": lora.lora_alpha} if lora is not None else {}
-        return settings.to_dict(), has
-    names = ("model", "load_in_4bit", "lora_dropout", *SHAPE)
-    asked, has = ({name: getattr(of, name) for name in names} for of in (settings, loaded))
-    if settings.dtype != loaded.dtype:
-        gpu = find_gpu()
-        asked["dtype"], has["dtype"] = number_type(settings, gpu).name, number_type_of(model, loaded, gpu).name
-    longest, room = (of.max_prompt_length + of.max_completion_length for of in (settings, loaded))
-    if longest > room:
-        what = "max_prompt_length + max_completion_length"
-        asked[what], has[what] = longest, room
-    return asked, has
+def _longest(settings: Settings) -> int:
+    return settings.max_prompt_length + settings.max_completion_length

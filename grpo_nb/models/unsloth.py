@@ -12,10 +12,9 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from grpo_nb.core.errors import EnvironmentProblem
-from grpo_nb.machine.checks import check_torchvision
 from grpo_nb.machine.cores import usable_cores
 from grpo_nb.machine.gpu import Gpu, find_gpu
-from grpo_nb.machine.packages import import_order_problem
+from grpo_nb.machine.packages import import_order_problem, misfits
 from grpo_nb.settings.effective import SHARED_SCORING
 from grpo_nb.settings.number_types import VARIABLE, cpu_number_type
 
@@ -87,12 +86,10 @@ def import_unsloth() -> Any:
         EnvironmentProblem: trl, transformers or peft were imported before it, or, on a GPU, it was before grpo_nb; it is not
             installed, or does not load.
     """
-    problem = import_order_problem()
-    if problem:
+    if problem := import_order_problem():
         raise EnvironmentProblem(f"{problem}, which it patches. Restart the kernel and import grpo_nb first.")
-    vision = check_torchvision()
-    if vision.status == "problem":
-        raise EnvironmentProblem(f"torchvision {vision.found}. {vision.fix}")
+    for name, why in misfits().items():
+        raise EnvironmentProblem(f"{name} {why}. pip uninstall -y {name}, then restart the kernel.")
     gpu = find_gpu()
     has_vllm = gpu is not None and importlib.util.find_spec("vllm") is not None
     # CUDA's own order is by its idea of their speed; find_gpu counts by slots, as nvidia-smi does.
@@ -103,10 +100,8 @@ def import_unsloth() -> Any:
         os.environ.setdefault(name, value)
     logging.getLogger("bitsandbytes.backends.cpu.ops").addFilter(_is_worth_saying)
     try:
-        with (
-            silently(),  # a banner; check_environment says the same in a table
-            contextlib.nullcontext() if gpu is not None else _answering(cpu_number_type().name),
-        ):
+        # Silently: a banner, of which check_environment says the same in a table.
+        with silently(), contextlib.nullcontext() if gpu else _answering(cpu_number_type().name):
             import unsloth
     except (ImportError, RuntimeError) as error:
         raise EnvironmentProblem(
@@ -211,11 +206,10 @@ def tell_unsloth(number_type: str) -> None:
 @contextlib.contextmanager
 def _answering(number_type: str) -> Iterator[None]:
     """Set the variable that Unsloth reads while it is asked; the user's own value is there again afterwards."""
-    users = os.environ.get(VARIABLE)
+    users = {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
     os.environ[VARIABLE] = "1" if number_type == "bfloat16" else "0"
     try:
         yield
     finally:
         del os.environ[VARIABLE]
-        if users is not None:
-            os.environ[VARIABLE] = users
+        os.environ.update(users)

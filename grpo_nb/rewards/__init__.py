@@ -4,12 +4,14 @@
 Calling them as TRL does, and scores outside a trainer, are here too; whether a reward is fit to train on is asked in `checks`.
 """
 
-from grpo_nb.rewards.answers import correctness, exact_text
+from grpo_nb.rewards.answers import SlotReward, correctness, exact_text, json_answer, multiple_choice, regex_answer
 from grpo_nb.rewards.base import Reward, completion_text, reward_name, weights_by_name
+from grpo_nb.rewards.calls import RewardError
 from grpo_nb.rewards.code import code_tests
-from grpo_nb.rewards.compose import check_rows, rewards_for
-from grpo_nb.rewards.expressions import maths
+from grpo_nb.rewards.fitting import check_rows, rewards_for
 from grpo_nb.rewards.form import incremental_format, xml_format, xml_tags
+from grpo_nb.rewards.hidden_tests import read_tests
 from grpo_nb.rewards.length import length
+from grpo_nb.rewards.maths import maths
+from grpo_nb.rewards.record import rebuilt, record_of
 from grpo_nb.rewards.scores import Scores, group_advantages, reweight, score
-from grpo_nb.rewards.structured import json_answer, multiple_choice, regex_answer

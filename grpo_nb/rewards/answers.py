@@ -1,132 +1,335 @@
-"""Rewards for the right answer as text or as a number. Only the answer slot counts, and it must hold one answer."""
+"""Rewards for the right answer. Only the answer slot counts; it must be the last word, and hold one answer.
+
+Everything a model can do to be paid without committing itself ends here: two slots, text after the slot that takes the answer
+back, several answers in one slot, and the question copied into it.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import unicodedata
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
-from grpo_nb.rewards.base import checked
-from grpo_nb.rewards.slot import SlotReward, Verdicts, is_copied
-from grpo_nb.tasks.notation import (
-    Units,
-    bare,
-    is_same_json,
-    plain,
-    read_container,
-    read_number,
-    unit_of,
-)
+from grpo_nb.rewards.base import Reward, completion_text
+from grpo_nb.tasks.answers import folded, is_same_answer, is_same_json, read_json, read_letter
+from grpo_nb.tasks.numbers import plain, read_number
 
-_QUOTES = str.maketrans("\u201c\u201d\u201e\u2018\u2019", '"""\'\'')
-_END_MARK = re.compile(r"(?<=[^\W\d_]{2})[.!?]$")
-_POUNDS = re.compile(r"(?i)\bpounds?\W*$")
+_LONGEST = 20_000  # characters of a slot; what is longer is no answer, and not worth the time
+_OPTION = re.compile(r"^[ \t]*\(?([A-Z])[).:][ \t]+(\S.*)$", re.MULTILINE)
+_PATTERN_SECONDS = 0.1
+_LEFT_TO_COMPUTE = re.compile(r"[/^*%\\(+]|\w-|\d[eE]|\d\s\d")
 
 
-def is_same_answer(given: str, gold: str, tolerance: float = 0.0) -> bool:
-    r"""Compare as numbers if the gold answer is one, else as text without regard to case, white space and wrappers.
+@dataclass(frozen=True, kw_only=True)
+class SlotReward(Reward):
+    """1.0 if the answer slot holds a right answer and nothing else, else 0.0; None where the data has no gold answer.
 
-    One `variable =` before a number is part of the answer, not another one: `x = 42` is 42, `41 = 42` is not. A number with a
-    unit is the same number with the same unit, and `2 h 20 min` is `140 min`. A JSON object or array is the same JSON value. Of
-    a sentence the mark at its end may be another one.
-
-    >>> is_same_answer(r"\frac{1}{2}", "0.5"), is_same_answer("x = 42", "42"), is_same_answer("41 = 42", "42")
-    (True, True, False)
-    >>> is_same_answer("5/2 kg", "2.5 kg"), is_same_answer("2.5", "2.5 kg"), is_same_answer("2.5 m", "2.5 kg")
-    (True, False, False)
+    A reward of one's own for the slot defines `is_same`.
     """
-    if read_number(gold) is not None:
-        return is_same_number(given, gold, tolerance=tolerance)
-    if (unit := unit_of(gold)) and unit == unit_of(given):
-        return is_same_number(given, gold, units=(((unit, Fraction(1)),),), tolerance=tolerance)
-    is_sentence = _END_MARK.search(gold.strip()) is not None
-    texts = [folded(plain(text)).translate(_QUOTES) for text in (given, gold)]
-    given_text, gold_text = (_END_MARK.sub("", text) if is_sentence else text for text in texts)
-    is_text, wanted = given_text == gold_text, read_container(gold)
-    if wanted is None:
-        return is_text
-    # What has no text in it, [1, 2], may be an interval, written otherwise: [1;2].
-    is_interval = bare(plain(given)).replace(";", ",") == bare(plain(gold))
-    return is_same_json(read_container(given), wanted) or ((is_text or is_interval) and '"' not in gold)
+
+    weight: float = 2.0
+    column: str = "answer"
+    """The data column with the gold answer. A list in it holds several, any of which is right."""
+    looks_at: ClassVar[str] = "slot"
+
+    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
+        golds, given = self.golds(row), self.format.extract_last(text)
+        if not golds:
+            return None
+        return float(
+            given is not None and len(given) <= _LONGEST and any(self.is_same(given, gold, row) for gold in golds)
+        )
+
+    def golds(self, row: dict[str, Any]) -> list[Any]:
+        """The gold answers of a row; none where the cell is empty (None, NaN, "")."""
+        return gold_answers(self.column_of(row, self.column))
+
+    def is_same(self, given: str, gold: Any, row: dict[str, Any]) -> bool:
+        """Whether the given answer is this gold answer."""
+        raise NotImplementedError(f"{type(self).__name__} does not define is_same")
 
 
-def is_same_number(given: str, gold: str, *, units: Units = (), tolerance: float = 0.0) -> bool:
-    """Whether both are numbers, of the same variable and currency if both name one, and equal: exactly, or within a tolerance.
+def gold_answers(value: Any) -> list[str]:
+    """Return the gold answers in a cell: one, several in a list, or none where it is empty (None, NaN, "").
 
-    >>> is_same_number("1e3", "1,000"), is_same_number("3.14", "3.14159", tolerance=0.01)
-    (True, True)
+    >>> gold_answers(["1/2", 0.5]), gold_answers(None)
+    (['1/2', '0.5'], [])
     """
-    right = read_number(gold, units)
-    if right is not None and right.sign == "\u00a3":
-        given = _POUNDS.sub("\u00a3", given)  # which are a weight where the gold answer is no price
-    left = read_number(given, units)
-    if left is None or right is None or not left.is_alike(right):
-        return False
-    if left.value == right.value:
-        return True
-    return tolerance > 0 and abs(left.value - right.value) <= Fraction(tolerance)
+    values = value if isinstance(value, (list, tuple)) else [value]
+    is_empty = lambda one: one is None or (isinstance(one, float) and math.isnan(one))  # noqa: E731
+    return [str(one).strip() for one in values if not is_empty(one) and str(one).strip()]
 
 
-def _composed(text: str) -> str:
-    return unicodedata.normalize("NFC", " ".join(text.split()))
-
-
-def folded(text: str) -> str:
-    """The text in one case, with single spaces and composed letters."""
-    return " ".join(unicodedata.normalize("NFC", text).casefold().split())
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class correctness(SlotReward):
     r"""1.0 if the answer slot holds the gold answer and nothing else, else 0.0; None where there is no gold answer.
 
-    Numbers are compared as numbers (`7`, `7.0`, `+7`, `14/2`, `x = 7`, `$7$` are equal), with the unit where the gold answer
-    has one, a JSON object or array as `json_answer` does, everything else as text without regard to case. Not paid: a hedge
-    such as `41 or 42`; arithmetic left undone (`3 + 4`); a quotient copied from the question; a second slot; an answer that
-    is taken back after the slot.
+    Numbers are compared as numbers (`7`, `7.0`, `14/2`, `x = 7`, `$7$`, `7 apples` are equal; two units must be the same, and
+    a percent sign may be left out), a JSON object or array by its values, an option by its letter, everything else as text
+    without regard to case, wrappers and a closing mark. Not paid: a hedge such as `41 or 42`; arithmetic left undone
+    (`3 + 4`); a quotient copied from the question; a second slot; an answer that is taken back after the slot.
 
     Args:
         weight: Of the total reward; the largest, so that being right pays more than looking right.
         format: Where the answer stands; `xml()` if not given.
         column: The data column with the gold answer. A list in it holds several.
         name: Under which TRL logs it.
-        is_last: Nothing but white space and closing marks may follow the slot. Without this, `42` in the slot and
-            "no, 41" after it is paid.
         tolerance: Largest difference of numbers that still counts as equal. A wide one pays for guessing.
 
     >>> correctness()(completions=["<answer>7.0</answer>", "<answer>7 or 8</answer>"], answer=["7", "7"])
     [1.0, 0.0]
     """
 
-    tolerance: float = checked("zero or a positive finite number", lambda value: 0 <= value < math.inf, 0.0)
-    source: ClassVar[str] = "the kit's own; the numbers of TRL's accuracy_reward, without its holes"
+    tolerance: float = 0.0
 
-    def is_same(self, given: str, gold: str, row: dict[str, Any], verdicts: Verdicts) -> bool:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.tolerance < math.inf:
+            raise ValueError(f"tolerance = {self.tolerance!r} must be zero or a positive finite number.")
+
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         if given == gold:
             return True
-        is_number = read_number(gold) is not None or unit_of(gold)
+        is_number = read_number(gold) is not None
         return is_same_answer(given, gold, self.tolerance) and not (is_number and is_copied(given, gold, row))
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class exact_text(SlotReward):
     """1.0 if the answer slot is the gold text, letter for letter but for runs of white space; else 0.0.
 
-    For names, labels, code words: where `7.0` must not pass for `7`. Several gold texts in a list: any of them.
+    For names and code words, where `7.0` must not pass for `7`. Exact match as in SQuAD (arXiv:1606.05250), without its removal
+    of articles.
 
     Args:
-        is_case_sensitive: Whether `paris` is another answer than `Paris`.
+        weight: Of the total reward.
+        format: Where the answer stands; `xml()` if not given.
+        column: The data column with the gold answer. A list in it holds several.
+        name: Under which TRL logs it.
+        is_case_sensitive: Whether `paris` is another answer than `Paris`. If not, `**Paris**` and `"Paris".` are the same, too.
 
     >>> exact_text()(completions=["<answer>Paris</answer>", "<answer>paris</answer>"], answer=["Paris", "Paris"])
     [1.0, 0.0]
     """
 
     is_case_sensitive: bool = True
-    source: ClassVar[str] = "exact match, as in SQuAD (arXiv:1606.05250), without its removal of articles"
 
-    def is_same(self, given: str, gold: str, row: dict[str, Any], verdicts: Verdicts) -> bool:
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
         form = _composed if self.is_case_sensitive else folded
         return form(given) == form(gold)
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", " ".join(text.split()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class multiple_choice(SlotReward):
+    """1.0 if the answer slot holds the letter of the gold option, in any usual form, else 0.0.
+
+    `B`, `(b)`, `B.`, `Option B`, `B) its text` and the text alone are one answer; `A or B` and `B) the text of A` are none.
+    The texts are those of lines such as `B) text` in the question, as `load_task` writes them. Chance pays 1 / the number of
+    options.
+
+    Args:
+        weight: Of the total reward.
+        format: Where the answer stands; `xml()` if not given.
+        column: The data column with the gold letter, or the gold option's text.
+        name: Under which TRL logs it.
+
+    >>> multiple_choice()(completions=["<answer>(B)</answer>", "<answer>A or B</answer>"], answer=["B", "B"])
+    [1.0, 0.0]
+    """
+
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+        found = _OPTION.findall(completion_text(row["prompts"])[:_LONGEST]) if "prompts" in row else []
+        options = {letter: text for place, (letter, text) in enumerate(found) if ord(letter) == ord("A") + place}
+        wanted = _letter_of(gold, options)
+        return is_same_answer(given, gold) if wanted is None else _letter_of(given, options) == wanted
+
+
+def _letter_of(text: str, options: Mapping[str, str]) -> str | None:
+    letter, behind = read_letter(text)
+    if letter and (not options or letter in options):
+        is_its_text = not behind or (
+            folded(behind) == folded(options[letter]) if options else is_same_answer(text, letter)
+        )
+        return letter if is_its_text else None
+    of_this_text = [letter for letter, option in options.items() if folded(option) == folded(text)]
+    return of_this_text[0] if len(of_this_text) == 1 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class json_answer(SlotReward):
+    """1.0 if the answer slot holds exactly one JSON value that equals the gold value and fits the schema, else 0.0.
+
+    Values are compared as JSON: the order of keys does not matter, 1 is 1.0, true is not 1.
+
+    Args:
+        weight: Of the total reward.
+        format: Where the answer stands; `xml()` if not given.
+        column: The data column with the gold value, as JSON text or as an object; None to ask for the schema only, which pays
+            for any value that fits.
+        name: Under which TRL logs it.
+        schema: A JSON schema.
+        partial: Pay the share of an object's fields that are right: of all keys that it or the gold object has.
+
+    Raises:
+        ValueError: Neither column nor schema.
+        jsonschema.SchemaError: The schema is none.
+        referencing.exceptions.Unresolvable: A reference in it leads nowhere; none is fetched.
+
+    >>> json_answer()(completions=['<answer>{"b": 1.0}</answer>', "<answer>{'b': 1}</answer>"], answer=['{"b": 1}'] * 2)
+    [1.0, 0.0]
+    >>> json_answer(partial=True)(completions=['<answer>{"a": 1, "b": 3}</answer>'], answer=['{"a": 1, "b": 2}'])
+    [0.5]
+    """
+
+    column: str | None = "answer"
+    schema: Mapping[str, Any] | str | None = None
+    partial: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.column is None and self.schema is None:
+            raise ValueError("json_answer needs a column with the gold value, a schema, or both.")
+        if isinstance(self.schema, Mapping):
+            object.__setattr__(self, "schema", json.dumps(self.schema, sort_keys=True))
+        if self.schema is not None:
+            _validator(self.schema)
+
+    def golds(self, row: dict[str, Any]) -> list[Any]:
+        if self.column is None:
+            return [None]
+        gold = self.column_of(row, self.column)
+        value, is_json = read_json(gold) if isinstance(gold, str) else (gold, gold is not None)
+        return [value] if is_json else []
+
+    def score_text(self, text: str, row: dict[str, Any]) -> float | None:
+        score, golds = super().score_text(text, row), self.golds(row)
+        if not self.partial or score != 0.0 or not golds or not isinstance(golds[0], Mapping):
+            return score
+        value, gold = read_json(self.format.extract_last(text) or "")[0], golds[0]
+        if not isinstance(value, dict) or not self._fits(value):
+            return 0.0
+        return sum(key in value and is_same_json(value[key], gold[key]) for key in gold) / len(
+            gold.keys() | value.keys()
+        )
+
+    def is_same(self, given: str, gold: Any, row: dict[str, Any]) -> bool:
+        value, is_json = read_json(given)
+        return is_json and (self.column is None or is_same_json(value, gold)) and self._fits(value)
+
+    def _fits(self, value: Any) -> bool:
+        try:
+            return self.schema is None or _validator(self.schema).is_valid(value)
+        except (TimeoutError, RecursionError):
+            return False
+
+
+@lru_cache(maxsize=64)
+def _validator(schema: str) -> Any:
+    import regex  # not at the top: the lab runs where it is not installed
+    from jsonschema import ValidationError, validators
+    from referencing import Registry, Resource
+    from referencing.jsonschema import DRAFT202012
+
+    def pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        # jsonschema's own search with `re` can hold the interpreter, all threads of it, for ever.
+        if isinstance(instance, str) and not regex.search(pattern, instance, timeout=1.0):
+            yield ValidationError(f"does not match {pattern!r}")
+
+    loaded = json.loads(schema)
+    kind = validators.validator_for(loaded)
+    resource = Resource.from_contents(loaded, default_specification=DRAFT202012)
+    registry = Registry().with_resource(resource.id() or "", resource)  # which fetches nothing
+    kind.check_schema(loaded)
+    for reference in _references(loaded):
+        registry.resolver(resource.id() or "").lookup(reference)
+    return validators.extend(kind, {"pattern": pattern})(loaded, registry=registry)
+
+
+def _references(schema: Any) -> Iterator[str]:
+    for part in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from _references(part)
+    if isinstance(schema, dict) and isinstance(schema.get("$ref"), str):
+        yield schema["$ref"]
+
+
+@dataclass(frozen=True)
+class regex_answer(SlotReward):
+    r"""1.0 if the whole answer slot matches the pattern, else 0.0.
+
+    A search is stopped after a tenth of a second, in any thread, and counts as no match. A pattern that matches much (`.*7.*`)
+    pays for listing everything.
+
+    Args:
+        pattern: One pattern for all rows, as the package regex reads it; None to take each row's own from `column`.
+        weight: Of the total reward.
+        format: Where the answer stands; `xml()` if not given.
+        column: The data column with the patterns.
+        name: Under which TRL logs it.
+
+    Raises:
+        regex.error: A pattern that cannot be read.
+
+    >>> regex_answer(r"\d{4}-\d{2}")(completions=["<answer>2026-11</answer>", "<answer>x 2026-11</answer>"])
+    [1.0, 0.0]
+    """
+
+    pattern: str | None = None
+    _: KW_ONLY
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pattern is not None:
+            _matches(self.pattern, "")  # which reads it
+
+    def golds(self, row: dict[str, Any]) -> list[str]:
+        return super().golds(row) if self.pattern is None else [self.pattern]
+
+    def is_same(self, given: str, gold: str, row: dict[str, Any]) -> bool:
+        return _matches(gold, given)
+
+
+@lru_cache(maxsize=1024)  # a policy that found a slow answer repeats it
+def _matches(pattern: str, given: str) -> bool:
+    import regex
+
+    try:
+        # Releases the interpreter while it searches, so that other threads go on.
+        return regex.fullmatch(pattern, given, timeout=_PATTERN_SECONDS, concurrent=True) is not None
+    except TimeoutError:
+        return False
+
+
+def is_copied(given: str, gold: str, row: Mapping[str, Any]) -> bool:
+    """Whether an answer with something left to compute stands word for word in the question, and is not the gold answer.
+
+    `84/2` is a form of 42, but as the answer to "What is 84 / 2?" it is the question. What the gold answer is may stand in
+    both, in any writing: `3/4.` of "Which is larger, 3/4 or 2/3?", and `50%` where it is 50.
+
+    >>> is_copied("84/2", "42", {"prompts": "What is 84 / 2?"}), is_copied("42", "42.0", {"prompts": "Is it 41 or 42?"})
+    (True, False)
+    """
+    given, gold = _bare(plain(given)), _bare(plain(gold))
+    if given == gold or "prompts" not in row or not _LEFT_TO_COMPUTE.search(given):
+        return False
+    literals = [re.match(r"-?[0-9.,]+", text) for text in (given, gold)]
+    if all(literals) and literals[0][0] == literals[1][0] and read_number(gold) is not None:
+        return False
+    asked = completion_text(row["prompts"])
+    # Not as a part of another number: 3/4 does not stand in 13/4, 2 3/4 or 3/40.
+    found = rf"(?<!\d)(?<!\d[. ]){re.escape(given)}(?!\d|\.\d)"
+    return any(re.search(found, _bare(text)) for text in (asked, plain(asked)))
+
+
+def _bare(text: str) -> str:
+    text = re.sub(r"\\(?:left|right|[,!;: ])|\$|\\cdot(?![a-z])", "", text)
+    text = re.sub(r"\\[dt]?frac{(\w+)}{(\w+)}", r"\1/\2", text)
+    return re.sub(r"\s*([-+*/^=%(){}])\s*", r"\1", " ".join(text.split())).casefold()

@@ -1,6 +1,6 @@
 """One call of one reward function, exactly as trl 1.15 makes it, from rows and completions that no trainer holds.
 
-What `grpo_nb.rewards.scores` and `grpo_nb.checks.run` share: the batch, the call, and how TRL reads what comes back.
+What `grpo_nb.rewards.scores` and `grpo_nb.checks` share: the batch, the call, and how TRL reads what comes back.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import copy
 import dataclasses
 import inspect
 import math
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.core.deadlines import run_in_thread
@@ -23,73 +24,23 @@ _NOT_COLUMNS = ("prompt", "completion", "completion_ids")
 FLOAT32_MAX = 3.4028234663852886e38
 
 
-@dataclass(kw_only=True)
-class TrainerState:
-    """What a reward sees as `trainer_state` outside a trainer: the names of transformers 5.17, at step 0 of `max_steps`.
-
-    It stands in for `transformers.TrainerState`, whose import would bring the whole library. Pass the real one if you can.
-    """
-
-    epoch: float = 0.0
-    global_step: int = 0
-    max_steps: int = 1
-    """Not 0, which is what it is only before a trainer starts: rewards divide by it."""
-    logging_steps: int = 1
-    eval_steps: int = 500
-    save_steps: int = 500
-    train_batch_size: int | None = None
-    num_train_epochs: int = 1
-    num_input_tokens_seen: int = 0
-    total_flos: float = 0.0
-    log_history: list[dict[str, float]] = field(default_factory=list)
-    best_metric: float | None = None
-    best_global_step: int | None = None
-    best_model_checkpoint: str | None = None
-    is_local_process_zero: bool = True
-    is_world_process_zero: bool = True
-    is_hyper_param_search: bool = False
-    trial_name: str | None = None
-    trial_params: dict[str, Any] | None = None
-    stateful_callbacks: dict[str, Any] = field(default_factory=dict)
-
-
-class NotGiven:
-    """Stands where `score` was given no prompts or token ids: a reward that looks at them is told what to pass."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def _refuse(self, *args: Any) -> Any:
-        hint = "tokenizer=tokenizer or completion_ids=[...]" if self.name == "completion_ids" else "prompts=[...]"
-        raise ValueError(
-            f"this reward looks at {self.name}, and score was given none (a trainer always has them). "
-            f"Write score(..., {hint})."
-        )
-
-    __len__ = __getitem__ = __iter__ = _refuse
-
-    def __repr__(self) -> str:
-        return f"<{self.name} not given>"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """The keywords of one call of a reward function, in the shape TRL gives them."""
 
-    prompts: Any
+    prompts: list[Any] | None
     completions: list[Completion]
-    completion_ids: Any
+    completion_ids: list[list[int]] | None
     columns: Mapping[str, list[Any]]
     trainer_state: Any = None
-    """None outside of training: a plain function gets a `TrainerState`, a reward of the kit None, and stays as it is."""
+    """None outside of training: a plain function gets a stand-in at step 0, a reward of the kit None."""
 
     def __len__(self) -> int:
         return len(self.completions)
 
     def select(self, indexes: Sequence[int]) -> Batch:
         """Return the batch with only these completions, in this order."""
-
-        return self._changed(lambda held: held if isinstance(held, NotGiven) else [held[i] for i in indexes])
+        return self._changed(lambda held: held and [held[i] for i in indexes])
 
     def copy(self) -> Batch:
         """Return the batch with lists and messages of its own, so that a reward that changes them changes nothing of yours."""
@@ -114,38 +65,29 @@ def make_batch(
     Raises:
         ValueError: Lengths that do not fit together, rows with different columns, or completions of two shapes.
     """
-    if isinstance(completions, (str, Mapping)):
+    if isinstance(completions, str):
         raise ValueError(f"completions = {shorten(repr(completions), 60)} is one: write a list, completions=[...].")
     completions = list(completions)
-    for number, completion in enumerate(completions):
-        if not isinstance(completion, str) and not (
-            isinstance(completion, Sequence) and all(isinstance(message, Mapping) for message in completion)
-        ):
-            raise ValueError(
-                f"completion {number} is {shorten(repr(completion), 60)}: it must be text, or a list of chat messages "
-                '[{"role": "assistant", "content": "..."}].'
-            )
-    count = len(completions)
-    if count == 0:
-        raise ValueError("completions is empty: there is nothing to score.")
-    listed = [dict(rows)] * count if isinstance(rows, Mapping) else [dict(row) for row in rows or ()]
-    if rows is not None and len(listed) != count:
+    count, shapes = len(completions), {"text" if isinstance(one, str) else type(one).__name__ for one in completions}
+    if len(shapes) != 1 or "dict" in shapes:
         raise ValueError(
-            f"{len(listed)} rows for {count} completions: each completion needs the row of its prompt. "
-            "Pass one row (a dict) for completions of one prompt, or one row for each completion."
+            f"completions holds {' and '.join(sorted(shapes)) or 'nothing'}: it must be a list of texts, or a list of lists of "
+            'chat messages, [[{"role": "assistant", "content": "..."}]].'
         )
+    given = ({},) * count if rows is None else rows
+    listed = [dict(given)] * count if isinstance(given, Mapping) else [dict(row) for row in given]
     for number, row in enumerate(listed):
         if set(row) != set(listed[0]):
             raise ValueError(f"row {number} has the columns {sorted(row)}, but row 0 has {sorted(listed[0])}.")
     name = next((name for name in ("prompt", "question") if listed and name in listed[0]), None)
     if prompts is None and name is not None:
         prompts = [row[name] for row in listed]
-    for name, values in (("prompts", prompts), ("completion_ids", completion_ids)):
+    for name, values in (("rows", listed), ("prompts", prompts), ("completion_ids", completion_ids)):
         if values is not None and len(values) != count:
-            raise ValueError(f"{len(values)} {name} for {count} completions: there must be one for each.")
-    if len({isinstance(completion, str) for completion in completions}) > 1:
-        raise ValueError("completions mixes strings and chat messages: a trainer gives one kind or the other.")
-    if prompts is not None and not isinstance(prompts[0], str) and isinstance(completions[0], str):
+            raise ValueError(
+                f"{len(values)} {name} for {count} completions: there must be one for each, or one row (a dict) for all."
+            )
+    if prompts is not None and not isinstance(prompts[0], str) and shapes == {"text"}:
         # A chat prompt has chat completions: TRL hands rewards messages then, never strings.
         completions = [[{"role": "assistant", "content": completion}] for completion in completions]
     if completion_ids is None and tokenizer is not None:
@@ -153,10 +95,10 @@ def make_batch(
         texts = [completion_text(c).encode("utf-8", "replace").decode() for c in completions]
         completion_ids = [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in texts]
     return Batch(
-        prompts=NotGiven("prompts") if prompts is None else list(prompts),
+        prompts=None if prompts is None else list(prompts),
         completions=completions,
-        completion_ids=NotGiven("completion_ids") if completion_ids is None else [list(ids) for ids in completion_ids],
-        columns={key: [row[key] for row in listed] for key in (listed[0] if listed else ()) if key not in _NOT_COLUMNS},
+        completion_ids=None if completion_ids is None else [list(ids) for ids in completion_ids],
+        columns={key: [row[key] for row in listed] for key in listed[0] if key not in _NOT_COLUMNS},
         trainer_state=trainer_state,
     )
 
@@ -171,47 +113,41 @@ class RewardError(Exception):
         self.__cause__ = cause
 
 
-class UnreadableOutput(TypeError):
-    """A reward returned something that is no list of scores."""
-
-    def __init__(self, output: Any) -> None:
-        self.output = output
-        super().__init__(
-            f"it returned {shorten(repr(output), 60)}, a {type(output).__name__}; it must be a list of one float for each "
-            "completion"
-        )
-
-
 def is_async(reward: Callable[..., Any]) -> bool:
     """Say whether TRL awaits this reward: a coroutine function, or an object whose `__call__` is one."""
     reward = unwrapped(reward)
     return inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(getattr(reward, "__call__", None))  # noqa: B004
 
 
-def call_reward(
-    reward: RewardFunction,
-    batch: Batch,
-    *,
-    log_extra: Callable[[str, list[Any]], None] = lambda column, values: None,
-    log_metric: Callable[[str, float], None] = lambda name, value: None,
-) -> list[Any]:
+def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
     """Call a reward as TRL does and return what it gave for each completion, unconverted.
 
     An async reward gets an event loop of its own in a thread, because a notebook's thread has one running.
+
+    Raises:
+        TypeError: It gave something that is no list.
     """
     state = batch.trainer_state
     if state is None and not isinstance(reward, Reward):
-        state = TrainerState()
+        # transformers.TrainerState would bring the whole library. max_steps is not 0: rewards divide by it.
+        state = types.SimpleNamespace(global_step=0, max_steps=1, epoch=0.0, num_train_epochs=1, log_history=[])
     # The lists are the batch's own, as they are the trainer's own there.
     output = reward(
         prompts=batch.prompts, completions=batch.completions, completion_ids=batch.completion_ids, **batch.columns,
-        trainer_state=state, log_extra=log_extra, log_metric=log_metric,
+        trainer_state=state, log_extra=_log_nothing, log_metric=_log_nothing,
     )  # fmt: skip
     if is_async(reward):
         output = run_in_thread(lambda: asyncio.run(output), None)
     if not isinstance(output, Iterable):
-        raise UnreadableOutput(output)
+        raise TypeError(
+            f"it returned {shorten(repr(output), 60)}, a {type(output).__name__}; it must be a list of one float for each "
+            "completion"
+        )
     return list(output)
+
+
+def _log_nothing(name: str, values: Any) -> None:
+    """What `log_extra` and `log_metric` are outside of a trainer."""
 
 
 def to_float(value: Any) -> float:

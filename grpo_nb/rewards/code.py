@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from grpo_nb.rewards.base import BatchReward
+from grpo_nb.rewards.base import Reward
 from grpo_nb.rewards.hidden_tests import CodeTest, read_tests
 from grpo_nb.sandbox.candidates import run_untrusted_batch
 from grpo_nb.sandbox.jobs import Candidate, Limits, Outcome
@@ -21,9 +21,8 @@ _PYTHON = ("", "python", "python3", "py")
 def extract_code(text: str, format: AnswerFormat) -> str | None:
     """Return the code of a completion: the last ```python block of the answer slot, or the whole slot if it has none.
 
-    Where the completion has no answer slot at all, the last block of the text counts, since many models answer with
-    a block and nothing else; `code_tests(needs_slot=True)` does not want that. A slot that is there twice, or is not
-    closed, is not an answer, and neither is a block without an end.
+    Where the completion has no answer slot at all, the last block of the text counts, since many models answer with a block and
+    nothing else. A slot that is there twice, or is not closed, is not an answer, and neither is a block without an end.
 
     >>> from grpo_nb.tasks import xml
     >>> extract_code("<answer>\\n```python\\nx = 1\\n```\\n</answer>", xml())
@@ -32,30 +31,25 @@ def extract_code(text: str, format: AnswerFormat) -> str | None:
     slot = format.extract(text)
     if slot is None and any(mark in text for mark in (format.answer_open, format.answer_close) if mark.strip()):
         return None
-    source = text if slot is None else slot
-    blocks = _python_blocks(source)
+    blocks = _python_blocks(text if slot is None else slot)
     if blocks:
         return blocks[-1]
     return slot if slot is not None and "```" not in slot else None
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class code_tests(BatchReward):
+@dataclass(frozen=True, kw_only=True)
+class code_tests(Reward):
     r"""The share of hidden tests that the completion's code passes, 0.0 to 1.0.
 
-    The code is taken as `extract_code` says and runs in the sandbox, all completions of a batch at a time. Only inputs go
-    in; values come out as plain data and are compared here by value and type, so that ending with code 0, objects equal
-    to everything and printed verdicts earn nothing. The same code always gets the same score: random numbers and the
-    order of sets are fixed, and time is counted as processor time. None, TRL's word for no score, where the sandbox
-    itself broke down twice.
+    The code is taken as `extract_code` says and runs in the sandbox, all completions of a batch at a time. Only inputs go in;
+    values come out as plain data and are compared here, so that ending with code 0, objects equal to everything and printed
+    verdicts earn nothing. The same code always gets the same score: random numbers and the order of sets are fixed, and time is
+    counted as processor time. None, TRL's word for no score, where the sandbox itself broke down twice.
 
     Args:
-        weight: Of the total reward; the largest, so that working pays more than looking right.
-        format: Where the answer stands; `xml()` if not given.
         column: The data column with the tests; `read_tests` says what a cell may hold.
         all_or_nothing: 1.0 if every test passes, else 0.0. Partial credit (the default) gives a slope to climb but can
             pay for a special case alone.
-        needs_slot: Whether code outside the answer slot earns nothing.
         limits: Time, memory, threads and output for each completion. Tests through standard input are a process each: they
             share the time, and one that overruns it ends the completion's others with it.
 
@@ -74,15 +68,7 @@ class code_tests(BatchReward):
     weight: float = 2.0
     column: str = "tests"
     all_or_nothing: bool = False
-    needs_slot: bool = False
     limits: Limits | None = None
-    source: ClassVar[str] = (
-        "partial credit over hidden tests as in APPS (arXiv:2105.09938), asserts as in MBPP (arXiv:2108.07732)"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._set(limits=self.limits or Limits())
 
     def check(self, rows: Iterable[Mapping[str, Any]]) -> int:
         """Read the tests of every row and return how many there are. Raises ValueError with the rows that cannot be read."""
@@ -95,39 +81,34 @@ class code_tests(BatchReward):
         if unread:
             (first, error), *others = unread.items()
             more = (
-                f" So it is with {len(others)} more rows: {', '.join(str(n) for n, _ in others[:20])}."
-                if others
-                else ""
+                f" The same of {len(others)} more rows: {', '.join(str(n) for n, _ in others[:20])}." if others else ""
             )
             raise ValueError(f"row {first}: {error}{more}") from error
         return count
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         all_tests = [read_tests(self.column_of(row, self.column)) for row in rows]
-        asked: list[tuple[int, list[CodeTest], Candidate]] = []
+        asked: list[tuple[int, Sequence[CodeTest], Candidate]] = []
         for number, (text, tests) in enumerate(zip(texts, all_tests, strict=True)):
             code = extract_code(text, self.format)
-            if code is None or (self.needs_slot and self.format.extract(text) is None):
+            if code is None:
                 continue
-            called = [test for test in tests if test.call is not None]
-            if called:
-                asked.append((number, called, Candidate(code=code, calls=[test.call for test in called], group=number)))
+            calls = [test for test in tests if test.call is not None]
+            if calls:
+                asked.append((number, calls, Candidate(code=code, calls=[test.call for test in calls], group=number)))
             programs = [test for test in tests if test.call is None]
             asked += [(number, [test], Candidate(code=code, stdin=test.stdin, group=number)) for test in programs]
+        # One batch for all completions: an endless loop in one of them costs its limit once.
+        outcomes = run_untrusted_batch([candidate for *_, candidate in asked], limits=self.limits) if asked else []
         passed, lost = [0] * len(texts), set()
-        if asked:
-            # One batch for all completions: an endless loop in one of them costs its limit once.
-            outcomes = run_untrusted_batch([candidate for *_, candidate in asked], limits=self.limits)
-            for (number, tests, _), outcome in zip(asked, outcomes, strict=True):
-                passed[number] += _count_passed(tests, outcome)
-                if outcome.status == "lost":
-                    lost.add(number)
+        for (number, tests, _), outcome in zip(asked, outcomes, strict=True):
+            passed[number] += _count_passed(tests, outcome)
+            if outcome.status == "lost":
+                lost.add(number)
         shares = [done / len(tests) for done, tests in zip(passed, all_tests, strict=True)]
+        scores = [float(share == 1.0) if self.all_or_nothing else share for share in shares]
         # A breakdown of the machine is no verdict on the code: None tells TRL that there is no score.
-        return [
-            None if number in lost else float(share == 1.0) if self.all_or_nothing else share
-            for number, share in enumerate(shares)
-        ]
+        return [None if number in lost else score for number, score in enumerate(scores)]
 
 
 def _count_passed(tests: Sequence[CodeTest], outcome: Outcome) -> int:

@@ -5,71 +5,65 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from grpo_nb.rewards.base import Reward, Span, checked, tag_spans
+from grpo_nb.rewards.base import Reward
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class xml_format(Reward):
     """1.0 if the whole completion is in the format, else 0.0.
 
-    The same for any `AnswerFormat`, given as `format`.
+    The same for any `AnswerFormat`, given as `format`. From DeepSeek-R1 (arXiv:2501.12948, section 2.2.2).
 
     >>> xml_format()(completions=["<reasoning>r</reasoning><answer>7</answer>", "7"])
     [1.0, 0.0]
     """
 
-    source: ClassVar[str] = "the format reward of DeepSeek-R1 (arXiv:2501.12948, section 2.2.2)"
+    looks_at: ClassVar[str] = "tags"
 
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         return float(self.format.is_exact(text))
 
-    def looks_at(self, text: str) -> tuple[Span, ...]:
-        return tag_spans(self.format, text)
 
-
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class xml_tags(Reward):
     """The share of the format's tags that occur exactly once, 0.0 to 1.0: a slope where `xml_format` is a step.
 
-    It pays for tags in any order and for naming them in prose. `incremental_format` is stricter about the order; neither
-    should weigh as much as the answer.
+    It pays for tags in any order and for naming them in prose: `incremental_format` is stricter about the order, and neither
+    should weigh as much as the answer. The tag count of open-r1, as a share.
 
     >>> xml_tags()(completions=["<answer>7</answer>"])
     [0.5]
     """
 
-    source: ClassVar[str] = "the tag count of open-r1, as a share"
+    looks_at: ClassVar[str] = "tags"
 
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         return self.format.completeness(text)
 
-    def looks_at(self, text: str) -> tuple[Span, ...]:
-        return tag_spans(self.format, text)
 
-
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class incremental_format(Reward):
     """The share of the format's tags that occur once and in order, minus a little for each character after the last.
 
-    With four tags, a quarter each and 0.001 a trailing character, as in the widely used recipe; but there a wrong order is
-    paid and text without an end costs without bound. Here the penalty stays below what the last tag earns, so that stopping
+    With four tags, a quarter each and 0.001 a trailing character, as in the widely used GRPO notebooks; but there a wrong order
+    is paid and text without an end costs without bound. Here the penalty stays below what the last tag earns, so that stopping
     always pays better than leaving the tag out. Formats without a closing mark have no trailing text.
 
     Args:
-        weight: Of the total reward.
-        format: Whose tags; `xml()` if not given.
-        name: Under which TRL logs it.
-        penalty: For each character after the last tag, white space at the ends not counted.
+        penalty: For each character after the last tag, white space at the ends not counted; 0 to 1.
 
     >>> texts = ["<reasoning>r</reasoning><answer>7</answer>", "</answer>7<answer>", "<answer>7</answer>0123456789"]
     >>> incremental_format()(completions=texts)
     [1.0, 0.25, 0.49]
     """
 
-    penalty: float = checked("between 0 and 1 for each character; 0.001 is usual", lambda value: 0 <= value <= 1, 0.001)
-    source: ClassVar[str] = (
-        "the XML count of the widely used GRPO notebooks: a quarter a tag, -0.001 a trailing character"
-    )
+    penalty: float = 0.001
+    looks_at: ClassVar[str] = "tags"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.penalty <= 1:
+            raise ValueError(f"penalty = {self.penalty!r} must be between 0 and 1 for each character; 0.001 is usual.")
 
     def score_text(self, text: str, row: dict[str, Any]) -> float:
         end, found = 0, 0
@@ -81,10 +75,3 @@ class incremental_format(Reward):
         is_closed = bool(self.format.answer_close) and spans[-1] is not None and spans[-1][1] == end
         # Never as much as the last tag earns, or leaving it out would pay better than stopping.
         return share - min(self.penalty * len(text[end:].strip()), 0.8 / len(spans)) if is_closed else share
-
-    def looks_at(self, text: str) -> tuple[Span, ...]:
-        kept: list[Span] = []
-        for tag in tag_spans(self.format, text):
-            if not kept or tag.start >= kept[-1].end:
-                kept.append(tag)
-        return tuple(kept)

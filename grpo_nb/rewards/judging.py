@@ -7,11 +7,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from grpo_nb.rewards.answers import correctness, is_same_answer
+from grpo_nb.rewards.answers import SlotReward, correctness, is_same_answer
 from grpo_nb.rewards.base import Reward, RewardFunction
 from grpo_nb.rewards.scores import score
-from grpo_nb.rewards.slot import SlotReward
-from grpo_nb.tasks.formats import AnswerFormat
+from grpo_nb.tasks.formats import AnswerFormat, xml
 
 
 def answer_reward(rewards: Iterable[RewardFunction], row: Mapping[str, Any] | None = None) -> Reward | None:
@@ -22,32 +21,35 @@ def answer_reward(rewards: Iterable[RewardFunction], row: Mapping[str, Any] | No
 
     >>> from grpo_nb.rewards import xml_tags
     >>> answer_reward([correctness(tolerance=0.1), xml_tags()]), answer_reward([correctness(), xml_tags()])
-    (correctness(weight=2, tolerance=0.1, format='xml'), None)
+    (correctness(tolerance=0.1), None)
     """
     found = [reward for reward in rewards if isinstance(reward, SlotReward)]
-    if len(found) != 1:
+    if len(found) != 1 or _opinion(found[0]) == correctness():
         return None
-    plain = correctness(weight=found[0].weight, format=found[0].format, name=found[0].name)
     has_column = row is None or found[0].column is None or found[0].column in row
-    return found[0] if found[0] != plain and has_column else None
+    return found[0] if has_column else None
+
+
+def _opinion(judge: Reward) -> Reward:
+    """The reward but for what changes nothing of what it takes for right."""
+    return dataclasses.replace(judge, weight=type(judge).weight, format=xml(), name="")
 
 
 def judge_in_words(judge: Reward, rows: Sequence[Mapping[str, Any]]) -> str:
     """What `right_by` takes for right in these rows: what is not the judge's default, and where it has no opinion.
 
     >>> from grpo_nb.rewards import multiple_choice
-    >>> judge_in_words(multiple_choice(), [{"answer": "B"}, {"answer": "perhaps"}])
-    "what multiple_choice pays in full, and where it has no opinion (1 of 2 questions) what correctness(column='answer') does"
+    >>> judge_in_words(multiple_choice(), [{"answer": "B"}, {"answer": ""}])
+    "what multiple_choice() pays in full, and where it has no opinion (1 of 2 questions) what correctness(column='answer') does"
     """
-    scores = score(judge, [""] * len(rows), list(rows)).values[judge.name] if rows else []
+    scores = score(judge, [""] * len(rows), list(rows)).values[judge.__name__] if rows else []
     unread = sum(map(math.isnan, scores))
-    if rows and unread == len(rows):
-        return (
-            f"what correctness(column='answer') pays in full, for {judge.name} has no opinion on any of the questions"
-        )
-    said = f"what {judge.name}{f'({changed})' if (changed := ', '.join(judge.changed)) else ''} pays in full"
-    where = f"where it has no opinion ({unread} of {len(rows)} questions)"
-    return f"{said}, and {where} what correctness(column='answer') does" if unread else said
+    where = (
+        f", and where it has no opinion ({unread} of {len(rows)} questions) what correctness(column='answer') does"
+        if unread
+        else ""
+    )
+    return f"what {_opinion(judge)!r} pays in full{where}"
 
 
 def right_by(
@@ -66,7 +68,7 @@ def right_by(
     scores = [math.nan] * len(texts)
     if judge is not None and texts:
         asked = dataclasses.replace(judge, format=format)
-        scores = list(score(asked, texts, list(rows)).values[asked.name])
+        scores = list(score(asked, texts, list(rows)).values[asked.__name__])
     given = [format.extract_last(text) for text in texts]
     return [
         (one is not None and is_same_answer(one, str(row["answer"]))) if math.isnan(paid) else paid >= 1

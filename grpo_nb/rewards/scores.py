@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from grpo_nb.core.arguments import require_kind
-from grpo_nb.core.tables import Cell, Listing, Part, Shown, Table, escaped
+from grpo_nb.core.tables import Html, Part, Shown, Table, escaped
 from grpo_nb.core.text import as_score, displayable, excerpt, shorten
 from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,
+    check_weight,
     completion_text,
     reward_list,
     reward_name,
-    to_weight,
     weights_by_name,
 )
 from grpo_nb.rewards.calls import FLOAT32_MAX, Batch, RewardError, call_reward, is_async, make_batch, to_floats
@@ -47,12 +44,6 @@ class Scores(Shown):
     weights: Mapping[str, float]
     errors: tuple[RewardError, ...] = ()
     """With `on_error="record"`: what failed, with its row."""
-    extra: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Columns that rewards logged with `log_extra`."""
-    metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """Numbers that rewards logged with `log_metric`."""
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    """Time each reward took for the whole batch."""
 
     def __len__(self) -> int:
         return len(self.completions)
@@ -64,13 +55,11 @@ class Scores(Shown):
         NaN where every reward gave None, which TRL leaves out of its group, and where a reward failed, as nobody knows then.
         """
         failed = {error.row for error in self.errors}
+        weighed = ([self.weights[name] * score for score in scores] for name, scores in self.values.items())
         totals = []
-        for i in range(len(self)):
-            if i in failed or None in failed or all(math.isnan(scores[i]) for scores in self.values.values()):
-                totals.append(math.nan)
-                continue
-            parts = [self.weights[name] * scores[i] for name, scores in self.values.items()]
-            totals.append(sum(part for part in parts if not math.isnan(part)))
+        for i, row in enumerate(zip(*weighed, strict=True)):
+            known = [part for part in row if not math.isnan(part)]
+            totals.append(sum(known) if known and not failed & {i, None} else math.nan)
         return tuple(totals)
 
     def advantages(self, num_generations: int | None = None, *, scale_rewards: ScaleRewards = "group") -> list[float]:
@@ -82,31 +71,26 @@ class Scores(Shown):
         """One row per completion: its text, each reward's score, the total."""
         import pandas
 
-        # Built from pairs, for a reward may be called "completion" or "total". pyarrow cannot hold a lone surrogate.
-        columns = [
-            ("completion", [displayable(text) for text in self.completions]),
-            *self.values.items(),
-            ("total", self.totals),
-        ]
-        table = pandas.DataFrame({number: list(values) for number, (_, values) in enumerate(columns)})
-        return table.set_axis([name for name, _ in columns], axis=1)
+        # pyarrow cannot hold a lone surrogate.
+        rows = zip(map(displayable, self.completions), *self.values.values(), self.totals, strict=True)
+        return pandas.DataFrame(list(rows), columns=["completion", *self.values, "total"])
 
     def __iter__(self) -> Iterator[dict[str, float]]:
-        return iter({name: scores[i] for name, scores in self.values.items()} for i in range(len(self)))
+        return iter([dict(zip(self.values, row, strict=True)) for row in zip(*self.values.values(), strict=True)])
 
     def _parts(self) -> Iterator[Part]:
-        heads = [f"{name} x {self.weights[name]:g}" if name in self.weights else name for name in self.values]
+        heads = [f"{name} x {self.weights[name]:g}" for name in self.values]
         rows = [
             (
-                *map(as_score, [*row.values(), total]),
-                Cell(shorten(repr(text), 80), escaped(shorten(text, 400)), "white-space:pre-wrap"),
+                *map(as_score, row),
+                Html(shorten(repr(text), 80), f"<div style='white-space:pre-wrap'>{escaped(shorten(text, 400))}</div>"),
             )
-            for text, row, total in zip(self.completions, self, self.totals, strict=True)
+            for text, *row in zip(self.completions, *self.values.values(), self.totals, strict=True)
         ]
         yield Table(rows, [*heads, "total", "completion"], right=range(len(heads) + 1))
         if self.errors:
             yield "Failed:"
-            yield Listing(self.errors)
+            yield from map(str, self.errors)
 
 
 def score(
@@ -132,11 +116,10 @@ def score(
         rows: The data row of each completion, or one row for all (a group). The rewards get its columns, and `prompt` as
             `prompts`.
         prompts: If the rows hold none.
-        completion_ids: Token ids, for rewards that count tokens; or pass `tokenizer`.
+        completion_ids: Token ids, for rewards that count tokens; or pass `tokenizer`. None where neither is given.
         tokenizer: Makes `completion_ids` from the completions.
         weights: By name; those the rewards carry (1.0 for a plain function) where not given.
-        trainer_state: For rewards that look at training progress. Without it plain functions see the first step, and
-            rewards of the kit None: one that adapts in training does not count these completions.
+        trainer_state: For rewards that look at training progress. Without it plain functions see the first step.
         on_error: `"raise"` stops at the first reward that fails and says on which row. `"record"` scores what can be scored and
             lists what failed in `errors`.
 
@@ -157,34 +140,20 @@ def score(
     )  # fmt: skip
     texts = tuple(completion_text(completion) for completion in batch.completions)
     batch = batch.copy()
-    values, seconds, errors = {}, {}, []
-    extra: dict[str, list[Any]] = defaultdict(list)
-    metrics: dict[str, list[float]] = defaultdict(list)
-    logs = {
-        "log_extra": lambda column, logged: extra[column].extend(logged),
-        "log_metric": lambda name, value: metrics[name].append(value),
-    }
+    values: dict[str, tuple[float, ...]] = {}
+    errors: list[RewardError] = []
     # TRL runs the sync rewards first, then awaits the async ones.
     for reward in sorted(rewards, key=is_async):
-        name, start = reward_name(reward), time.perf_counter()
+        name = reward_name(reward)
         try:
-            output = call_reward(reward, batch, **logs)
-            values[name] = _finite_floats(output, len(batch))
+            values[name] = _finite_floats(call_reward(reward, batch), len(batch))
         except Exception as error:
             values[name], failures = _score_rows(reward, batch, texts, error)
             if on_error == "raise":
                 raise failures[0] from failures[0].__cause__
             errors += failures
-        seconds[name] = time.perf_counter() - start
-    return Scores(
-        completions=texts,
-        values={name: values[name] for name in weights},
-        weights=weights,
-        errors=tuple(errors),
-        extra={key: tuple(logged) for key, logged in extra.items()},
-        metrics={key: tuple(logged) for key, logged in metrics.items()},
-        seconds=seconds,
-    )
+    in_order = {name: values[name] for name in weights}
+    return Scores(completions=texts, values=in_order, weights=weights, errors=tuple(errors))
 
 
 def _finite_floats(output: Sequence[Any], count: int) -> tuple[float, ...]:
@@ -200,14 +169,11 @@ def changed_weights(weights: Mapping[str, float], changed: Mapping[str, float]) 
     """Return weights by name with some of them changed.
 
     Raises:
-        TypeError, ValueError: No mapping, a name that no reward has, or a weight that is no finite number.
+        ValueError: A name that no reward has, or a weight that is no finite number.
     """
-    require_kind("weights", changed, Mapping, "the weight of some rewards by name: {'correctness': 2.0}")
-    for name, weight in changed.items():
-        if name not in weights:
-            raise ValueError(f"weights names {name!r}, but the rewards are {list(weights)}.")
-        to_weight(weight, name)
-    return {name: float(changed.get(name, weight)) for name, weight in weights.items()}
+    if unknown := changed.keys() - weights.keys():
+        raise ValueError(f"weights names {', '.join(map(repr, unknown))}, but the rewards are {list(weights)}.")
+    return {name: check_weight(changed.get(name, weight), name) for name, weight in weights.items()}
 
 
 def _score_rows(

@@ -5,12 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from grpo_nb.core.tables import Cell, Drawn, Shown, Table, bold, escaped
-from grpo_nb.core.text import displayable
-from grpo_nb.runs.rows import read_lines
+from grpo_nb.core.tables import Html, Shown, Table, bold, escaped
 
 Severity = Literal["info", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
@@ -19,9 +16,9 @@ KINDS = ("withdrawn", *SEVERITIES)
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Alert(Shown):
-    """One thing that a run shows, with its numbers, why it matters, and what to change.
+    """One thing that a run shows, with its numbers, and what to change.
 
-    >>> alert = Alert(rule="kl_spike", severity="info", step=20, message="KL 3.", why="Odd text.", advice="Look at it.")
+    >>> alert = Alert(rule="kl_spike", severity="info", step=20, message="KL 3.", advice="Look at it.")
     >>> Alert(**alert.to_dict()) == alert
     True
     """
@@ -34,7 +31,6 @@ class Alert(Shown):
     """The step since which it is so severe."""
     message: str
     """What was seen, with the numbers."""
-    why: str
     advice: str
     """What to change, with the names of `Settings`."""
     subject: str = ""
@@ -67,23 +63,22 @@ class Alert(Shown):
         """Return plain values for JSON, from which `Alert(**values)` is the same again."""
         return dataclasses.asdict(self)
 
-    def _parts(self) -> Iterator[Drawn]:
+    def _parts(self) -> Iterator[Html]:
         yield alert_table([self])
 
 
-def alert_table(alerts: Iterable[Alert]) -> Drawn:
+def alert_table(alerts: Iterable[Alert]) -> Html:
     """Return alerts as a table; as plain text, three lines each."""
     rows, texts = [], []
     for alert in alerts:
         about = f" ({alert.subject})" if alert.subject else ""
         seen = f"<b>{escaped(alert.rule)}</b>{escaped(about)}: {escaped(alert.message)}"
-        rows.append((bold(alert.standing), alert.step, Cell(alert.message, seen), alert.why, alert.advice))
+        rows.append((bold(alert.standing), alert.step, Html(alert.message, seen), alert.advice))
         texts.append(
-            f"{alert.standing}: {alert.rule}{about}, step {alert.step}: {alert.message}"
-            f"\n    why: {alert.why}\n    change: {alert.advice}"
+            f"{alert.standing}: {alert.rule}{about}, step {alert.step}: {alert.message}\n    change: {alert.advice}"
         )
-    head = ("severity", "step", "what was seen", "why it matters", "what to change")
-    return Drawn(Table(rows, head).html(), displayable("\n".join(texts)))
+    head = ("severity", "step", "what was seen", "what to change")
+    return Html("\n".join(texts), Table(rows, head).html())
 
 
 def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
@@ -91,7 +86,10 @@ def worst_first(alerts: Iterable[Alert]) -> list[Alert]:
     return sorted(alerts, key=lambda alert: -KINDS.index(alert.kind))
 
 
-def read_alerts(file: Path) -> list[Alert]:
-    """Read alerts.jsonl as `read_lines` does; what later versions of the kit say beside is left out."""
-    known = [f.name for f in dataclasses.fields(Alert)]
-    return read_lines(file, lambda saved: Alert(**{key: saved[key] for key in known if key in saved}), is_appended=True)
+def alerts_of(rows: Iterable[Mapping[str, Any]]) -> list[Alert]:
+    """The alerts as they stand after the last row, in the order in which they came.
+
+    A row has those that came with it, changed their severity, or were withdrawn.
+    """
+    alerts = [Alert(**told) for row in rows for told in row.get("alerts", ())]
+    return list({(alert.rule, alert.subject): alert for alert in alerts}.values())

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from grpo_nb.core.tables import Drawn, escaped
+from grpo_nb.core.tables import Html, escaped
 from grpo_nb.core.text import displayable
 from grpo_nb.runs.alert import Alert, worst_first
 from grpo_nb.runs.best import ACCURACY, HIGH, LOW
@@ -70,7 +70,7 @@ _TENTHS = RendererAgg(1, 1, 720)
 """Measures texts in tenths of points."""
 _RULE_PLACES = {
     "kl": KL, "holdout": HOLDOUT, "length": LENGTHS, "constant_reward": EACH, "dominating_reward": EACH,
-    "fighting_rewards": EACH, "form_only": EACH, "truncation": "completions/clipped_ratio", "gradient": "grad_norm",
+    "form_only": EACH, "truncation": "completions/clipped_ratio", "gradient": "grad_norm",
     "no_spread": "frac_reward_zero_std", "slow_steps": "step_time",
 }  # fmt: skip
 """Where an alert is marked besides the reward, by the beginning of its rule's name."""
@@ -262,7 +262,7 @@ class TrainingFigure:
             told = f"{number}  {alert.standing}, step {alert.step}: {_cut(alert.message, 110)}"
             said.append((told, 9, _MARKS[alert.kind][0]))
         if len(marked) > _LISTED:
-            said.append((f"and {len(marked) - _LISTED} more in alerts.jsonl", 8.5, _SOFT))
+            said.append((f"and {len(marked) - _LISTED} more in run.alerts", 8.5, _SOFT))
         lines = [(line, size, colour) for text, size, colour in said for line in _wrapped(text, size)]
         height, top = _HEAD + _DRAWN + _FOOT + _LINE * (len(lines) - 1), _HEAD + _DRAWN + 0.27
         self.figure.set_figheight(height)
@@ -384,12 +384,12 @@ def _set_limits(axis: Axes, low: float, high: float, is_from_zero: bool = False)
     axis.set_ylim(low if is_from_zero and low == 0 else low - room, high + room)
 
 
-def drawn(figure: Figure, words: str) -> Drawn:
+def drawn(figure: Figure, words: str) -> Html:
     """Return a figure as a part of what shows itself, with these words in its place for those who do not see it."""
     picture = io.StringIO()
     figure.savefig(picture, format="svg", bbox_inches="tight")
     markup = picture.getvalue()[picture.getvalue().index("<svg") :]
-    return Drawn(markup.replace("<svg", f'<svg role="img" aria-label="{escaped(words)}"', 1), words)
+    return Html(words, markup.replace("<svg", f'<svg role="img" aria-label="{escaped(words)}"', 1))
 
 
 def overlay(runs: Mapping[str, Curves]) -> Figure:

@@ -2,8 +2,7 @@
 
 runs/<name>/
   run.json            settings, seeds, versions, machine, data fingerprint, rewards with source text and hash, status
-  metrics.jsonl       one JSON object per logged step, appended and flushed
-  alerts.jsonl        each health alert as it stands: step, rule, severity, evidence, advice
+  metrics.jsonl       one JSON object per logged step, appended and flushed, with the alerts that came with it
   holdout.jsonl       the held-out questions, for comparisons and exports
   train_questions.txt hashes of the training questions, so that held-out ones are never among them unseen
   chat_template.jinja what prompts were rendered with, for evaluations and exports
@@ -33,10 +32,9 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.arguments import in_line, require_path
 from grpo_nb.core.files import free_path, inside, shown_path, write_json
-from grpo_nb.core.tables import Drawn, Part, Shown, bold, escaped
-from grpo_nb.core.text import displayable
+from grpo_nb.core.tables import Html, Part, Shown, bold, escaped
 from grpo_nb.core.writers import liveness
-from grpo_nb.runs.alert import Alert, read_alerts
+from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.best import BestStep, best_step
 from grpo_nb.runs.checkpoints import checkpoint_folders
 from grpo_nb.runs.records import RecordedComparison, RecordedExport
@@ -186,7 +184,7 @@ class Run(Shown):
         """`rows` as a table; NaN where a step did not measure something."""
         import pandas
 
-        return pandas.DataFrame(self.rows)
+        return pandas.DataFrame(self.rows).drop(columns="alerts", errors="ignore")
 
     @property
     def weights(self) -> dict[str, float]:
@@ -212,7 +210,9 @@ class Run(Shown):
     @property
     def alerts(self) -> list[Alert]:
         """The health alerts of this run so far, in the order in which they came."""
-        return read_alerts(self.path / "alerts.jsonl")
+        rows = self.rows
+        with reading(self.path / "metrics.jsonl"):
+            return alerts_of(rows)
 
     @property
     def holdout(self) -> list[dict[str, Any]]:
@@ -312,7 +312,7 @@ class Run(Shown):
         files = {"Curves": self.path / "figures/training.png", "Report": self.path / "README.md"}
         lines += [f"{what}: {shown_path(file)}" for what, file in files.items() if file.is_file()]
         yield bold(f"Run {self.name}: {self.status_sentence}.")
-        yield Drawn("<br>".join(map(escaped, lines)), displayable("\n".join(lines)))
+        yield Html("\n".join(lines), "<br>".join(map(escaped, lines)))
 
     def _course(self) -> Iterator[str]:
         rows = self.rows

@@ -126,6 +126,7 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 def _make_run(folder: Path, project: Project) -> None:
     """Fill a folder with what was trained, as `gn.train` would have left it."""
     from grpo_nb.runs.live import png, training_figure
+    from grpo_nb.training.observers import HealthAlerts
     from grpo_nb.training.recorder import completions_table
 
     place, recorded = project.path, project.recorded
@@ -146,7 +147,7 @@ def _make_run(folder: Path, project: Project) -> None:
         **{name: recorded[name] for name in ("task", "rewards", "number_type", "reference", "base", "generation")},
     }
     write_json(folder / "run.json", info)
-    monitor = HealthMonitor(weights=weights, settings=settings, folder=folder)
+    alerts = HealthAlerts(HealthMonitor(weights=weights, settings=settings, ranges=Run(folder).ranges), is_shown=False)
     (folder / "completions").mkdir()
     rows = []
     for step in steps:
@@ -155,8 +156,7 @@ def _make_run(folder: Path, project: Project) -> None:
         if _GENERATED in row:
             table = completions_table(step, step["step"], settings.num_generations, weights)
             table.to_parquet(folder / "completions" / f"step_{step['step']:06d}.parquet", index=False)
-        groups = None if table is None else [list(group) for _, group in table.groupby("group")["completion"]]
-        monitor.update(row, groups)
+        alerts.on_row(row, table)
         rows.append(row)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for source, name in (("result/adapter", "adapter"), ("adapter_init", "start")):

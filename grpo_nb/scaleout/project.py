@@ -24,18 +24,15 @@ from grpo_nb.core.pages import render
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.export.hub import holds_secret
 from grpo_nb.export.merged import needed_by
-from grpo_nb.machine.gpu import Gpu
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.load import resolve_model
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name
 from grpo_nb.rewards.calls import make_batch
-from grpo_nb.rewards.identity import hash_of_parts, parts_of
-from grpo_nb.rewards.rebuild import rebuild_reward
+from grpo_nb.rewards.record import rebuilt, record_of
 from grpo_nb.runs.card import public, published_name, shareable
 from grpo_nb.runs.run import Run, open_run
 from grpo_nb.scaleout.code import CannotLeave, RewardsCode
 from grpo_nb.scaleout.opened import FORM, Project, link, open_project
-from grpo_nb.settings.effective import effective_settings
 from grpo_nb.settings.settings import EMBEDDED_MODEL, Settings
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.beginning import write_task
@@ -166,21 +163,21 @@ def _rewards_of(run: Run, given: Sequence[RewardFunction] | None) -> list[Reward
     recorded = run.info["rewards"]
     held = reward_list(given) if given is not None else run.rewards
     if not held:
-        made = [rebuild_reward(entry) for entry in recorded]
-        lost = [entry["name"] for entry, (reward, _) in zip(recorded, made, strict=True) if reward is None]
+        made = [rebuilt(entry) for entry in recorded]
+        lost = [entry["name"] for entry, reward in zip(recorded, made, strict=True) if reward is None]
         if lost:
             raise CannotLeave(
                 f"the run {run.name!r} was opened from its folder, which has of {', '.join(lost)} the text alone. Give the "
                 "functions, in their order: gn.scaleout.write(run, folder, rewards=[...])."
             )
-        return [reward for reward, _ in made]
+        return made
     names = [entry["name"] for entry in recorded]
     if [reward_name(reward) for reward in held] != names:
         raise ValueError(
             f"rewards are {[reward_name(r) for r in held]}, the run has {names}: give those, in this order."
         )
     for entry, reward in zip(recorded, held, strict=True):
-        if given is not None and hash_of_parts(parts_of(reward)) != entry["identity"]:
+        if given is not None and record_of(reward)["hash"] != entry["hash"]:
             raise ValueError(
                 f"the reward {entry['name']!r} is not as it was in the run: give it as it was trained with."
             )
@@ -191,15 +188,13 @@ def _planned(run: Run, rewards: list[RewardFunction]) -> _Plan:
     """Rewards as code, settings as TRL takes them, and the record."""
     settings, code = run.settings, RewardsCode()
     plan = _Plan(run, settings, rewards, code, [code.add(reward) for reward in rewards], _record(run))
-    gpu = run.info["machine"].get("gpu")
-    machine = Gpu(**gpu | {"compute_capability": tuple(gpu["compute_capability"])}) if gpu else "cpu"
-    plan.trainer = dict(effective_settings(settings, machine).arguments)
-    if refused := [name for name in _OF_UNSLOTH if plan.trainer.get(name) is not None]:
+    plan.trainer = dict(run.info["effective"]["arguments"])
+    if refused := [name for name in _OF_UNSLOTH if settings.extra.get(name) is not None]:
         raise ValueError(
             f"{', '.join(refused)} in extra is Unsloth's alone, and the run would be another without it: "
             "train without it, settings.replace(extra={...}), and write that run."
         )
-    for name in [name for name in _ONLY_MEMORY if plan.trainer.pop(name, None) is not None]:
+    for name in [name for name in _ONLY_MEMORY if settings.extra.get(name) is not None]:
         plan.changes.append(f"{name} is left out: Unsloth alone has it, and it changes memory, not numbers.")
     if plan.trainer.get("optim") == "adamw_flash":
         plan.trainer["optim"] = "adamw_torch_fused"

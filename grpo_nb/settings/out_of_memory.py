@@ -1,17 +1,29 @@
-"""What to do after out-of-memory: the settings to write, in the order in which they cost the least."""
+"""Settings that need less memory, one ladder of them: for a plan that does not fit, and after out-of-memory."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from grpo_nb.machine.faults import error_chain, is_out_of_memory, place_of
-from grpo_nb.settings.memory import is_standby, smaller_settings
+from grpo_nb.machine.faults import error_chain, is_out_of_memory
+from grpo_nb.machine.gpu import find_gpu
+from grpo_nb.settings.memory import is_standby
 from grpo_nb.settings.settings import Settings
 
-_WEIGHTS_ALONE = "The weights in 4 bit do not fit the memory that is free."
-_VLLM_IS_SHORT = ("cache blocks", "kv cache")
+# The ladder: what can be lowered, and why it helps; the cheapest first, for smaller passes train the same.
+_LADDER = {
+    "passes": "Activations grow with the completions of one pass. The same step in smaller passes gives the same result.",
+    "share": "vLLM takes its share at once, and what is left was too little for the rest.",
+    "bits": "The weights in 16 bit are the largest part that is left; in 4 bit they take about a third.",
+    "length": "Memory grows with the length of the completions.",
+    "group": "Fewer completions are generated at once.",
+    "no vLLM": "Without vLLM the memory it takes for itself is free; generation is slower.",
+}
+_USELESS = {"loading": ("passes", "length", "group"), "generation": ("passes", "bits")}
+# Every sampling of a training goes through one of these functions (trl 1.15, transformers 5.17).
+_SAMPLING = {"generate", "_generate"}
 
 
 @dataclass(frozen=True)
@@ -24,77 +36,91 @@ class MemoryAdvice:
     change: Mapping[str, object]
     """The settings to write; empty where every setting is at its least already."""
     place: str | None
-    """`loading`, `generation`, `the loss`, or None where it is not known."""
+    """`loading`, `generation`, or None where it is not known."""
+
+
+def fitting_changes(settings: Settings, fits: Callable[[Settings], bool], *, is_gpu: bool) -> dict[str, Any]:
+    """The changes to settings that make `fits(settings)` true, or none: down the ladder, and back where it was not needed."""
+    changed, undone = settings, []
+    for kind in _ladder(is_gpu):
+        before, changed = changed, _down(changed, kind, fits)
+        undone.append((kind, _changes(changed, before)))
+    for kind, back in reversed(undone):
+        changed = _down(changed.replace(**back), kind, fits)
+    return _changes(settings, changed) if fits(changed) else {}
 
 
 def memory_advice(error: BaseException, settings: Settings, *, place: str | None = None) -> MemoryAdvice | None:
-    """Say which setting to lower after an out-of-memory error, with the line to paste; None for any other error.
-
-    The order is by cost. In the loss, smaller passes with more accumulation compute the same step in less memory. vLLM's share
-    comes next, then what changes the training: 4 bit, shorter completions, a smaller group. While loading and in generation
-    smaller passes do not help, and the order begins behind them.
+    """Say which setting to lower after an out-of-memory error, with the line to paste.
 
     Args:
         error: What was raised. Errors that it came from are looked at too.
         settings: Of the run that failed.
-        place: `loading`, `generation` or `the loss`; by default what the error's traceback says, if it says it.
+        place: `loading` or `generation`; by default the latter where the error's traceback says so.
+
+    Returns:
+        None for any other error, and where vLLM's share is too small for it: that vLLM says itself.
 
     >>> memory_advice(RuntimeError("CUDA out of memory"), Settings()).change
     {'per_device_train_batch_size': 8, 'gradient_accumulation_steps': 2}
     """
-    if not is_out_of_memory(error):
+    chain = list(error_chain(error))
+    said = " ".join(f"{type(cause).__name__} {cause}".lower() for cause in chain)
+    if not is_out_of_memory(error) or "cache blocks" in said or "kv cache" in said:
         return None
-    said = " ".join(str(cause).lower() for cause in error_chain(error))
-    place = place or place_of(error)
-    is_vllm_short = any(sign in said for sign in _VLLM_IS_SHORT)
-    ways = _FOR_VLLM if is_vllm_short else _BY_PLACE.get(place or "", _BY_PLACE["the loss"])
-    nothing_left = _WEIGHTS_ALONE if place == "loading" else "No setting of this run is left to lower."
-    change, why = _first_change(settings, ways) or ({}, nothing_left)
-    if is_vllm_short:
-        why = f"vLLM's share of the memory has no room for one sequence beside the model. {why}"
-    written = ", ".join(f"{name}={value!r}" for name, value in change.items())
-    if change:
-        advice = f"settings = settings.replace({written}), in a fresh kernel: the failed one still holds its memory."
-    else:
-        advice = "Take a smaller model, or a machine with more memory: every setting is at its least already."
-    where = {"loading": " while loading", "generation": " in generation", "the loss": " in the loss"}
-    names = ["per_device_train_batch_size", "num_generations", "max_completion_length"]
-    names += ["gpu_memory_utilization"] if settings.fast_inference else []
-    state = ", ".join(f"{name} {getattr(settings, name)}" for name in names)
-    message = f"Out of memory{where.get(place or '', '')} with {state}."
-    return MemoryAdvice(message=message, why=why, advice=advice, change=change, place=place)
+    called = {frame.name for cause in chain for frame in traceback.extract_tb(cause.__traceback__)}
+    place = place or ("generation" if called & _SAMPLING else None)
+    is_gpu = find_gpu() is not None or any(sign in said for sign in ("cuda", "cublas", "gpu"))
+    useless = _USELESS.get(place, ("share",) if is_standby() else ())
+    steps = ((kind, _smaller(settings, kind)) for kind in _ladder(is_gpu) if kind not in useless)
+    kind, smaller = next((step for step in steps if step[1]), ("", settings))
+    change, why = _changes(settings, smaller), _LADDER.get(kind, "No setting of this run is left to lower.")
+    instead = replacing(change) if change else "Take a smaller model"
+    advice = f"{instead}, in a fresh kernel: the failed one still holds its memory."
+    where = {None: "", "loading": " while loading"}.get(place, f" in {place}")
+    return MemoryAdvice(f"Out of memory{where}.", why, advice, change, place)
 
 
-def _first_change(settings: Settings, ways: Iterable[str]) -> tuple[dict[str, object], str] | None:
-    share = settings.gpu_memory_utilization
-    kinds = smaller_settings(settings) | {
-        "larger share": [(0, {"gpu_memory_utilization": round(min(0.9, share + 0.1), 3)})] if share < 0.9 else [],
-        "no vLLM": [(0, {"fast_inference": False})] if settings.fast_inference else [],
-        # In standby it has given its cache back by then.
-        "share in training": [] if is_standby() else smaller_settings(settings)["share"],
+def replacing(change: Mapping[str, Any]) -> str:
+    """The line that changes settings.
+
+    >>> replacing({"max_steps": 5})
+    'settings = settings.replace(max_steps=5)'
+    """
+    return f"settings = settings.replace({', '.join(f'{name}={value!r}' for name, value in change.items())})"
+
+
+def _ladder(is_gpu: bool) -> list[str]:
+    return [kind for kind in _LADDER if is_gpu or kind not in ("share", "bits", "no vLLM")]
+
+
+def _down(settings: Settings, kind: str, fits: Callable[[Settings], bool]) -> Settings:
+    """Settings with as many steps down of a kind as they need to fit, or as there are."""
+    while not fits(settings) and (smaller := _smaller(settings, kind)):
+        settings = smaller
+    return settings
+
+
+def _smaller(settings: Settings, kind: str) -> Settings | None:
+    """Settings one step down of a kind, or None where there is none."""
+    micro, length = settings.per_device_train_batch_size, settings.max_completion_length
+    share, least = settings.gpu_memory_utilization, 0.3 if settings.fast_inference else 1.0
+    parts = next((n for n in range(2, micro + 1) if micro % n == 0), 1)
+    passes = settings.gradient_accumulation_steps * parts
+    steps: dict[str, dict[str, Any]] = {
+        "passes": {"per_device_train_batch_size": micro // parts, "gradient_accumulation_steps": passes},
+        "share": {"gpu_memory_utilization": max(round(share - 0.1, 3), min(share, least))},
+        "bits": {"load_in_4bit": True},
+        "length": {"max_completion_length": length // 2 if length > 64 else length},
+        "group": {"num_generations": max(settings.num_generations // 2, 2)},
+        "no vLLM": {"fast_inference": False},
     }
-    for way in ways:
-        for _, change in kinds[way][:1]:
-            with contextlib.suppress(ValueError):  # a group that would be cut
-                settings.replace(**change)
-                return change, _WHY[way]
-    return None
+    try:
+        smaller = settings.replace(**steps[kind])
+    except ValueError:  # it would cut a group
+        return None
+    return None if smaller == settings else smaller
 
 
-_WHY = {
-    "passes": "Activations grow with the completions of one pass. The same step in smaller passes gives the same result.",
-    "larger share": "A larger one has.",
-    "share": "vLLM takes its share at once, and what is left was too little for the rest.",
-    "share in training": "vLLM keeps its share for itself, and what is left was too little for training.",
-    "no vLLM": "Without vLLM the memory it takes for itself is free; generation is slower.",
-    "bits": "The weights in 16 bit are the largest part that is left; in 4 bit they take about a third.",
-    "length": "Memory grows with the length of the completions.",
-    "group": "Fewer completions are generated at once.",
-}
-# The cheapest first.
-_FOR_VLLM = ("larger share", "bits", "length", "no vLLM")
-_BY_PLACE = {
-    "loading": ("bits", "share", "no vLLM"),
-    "generation": ("share", "length", "group"),
-    "the loss": ("passes", "share in training", "bits", "length", "group"),
-}
+def _changes(settings: Settings, to: Settings) -> dict[str, Any]:
+    return {name: value for name, value in vars(to).items() if value != getattr(settings, name)}

@@ -21,7 +21,7 @@ _GPU = {
     "lora_alpha": 64,
     "per_device_train_batch_size": 8,
     "gradient_accumulation_steps": 2,
-    "learning_rate": 5e-6,
+    "learning_rate": 1e-5,
     "lr_scheduler_type": "cosine",
     "max_steps": 250,
     "warmup_steps": None,
@@ -37,7 +37,6 @@ _LARGE_GPU = {
     "max_completion_length": 1024,
     "num_generations": 16,
     "per_device_train_batch_size": 16,
-    "learning_rate": 1e-5,
 }
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "cpu": {},
@@ -48,13 +47,12 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         # docs/reference/settings.md); twice the rate of the other small card keeps what 100 steps can move.
         "max_completion_length": 256,
         "max_steps": 100,
-        "learning_rate": 1e-5,
         "lora_rank": 16,
         "lora_alpha": 32,
         "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": 4,
     },
-    "l4": {**_GPU, "model": "unsloth/Qwen2.5-3B-Instruct", "gpu_memory_utilization": 0.784},
+    "l4": {**_GPU, "model": "unsloth/Qwen2.5-3B-Instruct", "gpu_memory_utilization": 0.784, "learning_rate": 5e-6},
     "a100": _LARGE_GPU,
     "h100": {
         **_LARGE_GPU,
@@ -98,22 +96,17 @@ def _preset_for_this_machine() -> str:
     gpu = find_gpu()
     if gpu is None:
         return "cpu"
-    if gpu.memory_gib < 20:
-        return "t4"
-    if gpu.memory_gib < 36:
-        return "l4"
-    return "h100" if gpu.compute_capability >= (9, 0) else "a100"
+    large = "h100" if gpu.compute_capability >= (9, 0) else "a100"
+    return "t4" if gpu.memory_gib < 20 else "l4" if gpu.memory_gib < 36 else large
 
 
-def find_machine(machine: str | Gpu | None) -> tuple[Gpu | None, bool]:
-    """The GPU meant, or None for a CPU, and whether it is the one here.
+def find_machine(machine: str | Gpu | None) -> Gpu | None:
+    """The GPU meant, by default that which is here; None for a CPU.
 
     Raises:
         ValueError: An unknown name, with the nearest known one.
     """
-    if machine is None:
-        return find_gpu(), True
-    if isinstance(machine, Gpu):
-        return machine, False
+    if machine is None or isinstance(machine, Gpu):
+        return machine or find_gpu()
     check_choice("machine", machine, PRESETS)
-    return (None, find_gpu() is None) if machine == "cpu" else (GPUS[machine], False)
+    return GPUS.get(machine)

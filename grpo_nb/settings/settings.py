@@ -1,7 +1,8 @@
-"""Settings: one frozen object, checked completely before anything is downloaded or loaded.
+"""Settings: one frozen object, checked before anything is downloaded or loaded.
 
 Names are TRL's and Unsloth's own, so that their documentation applies. What has no field here is still reachable through
-`extra`, whose names are checked against the installed `GRPOConfig` where they are written, and again when training starts.
+`extra`: its names are checked where they are written, its values by TRL, most of them when the trainer is built, before a run
+has a folder.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.arguments import did_you_mean, require_kind, require_path
+from grpo_nb.core.arguments import require_kind
 from grpo_nb.core.files import write_text
 from grpo_nb.core.tables import Shown, Table
 from grpo_nb.settings import arguments
-from grpo_nb.settings.batches import check_batch, generation_batch_size
 
 EMBEDDED_MODEL = "SmolLM2-135M-Instruct"
 
@@ -30,24 +30,12 @@ ALL_LINEAR = ("all-linear",)
 
 def _number(default: float, why: str = "", **bounds: float) -> Any:
     """A field with bounds, by the names that `check_value` knows."""
-    return field(default=default, metadata={"bounds": bounds, "why": why})
+    return field(default=default, metadata={"why": why, **bounds})
 
 
 def _choice(*values: str | None) -> Any:
     """A field that takes one of these values, by default the first."""
-    return field(default=values[0], metadata={"choices": values})
-
-
-class FrozenDict(dict):
-    """A dict that refuses changes, and can be copied and pickled."""
-
-    def _refuse(self, *_: object, **__: object) -> None:
-        raise TypeError("settings are frozen: write settings = settings.replace(extra={**settings.extra, ...})")
-
-    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FrozenDict, (dict(self),)
+    return field(default=values[0], metadata={"known": values})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +102,7 @@ class Settings(Shown):
     top_p: float = _number(1.0, above=0, most=1)
     top_k: int = _number(0, least=0)
     """0 is off. transformers would otherwise cut to 50 words, and the policy gradient assumes that nothing is cut."""
-    loss_type: str = "bnpo"
+    loss_type: str = _choice(*arguments.LOSS_TYPES)
     """Mean over the tokens of the batch: TRL's default `dapo` for one process, and nothing that Unsloth changes for it."""
     optim: str = "adamw_torch_fused"
     """The optimizer state of a LoRA is small. `adamw_8bit` saves a little more on a GPU."""
@@ -134,33 +122,43 @@ class Settings(Shown):
     """On a CPU, compute each distinct prompt once per step instead of once per completion (grpo_nb.generation)."""
     run_root: str = "runs"
     """Folder under which each run gets a folder of its own."""
-    extra: Mapping[str, Any] = field(default_factory=FrozenDict)
-    """Further arguments of TRL's `GRPOConfig` and Unsloth's, checked against the installed version."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of TRL's `GRPOConfig` and Unsloth's, of values that JSON has."""
 
     def __post_init__(self) -> None:
-        self._freeze_and_check()
+        object.__setattr__(self, "extra", _as_json(self.extra))
+        object.__setattr__(self, "lora_target_modules", _layers(self.lora_target_modules))
+        for f in dataclasses.fields(self):
+            if "known" in f.metadata:
+                arguments.check_choice(f.name, getattr(self, f.name), **f.metadata)
+            else:
+                arguments.check_value(f.name, getattr(self, f.name), f.type, **f.metadata)
+        arguments.check_extra(self.extra, _DEFAULTS)
+        # TRL itself notices an unknown one, and an unknown loss, only at the first loss, after the first generation.
+        level = self.extra.get("importance_sampling_level", "token")
+        arguments.check_choice("importance_sampling_level", level, arguments.IMPORTANCE_SAMPLING_LEVELS)
+        self._check_groups()
         if self.warmup > max(self.max_steps, _DEFAULTS["warmup_steps"]):
             raise ValueError(
                 f"warmup_steps = {self.warmup_steps} is longer than the run (max_steps = {self.max_steps}), which would never "
                 f"reach its learning rate: write warmup_steps={self.max_steps // 10}."
             )
-        check_loss(self)
-        if self.extra:  # else there is nothing to look up in the installed packages, which takes a moment
-            known = arguments.installed_arguments()
-            # As for a GPU: settings for one are also made and planned elsewhere. Training asks again, for its own machine.
-            arguments.check_extra(self.extra, _DEFAULTS, self.extra if known is None else known, has_gpu=True)
 
-    def _freeze_and_check(self) -> None:
-        """Check all that needs no look into the installed packages."""
-        if not isinstance(self.extra, Mapping) or not all(isinstance(name, str) for name in self.extra):
-            raise ValueError(f'extra = {self.extra!r:.80} must be a dict of names: extra={{"epsilon": 0.2}}.')
-        object.__setattr__(self, "extra", FrozenDict({name: _plain(value) for name, value in self.extra.items()}))
-        object.__setattr__(self, "lora_target_modules", _targets(self.lora_target_modules))
-        for f in dataclasses.fields(self):
-            object.__setattr__(self, f.name, _plain(getattr(self, f.name)))
-            _check_field(f, getattr(self, f.name))
-        micro, steps = self.per_device_train_batch_size, self.gradient_accumulation_steps
-        check_batch(micro, steps, self.num_generations, self.extra)
+    def _check_groups(self) -> None:
+        """Refuse a batch that would cut a group; TRL does too, and Unsloth on a GPU changes the batch size by itself."""
+        for name in ("steps_per_generation", "generation_batch_size"):
+            arguments.check_value(f"extra[{name!r}]", self.extra.get(name), "int | None", least=1)
+        total, group, micro = self.generation_batch_size, self.num_generations, self.per_device_train_batch_size
+        if total % group:
+            instead = f"per_device_train_batch_size={-(-micro // group) * group}"
+            if self.extra.get("generation_batch_size"):
+                unit = math.lcm(micro, group)
+                instead = f'extra={{"generation_batch_size": {-(-total // unit) * unit}}}'
+            raise ValueError(
+                f"{total} completions are generated at a time (per_device_train_batch_size {micro} x {total / micro:g}), which "
+                f"cannot be divided into groups of num_generations = {group}: a group must be whole, or its advantages mean "
+                f"nothing. Write {instead}."
+            )
 
     @property
     def warmup(self) -> int:
@@ -175,7 +173,8 @@ class Settings(Shown):
     @property
     def generation_batch_size(self) -> int:
         """Completions generated at a time: one optimizer step's, unless `extra` has one of TRL's arguments for it."""
-        return generation_batch_size(self.per_device_train_batch_size, self.gradient_accumulation_steps, self.extra)
+        steps = self.extra.get("steps_per_generation") or self.gradient_accumulation_steps
+        return self.extra.get("generation_batch_size") or self.per_device_train_batch_size * steps
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -188,77 +187,35 @@ class Settings(Shown):
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return values fit for JSON that `Settings.from_dict` gives back exactly.
-
-        An object in `extra` that JSON has no form for is left as it is: the record of a run then has its text.
-        """
-        return self._encoded(allow_objects=True)
-
-    def _encoded(self, *, allow_objects: bool) -> dict[str, Any]:
-        values = {name: _encode(value, name, allow_objects) for name, value in vars(self).items()}
-        return {**values, "lora_target_modules": list(self.lora_target_modules)}
+        """Return values for JSON that `Settings.from_dict` gives back exactly."""
+        return {**vars(self), "lora_target_modules": list(self.lora_target_modules)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
-        """The inverse of `to_dict`.
-
-        Names are not compared with the installed versions here: the record of an old run stays readable. Training compares
-        them.
-        """
-        require_kind("values", values, Mapping, "what settings.to_dict() gave")
-        _refuse_unknown(values)
-        settings = object.__new__(cls)
-        vars(settings).update(_DEFAULTS | json.loads(json.dumps(values, default=str), object_hook=_decoded))
-        settings._freeze_and_check()
-        return settings
+        """The inverse of `to_dict`, checked as if it were written in a cell."""
+        return cls(**require_kind("values", values, Mapping, "what settings.to_dict() gave"))
 
     def save(self, path: str | Path) -> Path:
-        """Write the settings to a JSON file that `Settings.load` gives back exactly, with the version of the kit.
-
-        Raises:
-            ValueError: `extra` holds an object that JSON has no form for.
+        """Write the settings to a JSON file that `Settings.load` gives back exactly.
 
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "settings.json"
         >>> Settings.load(Settings(max_steps=7).save(path)).max_steps
         7
         """
-        from grpo_nb import __version__
-
-        values = {"grpo_nb": __version__, "settings": self._encoded(allow_objects=False)}
-        path = require_path("path", path)
-        if path.is_dir() or not path.parent.is_dir():
-            raise ValueError(f"path = {str(path)!r} must be a file in a folder that is there, such as 'settings.json'.")
-        write_text(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
+        path = Path(path).expanduser()
+        write_text(path, json.dumps(self.to_dict(), indent=2) + "\n")
         return path
 
     @classmethod
     def load(cls, path: str | Path) -> Settings:
-        """Read what `save` wrote, checked as if it were written in a cell: a setting that is unknown is an error.
+        """Read what `save` wrote, checked as if it were written in a cell.
 
         Raises:
             FileNotFoundError: It is not there.
-            ValueError: The file is none of the kit, or holds something that this version does not know or cannot run.
+            ValueError: It is no JSON, or holds something that cannot run here.
         """
-        path = require_path("path", path)
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no file of settings {str(path)!r}: write it with settings.save(path).")
-        try:
-            found = json.loads(path.read_text("utf-8"), object_hook=_decoded)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise ValueError(f"{str(path)!r} is not JSON ({error}): write it with settings.save(path).") from error
-        if not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
-            raise ValueError(f"{str(path)!r} holds no settings of this kit: write it with settings.save(path).")
-        try:
-            return cls(**found["settings"])
-        except ValueError as error:
-            version = found.get("grpo_nb", "of unknown version")
-            error.add_note(f"Read from {str(path)!r}, which grpo_nb {version} wrote.")
-            raise
-
-    def __getattr__(self, name: str) -> Any:
-        # Asked only for what is not there; notebooks look for many names with an underscore in front.
-        raise AttributeError(name if name.startswith("_") else _unknown(name))
+        return cls.from_dict(json.loads(Path(path).expanduser().read_text("utf-8")))
 
     def _parts(self) -> Iterable[Table]:
         values = {**vars(self), "warmup_steps": self.warmup}.items()
@@ -268,71 +225,35 @@ class Settings(Shown):
 def _known_names_only(init: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(init)
     def checked(self: Settings, **values: Any) -> None:
-        _refuse_unknown(values)
+        for name in values.keys() - _DEFAULTS.keys():
+            if name in arguments.installed_arguments():
+                raise ValueError(f"{name!r} is an argument of TRL without a field here: write extra={{{name!r}: ...}}.")
+            raise ValueError(f"unknown setting {name!r}{arguments.instead_of(name, _DEFAULTS)}")
         init(self, **values)
 
     return checked
 
 
-def _refuse_change(self: Settings, name: str, value: Any = ...) -> None:
-    instead = f"settings are frozen: settings = settings.replace({name}={'...' if value is ... else repr(value)})."
-    raise dataclasses.FrozenInstanceError(_unknown(name) or instead)
-
-
-# Those that `dataclass` made know neither the nearest name nor what to write instead.
+_DEFAULTS = {f.name: f.default for f in dataclasses.fields(Settings)}
+# The one that `dataclass` made knows neither the nearest name nor what to write instead.
 Settings.__init__ = _known_names_only(Settings.__init__)
-Settings.__setattr__ = Settings.__delattr__ = _refuse_change
 
 
-_DEFAULTS = {f.name: f.default for f in dataclasses.fields(Settings)} | {"extra": FrozenDict()}
+def _as_json(extra: Any) -> dict[str, Any]:
+    """A copy of `extra` as a file of settings gives it back: lists for tuples."""
+    try:
+        return dict(json.loads(json.dumps(extra, allow_nan=False)))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"extra = {extra!r:.80} must be a dict of values that JSON has: {error}.") from None
 
 
-def _refuse_unknown(names: Iterable[str]) -> None:
-    for problem in filter(None, map(_unknown, names)):
-        raise ValueError(problem)
-
-
-def _unknown(name: str) -> str | None:
-    """Why a name is no setting, with what to write instead, or None if it is one."""
-    if name in _DEFAULTS:
-        return None
-    if name in arguments.REPLACED:
-        return f"unknown setting {name!r}: {arguments.REPLACED[name]}."
-    if name in (arguments.installed_arguments() or ()):
-        return f"{name!r} is an argument of TRL without a field here: write extra={{{name!r}: ...}}."
-    return (
-        f"unknown setting {name!r}{did_you_mean(name, _DEFAULTS)} "
-        f"(arguments of TRL that have no field here go into extra={{{name!r}: ...}})"
-    )
-
-
-def _plain(value: Any) -> Any:
-    """A number of numpy's as Python's."""
-    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0 else value
-
-
-def _targets(value: Any) -> tuple[str, ...]:
+def _layers(value: Any) -> tuple[str, ...]:
     """The layers to adapt by name; PEFT would read one text as a pattern."""
-    if isinstance(value, str) and value == ALL_LINEAR[0]:
-        return ALL_LINEAR
-    names = value if isinstance(value, (list, tuple)) else ()
-    is_mixed = ALL_LINEAR[0] in names and len(names) > 1
-    if names and not is_mixed and all(isinstance(name, str) and name.strip() for name in names):
-        return tuple(names)
-    raise ValueError(
-        f"lora_target_modules = {value!r:.80} must be the names of layers, at least one, or the word for all of them: "
-        'lora_target_modules=("q_proj", "v_proj"), or lora_target_modules="all-linear".'
-    )
-
-
-def _check_field(f: dataclasses.Field, value: Any) -> None:
-    if "choices" in f.metadata:
-        return arguments.check_choice(f.name, value, f.metadata["choices"])
-    bounds, why = f.metadata.get("bounds", {}), f.metadata.get("why", "")
-    instead = f"; the default is {f.name}={f.default!r}"
-    arguments.check_value(f.name, value, f.type, why, instead, **bounds)
-    if isinstance(value, str) and not (value.strip() and value.isprintable()):
-        raise ValueError(f"{f.name} = {value!r:.80} must be a text on one line, and not empty{instead}.")
+    names = ALL_LINEAR if value == ALL_LINEAR[0] else value
+    if not isinstance(names, (list, tuple)) or not names or not all(isinstance(name, str) for name in names):
+        written = 'lora_target_modules=("q_proj", "v_proj"), or lora_target_modules="all-linear"'
+        raise ValueError(f"lora_target_modules = {value!r:.80} must be names of layers, at least one: {written}.")
+    return tuple(names)
 
 
 def require_settings(settings: Any) -> None:
@@ -344,51 +265,3 @@ def require_settings(settings: Any) -> None:
     >>> require_settings(Settings())
     """
     require_kind("settings", settings, Settings, "settings: write settings = gn.preset()")
-
-
-def check_loss(settings: Settings) -> None:
-    """Refuse a loss, an optimizer or a schedule that the installed packages do not have.
-
-    TRL itself notices an unknown loss only at the first one, after the first generation.
-
-    Raises:
-        ValueError: With the nearest name.
-
-    >>> check_loss(Settings(loss_type="dr_grpo"))
-    """
-    require_settings(settings)
-    for name in ("loss_type", "optim", "lr_scheduler_type"):
-        value = getattr(settings, name)
-        if value != _DEFAULTS[name]:  # the defaults need no look into the installed packages
-            arguments.check_choice(name, value, sorted(arguments.installed_choices().get(name, [value])))
-
-
-def _encode(value: Any, where: str, allow_objects: bool) -> Any:
-    """JSON values for `value`: tuples, keys that are no strings and infinities become objects with one marked key."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"__float__": repr(value)}
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if type(value) in (tuple, list):
-        items = [_encode(item, where, allow_objects) for item in value]
-        return items if type(value) is list else {"__tuple__": items}
-    if isinstance(value, Mapping):
-        encoded = ((_encode(k, where, allow_objects), k, v) for k, v in value.items())
-        pairs = [[key, _encode(v, f"{where}[{k!r}]", allow_objects)] for key, k, v in encoded]
-        is_plain = all(type(key) is str and not key.startswith("__") for key in value)
-        return dict(pairs) if is_plain else {"__mapping__": pairs}
-    if allow_objects:
-        return value
-    raise ValueError(f"{where} holds a {type(value).__name__}, which no file can hold. Write the values it is made of.")
-
-
-def _decoded(value: dict[str, Any]) -> Any:
-    """What a JSON object stands for, in which everything is decoded already."""
-    match value:
-        case {"__float__": text, **rest} if not rest:
-            return float(text)
-        case {"__tuple__": items, **rest} if not rest:
-            return tuple(items)
-        case {"__mapping__": pairs, **rest} if not rest:
-            return dict(pairs)
-    return value

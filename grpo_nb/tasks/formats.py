@@ -12,9 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.core.tables import Readable
 from grpo_nb.core.text import require_tokenizer
-from grpo_nb.settings.arguments import check_value
 
 # What may follow an answer without changing it: white space, a full stop, closing Markdown and LaTeX.
 _CLOSING = " \t\r\n.$*_`\\)]}"
@@ -22,16 +20,20 @@ _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerFormat(metaclass=Readable):
+class AnswerFormat:
     r"""Where the reasoning and the answer of a completion stand.
 
     Args:
         name: Shown in tables.
         reasoning_open, reasoning_close: Tags around the reasoning; both empty if it is free text before the answer.
-        answer_open, answer_close: Marks around the answer. An empty close means the end of the line.
+        answer_open, answer_close: Marks around the answer. An empty close means the end of the line; without any mark the
+            whole completion is the answer.
         instruction: What the system prompt says; made from the tags and the hint when empty.
         answer_hint: What the system prompt has in place of the answer: "number", "one of: yes, no". From the data when empty.
         is_opened_by_template: The chat template already wrote `reasoning_open`, so a completion must not repeat it.
+
+    Raises:
+        ValueError: A mark of white space alone, or half of a pair.
 
     >>> xml().extract("<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>")
     '7'
@@ -40,24 +42,23 @@ class AnswerFormat(metaclass=Readable):
     name: str
     reasoning_open: str = ""
     reasoning_close: str = ""
-    answer_open: str
+    answer_open: str = ""
     answer_close: str = ""
     instruction: str = ""
     answer_hint: str = ""
     is_opened_by_template: bool = False
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            check_value(field.name, getattr(self, field.name), field.type)
-        if not self.answer_open:
-            raise ValueError("answer_open is empty: without a mark before the answer, no answer can be found.")
+        marks = (self.answer_open, self.answer_close, self.reasoning_open, self.reasoning_close)
+        if any(marks) and not self.answer_open.strip():
+            raise ValueError(f"answer_open = {self.answer_open!r}: without a mark before it, no answer can be found.")
         if bool(self.reasoning_open) != bool(self.reasoning_close):
             raise ValueError("reasoning_open and reasoning_close belong together: give both, or neither.")
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"an AnswerFormat has no {name!r}: .extract_last(text) is the answer that stands in a text"
-        )
+    @property
+    def is_bare(self) -> bool:
+        """Whether the whole completion is the answer."""
+        return not self.answer_open
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -69,12 +70,17 @@ class AnswerFormat(metaclass=Readable):
 
     def system_prompt(self) -> str:
         """Return the instruction for the model."""
+        hint = self.answer_hint or "answer"
         if self.instruction:
             return self.instruction
-        return "Answer in this format:\n" + self.render("short reasoning", self.answer_hint or "answer")
+        if self.is_bare:
+            return f"Reply with nothing but the answer:\n{hint}"
+        return "Answer in this format:\n" + self.render("short reasoning", hint)
 
     def render(self, reasoning: str, answer: str) -> str:
-        """Return a completion in this format, as for an example turn."""
+        """Return a completion in this format, as for an example turn; a bare one without the reasoning."""
+        if self.is_bare:
+            return answer
         if not self.reasoning_open:
             return f"{reasoning}\n{self.answer_open}{answer}{self.answer_close}"
         parts = (self.reasoning_open, reasoning, self.reasoning_close, self.answer_open, answer, self.answer_close)
@@ -98,9 +104,12 @@ class AnswerFormat(metaclass=Readable):
         return parts[1] if parts and not parts[2].strip().strip(_CLOSING) else None
 
     def completeness(self, text: str) -> float:
-        """Return the share of `tags` that occur exactly once, 0.0 to 1.0: partial credit for a format half learnt."""
+        """Return the share of `tags` that occur exactly once, 0.0 to 1.0: partial credit for a format half learnt.
+
+        Of a bare format, which has none, 1.0 for whatever is not empty.
+        """
         spans = self.tag_spans(text)
-        return sum(span is not None for span in spans) / len(spans)
+        return sum(span is not None for span in spans) / len(spans) if spans else float(bool(text.strip()))
 
     def tag_spans(self, text: str) -> list[tuple[int, int] | None]:
         r"""Return for each of `tags` where it stands, as (start, end); None if it is missing or there more than once.
@@ -122,9 +131,11 @@ class AnswerFormat(metaclass=Readable):
     def reasoning(self, text: str) -> str:
         """Return the text of the reasoning: between its tags, or before the answer; all of the text if neither is there.
 
-        >>> xml().reasoning("<reasoning> 3 + 4 = 7 </reasoning><answer>7</answer>")
-        '3 + 4 = 7'
+        >>> xml().reasoning("<reasoning> 3 + 4 = 7 </reasoning><answer>7</answer>"), bare().reasoning("7")
+        ('3 + 4 = 7', '')
         """
+        if self.is_bare:
+            return ""
         if self.reasoning_open and not self.is_opened_by_template and self.reasoning_open in text:
             text = text.split(self.reasoning_open, 1)[1]
         for end in (self.reasoning_close, self.answer_open):
@@ -147,6 +158,8 @@ class AnswerFormat(metaclass=Readable):
 
     def _parts(self, text: str) -> tuple[str, str, str] | None:
         """What stands before the one answer slot, in it (stripped, never empty), and after it."""
+        if self.is_bare:
+            return ("", text.strip(), "") if text.strip() else None
         if text.count(self.answer_open) != 1:
             return None
         before, rest = text.split(self.answer_open, 1)
@@ -189,13 +202,8 @@ def _matching_brace(text: str, start: int) -> int | None:
 
 
 def _tagged(name: str, tag: str) -> AnswerFormat:
-    return AnswerFormat(
-        name=name,
-        reasoning_open=f"<{tag}>",
-        reasoning_close=f"</{tag}>",
-        answer_open="<answer>",
-        answer_close="</answer>",
-    )
+    reasoning = {"reasoning_open": f"<{tag}>", "reasoning_close": f"</{tag}>"}
+    return AnswerFormat(name=name, **reasoning, answer_open="<answer>", answer_close="</answer>")
 
 
 def xml() -> AnswerFormat:
@@ -216,3 +224,8 @@ def boxed() -> AnswerFormat:
 def hashes() -> AnswerFormat:
     """Free reasoning, then `#### 42`, as in GSM8K (arXiv:2110.14168)."""
     return AnswerFormat(name="hashes", answer_open="#### ")
+
+
+def bare() -> AnswerFormat:
+    """The whole completion is the answer, without reasoning or tags."""
+    return AnswerFormat(name="bare")

@@ -14,9 +14,7 @@ from grpo_nb.training.observers import Observer
 Reference = Literal["start", "base"]
 
 
-def check_arguments(
-    name: str | None, resume: Any, observers: Any = (), reference: str = "start", check_fit: bool = True
-) -> None:
+def check_arguments(name: str | None, resume: Any, observers: Any = (), reference: str = "start") -> None:
     """Refuse what `train` cannot be told.
 
     Raises:
@@ -31,7 +29,6 @@ def check_arguments(
         require_kind("an observer", observer, Observer, "a gn.training.Observer: observers=[MyObserver()]")
     if not isinstance(reference, str) or reference not in get_args(Reference):
         raise ValueError(f"reference = {in_line(reference)} must be 'start' or 'base'.")
-    require_kind("check_fit", check_fit, bool, "True or False")
 
 
 def require_parts(model: Any, tokenizer: Any, task: Any, settings: Any) -> None:

@@ -11,13 +11,12 @@ from typing import Any
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.files import free_path
 from grpo_nb.core.text import shorten
-from grpo_nb.health.monitor import append_alert, explain_out_of_memory
 from grpo_nb.machine.faults import gpu_problem, is_out_of_memory
 from grpo_nb.rewards.base import RewardFunction, completion_text, reward_name
 from grpo_nb.rewards.calls import RewardError, is_async, to_floats
 from grpo_nb.rewards.scores import score
-from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.checkpoints import is_disk_full
+from grpo_nb.settings.out_of_memory import MemoryAdvice, memory_advice
 from grpo_nb.settings.settings import Settings
 from grpo_nb.training.resume import MAY_CHANGE
 
@@ -93,22 +92,19 @@ def explained(error: Exception, run: Path | None, settings: Settings, step: int 
     """Return the error to raise: with what to do where the machine is the reason, and as it is otherwise.
 
     Args:
-        error: What ended the training. Where it was memory, the run's folder has an alert of it.
+        error: What ended the training.
         run: The run's folder; None before it has one.
         settings: Of the run.
         step: The last one done.
     """
     if isinstance(error, RewardError) and not _may_be_of_the_machine(error.__cause__) and not is_disk_full(error):
         return error
-    alert = explain_out_of_memory(error, settings, step=step)
-    if alert is not None and run is not None:
-        with contextlib.suppress(OSError, ValueError):  # what is raised says the same
-            append_alert(run, alert)
     if isinstance(error, EnvironmentProblem):
         return error
-    if alert is not None:
+    memory = memory_advice(error, settings)
+    if memory is not None:
         said = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else 'no message'}"
-        problem = EnvironmentProblem(f"{alert.message} {alert.why} {_next_attempt(alert, run)}\n({said})")
+        problem = EnvironmentProblem(f"{memory.message} {memory.why} {_next_attempt(memory, run, step)}\n({said})")
     elif run is not None and is_disk_full(error):
         problem = EnvironmentProblem(
             f"the disk of {str(run)!r} is full ({error}). What was saved before is kept. Free some space, then go on with "
@@ -124,13 +120,13 @@ def explained(error: Exception, run: Path | None, settings: Settings, step: int 
     return problem
 
 
-def _next_attempt(alert: Alert, run: Path | None) -> str:
+def _next_attempt(memory: MemoryAdvice, run: Path | None, step: int) -> str:
     """What to do after out-of-memory, as lines to paste. Other settings make another run, but for those a run may change."""
-    change = alert.evidence["change"]
+    change = memory.change
     adapter = run and run / "adapter"
-    kept = f"What the {alert.step} steps have taught is in {str(adapter)!r}." if alert.step else "No step was done."
+    kept = f"What the {step} steps have taught is in {str(adapter)!r}." if step else "No step was done."
     if not change:
-        return f"{alert.advice} {kept}"
+        return f"{memory.advice} {kept}"
     lines = [
         f"settings = settings.replace({', '.join(f'{name}={value!r}' for name, value in change.items())})",
         "model, tokenizer = gn.load_model(settings)",
@@ -145,7 +141,7 @@ def _next_attempt(alert: Alert, run: Path | None) -> str:
         why = (
             f"With them it is another run, and resuming {run.name!r} would refuse them; the new one begins with step 1"
         )
-        if alert.step:
+        if step:
             why += " on what was learnt so far"
             lines += ["from grpo_nb.models.load import load_adapter", f"load_adapter(model, {str(adapter)!r})"]
         lines.append(f"run = gn.train(model, tokenizer, task, rewards, settings, name={free_path(run).name!r})")

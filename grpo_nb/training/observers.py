@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from grpo_nb.core.progress import CellOutput
@@ -12,10 +11,10 @@ from grpo_nb.evaluation.comparison import Evaluation
 from grpo_nb.evaluation.heldout import read_answers
 from grpo_nb.evaluation.statistics import paired_result
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
-from grpo_nb.health.monitor import HealthMonitor
-from grpo_nb.health.report import HealthReport
+from grpo_nb.health.course import sameness
+from grpo_nb.health.monitor import HealthMonitor, HealthReport
 from grpo_nb.rewards.judging import answer_reward
-from grpo_nb.runs.alert import Alert, read_alerts
+from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.best import ACCURACY, BEHIND, HIGH, LOW
 
 if TYPE_CHECKING:
@@ -112,47 +111,44 @@ class HoldoutScore(Observer):
 
 
 class HealthAlerts(Observer):
-    """Runs the health rules on each row; what they say is in alerts.jsonl at once, and shown.
+    """Runs the health rules on each row; what they say stands in the row, and is shown.
 
     In a notebook as one table that grows below the figure, in a terminal as lines above the bar.
 
     Args:
-        monitor: With the run's folder. What that holds already is taken up, so that a resumed run neither repeats nor forgets
-            an alert; with `stop_on` the training ends after the first critical alert.
-        folder: The run's, whose alerts are all in the table; None shows nothing.
+        monitor: Of this run; of a resumed one with its rows so far.
         write: For a terminal: prints text without tearing the progress bar. None in a notebook.
+        is_shown: Whether anything is shown at all.
     """
 
     def __init__(
-        self,
-        monitor: HealthMonitor,
-        folder: Path | None = None,
-        write: Callable[[str], None] | None = None,
+        self, monitor: HealthMonitor, write: Callable[[str], None] | None = None, *, is_shown: bool = True
     ) -> None:
-        self._monitor, self._folder, self._write = monitor, folder, write
+        self._monitor, self._write, self._is_shown = monitor, write, is_shown
         self._output = CellOutput()
 
-    def on_row(self, row: dict[str, float], completions: pandas.DataFrame | None) -> bool:
+    def on_row(self, row: dict[str, Any], completions: pandas.DataFrame | None) -> bool:
         """Look at the step, and say whether to stop."""
-        texts = (
-            None if completions is None else [list(group) for _, group in completions.groupby("group")["completion"]]
-        )
-        fresh = self._monitor.update(row, texts)
-        if fresh and self._folder is not None:
+        if completions is not None:
+            row |= sameness(list(group) for _, group in completions.groupby("group")["completion"])
+        fresh = self._monitor.update(row)
+        if fresh:
+            row["alerts"] = [alert.to_dict() for alert in fresh]
+        if fresh and self._is_shown:
             try:
-                self._show(fresh, self._folder / "alerts.jsonl")
-            except Exception as error:  # what cannot be shown is on disk, and is no reason to end a training
-                self._folder = None
+                self._show(fresh)
+            except Exception as error:  # what cannot be shown is in the row, and is no reason to end a training
+                self._is_shown = False
                 warnings.warn(
                     f"Alerts of this run are not shown any more ({type(error).__name__}: {error}); run.alerts has them.",
                     stacklevel=2,
                 )
         return self._monitor.should_stop
 
-    def _show(self, fresh: Sequence[Alert], file: Path) -> None:
+    def _show(self, fresh: Sequence[Alert]) -> None:
         if self._write is not None:
             for alert in fresh:
                 self._write(repr(alert))
             return
-        report = HealthReport(alerts=tuple(read_alerts(file)), checked=f"Up to step {fresh[-1].step}.")
+        report = HealthReport(alerts=self._monitor.alerts, rows=self._monitor.course.count)
         self._output.show({"text/html": report._repr_html_(), "text/plain": repr(report)})

@@ -15,6 +15,7 @@ from grpo_nb.core.files import staged_file, write_bytes
 from grpo_nb.core.progress import is_notebook, progress_bar
 from grpo_nb.core.randomness import kept_random_state
 from grpo_nb.models.unsloth import import_unsloth
+from grpo_nb.runs.alert import alerts_of
 from grpo_nb.runs.best import best_step
 from grpo_nb.runs.live import LivePlot, figure_for_a_file, png
 from grpo_nb.runs.rows import read_rows, tidy_row
@@ -192,7 +193,7 @@ class Recorder(TrainerCallback):
         """Bring the bar and the figure up to date. One that fails is switched off: it is no reason to end a training."""
         for display in list(self.displays):
             try:
-                display.update(self.rows, alerts=self.run.alerts, is_last=is_last)
+                display.update(self.rows, alerts=alerts_of(self.rows), is_last=is_last)
             except Exception as error:
                 what = "figure" if isinstance(display, LivePlot) else "progress bar"
                 self.displays.remove(display)
@@ -213,12 +214,9 @@ class Recorder(TrainerCallback):
         return time.perf_counter() - self.started
 
     def copy_records(self, folder: Path) -> None:
-        """Write the rows and alerts so far into a checkpoint, which they belong to: the run's own go back to them."""
+        """Write the rows so far into a checkpoint, which they belong to: the run's own go back to them."""
         # From memory: where the last row could not be written, the checkpoint has it all the same.
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in self.rows))
-        alerts = self.run.path / "alerts.jsonl"
-        if alerts.is_file():
-            (folder / "alerts.jsonl").write_bytes(alerts.read_bytes())
 
     def raise_pending(self) -> None:
         """Raise what went wrong while the last step was recorded."""
@@ -250,7 +248,7 @@ class Recorder(TrainerCallback):
         """End the bar or the live figure, and write the curves as an image, if there is a row."""
         self._show(is_last=True)
         if self.rows:
-            figure = figure_for_a_file(self.rows, self.weights, self.settings.beta, self.run.alerts)
+            figure = figure_for_a_file(self.rows, self.weights, self.settings.beta, alerts_of(self.rows))
             save_figure(self.run.path, figure)
 
 

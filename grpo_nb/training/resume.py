@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.files import free_path, put_in_place, write_bytes
-from grpo_nb.rewards.identity import describe_difference, differing_parts, may_be_memory
+from grpo_nb.rewards import record
 from grpo_nb.runs.checkpoints import NewestCheckpoint, clear_away, newest_checkpoint
 from grpo_nb.runs.run import Run, open_run, seconds_since_written
 from grpo_nb.settings.settings import Settings
@@ -163,10 +163,10 @@ def _require_same_finished(run: Run, settings: Settings, info: Mapping[str, Any]
     _require_same_task(run, before["task"], info["task"])
     _require_same_rewards(run, before["rewards"], info["rewards"])
     for old, new in zip(before["rewards"], info["rewards"], strict=True):
-        if not all(map(may_be_memory, differing_parts(old["parts"], new["parts"]))):
+        if old["hash"] != new["hash"]:  # what it uses may be its memory, and is told in a warning
             raise ValueError(
                 f"the run {run.name!r} is finished, and its reward {old['name']!r} has changed since: "
-                f"{describe_difference(old['parts'], new['parts'])}. Begin a new run with another name."
+                f"{record.differences(old, new)}. Begin a new run with another name."
             )
 
 
@@ -186,8 +186,7 @@ def continued_info(resumption: Resumption, settings: Settings, info: Mapping[str
     _require_same_task(resumption.run, before["task"], info["task"])
     _require_same_rewards(resumption.run, before["rewards"], info["rewards"])
     for old, new in zip(before["rewards"], info["rewards"], strict=True):
-        if old["identity"] != new["identity"]:
-            difference = describe_difference(old["parts"], new["parts"])
+        if difference := record.differences(old, new):
             changed.append(f"the reward {old['name']!r} has changed: {difference}")
     for package, version in before["versions"].items():
         if version != info["versions"].get(package):
@@ -284,12 +283,7 @@ def _damaged_completions(resumption: Resumption) -> list[Path]:
 def go_back(resumption: Resumption) -> Path:
     """Take the run's folder, which is returned, to its checkpoint: each step is there once. Can be cut short and done again."""
     path, checkpoint = resumption.run.path, resumption.checkpoint
-    for name in ("metrics.jsonl", "alerts.jsonl"):
-        source = checkpoint.path / name
-        if source.is_file():
-            write_bytes(path / name, source.read_bytes())
-        else:
-            (path / name).unlink(missing_ok=True)
+    write_bytes(path / "metrics.jsonl", (checkpoint.path / "metrics.jsonl").read_bytes())
     for left in path.rglob(".*.partial-*"):  # what was half written when it was killed
         shutil.rmtree(left) if left.is_dir() else left.unlink()
     for file in (path / "completions").glob("step_*"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
 import math
 import os
 import platform
@@ -19,8 +17,8 @@ from grpo_nb.machine.host import usable_memory_gib
 from grpo_nb.machine.packages import package_versions
 from grpo_nb.rewards.base import RewardFunction, range_of, reward_list, weights_by_name
 from grpo_nb.rewards.calls import RewardError, call_reward, make_batch
-from grpo_nb.rewards.compose import check_rows
-from grpo_nb.rewards.identity import hash_of_parts, parts_of
+from grpo_nb.rewards.fitting import check_rows
+from grpo_nb.rewards.record import record_of
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.arguments import Reference
@@ -65,17 +63,6 @@ def checked_rewards(
     return weights
 
 
-def source_of(reward: RewardFunction) -> str:
-    """Return the source text of a reward: of the function, of what a `functools.partial` wraps, or of the object's class."""
-    while isinstance(reward, functools.partial):
-        reward = reward.func
-    target = reward if inspect.isroutine(reward) else type(reward)
-    try:
-        return inspect.getsource(target)
-    except (OSError, TypeError):
-        return "source not available (defined interactively without a file)"
-
-
 def run_info(prepared: Any, number_type: str) -> dict[str, Any]:
     """Return what `run.json` says of a run that starts now.
 
@@ -116,12 +103,10 @@ def run_info(prepared: Any, number_type: str) -> dict[str, Any]:
 
 
 def _described(reward: RewardFunction) -> dict[str, Any]:
-    parts, ends = parts_of(reward), range_of(reward)
+    ends = range_of(reward)
     return {
         "call": repr(reward),
-        "source": source_of(reward),
-        "identity": hash_of_parts(parts),
-        "parts": parts,
+        **record_of(reward),
         # The health rules judge levels by it.
         "range": [*ends] if ends and all(map(math.isfinite, ends)) else None,
     }

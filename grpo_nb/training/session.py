@@ -20,9 +20,9 @@ from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.identity import base_identity, keep_template
-from grpo_nb.models.load import generation_of, load_adapter, save_adapter
+from grpo_nb.models.load import LOADED_WITH, generation_of, load_adapter, save_adapter
 from grpo_nb.rewards.base import RewardFunction
-from grpo_nb.rewards.identity import describe_difference
+from grpo_nb.rewards.record import differences
 from grpo_nb.runs.card import write_model_card
 from grpo_nb.runs.checkpoints import find_damage, keep_newest
 from grpo_nb.runs.live import LivePlot
@@ -33,6 +33,7 @@ from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.arguments import Reference, check_arguments
 from grpo_nb.training.beginning import keep_beginning, keep_generation
+from grpo_nb.training.effective import configurations, effective_settings
 from grpo_nb.training.errors import explained
 from grpo_nb.training.observers import HealthAlerts, HoldoutScore, Observer
 from grpo_nb.training.recorder import Recorder
@@ -58,7 +59,6 @@ def train(
     resume: str | Path | None = None,
     observers: Sequence[Observer] = (),
     reference: Reference = "start",
-    check_fit: bool = True,
 ) -> Run:
     """Train the model's LoRA with GRPO (arXiv:2402.03300), with live curves, and return the run.
 
@@ -84,12 +84,10 @@ def train(
         reference: What the KL is measured against, if `beta` is above 0: the model as it is when this run starts, with
             what its adapter has learnt already, or the `"base"` model without any adapter. The same for a new adapter. On a
             GPU it is the base model in any case, and a warning says so.
-        check_fit: Refuse a run that needs more memory than there is, by `plan`. The plan is arithmetic, for completions that
-            are all at their longest: with False its verdict is a warning.
 
     Raises:
         ValueError: Rewards or settings that cannot work, or that are not those of the run to resume.
-        EnvironmentProblem: Too little disk or memory, by the plan beforehand or while training.
+        EnvironmentProblem: Too little disk, or memory: on a CPU by the plan beforehand, and while training.
         FileExistsError: A run of that name exists.
         FileNotFoundError: There is no run to resume at that path.
         RewardError: A reward failed, with the row and an excerpt of the completion.
@@ -98,19 +96,16 @@ def train(
     >>> trained.status, len(trained.metrics)
     ('finished', 2)
     """
-    check_arguments(name, resume, observers, reference, check_fit)
+    check_arguments(name, resume, observers, reference)
     prepared = Prepared.checked(model, tokenizer, task, rewards, settings)
     settings = prepared.settings
     # What the run will need against what there is, on the path that it will take.
     path_taken = settings.replace(shared_prompts=prepared.obstacle is None)
-    planned = plan(path_taken, prepared.task, model=model, tokenizer=tokenizer)
-    if check_fit:
-        planned.require_fit()
-    elif planned.obstacle is not None:
-        warnings.warn(f"Training all the same (check_fit=False), though: {planned.obstacle}", stacklevel=3)
+    plan(path_taken, prepared.task, model=model, tokenizer=tokenizer).require_fit()
     info = run_info(prepared, number_type_of(model, settings, find_gpu()).name)
     info["generation"] = str(generation_of(model))
     info["base"] = base_identity(model, settings.model)
+    info["loader"] = getattr(model, LOADED_WITH, {})
     resumption = find_run(settings, name, resume, info)
     if resumption is not None and resumption.is_over:
         return _given_back(resumption.run, prepared, info)
@@ -122,16 +117,22 @@ def train(
         require_disk(resumption.run.path, _bytes_needed(model), "Going on with the run")
     with reference_adapter(model):
         # Before the run has a folder: what TRL refuses leaves nothing behind.
+        _, alone = configurations(settings, model)
         trainer = build_trainer(prepared, ResumableTrainer)
+        info["effective"] = effective_settings(settings, model, pair=(trainer.args, alone)).to_dict()
         folder = _begin(prepared, name, info) if resumption is None else go_back(resumption)
         run = Run(folder, model=model, tokenizer=tokenizer, rewards=prepared.rewards)
         with writing_here(run.path):
             write_json(run.path / "run.json", info)
             # The health rules come last: they read what all others add to the row.
             health = HealthMonitor(
-                weights=prepared.weights, settings=settings, folder=run.path, stop_on=settings.stop_on_alert
+                weights=prepared.weights,
+                settings=settings,
+                ranges=run.ranges,
+                rows=run.rows,
+                stop_on=settings.stop_on_alert,
             )
-            alerts = HealthAlerts(health, run.path, None if is_notebook() else tqdm.write)
+            alerts = HealthAlerts(health, None if is_notebook() else tqdm.write)
             scores = [HoldoutScore(prepared)] if settings.holdout_every else []
             recorder = Recorder(run, settings, prepared.weights, [*scores, *observers, alerts])
             _run_training(trainer, prepared, recorder, info, resumption)
@@ -145,9 +146,9 @@ def _given_back(run: Run, prepared: Prepared, info: Mapping[str, Any]) -> Run:
     if is_notebook():
         LivePlot(run.weights, run.settings.beta).update(run.rows, alerts=run.alerts, is_last=True)
     other = [
-        f" Its reward {old['name']!r} holds other values now: {describe_difference(old['parts'], new['parts'])}."
+        f" Its reward {old['name']!r} is not as it was: {differences(old, new)}."
         for old, new in zip(run.info["rewards"], info["rewards"], strict=True)
-        if old["identity"] != new["identity"]
+        if differences(old, new)
     ]
     warnings.warn(
         f"The run {run.name!r} is finished: it is given back with its adapter in the model, and nothing was trained. For a new "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
@@ -24,11 +23,10 @@ from grpo_nb.models.load import hand_copies, has_engine
 from grpo_nb.models.match import as_loaded
 from grpo_nb.models.unsloth import import_unsloth, tell_unsloth
 from grpo_nb.rewards.base import RewardFunction, reward_list
-from grpo_nb.settings.arguments import check_extra
 from grpo_nb.settings.effective import requested_arguments
-from grpo_nb.settings.number_types import number_type_of
-from grpo_nb.settings.settings import Settings, check_loss
-from grpo_nb.settings.trackers import check_reporting
+from grpo_nb.settings.number_types import number_type, number_type_of
+from grpo_nb.settings.settings import Settings
+from grpo_nb.settings.vllm import vllm_obstacle
 from grpo_nb.tasks.task import Task
 from grpo_nb.training.arguments import require_holdout, require_parts
 from grpo_nb.training.errors import explained, guarded
@@ -77,11 +75,6 @@ class Prepared:
         if task.notes != given.notes:  # it says what was left out
             warnings.warn(task.notes[-1], stacklevel=3)
         weights = checked_rewards(rewards, task, settings)
-        # The installed GRPOConfig decides: TRL raises on unknown names, Unsloth's only warns.
-        known, own = set(inspect.signature(GRPOConfig).parameters), {f.name for f in dataclasses.fields(Settings)}
-        check_extra(settings.extra, own, known, has_gpu=find_gpu() is not None)
-        check_loss(settings)
-        check_reporting(settings)
         return cls(
             model=model, tokenizer=tokenizer, task=task, rewards=rewards, settings=settings, weights=weights,
             obstacle=_stock_reason(model, settings),
@@ -180,10 +173,14 @@ def kept_precision(model: Any) -> Iterator[None]:
                 parameter.data = source.clone() if ".ref." in name else source
 
 
-def grpo_arguments(settings: Settings, weights: dict[str, float], folder: Path, model: Any) -> dict[str, Any]:
-    """Return what GRPOConfig is made of for a run in a folder."""
+def grpo_arguments(settings: Settings, weights: dict[str, float], folder: Path, model: Any = None) -> dict[str, Any]:
+    """Return what GRPOConfig is made of for a run in a folder; without a model, as one would be loaded."""
     gpu = find_gpu()
-    chosen = number_type_of(model, settings, gpu).name
+    if model is None:
+        chosen, has_vllm = number_type(settings, gpu).name, vllm_obstacle(settings, gpu, try_import=False) is None
+    else:
+        # Installed is not enough: told to use vLLM with a model that was loaded without, TRL starts an engine of its own.
+        chosen, has_vllm = number_type_of(model, settings, gpu).name, has_engine(model)
     tell_unsloth(chosen)
     return {
         "logging_steps": 1,
@@ -192,8 +189,7 @@ def grpo_arguments(settings: Settings, weights: dict[str, float], folder: Path, 
         "save_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
-        # Installed is not enough: told to use vLLM with a model that was loaded without, TRL starts an engine of its own.
-        **requested_arguments(settings, gpu=gpu, number_type=chosen, has_vllm=has_engine(model)),
+        **requested_arguments(settings, gpu=gpu, number_type=chosen, has_vllm=has_vllm),
         "output_dir": str(folder / _CHECKPOINTS),
         "reward_weights": list(weights.values()),
     }

@@ -90,14 +90,14 @@ task
 # ## The rewards
 #
 # A reward is a function from a completion to a number. Three of them here: is the answer right (worth 2), is the whole
-# completion in the format (worth 1), and how many of the four tags are there (worth 1 in all). The last one is a slope
-# towards the second: a model that forgets one tag is told that it is close.
+# completion in the format (worth 1), and how many of the four tags are there (worth a half in all). The last one is a slope
+# towards the second: a model that forgets one tag is told that it is close. Being right weighs more than looking right.
 #
 # You should see that a right answer in the right form gets everything, and that a bare number gets nothing: only the
 # answer's place counts.
 
 # %%
-rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=1.0)]
+rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0), gn.rewards.xml_tags(weight=0.5)]
 
 good = task.format.render("2 + 5 = 7", "7")
 for text in (good, good.replace("</answer>", ""), "The answer is 7."):

@@ -109,7 +109,7 @@ for attempt in ({}, {"columns": COLUMNS}):
 # Now with the map and a decision. Read the result from top to bottom:
 #
 # * **rows left out**, each reason with one of them. Nothing is dropped that does not stand here.
-# * **answers**: the kit found labels, and so the system prompt asks for *one of* them, not for a number.
+# * **answers**: the kit found labels, a *choice*, and so the system prompt asks for *one of* them, not for a number.
 # * **the first prompt**, as the model sees it, with the example turn. `system="..."` replaces its first paragraph.
 
 # %%
@@ -214,9 +214,9 @@ print(f"It worked. {rise.sentence}\nHeld-out: {comparison.sentence}\n{comparison
 #
 # | What you see | What it is | What to do |
 # | --- | --- | --- |
-# | *the data has no column* | the map names a column that is not there | copy the line at the end of the message |
-# | *stand there with different answers* | the same question, two answers | `contradictory="drop"`, `"first"` or `"majority"` |
-# | *answers: text* where you have labels | a label occurs less than three times on average, or there are more than 24 | more rows, or `format=dataclasses.replace(gn.tasks.xml(), answer_hint="one of: ...")` |
+# | *has no column* | the map names a column that is not there | copy the line at the end of the message |
+# | *with different answers* | the same question, two answers | `contradictory="drop"`, `"first"` or `"majority"` |
+# | *answers: text* where you have labels | a label occurs less than three times on average, or there are more than 24 | more rows, or `kind="choice"` |
 # | *nothing in the prompt names &lt;answer&gt;* | your own `system=` does not describe the format | describe it, or give an `example` |
 # | *no signal* | no completion differs from another | an `EXAMPLE`, easier questions, partial credit |
 # | *the settings are not those of the model in hand* | the settings cell was edited after the model was loaded | run the cell with `load_model` again |

@@ -68,16 +68,16 @@ rewards = [gn.rewards.correctness(weight=2.0), gn.rewards.xml_format(weight=1.0)
 # ## What you asked for, and what will run
 #
 # Unsloth and TRL change some settings by themselves: a loss that brings its own clipping, an optimizer that this machine lacks.
-# This table says so before it happens, and why.
+# The configuration is built here as for the training, and this table shows what it holds, and why.
 
 # %%
-gn.effective_settings(settings)
+gn.effective_settings(settings, model)
 
 # %% [markdown]
 # ## A plan
 #
 # Memory by part, tokens and disk, computed from the shapes of the model. Time is not guessed: it stays *not measured* until the
-# first steps have been. A plan that does not fit the machine is refused, with the nearest settings that do.
+# first steps have been. A run that does not fit what is free is refused on a CPU and warned of on a GPU, with settings that fit.
 
 # %%
 gn.plan(settings, task, model=model, tokenizer=tokenizer)
@@ -193,7 +193,7 @@ print("It worked: a hopeless run ended by itself, an interrupted one was resumed
 # | *is no run: it has no run.json* | `resume` names a run that is not under `run_root` | `resume="auto"`, or the path of the run |
 # | *was started with other settings* | a resumed run must be the same run | the line it prints, or a new run |
 # | *is being trained right now* | another kernel writes into this run | shut that kernel down |
-# | out of memory | the batch does not fit | the alert names the setting; or ask `gn.plan` before |
+# | out of memory | the batch does not fit | the error names the setting; or ask `gn.plan` before |
 # | the kernel died | memory, or Colab took the machine | run from the top, with `resume="auto"` in the training cell |
 
 # %% [markdown]

@@ -1,13 +1,11 @@
 """Whatever ends an export, nothing looks finished that is not, and nothing is lost; and whether a run's writer is there."""
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,94 +25,67 @@ from grpo_nb.core.files import (
 from grpo_nb.core.writers import liveness, process_identity, writing_here
 
 # Makes a folder of three files at `out`, and stands still at the moment that its argument names.
+# Makes a folder at `out`, and is killed at the moment that its argument names.
 MAKER = """
-    import sys, time
+    import os, shutil, sys
     from pathlib import Path
-    from grpo_nb.core import files as staging
+    from grpo_nb.core import files
 
-    def stop(moment):
+    def die(moment):
         if sys.argv[2] == moment:
-            Path(sys.argv[1], "moment").touch()
-            time.sleep(600)
+            os.kill(os.getpid(), 9)
 
-    rename = Path.rename
+    rename, remove = Path.rename, shutil.rmtree
     def watched(path, other):
-        stop("before " + ("setting aside" if path.name == "out" else "putting in place"))
+        die("before " + ("setting aside" if path.name == "out" else "putting in place"))
         return rename(path, other)
-    Path.rename = watched
-    remove = staging._remove
-    staging._remove = lambda path: (stop("before removing"), remove(path))
+    def removed(path, **options):
+        if "replaced" in path.name:
+            die("before removing")
+        remove(path, **options)
+    Path.rename, Path.replace, shutil.rmtree = watched, watched, removed
 
     target = Path(sys.argv[1], "out")
-    with staging.staged_folder(target) as staged:
-        for name in "abc":
-            (staged / name).write_text("new")
-            stop("after " + name)
-        staging.put_in_place(staged, target)
-    stop("done")
+    with files.staged_folder(target) as staged:
+        (staged / "a").write_text("new")
+        die("half-way")
+        files.put_in_place(staged, target)
+    die("done")
 """
-
-
-@contextlib.contextmanager
-def standing_still(folder: Path, moment: str) -> Iterator[None]:
-    """Run the maker up to a moment; it is killed when the block ends."""
-    maker = subprocess.Popen([sys.executable, "-c", textwrap.dedent(MAKER), str(folder), moment])
-    try:
-        end = time.monotonic() + 60
-        while not (folder / "moment").is_file():
-            assert maker.poll() is None and time.monotonic() < end
-            time.sleep(0.01)
-        (folder / "moment").unlink()
-        yield
-    finally:
-        maker.kill()
-        maker.wait()
 
 
 def content(folder: Path) -> dict[str, str]:
     return {file.name: file.read_text() for file in folder.iterdir()}
 
 
-NEW = {"a": "new", "b": "new", "c": "new"}
-
-
 @pytest.mark.parametrize(
     ("moment", "old_is_there", "found"),
     [
-        ("after b", False, None),
-        ("before putting in place", False, None),
-        ("done", False, NEW),
-        ("after b", True, {"mine": "old"}),
-        ("before setting aside", True, {"mine": "old"}),
-        ("before removing", True, NEW),
+        ("half-way", False, {}),
+        ("done", False, {"out": {"a": "new"}}),
+        ("before setting aside", True, {"out": {"mine": "old"}}),
+        (
+            "before putting in place",
+            True,
+            {".out.replaced": {"mine": "old"}},
+        ),  # the only moment at which the name is free
+        ("before removing", True, {"out": {"a": "new"}, ".out.replaced": {"mine": "old"}}),
     ],
 )
 def test_a_kill_leaves_the_old_or_the_new_and_nothing_between(
-    moment: str, old_is_there: bool, found: dict[str, str] | None, tmp_path: Path
+    moment: str, old_is_there: bool, found: dict[str, dict[str, str]], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     if old_is_there:
         out.mkdir()
         (out / "mine").write_text("old")
-    with standing_still(tmp_path, moment):
-        pass
-    assert (content(out) if out.exists() else None) == found
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(MAKER), str(tmp_path), moment])
+    assert done.returncode == -9
+    left = {path.name.split("-")[0]: content(path) for path in tmp_path.iterdir()}
+    assert left.pop(".out.partial", {"a": "new"}) == {"a": "new"} and left == found
     with staged_folder(out) as staged:
         put_in_place(staged, out)
     assert content(out) == {}, "what a killed one left hinders nobody"
-    assert all(path == out or path.name.startswith(".out.") for path in tmp_path.iterdir())
-
-
-def test_killed_between_the_two_renames_neither_is_lost(tmp_path: Path) -> None:
-    """The only moment at which the name is free."""
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "mine").write_text("old")
-    with standing_still(tmp_path, "before putting in place"):
-        pass
-    assert not out.exists()
-    left = {path.name.split("-")[0]: content(path) for path in tmp_path.iterdir()}
-    assert left == {".out.partial": NEW, ".out.replaced": {"mine": "old"}}
 
 
 def test_an_error_leaves_nothing_and_keeps_the_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +128,8 @@ def test_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(needed)
     with pytest.raises(FileExistsError, match="which would be gone with it"):
         check_target(tmp_path / "runs", overwrite=True)
+    with pytest.raises(TypeError, match="overwrite = 'no' must be True or False"):
+        check_target(tmp_path / "new", overwrite="no")
 
 
 def test_what_came_meanwhile_is_kept(tmp_path: Path) -> None:
@@ -166,7 +139,7 @@ def test_what_came_meanwhile_is_kept(tmp_path: Path) -> None:
         (staged / "mine").touch()
         out.mkdir()
         (out / "theirs").touch()
-        with pytest.raises(FileExistsError, match="made by somebody else"):
+        with pytest.raises(FileExistsError, match="exists, and is kept"):
             put_in_place(staged, out, overwrite=False)
         assert content(out) == {"theirs": ""}
         put_in_place(staged, out)

@@ -14,7 +14,7 @@ from grpo_nb.evaluation.ask import _Asked, _How, _is_questions, _paired
 from grpo_nb.evaluation.comparison import Comparison, Evaluation, cut_sentence, frequent_answer
 from grpo_nb.evaluation.heldout import read_answers, same_as_gold
 from grpo_nb.generation.samples import Completion
-from grpo_nb.rewards.identity import parts_of
+from grpo_nb.rewards.record import record_of
 from grpo_nb.runs.card import card_data
 from tests.conftest import brevity
 
@@ -284,7 +284,7 @@ def test_who_says_what_is_right_is_named_where_the_run_was_paid_by_another(run: 
     assert named in shown.sentence and not any("may judge otherwise" in note for note in shown.notes)
 
     own, form = run.info["rewards"]
-    paid = {**form, "name": "correctness", "parts": parts_of(gn.rewards.correctness())}
+    paid = {**form, "name": "correctness", **record_of(gn.rewards.correctness())}
     for rewards, is_named in (([own, form], True), ([form], True), ([own, paid], False), ([paid, form], False)):
         (run.path / "run.json").write_text(json.dumps({**run.info, "rewards": rewards}))
         asked = _Asked(None, gn.open_run(run.path), _how())
@@ -308,7 +308,7 @@ def test_what_the_run_was_paid_for_is_what_is_right(run: gn.runs.Run, tmp_path: 
     assert [row["is_correct"] for row in read] == [*answers.values()]
     assert not any(row["is_correct"] for row in read_answers(rows, said, gn.tasks.xml()))
 
-    mine = {**run.info["rewards"][0], "name": "correctness", "parts": parts_of(near)}
+    mine = {**run.info["rewards"][0], "name": "correctness", **record_of(near)}
     (run.path / "run.json").write_text(json.dumps({**run.info, "rewards": [mine, *run.info["rewards"][1:]]}))
     opened = gn.open_run(run.path)
     assert _Asked(None, opened, _how()).judge == near
@@ -316,15 +316,13 @@ def test_what_the_run_was_paid_for_is_what_is_right(run: gn.runs.Run, tmp_path: 
     assert "right is what correctness(tolerance=0.5) pays in full (difference" in found.sentence.replace("\n", " ")
     assert repr(gn.evaluation.open_comparison(run.path)) == repr(found), "kept with it"
     # What it cannot read is judged by another, and that is said.
-    letters = gn.rewards.multiple_choice(format=form)
+    values = gn.rewards.json_answer(format=form)
     task = gn.load_task(fresh(8), holdout=4)
-    for days, words in (
-        (4, "multiple_choice has no opinion on any of the questions"),
-        (1, "no opinion (1 of 4 questions) what corr"),
-    ):
-        rows = [row | {"answer": f"May {n}" if n < days else "B"} for n, row in enumerate(task.holdout)]
+    for days in (4, 1):
+        rows = [row | {"answer": "May" if n < days else '{"a": 1}'} for n, row in enumerate(task.holdout)]
         dated = replace(task, holdout=Dataset.from_list(rows))
-        assert words in repr(gn.evaluate(opened, dated, rewards=letters, max_completion_length=4))
+        words = f"no opinion ({days} of 4 questions) what correctness(column='answer') does"
+        assert words in repr(gn.evaluate(opened, dated, rewards=values, max_completion_length=4))
     exact = gn.rewards.exact_text()
     assert _Asked(None, opened, _how(rewards=exact)).judge == exact
     assert _Asked(None, opened, _how(rewards=gn.rewards.correctness())).judge is None

@@ -401,7 +401,7 @@ def test_nothing_of_the_run_is_replaced_and_nothing_that_came_meanwhile(
         real(*arguments, **named)
 
     monkeypatch.setattr(export, "write_export_card", somebody_else)
-    with pytest.raises(FileExistsError, match="was made by somebody else while this export ran"):
+    with pytest.raises(FileExistsError, match="exists, and is kept"):
         gn.export.export_adapter(run, tmp_path / "out")
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["theirs"]
 

@@ -40,7 +40,10 @@ def test_it_reads_what_transformers_reads(gguf: Path, embedded_folder: Path) -> 
         assert len(answer.ids) == len(answer.log_probs) <= 10
         assert answer.is_cut == (answer.ids[-1] != tokenizer.eos_token_id)
         assert max(answer.log_probs) < 0
-    assert done == [1, 2]
+    assert done == [1, 2] and [answer.tokens for answer in answers] == [len(answer.ids) for answer in answers]
+    alone = llama_cpp.answer(gguf, CHATS[:1], max_completion_length=10)
+    assert alone == answers[:1] and "4" in alone[0].text, "whatever else is asked"
+    assert llama_cpp.answer(gguf, [], max_completion_length=10) == []
 
 
 @pytest.mark.parametrize("is_on", [True, False])
@@ -78,14 +81,6 @@ def test_a_token_within_a_character_has_its_place_and_no_log_probability(gguf: P
     assert placed([7, 8, 8], steps) == [{"id": 7}, None, {"id": 8}], "the last of a character is told"
 
 
-def test_generate_returns_completions(gguf: Path) -> None:
-    alone = llama_cpp.answer(gguf, CHATS[:1], max_completion_length=10)
-    both = llama_cpp.answer(gguf, CHATS, max_completion_length=10)
-    assert both[0] == alone[0] and "4" in alone[0].text  # whatever else is asked
-    assert [c.tokens for c in both] == [len(c.ids) for c in both]
-    assert llama_cpp.answer(gguf, [], max_completion_length=10) == []
-
-
 def test_drawn_text_depends_on_the_seed_alone(gguf: Path) -> None:
     def drawn(seed: int) -> str:
         options = {"top_p": 0.9, "seed": seed}
@@ -103,8 +98,8 @@ def test_drawn_text_depends_on_the_seed_alone(gguf: Path) -> None:
 
 
 def test_what_is_no_gguf(gguf: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="is no file"):
-        llama_cpp.answer(tmp_path, CHATS, max_completion_length=1)
+    with pytest.raises(llama_cpp.LlamaCppError, match=r"(?s)none\.gguf ended with 1.*(open|load)"):
+        llama_cpp.answer(tmp_path / "none.gguf", CHATS, max_completion_length=1)
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(gguf.read_bytes()[: gguf.stat().st_size // 2])
     with pytest.raises(llama_cpp.LlamaCppError, match=r"(?s)on cut\.gguf ended with 1.*(bounds|corrupt|incomplete)"):

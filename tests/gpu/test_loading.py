@@ -26,10 +26,11 @@ from grpo_nb.models import unsloth as unsloth_first
 from grpo_nb.models.load import Generation, generation_of, has_engine, loader_arguments, lora_arguments
 from grpo_nb.settings import vllm
 from grpo_nb.settings.effective import SHARED_SCORING
+from grpo_nb.settings.number_types import number_type
 from grpo_nb.settings.presets import GPUS
-from grpo_nb.settings.vllm import VllmObstacle, vllm_obstacle
+from grpo_nb.settings.vllm import VllmObstacle
 from grpo_nb.training import run_info
-from tests.support.signatures import FACTS, constant_of, parameters_of, text_of
+from tests.support.signatures import parameters_of, text_of
 from tests.support.small_models import lora_model
 from tests.support.talking_vllm import start
 
@@ -72,127 +73,32 @@ def test_precision_is_left_to_the_function_that_the_trainer_asks() -> None:
     assert "SUPPORTS_BFLOAT16 = is_bfloat16_supported()" in source
     assert "dtype = torch.float16 if not SUPPORTS_BFLOAT16 else torch.bfloat16" in source
     for name, gpu in GPUS.items():
-        arguments = gn.effective_settings(gn.preset(name), name).arguments
-        assert arguments["bf16"] is (gpu.compute_capability >= (8, 0))
-        assert arguments["fp16"] is not arguments["bf16"]
+        chosen = "bfloat16" if gpu.compute_capability >= (8, 0) else "float16"
+        assert number_type(gn.preset(name), gpu).name == chosen
         wanted = gn.preset(name, dtype="float32")
         assert str(loader_arguments(wanted, "folder", gpu, use_vllm=False)["dtype"]) == "torch.float32"
-        arguments = gn.effective_settings(wanted, name).arguments
-        # Autocast over float32 weights: Unsloth's own lines say so in test_written_trainer.py.
-        assert arguments["fp16"] is False and arguments["bf16"] is (gpu.compute_capability >= (8, 0))
-
-
-def test_what_unsloth_says_of_models_is_what_the_kit_says() -> None:
-    assert constant_of(LOADER, "VLLM_UNSUPPORTED_MODEL_TYPES") == vllm.UNSUPPORTED_TYPES
-    assert constant_of(LOADER, "VLLM_NEEDS_SM80_MODEL_TYPES") == vllm.NEEDS_CAPABILITY_8
-    assert set(vllm.SUPPORTED_IMAGE_TYPES) == set(constant_of("unsloth/models/vision.py", "VLLM_SUPPORTED_VLM"))
-
-
-# What is installed, as in package metadata; each case changes one thing.
-INSTALLED = {
-    "vllm": "0.31.0", "torch": "2.13.0+cu130", "transformers": "5.17.0", "trl": "1.15.0", "vllm-bnb-plugin": "0.0.3",
-}  # fmt: skip
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch):
-    """Sets what is installed; vLLM's own needs are those of its wheel."""
+    """Sets which vLLM is installed; it loads."""
 
     def installed(**changes: str | None) -> None:
-        found = {**INSTALLED, **{name.replace("_", "-"): version for name, version in changes.items()}}
+        found = {"vllm": "0.31.0", **changes}
+        real = importlib.metadata.version
 
         def version(package: str) -> str:
-            if found.get(package) is None:
+            if package not in found:
+                return real(package)
+            if found[package] is None:
                 raise importlib.metadata.PackageNotFoundError(package)
             return found[package]
 
-        real = importlib.metadata.requires
         monkeypatch.setattr(importlib.metadata, "version", version)
-        monkeypatch.setattr(
-            importlib.metadata, "requires", lambda name: FACTS["requires"] if name == "vllm" else real(name)
-        )
         monkeypatch.setattr(vllm, "vllm_problem", lambda: None)
 
     installed()
     return installed
-
-
-@pytest.mark.parametrize(
-    ("asked", "found", "fits"),
-    [
-        ("2.13.0", "2.13.0+cu130", True),
-        ("2.13.0+cpu", "2.13.0+cpu", True),
-        ("2.13.0+cpu", "2.13.0+cu130", False),
-        ("2.13.0", "2.11.0+cpu", False),
-    ],
-)
-def test_a_build_of_torch_counts_only_where_one_is_asked_for(machine, monkeypatch, asked, found, fits) -> None:
-    machine(torch=found)
-    needs = [f"torch=={asked}", *(line for line in FACTS["requires"] if not line.startswith("torch"))]
-    monkeypatch.setitem(FACTS, "requires", needs)
-    obstacle = vllm_obstacle(gn.preset("t4"), GPUS["t4"])
-    assert obstacle is None if fits else f"torch =={asked}, and {found} is installed" in obstacle.reason
-
-
-@pytest.mark.parametrize("name", ["t4", "l4", "a100", "h100"])
-def test_nothing_is_in_the_way_with_the_pins(machine, name: str) -> None:
-    assert vllm_obstacle(gn.preset(name), GPUS[name]) is None
-
-
-@pytest.mark.parametrize(
-    ("installed", "changes", "gpu", "reason", "fix"),
-    [
-        ({"vllm": None}, {}, "t4", "not installed", "pip install -r requirements.txt -r requirements-gpu.txt"),
-        ({"torch": "2.11.0+cu128"}, {}, "t4", r"torch ==2.13.0, and 2.11.0\+cu128", "requirements-gpu.txt"),
-        ({"transformers": "5.18.1"}, {}, "t4", "transformers .*5.18.1 is installed", "requirements-gpu.txt"),
-        ({"vllm": "0.33.0"}, {}, "t4", r"trl 1.15.0 works with vLLM .*0.31.0.*0.33.0", "requirements-gpu.txt"),
-        ({"vllm_bnb_plugin": None}, {}, "t4", "4-bit weights only with", "pip install --no-deps vllm-bnb-plugin"),
-        ({}, {}, P100, "compute capability 7.0, and Tesla P100-PCIE-16GB has 6.0", "fast_inference=False"),
-        ({}, {}, Gpu("NVIDIA GB10", 119.0, (12, 1)), "DGX Spark", "fast_inference=False"),
-        ({}, {}, None, "needs a GPU", "fast_inference=False"),
-        ({}, {"fast_inference": False}, "t4", "off", "fast_inference=True"),
-        ({}, {"temperature": 2.5}, "t4", "temperature", "temperature=2.0"),
-    ],
-)
-def test_each_obstacle_has_its_reason_and_its_fix(machine, installed, changes, gpu, reason, fix) -> None:
-    machine(**installed)
-    found = vllm_obstacle(gn.preset("t4", **changes), GPUS[gpu] if isinstance(gpu, str) else gpu)
-    assert found is not None
-    assert re.search(reason, found.reason), found.reason
-    assert fix in found.fix
-
-
-def test_16_bit_needs_no_bitsandbytes_in_vllm(machine) -> None:
-    machine(vllm_bnb_plugin=None)
-    assert vllm_obstacle(gn.preset("h100"), GPUS["h100"]) is None
-
-
-@pytest.mark.parametrize(
-    ("config", "gpu", "reason"),
-    [
-        ({"model_type": "gpt_oss"}, "h100", "gpt_oss"),
-        ({"model_type": "gemma4", "text_config": {"model_type": "gemma4_text"}}, "t4", "capability 8.0"),
-        ({"model_type": "llava", "vision_config": {"depth": 2}}, "a100", "a model of images"),
-        ({"model_type": "t5", "is_encoder_decoder": True}, "a100", "encoder-decoder"),
-        ({"model_type": "other", "auto_map": {"AutoModel": "x.py"}}, "a100", "code of its own"),
-        ({"model_type": "llama", "max_position_embeddings": 300}, "t4", "512 tokens are longer than the model's 300"),
-    ],
-)
-def test_models_that_vllm_does_not_run_are_known_before_loading(machine, tmp_path, config, gpu, reason) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert reason in vllm_obstacle(gn.preset("t4"), GPUS[gpu], str(tmp_path)).reason
-    for good in ({"model_type": "qwen2"}, {"model_type": "gemma3", "vision_config": {"depth": 2}}):
-        (tmp_path / "config.json").write_text(json.dumps(good))
-        assert vllm_obstacle(gn.preset("t4"), GPUS[gpu], str(tmp_path)) is None
-
-
-def test_a_vllm_that_does_not_load_is_an_obstacle_with_its_words(machine, monkeypatch) -> None:
-    """That the import is tried in another process is tested with the preflight (machine/test_checks.py)."""
-    words = "ImportError: /site-packages/vllm/_C.abi3.so: undefined symbol: _ZN5torch3jit17parseSchemaOrNameERKSsb"
-    monkeypatch.setattr(vllm, "vllm_problem", lambda: words)
-    found = vllm_obstacle(gn.preset("t4"), GPUS["t4"])
-    assert words in found.reason and "requirements-gpu.txt" in found.fix
-    assert vllm_obstacle(gn.preset("t4"), GPUS["t4"], try_import=False) is None
 
 
 # --- load_model itself, with Unsloth's loader replaced ---
@@ -217,6 +123,7 @@ class FakeLoader:
     engine: FakeVllm | None = None
     error: Exception | None = None
     talks: bool = False
+    always: bool = False
 
     def __post_init__(self) -> None:
         self.calls: list[dict] = []
@@ -226,7 +133,7 @@ class FakeLoader:
             start()
         assert set(arguments) <= set(parameters_of(LOADER, "FastLanguageModel.from_pretrained"))
         self.calls.append(arguments)
-        if arguments.get("fast_inference") and self.error is not None:
+        if self.error is not None and (arguments.get("fast_inference") or self.always):
             raise self.error
         # As Unsloth builds it with vLLM: from config.json, and so with its end tokens alone.
         model = types.SimpleNamespace(generation_config=types.SimpleNamespace(eos_token_id=5))
@@ -242,8 +149,8 @@ class FakeLoader:
 @pytest.fixture
 def on_a_gpu(machine, monkeypatch, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    (tmp_path / "tokenizer.json").touch()
     monkeypatch.setattr(models, "find_gpu", lambda: GPUS["t4"])
-    monkeypatch.setattr(models, "_require_usable_tokenizer", lambda folder: None)
     monkeypatch.setattr(vllm_utils, "_build_lora_request", lambda *_: None)
     models._say_once.cache_clear()
     monkeypatch.setattr(models, "_engine", None)
@@ -434,8 +341,14 @@ def test_an_engine_built_for_another_torch_is_not_the_end_either(on_a_gpu) -> No
     with pytest.warns(UserWarning, match=r"did not start .ImportError.*undefined symbol.*pip install -r requirements"):
         model, _ = on_a_gpu(loader)
     assert generation_of(model).path == "unsloth"
-    with pytest.raises(gn.machine.EnvironmentProblem, match="driver"):  # no load works with that one
-        on_a_gpu(FakeLoader(error=RuntimeError("The NVIDIA driver on your system is too old (found version 12020).")))
+
+
+def test_a_driver_that_is_too_old_is_explained_where_no_load_works(on_a_gpu) -> None:
+    loader = FakeLoader(
+        error=RuntimeError("The NVIDIA driver on your system is too old (found version 12020)."), always=True
+    )
+    with pytest.raises(gn.machine.EnvironmentProblem, match="Update the NVIDIA driver"):
+        on_a_gpu(loader, fast_inference=False)
 
 
 def test_an_engine_that_unsloth_leaves_out_is_noticed(on_a_gpu) -> None:

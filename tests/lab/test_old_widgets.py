@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from scripts.old_widgets_env import make_environment
+from scripts.old_jupyter import old_python
 from tests.conftest import ROOT
 
 
-@pytest.fixture(scope="module")
-def old_python() -> Path:
-    """Python of an environment beside this one, kept for the next time."""
-    place = Path(sys.prefix)
-    if not os.access(place, os.W_OK) or sys.prefix == sys.base_prefix:
-        place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo_nb"
-    return make_environment(place / "old_widgets")
+@pytest.fixture(scope="module", name="old_python")
+def made_old_python() -> Path:
+    return old_python()
 
 
 def run(python: Path, *command: str) -> subprocess.CompletedProcess[str]:

@@ -16,9 +16,9 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.lab.numbers import prompt_text, where
 from grpo_nb.rewards.answers import correctness
-from grpo_nb.rewards.base import spans
 from grpo_nb.rewards.form import xml_format, xml_tags
 from grpo_nb.rewards.length import length
+from grpo_nb.rewards.marks import spans
 from grpo_nb.rewards.scores import group_advantages, score
 from grpo_nb.tasks.formats import boxed, hashes, xml
 from grpo_nb.tasks.task import Task
@@ -365,7 +365,7 @@ def test_no_error_hides_behind_what_worked_after_it(task: Task) -> None:
         ({"rewards": correctness}, "no reward function"),
         ({"task": None}, "task = None is no task"),
         ({"task": "rows.csv"}, "is a text"),
-        ({"task": [1, 2]}, "row 0 is of type int"),
+        ({"task": [1, 2]}, "row 0 is"),
         ({"settings": "cpu"}, "settings = 'cpu' must be settings"),
         ({"format": "xml"}, "format = 'xml' must be an answer format"),
         ({"answer": 5}, "answer = 5 must be the name of the column"),

@@ -59,11 +59,16 @@ COLAB = "2.11.0+cu128"
         ({"cuda": 13}, True, True, "With vLLM 0.31.0, which generates fast; it costs"),
         ({"torch": COLAB, "cuda": 13}, True, True, "With vLLM"),
         ({"torch": "2.13.0+cu130", "cuda": 13, "loaded": True}, True, True, "With vLLM"),
-        ({"torch": COLAB, "cuda": 12}, False, False, "driver 580 or newer.*this driver runs CUDA 12 at most"),
-        ({"torch": COLAB, "cuda": 13, "loaded": True}, False, False, "restart and run this cell first"),
-        ({"torch": COLAB, "cuda": 13, "system": "win32"}, False, False, "Linux alone"),
-        ({"torch": COLAB, "cuda": 13, "vllm": False}, False, False, "vllm=False"),
-        ({"cuda": 13, "vllm": False}, True, False, "vllm=False"),
+        ({"torch": COLAB, "cuda": 12}, False, False, "580 or newer; this one runs 12"),
+        (
+            {"torch": COLAB, "cuda": 13, "loaded": True},
+            False,
+            False,
+            "here 2.11.0.cu128; .*restart, and run this cell first",
+        ),
+        ({"torch": COLAB, "cuda": 13, "system": "win32"}, False, False, "needs Linux"),
+        ({"torch": COLAB, "cuda": 13, "vllm": False}, False, False, "Without vLLM"),
+        ({"cuda": 13, "vllm": False}, True, False, "Without vLLM"),
         ({"torch": "2.13.0+cpu", "cuda": 13}, True, True, "With vLLM"),
     ],
 )
@@ -72,7 +77,7 @@ def test_the_choice(machine: dict, pins_torch: bool, has_vllm: bool, told: str, 
     assert found[:2] == (pins_torch, has_vllm) and re.search(told, found[2]), found
     assert (found[2] == "") is ("cuda" not in machine), "without a GPU there is nothing to tell"
     if found[2] and not has_vllm:
-        assert re.match("Without vLLM: .*slower: .*an hour .computed, not measured", found[2])
+        assert re.match("Without vLLM, .*slower: .*an hour .computed, not measured", found[2])
 
 
 @pytest.mark.parametrize(
@@ -268,31 +273,6 @@ def test_a_loaded_torch_stops_it_before_anything_changes(sandbox: Sandbox) -> No
     assert sandbox.versions() == before
     done, _ = sandbox.cell()
     assert done["is_ready"] and sandbox.versions()["torch"] == "2.13.0"
-
-
-def test_a_package_that_was_cut_off_is_installed_again(sandbox: Sandbox) -> None:
-    """And what a pip in another terminal is writing at that moment keeps its record."""
-    trl = next(sandbox.wheels.glob("trl-*"))
-    whole = trl.read_bytes()
-    with zipfile.ZipFile(trl) as wheel:
-        files = {name: wheel.read(name) for name in wheel.namelist()}
-    # As some wheels are: METADATA first, RECORD last, and here what stops pip between.
-    with zipfile.ZipFile(trl, "w") as wheel:
-        for name in sorted(files, key=lambda name: ("METADATA" not in name, "RECORD" in name)):
-            wheel.writestr(name, files[name])
-    trl.write_bytes(trl.read_bytes().replace(b"= '1.15.0'", b"= '?.??.?'"))
-    with pytest.raises(AssertionError, match="failed"):
-        sandbox.cell()
-    (site,) = (sandbox.folder / "env").glob("lib/python*/site-packages")
-    (record,) = site.glob("trl-*.dist-info")
-    assert not (record / "RECORD").exists(), "pip ended before it was done"
-    elsewhere = site / "large-1.0.dist-info"
-    elsewhere.mkdir()
-    (elsewhere / "METADATA").write_text("Metadata-Version: 2.1\nName: large\nVersion: 1.0\n")
-    trl.write_bytes(whole)
-    done, _ = sandbox.cell()
-    assert done["is_ready"] and (record / "RECORD").exists() and (elsewhere / "METADATA").exists()
-    assert not list(site.glob("grpo_nb_*")), "nothing is left to be mended"
 
 
 def test_a_failure_is_an_error_with_advice(sandbox: Sandbox) -> None:

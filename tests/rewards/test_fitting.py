@@ -1,4 +1,4 @@
-"""The rewards that fit a task, by its answers."""
+"""The rewards that fit a task, by its answers; and rows that a reward cannot read."""
 
 import pytest
 
@@ -6,26 +6,36 @@ import grpo_nb as gn
 
 
 @pytest.mark.parametrize(
-    ("golds", "right", "wrong", "kind"),
+    ("golds", "gold", "right", "wrong", "kind"),
     [
-        (["12", "7", "1,200"], "1200", "13", "correctness"),
-        (["negative", "positive", "neutral"], "Positive", "positive or negative", "exact_text"),
-        (["A", "B", "C"], "(B)", "A or B", "multiple_choice"),
-        ([r"\frac{x}{2}", "x^2", "2x"], r"x \cdot x", "x^3", "maths"),
-        (["Paris", "Oslo is cold", "Lima"], "lima.", "Paris", "correctness"),
+        (["12", "7", "1,200"], "1,200", "1200", "13", "correctness"),
+        (["negative", "positive", "neutral"], "positive", "Positive", "positive or negative", "exact_text"),
+        (["A", "B", "C"], "B", "(B)", "A or B", "multiple_choice"),
+        ([r"\frac{x}{2}", "x^2", "2x"], "x^2", r"x \cdot x", "x^3", "maths"),
+        (['{"a": 1}', '{"a": 2}', '{"a": 3}'], '{"a": 2}', '{"a": 2.0}', '{"a": 1}', "json_answer"),
+        (["Paris", "Oslo is cold", "Lima"], "Lima", "lima.", "Paris", "correctness"),
     ],
 )
-def test_right_pays_most_and_wrong_nothing(golds: list[str], right: str, wrong: str, kind: str) -> None:
-    copies = 1 if kind == "maths" or "Lima" in golds else 4
+def test_being_right_pays_more_than_looking_right(
+    golds: list[str], gold: str, right: str, wrong: str, kind: str
+) -> None:
+    copies = 4 if kind in ("exact_text", "multiple_choice") else 1
     rows = [{"question": f"question {i} {j}", "answer": gold} for j in range(copies) for i, gold in enumerate(golds)]
     task = gn.load_task(rows, holdout=1)
     rewards = gn.rewards.rewards_for(task)
-    assert type(rewards[0]).__name__ == kind and rewards[0].weight > sum(r.weight for r in rewards[1:]) - 1
-    gold = {"12": "1,200", "negative": "positive", "A": "B", r"\frac{x}{2}": "x^2", "Paris": "Lima"}[golds[0]]
-    paid = gn.score(rewards, [task.format.render("so", answer) for answer in (right, wrong)], {"answer": gold}).totals
-    assert paid[0] == sum(r.weight for r in rewards) and paid[1] == paid[0] - rewards[0].weight
+    assert type(rewards[0]).__name__ == kind and [reward.weight for reward in rewards] == [2.0, 1.0, 0.5]
+    texts = [task.format.render("so", answer) for answer in (right, wrong)] + [right]
+    assert gn.score(rewards, texts, {"answer": gold}).totals == (3.5, 1.5, 0.0)
+    assert [reward.weight for reward in gn.rewards.rewards_for(task, weight=4.0)] == [4.0, 2.0, 1.0]
 
 
 def test_it_follows_the_format() -> None:
     task = gn.load_task([{"question": f"{n} + 1?", "answer": str(n + 1)} for n in range(4)], format=gn.tasks.boxed())
-    assert gn.score(gn.rewards.rewards_for(task), ["so \\boxed{3}"], {"answer": "3"}).totals == (4.0,)
+    assert gn.score(gn.rewards.rewards_for(task), ["so \\boxed{3}"], {"answer": "3"}).totals == (3.5,)
+
+
+def test_a_row_that_cannot_be_read_is_named() -> None:
+    rows = [{"tests": ["assert f(1) == 2"]}, {"tests": ["assert f(1) < 2"]}]
+    gn.rewards.check_rows([gn.rewards.code_tests(), gn.rewards.xml_tags()], rows[:1])
+    with pytest.raises(ValueError, match="the reward 'code_tests' cannot read the data: row 1: the test"):
+        gn.rewards.check_rows([gn.rewards.code_tests()], rows)

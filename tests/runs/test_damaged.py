@@ -17,8 +17,7 @@ from tests.support.written_run import compare_by_hand
 # File -> what reads it, and whether a part of its lines can be lost without a word: the last one, as a crash leaves it.
 READERS: dict[str, Callable[[gn.runs.Run], Any]] = {
     "run.json": lambda run: (run.info, run.settings, run.weights, run.ranges, run.started),
-    "metrics.jsonl": lambda run: run.rows,
-    "alerts.jsonl": lambda run: run.alerts,
+    "metrics.jsonl": lambda run: (run.rows, run.alerts),
     "holdout.jsonl": lambda run: run.holdout,
     "train_questions.txt": lambda run: run.trained_questions,
     "comparison/comparison.json": lambda run: run.comparison,
@@ -46,8 +45,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "a list": lambda data: b'["x"]\n' * 3,
     "a number": lambda data: b"7\n" * 3,
 }
-# What is no damage, or cannot be seen: no row yet, no alert; a last one that a crash cut short.
-HARMLESS = {(damage, f"{name}.jsonl") for damage in ("emptied", "cut") for name in ("metrics", "alerts")}
+# What is no damage, or cannot be seen: no row yet; a last one that a crash cut short.
+HARMLESS = {("emptied", "metrics.jsonl"), ("cut", "metrics.jsonl")}
 
 
 @pytest.fixture
@@ -156,8 +155,8 @@ def test_what_is_no_path_is_refused_in_one_line(call: Callable[[Any], Any], bad:
 
 @pytest.mark.parametrize(
     "path, kind, told",
-    [(path, ValueError, "must be the folder of a run") for path in ("", "x" * 400, "a\0b")]
-    + [(path, FileNotFoundError, "is no run") for path in ("/dev/null", "no/such/run")],
+    [("", ValueError, "must be the folder of a run")]
+    + [(path, FileNotFoundError, "is no run") for path in ("/dev/null", "no/such/run", "x" * 400, "a\0b")],
 )
 def test_a_path_without_a_run_is_refused_in_one_line(path: str, kind: type[Exception], told: str) -> None:
     with pytest.raises(kind, match=told) as caught:

@@ -22,7 +22,7 @@ CARDS = ("Groups without spread", "Cut at the limit", "Gradient norm", "Entropy"
 
 
 def alert(step: int, severity: str = "critical", rule: str = "kl_spike", message: str = "KL went up.") -> Alert:
-    return Alert(rule=rule, severity=severity, step=step, message=message, why="", advice="")
+    return Alert(rule=rule, severity=severity, step=step, message=message, advice="")
 
 
 ALERT = alert(12, message="KL went from $0.1$ to <b>2.0</b>.")
@@ -145,7 +145,7 @@ def test_alerts_are_marked_where_they_came_and_written_below() -> None:
     lines = foot(made_rows(20), alerts=[*others, ALERT])[1:]
     assert lines[1] == "1  critical, step 12: KL went from $0.1$ to <b>2.0</b>.", "the most severe one first"
     assert [line[:20] for line in lines[2:4]] == ["2  warning, step 5: ", "3  warning, step 4: "]
-    assert "and 3 more in alerts.jsonl" in lines
+    assert "and 3 more in run.alerts" in lines
 
 
 @pytest.mark.parametrize("steps", [(13, 14), (14, 14), (2, 2, 3), (5, 6)])

@@ -56,8 +56,13 @@ def add_rows(folder: Path, steps: Sequence[int]) -> None:
 
 
 def add_alert(folder: Path, **values: Any) -> None:
-    alert = {"step": 1, "rule": "no_spread", "severity": "warning", "message": "", "why": "", "advice": ""} | values
-    append_rows(folder, [alert], "alerts.jsonl")
+    """Put an alert into the row of its step."""
+    alert = {"step": 1, "rule": "no_spread", "severity": "warning", "message": "", "advice": ""} | values
+    rows = gn.runs.Run(folder).rows
+    row = next(row for row in rows if row["step"] == alert["step"])
+    row["alerts"] = [{"subject": f"of step {alert['step']}"} | alert]
+    (folder / "metrics.jsonl").unlink()
+    append_rows(folder, rows)
 
 
 SPREAD = [[(1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (1.0, 1.0)], [(0.0, 1.0), (0.0, 0.5), (0.0, 0.25), (0.0, 0.0)]]
@@ -208,15 +213,14 @@ def test_a_run_that_went_back_to_a_checkpoint_shows_no_step_twice(run: gn.runs.R
     shows = gn.RunViewer(run)
     rows = run.rows
     # Back to step 20, and on beyond where it was: the file is longer than when it was read.
-    for name in ("metrics.jsonl", "alerts.jsonl"):
-        (run.path / name).unlink()
+    (run.path / "metrics.jsonl").unlink()
     append_rows(run.path, rows[:20])
     add_rows(run.path, range(21, 36))
     for step in (22, 33):
         add_alert(run.path, step=step)
     shows.refresh()
     assert len(shows._curves.rows) == 35 and list(shows._curves["reward"].points()[0]) == list(range(1, 36))
-    assert [alert.step for alert in shows.alerts] == [22, 33]
+    assert [alert.step for alert in shows.alerts] == [4, 22, 33]
 
 
 def test_a_run_without_completions_has_its_curves(tmp_path: Path) -> None:

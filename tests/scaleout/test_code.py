@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.rewards.identity import identity_of
+from grpo_nb.rewards.record import record_of
 from grpo_nb.scaleout.code import CannotLeave, RewardsCode
 from grpo_nb.scaleout.project import _Plan, _write_rewards
 
@@ -114,11 +114,11 @@ async def waits(completions, **columns):
 
 def test_rewards_of_the_kit_are_the_same_ones(tmp_path: Path) -> None:
     ours = [
-        gn.rewards.correctness(weight=2.0, format=gn.tasks.hashes()), gn.rewards.multiple_choice(labels="1234"),
+        gn.rewards.correctness(weight=2.0, format=gn.tasks.hashes()), gn.rewards.json_answer(column=None, schema={"type": "object"}, format=gn.tasks.boxed()),
         gn.rewards.xml_tags(name="tags"), gn.rewards.regex_answer('a "b"'), gn.rewards.length(5, 9, unit="words"),
     ]  # fmt: skip
     there = loaded(tmp_path, ours).REWARDS
-    assert [identity_of(reward) for reward in there] == [identity_of(reward) for reward in ours]
+    assert [record_of(reward) for reward in there] == [record_of(reward) for reward in ours]
     assert [repr(reward) for reward in there] == [repr(reward) for reward in ours]
 
 

@@ -172,12 +172,13 @@ def project_run(project: gn.scaleout.Project) -> gn.runs.Run:
     return gn.open_run(project.path.parent / "runs" / "other")
 
 
-def changed(run: gn.runs.Run, folder: Path, **changes: object) -> Path:
-    """A copy of a run that says it had other settings, or another machine."""
+def changed(run: gn.runs.Run, folder: Path, effective: dict = {}, **changes: object) -> Path:  # noqa: B006
+    """A copy of a run that says it had other settings, or another machine, and what its trainer made of them."""
     copy = Path(shutil.copytree(run.path, folder))
     info = json.loads((copy / "run.json").read_text())
     info["machine"]["gpu"] = changes.pop("gpu", None)
     info["settings"] |= changes
+    info["effective"]["arguments"] |= effective
     (copy / "run.json").write_text(json.dumps(info))
     return copy
 
@@ -185,7 +186,8 @@ def changed(run: gn.runs.Run, folder: Path, **changes: object) -> Path:
 def test_a_run_of_a_gpu_takes_along_what_unsloth_set_there(run: gn.runs.Run, tmp_path: Path) -> None:
     gpu = {"name": "Tesla T4", "memory_gib": 15.0, "compute_capability": [7, 5]}
     more = {"fast_inference": True, "extra": {"gradient_checkpointing": True}}
-    copy = changed(run, tmp_path / "copy", gpu=gpu, loss_type="dapo", load_in_4bit=True, **more)
+    made = {"loss_type": "dapo", "mask_truncated_completions": True, "epsilon_high": 0.28, "use_vllm": True}
+    copy = changed(run, tmp_path / "copy", made, gpu=gpu, loss_type="dapo", load_in_4bit=True, **more)
     project = gn.scaleout.write(copy, tmp_path / "folder", rewards=run.rewards, processes=8)
     values = yaml.safe_load((project.path / "run.yaml").read_text())
     assert values["trainer"]["mask_truncated_completions"] is True and values["trainer"]["epsilon_high"] == 0.28

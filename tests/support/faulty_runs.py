@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from grpo_nb.health.course import sameness
 from grpo_nb.settings.settings import Settings
 from tests.support.health_logs import Rows, healthy_log
 
@@ -79,8 +80,9 @@ def texts(made: Made, choose: random.Random, repeated: float, same: float, since
         is_repeat = step >= since * len(made.rows) and choose.random() < repeated
         return f"{step} {group} {'again' if is_repeat else at}"
 
-    steps = range(len(made.rows))
-    return made.telling(completions=[[[text(s, g, i) for i in range(8)] for g in range(4)] for s in steps])
+    for step, row in enumerate(made.rows):
+        row |= sameness([[text(step, group, i) for i in range(8)] for group in range(4)])
+    return made
 
 
 def missing_reward(made: Made, since: float) -> Made:
@@ -138,7 +140,7 @@ FAULTS: dict[str, tuple[str, Maker]] = {
         completions__clipped_ratio=lambda at, row: None,
         completions__mean_length=lambda at, row: min(CAP, line(200, 560, 0.3, 0.8)(at) * c.gauss(1, 0.02)),
         completions__max_length=lambda at, row: CAP)),
-    "length 200 to 650": ("length_growth", lambda c: risen(c).put(completions__mean_length=around(c, line(200, 650)))),
+    "length 200 to 650": ("length", lambda c: risen(c).put(completions__mean_length=around(c, line(200, 650)))),
     "spread tenfold": ("spread_growth", lambda c: level(c).put(
         reward_std=around(c, line(0.9, 9, 0.3, 0.7)),
         reward=lambda at, row: row["reward"] + c.gauss(0, line(0, 1.6, 0.3, 0.7)(at)))),
@@ -160,7 +162,7 @@ FAULTS: dict[str, tuple[str, Maker]] = {
     "a loud reward": ("dominating_reward", lambda c: risen(c).put(
         rewards__loud__mean=lambda at, row: c.gauss(0, 2), rewards__loud__std=lambda at, row: c.uniform(6, 9))),
     "form alone": ("form_only", lambda c: run(c, right=lambda at: 0.2, form=line(0.2, 1.0, 0, 0.4))),
-    "short instead of right": ("fighting_rewards form_only reward_falling", lambda c: run(
+    "short instead of right": ("form_only reward_falling", lambda c: run(
         c, right=line(0.6, 0.15)).put(rewards__short__mean=lambda at, row: line(0.1, 0.9)(at) + c.gauss(0, 0.03))),
     "slower": ("slow_steps", lambda c: risen(c).put(c.uniform(0.4, 0.8), step_time=lambda at, row: 3 * row["step_time"])),
     "ratio clipped after a rise": ("ratio_clipping", lambda c: risen(c).put(

@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import grpo_nb as gn
-from grpo_nb.health.report import HealthReport
+from grpo_nb.health.monitor import HealthReport
 from grpo_nb.runs.alert import Alert
 from tests.support.run_folders import info_of, write_run_folder
 
@@ -116,63 +116,27 @@ def flat(steps: int = 120, seed: int = 3, **columns: Callable[[int, dict], objec
     return [{**row, **{k.replace("__", "/"): v(i, row) for k, v in columns.items()}} for i, row in enumerate(rows)]
 
 
-def jitter(i: int) -> float:
-    return 1 + 0.1 * math.sin(7 * i)
+def cut(share: float) -> Rows:
+    """A log in which no reward rises and so many completions are cut."""
+    return flat(60, completions__clipped_ratio=lambda i, r: share)
 
 
-# Rule, the severity it must reach, a log that deserves it.
-DESERVED: dict[str, tuple[str, str, Rows]] = {
-    "too hard": ("no_spread", "critical", flat(
-        40, frac_reward_zero_std=lambda i, r: 1.0, reward=lambda i, r: 0.0, reward_std=lambda i, r: 0.0,
-        rewards__right__mean=lambda i, r: 0.0, rewards__form__mean=lambda i, r: 0.0,
-        rewards__right__std=lambda i, r: 0.0, rewards__form__std=lambda i, r: 0.0)),
-    "too easy": ("no_spread", "warning", flat(
-        60, frac_reward_zero_std=lambda i, r: float(i % 4 != 0), reward=lambda i, r: 3.0 if i % 4 else 1.5,
-        rewards__right__mean=lambda i, r: 1.0 if i % 4 else 0.5, rewards__form__mean=lambda i, r: 1.0 if i % 4 else 0.5)),
-    "reward NaN": ("not_finite", "critical", changed(reward=lambda i, r: NAN if i == 60 else r["reward"])),
-    "KL infinite": ("not_finite", "critical", changed(kl=lambda i, r: INFINITE if i == 2 else r["kl"])),
-    "gradient NaN once": ("not_finite", "warning", changed(grad_norm=lambda i, r: NAN if i == 30 else r["grad_norm"])),
-    "gradient NaN often": ("not_finite", "critical", changed(grad_norm=lambda i, r: NAN if i > 30 else r["grad_norm"])),
-    "some other metric": ("not_finite", "warning", changed(tools__calls=lambda i, r: INFINITE if i == 9 else 1.0)),
-    "KL step with a fall": ("kl_step", "warning", flat(
-        kl=lambda i, r: (0.05 if i < 60 else 0.4) * jitter(i), reward=lambda i, r: r["reward"] if i < 60 else -0.5)),
-    "KL drift": ("kl_drift", "info", changed(kl=lambda i, r: 0.01 * i * jitter(i))),
-    "most cut": ("truncation", "warning", flat(completions__clipped_ratio=lambda i, r: 0.6)),
-    "stops rising": ("reward_flat", "info", healthy_log(300, 2, speed=4.0)),
-    "falls below its start": ("reward_falling", "critical", flat(reward=lambda i, r: r["reward"] - 0.02 * i)),
-    "loses what it gained": ("reward_falling", "critical", [
-        {**r, "step": i + 1} for i, r in enumerate(healthy_log(100, 4) + healthy_log(100, 4)[::-1])]),
-    "never paid": ("constant_reward", "warning", changed(
-        rewards__rare__mean=lambda i, r: 0.0, rewards__rare__std=lambda i, r: 0.0)),
-    "always paid": ("constant_reward", "info", changed(
-        rewards__polite__mean=lambda i, r: 1.0, rewards__polite__std=lambda i, r: 0.0)),
-    "a loud reward": ("dominating_reward", "warning", flat(
-        rewards__loud__mean=lambda i, r: 9 * math.sin(i), rewards__loud__std=lambda i, r: 9.0)),
-    "two that fight": ("fighting_rewards", "info", changed(rewards__short__mean=lambda i, r: 2 - r["rewards/right/mean"])),
-    "form alone": ("form_only", "info", changed(
-        100, rewards__right__mean=lambda i, r: 0.2 + 0.05 * math.sin(i * i), reward=lambda i, r: r["rewards/form/mean"] + 0.4)),
-    "form instead": ("form_only", "warning", changed(
-        100, rewards__right__mean=lambda i, r: 0.5 - 0.004 * i,
-        reward=lambda i, r: 3 * r["rewards/form/mean"] + 1 - 0.008 * i)),
-    "held-out flat": ("holdout_flat", "warning", [
-        {**r, "holdout/accuracy": 0.4 + 0.005 * math.sin(i)} if i % 20 == 19 else r
-        for i, r in enumerate(healthy_log(160, 6))]),
-    "eval rows flat": ("holdout_flat", "warning", [
-        row for i, r in enumerate(healthy_log(160, 6))
-        for row in ([r, {"step": r["step"], "eval_reward": 1.0 - 0.001 * i, "eval_loss": 0.1}] if i % 20 == 19 else [r])]),
-    "slower because longer": ("slow_steps", "info", changed(
-        step_time=lambda i, r: 5 * jitter(i) * (1 + i / 40), completions__mean_length=lambda i, r: 100 * (1 + i / 40))),
-}  # fmt: skip
+def unpaid(steps: int = 40) -> Rows:
+    """A log in which nobody ever earns anything."""
+    nothing = {f"rewards__{name}__{kind}": lambda i, r: 0.0 for name in WEIGHTS for kind in ("mean", "std")}
+    zero = {"reward": lambda i, r: 0.0, "reward_std": lambda i, r: 0.0, "frac_reward_zero_std": lambda i, r: 1.0}
+    return flat(steps, **nothing, **zero)
 
 
 def severest(report: HealthReport, rule: str) -> str | None:
+    """The severity of the worst alert of a rule, withdrawn ones among them."""
     order = ["info", "warning", "critical"]
-    return max((a.severity for a in report.told if a.rule == rule), key=order.index, default=None)
+    return max((a.severity for a in report.alerts if a.rule == rule), key=order.index, default=None)
 
 
-def told(report: HealthReport, rule: str) -> list[Alert]:
-    """What was said by a rule while it was true."""
-    return [alert for alert in report.told if alert.rule == rule and alert.is_open]
+def of(report: HealthReport, rule: str) -> list[Alert]:
+    """The alerts of one rule."""
+    return [alert for alert in report.alerts if alert.rule == rule]
 
 
 def make_run(folder: Path, rows: Rows, **changes: object) -> gn.runs.Run:

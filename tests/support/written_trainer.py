@@ -100,6 +100,7 @@ def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[st
     table = run.completions(1)
     if not use_vllm:
         seen["updates"] = {case: _updates(case, model, tokenizer, place) for case in first_losses.CASES}
+        seen["told"] = {case: _told(case, place) for case in first_losses.CASES}
         seen["shared"] = _behind_one_prompt(model)
     return seen | {
         "dry": len(dry.table),
@@ -113,12 +114,27 @@ def main(place: Path, words: Path, *, use_vllm: bool, held_out: bool) -> dict[st
 
 def _updates(case: str, model: Any, tokenizer: Any, place: Path) -> dict[str, list[float]]:
     """The first updates of a case with the arguments that the kit hands over on a T4."""
+    return first_losses.updates(model, tokenizer, _handed_over(case, place), place / "updates")
+
+
+def _handed_over(case: str, place: Path) -> dict[str, Any]:
     from grpo_nb.settings.effective import requested_arguments
     from grpo_nb.settings.presets import GPUS
 
     settings = first_losses.asked(case, place / "model")
-    arguments = requested_arguments(settings, gpu=GPUS["t4"], number_type="float32", has_vllm=False)
-    return first_losses.updates(model, tokenizer, arguments, place / "updates")
+    return requested_arguments(settings, gpu=GPUS["t4"], number_type="float32", has_vllm=False)
+
+
+def _told(case: str, place: Path) -> dict[str, Any]:
+    """What a run of the case records of the class that Unsloth wrote."""
+    from trl import GRPOConfig
+
+    from grpo_nb.settings.effective import compared
+
+    settings, asked = first_losses.asked(case, place / "model"), _handed_over(case, place)
+    stock = [kind for kind in GRPOConfig.__mro__ if kind.__name__ == "GRPOConfig"][-1]
+    built, alone = (kind(**asked, output_dir=str(place / "told")) for kind in (GRPOConfig, stock))
+    return compared(settings, asked, built, alone).to_dict()["arguments"]
 
 
 @contextlib.contextmanager

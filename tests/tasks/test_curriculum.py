@@ -1,4 +1,4 @@
-"""Pass rates are those of the completions, and what is kept, dropped and ordered follows from them."""
+"""Pass rates are those of the completions, and what is kept and dropped follows from them."""
 
 import dataclasses
 import json
@@ -10,8 +10,7 @@ from datasets import Dataset
 
 import grpo_nb as gn
 from grpo_nb.runs.run import Run
-from grpo_nb.tasks.curriculum import visits_of
-from grpo_nb.tasks.sources import with_prompts
+from grpo_nb.tasks.load import with_prompts
 from tests.checks.test_gate import RIGHT, WRONG, made
 from tests.support.own_rewards import hashed
 from tests.support.run_folders import info_of, write_run_folder
@@ -55,10 +54,8 @@ def run(task: gn.tasks.Task, tmp_path: Path) -> Run:
 def test_rates_are_those_of_the_completions(task: gn.tasks.Task, run: Run) -> None:
     measured = task.with_pass_rates(run)
     assert measured.train["pass_rate"][:6] == [0.0, 0.75, 1.0, 1.0, 1.0, None]
-    assert measured.train["pass_count"][:6] == [4, 4, 4, 1, 2, 0]
-    assert task.with_pass_rates(run, last=1).train["pass_rate"][1] == 1.0
     assert "pass_rate" not in task.train.column_names, "the task itself stays as it was"
-    assert "measured for 5 of 10 questions, mean 0.75; 1 never right, 3 always" in repr(measured)
+    assert "measured for 5 of 10 questions, mean 0.75" in repr(measured)
     assert measured.train["question"] == task.train["question"]
 
 
@@ -71,39 +68,21 @@ def test_a_later_measurement_replaces_only_what_it_measured(task: gn.tasks.Task,
 
 
 def test_curriculum_keeps_the_middle_and_counts_the_rest(task: gn.tasks.Task, run: Run) -> None:
-    kept = task.with_pass_rates(run).curriculum(0.1, 0.9)
+    kept = task.with_pass_rates(run).curriculum()
     assert kept.train["question"] == [QUESTIONS[i] for i in (1, 5, 6, 7, 8, 9)]
     assert kept.dropped == {"with a pass rate below 0.1": 1, "with a pass rate above 0.9": 3}
-    only = task.with_pass_rates(run).curriculum(unmeasured="drop")
-    assert only.train["question"] == [QUESTIONS[1]] and only.dropped["never measured"] == 5
-    assert not only.is_ordered and only.holdout["question"] == task.holdout["question"]
+    assert not kept.is_ordered and kept.holdout["question"] == task.holdout["question"]
+    both_ends = task.with_pass_rates(run).curriculum(0.75, 1)
+    assert both_ends.dropped == {"with a pass rate below 0.75": 1}, "both bounds are included"
 
 
-def test_curriculum_orders_and_the_unmeasured_come_last(task: gn.tasks.Task, run: Run) -> None:
-    measured = task.with_pass_rates(run)
-    easy = measured.curriculum(0, 1, order="easy first")
-    assert easy.train["question"] == [QUESTIONS[i] for i in (2, 3, 4, 1, 0, 5, 6, 7, 8, 9)]
-    hard = measured.curriculum(0, 1, order="hard first")
-    assert hard.train["question"] == [QUESTIONS[i] for i in (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)]
-    assert easy.is_ordered and "not shuffled" in repr(easy)
-
-
-def test_flat_groups_are_dropped_after_several_visits(task: gn.tasks.Task, run: Run) -> None:
-    # 0 and 2 were flat twice; 1 once in the end but not before; 3 and 4 were sampled once.
-    kept = task.without_flat_groups(run)
-    assert kept.train["question"] == [QUESTIONS[i] for i in (1, 3, 4, 5, 6, 7, 8, 9)]
-    assert kept.dropped == {"without spread in the last 2 groups": 2}
-    # A group with one score known has no spread to learn from either.
-    assert task.without_flat_groups(run, visits=1).train["question"] == [QUESTIONS[i] for i in (5, 6, 7, 8, 9)]
-
-
-def test_samples_used_twice_are_one_visit(task: gn.tasks.Task, tmp_path: Path) -> None:
-    run = make_run(tmp_path / "twice", task, [{0: [0, 0]}, {0: [0, 0]}])
-    folder = run.path / "completions"
-    again = pandas.read_parquet(folder / "step_000001.parquet").assign(step=2)
-    again.to_parquet(folder / "step_000002.parquet", index=False)
-    assert len(visits_of(run)) == 1
-    assert len(task.without_flat_groups(run, visits=2).train) == 10
+def test_the_questions_sampled_least_come_first(task: gn.tasks.Task, run: Run, tmp_path: Path) -> None:
+    later = make_run(tmp_path / "later", task, [{0: [1, 0], 7: [0, 1]}])
+    order = [QUESTIONS.index(question) for question in task.after([run, later]).train["question"]]
+    assert order[-1] == 0 and {*order[-3:-1]} == {1, 2} and {*order[-6:-3]} == {3, 4, 7}
+    assert order[:4] != sorted(order[:4]) and task.after([]) is task and task.after([run]).is_ordered
+    ordered = dataclasses.replace(task, is_ordered=True).after([run, later]).train["question"]
+    assert list(ordered)[:4] == [QUESTIONS[i] for i in (5, 6, 8, 9)], "a task with an order keeps it"
 
 
 def test_rates_of_a_baseline(task: gn.tasks.Task) -> None:
@@ -114,26 +93,27 @@ def test_rates_of_a_baseline(task: gn.tasks.Task) -> None:
 
 def test_a_real_run(tiny_run: gn.runs.Run) -> None:
     task = gn.load_task("arithmetic", tiny_run.settings, train_size=20, holdout_size=10)
-    measured = task.with_pass_rates(tiny_run, reward="brevity", threshold=0.2)
+    measured = task.with_pass_rates(tiny_run, reward="brevity")
     table = tiny_run.completions()
     table["question"] = [json.loads(prompt)[-1]["content"] for prompt in table["prompt"]]
-    expected = (table["brevity"] >= 0.2 - 1e-6).groupby(table["question"]).mean()
+    expected = (table["brevity"] >= 1 - 1e-6).groupby(table["question"]).mean()
     got = dict(zip(measured.train["question"], measured.train["pass_rate"], strict=True))
     assert {q: r for q, r in got.items() if r is not None} == pytest.approx(expected.to_dict())
-    assert sum(measured.train["pass_count"]) == len(table)
+
+
+def measured_everywhere(task: gn.tasks.Task) -> gn.tasks.Task:
+    return dataclasses.replace(task, train=task.train.add_column("pass_rate", [0.0] * 10))
 
 
 @pytest.mark.parametrize(
     ("act", "told"),
     [
         (lambda task, run: task.curriculum(), "measure first"),
-        (lambda task, run: task.with_pass_rates("run"), "from gn.baseline"),
-        (lambda task, run: task.with_pass_rates(run, reward="format"), "no reward 'format'"),
-        (lambda task, run: task.with_pass_rates(run, last=0), "last = 0"),
-        (lambda task, run: task.with_pass_rates(run).curriculum(0.9, 0.1), "low <= high"),
-        (lambda task, run: task.with_pass_rates(run).curriculum(unmeasured="x"), "unmeasured = 'x'"),
-        (lambda task, run: task.with_pass_rates(run).curriculum(0.4, 0.5, unmeasured="drop"), "no training question"),
-        (lambda task, run: task.without_flat_groups(run, visits=0), "visits = 0"),
+        (lambda task, run: task.with_pass_rates(run, reward="format"), r"one of \['correctness'\]"),
+        (
+            lambda task, run: measured_everywhere(task).curriculum(0.4, 0.5),
+            "no training question would be left of 10: 10 have",
+        ),
     ],
 )
 def test_what_cannot_be_is_said(task: gn.tasks.Task, run: Run, act, told: str) -> None:
@@ -144,7 +124,7 @@ def test_what_cannot_be_is_said(task: gn.tasks.Task, run: Run, act, told: str) -
 def test_a_measure_of_other_questions_is_refused(tmp_path: Path, task: gn.tasks.Task) -> None:
     other = gn.load_task([{"question": q, "answer": "1"} for q in ("a", "b")], holdout=1)
     run = make_run(tmp_path / "other", task, [{0: [1, 0]}])
-    with pytest.raises(ValueError, match="other questions"):
+    with pytest.raises(ValueError, match="none of the measured groups"):
         other.with_pass_rates(run)
 
 

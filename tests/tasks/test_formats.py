@@ -8,7 +8,7 @@ from grpo_nb.tasks import formats
 
 XML = formats.xml()
 GOOD = "<reasoning>\n3 + 4 = 7\n</reasoning>\n<answer>\n7\n</answer>"
-ALL = [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes()]
+ALL = [formats.xml(), formats.think_answer(), formats.boxed(), formats.hashes(), formats.bare()]
 
 
 @pytest.mark.parametrize("format", ALL, ids=lambda f: f.name)
@@ -17,7 +17,7 @@ def test_what_is_rendered_is_exact_and_extracted(format: formats.AnswerFormat) -
     assert format.extract(text) == "7"
     assert format.is_exact(text)
     assert format.completeness(text) == 1
-    assert format.tags[-1] in format.system_prompt()
+    assert format.is_bare or format.tags[-1] in format.system_prompt()
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,15 @@ def test_xml(text: str, answer: str | None, complete: float, exact: bool) -> Non
     assert XML.is_exact(text) is exact
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [(GOOD + ".\n", "7"), (GOOD + " No, 8.", None), (GOOD + "\nwait", None), ("#### 7\nNo, 8", None)],
+)
+def test_nothing_may_take_an_answer_back(text: str, answer: str | None) -> None:
+    format = formats.hashes() if text.startswith("#") else XML
+    assert format.extract(text) == "7" and format.extract_last(text) == answer
+
+
 def test_boxed_takes_nested_braces() -> None:
     assert formats.boxed().extract(r"so \boxed{\frac{1}{2}}.") == r"\frac{1}{2}"
     assert formats.boxed().extract(r"\boxed{1} or \boxed{2}") is None
@@ -65,9 +74,23 @@ def test_a_template_that_opens_the_tag() -> None:
     assert not formats.xml().for_template(Opens()).is_opened_by_template
 
 
-def test_a_format_needs_an_answer_mark() -> None:
+def test_a_bare_completion_is_its_answer() -> None:
+    bare = formats.bare()
+    assert bare.render("3 + 4 = 7", "7") == "7" == bare.extract(" 7\n") == bare.extract_last("7")
+    assert bare.extract("\n") is None and not bare.is_exact(" ") and bare.completeness("") == 0
+    assert (bare.tags, bare.tag_spans("7"), bare.reasoning("7")) == ((), [], "")
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [{"answer_open": "\n"}, {"answer_close": "</answer>"}, {"reasoning_open": "<r>", "reasoning_close": "</r>"}],
+)
+def test_an_answer_needs_a_mark_that_can_be_seen(marks: dict[str, str]) -> None:
+    """Of a mark of white space, every completion was an error."""
     with pytest.raises(ValueError, match="answer_open"):
-        formats.AnswerFormat(name="none", answer_open="")
+        formats.AnswerFormat(name="none", **marks)
+    with pytest.raises(ValueError, match="belong together"):
+        formats.AnswerFormat(name="half", answer_open="#", reasoning_open="<r>")
 
 
 PIECES = st.sampled_from([*"<>/a7 \n{}\\", "<answer>", "</answer>", "<reasoning>", "</reasoning>", "#### ", "\\boxed{"])

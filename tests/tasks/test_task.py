@@ -1,8 +1,10 @@
-"""Tasks from every source, split without leakage, filtered by token count, refused when they cannot work."""
+"""Generated and own tasks: split without leakage, asked by the kind of their answers, filtered by token count."""
 
-import functools
+import dataclasses
+import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
@@ -10,8 +12,10 @@ from transformers import AutoTokenizer
 
 import grpo_nb as gn
 from grpo_nb.core.text import prompt_lengths
+from grpo_nb.tasks.questions import normalized_question
 
 ROWS = [{"question": f"What is {i} + 1?", "answer": str(i + 1), "level": i % 3} for i in range(20)]
+LABELS = [{"question": f"Where is parcel {i}?", "answer": "lost" if i % 2 else "sent"} for i in range(40)]
 
 
 @pytest.fixture(scope="module")
@@ -23,32 +27,19 @@ def questions(part: Dataset) -> set[str]:
     return set(part["question"])
 
 
-def test_arithmetic_is_right_seeded_and_split() -> None:
-    task = gn.load_task("arithmetic", seed=5)
-    assert (len(task.train), len(task.holdout)) == (224, 96)
-    assert not questions(task.train) & questions(task.holdout)
-    for row in [*task.train, *task.holdout]:
-        a, b = row["question"].removeprefix("What is ").removesuffix("?").split(" + ")
-        assert int(a) + int(b) == int(row["answer"]) and 1 <= int(a) <= 20 and 1 <= int(b) <= 20
-        assert row["prompt"][-1] == {"role": "user", "content": row["question"]}
-        assert [m["role"] for m in row["prompt"]] == ["system", "user", "assistant", "user"]
-    assert "What is 3 + 4?" not in questions(task.train) | questions(task.holdout), "the example turn is no question"
-    assert task.format.is_exact(task.train[0]["prompt"][2]["content"])
-    assert gn.load_task("arithmetic", seed=5).fingerprint == task.fingerprint
-    assert gn.load_task("arithmetic", seed=6).fingerprint != task.fingerprint
+def told(task: gn.tasks.Task) -> str:
+    return task.train[0]["prompt"][0]["content"]
 
 
-def test_arithmetic_options() -> None:
-    task = gn.load_task("arithmetic", train_size=30, holdout_size=10, low=0, high=9, operators="-*", seed=1)
-    assert (len(task.train), len(task.holdout)) == (30, 10)
-    for row in task.train:
-        assert int(row["answer"]) == eval(row["question"].removeprefix("What is ").removesuffix("?")) >= 0
+def test_the_task_of_the_quickstart_is_the_one_that_was_measured() -> None:
+    """Its seeds were chosen by results: another row, prompt or split would be another run."""
+    assert gn.load_task("arithmetic").fingerprint == "68848a0793866c43"
 
 
 @pytest.mark.parametrize("level", gn.tasks.ARITHMETIC_LEVELS)
-def test_arithmetic_levels_are_right_and_seeded(level: dict) -> None:
+def test_arithmetic_is_right_seeded_and_split(level: dict) -> None:
     task = gn.load_task("arithmetic", seed=5, **level)
-    assert (len(task.train), len(task.holdout), task.answers.kind) == (224, 96, "numbers")
+    assert (len(task.train), len(task.holdout), task.answers.kind) == (224, 96, "number")
     assert not questions(task.train) & questions(task.holdout)
     for row in [*task.train, *task.holdout]:
         asked = row["question"].removeprefix("What is ").removesuffix("?")
@@ -56,113 +47,107 @@ def test_arithmetic_levels_are_right_and_seeded(level: dict) -> None:
         assert int(row["answer"]) == eval(asked) >= 0 and len(numbers) == level.get("terms", 2)
         assert level.get("low", 1) <= min(numbers) and max(numbers) <= level.get("high", 20)
         assert asked.count("(") == asked.count(")") == len(numbers) - 2
+        assert [turn["role"] for turn in row["prompt"]] == ["system", "user", "assistant", "user"]
+        assert row["prompt"][-1]["content"] == row["question"] != "What is 3 + 4?", "the example turn is no question"
+    assert task.format.is_exact(task.train[0]["prompt"][2]["content"])
     assert gn.load_task("arithmetic", seed=5, **level).fingerprint == task.fingerprint
+    assert gn.load_task("arithmetic", seed=6, **level).fingerprint != task.fingerprint
 
 
-def test_a_wide_range_is_drawn_and_not_listed() -> None:
-    task = gn.load_task("arithmetic", high=10**9, operators="-")
-    assert len(task.train) == 224 and all(int(answer) >= 0 for answer in task.train["answer"])
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"high": 5}, "25|24 distinct questions"),
-        ({"operators": "/"}, "made of"),
-        ({"train_size": 0}, "at least 1"),
-        ({"train_size": "5"}, "train_size takes int"),
-        ({"low": 1.5}, "low takes int"),
-        ({"terms": 1}, "terms = 1 must be at least 2"),
-        ({"terms": 3, "high": 2}, "give [0-9]+ distinct questions"),
-        ({"hihg": 30}, "did you mean 'high'"),
-    ],
-)
-def test_arithmetic_refuses(options: dict, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        gn.load_task("arithmetic", **options)
-
-
-def write(path: Path, kind: str) -> Path:
-    file, rows = path / f"rows.{kind}", Dataset.from_list(ROWS)
-    as_list = functools.partial(rows.to_json, lines=False)
-    {"jsonl": rows.to_json, "json": as_list, "csv": rows.to_csv, "parquet": rows.to_parquet}[kind](str(file))
-    return file
-
-
-@pytest.mark.parametrize("kind", ["rows", "dataset", "csv", "json", "jsonl", "parquet"])
-def test_every_source_gives_the_same_task(kind: str, tmp_path: Path) -> None:
-    made = {"rows": ROWS, "dataset": Dataset.from_list(ROWS)}
-    source = made[kind] if kind in made else write(tmp_path, kind)
-    task = gn.load_task(source, holdout=0.25, seed=3)
-    assert (len(task.train), len(task.holdout)) == (15, 5)
-    assert questions(task.train) | questions(task.holdout) == {row["question"] for row in ROWS}
-    assert task.fingerprint == gn.load_task(ROWS, holdout=0.25, seed=3).fingerprint
-    assert set(task.train.column_names) == {"prompt", "question", "answer", "level"}
-
-
-def test_columns_are_mapped_by_name() -> None:
-    rows = [{"problem": row["question"], "solution": int(row["answer"]), "extra": 1} for row in ROWS]
-    task = gn.load_task(rows, columns={"question": "problem", "answer": "solution"}, holdout=2)
-    assert set(task.train.column_names) == {"prompt", "question", "answer", "extra"}
-    assert all(isinstance(answer, str) for answer in task.train["answer"])
-
-
-def test_the_mapped_column_is_the_answer_whatever_else_is_called_so() -> None:
-    rows = [{"question": f"{n}+2?", "answer": f"{n}+2={n + 2} #### {n + 2}", "final": n + 2} for n in range(4)]
-    task = gn.load_task(rows, columns={"answer": "final"}, holdout=1)
-    assert {row["answer"] for row in [*task.train, *task.holdout]} == {"2", "3", "4", "5"}
-
-
-def test_own_prompts_are_kept() -> None:
-    rows = [{"prompt": [{"role": "user", "content": f"say {i}"}], "answer": str(i)} for i in range(4)]
-    task = gn.load_task(rows, holdout=1)
-    assert {row["prompt"][0]["content"] for row in [*task.train, *task.holdout]} == {f"say {i}" for i in range(4)}
-
-
-def test_repeated_questions_cannot_leak() -> None:
-    rows = [*ROWS, *({**row, "question": row["question"] + "  "} for row in ROWS)]
-    task = gn.load_task(rows, holdout=0.5)
-    assert len(task.train) + len(task.holdout) == 20
-    assert task.dropped == {"repeated": 20}
-    assert "20  repeated" in repr(task)
-    apart = gn.load_task([{"question": q, "answer": "4"} for q in ("2+2?", "2 + 2?", "3 - 2", "3 + 2")], holdout=1)
-    assert apart.dropped == {"repeated": 1}, "other writing is the same question, another sign is not"
+def test_arithmetic_options() -> None:
+    task = gn.load_task("arithmetic", train_size=30, holdout_size=10, low=0, high=9, operators="-*", seed=1)
+    assert (len(task.train), len(task.holdout)) == (30, 10)
+    for row in task.train:
+        assert int(row["answer"]) == eval(row["question"].removeprefix("What is ").removesuffix("?")) >= 0
+    wide = gn.load_task("arithmetic", high=10**9, operators="-")
+    assert len(wide.train) == 224, "a wide range is drawn and not listed"
 
 
 @pytest.mark.parametrize(
-    ("source", "options", "told"),
+    ("source", "options", "error", "told"),
     [
-        ([], {}, "no rows"),
-        (ROWS[:1], {}, "at least one"),
-        (ROWS, {"holdout": 20}, "at least one"),
-        (ROWS, {"holdout": 0}, "at least one"),
-        (ROWS, {"columns": {"question": "qestion"}}, "no column 'qestion'.*did you mean 'question'"),
-        (ROWS, {"columns": {"answer": "gold"}}, "no column 'gold' for the answer"),
-        (ROWS, {"columns": {"solution": "answer"}}, "the parts are"),
-        (
-            [{"question": "?", "answer": None}, {"question": "!", "answer": ""}],
-            {},
-            "no row is left of 2: 2 with an empty answer",
-        ),
-        (ROWS, {"high": 3}, "option of the generated task"),
+        ("arithmetic", {"high": 5}, ValueError, "2[45] distinct questions"),
+        ("arithmetic", {"operators": "/"}, ValueError, "made of"),
+        ("arithmetic", {"terms": 1}, ValueError, "terms = 1 must be at least 2"),
+        ("arithmetic", {"terms": 3, "high": 2}, ValueError, "give [0-9]+ distinct questions"),
+        ("arithmetic", {"hihg": 30}, TypeError, "did you mean 'high'"),
+        ("arithmetic", {"holdout": 50}, ValueError, "holdout_size=50"),
+        (ROWS, {"high": 3}, TypeError, "no argument 'high' for this source"),
+        (ROWS, {"colunms": {}}, TypeError, "did you mean 'columns'"),
+        (ROWS, {"kind": "numbers"}, ValueError, "did you mean 'number'"),
+        (ROWS[:1], {}, ValueError, "at least one"),
+        (ROWS, {"format": "xml"}, TypeError, r"gn\.tasks\.xml\(\)"),
+        (ROWS, {"holdout": 20}, ValueError, "at least one"),
+        (ROWS, {"holdout": 0}, ValueError, "at least one"),
+        ([*ROWS[:1], {"question": "", "answer": "1"}], {}, ValueError, "Rows left out: 1 with an empty question"),
+        (ROWS, {"example": ("1 + 1?", "so", "")}, ValueError, "cannot be read back in the format 'xml'"),
+        ([{"question": q, "answer": "2"} for q in ("1+1?", "1 + 1?")], {"holdout": 1}, ValueError, "questions are the same"),
     ],
-)
-def test_bad_data_is_refused(source: list, options: dict, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+)  # fmt: skip
+def test_what_makes_no_task_is_told(source: object, options: dict, error: type[Exception], told: str) -> None:
+    with pytest.raises(error, match=told):
         gn.load_task(source, **options)
 
 
-def test_missing_and_empty_files(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no file"):
-        gn.load_task(tmp_path / "none.csv")
-    (tmp_path / "empty.csv").write_text("")
-    with pytest.raises(ValueError, match="is empty"):
-        gn.load_task(tmp_path / "empty.csv")
+def test_questions_that_are_written_alike_are_on_the_same_side() -> None:
+    """`f(x) + 1` and `f(y) + 1` were one question, for what looks as an option's letter was taken away inside of a line."""
+    asked = ["C#", "C", ":(", "(:", "$5", "5", ".NET", "net", "a b", "a  b?", "f(x) + 1", "f(y) + 1"]
+    rows = [{"question": text, "answer": str(i)} for i, text in enumerate(asked)]
+    sides = {}
+    for seed in range(12):
+        task = gn.load_task(rows, holdout=4, seed=seed)
+        assert not set(map(normalized_question, questions(task.train))) & set(
+            map(normalized_question, questions(task.holdout))
+        )
+        sides[seed] = len(questions(task.holdout) & {"f(x) + 1", "f(y) + 1"})
+    assert 1 in sides.values()
 
 
-def test_an_unreachable_hub_id_is_explained() -> None:
-    with pytest.raises(ValueError, match=r"neither 'arithmetic', a \.csv.*network"):
-        gn.load_task("nobody/no-such-data")
+@pytest.mark.parametrize(
+    ("golds", "kind", "asked"),
+    [
+        (["12", "-3.5", "1,200", "7/8", "$4", "50 %"], "number", "number"),
+        (["1", "2", "3", "4", "5"] * 9, "number", "number"),
+        (["lost", "sent"] * 6, "choice", "one of: lost, sent"),
+        (["Paris", "Rome", "Oslo", "Lima"], "text", "answer"),
+        ([r"x^2 + 1", "x^3", r"\sqrt{2}"], "expression", "expression"),
+        ([json.dumps({"vendor": f"V{n}"}) for n in range(5)], "json", 'JSON with the keys "vendor"'),
+    ],
+)
+def test_the_prompt_asks_for_the_kind_of_answers(golds: list[str], kind: str, asked: str) -> None:
+    rows = [{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)]
+    task = gn.load_task(rows)
+    assert task.answers.kind == kind and f"<answer>\n{asked}\n</answer>" in told(task)
+    assert re.search(rf"answers +{kind if kind != 'json' else 'JSON'}", repr(task))
+    as_text = gn.load_task(rows, kind="text")
+    assert as_text.answers.kind == "text" and "<answer>\nanswer\n</answer>" in told(as_text), "kind= sets it"
+
+
+def test_answers_of_another_kind_are_counted_and_shown() -> None:
+    rows = [{"question": f"{n}?", "answer": "n/a" if n % 20 == 7 else str(n)} for n in range(40)]
+    assert "2 of 40 answers are no number, such as 'n/a'" in repr(gn.load_task(rows))
+    assert "are no number" not in repr(gn.load_task(ROWS))
+    assert "40 of 40 answers are no number" in repr(gn.load_task(LABELS, kind="number"))
+
+
+def test_system_format_and_hint_of_ones_own_stand() -> None:
+    own = gn.load_task(LABELS, system="Say <reasoning> and <answer>.")
+    assert told(own) == "Say <reasoning> and <answer>." and not own.notes
+    assert "nothing in the prompt names <answer> or <reasoning>" in repr(gn.load_task(LABELS, system="Judge it."))
+    assert r"\boxed{one of: lost, sent}" in told(gn.load_task(LABELS, format=gn.tasks.boxed()))
+    hinted = dataclasses.replace(gn.tasks.xml(), answer_hint="a city")
+    assert "<answer>\na city\n</answer>" in told(gn.load_task(LABELS, format=hinted))
+    bare = gn.load_task(LABELS, format=gn.tasks.bare(), example=("Where is mine?", "It says so.", "lost"))
+    assert told(bare).endswith("nothing but the answer:\none of: lost, sent") and not bare.notes
+    assert bare.train[0]["prompt"][2] == {"role": "assistant", "content": "lost"}
+
+
+def test_an_example_must_not_tell_a_held_out_answer() -> None:
+    held = gn.load_task(LABELS).holdout[0]
+    with pytest.raises(ValueError, match="is one of the held-out ones"):
+        gn.load_task(LABELS, example=(held["question"] + " ", "It says so.", held["answer"]))
+    odd = gn.load_task(LABELS, example=("Where is mine?", "It says so.", "Versand"))
+    assert "the example's answer 'Versand' is none of the labels" in repr(odd)
 
 
 def test_the_length_filter_counts_what_it_drops(
@@ -174,44 +159,55 @@ def test_the_length_filter_counts_what_it_drops(
     capfd.readouterr()
     short = task.fit(tokenizer, 256)
     assert "indexing errors" not in capfd.readouterr().err, "a warning of transformers that such a prompt was met"
-    assert short.dropped["too long"] == 2
-    assert "2  too long" in repr(short)
+    assert short.dropped == {"too long": 2} and "2  too long" in repr(short)
     *_, said = short.notes
-    assert said.startswith(
-        "2 of 22 prompts (9%) left out: longer than max_prompt_length = 256 tokens; settings.replace("
-    )
-    assert task.fit(tokenizer, int(re.search(r"replace\(max_prompt_length=(\d+)\) keeps all", said)[1])).dropped == {}
+    assert said.startswith("2 of 22 prompts (9%) left out: longer than max_prompt_length = 256 tokens")
+    keeps_all = int(re.search(r"replace\(max_prompt_length=(\d+)\) keeps all", said)[1])
+    assert task.fit(tokenizer, keeps_all) is task
     lengths = prompt_lengths([*short.train["prompt"], *short.holdout["prompt"]], tokenizer)
     assert len(lengths) == 20 and max(lengths) <= 256
+    exactly = task.fit(tokenizer, max(lengths))
+    assert len(exactly.train) + len(exactly.holdout) == 20
     text = tokenizer.apply_chat_template(short.train[0]["prompt"], add_generation_prompt=True, tokenize=False)
     assert prompt_lengths(short.train["prompt"][:1], tokenizer) == [len(tokenizer(text)["input_ids"])]
+    with pytest.raises(ValueError, match=r"all \d+ train prompts are longer than max_prompt_length = 8 .*Write max_"):
+        task.fit(tokenizer, 8)
 
 
 def test_answers_and_an_example_that_would_be_cut_are_told_with_the_setting(tokenizer) -> None:
     long = " ".join(f"field{n}: {n}," for n in range(12))
     rows = [{"question": f"Read form {n}.", "answer": f"{long} {n}" if n % 4 == 0 else str(n)} for n in range(40)]
     settings = gn.preset("cpu", max_completion_length=48, max_prompt_length=400)
-    (note,) = [
-        note for note in gn.load_task(rows, settings, tokenizer=tokenizer).notes if "max_completion_length" in note
-    ]
-    assert "48 tokens is too few for 10 of 40 answers, in the format and without any reasoning" in note
+    notes = gn.load_task(rows, settings, tokenizer=tokenizer).notes
+    (note,) = [note for note in notes if "max_completion_length" in note]
+    assert "48 tokens is too few for 10 of 40 answers, in the format without any reasoning" in note
     longer = eval(note.partition("settings = ")[2], {"settings": settings})
     assert "max_completion_length" not in repr(gn.load_task(rows, longer, tokenizer=tokenizer))
     short, example = [{**row, "answer": "7"} for row in rows], ("Read this.", long, "7")
     assert "max_completion_length" not in repr(gn.load_task(short, settings, tokenizer=tokenizer))
-    assert "is too few for the example's reply" in repr(
-        gn.load_task(short, settings, tokenizer=tokenizer, example=example)
-    )
+    shown = repr(gn.load_task(short, settings, tokenizer=tokenizer, example=example))
+    assert "is too few for the example's reply" in shown
 
 
-def test_all_prompts_too_long_is_an_error_with_the_right_length(tokenizer) -> None:
-    settings = gn.preset("cpu", max_prompt_length=8)
-    told = r"all 224 train prompts are longer than max_prompt_length = 8 .*max_prompt_length="
-    with pytest.raises(ValueError, match=told):
-        gn.load_task("arithmetic", settings, tokenizer=tokenizer)
+def test_lengths_are_proposed_from_the_data(tokenizer) -> None:
+    rows = [{"question": "word " * n, "answer": "7", "solution": "so " * (3 * n)} for n in range(1, 101)]
+    task = gn.load_task(rows, holdout=10)
+    proposal, lengths = task.propose_lengths(tokenizer), sorted(prompt_lengths(task.train["prompt"], tokenizer))
+    assert lengths[85] <= proposal.max_prompt_length < lengths[85] + 16 and proposal.max_prompt_length % 16 == 0
+    assert task.propose_lengths(tokenizer, quantile=1.0).max_prompt_length >= lengths[-1]
+    settings = gn.preset("cpu").replace(**proposal.changes)
+    assert settings.max_completion_length == proposal.max_completion_length > 200 and "solution" in proposal.sentence
+    without = gn.load_task(ROWS).propose_lengths(tokenizer)
+    assert without.max_completion_length is None and set(without.changes) == {"max_prompt_length"}
+    seen = SimpleNamespace(tokens=tuple(range(10, 50)), is_cut=(False,) * 40)
+    assert task.propose_lengths(tokenizer, seen).max_completion_length == 80, "half as much room as the longest again"
+    cut = task.propose_lengths(tokenizer, SimpleNamespace(tokens=(48,) * 40, is_cut=(True,) * 10 + (False,) * 30))
+    assert cut.max_completion_length == 96 and "25% of them were cut" in cut.sentence
 
 
-def test_a_task_shows_itself_escaped() -> None:
+def test_a_task_shows_itself_escaped(tokenizer) -> None:
     rows = [{"question": f"<script>alert({i})</script>", "answer": "<b>"} for i in range(3)]
-    shown = gn.load_task(rows, holdout=1)._repr_html_()
-    assert "<script>" not in shown and "&lt;script&gt;" in shown and "<code>&lt;b&gt;</code>" in shown
+    for options in ({}, {"tokenizer": tokenizer}):
+        shown = gn.load_task(rows, holdout=1, **options)._repr_html_()
+        assert "<script>" not in shown and "&lt;script&gt;" in shown and "<code>&lt;b&gt;</code>" in shown
+    assert "<|im_start|>user" in repr(gn.load_task(rows, holdout=1, tokenizer=tokenizer)), "as the model sees it"

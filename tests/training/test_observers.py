@@ -10,10 +10,9 @@ import pytest
 import grpo_nb as gn
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.health.monitor import HealthMonitor
+from grpo_nb.runs.alert import alerts_of
 from grpo_nb.runs.best import best_step
 from grpo_nb.runs.live import training_figure
-from grpo_nb.runs.run import read_alerts
-from grpo_nb.training.errors import explained
 from grpo_nb.training.observers import HealthAlerts, HoldoutScore
 from tests.support.tiny import load_tiny
 
@@ -62,19 +61,16 @@ def test_out_of_memory_says_what_to_write(training) -> None:
 
     with pytest.raises(EnvironmentProblem, match=r"per_device_train_batch_size=2, gradient_accumulation_steps=2"):
         gn.train(*first, [hungry], settings)
-    (folder,) = Path(settings.run_root).iterdir()
-    (alert,) = [a for a in gn.open_run(folder).alerts if a.rule == "out_of_memory"]
-    assert alert.evidence["change"] == {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
-    assert alert.step == 2
 
 
-def test_a_notebook_shows_one_table_that_grows(tmp_path: Path, displayed: list) -> None:
-    alerts = HealthAlerts(HealthMonitor(), tmp_path)
-    for step, message in ((10, "first <b>"), (20, "second")):
-        alert = gn.runs.Alert(rule="kl_spike", severity="warning", step=step, message=message, why="w", advice="a")
-        with (tmp_path / "alerts.jsonl").open("a") as file:
-            file.write(json.dumps(alert.to_dict()) + "\n")
-        alerts._show([alert], tmp_path / "alerts.jsonl")
+def row_with(step: int, name: str) -> dict:
+    return {"step": step, "reward": 0.0, name: math.inf}
+
+
+def test_a_notebook_shows_one_table_that_grows(displayed: list) -> None:
+    alerts = HealthAlerts(HealthMonitor())
+    for step, name in ((10, "first <b>"), (20, "second")):
+        alerts.on_row(row_with(step, name), None)
     (how, first, _), (then, second, _) = displayed
     assert (how, then) == ("display", "update")
     assert "first &lt;b&gt;" in first["text/html"] and "second" in second["text/html"]
@@ -99,29 +95,14 @@ def test_what_observers_add_reaches_the_health_rules(training) -> None:
     assert [(a.rule, a.subject) for a in run.alerts] == [("not_finite", "mine")]
 
 
-def test_alerts_that_cannot_be_shown_are_kept_and_end_nothing(tmp_path: Path) -> None:
+def test_alerts_that_cannot_be_shown_are_kept_and_end_nothing() -> None:
     def write(fresh: object) -> None:
         raise RuntimeError("no front end")
 
-    alerts = HealthAlerts(HealthMonitor(folder=tmp_path), tmp_path, write)
+    alerts, rows = HealthAlerts(HealthMonitor(), write), [row_with(step, f"value {step}") for step in (1, 2)]
     with pytest.warns(UserWarning, match="no front end.*run.alerts has them") as said:
-        for step in (1, 2):
-            assert alerts.on_row({"step": step, "reward": 0.0, f"value {step}": math.inf}, None) is False
-    assert len(said) == 1 and [a.step for a in read_alerts(tmp_path / "alerts.jsonl")] == [1, 2]
-
-
-def test_out_of_memory_adds_its_own_alert_and_no_other(tmp_path: Path) -> None:
-    """The rows are not judged again: without the rewards' weights the rules say what they did not say in training."""
-    rows = [{"step": i, "reward": 0.0, "frac_reward_zero_std": 1.0} for i in range(1, 31)]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    told = gn.runs.Alert(rule="kl_spike", severity="info", step=3, message="m", why="w", advice="a")
-    half = json.dumps(told.to_dict())[:20]
-    (tmp_path / "alerts.jsonl").write_text(json.dumps(told.to_dict()) + "\n" + half)
-    explained(MemoryError(), tmp_path, gn.preset("cpu"), 30)
-    assert [a.rule for a in read_alerts(tmp_path / "alerts.jsonl")] == ["kl_spike", "out_of_memory"]
-    other = ValueError("other")
-    assert explained(other, tmp_path, gn.preset("cpu"), 30) is other
-    assert [a.rule for a in read_alerts(tmp_path / "alerts.jsonl")] == ["kl_spike", "out_of_memory"]
+        assert not any(alerts.on_row(row, None) for row in rows)
+    assert len(said) == 1 and [a.step for a in alerts_of(rows)] == [1, 2]
 
 
 def test_each_score_is_held_against_the_best_so_far(monkeypatch) -> None:

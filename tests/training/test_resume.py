@@ -10,7 +10,6 @@ import pytest
 
 import grpo_nb as gn
 from grpo_nb.core import writers
-from grpo_nb.health.sources import completions_of
 from grpo_nb.runs import checkpoints
 from grpo_nb.training.resume import Resumption, continued_info, go_back
 from grpo_nb.training.resume import find_run as find
@@ -21,7 +20,7 @@ SETTINGS = gn.preset("cpu", max_steps=9)
 
 
 def make_info(**changes: object) -> dict:
-    reward = {"name": "short", "weight": 1.0, "identity": "b", "parts": {"kind": "function short"}}
+    reward = {"name": "short", "weight": 1.0, "kind": "", "parameters": {}, "source": "a", "uses": {}, "hash": "b"}
     return {
         "status": "running", "pid": GONE, "process_start": 1.0, "host": writers.process_identity()["host"],
         "started": "2026-01-01", "settings": SETTINGS.to_dict(),
@@ -32,7 +31,7 @@ def make_info(**changes: object) -> dict:
 
 
 def make_run(folder: Path, steps: int = 4, saved: tuple[int, ...] = (2, 4), **changes: object) -> gn.runs.Run:
-    """A run with rows up to `steps` and checkpoints of these steps, in which it has rows and an alert."""
+    """A run with rows up to `steps` and checkpoints of these steps, in which it has rows."""
     run = write_run_folder(folder, make_info(**changes))
     (folder / "completions").mkdir()
     rows = [json.dumps({"step": step, "step_time": 30.0}) + "\n" for step in range(1, steps + 1)]
@@ -43,7 +42,6 @@ def make_run(folder: Path, steps: int = 4, saved: tuple[int, ...] = (2, 4), **ch
 
         def fill(staged: Path, step: int = step) -> None:
             (staged / "metrics.jsonl").write_text("".join(rows[:step]))
-            (staged / "alerts.jsonl").write_text(f'{{"step": {step}}}\n')
 
         checkpoints.write_checkpoint(folder / "checkpoints", step, fill)
     return run
@@ -107,9 +105,8 @@ def test_a_finished_run_goes_on_only_for_more_steps(root: Path, settings: gn.Set
         assert more.step == 4 and not more.is_over, "the cell asks for more steps now"
 
 
-def with_reward(**parts: str) -> dict:
-    reward = make_info()["rewards"][0]
-    return {"rewards": [{**reward, "identity": "c", "parts": {**reward["parts"], **parts}}]}
+def with_reward(**changes: object) -> dict:
+    return {"rewards": [{**make_info()["rewards"][0], **changes}]}
 
 
 @pytest.mark.parametrize("name", [None, "a"])
@@ -119,12 +116,12 @@ def test_auto_gives_a_finished_run_of_the_same_training_back(root: Path, setting
     (run.path / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
     found = find_run(settings, name, "auto")
     assert found.is_over and found.run.path == run.path and found.step == settings.max_steps
-    assert find_run(settings, name, "auto", **with_reward(**{"global CACHE": "7"})).is_over, "what it remembers"
+    assert find_run(settings, name, "auto", **with_reward(uses={"CACHE": "7"})).is_over, "what it remembers"
     for changed, now in (
         (settings.replace(seed=7), {}),
         (settings.replace(max_steps=8), {}),
         (settings, {"task": {**make_info()["task"], "fingerprint": "g"}}),
-        (settings, with_reward(code="another")),
+        (settings, with_reward(source="another", hash="c")),
     ):
         if name is None:
             assert find_run(changed, name, "auto", **now) is None, "another training begins"
@@ -283,7 +280,6 @@ def test_settings_are_compared_as_json_has_them(root: Path, settings: gn.Setting
 
 def test_the_folder_goes_back_to_its_checkpoint(root: Path) -> None:
     run = make_run(root / "a", steps=6)
-    (run.path / "alerts.jsonl").write_text('{"step": 5}\n')
     (run.path / "completions" / ".step_000003.parquet.partial-0.0.1.None.0").write_bytes(b"")
     (run.path / "comparison").mkdir()
     (run.path / "exports.json").write_text("[1]")
@@ -294,18 +290,12 @@ def test_the_folder_goes_back_to_its_checkpoint(root: Path) -> None:
     for _ in range(2):  # a kill can come at any moment, and then it is done again
         go_back(resumption(run))
         assert [row["step"] for row in run.rows] == [1, 2, 3, 4]
-        assert (run.path / "alerts.jsonl").read_text() == '{"step": 4}\n'
         assert [int(f.stem.split("_")[1]) for f in sorted((run.path / "completions").iterdir())] == [1, 2, 3, 4]
         assert not (run.path / "comparison").exists() and not (run.path / "exports.json").exists()
         assert (run.path / "exports-step-4.json").read_text() == "[1]"
         assert list((run.path / "comparison-step-4").iterdir()) == []
         kept = sorted(folder.name for folder in (run.path / "checkpoints").iterdir())
         assert kept == ["checkpoint-2", "checkpoint-4", "damaged-6"]
-    (run.path / "checkpoints/checkpoint-4/alerts.jsonl").unlink()
-    manifest = run.path / "checkpoints/checkpoint-4/manifest.json"
-    manifest.write_text(json.dumps({"step": 4, "files": {}}))
-    go_back(resumption(run))
-    assert not (run.path / "alerts.jsonl").exists(), "there was no alert yet at the checkpoint"
 
 
 def test_only_damaged_files_are_set_aside(root: Path, settings: gn.Settings) -> None:
@@ -319,21 +309,6 @@ def test_only_damaged_files_are_set_aside(root: Path, settings: gn.Settings) -> 
     go_back(resumption(run))
     left = sorted(file.name for file in (run.path / "completions").iterdir())
     assert left == [f"step_00000{step}" for step in ("1.damaged", "2.damaged", "3.parquet", "4.damaged")]
-
-
-@pytest.mark.parametrize("content", [b"", b"PAR1", "half"], ids=["empty", "only its beginning", "half"])
-def test_texts_are_read_around_a_damaged_file(tmp_path: Path, content: bytes | str) -> None:
-    import pandas
-
-    run = gn.runs.Run(tmp_path)
-    (tmp_path / "completions").mkdir()
-    for step in (1, 2, 3):
-        rows = {"step": [step] * 2, "group": [0, 1], "completion": ["a", "b"]}
-        pandas.DataFrame(rows).to_parquet(tmp_path / "completions" / f"step_{step:06d}.parquet", index=False)
-    damaged = tmp_path / "completions" / "step_000002.parquet"
-    whole = damaged.read_bytes()
-    damaged.write_bytes(whole[: len(whole) // 2] if content == "half" else content)
-    assert completions_of(run) == {1: [["a"], ["b"]], 3: [["a"], ["b"]]} and completions_of(run, last=2).keys() == {3}
 
 
 # Checkpoints.

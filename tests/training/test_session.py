@@ -41,7 +41,7 @@ def test_the_run_directory_is_complete(tiny_run: gn.runs.Run) -> None:
     info = json.loads((path / "run.json").read_text())
     assert info["settings"] == tiny_run.settings.to_dict() and info["rollout"] == "shared prompts"
     assert [r["name"] for r in info["rewards"]] == ["brevity", "xml_tags"]
-    assert "def brevity" in info["rewards"][0]["source"] and len(info["rewards"][0]["identity"]) == 64
+    assert "def brevity" in info["rewards"][0]["source"] and len(info["rewards"][0]["hash"]) == 16
     assert {"torch", "trl", "unsloth"} <= set(info["versions"])
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, 15))
@@ -241,14 +241,18 @@ def test_the_trial_passes_what_trl_passes(tiny, tiny_settings) -> None:
     assert fading.mean == 0, "a trial is no training"
 
 
-def test_a_run_that_cannot_fit_is_refused_and_can_be_forced(fresh, tiny_settings: gn.Settings, monkeypatch) -> None:
-    monkeypatch.setattr("grpo_nb.settings.planning.usable_memory_gib", lambda: 0.5)
-    with pytest.raises(gn.machine.EnvironmentProblem, match=r"needs about .*\n.*gn.train\(\.\.\., check_fit=False\)"):
-        gn.train(*fresh, [brevity], tiny_settings)
+def test_a_run_that_cannot_fit_is_refused(fresh, tiny_settings: gn.Settings, monkeypatch) -> None:
+    monkeypatch.setattr("grpo_nb.settings.planning.free_memory_bytes", lambda: 1.5e8)
+    with pytest.raises(gn.machine.EnvironmentProblem, match=r"needs about .* What fits: settings = settings.replace\("):
+        gn.train(*fresh, [brevity], tiny_settings.replace(per_device_train_batch_size=64))
     assert not Path(tiny_settings.run_root).exists()
-    with pytest.warns(UserWarning, match="Training all the same .* needs about"):
-        run = gn.train(*fresh, [brevity], tiny_settings.replace(max_steps=1), check_fit=False)
-    assert run.status == "finished"
+
+
+@pytest.mark.parametrize("extra", [{"hub_strategy": "sometimes"}, {"unsloth_num_chunks": 4}])
+def test_a_value_that_trl_refuses_leaves_no_folder(fresh, tiny_settings: gn.Settings, extra: dict) -> None:
+    with pytest.raises(ValueError, match=f"cannot be built with extra = .*{next(iter(extra))}.*Nothing was written"):
+        gn.train(*fresh, [brevity], tiny_settings.replace(extra=extra))
+    assert not Path(tiny_settings.run_root).exists()
 
 
 def test_the_plan_is_that_of_the_path_which_is_taken(tiny, tiny_settings: gn.Settings, monkeypatch) -> None:

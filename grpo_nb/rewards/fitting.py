@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.rewards.answers import correctness, exact_text
+from grpo_nb.rewards.answers import correctness, exact_text, json_answer, multiple_choice
 from grpo_nb.rewards.base import Reward, RewardFunction, reward_name
-from grpo_nb.rewards.expressions import maths
 from grpo_nb.rewards.form import xml_format, xml_tags
-from grpo_nb.rewards.structured import json_answer, multiple_choice
+from grpo_nb.rewards.maths import maths
 
 if TYPE_CHECKING:
     from grpo_nb.tasks.task import Task
@@ -33,30 +32,30 @@ def check_rows(rewards: Iterable[RewardFunction], rows: Iterable[Mapping[str, An
 
 
 def rewards_for(task: Task, *, weight: float = 2.0) -> list[Reward]:
-    """Return rewards to begin with: one for the right answer, which weighs most, and the format's.
+    """Return rewards to begin with: one for the right answer, which weighs more than the format's two together.
 
-    Numbers are compared as numbers, labels as text without regard to case (single letters as options),
-    expressions with math-verify, JSON by its values, other text as `correctness` does, but dates as written.
+    Numbers and text are judged by `correctness`, choices as text without regard to case (single letters as options),
+    expressions by `maths`, JSON by its values.
 
     Args:
         task: Its `answers` and its `format` decide.
-        weight: Of being right.
+        weight: Of being right; the format's weigh a half and a quarter of it.
 
     >>> task = gn.load_task([{"question": f"Is {n} odd?", "answer": ("no", "yes")[n % 2]} for n in range(8)])
-    >>> [type(reward).__name__ for reward in rewards_for(task)]
-    ['exact_text', 'xml_format', 'xml_tags']
+    >>> rewards_for(task)
+    [exact_text(is_case_sensitive=False), xml_format(), xml_tags(weight=0.5)]
     """
     labels = [label for label, _ in task.answers.labels]
     common = {"weight": weight, "format": task.format}
-    if task.answers.kind in ("numbers", "text") and not task.answers.form:
-        right: Reward = correctness(**common)
-    elif task.answers.kind == "expressions":
-        right = maths(**common)
+    if task.answers.kind == "expression":
+        right: Reward = maths(**common)
     elif task.answers.kind == "json":
         right = json_answer(**common)
-    elif labels and all(len(label) == 1 and label.isalpha() for label in labels):
+    elif task.answers.kind != "choice":
+        right = correctness(**common)
+    elif all(len(label) == 1 and label.isalpha() for label in labels):
         right = multiple_choice(**common)
     else:
-        is_case_sensitive = len({label.casefold() for label in labels}) < len(labels)
-        right = exact_text(**common, is_case_sensitive=is_case_sensitive)
-    return [right, xml_format(format=task.format), xml_tags(format=task.format)]
+        right = exact_text(**common, is_case_sensitive=False)
+    form = (xml_format(weight=weight / 2, format=task.format), xml_tags(weight=weight / 4, format=task.format))
+    return [right, *form]

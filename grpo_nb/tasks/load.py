@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import numbers
 import operator
 import random
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, get_args
 
 from grpo_nb.core.arguments import did_you_mean, require_kind
-from grpo_nb.settings.arguments import check_value
-from grpo_nb.settings.settings import require_settings
-from grpo_nb.tasks.answers import Answers, answers_of, doubts_of, point_of, with_point
-from grpo_nb.tasks.cleaning import INSTRUCTS, Columns, Contradictory, Keep, clean, describe
+from grpo_nb.core.text import shorten
+from grpo_nb.settings.arguments import check_choice, check_value
+from grpo_nb.tasks.answers import Answers, Kind, answers_of
+from grpo_nb.tasks.cleaning import INSTRUCTS, Cleaned, Columns, Contradictory, Keep, clean
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.lengths import too_long_to_end
 from grpo_nb.tasks.questions import normalized_question
-from grpo_nb.tasks.reading import Rows, Source, read_rows
+from grpo_nb.tasks.rows import Rows, Source, read_rows
 from grpo_nb.tasks.task import Task
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from grpo_nb.settings.settings import Settings
+
 Messages = list[dict[str, str]]
 Example = tuple[str, str, str]
 TaskRows = list[dict[str, Any]]
 _LISTED, _HELD_OUT = 100, 0.2
-_OPTION = re.compile(r"\w\) ")
+_OPTION = re.compile(r"^\w\) ")
 _RESULT = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 _ARITHMETIC = {"train_size": 224, "holdout_size": 96, "low": 1, "high": 20, "operators": "+", "terms": 2}
 ARITHMETIC_LEVELS: tuple[dict[str, Any], ...] = (
@@ -45,9 +46,10 @@ ARITHMETIC_LEVELS: tuple[dict[str, Any], ...] = (
 
 def load_task(
     source: Source = "arithmetic",
-    settings: Any = None,
+    settings: Settings | None = None,
     *,
     columns: Columns | None = None,
+    kind: Kind | None = None,
     keep: Keep | None = None,
     format: AnswerFormat | None = None,
     system: str | None = None,
@@ -60,8 +62,6 @@ def load_task(
     split: str | None = None,
     config: str | None = None,
     encoding: str | None = None,
-    damaged: Literal["drop"] | None = None,
-    decimal: str = ".",
     **options: Any,
 ) -> Task:
     """Make a task from what you have, and show what was made of it: the answers, the format, the prompt, what was left out.
@@ -71,12 +71,14 @@ def load_task(
             `DatasetDict`; a list of dicts or a dict of columns; `"gsm8k"` or the id of a data set on the Hub.
         settings: For `seed` and, with `tokenizer`, `max_prompt_length`.
         columns: Which column plays which part, as `{"question": "Review text", "answer": "label"}`. A question may be made of
-            several, `["title", "body"]`, one below the other, numbers and single words behind their column's name; a list of
-            options among them is shown with letters, and an index in the answer becomes one. An answer of dicts is taken as
-            JSON. A `prompt` is text, or chat messages, which stay as they are but for `system` and `example`.
+            several, `["title", "body"]`, one below the other; columns A, B, C or a list of options at their end are shown
+            with letters, and an index in the answer becomes one. `ticket.body` is a field inside of dicts, and an answer of
+            dicts is taken as JSON. A `prompt` is text, or chat messages, which stay as they are but for `system` and
+            `example`.
+        kind: Of the answers: `number`, `choice`, `text`, `expression` or `json`; told from the answers if not given. It decides
+            what the prompt asks for and how an answer is compared.
         keep: A function of a row, a dict by column, that says whether it stays: `lambda row: row["Nr"] != "Total"`.
-        format: The answer format; `xml()` if not given. Where it says nothing of the answer, the answers do: a number, one of
-            these labels, a JSON object, an expression.
+        format: The answer format; `xml()` if not given. Where it says nothing of the answer, the kind does.
         system: The system prompt, instead of the one that the format makes, `gn.tasks.xml().system_prompt()`.
         example: One example turn as `(question, reasoning, answer)`. A small model needs it: without, it never
             produces a tag, so that no completion differs from another and nothing is learnt.
@@ -89,78 +91,62 @@ def load_task(
         chat_template_kwargs: What the chat template is given beside the messages, in training and wherever else a prompt is
             rendered, such as `{"enable_thinking": False}`; that in `extra` of the settings if not given.
         split, config: Of a `DatasetDict` or a data set on the Hub; the split is `train` there, if not given.
-        decimal: `","` where the answers are numbers such as 1.234,50.
         encoding: Of a text file; UTF-8, or else cp1252, if not given.
-        damaged: `drop` leaves out the lines of a .jsonl file that are not JSON, such as a last one that was cut off, and those
-            of a CSV that have too many cells.
         **options: For `arithmetic`: `train_size`, `holdout_size`, `low`, `high`, `operators`, `terms`: how many numbers, in
             brackets where more than two. `gn.tasks.ARITHMETIC_LEVELS` has some, easiest first.
 
     Raises:
         ValueError: No rows, a missing column, contradictory rows, too few distinct questions, all prompts too long, or a chat
             template that would be told two things, or what it does not read.
-        TypeError: A source that holds no rows.
+        TypeError: A source that holds no rows, or an argument that there is none of.
         FileNotFoundError: A path that does not exist.
 
     >>> task = load_task([{"q": "1+1?", "a": 2}, {"q": "2+2?", "a": 4}], columns={"question": "q", "answer": "a"}, holdout=1)
-    >>> len(task.train), len(task.holdout)
-    (1, 1)
+    >>> len(task.train), len(task.holdout), task.answers.kind
+    (1, 1, 'number')
     """
-    if settings is not None:
-        require_settings(settings)
+    from datasets import Dataset
+
     if seed is None:
         seed = settings.seed if settings is not None else 0
-    check_value("seed", seed, "int", least=0)
     asked = settings.extra.get("chat_template_kwargs") if settings is not None else None
     chat = chat_template_kwargs if chat_template_kwargs is not None else asked or {}
-    require_kind(
-        "chat_template_kwargs", chat, Mapping, 'a dict by the names in the template: {"enable_thinking": False}'
-    )
+    must = 'a dict by the names in the template: {"enable_thinking": False}'
+    chat = dict(require_kind("chat_template_kwargs", chat, Mapping, must))
+    check_choice("kind", kind, (None, *get_args(Kind)))
     is_generated = isinstance(source, str) and source == "arithmetic"
-    for option in options:
-        if option not in _ARITHMETIC:
-            near = did_you_mean(option, [*inspect.signature(load_task).parameters, *_ARITHMETIC])
-            raise ValueError(f"load_task has no argument {option!r}{near}")
-        if not is_generated:
-            raise ValueError(f"{option} is an option of the generated task 'arithmetic', not of your own data.")
-    given = {"split": split, "config": config, "encoding": encoding, "damaged": damaged}
-    for name, value in given.items():
-        check_value(name, value, "str | None")
+    known = [*inspect.signature(load_task).parameters, *(_ARITHMETIC if is_generated else ())]
+    if unknown := [option for option in options if option not in known]:
+        raise TypeError(f"load_task has no argument {unknown[0]!r} for this source{did_you_mean(unknown[0], known)}")
     if is_generated:
-        given |= {"columns": columns, "holdout": None if holdout == _HELD_OUT else holdout}
-        wanted = {**_ARITHMETIC, **options}
-        read, holdout = Rows("arithmetic", _arithmetic(seed, **wanted)), wanted["holdout_size"]
+        if holdout != _HELD_OUT:
+            raise ValueError(f"of 'arithmetic', holdout_size says how many are held out: holdout_size={holdout}")
+        made = {**_ARITHMETIC, **options}
+        read, holdout = Rows("arithmetic", _arithmetic(seed, **made)), made["holdout_size"]
         example = ("What is 3 + 4?", "3 + 4 = 7", "7") if example is None else example
     else:
-        read = read_rows(source, **given)
-    for name, value in given.items():
-        if value is not None and name not in read.takes:
-            raise ValueError(f"{name} = {value!r:.80} does nothing for {read.name}, which has none: leave it out.")
-    cleaned = clean(read, columns, contradictory, decimal, keep)
+        read = read_rows(source, split, config, encoding)
+    cleaned = clean(read, columns, contradictory, keep)
+    _write_labels_alike(cleaned, kind)
     golds = [row["answer"] for row in cleaned.rows]
-    answers = dataclasses.replace(answers_of(golds), point=point_of(golds) if decimal == "," else "")
+    answers = answers_of(golds, kind)
+    notes = cleaned.notes
+    if answers.odd:
+        odd = f"{len(answers.odd)} of {len(golds)} answers are no {answers.kind}, such as {shorten(repr(answers.odd[0]), 60)}"
+        notes.append(f"{odd}: they are asked for and paid as written; keep= leaves such rows out")
     format = fitting_format(format, answers, system, tokenizer, chat)
     rows = with_prompts(cleaned.rows, format, example, is_told=system is not None)
     try:
-        train, held = (_table(part) for part in _split(rows, holdout, seed))
+        train, held = map(Dataset.from_list, _split(rows, holdout, seed))
     except ValueError as error:
-        if not cleaned.left_out:
-            raise
-        out = f"{cleaned.left_out.total()} of {len(read.rows)} rows were left out: {describe(cleaned)}"
-        raise ValueError(f"{error} {out}.") from error
-    notes = (
-        *cleaned.notes,
-        *doubts_of(answers, golds),
-        *_doubts(format, rows),
-        *_check_example(example, held, answers),
-    )
+        raise ValueError(f"{error} Rows left out: {cleaned.sentence or 'none'}.") from error
+    notes += [*_doubts(format, rows), *_check_example(example, held, answers)]
     if tokenizer is not None and settings is not None:
         shown = [format.render(*map(str, example[1:]))] if example is not None else []
-        notes += (*too_long_to_end(golds, shown, format, tokenizer, settings.max_completion_length),)
+        notes += too_long_to_end(golds, shown, format, tokenizer, settings.max_completion_length)
     task = Task(
-        read.name, format, train, held, cleaned.left_out, examples=cleaned.examples,
-        notes=tuple(notes), answers=answers,
-        chat_template_kwargs=dict(chat), tokenizer=tokenizer,
+        read.name, format, train, held, cleaned.left_out, examples=cleaned.examples, notes=tuple(notes), answers=answers,
+        chat_template_kwargs=chat, tokenizer=tokenizer,
     )  # fmt: skip
     if settings is not None:
         task.rendered_by(settings)
@@ -169,13 +155,16 @@ def load_task(
     return task
 
 
-def _table(rows: TaskRows) -> Dataset:
-    from datasets import Dataset
-
-    try:
-        return Dataset.from_list(rows)
-    except (ValueError, TypeError, OverflowError) as error:  # pyarrow's own errors are of these kinds
-        raise ValueError(f"messages of several forms ({error}): leave role and content in them, as texts.") from error
+def _write_labels_alike(cleaned: Cleaned, kind: Kind | None) -> None:
+    """Write labels that differ only in capitals as the first of them, and note it."""
+    labels = [row["answer"] for row in cleaned.rows]
+    if answers_of([label.casefold() for label in labels], kind).kind == "choice":
+        first = {label.casefold(): label for label in reversed(labels)}
+        changed = {label: first[label.casefold()] for label in labels if label != first[label.casefold()]}
+        for row in cleaned.rows:
+            row["answer"] = changed.get(row["answer"], row["answer"])
+        said = ", ".join(f"{label!r} as {one!r}" for label, one in changed.items())
+        cleaned.notes += [f"labels that differ only in capitals are one: {said}"] * bool(changed)
 
 
 def fitting_format(
@@ -189,8 +178,6 @@ def fitting_format(
     format = format if format is not None else xml()
     require_kind("format", format, AnswerFormat, "an answer format: gn.tasks.xml(), boxed(), hashes(), ...")
     if system is not None:
-        if not isinstance(system, str) or not system.strip():
-            raise ValueError(f"system = {system!r:.60} must be a text: what the model is told before each question.")
         format = dataclasses.replace(format, instruction=system)
     elif not format.answer_hint:
         format = dataclasses.replace(format, answer_hint=answers.hint)
@@ -206,13 +193,10 @@ def with_prompts(
     `is_told` the format's system prompt takes the place of theirs.
 
     Raises:
-        ValueError: An example that is no (question, reasoning, answer), or whose answer the format cannot read back.
+        ValueError: An example whose answer the format cannot read back.
     """
     system, shown = [{"role": "system", "content": format.system_prompt()}], []
     if example is not None:
-        is_three = isinstance(example, (list, tuple)) and len(example) == 3
-        if not is_three or any(part is None or not str(part).strip() for part in (example[0], example[2])):
-            raise ValueError(f'example = {example!r:.80} must be three texts: ("<question>", "<reasons>", "<answer>")')
         asked, reasoning, answer = map(str, example)
         reply = format.render(reasoning, answer)
         if format.extract(reply) != answer.strip():
@@ -239,16 +223,10 @@ def _check_example(example: Example | None, held: Dataset, answers: Answers) -> 
         return []
     asked = normalized_question(example[0])
     if any(normalized_question(question) == asked for question in held["question"]):
-        raise ValueError(
-            f"the example's question {example[0]!r:.80} is one of the held-out ones, and its answer would stand in every "
-            "prompt: write one of your own, or take one of task.train of a task without example."
-        )
-    labels = dict(answers.labels)
-    if labels and str(example[2]) not in labels:
-        return [f"the example's answer {example[2]!r:.60} is none of the labels"]
-    if answers.point and (meant := with_point(str(example[2]))) not in (None, str(example[2])):
-        return [f"the example's answer {example[2]!r:.60} would not be paid: write it as {meant!r}"]
-    return []
+        why = "is one of the held-out ones, and its answer would stand in every prompt: write one of your own"
+        raise ValueError(f"the example's question {example[0]!r:.80} {why}.")
+    is_odd = answers.kind == "choice" and example[2] not in dict(answers.labels)
+    return [f"the example's answer {example[2]!r:.60} is none of the labels"] * is_odd
 
 
 def _doubts(format: AnswerFormat, rows: TaskRows) -> list[str]:
@@ -264,19 +242,14 @@ def _arithmetic(
     seed: int, train_size: int, holdout_size: int, low: int, high: int, operators: str, terms: int
 ) -> TaskRows:
     """Distinct questions of `terms` numbers from low to high; no difference is negative."""
-    if not isinstance(operators, str) or not operators or set(operators) - set("+-*"):
+    if not operators or set(operators) - set("+-*"):
         raise ValueError(f"operators = {operators!r} must be made of +, - and *.")
-    check_value("train_size", train_size, "int", least=1)
-    check_value("holdout_size", holdout_size, "int", least=1)
-    check_value("low", low, "int")
-    check_value("high", high, "int", least=low)
     check_value("terms", terms, "int", least=2)
     count, draw, operators = train_size + holdout_size, random.Random(seed), "".join(dict.fromkeys(operators))
     if terms == 2 and high - low <= _LISTED:
         span = range(low, high + 1)
-        every = {
-            f"{a} {op} {b}": _RESULT[op](a, b) for op in operators for a in span for b in span if op != "-" or a >= b
-        }
+        pairs = [(a, op, b) for op in operators for a in span for b in span if op != "-" or a >= b]
+        every = {f"{a} {op} {b}": _RESULT[op](a, b) for a, op, b in pairs}
     else:  # too many to list: drawn until there are enough
         every = {}
         for _ in range(100 * count):
@@ -285,9 +258,9 @@ def _arithmetic(
                 break
     every.pop("3 + 4", None)  # the example turn, which must not be a question
     if len(every) < count:
+        made = f"numbers from {low} to {high} with {operators!r} give {len(every)} distinct questions"
         raise ValueError(
-            f"numbers from {low} to {high} with {operators!r} give {len(every)} distinct questions, but train_size "
-            f"{train_size} + holdout_size {holdout_size} = {count} are asked for. Raise high."
+            f"{made}, but train_size {train_size} + holdout_size {holdout_size} are asked for. Raise high."
         )
     chosen = draw.sample(list(every), count)
     return [{"question": f"What is {question}?", "answer": str(every[question])} for question in chosen]
@@ -307,15 +280,11 @@ def _expression(draw: random.Random, terms: int, low: int, high: int, operators:
 
 
 def _split(rows: TaskRows, holdout: float | int, seed: int) -> tuple[TaskRows, TaskRows]:
-    is_number = isinstance(holdout, numbers.Real) and not isinstance(holdout, bool)
-    if not is_number or not (0 < holdout < 1 or holdout % 1 == 0):
-        raise ValueError(f"holdout = {holdout!r:.60} must be a share below 1, as 0.2, or a number of rows, as 50.")
-    count = round(holdout * len(rows)) if 0 < holdout < 1 else int(holdout)
-    count = max(count, 1)
+    count = max(round(holdout * len(rows)) if 0 < holdout < 1 else int(holdout), 1)
     if holdout <= 0 or count >= len(rows):
+        left = f"of {len(rows)} distinct questions leaves {max(len(rows) - count, 0)} to train on"
         raise ValueError(
-            f"holdout = {holdout!r} of {len(rows)} distinct questions leaves {max(len(rows) - count, 0)} to train on: "
-            "both parts need at least one. Give more rows, or another share."
+            f"holdout = {holdout!r} {left}: both parts need at least one. Give more rows, or another share."
         )
     # Questions that differ only in their writing, in capitals too, or in the order of their lines, such as options, are on
     # the same side.

@@ -1,0 +1,230 @@
+r"""Numbers as people write them: the value, exactly, with the name before it and the unit behind it.
+
+`3/4`, `1 3/4`, `\frac{3}{4}`, `75\%`, `1,250.50`, `1.2 \times 10^{-3}`, `forty-two` are numbers. `41 + 1`, `6 \cdot 7` and
+`2^{10}` are arithmetic still to be done: a model that may leave it undone learns to copy the question. The point is the
+decimal mark, and what begins with a zero (`007`) is a text.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+_LONGEST, _LONGEST_NUMBER = 2000, 100  # characters
+_SIGNS = str.maketrans({
+    "\u2212": "-", "\u2013": "-", "\u2010": "-", "\u2011": "-", "\u2044": "/", "\u2019": "'", "\u201c": '"', "\u201d": '"',
+    "\u201e": '"', "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u00b0": r"^{\circ}",
+    "\u211d": r"\mathbb{R}",
+})  # fmt: skip
+_INVISIBLE, _FRACTION = (
+    re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]"),
+    re.compile("(?=[\u00bc-\u00be\u2150-\u215e])"),
+)
+_RAISED, _LOWERED = re.compile("[\u00b2\u00b3\u00b9\u2070-\u207f]+"), re.compile("[\u2080-\u209c]+")
+INSIDE = r"[^{}]*+"
+for _ in range(8):  # braces nested deeper than anyone writes them
+    INSIDE = rf"(?:[^{{}}]|\{{{INSIDE}\}})*+"
+_AROUND = re.compile(
+    rf"```\w*[ \t]*\n(.*)\n[ \t]*```|\\(?:boxed|fbox|text[a-z]*|mathrm|mathbf|mbox)\s*\{{({INSIDE})\}}"
+    r"|(?i:####|(?:final )?answer:)\s+(.*)",
+    re.DOTALL,
+)
+_PLAIN = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?|[A-Za-z]+")
+_PAIRS = (
+    ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("*", "*"), ("__", "__"), ("_", "_"), ("`", "`"),
+    ('"', '"'), ("'", "'"), ("(", ")"), ("{", "}"),
+)  # fmt: skip
+_SPELLINGS = [
+    (re.compile(pattern), spelling)
+    for pattern, spelling in (
+        (r"\\(?:left|right|displaystyle|textstyle)(?![A-Za-z])\s*|\\!\s*", ""),
+        (r"(?<!\\)\\[,;: ]|(?<=\S)~(?=[^\s~])|[^\S\n]+", " "),
+        (r"\s*\{\s*,\s*\}\s*", ","),
+        (r"\\\$", "$"),
+        (r"\s*\\text\{\s*(?:per ?cent(?:age)?|pct)\s*\}|\s*\\%|\s*\b(?:per ?cent(?:age)?|pct)\b", "%"),
+        (r"\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree(?![a-z])", r"^{\\circ}"),
+        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+        (r"\\frac\s*([0-9A-Za-z])", r"\\frac{\1}"),
+        (rf"(\\frac\s*\{{{INSIDE}\}})\s*([0-9A-Za-z])", r"\1{\2}"),
+    )
+]
+
+
+@lru_cache(maxsize=4_096)
+def plain(text: str) -> str:
+    r"""Return a text without what changes nothing in it: wrappers of Markdown and LaTeX, a full stop, invisible characters.
+
+    The writing changes, never the meaning: `½` and `\dfrac12` become one text, a hedge stays a hedge.
+
+    >>> plain(r"$\boxed{\dfrac12}$."), plain("**42**"), plain("#### 142")
+    ('\\frac{1}{2}', '42', '142')
+    """
+    text = text.strip()
+    if len(text) > _LONGEST or _PLAIN.fullmatch(text):
+        return text
+    if not text.isascii():
+        text = _FRACTION.sub(" ", _INVISIBLE.sub("", text)).translate(_SIGNS)
+        for mark, signs in (("^", _RAISED), ("_", _LOWERED)):
+            text = signs.sub(lambda found, mark=mark: f"{mark}{{{unicodedata.normalize('NFKC', found[0])}}}", text)
+        text = unicodedata.normalize("NFKC", text).translate(_SIGNS)
+        text = "".join(str(unicodedata.decimal(letter)) if letter.isdecimal() else letter for letter in text)
+    text = _unwrapped(text)
+    for pattern, spelling in _SPELLINGS:
+        text = pattern.sub(spelling, text)
+    return _unwrapped(text)
+
+
+def _unwrapped(text: str) -> str:
+    before = None
+    while text != before:
+        before = text = text.strip()
+        text = text if text.endswith("..") else text.removesuffix(".").rstrip()
+        for start, end in _PAIRS:
+            inner = text[len(start) : len(text) - len(end)]
+            # (1, 2) is a pair, (1+x)(1-x) a product, and __init__ a name.
+            is_other = re.search("[,;]", inner) if start in "({" else start[0] == "_" and inner.isidentifier()
+            is_around = inner and text.startswith(start) and text.endswith(end) and not (start in inner or end in inner)
+            text = inner.strip() if is_around and not is_other else text
+        found = _AROUND.fullmatch(text)
+        text = found[found.lastindex] if found else text
+    return text
+
+
+_DIGITS = r"(?:[1-9]\d{0,2}(?:(?:,\d{3})+|(?:[ ']\d{3})+)(?!\d)|[1-9]\d?(?:,\d\d)+,\d{3}|(?!0\d)\d+)"  # the second as in India
+_DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
+_FRAC = re.compile(rf"\\frac\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}\s*\{{\s*(-?\s*{_DECIMAL})\s*\}}")
+_NUMBER = re.compile(
+    r"(?:(?P<name>[A-Za-z](?:_\{?\w\}?)?(?:\([a-z]\))?|[A-Z]{2,4}|p[A-Z]{1,2}|\\[a-z]+)\s*=(?!=)\s*)?(?P<sign>[-+]?)\s*"
+    r"(?P<money>(?:(?:US ?)?[$\u20ac\u00a3\u00a5\u20b9]|USD|EUR|GBP)?)\s*(?P<minus>-?)\s*"
+    rf"(?:(?P<whole>[1-9]\d*) +(?=[\d.,]+\s*/\s*-?[\d.]))?(?P<over>{_DECIMAL})(?:\s*/\s*(?P<under>-?\s*{_DECIMAL}))?"
+    r"(?:[eE](?P<e>[-+]?\d{1,3})|\s*(?:x|\*|\\times|\\cdot)\s*10\s*(?:\^|\*\*)\s*\{?\s*(?P<power>[-+]?\d{1,3})\s*\}?)?"
+    r"(?:\s*(?P<scale>(?i:hundred|thousand|million|billion|trillion|dozen)(?=s?\b)|k\b|(?<=\d)K\b)s?)?"
+    r"(?:(?!\s*[\d.,;=])(?:\s+|(?![A-Za-z]\b|[A-Za-z]{4}))(?P<unit>.{1,40}))?",
+    re.ASCII,
+)
+_SCALES = {
+    "hundred": 100, "thousand": 1000, "k": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
+}  # fmt: skip
+_UNITS = {
+    "dollar": "$", "usd": "$", "euro": "\u20ac", "eur": "\u20ac", "gbp": "\u00a3", "degree": "\u00b0", "gram": "g",
+    "kilogram": "kg", "meter": "m", "metre": "m", "centimeter": "cm", "centimetre": "cm", "kilometer": "km", "kilometre": "km",
+    "second": "s", "minute": "min", "hour": "h", "hr": "h", "inch": "in", "inche": "in", "foot": "ft", "feet": "ft",
+    "pound": "lb", "mile": "mi",
+}  # fmt: skip
+# Letters behind a number are factors, but for these; without a vowel they are no word.
+_SHORT = re.compile(
+    "[dghlmstACFJKLNVW$\u20ac\u00a3\u00a5\u20b9%\u03a9]|[cmnudk]m|[km]?g|in|ft|lb|mi|min|mph|m[lLsAWV]|[cd]l|k[WJBNV]|kWh|kHz|kPa|Hz|Pa|eV|Wh|M[WBJ]|[GT]B|oz|yd|\u00b0[CFK]?"
+)
+_NO_UNIT = re.compile(
+    "or|and|not|but|ish|to|nor|if|than|wrong|right|false|true|incorrect|about|approx|approximately|around|roughly|nearly|maybe|perhaps"
+    "|probably|possibly|plus|minu|more|les|over|under|max|maximum|minimum|rounded|negative|below|squared|cubed|factorial|choose|mod"
+    "|pi|sqrt|sin|cos|tan|log|exp|half|halve|third|quarter|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth|ten"
+    "|hundred|thousand|million|billion|trillion|dozen|lakh|crore|score|gros|permille|point|infinity"
+)
+_WORD = r"[A-Za-z\u00b5\u00c0-\u024f\u03a9]+|[$\u20ac\u00a3\u00a5\u20b9%]|\u00b0[CFK]?"
+_UNIT = re.compile(rf"(?:{_WORD})(?:\^-?\d)?(?:(?: ?[/*] ?\(?| )(?:{_WORD})(?:\^-?\d)?\)?){{0,3}}")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number with what stands beside it: `x` of `x = 42`, `kg` of `42 kg`, `%` of `42%`, whose value is 0.42."""
+
+    value: Fraction
+    name: str = ""
+    unit: str = ""
+
+
+@lru_cache(maxsize=16_384)
+def read_number(text: str) -> Number | None:
+    r"""Return the number that the whole text is, exactly; None if it is anything else.
+
+    >>> read_number("$1,250.50").value == Fraction("1250.5") == read_number(r"1250\frac{1}{2} kg").value
+    True
+    >>> read_number("41 or 42"), read_number("6 * 7"), read_number("007"), read_number("2.5 million").value == 2_500_000
+    (None, None, None, True)
+    """
+    text = text if len(text) > _LONGEST_NUMBER else plain(text)
+    if len(text) > _LONGEST_NUMBER:
+        return None
+    if text[-1:].isdigit() and _PLAIN.fullmatch(text):
+        return Number(Fraction(text))
+    if not (found := _NUMBER.fullmatch(_FRAC.sub(r" \1/\2", text).strip())):
+        value = _spelled(re.sub(r"\s+|(?<=\w)-(?=\w)", " ", text.casefold()))
+        return None if value is None else Number(Fraction(value))
+    over, under = (Fraction(re.sub(r"[,' ]|\.$", "", part)) for part in (found["over"], found["under"] or "1"))
+    unit = unit_name(f"{found['money']} {found['unit'] or ''}")
+    is_amount = found["money"] and re.fullmatch("[A-Za-z]", found["unit"] or "")  # $5 m
+    is_improper = found["whole"] and not 0 <= over < under
+    if under == 0 or is_improper or is_amount or unit is None or (found["sign"] and found["minus"]):
+        return None
+    value = (over / under + int(found["whole"] or 0)) * Fraction(10) ** int(found["e"] or found["power"] or 0)
+    value *= Fraction(_SCALES.get((found["scale"] or "").casefold(), 1), 100 if unit == "%" else 1)
+    name = found["name"] or ""
+    name = "y" if "(" in name else re.sub("[_{}]", "", name)  # f(x) = 3 is y = 3
+    return Number(-value if "-" in (found["sign"], found["minus"]) else value, name, unit)
+
+
+def is_same_number(given: Number, gold: Number, tolerance: float = 0.0) -> bool:
+    """Whether two numbers are equal, and name no two variables or units; one of them may lack either.
+
+    Of two numbers of which one has a percent sign the sign may be left out: the question asks for percent.
+
+    >>> is_same_number(read_number("50 %"), read_number("0.5")), is_same_number(read_number("50"), read_number("50%"))
+    (True, True)
+    >>> is_same_number(read_number("12 pounds"), read_number("12")), is_same_number(read_number("5 kg"), read_number("5 g"))
+    (True, False)
+    """
+    if any(a and b and a != b for a, b in ((given.name, gold.name), (given.unit, gold.unit))):
+        return False
+    a, b = (number.value * (100 if number.unit == "%" else 1) for number in (given, gold))
+    return min(abs(given.value - gold.value), abs(a - b)) <= tolerance
+
+
+def unit_name(text: str) -> str | None:
+    """The one name of a unit however it is written: `km/h` for `kilometers per hour`; None for what is none, such as `or 43`.
+
+    >>> unit_name("grams"), unit_name("square cm"), unit_name("x"), unit_name("is wrong")
+    ('g', 'cm^2', None, None)
+    """
+    text = re.sub(r"\\(?:text[a-z]*|mathrm|mbox)(?![a-z])|[{}]", "", text).replace("^\\circ", "\u00b0")
+    text = text.replace("\\cdot", "*").replace("\\mu", "u").replace("\\Omega", "\u03a9")
+    text = re.sub(r"\b(?:(square)|cubic) ([a-z]+)", lambda found: f"{found[2]}^{2 if found[1] else 3}", text)
+    text = re.sub(r"\bper\b", "/", " ".join(text.split()))
+    if text and not (_UNIT.fullmatch(text) and all(_unit_word(word) for word in re.findall(_WORD, text))):
+        return None
+    return re.sub(r"[ ()]", "", re.sub(_WORD, lambda found: _unit_word(found[0]), text))
+
+
+def _unit_word(word: str) -> str:
+    """The name of one word of a unit; empty for what is none: 25 December is a day, 10 Downing Street a house."""
+    name = word.casefold().removesuffix("s") if len(word) > 2 else word
+    if name in _UNITS or _SHORT.fullmatch(word):
+        return _UNITS.get(name, word)
+    is_word = len(word) > 2 and word.islower() and re.search("[aeiouy]", word)
+    return name if is_word and not _NO_UNIT.fullmatch(name) else ""
+
+
+_ONES = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
+    "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+]  # fmt: skip
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_SPELLED = {word: value for value, word in enumerate(_ONES)} | {
+    f"{ten} {one}".removesuffix(" zero"): 20 + 10 * i + j
+    for i, ten in enumerate(_TENS)
+    for j, one in enumerate(_ONES[:10])
+}
+
+
+def _spelled(words: str) -> int | None:
+    """The value of an English number word: `two hundred and five`."""
+    for name in ("billion", "million", "thousand", "hundred"):
+        many, found, rest = words.partition(f" {name}")
+        if found:
+            whole = 1 if many == "a" else _spelled(many)
+            more = _spelled(rest.strip().removeprefix("and ")) if rest else 0
+            return None if None in (whole, more) or more >= _SCALES[name] else whole * _SCALES[name] + more
+    return _SPELLED.get(words)

@@ -1,0 +1,169 @@
+"""Rows out of what people have: files, tables in memory, data sets, the Hub. As they are, nothing left out.
+
+Files are read by pandas, pyarrow and json; what those cannot read is mended in pandas (docs/guide/data.md).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from grpo_nb.core.arguments import in_line
+
+Source = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] | Any
+FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
+# Names that people use -> (id on the Hub, configuration).
+_KNOWN = {"gsm8k": ("openai/gsm8k", "main"), "openai/gsm8k": ("openai/gsm8k", "main")}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What was read: a name, the rows, and what to know about the reading."""
+
+    name: str
+    rows: list[dict[str, Any]]
+    notes: tuple[str, ...] = ()
+    place: str = "the data"
+    """What the source is called in a sentence."""
+
+
+def read_rows(source: Source, split: str | None = None, config: str | None = None, encoding: str | None = None) -> Rows:
+    """Read a file, a table in memory, a data set or a Hub id.
+
+    Args:
+        source: As `load_task` takes it, but for `"arithmetic"`.
+        split: Of a `DatasetDict` or a data set on the Hub.
+        config: Of a data set on the Hub that has several.
+        encoding: Of a text file.
+
+    Raises:
+        TypeError: Nothing that rows can be read from.
+        ValueError: A file or data set that cannot be read, with its name and line.
+        FileNotFoundError: A path that does not exist.
+    """
+    if isinstance(source, (str, Path)):
+        path = Path(source)
+        if path.suffix.lower() in FILES:
+            return _read_file(path, encoding)
+        if path.exists() or path.suffix[1:].isalpha():  # the name of a data set may end in .0, as a version does
+            raise ValueError(f"{str(source)!r} is no {', '.join(FILES)} file: give what pandas reads, a DataFrame.")
+        return _read_hub(str(source), split, config)
+    if isinstance(source, Mapping) and source and all(hasattr(part, "features") for part in source.values()):
+        chosen = split or (next(iter(source)) if len(source) == 1 else None)
+        if chosen not in source:
+            raise ValueError(f'this DatasetDict has the splits {[*source]}: say which, split="{next(iter(source))}".')
+        return read_rows(source[chosen])
+    for method in ("to_list", "to_pylist", "to_dicts"):  # of a Dataset, an Arrow table, a polars.DataFrame
+        if hasattr(source, method):
+            name = getattr(getattr(source, "info", None), "dataset_name", None)
+            return Rows(name or "dataset", _checked("the data", getattr(source, method)()))
+    if hasattr(source, "to_dict") and hasattr(source, "columns"):  # pandas.DataFrame
+        return Rows("table", _rows_of_frame(source), place="the DataFrame")
+    if isinstance(source, Mapping):
+        return Rows("columns", _rows_of_columns(source))
+    if isinstance(source, Iterable) and not isinstance(source, bytes):
+        return Rows("rows", _checked("the data", source))
+    raise TypeError(
+        f"source = {in_line(source)}: load_task takes 'arithmetic', a file ({', '.join(FILES)}), a DataFrame, a Dataset, a "
+        "list of dicts, a dict of columns, or the id of a data set on the Hub."
+    )
+
+
+def _checked(place: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
+    checked = []
+    for number, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise TypeError(
+                f'{place}: row {number} is {in_line(row)}, not a dict such as {{"question": "2 + 2?", ...}}.'
+            )
+        checked.append({str(name): value for name, value in row.items()})
+    return checked
+
+
+def _rows_of_columns(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    import pandas
+
+    if all(isinstance(values, str) for values in columns.values()):
+        raise ValueError(f"a dict is read as columns, and this is one row: {in_line(columns)}; rows stand in a list")
+    return _rows_of_frame(pandas.DataFrame(columns, dtype=object))
+
+
+def _rows_of_frame(frame: Any) -> list[dict[str, Any]]:
+    """The rows of a `pandas.DataFrame`; what pandas has for an empty cell is None."""
+    frame = frame.astype(object).where(frame.notna(), None)
+    return frame.set_axis([str(name) for name in frame.columns], axis="columns").to_dict("records")
+
+
+def _read_file(path: Path, encoding: str | None) -> Rows:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {str(path)!r} (looked in {Path.cwd()}).")
+    try:
+        if path.suffix.lower() == ".parquet":
+            import pyarrow.parquet
+
+            return Rows(path.stem, pyarrow.parquet.read_table(path).to_pylist(), place=path.name)
+        text, notes = _decoded(path.read_bytes(), encoding)
+        rows = _read_csv(text) if path.suffix.lower() in (".csv", ".tsv") else _read_json(path, text)
+    except (ValueError, OSError) as error:  # what pandas, pyarrow, json and codecs raise is one of these
+        why = " ".join(str(error).split())
+        raise ValueError(f"{path} cannot be read: {why}. Mend it, or give what pandas reads, a DataFrame.") from error
+    return Rows(path.stem, rows, notes, path.name)
+
+
+def _decoded(data: bytes, encoding: str | None) -> tuple[str, tuple[str, ...]]:
+    """The text of a file, and a note where its encoding had to be guessed."""
+    if encoding is not None:
+        return data.decode(encoding), ()
+    try:
+        return data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"), ()
+    except UnicodeError:
+        return data.decode("cp1252"), ("read as cp1252, for it is not UTF-8; encoding= chooses another",)
+
+
+def _read_csv(text: str) -> list[dict[str, Any]]:
+    """The rows, every cell as the text that it is in the file; the separator is the most frequent one in the first line."""
+    import pandas
+
+    head = re.sub('"[^"]*"', "", text.lstrip()).partition("\n")[0]
+    separator = max(",;\t|", key=head.count)
+    frame = pandas.read_csv(io.StringIO(text), sep=separator, dtype=str, keep_default_na=False, skipinitialspace=True)
+    if not isinstance(frame.index, pandas.RangeIndex):  # pandas takes the cells that are too many for an index
+        names = f"more cells than the first line has names, {[*frame.columns]}"
+        raise ValueError(f"its lines have {names}; a text that holds {separator!r} needs quotation marks around it")
+    return _rows_of_frame(frame)
+
+
+def _read_json(path: Path, text: str) -> list[dict[str, Any]]:
+    """The rows of JSON lines, or of one JSON text that holds a list of rows or columns."""
+    try:
+        content = json.loads(text) if path.suffix.lower() == ".json" else None
+    except json.JSONDecodeError as error:
+        if not error.msg.startswith("Extra data"):
+            raise
+        content = None  # lines, whatever the ending says
+    if content is None:
+        content = []
+        for number, line in enumerate(text.split("\n"), 1):  # not splitlines: other ends of lines may stand in a text
+            try:
+                content += [json.loads(line)] if line.strip() else []
+            except ValueError as error:
+                raise ValueError(f"line {number} is not JSON: {error}: {line[:80]!r}") from error
+    if isinstance(content, Mapping):
+        return _rows_of_columns(content)
+    return _checked(path.name, content if isinstance(content, list) else [content])
+
+
+def _read_hub(name: str, split: str | None, config: str | None) -> Rows:
+    from datasets import load_dataset
+
+    known, usual = _KNOWN.get(name, (name, None))
+    try:
+        return Rows(name, load_dataset(known, config or usual, split=split or "train").to_list(), place=name)
+    except (OSError, ConnectionError, ValueError) as error:
+        why = f"({' '.join(str(error).split())[:300]}). Check the name and the network, config= and split=."
+        raise ValueError(f"{name!r} is no file, and no data set of the Hub that can be read {why}") from error

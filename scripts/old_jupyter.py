@@ -1,0 +1,98 @@
+"""Execute notebooks in a kernel with the IPython and the ipywidgets that Colab has (7.34 and 7.7.1).
+
+    python scripts/old_jupyter.py                # every notebook, whole: some minutes each
+    python scripts/old_jupyter.py 00 02 --head   # two, up to the settings: seconds
+
+The kernel is that of this environment, with the old packages, in an environment of their own, put before its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+from ipykernel.kernelspec import make_ipkernel_cmd
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).resolve().parent.parent
+# Colab's published package list of August 2026; its Python is 3.13, which IPython 7.34 runs on as well as on 3.11.
+WANTED = {"IPython": "7.34.0", "ipywidgets": "7.7.1"}
+# What ipywidgets 7.7.1 imports; jinja2 and lazy_loader for the kit; setuptools for IPython 7, which asks pkg_resources for its
+# version; pytest for the lab's tests. ipywidgets comes alone: the classic notebook, which it asks for, would be most of it.
+NEEDED = (
+    "ipython==7.34.0", "ipykernel>=6,<8", "ipython_genutils", "jinja2>=3.1,<4", "lazy_loader>=0.4,<1", "setuptools",
+    "pytest>=9.2,<10",
+)  # fmt: skip
+
+
+def old_python() -> Path:
+    """Return the Python of an environment with the old packages, without torch; made at the first call and kept."""
+    is_own = os.access(sys.prefix, os.W_OK) and sys.prefix != sys.base_prefix
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "grpo_nb"
+    folder = (Path(sys.prefix) if is_own else cache) / "old_widgets"
+    python, stamp = folder / "bin" / "python", folder / "complete"
+    wanted = " ".join((*NEEDED, *WANTED.values(), sys.version))
+    if not stamp.is_file() or stamp.read_text() != wanted:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", folder], check=True)
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--python", python, "install"]
+        # PIP_USER, which some hosted machines set, would send packages out of the environment.
+        environment = os.environ | {"PIP_USER": "0"}
+        subprocess.run([*pip, *NEEDED], check=True, env=environment)
+        subprocess.run([*pip, "--no-deps", f"ipywidgets=={WANTED['ipywidgets']}"], check=True, env=environment)
+        stamp.write_text(wanted)
+    return python
+
+
+class Client(NotebookClient):
+    """A client whose kernel is this Python, whatever "python3" is called elsewhere."""
+
+    def create_kernel_manager(self):  # type: ignore[no-untyped-def]
+        manager = super().create_kernel_manager()
+        manager.kernel_spec.argv = make_ipkernel_cmd(executable=sys.executable)
+        return manager
+
+
+def execute(file: Path, folder: Path, *, head: bool = False) -> nbformat.NotebookNode:
+    """Execute a notebook in `folder`; with `head` only up to its settings, which needs no model.
+
+    Raises:
+        nbclient.exceptions.CellExecutionError: A cell failed, or the kernel has other packages than `WANTED`.
+    """
+    notebook = nbformat.read(file, as_version=4)
+    if head:
+        cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        last = next(i for i, cell in enumerate(cells) if "parameters" in cell.metadata.get("tags", []))
+        notebook.cells = cells[: last + 1]
+    ask = f"import IPython, ipywidgets\nassert {WANTED} == {{m.__name__: m.__version__ for m in (IPython, ipywidgets)}}"
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(ask))
+    site = next((old_python().parent.parent / "lib").glob("python3*")) / "site-packages"
+    client = Client(
+        notebook, timeout=None, kernel_name="python3", iopub_timeout=120, store_widget_state=False,
+        resources={"metadata": {"path": str(folder)}}, extra_arguments=["--IPKernelApp.log_level=ERROR"],
+    )  # fmt: skip
+    client.execute(env=os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{ROOT}"})
+    del notebook.cells[0]
+    return notebook
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "notebooks", nargs="*", default=[""], help="starts of their names, for example 00; by default all"
+    )
+    parser.add_argument("--head", action="store_true", help="only up to the settings")
+    arguments = parser.parse_args()
+    for file in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+        if file.name.startswith(tuple(arguments.notebooks)):
+            with tempfile.TemporaryDirectory() as folder:
+                execute(file, Path(folder), head=arguments.head)
+            print(f"{file.stem} ran", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,309 @@
+"""Which columns play the parts, which rows are left out, and that nothing is left out, changed or guessed without a line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from datasets import Dataset
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import grpo_nb as gn
+from grpo_nb.rewards.hidden_tests import read_tests
+
+REVIEWS = [
+    {"Review text": f"{what} number {n}", "label": label}
+    for n in range(8)
+    for what, label in (("Lovely café", "positive"), ("Awful müsli", "negative"), ("A chair", "neutral"))
+]
+MAPPED = {"question": "Review text", "answer": "label"}
+
+
+def both(task: gn.tasks.Task) -> list[dict[str, Any]]:
+    return [*task.train, *task.holdout]
+
+
+def answers(task: gn.tasks.Task) -> dict[str, str]:
+    return {row["question"]: row["answer"] for row in both(task)}
+
+
+def of_answers(golds: list[Any]) -> list[dict[str, Any]]:
+    return [{"question": f"{n}?", "answer": gold} for n, gold in enumerate(golds)]
+
+
+def test_columns_are_mapped_and_the_others_kept_as_they_are() -> None:
+    rows = [{"problem": f"{n} + 1?", "final": n + 1, "answer": "see there", "extra": [n, 2.5]} for n in range(6)]
+    task = gn.load_task(rows, columns={"question": "problem", "answer": "final"})
+    assert answers(task) == {f"{n} + 1?": str(n + 1) for n in range(6)}
+    assert set(task.train.column_names) == {"prompt", "question", "answer", "extra"}
+    assert task.train[0]["extra"] == [0, 2.5] and "the data's own 'answer' is not used" in repr(task)
+
+
+@pytest.mark.parametrize(
+    ("found", "columns", "proposed"),
+    [
+        (["Review text", "label"], {}, {"question": "Review text", "answer": "label"}),
+        (["id", "Body", "Problem", "final solution"], {}, {"question": "Problem", "answer": "final solution"}),
+        (["German", "English"], {}, {"question": "German", "answer": "English"}),
+        (["label", "words"], {}, {"question": "words", "answer": "label"}),
+        (["id", "one", "two"], {}, {"question": "<column>", "answer": "<column>"}),
+        (["Subject", "Body", "Team in charge"], {"question": "Subjekt", "answer": "Team in charge"},
+         {"question": "Subject", "answer": "Team in charge"}),
+        (["Subject", "Body", "Team"], {"question": ["Subject", "Bodi"], "answer": "Teams"},
+         {"question": ["Subject", "Body"], "answer": "Team"}),
+    ],
+)  # fmt: skip
+def test_a_missing_column_is_told_with_a_map(found: list[str], columns: dict, proposed: dict) -> None:
+    rows = [{name: f"{name} {n}" for name in found} for n in range(3)]
+    with pytest.raises(ValueError, match="the data has no column") as told:
+        gn.load_task(rows, columns=columns)
+    mapped = json.loads(str(told.value).partition("columns=")[2])
+    assert mapped == proposed and str(found) in str(told.value)
+    assert "<column>" in mapped.values() or gn.load_task(rows, columns=mapped, holdout=1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "told"),
+    [
+        ([], {}, "the data has no rows: a task needs at least two"),
+        (
+            REVIEWS,
+            {"columns": {"Review text": "question"}},
+            r"maps \['Review text'\]; the parts of a row are question.*columns=\{\"question\": \"Review",
+        ),
+        (REVIEWS, {"columns": {**MAPPED, "answer": ["label", "x"]}}, "answer is one column"),
+        (
+            REVIEWS,
+            {"columns": MAPPED, "keep": lambda row: False},
+            "left of 24: 24 that keep= leaves out .row 0: Review text=",
+        ),
+        (REVIEWS, {"columns": MAPPED, "contradictory": "last"}, "contradictory = 'last' is not known here"),
+        (of_answers(["", None, float("nan"), " "]), {}, "no row of the data is left of 4: 4 with an empty answer"),
+    ],
+)
+def test_what_makes_no_task_is_told(rows: list, options: dict, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        gn.load_task(rows, **options)
+
+
+def test_each_row_left_out_is_counted_and_one_is_shown() -> None:
+    dirt = [
+        {"question": "", "answer": "1"}, {"question": None, "answer": "1"}, {"question": float("nan"), "answer": "1"},
+        {"question": "3?", "answer": ""}, {"question": {"a": 1}, "answer": "6"}, {"question": "1 +  1?", "answer": "2.0"},
+        {"question": "Total", "answer": "9"},
+    ]  # fmt: skip
+    good = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?", "answer": "4"}]
+    task = gn.load_task(good + dirt, holdout=1, keep=lambda row: row["question"] != "Total")
+    assert task.dropped == {
+        "with an empty question": 3, "with an empty answer": 1, "whose question is no text": 1, "repeated": 1,
+        "that keep= leaves out": 1,
+    }  # fmt: skip
+    shown = repr(task)
+    assert all(reason in shown for reason in task.dropped) and "row 2: question='', answer='1'" in shown
+    assert len(both(task)) == 2
+
+
+def test_contradictions_are_asked_about() -> None:
+    rows = [{"question": "Is 7 prime?", "answer": answer} for answer in ("yes", "Yes.", "no")]
+    rows += [{"question": f"Is {n} prime?", "answer": "no"} for n in (4, 6, 8)]
+    with pytest.raises(
+        ValueError, match=r"rows \[0, 1, 2\] ask 'Is 7 prime\?' .*\['yes', 'no'\]\. .*contradictory=\"drop\""
+    ):
+        gn.load_task(rows)
+
+    def answer(policy: str, rows: list = rows) -> Any:
+        task = gn.load_task(rows, contradictory=policy, holdout=1)
+        return answers(task).get("Is 7 prime?"), task.dropped
+
+    assert answer("drop") == (None, {"contradictory": 3})
+    assert answer("majority") == answer("first") == ("yes", {"repeated": 1, "contradictory": 1})
+    assert answer("majority", rows[1:]) == (None, {"contradictory": 2}), "a draw"
+    assert answer("first", rows[:1:-1]) == ("no", {})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("1,000", "1000.0", True), ("1/2", "0.5", True), ("refund", "Refund.", True),
+        ('{"a": 1, "b": 2}', '{"b":2,"a":1}', True), ("7", "007", False), ("C", "C#", False), ("1", "2", False),
+    ],
+)  # fmt: skip
+def test_what_contradicts_is_told_by_the_sameness_that_is_paid(one: str, other: str, is_same: bool) -> None:
+    rows = [{"question": q, "answer": a} for q, a in (("a?", one), ("a?", other), ("b?", "x"), ("c?", "y"))]
+    task = gn.load_task(rows, contradictory="drop", holdout=1)
+    assert task.dropped == ({"repeated": 1} if is_same else {"contradictory": 2})
+
+
+def test_questions_that_differ_in_capitals_are_two() -> None:
+    """Counting letters, casing, regular expressions: rows were lost, or a contradiction. The two stay on one side."""
+    asked = [f"How many capitals has {word}{n}?" for n in range(10) for word in ("aB", "ab")]
+    task = gn.load_task([{"question": q, "answer": str(n % 2)} for n, q in enumerate(asked)], holdout=4)
+    assert (len(task.train), len(task.holdout), task.dropped) == (16, 4, {})
+    assert len({question.lower() for question in task.holdout["question"]}) == 2
+
+
+def test_labels_that_differ_only_in_capitals_are_one() -> None:
+    task = gn.load_task(of_answers(["Yes", "yes", "no"] * 6))
+    assert set(answers(task).values()) == {"Yes", "no"} and task.answers.floor == ("Yes", 2 / 3)
+    assert "labels that differ only in capitals are one: 'yes' as 'Yes'" in repr(task)
+    for kept in (["CO", "Co", "Ni"] * 6, ['{"name": "X"}', '{"name": "x"}'] * 6):
+        assert set(answers(gn.load_task(of_answers(kept), kind="text")).values()) == {*kept}
+    assert len(set(answers(gn.load_task(of_answers(["C", "C#", "C++"] * 6))).values())) == 3
+
+
+def test_answers_after_hashes_are_split_from_their_solution() -> None:
+    task = gn.load_task(of_answers([f"{n}+1={n + 1}\n#### {n + 1:,}" for n in range(1000, 1004)]), holdout=1)
+    assert set(answers(task).values()) == {"1,001", "1,002", "1,003", "1,004"} and task.answers.kind == "number"
+    assert task.train[0]["solution"] == "1000+1=1001" and "after ####" in repr(task)
+    assert "solution" not in gn.load_task(of_answers(["1 #### 1", "2"]), holdout=1).train.column_names
+
+
+@pytest.mark.parametrize("values", [[{"a": 1}, {"b": 1}], [{"a": 3}, {"a": 2.5}], [[{"a": None}], [{"a": 1}]]])
+def test_hidden_tests_reach_the_reward_as_they_were_given(values: list) -> None:
+    """Arrow gives each dict the keys of all, with None, and makes 3 to 3.0 beside 2.5: every right function failed."""
+    tests = [[{"call": "f", "args": [value], "expected": [value]}] for value in values * 2]
+    rows = [{"question": f"Write f, {n}.", "answer": "f", "tests": cell} for n, cell in enumerate(tests)]
+    task = gn.load_task(rows, holdout=1)
+    read = [test for row in both(task) for test in read_tests(row["tests"])]
+    assert sorted(repr(list(test.call.args)) for test in read) == sorted(repr([value]) for value in values * 2)
+    assert all(repr(test.expected) == repr(list(test.call.args)) for test in read)
+    assert "the column 'tests' holds dicts, and is kept as JSON text" in repr(task)
+
+
+def test_a_column_of_mixed_values_is_text() -> None:
+    rows = [{**row, "mixed": [1, "a", None][n % 3]} for n, row in enumerate(of_answers([*"abcdef"]))]
+    task = gn.load_task(rows)
+    assert {row["mixed"] for row in both(task)} == {"1", "a", None} and "holds int, str, and is kept as text" in repr(
+        task
+    )
+    keyed = gn.load_task([{**row, "keyed": {1: "a"}} for row in of_answers([*"abcdef"])])
+    assert keyed.train[0]["keyed"] == "{1: 'a'}", "keys that JSON would make texts of stay numbers"
+
+
+def test_a_question_of_several_columns_stands_one_below_the_other() -> None:
+    rows = [
+        {"item": {"title": f"Pan {n}", "body": f"Iron, {n}." if n else None}, "kind": "ab"[n % 2]} for n in range(8)
+    ]
+    task = gn.load_task(rows, columns={"question": ["item.title", "item.body"], "answer": "kind"})
+    assert {"Pan 0", "Pan 3\nIron, 3."} < answers(task).keys()
+    assert json.loads(task.train[0]["item"])["title"].startswith("Pan"), "dicts reach rewards as JSON text"
+
+
+def test_options_stand_behind_their_letters() -> None:
+    rows = [{"Q": f"Which is {n}?", "A": n, "B": n + 1, "C": None, "right": "AB"[n % 2]} for n in range(8)]
+    mapped = {"question": ["Q", "A", "B", "C"], "answer": "right"}
+    assert answers(gn.load_task(rows, columns=mapped)) == {
+        f"Which is {n}?\nA) {n}\nB) {n + 1}": "AB"[n % 2] for n in range(8)
+    }
+    turned = [{**row, "A": row["B"], "B": row["A"], "right": "BA"[n % 2]} for n, row in enumerate(rows)]
+    for seed in range(8):  # the same question with its options in another order is on the same side
+        task = gn.load_task([*rows, *turned], columns=mapped, seed=seed)
+        assert not set(task.train["Q"]) & set(task.holdout["Q"])
+
+
+TEXTS = [[f"x{n}", str(n), "y", "z"] for n in range(16)]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [(texts, n % 4) for n, texts in enumerate(TEXTS)],
+        [(texts, "ABCD"[n % 4]) for n, texts in enumerate(TEXTS)],
+        [(texts, texts[n % 4]) for n, texts in enumerate(TEXTS)],
+        [({"label": [*"1234"], "text": texts}, str(n % 4 + 1)) for n, texts in enumerate(TEXTS)],
+    ],
+    ids=["MMLU", "letter", "text", "ARC"],
+)
+def test_a_list_of_options_is_shown_and_the_answer_becomes_its_letter(cells: list) -> None:
+    rows = [
+        {"question": f"What is {n}?", "choices": options, "answer": gold} for n, (options, gold) in enumerate(cells)
+    ]
+    bad = [{"question": "?", "choices": ["x", "y"], "answer": gold} for gold in (-1, None)]
+    task = gn.load_task([*rows, *bad], columns={"question": ["question", "choices"], "answer": "answer"})
+    assert answers(task) == {f"What is {n}?\nA) x{n}\nB) {n}\nC) y\nD) z": "ABCD"[n % 4] for n in range(16)}
+    assert task.dropped == {"whose answer is none of its options": 2}
+    assert "answers are written as the letters of 'choices'" in repr(task) and task.answers.hint == "one of: A, B, C, D"
+
+
+def _chat(first: str, last: str = "ok thanks") -> list[dict[str, str]]:
+    turns = ("system", "Route it."), ("user", first), ("assistant", "Your number?"), ("user", last)
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+def test_chats_stay_as_they_are_and_are_told_apart_by_all_they_say() -> None:
+    rows = [{"messages": _chat(f"case {n}"), "team": ("billing", "technical")[n % 2]} for n in range(40)]
+    rows += [{"messages": _chat("case 0")[:3], "team": "billing"}, {"messages": [{"role": "robot"}], "team": "billing"}]
+    task = gn.load_task(rows, columns={"answer": "team"}, holdout=0.25)
+    assert (len(task.train), len(task.holdout)) == (30, 10)
+    assert set(task.dropped) == {
+        "whose prompt does not end with what a user says",
+        'whose prompt is no chat, [{"role": "user", "content": "..."}, ...]',
+    }
+    assert _chat("case 0") in [row["prompt"] for row in both(task)]
+    assert all(row["question"].startswith("user: case ") for row in both(task)), "what all are told tells none apart"
+    with pytest.raises(ValueError, match=r"user: case 1.*'technical', 'billing'"):
+        gn.load_task([*rows, {"messages": _chat("case 1"), "team": "billing"}], columns={"answer": "team"})
+
+
+def test_what_is_asked_for_is_put_into_chats() -> None:
+    rows = [{"messages": _chat(f"case {n}")[n % 2 :], "answer": "ab"[n % 2]} for n in range(8)]
+    asked = {"system": "Answer in <answer></answer>.", "example": ("case x", "as x is one", "a")}
+    for row in gn.load_task(rows, **asked).train:
+        said = [(turn["role"], turn["content"]) for turn in row["prompt"]]
+        assert [role for role, _ in said] == ["system", "user", "assistant", "user", "assistant", "user"]
+        assert said[0][1] == asked["system"] and said[1][1] == "case x" and "<answer>" in said[2][1]
+        assert said[3][1].startswith("case ") and said[5][1] == "ok thanks"
+    shown = gn.load_task(rows, example=asked["example"]).train
+    assert {row["prompt"][0]["content"] for row in shown} == {"Route it.", "case x"}, (
+        "half have nothing of the system's"
+    )
+
+
+def test_the_answer_of_a_chat_is_what_the_assistant_says_last() -> None:
+    share = [
+        {"conversations": [{"from": "human", "value": f"{n}?"}, {"from": "gpt", "value": str(n)}]} for n in range(4)
+    ]
+    plain = [
+        {"messages": [{"role": "user", "content": f"{n}?"}, {"role": "assistant", "content": str(n)}]} for n in range(4)
+    ]
+    for rows in (share, plain):
+        task = gn.load_task(rows, holdout=1)
+        assert answers(task) == {f"{n}?": str(n) for n in range(4)}
+        assert task.train[0]["prompt"] == [{"role": "user", "content": task.train[0]["question"]}]
+    texts = gn.load_task([{"prompt": f"{n} + 2?", "answer": str(n + 2)} for n in range(4)], holdout=1)
+    assert texts.train[0]["prompt"][-1]["content"] == texts.train[0]["question"], "a prompt may be a text"
+
+
+def test_dicts_are_answers_in_json() -> None:
+    rows = [{"text": f"Invoice {n}", "gold": {"vendor": f"V{n}", "total": n / 2, "paid": True}} for n in range(10)]
+    task = gn.load_task(rows, columns={"question": "text", "answer": "gold"})
+    assert task.answers.kind == "json" and 'keys "vendor", "total", "paid"' in task.train[0]["prompt"][0]["content"]
+    written = [{"text": row["text"], "gold": json.dumps(row["gold"])} for row in rows]
+    assert answers(gn.load_task(written, columns={"question": "text", "answer": "gold"})) == answers(task)
+    assert gn.load_task(rows, columns={"question": "text", "answer": "gold.vendor"}).train[0]["answer"] == "V0"
+
+
+CELLS = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.lists(st.text(max_size=3), max_size=3)
+    | st.dictionaries(st.text(max_size=3), st.integers(), max_size=2) | st.sampled_from(["1+1?", "yes", "\ud800", "#### 4"])
+)  # fmt: skip
+NAMES = st.sampled_from(["question", "answer", "prompt", "messages", "note"])
+
+
+@given(
+    rows=st.lists(st.dictionaries(NAMES, CELLS, max_size=4), max_size=6)
+    | st.lists(st.fixed_dictionaries({"question": st.text(), "answer": CELLS, "note": CELLS}), max_size=9)
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@example([{"question": f"{n}?", "answer": "1", "nested": {"a": [1] if n else "x"}} for n in range(4)])
+def test_rows_of_any_kind_are_taken_or_refused(rows: list[dict[str, Any]]) -> None:
+    try:
+        task = gn.load_task(rows)
+    except (ValueError, TypeError) as error:
+        assert str(error)
+        return
+    assert isinstance(task.train, Dataset) and len(task.train) and len(task.holdout) and repr(task)
+    assert all(row["question"].strip() and row["answer"] for row in both(task))
+    assert len(both(task)) + sum(task.dropped.values()) == len(rows)

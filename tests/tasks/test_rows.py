@@ -1,0 +1,213 @@
+"""Whatever people have is read as it is; what cannot be read is named with its file, row and line."""
+
+from __future__ import annotations
+
+import html
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas
+import pytest
+from datasets import Dataset, DatasetDict
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import grpo_nb as gn
+from grpo_nb.tasks import rows as reading
+from grpo_nb.tasks.rows import read_rows
+
+ROWS = [{"question": f"Café {n}, or not?", "answer": str(n), "level": f"0{n}"} for n in range(8)]
+
+
+def csv_of(separator: str = ",") -> str:
+    quoted = [[f'"{row["question"]}"', row["answer"], row["level"]] for row in ROWS]
+    return "\n".join(map(separator.join, [[*ROWS[0]], *quoted]))
+
+
+def json_lines() -> str:
+    return "\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS)
+
+
+FILES = {
+    "comma.csv": csv_of().encode(),
+    "semicolon.csv": csv_of(";").encode(),
+    "excel.csv": csv_of("\t").encode("utf-16"),
+    "bom.csv": csv_of("|").encode("utf-8-sig"),
+    "windows.CSV": csv_of(";").encode("cp1252"),
+    "tab.tsv": csv_of("\t").encode(),
+    "returns.csv": csv_of().replace("\n", "\r\n").encode(),
+    "lines.jsonl": json_lines().encode(),
+    "lines.json": json_lines().encode(),
+    "rows.json": json.dumps(ROWS, indent=1).encode(),
+    "columns.json": json.dumps({name: [row[name] for row in ROWS] for name in ROWS[0]}).encode(),
+}
+IN_MEMORY = {
+    "rows": ROWS,
+    "generator": (row for row in ROWS),
+    "columns": {name: [row[name] for row in ROWS] for name in ROWS[0]},
+    "series": dict(pandas.DataFrame(ROWS)),
+    "frame": pandas.DataFrame(ROWS),
+    "dataset": Dataset.from_list(ROWS),
+    "arrow": Dataset.from_list(ROWS).data.table,
+    "one split": DatasetDict({"train": Dataset.from_list(ROWS)}),
+    "polars": SimpleNamespace(to_dicts=lambda: ROWS, to_dict=None, columns=["question"]),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_read_as_it_stands(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(FILES[name])
+    read = read_rows(tmp_path / name)
+    assert read.rows == ROWS and read.name == name.partition(".")[0]
+    assert any("read as cp1252" in note for note in read.notes) == ("windows" in name)
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+def test_what_is_in_memory_is_read_as_it_stands(kind: str) -> None:
+    assert read_rows(IN_MEMORY[kind]).rows == ROWS
+
+
+def test_parquet_keeps_what_is_nested(tmp_path: Path) -> None:
+    rows = [{"question": "a?", "options": ["x", "y"], "more": {"n": 1}}]
+    pandas.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
+    assert read_rows(tmp_path / "a.parquet").rows == rows
+
+
+def test_cells_of_a_csv_stay_as_they_are_written(tmp_path: Path) -> None:
+    """007 became 7, and 2024_01 a number of six digits."""
+    (tmp_path / "a.csv").write_text('question,answer,batch\n"two\nlines, one cell",007,2024_01\nNA,,0.10\n')
+    assert read_rows(tmp_path / "a.csv").rows == [
+        {"question": "two\nlines, one cell", "answer": "007", "batch": "2024_01"},
+        {"question": "NA", "answer": "", "batch": "0.10"},
+    ]
+
+
+def test_an_empty_cell_of_a_frame_is_none_and_whole_numbers_stay_whole() -> None:
+    frame = pandas.DataFrame({"question": ["a?", "b?", "c?"], "answer": [7, None, 8], "day": [None, pandas.NaT, None]})
+    assert [row["answer"] for row in read_rows(frame).rows] == [7, None, 8]
+    task = gn.load_task(frame, holdout=1)
+    assert {row["answer"] for part in (task.train, task.holdout) for row in part} == {"7", "8"}
+    assert task.dropped == {"with an empty answer": 1}
+
+
+BROKEN = {
+    "empty.csv": (b"", "empty.csv cannot be read: No columns"),
+    "wide.csv": (b"question,answer\na,1\nb,c,2\n", "wide.csv cannot be read.*2 fields in line 3, saw 3"),
+    "all_wide.csv": (
+        b"question,answer\na, b,1\nc, d,2\n",
+        r"more cells than the first line has names.*',' needs quotation",
+    ),
+    "open.csv": (b'question,answer\n"a,1\nb,2\n', "open.csv cannot be read.*EOF inside string"),
+    "cut.jsonl": (
+        b'{"question": "a?", "answer": "1"}\n{"question": "b',
+        "cut.jsonl cannot be read: line 2 is not JSON",
+    ),
+    "bad.json": (b"[\n{]\n", "bad.json cannot be read.*line 2"),
+    "one.json": (
+        b'{"question": "a?", "answer": "1"}',
+        "one.json cannot be read.*this is one row: .*rows stand in a list",
+    ),
+    "true.json": (b"true", "true.json: row 0 is True, not a dict"),
+    "bad.parquet": (b"question,answer\n", "bad.parquet cannot be read"),
+    "bytes.csv": (b"question,answer\n\x81\x8d,1\n", "bytes.csv cannot be read.*decode"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_file_that_cannot_be_read_is_named_with_the_line(name: str, tmp_path: Path) -> None:
+    data, told = BROKEN[name]
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises((ValueError, TypeError), match=told):
+        read_rows(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "told"),
+    [
+        (None, TypeError, "source = None: load_task takes 'arithmetic', a file"),
+        (5, TypeError, "source = 5"),
+        (b"question", TypeError, "load_task takes"),
+        (["2+2?"], TypeError, "row 0 is '2\\+2\\?', not a dict"),
+        ({"question": "2+2?", "answer": "4"}, ValueError, "this is one row: .*; rows stand in a list"),
+        ({"question": ["a", "b"], "answer": ["1"]}, ValueError, "must be of the same length"),
+        (DatasetDict({"a": Dataset.from_list(ROWS), "b": Dataset.from_list(ROWS)}), ValueError, r'\[\'a\', \'b\'\].*split="a"'),
+        ("nowhere.csv", FileNotFoundError, "there is no file 'nowhere.csv'"),
+        ("data.xlsx", ValueError, "'data.xlsx' is no .csv.*pandas"),
+    ],
+)  # fmt: skip
+def test_what_holds_no_rows_is_told(
+    source: Any, error: type[Exception], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_read_hub", None)  # what asks the Hub for a misspelt file would take 20 s
+    with pytest.raises(error, match=told):
+        read_rows(source)
+
+
+def test_a_data_set_of_the_hub_is_named_with_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load_dataset(*names: Any, split: str) -> Dataset:
+        asked.append((names, split))
+        return Dataset.from_list(ROWS)
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    assert len(gn.load_task("gsm8k").train) == 6
+    gn.load_task("openai/gsm8k", split="test")
+    gn.load_task("me/reviews-1.0", config="short")
+    assert asked == [
+        (("openai/gsm8k", "main"), "train"), (("openai/gsm8k", "main"), "test"), (("me/reviews-1.0", "short"), "train"),
+    ]  # fmt: skip
+
+
+def test_an_unreachable_hub_id_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_dataset(*names: Any, split: str) -> Dataset:
+        raise ConnectionError("Couldn't reach 'nobody/no-such-data' on the Hub")
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    with pytest.raises(
+        ValueError, match=r"'nobody/no-such-data' is no file, and no data set of the Hub.*Couldn't reach.*network"
+    ):
+        gn.load_task("nobody/no-such-data")
+
+
+@given(
+    data=st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "replace")),
+    name=st.sampled_from(["a.csv", "a.tsv", "a.json", "a.jsonl", "a.parquet"]),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_damaged_file_is_read_or_named(data: bytes, name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.getbasetemp() / name
+    file.write_bytes(data)
+    try:
+        assert all(isinstance(row, dict) for row in read_rows(file).rows)
+    except (ValueError, TypeError) as error:
+        assert name in str(error)
+
+
+def test_the_eight_lines_for_tables_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/guide/tables.md, each line on a file or column of the kind that it is for."""
+    monkeypatch.chdir(tmp_path)
+    Path("titled.csv").write_bytes("Skargi\n\nquestion;answer\nCo to źdźbło?;trawa\n".encode("cp1250"))
+    Path("unnamed.tsv").write_text('"Nice" bag, said mum\tgood\n"odd\tbad\n')
+    Path("cut.csv").write_text("question,answer\nwho?,007\na, b,1\n")
+    Path("nested.json").write_text(json.dumps({"data": [{"question": "a?", "more": {"answer": 1}}]}))
+    monkeypatch.setattr(pandas, "read_excel", lambda name: pandas.read_csv("cut.csv", on_bad_lines="skip"))
+    page = (Path(gn.__file__).parents[1] / "docs" / "guide" / "tables.md").read_text()
+    lines = page.partition("```python\n")[2].partition("```")[0].splitlines()
+    assert len(lines) == 8
+    columns = {"answer": ["1.234,50", "3"], "label": [0, 1], "question": ["It&#39;s?", "b?"]}
+    names = {"pandas": pandas, "html": html, "json": json}
+    made = []
+    for line in lines:
+        names["frame"] = pandas.DataFrame(columns)
+        exec(line, names)
+        made.append(read_rows(names["frame"]).rows)
+    assert made[1] == [{"question": "Co to źdźbło?", "answer": "trawa"}]
+    assert made[2][0] == {"question": '"Nice" bag, said mum', "answer": "good"} and len(made[2]) == 2
+    assert made[3] == [{"question": "who?", "answer": "007"}]
+    assert [row["answer"] for row in made[4]] == ["1234.50", "3"]
+    assert [row["label"] for row in made[5]] == ["no", "yes"]
+    assert made[6][0]["question"] == "It's?"
+    assert made[7] == [{"question": "a?", "more.answer": 1}]

@@ -1,0 +1,45 @@
+"""The kit stays small: each room that has been written small holds its ceiling of code lines."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "grpo_nb"
+#: Code lines at most: no blank lines, comments or docstrings. A room gets its line here once it is below it.
+CEILINGS: dict[str, int] = {}
+
+
+def code_lines(source: str) -> int:
+    """Count the lines of a module that are neither blank, nor comment, nor a docstring of anything, fields included."""
+    documented: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            texts = node.body if isinstance(node, ast.ClassDef) else node.body[:1]
+            for text in texts:
+                if (
+                    isinstance(text, ast.Expr)
+                    and isinstance(text.value, ast.Constant)
+                    and isinstance(text.value.value, str)
+                ):
+                    documented.update(range(text.lineno, text.end_lineno + 1))
+    lines = enumerate(source.splitlines(), 1)
+    return sum(
+        bool(line.strip()) and not line.lstrip().startswith("#") and number not in documented for number, line in lines
+    )
+
+
+def test_what_counts_as_a_line() -> None:
+    fields = '"""Words."""\n\n# A remark.\nclass A:\n    """Words."""\n\n    x: int = 1\n    """Of a\n    field."""\n'
+    assert code_lines(fields) == 2
+    assert code_lines('def f():\n    """Words."""\n    return """not\n    words"""\n') == 3
+
+
+@pytest.mark.parametrize(("room", "ceiling"), CEILINGS.items())
+def test_a_room_is_as_small_as_it_was(room: str, ceiling: int) -> None:
+    lines = sum(code_lines(path.read_text()) for path in (PACKAGE / room).rglob("*.py"))
+    assert lines <= ceiling, f"grpo_nb/{room} has {lines} code lines of at most {ceiling}: what could go?"
+
+
+def test_the_door_only_opens() -> None:
+    assert code_lines((PACKAGE / "__init__.py").read_text()) <= 20
