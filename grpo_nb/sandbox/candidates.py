@@ -7,7 +7,6 @@ and what is not.
 from __future__ import annotations
 
 import functools
-import itertools
 import marshal
 import os
 import selectors
@@ -31,16 +30,11 @@ _CHILD = Path(__file__).with_name("child.py")
 # What a candidate would try in vain, as calls of Python's own functions.
 _TRIES = {
     "reading a file": Call("os.open", ("/etc/passwd", os.O_RDONLY)),
-    "writing a file": Call("os.open", ("/tmp/grpo_nb-try", os.O_WRONLY | os.O_CREAT)),
     "looking at a file": Call("os.stat", ("/",)),
-    "listing a folder": Call("os.listdir", ("/",)),
-    "a socket of the network": Call("socket.socket"),
-    "a socket of this machine": Call("socket.socket", (1, 1)),
+    "a socket": Call("socket.socket"),
     "a signal to the notebook": Call("os.kill", (os.getpid(), 0)),
-    "a hold on the notebook": Call("os.pidfd_open", (os.getpid(),)),
-    "more memory than its limit": Call("builtins.bytearray", (8 << 30,)),
+    "more memory than its limit": Call("bytearray", (8 << 30,)),
     "the environment": Call("os.environ.copy"),
-    "an open file of the notebook": Call("os.dup", (4,)),
     "another program": Call("os.execv", ("/no/such/program", ["program"])),
     "another process": Call("os.fork"),
 }
@@ -69,21 +63,23 @@ def run_untrusted(
     >>> run_untrusted("def add(a, b): return a + b", [Call("add", (2, 3))]).answers[0].value
     5
     """
-    return run_untrusted_batch([Candidate(code=code, calls=calls, stdin=stdin)], limits=limits)[0]
+    ((outcome,),) = run_untrusted_batch([[Candidate(code=code, calls=calls, stdin=stdin)]], limits=limits)
+    return outcome
 
 
-def run_untrusted_batch(candidates: Sequence[Candidate], *, limits: Limits | None = None) -> list[Outcome]:
-    """As `run_untrusted`, for many at once; the outcomes in order.
+def run_untrusted_batch(groups: Sequence[Sequence[Candidate]], *, limits: Limits | None = None) -> list[list[Outcome]]:
+    """As `run_untrusted`, for many groups of candidates at once; the outcomes in the same groups and order.
 
-    An endless loop costs its own processor time, nothing else: with `n` of them the batch takes about
-    `n * cpu_seconds / cores`, and the others still get their full time.
+    Candidates of a group, as the tests of one completion, run one after the other and share the time of one. An endless
+    loop costs its own processor time, nothing else: with `n` of them the batch takes about `n * cpu_seconds / cores`, and
+    the other groups still get their full time.
     """
     if found := holes():
         raise EnvironmentProblem(
             "model-written code is not run on this machine, because the wall around it does not hold here, and without it "
             f"the code could read your files and fool its reward: {'; '.join(found)}."
         )
-    return _run_batch(candidates, limits or Limits())
+    return _run_batch(groups, limits or Limits())
 
 
 @functools.cache
@@ -91,45 +87,34 @@ def holes() -> tuple[str, ...]:
     """Try all that is forbidden, in about half a second; return what was not refused, nothing where the wall holds."""
     if not sys.platform.startswith("linux"):
         return (f"needs Linux, this is {sys.platform} (on Windows, WSL 2 is Linux)",)
-    candidates = [
-        Candidate(code="import builtins, os, socket", calls=[*_TRIES.values()]),
-        Candidate(code="import json\ndef f(x): return json.loads(x)", calls=[Call("f", ("[7]",))]),
-        Candidate(code="while True: pass"),
-        Candidate(code="while True: print('x' * 999)", stdin=""),
-    ]
-    tried, honest, *endless = _run_batch(candidates, Limits(cpu_seconds=0.3))
-    if honest.status == "lost":
-        return (f"{honest.error} (for libseccomp.so.2: apt-get install -y libseccomp2)",)
-    # The last of these: no such descriptor.
-    refusals = ("PermissionError", "MemoryError", "OSError: [Errno 9]")
-    tries = zip(_TRIES, tried.answers, strict=True)
-    found = [what for what, a in tries if (a.value if a.is_value else not a.error.startswith(refusals))]
-    found += ["a run without end"] * any(outcome.status != "limit" for outcome in endless)
-    found += [f"honest code fails: {honest}"] * (honest.answers != (Answer([7], None),))
+    tries = Candidate(code="import json, os, socket", calls=[Call("json.loads", ("[7]",)), *_TRIES.values()])
+    (tried,), (endless,) = _run_batch([[tries], [Candidate(code="while True: pass")]], Limits(cpu_seconds=0.3))
+    if tried.status == "lost":
+        return (f"{tried.error} (for libseccomp.so.2: apt-get install -y libseccomp2)",)
+    refusals = ("PermissionError", "MemoryError")
+    honest, *answers = tried.answers
+    pairs = zip(_TRIES, answers, strict=True)
+    found = [what for what, a in pairs if (a.value if a.is_value else not a.error.startswith(refusals))]
+    found += ["a run without end"] * (endless.status != "limit")
+    found += [f"honest code fails: {honest}"] * (honest != Answer([7], None))
     return tuple(found)
 
 
-def _run_batch(candidates: Sequence[Candidate], limits: Limits) -> list[Outcome]:
-    groups: dict[object, list[tuple[int, Candidate]]] = {}
-    for number, candidate in enumerate(candidates):
-        key = ("alone", number) if candidate.group is None else candidate.group
-        groups.setdefault(key, []).append((number, candidate))
+def _run_batch(groups: Sequence[Sequence[Candidate]], limits: Limits) -> list[list[Outcome]]:
     # Two for each core, so that a sleeper does not idle one.
     threads = ThreadPoolExecutor(min(2 * usable_cores(), 32))
     try:
-        finished = threads.map(functools.partial(_run_group, limits=limits), groups.values())
-        outcomes = dict(itertools.chain.from_iterable(finished))
+        return list(threads.map(functools.partial(_run_group, limits=limits), groups))
     finally:
         # After an interruption nothing new is begun, and what runs is soon at its limits.
         threads.shutdown(wait=False, cancel_futures=True)
-    return [outcomes[number] for number in range(len(candidates))]
 
 
-def _run_group(group: Sequence[tuple[int, Candidate]], limits: Limits) -> list[tuple[int, Outcome]]:
+def _run_group(group: Sequence[Candidate], limits: Limits) -> list[Outcome]:
     """Run candidates one after the other in the time of one."""
-    outcomes = []
+    outcomes: list[Outcome] = []
     cpu, clock = limits.cpu_seconds, limits.wall_seconds
-    for number, candidate in group:
+    for candidate in group:
         begun = time.monotonic()
         if min(cpu, clock) < _LEAST_SECONDS:
             outcome = no_outcome(candidate, "limit", "those before it have used up the time")
@@ -138,7 +123,7 @@ def _run_group(group: Sequence[tuple[int, Candidate]], limits: Limits) -> list[t
             outcome = _run(candidate, left)
             if outcome.status == "lost":  # a machine out of memory for a moment is no verdict on the code
                 outcome = _run(candidate, left)
-        outcomes.append((number, outcome))
+        outcomes.append(outcome)
         cpu -= outcome.cpu_seconds
         clock -= time.monotonic() - begun
     return outcomes

@@ -17,8 +17,7 @@ import sys
 import time
 import types
 
-# `signal` and `json` load enum and re, half of the time that a candidate takes to start.
-from _json import encode_basestring_ascii
+# `signal` loads enum and re, half of the time that a candidate takes to start.
 from _signal import ITIMER_PROF, SIGKILL, setitimer
 
 import values
@@ -26,7 +25,6 @@ import values
 sys.path.pop(0)  # the folder of this script
 
 _REPORT = 3
-_LONGEST_ERROR = 300
 _THREADS = 16
 _STACK_BYTES = 64 << 20
 _FIRST_USER = 61184  # of those that systemd keeps for users without a name
@@ -75,24 +73,24 @@ def main() -> None:
     os.closerange(_REPORT + 1, 256)
     for name in job["modules"]:
         try:
-            __import__(name)
+            package, _, member = name.rpartition(".")
+            __import__(package or member, fromlist=[member])
         except Exception:  # one that does not exist here, or is not meant to be imported
             continue
     try:
         _raise_wall(job)
     except (OSError, ValueError) as error:
         return _say("no wall", _words(error))
-    _say("wall", values.encode(time.process_time()))
+    _say("wall", time.process_time())
     module = types.ModuleType("__main__" if job["is_program"] else "candidate")
     sys.modules[module.__name__] = module
-    sys.argv = ["candidate.py"]
     if "random" in sys.modules:
         sys.modules["random"].seed(0)  # so that the same code gives the same answers, and a reward the same score
     problem = _load(job["code"], module)
     _say("end", problem)
     for path, args, kwargs in [] if problem else job["calls"]:
         try:
-            _say("value", values.encode(_find(module, path)(*args, **kwargs)))
+            _say("value", eval(path, module.__dict__)(*args, **kwargs))
         except BaseException as error:
             _say("error", _words(error))
     if not job["is_program"]:  # whose threads, exit functions and output come to their end with the interpreter
@@ -163,37 +161,18 @@ def _load(code: str, module: types.ModuleType) -> str | None:
     return None
 
 
-def _find(found: object, path: str) -> object:
-    """What `f`, `Class.f` or `Class().f` names in the candidate's module."""
-    for part in path.split("."):
-        found = getattr(found, part.removesuffix("()"))
-        if part.endswith("()"):
-            found = found()
-    return found
-
-
 def _words(problem: BaseException) -> str:
     """Type and message of an exception, whatever its own methods do."""
     try:
-        return f"{type(problem).__name__}: {problem}"[:_LONGEST_ERROR]
+        return f"{type(problem).__name__}: {problem}"[: values.LONGEST_ERROR]
     except BaseException:
         return "an exception that cannot be shown"
 
 
 def _say(kind: str, content: object) -> None:
-    data = f"{_json([kind, content])}\n".encode()
+    data = f'["{kind}",{values.encode(content)}]\n'.encode()
     while data:
         data = data[os.write(_REPORT, data) :]
-
-
-def _json(value: object) -> str:
-    if isinstance(value, list):
-        return f"[{','.join(map(_json, value))}]"
-    return (
-        encode_basestring_ascii(value)
-        if isinstance(value, str)
-        else {None: "null", True: "true", False: "false"}[value]
-    )
 
 
 if __name__ == "__main__":

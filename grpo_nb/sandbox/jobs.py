@@ -5,6 +5,7 @@ What comes out is data that is parsed and compared; nothing of it is ever run, u
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,6 @@ from grpo_nb.core.arguments import require_number
 from grpo_nb.sandbox import values
 
 _FUNCTION = re.compile(r"[^\W\d]\w*(\(\))?(\.[^\W\d]\w*(\(\))?)*")
-_LONGEST_ERROR = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +52,7 @@ class Call:
 
     def __post_init__(self) -> None:
         if not _FUNCTION.fullmatch(self.function):
-            raise ValueError(
-                f"Call({self.function!r:.80}): not a function to call. Write its name, as 'add' or 'Solution().add'."
-            )
+            raise ValueError(f"Call({self.function!r:.60}): not a function; write its name, as 'add' or 'A().add'.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +62,6 @@ class Candidate:
     code: str
     calls: Sequence[Call] = ()
     stdin: str | None = None
-    group: int | str | None = None
-    """Candidates of a group, as the tests of one completion, run one after the other and share the time of one."""
 
 
 @dataclass(frozen=True)
@@ -138,11 +134,11 @@ def outcome_of(
 def _read(line: bytes) -> tuple[str, Any]:
     """Kind and content of one line of a report; of no kind if it is none."""
     try:
-        match values.loads(line):
+        match json.loads(line.decode("ascii")):
             case ["wall" | "value" as kind, content]:
                 return kind, values.decode(content)
             case ["no wall" | "end" | "error" as kind, None | str() as text]:
-                return kind, text and text[:_LONGEST_ERROR]
-    except values.NotPlainData:
+                return kind, text and text[: values.LONGEST_ERROR]
+    except (ValueError, RecursionError):  # no line of the protocol, or no plain data
         pass
     return "", None

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
-from encodings import normalize_encoding
-from encodings.aliases import aliases
 
 # By pattern and not by parsing: what no compiler takes must not bring down this process, and a name too many costs
 # milliseconds. The second also finds __import__("math") and importlib.import_module("math").
 _FROM = re.compile(r"\bfrom[ \t]+([\w.]+)[ \t]+import[ \t(]*([\w, \t]*)")
 _IMPORT = re.compile(r"(?:\b|__)import\w*[ \t(]+['\"]?([\w., \t]+)")
-_QUOTED = re.compile(r"['\"]([\w-]+)['\"]")
 
 # What others import late: warnings for any of them, unicodedata for \N{...} and names in other scripts.
 _ALWAYS = ("unicodedata", "warnings")
 # What the standard library imports at the first call of something, by a word that stands in the code then.
-_LATER = {
-    "most_common": "heapq", "strptime": "_strptime", "singledispatch": "typing", "runtime_checkable": "inspect",
-    "ThreadPoolExecutor": "concurrent.futures.thread", "to_thread": "concurrent.futures.thread",
-    "run_in_executor": "concurrent.futures.thread", "ArgumentParser": "shutil", "uuid5": "hashlib", "UserDict": "copy",
-    "set_int_max_str_digits": "_pylong", "parseString": "xml.dom.expatbuilder",
-}  # fmt: skip
+_LATER = {"most_common": "heapq", "strptime": "_strptime", "singledispatch": "typing", "UserDict": "copy"}
 # Windows, pages in a browser, printed poems, and what runs when it is imported.
 _NEVER = {"antigravity", "idlelib", "this", "tkinter", "turtle", "turtledemo", "__main__"}
 
@@ -37,7 +29,4 @@ def modules_of(code: str) -> list[str]:
         names |= {package, *(f"{package}.{member}" for member in re.findall(r"\w+", members))}
     for named in _IMPORT.findall(code):
         names |= {part.split()[0] for part in named.split(",") if part.strip()}
-    for codec in _QUOTED.findall("".join(line for line in code.splitlines() if "code(" in line)):
-        name = normalize_encoding(codec.lower())
-        names.add(f"encodings.{aliases.get(name, name)}")
     return sorted(n for n in names if n.partition(".")[0] in sys.stdlib_module_names and not _NEVER & set(n.split(".")))

@@ -26,48 +26,33 @@ def pair(kind): return socket.socketpair(socket.AF_UNIX, kind)[0]
 _EXPRESSIONS = {
     "read_passwd": "open('/etc/passwd').read()",
     "read_canary": "open(CANARY).read()",
-    "read_home": "[n for n in os.listdir('/root') + os.listdir('/home')]",
-    "read_by_dots": "open('/../../../..' + CANARY).read()",
-    "read_by_process_1": "open('/proc/1/root' + CANARY).read()",
     "read_parents_memory": "open('/proc/%d/mem' % PARENT, 'rb').read(1)",
     "read_parents_environment": "open('/proc/%d/environ' % PARENT, 'rb').read()",
     "own_environment": "dict(os.environ) or None",
     "stat_canary": "os.stat(CANARY).st_size",
-    "stat_by_descriptor": "os.stat(CANARY, dir_fd=0).st_size",
     "symlink": "os.symlink(CANARY, '/tmp/grpo_nb-link') or open('/tmp/grpo_nb-link').read()",
     "hard_link": "os.link(CANARY, CANARY + '2') or 1",
     "write_canary": "open(CANARY, 'w').write('x')",
     "truncate_canary": "os.truncate(CANARY, 0) or 1",
-    "empty_canary": "os.open(CANARY, os.O_RDONLY | os.O_TRUNC)",
     "delete_canary": "os.remove(CANARY) or 1",
     "chmod_canary": "os.chmod(CANARY, 0o777) or 1",
     "write_tmp": "open('/tmp/grpo_nb-left-behind', 'w').write('x')",
-    "write_shared_memory": "open('/dev/shm/grpo_nb-left-behind', 'w').write('x')",
-    "patch_the_library": "open(os.path.dirname(os.__file__) + '/wave.py', 'a').write('#')",
     "open_descriptors": "[n for n in range(4, 1024) if libc.fcntl(n, 1) != -1] or None",
-    "disk_as_a_device": "os.mknod('/tmp/grpo_nb-disk', 0o60666, os.makedev(254, 0)) or 1",
     "mount": "1 if libc.mount(b'proc', b'/tmp', b'proc', 0, 0) == 0 else None",
-    "chroot": "os.chroot('/tmp') or 1",
     "tcp": "socket.create_connection(('127.0.0.1', TCP), 1).fileno()",
     "udp": "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', UDP))",
-    "dns": "socket.getaddrinfo('example.org', 80)",
     "unix_socket": "socket.socket(socket.AF_UNIX).connect(UNIX) or 1",
     "abstract_socket": "socket.socket(socket.AF_UNIX).connect('\\0' + ABSTRACT) or 1",
     "datagram_pair": "pair(socket.SOCK_DGRAM).sendto(b'x', '\\0' + ABSTRACT)",
     "datagram_to_a_path": "pair(socket.SOCK_DGRAM).sendto(b'x', DATAGRAM)",
     "address_on_a_stream": "pair(socket.SOCK_STREAM).sendto(b'x', '\\0' + ABSTRACT)",
-    "raw_socket": "socket.socket(socket.AF_PACKET, socket.SOCK_RAW).fileno()",
     "netlink": "socket.socket(socket.AF_NETLINK, 3, 0).fileno()",
-    "vsock": "socket.socket(40, socket.SOCK_STREAM).fileno()",
     "interfaces": "fcntl.ioctl(pair(socket.SOCK_STREAM).fileno(), 0x8910, struct.pack('16si20x', b'', 1))",
     "fork": "forked(os.fork())",
     "subprocess": "subprocess.run(['true'])",
-    "shell": "1 if os.system('true') == 0 else None",
     "program": "os.execv('/bin/sh', ['sh', '-c', 'true'])",
     "kill_parent": "os.kill(PARENT, 9) or 1",
     "kill_all": "os.kill(-1, 9) or 1",
-    "kill_group": "os.killpg(os.getpgrp(), 9) or 1",
-    "become_root": "os.setuid(0) or 1",
     "be_root": "1 if 0 in (os.getuid(), os.getgid()) else None",
     "limits_of_others": "resource.prlimit(PARENT, resource.RLIMIT_CPU, (1, 1))",
     "higher_limits": "resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2) or 1",
@@ -97,9 +82,7 @@ _SYSTEM_CALLS = {
 
 _WHOLE = {
     "ends_with_code_0": "import sys\nsys.exit(0)",
-    "ends_in_the_call": "import sys\ndef f(): sys.exit(0)",
     "ends_at_once": "import os\ndef f(): os._exit(0)",
-    "ends_as_a_missing_wall": "import os\nos._exit(97)",
     "reads_the_frames": """
 import sys
 def f():
@@ -134,26 +117,14 @@ def f():
         except OSError: pass
     os._exit(0)""",
     "patches_the_writer": """
-import json, sys
-json.dumps = sys.modules["values"].dumps = lambda *a, **k: b'["passed",true]\\n'
+import sys
+sys.modules["values"].encode = lambda *a: 'true]\\n["passed",true'
 def f(): return 0""",
-    "patches_builtins": """
-import builtins
-builtins.isinstance, builtins.len = lambda *a: True, lambda o: 0
-def f(): return object()""",
     "patches_the_harness": """
 import sys
-for name in ("_say", "_words", "_find"):
+for name in ("_say", "_words", "_load"):
     setattr(sys.modules["__main__"], name, lambda *a, **k: "91827364")
 def f(): return 0""",
-    "rewrites_the_harness": """
-import sys
-def trace(frame, event, argument):
-    frame.f_locals["value"] = 91827364
-    return trace
-def f():
-    sys.settrace(trace); sys._getframe(1).f_trace = trace
-    return 0""",
     "answers_from_a_thread": """
 import threading, os, time
 def run():
@@ -163,18 +134,8 @@ def f(): time.sleep(0.01); return 1""",
     "nan": "def f(): return float('nan')",
     "too_deep": "def f():\n    value = 91827364\n    for _ in range(5000): value = [value]\n    return value",
     "deep_json": """import os\ndef f(): os.write(3, b'["value",' + b'[' * 30000 + b']' * 30000 + b']\\n'); os._exit(0)""",
-    "bare_number": """import os\ndef f(): os.write(3, b'["value",' + b'9' * 60000 + b']\\n'); os._exit(0)""",
     "long_number": """import os\ndef f(): os.write(3, b'["value",["int","' + b'9' * 60000 + b'"]]\\n'); os._exit(0)""",
     "equal_hashes": "def f(): return {n * (2**61 - 1) for n in range(1500)}",
-    "not_utf8": "import os\ndef f(): os.write(3, b'\\xff\\xfe\\x00\\n' * 9); os._exit(0)",
-    "fork_bomb": """
-import os
-def f():
-    made = 0
-    for _ in range(1000):
-        try: made += 1 if os.fork() else os._exit(0)
-        except OSError: pass
-    return "GAINED %d" % made if made else None""",
     "signal_by_pipe": PRELUDE + """
 def f():
     r, w = os.pipe()
@@ -188,13 +149,10 @@ def f():
     page.write(bytes.fromhex("b814000000cd80c3"))  # mov eax, 20 (getpid); int 0x80; ret
     number = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
     return "GAINED %d" % number if number > 0 else None""",
-    "waits_for_input": "def f(): return input()",
     "null_pointer": "import ctypes\ndef f(): return ctypes.string_at(0)",
     "error_that_fails": "class E(BaseException):\n    def __str__(self): raise self\ndef f(): raise E",
     "long_error": "def f(): raise ValueError('x' * (10 << 20))",
     "deep_source": "x = " + "(" * 5000 + ")" * 5000,
-    "minus_source": "x = " + "-" * 200_000 + "1",
-    "nul_source": "x = 1\0",
     "surrogate_source": "x = '\ud800'\ndef f(): return x",
     "no_python": "Sure! Here is the code:",
     "imports_what_runs": "import unittest.__main__, antigravity\ndef f(): return 1",
@@ -213,7 +171,6 @@ ATTACKS = {
 ON_LIMITS = {
     "closes_everything": "import os\nos.closerange(0, 256)\ndef f(): return 1",
     "loop": "def f():\n    while True: pass",
-    "loop_at_load": "while True: pass",
     "loop_in_c": "def f(): return sum(range(10**15))",
     "slow_pattern": "import re\ndef f(): return re.match('(a+)+$', 'a' * 60 + 'b')",
     "ignores_signals": """
@@ -229,8 +186,6 @@ def f():
     "sleep": "import time\ndef f(): time.sleep(1000)",
     "memory_at_once": "def f(): return len(bytearray(8 << 30)) and 'GAINED'",
     "memory_in_steps": "def f():\n    held = []\n    while True: held.append(bytearray(1 << 20))",
-    "memory_at_load": "x = 'a' * (8 << 30)",
-    "huge_integer": "def f(): return 10 ** 10 ** 8",
     "output_flood": "import os\ndef f():\n    while True: os.write(3, b'[\"value\",\"' + b'x' * 65536)",
     "large_answer": "def f(): return 'x' * (100 << 20)",
     "exploding_value": "def f():\n    value = [0]\n    for _ in range(40): value = [value, value]\n    return value",
@@ -255,6 +210,4 @@ def spin():
 threading.Thread(target=spin).start()
 def f(): return None""",
     "error_that_loops": "class E(Exception):\n    def __str__(self):\n        while True: pass\ndef f(): raise E",
-    "alarms": "import signal\nsignal.alarm(1)\ndef f():\n    while True: pass",
-    "all_modules": "import sys\nfor name in sys.stdlib_module_names:\n    try: __import__(name)\n    except Exception: pass",
 }  # fmt: skip
