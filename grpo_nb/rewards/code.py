@@ -88,27 +88,28 @@ class code_tests(Reward):
 
     def score_batch(self, texts: list[str], rows: list[dict[str, Any]]) -> list[float | None]:
         all_tests = [read_tests(self.column_of(row, self.column)) for row in rows]
-        asked: list[tuple[int, Sequence[CodeTest], Candidate]] = []
-        for number, (text, tests) in enumerate(zip(texts, all_tests, strict=True)):
-            code = extract_code(text, self.format)
-            if code is None:
-                continue
-            calls = [test for test in tests if test.call is not None]
-            if calls:
-                asked.append((number, calls, Candidate(code=code, calls=[test.call for test in calls], group=number)))
-            programs = [test for test in tests if test.call is None]
-            asked += [(number, [test], Candidate(code=code, stdin=test.stdin, group=number)) for test in programs]
+        codes = [extract_code(text, self.format) for text in texts]
+        asked = [[] if code is None else _of_one(code, tests) for code, tests in zip(codes, all_tests, strict=True)]
         # One batch for all completions: an endless loop in one of them costs its limit once.
-        outcomes = run_untrusted_batch([candidate for *_, candidate in asked], limits=self.limits) if asked else []
-        passed, lost = [0] * len(texts), set()
-        for (number, tests, _), outcome in zip(asked, outcomes, strict=True):
-            passed[number] += _count_passed(tests, outcome)
-            if outcome.status == "lost":
-                lost.add(number)
-        shares = [done / len(tests) for done, tests in zip(passed, all_tests, strict=True)]
-        scores = [float(share == 1.0) if self.all_or_nothing else share for share in shares]
+        groups = [[candidate for candidate, _ in group] for group in asked]
+        outcomes = run_untrusted_batch(groups, limits=self.limits)
+        return [self._score(*completion) for completion in zip(all_tests, asked, outcomes, strict=True)]
+
+    def _score(
+        self, tests: Sequence[CodeTest], asked: list[tuple[Candidate, list[CodeTest]]], outcomes: list[Outcome]
+    ) -> float | None:
         # A breakdown of the machine is no verdict on the code: None tells TRL that there is no score.
-        return [None if number in lost else score for number, score in enumerate(scores)]
+        if any(outcome.status == "lost" for outcome in outcomes):
+            return None
+        passed = sum(_count_passed(part, outcome) for (_, part), outcome in zip(asked, outcomes, strict=True))
+        return float(passed == len(tests)) if self.all_or_nothing else passed / len(tests)
+
+
+def _of_one(code: str, tests: Sequence[CodeTest]) -> list[tuple[Candidate, list[CodeTest]]]:
+    """What is run of one completion, with the tests that each judges: all calls in one process, each program in its own."""
+    calls = [test for test in tests if test.call is not None]
+    asked = [(Candidate(code=code, calls=[test.call for test in calls]), calls)] if calls else []
+    return asked + [(Candidate(code=code, stdin=test.stdin), [test]) for test in tests if test.call is None]
 
 
 def _count_passed(tests: Sequence[CodeTest], outcome: Outcome) -> int:

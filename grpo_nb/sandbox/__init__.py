@@ -3,5 +3,5 @@
 Not here: judging what the code answers (`rewards`); expected values never enter.
 """
 
-from grpo_nb.sandbox.candidates import check_sandbox, run_untrusted, sandbox_level
+from grpo_nb.sandbox.candidates import holes, run_untrusted
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome

@@ -1,157 +1,44 @@
 """Running model-written code where it can do no harm: inputs go in, values come out, expected values never enter.
 
-Every candidate is a fork of a small clean process (`zygote.py`), behind the strongest isolation that passes its
-self-test on this machine. `docs/reference/sandbox.md` says what each level promises, and what none does.
+Every candidate is a process of its own behind one wall (`child.py`). `docs/reference/sandbox.md` says what is promised
+and what is not.
 """
 
 from __future__ import annotations
 
+import functools
+import marshal
 import os
+import selectors
+import signal
+import subprocess
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from subprocess import PIPE
+from typing import IO
 
-from grpo_nb.core.arguments import require_kind, require_number
 from grpo_nb.core.errors import EnvironmentProblem
-from grpo_nb.core.tables import Html, Part, Shown, Table, bold
-from grpo_nb.machine.checks import Check
 from grpo_nb.machine.cores import usable_cores
-from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome, job_of, outcome_of
-from grpo_nb.sandbox.pool import Pool
-from grpo_nb.sandbox.self_test import run_self_test
+from grpo_nb.sandbox.jobs import Answer, Call, Candidate, Limits, Outcome, no_outcome, outcome_of
+from grpo_nb.sandbox.modules import modules_of
 
-
-@dataclass(frozen=True)
-class Level:
-    """A way to isolate: what it is made of, what to do where it cannot be used, and what its self-test found here."""
-
-    name: str
-    summary: str
-    fix: str
-    checks: tuple[Check, ...] = ()
-
-    @property
-    def reason(self) -> str:
-        """Why the level cannot be used; empty if it can."""
-        bad = [check for check in self.checks if check.status == "problem"]
-        return "; ".join(check.found if check.what == "start" else f"{check.what}: {check.found}" for check in bad[:3])
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether it was tried, everything forbidden was refused, and honest code ran."""
-        return bool(self.checks) and not self.reason
-
-
-LEVELS = (
-    Level(
-        "namespaces",
-        "own users, mounts, network and IPC; own process ids for each candidate; Landlock, seccomp, limits",
-        "Allow user namespaces (docker run --security-opt seccomp=unconfined; "
-        "sysctl kernel.apparmor_restrict_unprivileged_userns=0), or use another level.",
-    ),
-    Level(
-        "landlock",
-        "Landlock for files, seccomp for everything else, limits; an unprivileged user if started as root",
-        "Use a Linux kernel of 5.13 or newer with Landlock, and a container runtime that lets it through "
-        "(Docker 23 or newer).",
-    ),
-)
-"""Strongest first. Each stands on the inner wall (no capabilities, seccomp, limits) and on Landlock where there is one."""
-
-
-@dataclass(frozen=True, repr=False)
-class SandboxReport(Shown):
-    """The self-test as a table: every level, every try. Shows itself in a notebook."""
-
-    levels: tuple[Level, ...]
-
-    @property
-    def level(self) -> str | None:
-        """The strongest level that holds here, None if none does."""
-        return next((level.name for level in self.levels if level.is_usable), None)
-
-    def _parts(self) -> Iterator[Part]:
-        head = ("", "level", "made of", "self-test", "what to do")
-        yield Table([self._row(level) for level in self.levels], head, narrow=(0, 1))
-        yield f"Level: {self.level}." if self.level else bold("No level holds: code is not run on this machine.")
-
-    def _row(self, level: Level) -> tuple[str | Html, ...]:
-        if not level.is_usable:
-            return "\u2717 not usable", level.name, level.summary, level.reason, level.fix
-        mark = bold("\u2713 used") if level.name == self.level else "\u2713 ok"
-        return mark, level.name, level.summary, f"{len(level.checks)} of {len(level.checks)} tries as they must be", ""
-
-
-def try_level(level: Level, pool: Pool) -> Level:
-    """Return the level with what its self-test found in this pool of it."""
-    try:
-        if not sys.platform.startswith("linux"):
-            raise EnvironmentProblem(f"needs Linux, this is {sys.platform} (on Windows, WSL 2 is Linux)")
-        return replace(level, checks=tuple(run_self_test(pool)))
-    except (EnvironmentProblem, OSError) as error:
-        return replace(level, checks=(Check("start", "problem", str(error), level.fix),))
-
-
-class Sandbox(AbstractContextManager):
-    """A warm pool at one isolation level. Most users need only `run_untrusted`, which keeps one for the process.
-
-    Args:
-        level: Name of a level; the strongest that passes its self-test if None.
-        workers: Candidates at a time; twice the number of cores if None, so that a sleeper does not idle a core.
-
-    Raises:
-        EnvironmentProblem: No level (or not the one asked for) holds on this machine; the message has each reason.
-
-    >>> with Sandbox() as sandbox:
-    ...     sandbox.run([Candidate(code="def f(x): return x + 1", calls=[Call("f", (41,))])])[0].answers[0].value
-    42
-    """
-
-    def __init__(self, *, level: str | None = None, workers: int | None = None) -> None:
-        names = [one.name for one in LEVELS]
-        if level is not None and level not in names:
-            raise ValueError(f"level={level!r}: the levels are {names}.")
-        workers = min(2 * usable_cores(), 32) if workers is None else workers
-        require_number("workers", workers, 1)
-        reports = []
-        for one in LEVELS:
-            if level in (None, one.name):
-                pool = Pool(one.name, workers=workers)
-                reports.append(try_level(one, pool))
-                if reports[-1].is_usable:
-                    self._pool, self.level, self.workers = pool, one.name, workers
-                    self.report = SandboxReport(tuple(reports))
-                    return
-                pool.close()
-        reasons = "\n".join(f"- {tried.name}: {tried.reason}. {tried.fix}" for tried in reports)
-        raise EnvironmentProblem(
-            "model-written code is not run on this machine, because no isolation holds here, and without it the code could "
-            f"read your files and fool its reward:\n{reasons}"
-        )
-
-    def __repr__(self) -> str:
-        return f"Sandbox(level={self.level!r}, workers={self.workers})"
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End every process of the pool."""
-        self._pool.close()
-
-    def run(self, candidates: Sequence[Candidate], limits: Limits | None = None) -> list[Outcome]:
-        """Run candidates, several at a time, each in a fresh process; return their outcomes in order.
-
-        An endless loop costs its own processor time and a worker, nothing else: with `n` of them the batch takes about
-        `n * cpu_seconds / cores`, and the others still get their full time.
-        """
-        require_kind("limits", limits, (Limits, None), "limits, as Limits(cpu_seconds=2)")
-        for candidate in require_kind("candidates", candidates, (tuple, list), "a list of candidates"):
-            require_kind("candidates", candidate, Candidate, "candidates, as Candidate(code='x = 1')")
-        finished = self._pool.run([job_of(candidate, limits or Limits()) for candidate in candidates])
-        return [outcome_of(candidate, one) for candidate, one in zip(candidates, finished, strict=True)]
+_CHILD = Path(__file__).with_name("child.py")
+# What a candidate would try in vain, as calls of Python's own functions.
+_TRIES = {
+    "reading a file": Call("os.open", ("/etc/passwd", os.O_RDONLY)),
+    "looking at a file": Call("os.stat", ("/",)),
+    "a socket": Call("socket.socket"),
+    "a signal to the notebook": Call("os.kill", (os.getpid(), 0)),
+    "more memory than its limit": Call("bytearray", (8 << 30,)),
+    "the environment": Call("os.environ.copy"),
+    "another program": Call("os.execv", ("/no/such/program", ["program"])),
+    "another process": Call("os.fork"),
+}
+_LEAST_SECONDS = 0.02  # of a shared time; with less, the next candidate of a group is not begun
 
 
 def run_untrusted(
@@ -167,55 +54,130 @@ def run_untrusted(
         code: Python source. Untrusted.
         calls: Functions of it to call, in one process, in order.
         stdin: Run it as a program that reads this text instead.
-        limits: Time, memory, threads, output.
+        limits: Time, memory, output.
 
     Raises:
-        EnvironmentProblem: No isolation holds on this machine.
+        EnvironmentProblem: The wall does not hold on this machine.
         ValueError: An argument of a call is not plain data.
 
     >>> run_untrusted("def add(a, b): return a + b", [Call("add", (2, 3))]).answers[0].value
     5
     """
-    return run_untrusted_batch([Candidate(code=code, calls=calls, stdin=stdin)], limits=limits)[0]
+    ((outcome,),) = run_untrusted_batch([[Candidate(code=code, calls=calls, stdin=stdin)]], limits=limits)
+    return outcome
 
 
-def run_untrusted_batch(candidates: Sequence[Candidate], *, limits: Limits | None = None) -> list[Outcome]:
-    """As `run_untrusted`, for many at once; see `Sandbox.run` for what a batch costs."""
-    return _default_sandbox().run(candidates, limits)
+def run_untrusted_batch(groups: Sequence[Sequence[Candidate]], *, limits: Limits | None = None) -> list[list[Outcome]]:
+    """As `run_untrusted`, for many groups of candidates at once; the outcomes in the same groups and order.
+
+    Candidates of a group, as the tests of one completion, run one after the other and share the time of one. An endless
+    loop costs its own processor time, nothing else: with `n` of them the batch takes about `n * cpu_seconds / cores`, and
+    the other groups still get their full time.
+    """
+    if found := holes():
+        raise EnvironmentProblem(
+            "model-written code is not run on this machine, because the wall around it does not hold here, and without it "
+            f"the code could read your files and fool its reward: {'; '.join(found)}."
+        )
+    return _run_batch(groups, limits or Limits())
 
 
-def sandbox_level() -> str:
-    """Name of the isolation in use on this machine. Raises `EnvironmentProblem` where none holds."""
-    return _default_sandbox().level
+@functools.cache
+def holes() -> tuple[str, ...]:
+    """Try all that is forbidden, in about half a second; return what was not refused, nothing where the wall holds."""
+    if not sys.platform.startswith("linux"):
+        return (f"needs Linux, this is {sys.platform} (on Windows, WSL 2 is Linux)",)
+    tries = Candidate(code="import json, os, socket", calls=[Call("json.loads", ("[7]",)), *_TRIES.values()])
+    (tried,), (endless,) = _run_batch([[tries], [Candidate(code="while True: pass")]], Limits(cpu_seconds=0.3))
+    if tried.status == "lost":
+        return (f"{tried.error} (for libseccomp.so.2: apt-get install -y libseccomp2)",)
+    refusals = ("PermissionError", "MemoryError")
+    honest, *answers = tried.answers
+    pairs = zip(_TRIES, answers, strict=True)
+    found = [what for what, a in pairs if (a.value if a.is_value else not a.error.startswith(refusals))]
+    found += ["a run without end"] * (endless.status != "limit")
+    found += [f"honest code fails: {honest}"] * (honest != Answer([7], None))
+    return tuple(found)
 
 
-def check_sandbox() -> SandboxReport:
-    """Run the self-test of every level, in about a second each, and show what was tried and what came of it."""
-    reports = []
-    for level in LEVELS:
-        with closing(Pool(level.name, workers=2)) as pool:
-            reports.append(try_level(level, pool))
-    return SandboxReport(tuple(reports))
+def _run_batch(groups: Sequence[Sequence[Candidate]], limits: Limits) -> list[list[Outcome]]:
+    # Two for each core, so that a sleeper does not idle one.
+    threads = ThreadPoolExecutor(min(2 * usable_cores(), 32))
+    try:
+        return list(threads.map(functools.partial(_run_group, limits=limits), groups))
+    finally:
+        # After an interruption nothing new is begun, and what runs is soon at its limits.
+        threads.shutdown(wait=False, cancel_futures=True)
 
 
-_lock = threading.Lock()
-_default: Sandbox | None = None
+def _run_group(group: Sequence[Candidate], limits: Limits) -> list[Outcome]:
+    """Run candidates one after the other in the time of one."""
+    outcomes: list[Outcome] = []
+    cpu, clock = limits.cpu_seconds, limits.wall_seconds
+    for candidate in group:
+        begun = time.monotonic()
+        if min(cpu, clock) < _LEAST_SECONDS:
+            outcome = no_outcome(candidate, "limit", "those before it have used up the time")
+        else:
+            left = replace(limits, cpu_seconds=cpu, wall_seconds=clock)
+            outcome = _run(candidate, left)
+            if outcome.status == "lost":  # a machine out of memory for a moment is no verdict on the code
+                outcome = _run(candidate, left)
+        outcomes.append(outcome)
+        cpu -= outcome.cpu_seconds
+        clock -= time.monotonic() - begun
+    return outcomes
 
 
-def _default_sandbox() -> Sandbox:
-    global _default
-    with _lock:
-        if _default is None:
-            _default = Sandbox()
-        return _default
+def _run(candidate: Candidate, limits: Limits) -> Outcome:
+    """Run one candidate in a new process, and wait for its end."""
+    job = {
+        "code": candidate.code,
+        "calls": [(call.function, list(call.args), dict(call.kwargs)) for call in candidate.calls],
+        "is_program": candidate.stdin is not None,
+        "modules": modules_of(candidate.code),
+        "cpu_seconds": limits.cpu_seconds,
+        "memory_mib": limits.memory_mib,
+        "parent": os.getpid(),
+    }
+    # The interpreter behind the virtual environment, without site-packages. A fixed seed makes the order of sets, and with
+    # it a reward, the same each time; some interpreters do not start without LD_LIBRARY_PATH.
+    interpreter = getattr(sys, "_base_executable", None) or sys.executable
+    command = [interpreter, "-S", "-s", "-B", "-X", "utf8", str(_CHILD)]
+    environment = {"PYTHONHASHSEED": "0", "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")}
+    try:
+        with open(os.memfd_create("job"), "wb+") as file:
+            file.write(marshal.dumps(job) + (candidate.stdin or "").encode("utf-8", "surrogatepass"))
+            file.seek(0)
+            child = subprocess.Popen(command, stdin=file, stdout=PIPE, stderr=PIPE, cwd="/", env=environment)
+    except OSError as error:
+        return no_outcome(candidate, "lost", f"no process can be started: {error}")
+    with child.stdout, child.stderr:
+        written, limit = _read_until_end([child.stdout, child.stderr], limits)
+    os.kill(child.pid, signal.SIGKILL)  # nothing more is wanted of it; until it is waited for, the number is its own
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if not limit and child.returncode in (-signal.SIGPROF, -signal.SIGKILL):
+        limit = "processor time"
+    return outcome_of(candidate, *written, limit, child.returncode, usage.ru_utime + usage.ru_stime)
 
 
-def _forget() -> None:
-    # A forked worker must neither use its parent's zygote nor end it, and the lock may have been held by a thread that
-    # does not exist here.
-    global _default, _lock
-    _default, _lock = None, threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+def _read_until_end(pipes: Sequence[IO[bytes]], limits: Limits) -> tuple[list[bytes], str]:
+    """What is written into pipes until all are closed; or until a limit is reached, which is the second."""
+    written = dict.fromkeys(pipes, b"")
+    deadline = time.monotonic() + limits.wall_seconds
+    limit = ""
+    with selectors.DefaultSelector() as selector:
+        for pipe in pipes:
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map() and not limit:
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            limit = "" if ready else "time on the clock"
+            for key, _ in ready:
+                chunk = os.read(key.fd, 1 << 16)
+                written[key.fileobj] += chunk
+                if not chunk:
+                    selector.unregister(key.fileobj)
+                elif len(written[key.fileobj]) > limits.output_kib << 10:
+                    limit = "output"
+    return [*written.values()], limit

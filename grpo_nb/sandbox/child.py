@@ -1,0 +1,179 @@
+"""The process in which one candidate runs: started as a script by `candidates.py`, never imported.
+
+It imports what the code will need, raises the wall around itself, and only then runs the code. The wall is a list of the
+system calls that computing needs: none that opens a file, makes a socket or a process, runs a program or reaches another
+process. Standard input holds the job and behind it what a program reads; standard output is the program's; what was
+standard error carries the lines of the protocol.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import marshal
+import os
+import resource
+import sys
+import time
+import types
+
+# `signal` loads enum and re, half of the time that a candidate takes to start.
+from _signal import ITIMER_PROF, SIGKILL, setitimer
+
+import values
+
+sys.path.pop(0)  # the folder of this script
+
+_REPORT = 3
+_THREADS = 16
+_STACK_BYTES = 64 << 20
+_FIRST_USER = 61184  # of those that systemd keeps for users without a name
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+_ALLOW, _REFUSE, _ABSENT = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+_MASKED_EQUAL, _ALL_BITS = 7, 0xFFFFFFFF
+_THREAD, _NAMESPACES = 0x00010100, 0x7E020080  # of clone: CLONE_VM and CLONE_THREAD; every CLONE_NEW*
+
+# Allowed with any argument. `sendto` takes an address, but the only sockets to be had are connected pairs, on which the
+# kernel refuses one. `newfstatat` is not here, though glibc makes `fstat` of it: it also looks at any path.
+_CALLS = """
+read write readv writev pread64 pwrite64 close fstat lseek dup dup2 dup3 pipe pipe2 poll ppoll select pselect6
+epoll_create1 epoll_ctl epoll_wait epoll_pwait eventfd2 sendto recvfrom shutdown mmap mprotect munmap mremap madvise brk
+futex sched_yield sched_getaffinity set_robust_list rseq set_tid_address rt_sigaction rt_sigprocmask rt_sigreturn
+rt_sigpending rt_sigsuspend rt_sigtimedwait sigaltstack pause alarm restart_syscall exit exit_group getpid gettid getuid
+geteuid getgid getegid getrusage times sysinfo uname clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday
+time getrandom
+"""
+# Allowed where arguments are as said: each a number of an argument, a mask, and what the masked argument must be.
+_CALLS_WITH = [
+    ("clone", (0, _THREAD | _NAMESPACES, _THREAD)),
+    ("socketpair", (0, _ALL_BITS, 1), (1, 0xF, 1)),  # AF_UNIX, SOCK_STREAM: what asyncio wakes itself with
+    ("prlimit64", (2, 0xFFFFFFFFFFFFFFFF, 0)),  # reading a limit
+    # TCGETS, FIONBIO, FIONCLEX, FIOCLEX: others name the network interfaces on a socket of any kind.
+    *[("ioctl", (1, _ALL_BITS, number)) for number in (0x5401, 0x5421, 0x5450, 0x5451)],
+    # Duplication and flags: F_SETOWN with F_SETSIG would let a pipe send SIGKILL to another process.
+    *[("fcntl", (1, _ALL_BITS, number)) for number in (0, 1, 2, 3, 4, 1030)],
+]
+
+
+class _Argument(ctypes.Structure):
+    """`struct scmp_arg_cmp` of libseccomp."""
+
+    _fields_ = [("number", ctypes.c_uint), ("op", ctypes.c_int), ("mask", ctypes.c_uint64), ("value", ctypes.c_uint64)]
+
+
+def main() -> None:
+    """Read the job, raise the wall, run the code, answer the calls. Nothing here knows a right answer."""
+    with open(0, "rb", buffering=0, closefd=False) as file:
+        job = marshal.load(file)  # from the notebook's own process; without a buffer, what a program reads is left
+    os.dup2(2, _REPORT)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in (2,) if job["is_program"] else (1, 2):
+        os.dup2(nowhere, number)
+    os.closerange(_REPORT + 1, 256)
+    for name in job["modules"]:
+        try:
+            package, _, member = name.rpartition(".")
+            __import__(package or member, fromlist=[member])
+        except Exception:  # one that does not exist here, or is not meant to be imported
+            continue
+    try:
+        _raise_wall(job)
+    except (OSError, ValueError) as error:
+        return _say("no wall", _words(error))
+    _say("wall", time.process_time())
+    module = types.ModuleType("__main__" if job["is_program"] else "candidate")
+    sys.modules[module.__name__] = module
+    if "random" in sys.modules:
+        sys.modules["random"].seed(0)  # so that the same code gives the same answers, and a reward the same score
+    problem = _load(job["code"], module)
+    _say("end", problem)
+    for path, args, kwargs in [] if problem else job["calls"]:
+        try:
+            _say("value", eval(path, module.__dict__)(*args, **kwargs))
+        except BaseException as error:
+            _say("error", _words(error))
+    if not job["is_program"]:  # whose threads, exit functions and output come to their end with the interpreter
+        os._exit(0)
+
+
+def _raise_wall(job: dict) -> None:
+    """Limits, no rights, the end together with the notebook, and the list of calls. Raises OSError or ValueError."""
+    libc = ctypes.CDLL(None)
+    os.environ.clear()
+    limits = {
+        resource.RLIMIT_NPROC: _become_nobody() + _THREADS, resource.RLIMIT_AS: job["memory_mib"] << 20,
+        # In whole seconds; the exact time is the timer's below, whose signal can be ignored.
+        resource.RLIMIT_CPU: int(time.process_time() + job["cpu_seconds"]) + 2, resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_STACK: _STACK_BYTES,
+    }  # fmt: skip
+    for what, limit in limits.items():
+        hard = resource.getrlimit(what)[1]  # of the notebook's own process, which may be lower
+        resource.setrlimit(what, (limit if hard == resource.RLIM_INFINITY else min(limit, hard),) * 2)
+    # After the change of user, which takes it back. It tells the end of a thread, and the one that started this process
+    # waits for it.
+    libc.prctl(_PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    if os.getppid() != job["parent"]:
+        raise OSError("the notebook has ended")
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # a crash leaves no core, neither in a file nor with a service
+    setitimer(ITIMER_PROF, job["cpu_seconds"])
+    _allow_only_these_calls()
+
+
+def _become_nobody() -> int:
+    """Leave root for a user that owns nothing. Return how many threads the kernel may count for this user already."""
+    user = _FIRST_USER + os.getpid() % 4096
+    try:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+        return 1
+    except OSError:  # an ordinary user, with other processes: no more than all of this machine
+        with open("/proc/loadavg") as file:
+            return int(file.read().split()[3].partition("/")[2])
+
+
+def _allow_only_these_calls() -> None:
+    """Refuse every other system call of this process from now on. Raises OSError where that cannot be had."""
+    lib = ctypes.CDLL("libseccomp.so.2")
+    lib.seccomp_init.restype = ctypes.c_void_p
+    context = ctypes.c_void_p(lib.seccomp_init(_REFUSE))
+    rules = [*[(_ALLOW, name) for name in _CALLS.split()], *[(_ALLOW, *rule) for rule in _CALLS_WITH]]
+    # Where clone3 does not exist, the C library takes clone, whose flags can be seen.
+    for action, name, *arguments in [*rules, (_ABSENT, "clone3")]:
+        number = lib.seccomp_syscall_resolve_name(name.encode())
+        held = [_Argument(argument, _MASKED_EQUAL, mask, value) for argument, mask, value in arguments]
+        held = (_Argument * len(arguments))(*held)
+        # Below zero: a call that this kind of processor does not have.
+        if number >= 0 and lib.seccomp_rule_add_array(context, action, number, len(arguments), held):
+            raise OSError(f"libseccomp makes no rule for {name}")
+    if lib.seccomp_load(context):
+        raise OSError("the kernel takes no filter of system calls")
+
+
+def _load(code: str, module: types.ModuleType) -> str | None:
+    """Run the code in its module. Return what went wrong, if anything did."""
+    try:
+        exec(compile(code, "<candidate>", "exec"), module.__dict__)
+    except BaseException as problem:
+        is_end = isinstance(problem, SystemExit) and problem.code in (None, 0)
+        return None if is_end else _words(problem)
+    return None
+
+
+def _words(problem: BaseException) -> str:
+    """Type and message of an exception, whatever its own methods do."""
+    try:
+        return f"{type(problem).__name__}: {problem}"[: values.LONGEST_ERROR]
+    except BaseException:
+        return "an exception that cannot be shown"
+
+
+def _say(kind: str, content: object) -> None:
+    data = f'["{kind}",{values.encode(content)}]\n'.encode()
+    while data:
+        data = data[os.write(_REPORT, data) :]
+
+
+if __name__ == "__main__":
+    main()
