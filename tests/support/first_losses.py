@@ -76,7 +76,7 @@ def updates(model: Any, tokenizer: Any, arguments: dict[str, Any], folder: Path)
             weight.data.zero_()  # TRL copies the adapter as the reference, and Unsloth takes the model without it
     trainer = GRPOTrainer(
         model=model,
-        args=GRPOConfig(**arguments, **own),
+        args=GRPOConfig(**{**arguments, **own}),
         reward_funcs=[tail],
         train_dataset=data,
         processing_class=tokenizer,
