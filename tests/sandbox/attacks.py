@@ -27,7 +27,6 @@ _EXPRESSIONS = {
     "read_passwd": "open('/etc/passwd').read()",
     "read_canary": "open(CANARY).read()",
     "read_parents_memory": "open('/proc/%d/mem' % PARENT, 'rb').read(1)",
-    "read_parents_environment": "open('/proc/%d/environ' % PARENT, 'rb').read()",
     "own_environment": "dict(os.environ) or None",
     "stat_canary": "os.stat(CANARY).st_size",
     "symlink": "os.symlink(CANARY, '/tmp/grpo_nb-link') or open('/tmp/grpo_nb-link').read()",
@@ -35,7 +34,6 @@ _EXPRESSIONS = {
     "write_canary": "open(CANARY, 'w').write('x')",
     "truncate_canary": "os.truncate(CANARY, 0) or 1",
     "delete_canary": "os.remove(CANARY) or 1",
-    "chmod_canary": "os.chmod(CANARY, 0o777) or 1",
     "write_tmp": "open('/tmp/grpo_nb-left-behind', 'w').write('x')",
     "open_descriptors": "[n for n in range(4, 1024) if libc.fcntl(n, 1) != -1] or None",
     "mount": "1 if libc.mount(b'proc', b'/tmp', b'proc', 0, 0) == 0 else None",
@@ -46,7 +44,6 @@ _EXPRESSIONS = {
     "datagram_pair": "pair(socket.SOCK_DGRAM).sendto(b'x', '\\0' + ABSTRACT)",
     "datagram_to_a_path": "pair(socket.SOCK_DGRAM).sendto(b'x', DATAGRAM)",
     "address_on_a_stream": "pair(socket.SOCK_STREAM).sendto(b'x', '\\0' + ABSTRACT)",
-    "netlink": "socket.socket(socket.AF_NETLINK, 3, 0).fileno()",
     "interfaces": "fcntl.ioctl(pair(socket.SOCK_STREAM).fileno(), 0x8910, struct.pack('16si20x', b'', 1))",
     "fork": "forked(os.fork())",
     "subprocess": "subprocess.run(['true'])",
@@ -91,20 +88,10 @@ def f():
         seen += [v for v in [*frame.f_locals.values(), *frame.f_globals.values()] if type(v) is int]
         frame = frame.f_back
     return max((v for v in seen if 10**7 < v < 10**8), default=None)""",
-    "reads_all_objects": """
-import gc
-def f():
-    held = [o.values() if type(o) is dict else o for o in gc.get_objects() if type(o) in (list, tuple, dict)]
-    return max((v for o in held for v in o if type(v) is int and 10**7 < v < 10**8), default=None)""",
     "answers_at_exit": """
 import atexit, os
 atexit.register(lambda: os.write(3, b'["value",["int","91827364"]]\\n'))
 def f(): return 0""",
-    "answers_twice": """
-import os
-def f():
-    for n in range(5): os.write(3, b'["value",["int","91827364"]]\\n')
-    return 5""",
     "claims_to_have_passed": """
 import os
 def f(): os.write(3, b'["passed",true]\\n["end",null]\\n["wall",["float","0"]]\\n'); os._exit(0)""",
@@ -120,11 +107,6 @@ def f():
 import sys
 sys.modules["values"].encode = lambda *a: 'true]\\n["passed",true'
 def f(): return 0""",
-    "patches_the_harness": """
-import sys
-for name in ("_say", "_words", "_load"):
-    setattr(sys.modules["__main__"], name, lambda *a, **k: "91827364")
-def f(): return 0""",
     "answers_from_a_thread": """
 import threading, os, time
 def run():
@@ -132,9 +114,7 @@ def run():
 threading.Thread(target=run, daemon=True).start()
 def f(): time.sleep(0.01); return 1""",
     "nan": "def f(): return float('nan')",
-    "too_deep": "def f():\n    value = 91827364\n    for _ in range(5000): value = [value]\n    return value",
     "deep_json": """import os\ndef f(): os.write(3, b'["value",' + b'[' * 30000 + b']' * 30000 + b']\\n'); os._exit(0)""",
-    "long_number": """import os\ndef f(): os.write(3, b'["value",["int","' + b'9' * 60000 + b'"]]\\n'); os._exit(0)""",
     "equal_hashes": "def f(): return {n * (2**61 - 1) for n in range(1500)}",
     "signal_by_pipe": PRELUDE + """
 def f():
@@ -185,10 +165,8 @@ def f():
         except BaseException: pass""",
     "sleep": "import time\ndef f(): time.sleep(1000)",
     "memory_at_once": "def f(): return len(bytearray(8 << 30)) and 'GAINED'",
-    "memory_in_steps": "def f():\n    held = []\n    while True: held.append(bytearray(1 << 20))",
     "output_flood": "import os\ndef f():\n    while True: os.write(3, b'[\"value\",\"' + b'x' * 65536)",
     "large_answer": "def f(): return 'x' * (100 << 20)",
-    "exploding_value": "def f():\n    value = [0]\n    for _ in range(40): value = [value, value]\n    return value",
     "recursion": "import sys\nsys.setrecursionlimit(10**9)\ndef f(): return f()",
     "c_stack": """
 import sys
@@ -203,11 +181,5 @@ threading.stack_size(65536)
 def f():
     for n in range(2000): threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
     return "GAINED" """,
-    "thread_left_running": """
-import threading
-def spin():
-    while True: pass
-threading.Thread(target=spin).start()
-def f(): return None""",
     "error_that_loops": "class E(Exception):\n    def __str__(self):\n        while True: pass\ndef f(): raise E",
 }  # fmt: skip

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import multiprocessing
 import os
 import secrets
 import select
@@ -337,14 +336,6 @@ def test_a_late_failure_keeps_earlier_answers() -> None:
     assert [a.is_value for a in outcome.answers] == [True, True, False, False]
 
 
-def test_a_loop_costs_its_neighbours_nothing() -> None:
-    codes = ["def f(x):\n    while True: pass" if n % 4 == 3 else f"def f(x): return x + {n}" for n in range(16)]
-    asked = [Candidate(code=code, calls=[Call("f", (1,))]) for code in codes]
-    outcomes = alone(asked, Limits(cpu_seconds=0.5, wall_seconds=100))
-    assert [o.status for o in outcomes] == ["limit" if n % 4 == 3 else "ok" for n in range(16)]
-    assert [o.answers[0].value for o in outcomes] == [None if n % 4 == 3 else 1 + n for n in range(16)]  # in order
-
-
 def test_the_tests_of_a_completion_share_its_time() -> None:
     sleeper = Candidate(code="import time\ntime.sleep(999)", stdin="")
     begun = time.monotonic()
@@ -417,21 +408,6 @@ sys.stdin.readline()
         inside = children(parent.pid)
         parent.communicate("\n", timeout=30)
     assert wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inside), 10)
-
-
-def _answer_in_worker(queue: Any) -> None:
-    queue.put(run_untrusted("def f(): return 42", [Call("f")]).answers[0].value)
-
-
-def test_a_forked_worker_can_run_candidates() -> None:
-    assert run_untrusted("def f(): return 42", [Call("f")]).answers[0].value == 42
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    worker = context.Process(target=_answer_in_worker, args=(queue,))
-    worker.start()
-    assert queue.get(timeout=60) == 42
-    worker.join(20)
-    assert worker.exitcode == 0
 
 
 def test_settings_are_checked() -> None:
