@@ -17,7 +17,7 @@ from typing import Any
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.generation.samples import Completion
-from grpo_nb.machine.cores import usable_cores
+from grpo_nb.machine.host import usable_cores
 
 # Seconds without a sign of life after which the child is ended: loading the file, or one answer, takes this long at most.
 _PATIENCE = 900.0

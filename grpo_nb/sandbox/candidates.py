@@ -17,7 +17,7 @@ from grpo_nb.core.arguments import require_kind, require_number
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.tables import Html, Part, Shown, Table, bold
 from grpo_nb.machine.checks import Check
-from grpo_nb.machine.cores import usable_cores
+from grpo_nb.machine.host import usable_cores
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome, job_of, outcome_of
 from grpo_nb.sandbox.pool import Pool
 from grpo_nb.sandbox.self_test import run_self_test
