@@ -17,7 +17,7 @@ from grpo_nb.checks.advice import Advice, advise
 from grpo_nb.checks.groups import GROUP_SAID, Sampled, in_groups
 from grpo_nb.checks.probes import PLAIN, completion
 from grpo_nb.checks.sample import check_options
-from grpo_nb.core.arguments import require_kind, require_number
+from grpo_nb.core.arguments import require_number
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.randomness import kept_modes
 from grpo_nb.core.tables import Html, Shown, Table, bold, escaped, html_of
@@ -223,7 +223,6 @@ def baseline(
     """
     check_options(settings, num_generations)
     require_number("prompts", prompts, 1)
-    require_kind("task", task, Task, "a task: task = gn.load_task(<your file>, settings)")
     if isinstance(rewards, Settings):
         raise TypeError("the rewards are missing: gn.baseline(model, tokenizer, task, rewards, settings).")
     rewards = reward_list(rewards)

@@ -14,10 +14,9 @@ from typing import Any
 
 from grpo_nb.checks import probes as make
 from grpo_nb.checks.probes import Probe
-from grpo_nb.core.arguments import in_line, require_kind, require_number
+from grpo_nb.core.arguments import in_line, require_number
 from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.rewards.calls import Batch, make_batch
-from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.formats import AnswerFormat, xml
 from grpo_nb.tasks.rows import read_rows
 from grpo_nb.tasks.task import Task
@@ -52,7 +51,6 @@ def rows_of(task: Any) -> Sequence[Mapping[str, Any]]:
 
 def check_options(settings: Any, num_generations: Any, seconds_per_call: float = 1.0) -> None:
     """Refuse settings that are none, a group without two completions, and time limits that are none."""
-    require_kind("settings", settings, (Settings, None), 'settings such as gn.preset("auto")')
     if num_generations is not None:
         require_number("num_generations", num_generations, 2, why=": GRPO compares the completions of a prompt")
     require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)
@@ -77,7 +75,6 @@ class Sample:
         tokenizer: Any,
         first: Sequence[int] = (),
     ) -> None:
-        require_kind("format", format, (AnswerFormat, None), "an answer format such as gn.tasks.xml()")
         if tokenizer is not None and not callable(tokenizer):
             raise TypeError(f"tokenizer = {in_line(tokenizer)} must be the tokenizer of the model, or None.")
         rows = _spread(rows_of(task))

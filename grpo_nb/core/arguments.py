@@ -6,7 +6,6 @@ import difflib
 import math
 import numbers
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from grpo_nb.core.text import shorten
@@ -20,33 +19,6 @@ def in_line(value: Any, limit: int = 60) -> str:
     """
     text = " ".join(repr(value).split())
     return text if len(text) <= limit else f"{text[:limit]}..."
-
-
-def require_kind(name: str, value: Any, kinds: type | tuple[type | None, ...], must: str) -> Any:
-    """Return a value, or refuse it where it is of none of these types; None among them stands for itself.
-
-    Raises:
-        TypeError: With what it must be.
-
-    >>> require_kind("label", 5, str, "a text")
-    Traceback (most recent call last):
-    TypeError: label = 5 must be a text.
-    """
-    wanted = kinds if isinstance(kinds, tuple) else (kinds,)
-    if not isinstance(value, tuple(type(None) if kind is None else kind for kind in wanted)):
-        raise TypeError(f"{name} = {in_line(value)} must be {must}.")
-    return value
-
-
-def require_path(name: str, value: Any, must: str = "a path") -> Path:
-    """Return a path from a user, `~` being their home.
-
-    Raises:
-        TypeError, ValueError: With what it must be; also of an empty text, which would be the working directory.
-    """
-    if require_kind(name, value, (str, Path), must) == "":
-        raise ValueError(f"{name} = '' must be {must}.")
-    return Path(value).expanduser()
 
 
 def require_number(

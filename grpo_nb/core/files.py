@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.arguments import in_line, require_kind, require_path
+from grpo_nb.core.arguments import in_line
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -108,7 +108,7 @@ def target_of(path: str | Path) -> Path:
 
     Renaming onto a link would replace the link: an export meant for the disk behind it would lie on this one.
     """
-    target = require_path("path", path, "a folder or file, as 'exports/my-model'")
+    target = Path(path).expanduser()
     return target.resolve() if target.is_symlink() else target
 
 
@@ -178,6 +178,7 @@ def _beside(target: Path, kind: str) -> Path:
 
 
 def _refuse_taken(target: Path, overwrite: bool) -> None:
-    require_kind("overwrite", overwrite, bool, "True or False")  # "no" would be true
+    if not isinstance(overwrite, bool):  # "no" would be true
+        raise TypeError(f"overwrite = {in_line(overwrite)} must be True or False.")
     if not overwrite and target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{str(target)!r} exists, and is kept. Choose another folder, or say overwrite=True.")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.arguments import did_you_mean, require_kind, require_path
+from grpo_nb.core.arguments import did_you_mean
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.randomness import kept_modes, kept_random_state
 from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
@@ -95,7 +95,6 @@ def located(subjects: Sequence[Any], run: Run | None = None) -> tuple[list[Locat
     """
     if run is not None and not isinstance(run, Run):
         run = _located(run) if isinstance(run, (str, Path)) and str(run) != BASE else run
-        require_kind("run", run, Run, "a run: run=gn.open_run('runs/<name>')")
     found = [None if isinstance(what, (str, Path)) and str(what) == BASE else _located(what) for what in subjects]
     run = run or next((what for what in found if isinstance(what, Run)), None)
     if run is None and any(what is None for what in found):
@@ -113,7 +112,7 @@ def _located(what: Any) -> Located:
         raise TypeError(f"({kinds}) is no model with its tokenizer: give (model, tokenizer), in this order.")
     if isinstance(what, str) and what == "gsm8k":
         raise ValueError(f"{what!r} is a set of questions, not a model: gn.evaluate(run, {what!r}).")
-    path = require_path("what is asked", what, "a run, 'base', a model folder, a .gguf file, or (model, tokenizer)")
+    path = Path(what).expanduser()
     if path.suffix == ".gguf" and not path.is_file():
         raise _missing(what, path, "file")
     is_adapter = (path / "adapter_config.json").is_file()

@@ -17,7 +17,6 @@ import ipywidgets as widgets
 from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.run import check_rewards
 from grpo_nb.checks.sample import check_options, rows_of
-from grpo_nb.core.arguments import require_kind
 from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.core.panels import above, button, in_panel, line, section, view
 from grpo_nb.core.text import as_score, displayable
@@ -82,8 +81,6 @@ class RewardLab(WeighedPanel):
         if model is not None and tokenizer is None:
             raise ValueError("a model needs its tokenizer to be sampled: RewardLab(rewards, task, model, tokenizer).")
         check_options(settings, None, seconds_per_call)
-        require_kind("format", format, (AnswerFormat, None), "an answer format such as gn.tasks.xml()")
-        require_kind("answer", answer, str, "the name of the column with the gold answer")
         self._rewards, self._rows = reward_list(rewards), rows_of(task)
         carried = weights_by_name(self._rewards)
         super().__init__()

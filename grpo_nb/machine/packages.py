@@ -66,7 +66,7 @@ def stale_versions() -> dict[str, tuple[str, str]]:
 def import_order_problem() -> str | None:
     """Say which packages were imported before unsloth, which patches them, or None if the order is right."""
     early = [name for name in _PATCHED_BY_UNSLOTH if name in sys.modules and "unsloth" not in sys.modules]
-    return f"imported before unsloth: {', '.join(early)}" if early else None
+    return f"{' and '.join(early)} was imported before unsloth" if early else None
 
 
 @dataclass(frozen=True, kw_only=True)

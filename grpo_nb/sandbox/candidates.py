@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 
-from grpo_nb.core.arguments import require_kind, require_number
+from grpo_nb.core.arguments import require_number
 from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.tables import Html, Part, Shown, Table, bold
 from grpo_nb.machine.checks import Check
@@ -147,9 +147,6 @@ class Sandbox(AbstractContextManager):
         An endless loop costs its own processor time and a worker, nothing else: with `n` of them the batch takes about
         `n * cpu_seconds / cores`, and the others still get their full time.
         """
-        require_kind("limits", limits, (Limits, None), "limits, as Limits(cpu_seconds=2)")
-        for candidate in require_kind("candidates", candidates, (tuple, list), "a list of candidates"):
-            require_kind("candidates", candidate, Candidate, "candidates, as Candidate(code='x = 1')")
         finished = self._pool.run([job_of(candidate, limits or Limits()) for candidate in candidates])
         return [outcome_of(candidate, one) for candidate, one in zip(candidates, finished, strict=True)]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_nb.core.arguments import require_kind, require_number
+from grpo_nb.core.arguments import require_number
 from grpo_nb.core.tables import Html, Part, Shown, Table, bold, code, escaped
 from grpo_nb.core.text import displayable, shorten
 from grpo_nb.sandbox import values
@@ -68,8 +68,8 @@ class Call:
             raise ValueError(
                 f"Call({self.function!r:.80}): not a function to call. Write its name, as 'add' or 'Solution().add'."
             )
-        require_kind("args", self.args, (tuple, list), "the arguments in order, as (1, 2)")
-        require_kind("kwargs", self.kwargs, Mapping, "the arguments by name, as {'base': 2}")
+        if isinstance(self.args, str):  # ("text") is no tuple, and each letter would be an argument
+            raise TypeError(f"args = {self.args!r:.80} must be the arguments in order, as (1, 2) or ('text',).")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +83,6 @@ class Candidate:
     """Candidates of a group, as the tests of one completion, run one after the other and share the time of one."""
 
     def __post_init__(self) -> None:
-        require_kind("code", self.code, str, "a text")
-        require_kind("stdin", self.stdin, (str, None), "a text")
-        for call in require_kind("calls", self.calls, (tuple, list), "a list, as [Call('add', (1, 2))]"):
-            require_kind("calls", call, Call, "calls, as Call('add', (1, 2))")
         if self.stdin is not None and self.calls:
             raise ValueError("a candidate is called or run with stdin, not both: make two of it.")
 

@@ -1029,7 +1029,6 @@ def test_data_that_a_reward_cannot_read_is_told_by_the_check_and_before_training
         ({"task": "data.csv"}, r"task = gn.load_task\('data.csv', settings\)"),
         ({"task": [5]}, "row 0 is"),
         ({"task": [{"answer": " "}]}, "no row has a gold answer in 'answer'"),
-        ({"format": "xml"}, r"format = 'xml' must be an answer format such as gn.tasks.xml\(\)"),
         ({"answer": 5}, "no column 5"),
         ({"weights": {"nope": 1}}, r"weights names 'nope', but the rewards are \['right'\]"),
         ({"weights": {"right": math.nan}}, "weight = nan of right must be a finite number"),

@@ -157,7 +157,7 @@ def test_batches_it_does_not_fit_are_named() -> None:
     ("change", "said"),
     [
         ({"layer_types": ["full_attention", "linear_attention", "full_attention"]}, "linear_attention"),
-        ({"sliding_window": 8}, "sliding window of 8 tokens, which prompt and completion of 40"),
+        ({"sliding_window": 8}, "sliding window of 8 tokens, which prompt and completion may exceed"),
         ({"rope_parameters": None}, "no rotary"),
     ],
 )

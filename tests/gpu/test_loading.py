@@ -304,12 +304,11 @@ def test_an_engine_with_less_room_than_asked_for_is_noticed(on_a_gpu) -> None:
 
 
 def test_a_gpu_that_only_torch_sees_is_refused(on_a_gpu, monkeypatch) -> None:
-
     monkeypatch.setattr(models, "find_gpu", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "AMD Instinct MI300X")
     loader = FakeLoader()
-    with pytest.raises(gn.machine.EnvironmentProblem, match="MI300X, of which nvidia-smi does not tell"):
+    with pytest.raises(gn.machine.EnvironmentProblem, match="MI300X, of which no NVIDIA driver tells"):
         on_a_gpu(loader)
     assert loader.calls == []
 

@@ -1004,15 +1004,8 @@ def test_settings_are_checked() -> None:
             Call(name)
     with pytest.raises(ValueError, match="not plain data"):
         run_untrusted("def f(x): pass", [Call("f", (object(),))])
-    for field, wrong in (("code", None), ("stdin", 5), ("calls", "f"), ("calls", [("f", (1,))])):
-        with pytest.raises(TypeError, match=field):
-            Candidate(**{"code": "", field: wrong})
-    for wrong in ((5,), ("ab",), ((), 5)):
-        with pytest.raises(TypeError, match="args = "):
-            Call("f", *wrong)
-    for arguments in (([5],), (HONEST,), ([HONEST], {"cpu_seconds": 1})):
-        with pytest.raises(TypeError, match=r"candidates|limits"):
-            sandbox_of("landlock").run(*arguments)
+    with pytest.raises(TypeError, match="args = 'ab'"):
+        Call("f", ("ab"))  # each letter would be an argument
     with pytest.raises(ValueError, match="not both"):
         Candidate(code="", calls=[Call("f")], stdin="")
 
