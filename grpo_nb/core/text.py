@@ -36,14 +36,11 @@ def displayable(text: str) -> str:
 
 
 def require_tokenizer(tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None) -> None:
-    """Refuse what stands in the place of a tokenizer, and one that cannot put a question to its model.
+    """Refuse a tokenizer that cannot put a question to its model.
 
     Raises:
-        TypeError: It is no tokenizer.
         ValueError: It has no chat template, or one that does not read these arguments: it would pass them over in silence.
     """
-    if not hasattr(tokenizer, "apply_chat_template"):
-        raise TypeError(f"tokenizer = {tokenizer!r:.60} is no tokenizer: model, tokenizer = gn.load_model(settings).")
     if getattr(tokenizer, "chat_template", "") is None:
         raise ValueError(
             "the tokenizer has no chat template, so nothing says how questions are put to this model: take its instruct "

@@ -137,7 +137,7 @@ def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
         trainer_state=state, log_extra=_log_nothing, log_metric=_log_nothing,
     )  # fmt: skip
     if is_async(reward):
-        output = run_in_thread(lambda: asyncio.run(output), None)
+        output = run_in_thread(lambda: asyncio.run(output))
     if not isinstance(output, Iterable):
         raise TypeError(
             f"it returned {shorten(repr(output), 60)}, a {type(output).__name__}; it must be a list of one float for each "

@@ -31,9 +31,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.arguments import in_line
-from grpo_nb.core.files import free_path, inside, shown_path, write_json
+from grpo_nb.core.files import free_path, inside, liveness, shown_path, write_json
 from grpo_nb.core.tables import Html, Part, Shown, bold, escaped
-from grpo_nb.core.writers import liveness
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.best import BestStep, best_step
 from grpo_nb.runs.checkpoints import checkpoint_folders
