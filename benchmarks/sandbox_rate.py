@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from _measure import machine
 
-from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.sandbox.candidates import LEVELS, Sandbox
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome
 

@@ -20,8 +20,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import permutation_test, trim_mean
 
-from grpo_nb.core.arguments import in_line
 from grpo_nb.core.tables import Part, Shown, Table, bold
+from grpo_nb.core.words import in_line
 from grpo_nb.runs.figure import COLOURS, drawn
 from grpo_nb.runs.rows import mean, series
 from grpo_nb.runs.run import Run, open_run

@@ -14,9 +14,8 @@ from typing import Any
 
 from grpo_nb.checks.catalogue import Finding, found
 from grpo_nb.checks.groups import in_groups
-from grpo_nb.core.arguments import did_you_mean
 from grpo_nb.core.deadlines import run_with_deadline
-from grpo_nb.core.text import excerpt
+from grpo_nb.core.words import did_you_mean, excerpt
 from grpo_nb.rewards.base import RewardFunction, completion_text, reward_name
 from grpo_nb.rewards.calls import Batch, call_reward, to_floats
 

@@ -11,7 +11,7 @@ from grpo_nb.checks.catalogue import Finding, found
 from grpo_nb.checks.contract import Caller, Outcome
 from grpo_nb.checks.probes import MORE, Probe
 from grpo_nb.checks.roles import Results
-from grpo_nb.core.arguments import did_you_mean
+from grpo_nb.core.words import did_you_mean
 from grpo_nb.rewards.base import completion_text
 from grpo_nb.rewards.calls import Batch
 

@@ -17,11 +17,10 @@ from grpo_nb.checks.advice import Advice, advise
 from grpo_nb.checks.groups import GROUP_SAID, Sampled, in_groups
 from grpo_nb.checks.probes import PLAIN, completion
 from grpo_nb.checks.sample import check_options
-from grpo_nb.core.arguments import require_number
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.randomness import kept_modes
 from grpo_nb.core.tables import Html, Shown, Table, bold, escaped, html_of
-from grpo_nb.core.text import shorten
+from grpo_nb.core.words import require_number, shorten
 from grpo_nb.models.match import require_same_settings
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import RewardFunction, range_of, reward_list, reward_name

@@ -28,8 +28,7 @@ from grpo_nb.checks.roles import (
     share_of,
 )
 from grpo_nb.checks.sample import Sample
-from grpo_nb.core.arguments import in_line
-from grpo_nb.core.text import as_score
+from grpo_nb.core.words import as_score, in_line
 from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.rewards.code import code_tests
 

@@ -12,7 +12,7 @@ from grpo_nb.checks.catalogue import SEVERITIES, Finding
 from grpo_nb.checks.probes import MORE, REFUSED, Probe
 from grpo_nb.checks.roles import Results, Role
 from grpo_nb.core.tables import Html, Shown, Table, bold, escaped
-from grpo_nb.core.text import displayable
+from grpo_nb.core.words import displayable
 
 if TYPE_CHECKING:
     import pandas

@@ -23,7 +23,7 @@ from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.roles import FORM, OTHER, TELLS, UNSCORED, Results, Role, find_role, seen_closer
 from grpo_nb.checks.sample import Sample
 from grpo_nb.checks.together import check_names, check_set
-from grpo_nb.core.arguments import require_number
+from grpo_nb.core.words import require_number
 from grpo_nb.rewards.base import RewardFunction, check_weight, reward_list, reward_name
 from grpo_nb.rewards.scores import changed_weights
 from grpo_nb.tasks.formats import AnswerFormat

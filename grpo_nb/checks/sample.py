@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_nb.checks import probes as make
 from grpo_nb.checks.probes import Probe
-from grpo_nb.core.arguments import in_line, require_number
+from grpo_nb.core.words import in_line, require_number
 from grpo_nb.rewards.answers import gold_answers
 from grpo_nb.rewards.calls import Batch, make_batch
 from grpo_nb.tasks.formats import AnswerFormat, xml

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.arguments import in_line
+from grpo_nb.core.words import in_line
 
 # Folders that this very process is writing: a kernel outlives its runs, so that its pid says nothing about them.
 _writing: set[Path] = set()

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.core.text import displayable
+from grpo_nb.core.words import displayable
 
 _CELL = "text-align:left;vertical-align:top;padding:0.3em 0.7em"
 

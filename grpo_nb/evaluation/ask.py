@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.arguments import in_line, require_number
 from grpo_nb.core.progress import progress_bar
+from grpo_nb.core.words import in_line, require_number
 from grpo_nb.evaluation.comparison import UNKNOWN_TRAINING, Comparison, Evaluation, cut_sentence, frequent_answer
 from grpo_nb.evaluation.heldout import HeldOut, chosen, load_holdout, read_answers
 from grpo_nb.evaluation.statistics import paired_result

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.arguments import did_you_mean
-from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.randomness import kept_modes, kept_random_state
+from grpo_nb.core.words import EnvironmentProblem, did_you_mean
 from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.identity import base_identity, require_trained_on, template_of, tokenizer_for

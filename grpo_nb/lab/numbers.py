@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_nb.checks.probes import PLAIN, wrong_answers
 from grpo_nb.checks.probes import completion as make_completion
-from grpo_nb.core.text import shorten
+from grpo_nb.core.words import shorten
 from grpo_nb.rewards.base import RewardFunction
 from grpo_nb.rewards.marks import WHOLE_TEXT, spans
 from grpo_nb.tasks.formats import AnswerFormat

@@ -10,7 +10,7 @@ from grpo_nb.checks.report import RewardReport
 from grpo_nb.core.pages import errors_view as any_errors_view
 from grpo_nb.core.pages import last_lines, render
 from grpo_nb.core.tables import html_of, verdict
-from grpo_nb.core.text import as_score, shorten
+from grpo_nb.core.words import as_score, shorten
 from grpo_nb.lab.numbers import where
 from grpo_nb.rewards.calls import RewardError
 from grpo_nb.rewards.marks import WHOLE_TEXT, Span, spans

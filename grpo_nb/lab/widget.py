@@ -19,7 +19,7 @@ from grpo_nb.checks.run import check_rewards
 from grpo_nb.checks.sample import check_options, rows_of
 from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.core.panels import above, button, in_panel, line, section, view
-from grpo_nb.core.text import as_score, displayable
+from grpo_nb.core.words import as_score, displayable
 from grpo_nb.lab import views
 from grpo_nb.lab.controls import Entry, WeighedPanel
 from grpo_nb.lab.numbers import example_completions, gold_of, prompt_text, sample_group

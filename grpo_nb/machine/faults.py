@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.words import EnvironmentProblem
 
 # Words by which a kind of failure is known, and why and what to do. The first that fits is taken.
 _FIXES = {

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.words import EnvironmentProblem
 
 _DRIVE = Path("/content/drive")
 

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.core.tables import Html, Shown, bold
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import driver_cuda
 from grpo_nb.machine.host import how_to_restart, require_disk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from grpo_nb.core.text import require_tokenizer
+from grpo_nb.core.words import require_tokenizer
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.adapter import SHAPE
 from grpo_nb.settings.number_types import number_type, number_type_of

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.machine.host import usable_cores
 from grpo_nb.machine.packages import import_order_problem, misfits

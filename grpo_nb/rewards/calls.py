@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.core.deadlines import run_in_thread
-from grpo_nb.core.text import shorten
+from grpo_nb.core.words import shorten
 from grpo_nb.rewards.base import Completion, Reward, RewardFunction, completion_text, unwrapped
 
 # What TRL does not hand on as a data column, because it passes its own.

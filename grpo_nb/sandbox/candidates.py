@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 
-from grpo_nb.core.arguments import require_number
-from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.tables import Html, Part, Shown, Table, bold
+from grpo_nb.core.words import EnvironmentProblem, require_number
 from grpo_nb.machine.checks import Check
 from grpo_nb.machine.host import usable_cores
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, Outcome, job_of, outcome_of

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from grpo_nb.core.arguments import require_number
 from grpo_nb.core.tables import Html, Part, Shown, Table, bold, code, escaped
-from grpo_nb.core.text import displayable, shorten
+from grpo_nb.core.words import displayable, require_number, shorten
 from grpo_nb.sandbox import values
 from grpo_nb.sandbox.pool import Finished
 

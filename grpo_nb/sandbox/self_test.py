@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.checks import Check
 from grpo_nb.sandbox.jobs import Call, Candidate, Limits, job_of, outcome_of
 from grpo_nb.sandbox.pool import Pool

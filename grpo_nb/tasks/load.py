@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from grpo_nb.core.arguments import did_you_mean
-from grpo_nb.core.text import shorten
+from grpo_nb.core.words import did_you_mean, shorten
 from grpo_nb.settings.arguments import check_choice, check_value
 from grpo_nb.tasks.answers import Answers, Kind, answers_of
 from grpo_nb.tasks.cleaning import INSTRUCTS, Cleaned, Columns, Contradictory, Keep, clean

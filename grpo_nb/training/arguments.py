@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-from grpo_nb.core.arguments import in_line
+from grpo_nb.core.words import in_line
 from grpo_nb.models.match import require_same_settings
 from grpo_nb.runs.run import check_run_name
 from grpo_nb.settings.settings import Settings

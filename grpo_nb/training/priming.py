@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks.probes import completion
-from grpo_nb.core.arguments import in_line, require_number
 from grpo_nb.core.randomness import kept_modes, kept_random_state
 from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
+from grpo_nb.core.words import in_line, require_number
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.load import rest_engine

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine import checks, gpu, host, packages
 from grpo_nb.machine.gpu import Gpu, GpuState, NoGpu
 from grpo_nb.machine.packages import TorchBuild

@@ -14,7 +14,7 @@ from types import ModuleType
 
 import pytest
 
-from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine import installer, packages
 from grpo_nb.machine.installer import Installation, choose, explain, install, is_met
 from grpo_nb.machine.packages import TorchBuild

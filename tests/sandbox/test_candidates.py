@@ -34,7 +34,7 @@ from typing import Any
 
 import pytest
 
-from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.sandbox import values
 from grpo_nb.sandbox.candidates import LEVELS, Sandbox, check_sandbox, run_untrusted, sandbox_level
 from grpo_nb.sandbox.jobs import Answer, Call, Candidate, Limits, Outcome
