@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.randomness import kept_modes, kept_random_state
-from grpo_nb.core.words import EnvironmentProblem, did_you_mean
+from grpo_nb.core.words import did_you_mean
 from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.identity import base_identity, require_trained_on, template_of, tokenizer_for
@@ -90,7 +90,7 @@ def located(subjects: Sequence[Any], run: Run | None = None) -> tuple[list[Locat
     Raises:
         TypeError, ValueError: One is none of these, or `"base"` without a run.
         FileNotFoundError: A path that does not exist.
-        EnvironmentProblem: A name that is neither here nor on the Hub.
+        OSError: A name that is neither here nor on the Hub, in the words of the Hub's library.
     """
     if run is not None and not isinstance(run, Run):
         run = _located(run) if isinstance(run, (str, Path)) and str(run) != BASE else run
@@ -134,7 +134,7 @@ def _located(what: Any) -> Located:
     if what != EMBEDDED_MODEL:
         try:
             resolve_model(what)  # a name that is none is told now, and not after the first model has answered
-        except EnvironmentProblem as error:
+        except (OSError, ValueError) as error:
             if path.parent != Path() and path.parent.is_dir():  # `exports/my-modle`
                 raise _missing(what, path, "folder") from error
             raise

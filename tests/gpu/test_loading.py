@@ -363,7 +363,7 @@ def test_out_of_memory_while_loading_names_the_setting(on_a_gpu) -> None:
         on_a_gpu(loader)
     assert len(loader.calls) == 1, "a second try would meet the memory that the first one holds"
     with pytest.raises(gn.machine.EnvironmentProblem, match=r"while loading.*load_in_4bit=True"):
-        on_a_gpu(FakeLoader(error=error), load_in_4bit=False)
+        on_a_gpu(FakeLoader(error=error, always=True), load_in_4bit=False, fast_inference=False)
 
 
 def test_not_asked_for_it_is_not_missed(on_a_gpu) -> None:
