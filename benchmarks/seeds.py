@@ -20,8 +20,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import permutation_test, trim_mean
 
-from grpo_nb.core.arguments import in_line, require_kind
 from grpo_nb.core.tables import Part, Shown, Table, bold
+from grpo_nb.core.words import in_line
 from grpo_nb.runs.figure import COLOURS, drawn
 from grpo_nb.runs.rows import mean, series
 from grpo_nb.runs.run import Run, open_run
@@ -81,7 +81,6 @@ class SeedScores(Shown):
     """What the curves are."""
 
     def __post_init__(self) -> None:
-        require_kind("scores", self.scores, Mapping, 'group -> seed -> score: {"grpo": {0: 0.71, 1: 0.68}}')
         short = [name for name, scores in self.scores.items() if len(scores) < 2]
         if not self.scores or short:
             raise ValueError(
@@ -189,13 +188,9 @@ def by_seed(
         FileNotFoundError: There is no run at a path.
     """
     opened = [open_run(run) for run in runs]
-    if not callable(by):
-        require_kind("by", by, str, 'a setting such as "loss_type", or a function of a run')
-        # In `extra` of one run, and in another left at its default: that one is of the group "default".
-        if not any(by in _told(run) for run in opened):
-            raise ValueError(
-                f"by = {by!r} is no setting that any of these runs has: gn.runs.compare names what differs."
-            )
+    # In `extra` of one run, and in another left at its default: that one is of the group "default".
+    if not callable(by) and not any(by in _told(run) for run in opened):
+        raise ValueError(f"by = {by!r} is no setting that any of these runs has: gn.runs.compare names what differs.")
     are_compared = all(run.comparison for run in opened)
     tasks = {run.info.get("task", {}).get("name") for run in opened}
     scores: dict[str, dict[Any, float]] = {}

@@ -209,7 +209,7 @@ def fill(environment: Environment, device: str) -> int:
 
 def run_inside(device: str, log_file: Path) -> int:
     """What runs in the new environment; return its exit status."""
-    from grpo_nb.core.errors import EnvironmentProblem
+    from grpo_nb.core.words import EnvironmentProblem
 
     with log_file.open("w", encoding="utf-8") as log:
 
@@ -231,7 +231,7 @@ def install(device: str, note: Callable[[str], object]) -> None:
     The order of the steps is the point. unsloth asks for versions that cannot be had together, so it goes in last and
     without its dependencies; requirements-no-deps.txt tells the story.
     """
-    from grpo_nb.core.errors import EnvironmentProblem
+    from grpo_nb.core.words import EnvironmentProblem
     from grpo_nb.machine import installer
 
     # One resolve for all files: vllm on its own would move torch, torch on its own would break vllm.

@@ -402,7 +402,7 @@ def of_the_preset(request: Request) -> Found:
     settings = settings_for(request, "auto", max_steps=4)
     try:
         resolve_model(settings.model)
-    except gn.machine.EnvironmentProblem as problem:  # what the Hub does not give says nothing of the kit
+    except OSError as problem:  # what the Hub does not give says nothing of the kit
         yield Row("the model is to be had", None, str(problem))
         return
     with peak_memory(request.device) as peak:

@@ -42,11 +42,11 @@ def test_the_rooms_keep_their_order() -> None:
     ("file", "line", "broken"),
     [
         (
-            "core/text.py",
+            "core/words.py",
             "def later():\n    from grpo_nb.machine.gpu import find_gpu\n",
             "A room imports only from rooms above it",
         ),
-        ("core/text.py", "from grpo_nb.core.tables import Table\n", "No file needs another that needs it"),
+        ("core/words.py", "from grpo_nb.core.tables import Table\n", "No file needs another that needs it"),
         ("attic/__init__.py", "", "grpo_nb.attic"),
     ],
 )

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from grpo_nb.checks.groups import LEVEL, NO_SPREAD, estimate, in_groups
 from grpo_nb.checks.layouts import PLAIN, completion
-from grpo_nb.core.arguments import require_kind, require_number
 from grpo_nb.core.progress import progress_bar
 from grpo_nb.core.randomness import kept_modes
 from grpo_nb.core.tables import Html, Shown, Table, bold, escaped
-from grpo_nb.core.text import as_score, shorten
+from grpo_nb.core.words import as_score, require_number, shorten
 from grpo_nb.models.match import require_same_settings
 from grpo_nb.rewards.answers import correctness
 from grpo_nb.rewards.base import Reward, RewardFunction, reward_list
@@ -380,11 +379,9 @@ def baseline(
     >>> gate.verdict in ("signal", "weak signal", "form only", "no signal")
     True
     """
-    require_kind("settings", settings, (Settings, None), 'settings such as gn.preset("auto")')
     if num_generations is not None:
         require_number("num_generations", num_generations, 2, why=": GRPO compares the completions of a prompt")
     require_number("prompts", prompts, 1)
-    require_kind("task", task, Task, "a task: task = gn.load_task(<your file>, settings)")
     rewards = reward_list(rewards)
     settings = settings or preset("auto")
     require_same_settings(model, tokenizer, settings)

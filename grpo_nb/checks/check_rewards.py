@@ -21,8 +21,7 @@ from grpo_nb.checks.phrases import phrases_of, texts_in
 from grpo_nb.checks.probes import EvalTrap, Probe
 from grpo_nb.checks.report import RewardReport, in_order
 from grpo_nb.checks.rows import Rows
-from grpo_nb.core.arguments import require_kind, require_number
-from grpo_nb.core.text import excerpt
+from grpo_nb.core.words import excerpt, require_number
 from grpo_nb.rewards.base import RewardFunction, reward_list, reward_name, weights_by_name
 from grpo_nb.rewards.scores import changed_weights
 from grpo_nb.tasks.formats import AnswerFormat, xml
@@ -71,7 +70,6 @@ def check_rewards(
     rewards = reward_list(rewards)
     by_weight = changed_weights(weights_by_name(rewards), {} if weights is None else weights)
     require_number("seconds_per_call", seconds_per_call, 0.01, is_whole=False)
-    require_kind("format", format, (AnswerFormat, None), "an answer format such as gn.tasks.xml()")
     layouts = layouts_of(format or (task.format if isinstance(task, Task) else xml()))
     rows = Rows.take(task, answer, tokenizer)
     checks = [_Check(Caller(reward, reward_name(reward), seconds_per_call), rows, layouts) for reward in rewards]

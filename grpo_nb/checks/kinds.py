@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from grpo_nb.core.text import displayable, excerpt
+from grpo_nb.core.words import displayable, excerpt
 
 Severity = Literal["critical", "warning", "note"]
 WHOLE_SET = "all rewards together"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.checks.judge import Seen
 from grpo_nb.checks.kinds import KINDS, WHOLE_SET, Finding
 from grpo_nb.core.tables import Html, Shown, Table, bold, escaped
-from grpo_nb.core.text import displayable
+from grpo_nb.core.words import displayable
 
 if TYPE_CHECKING:
     import pandas

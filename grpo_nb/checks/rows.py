@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from grpo_nb.checks.probes import Probe, wrong_answers
-from grpo_nb.core.arguments import in_line
+from grpo_nb.core.words import in_line
 from grpo_nb.rewards.calls import Batch, make_batch
 from grpo_nb.tasks.rows import read_rows
 from grpo_nb.tasks.task import Task

@@ -2,7 +2,7 @@
 
 On the main thread of a POSIX system the call itself is interrupted: regular expressions and long powers, which hold Python's
 global lock, look for signals, and what sets an alarm of its own, as math-verify does, works as it will in a training.
-Elsewhere the call runs in a daemon thread, which is left behind when time is up.
+Elsewhere there is no limit.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any
 
-Result = TypeVar("Result")
 _TICK = 0.1
 
 
@@ -22,19 +21,19 @@ class _TimeIsUp(BaseException):
     """Not an Exception: a reward that catches all of those must not catch this one."""
 
 
-def run_with_deadline(call: Callable[[], Result], seconds: float) -> Result:
+def run_with_deadline(call: Callable[[], Any], seconds: float) -> Any:
     """Return `call()`, or raise when it takes longer.
 
     A call that sets an alarm of its own takes this one away.
 
     Raises:
-        TimeoutError: The call was stopped, or came back after all but late, or has been left behind in its thread.
+        TimeoutError: The call was stopped, or came back after all but late.
 
     >>> run_with_deadline(lambda: 7, 1.0)
     7
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
-        return run_in_thread(call, seconds)
+        return call()
     end, before = time.perf_counter() + seconds, signal.signal(signal.SIGALRM, _interrupt)
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds, _TICK)  # repeating: code may swallow the first interruption
@@ -53,13 +52,9 @@ def _interrupt(*_: Any) -> None:
     raise _TimeIsUp
 
 
-def run_in_thread(call: Callable[[], Result], seconds: float | None) -> Result:
-    """Return `call()` as computed in a daemon thread, waited for without a limit if `seconds` is None; it raises here.
-
-    Raises:
-        TimeoutError: The thread was still running after `seconds` and has been left behind.
-    """
-    future: Future[Result] = Future()
+def run_in_thread(call: Callable[[], Any]) -> Any:
+    """Return `call()` as computed in a daemon thread, which nothing waits for at the end; it raises here."""
+    future: Future[Any] = Future()
 
     def run() -> None:
         try:
@@ -67,10 +62,5 @@ def run_in_thread(call: Callable[[], Result], seconds: float | None) -> Result:
         except BaseException as error:  # handed to the caller's thread, which raises it
             future.set_exception(error)
 
-    threading.Thread(target=run, name="reward with a deadline", daemon=True).start()
-    try:
-        return future.result(seconds)
-    except TimeoutError:
-        if future.done():  # the call's own
-            raise
-        raise TimeoutError(f"still running after {seconds:g} s, left behind in its thread") from None
+    threading.Thread(target=run, name="reward in a thread", daemon=True).start()
+    return future.result()

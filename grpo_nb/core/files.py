@@ -1,5 +1,7 @@
 """Files and folders made beside their place and renamed into it at the end: whatever ends the process, nothing looks half-done.
 
+And whether the process that writes a folder is still there: answered from what was noted about it, and never guessed.
+
 What is staged is `.NAME.partial-...`, and the folder that it replaces waits as `.NAME.replaced-...` for the two renames between
 it and its end. A killed process leaves them behind; they hinder nobody, and may be deleted by hand.
 """
@@ -11,14 +13,18 @@ import hashlib
 import itertools
 import json
 import os
+import platform
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.arguments import in_line, require_kind, require_path
+from grpo_nb.core.words import in_line
+
+# Folders that this very process is writing: a kernel outlives its runs, so that its pid says nothing about them.
+_writing: set[Path] = set()
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -108,7 +114,7 @@ def target_of(path: str | Path) -> Path:
 
     Renaming onto a link would replace the link: an export meant for the disk behind it would lie on this one.
     """
-    target = require_path("path", path, "a folder or file, as 'exports/my-model'")
+    target = Path(path).expanduser()
     return target.resolve() if target.is_symlink() else target
 
 
@@ -178,6 +184,47 @@ def _beside(target: Path, kind: str) -> Path:
 
 
 def _refuse_taken(target: Path, overwrite: bool) -> None:
-    require_kind("overwrite", overwrite, bool, "True or False")  # "no" would be true
+    if not isinstance(overwrite, bool):  # "no" would be true
+        raise TypeError(f"overwrite = {in_line(overwrite)} must be True or False.")
     if not overwrite and target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{str(target)!r} exists, and is kept. Choose another folder, or say overwrite=True.")
+
+
+def process_identity() -> dict[str, Any]:
+    """What tells this process from all others, for `run.json`: its number, its start, and its host."""
+    return {"pid": os.getpid(), "process_start": _start_of(os.getpid()), "host": platform.node()}
+
+
+@contextlib.contextmanager
+def writing_here(path: Path) -> Iterator[None]:
+    """Note that this process is writing the folder at `path`, as long as the block lasts."""
+    path = path.absolute()
+    _writing.add(path)
+    try:
+        yield
+    finally:
+        _writing.discard(path)
+
+
+def liveness(info: Mapping[str, Any], path: Path) -> str:
+    """Say of a folder that calls itself being written whether it is: `running`, `crashed`, or `unknown` (another machine's).
+
+    A process is the one that was noted if it has the same pid and the same start: days later, another process can have its
+    number.
+    """
+    start = _start_of(info["pid"])
+    if start is not None and abs(start - info.get("process_start", start)) < 0.1:
+        is_left = info["pid"] == os.getpid() and path.absolute() not in _writing
+        return "crashed" if is_left else "running"
+    return "crashed" if info["host"] == platform.node() else "unknown"
+
+
+def _start_of(pid: int) -> float | None:
+    """When a process started, in seconds since the boot, which no change of the clock moves; None if it is gone."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return process.create_time() - psutil.boot_time()
+    return None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.markdown import fence, plain, span
-from grpo_nb.core.text import displayable, shorten
+from grpo_nb.core.words import displayable, shorten
 
 if TYPE_CHECKING:
     from jinja2 import Environment

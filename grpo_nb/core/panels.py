@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import ipywidgets as widgets
 
 from grpo_nb.core import pages
-from grpo_nb.core.text import displayable
+from grpo_nb.core.words import displayable
 
 # ipywidgets 7 writes descriptions into the page as HTML, 8 as text: escaped here for 8 too, they would show twice escaped.
 _DESCRIPTIONS_ARE_HTML = int(widgets.__version__.split(".")[0]) < 8

@@ -7,12 +7,12 @@ Views with a layout of their own are templates (jinja2) in their room.
 from __future__ import annotations
 
 import html
-from abc import ABCMeta, abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.core.text import displayable
+from grpo_nb.core.words import displayable
 
 _CELL = "text-align:left;vertical-align:top;padding:0.3em 0.7em"
 
@@ -94,14 +94,7 @@ class Table:
 Part = str | Html | Table
 
 
-class Readable(ABCMeta):
-    """A class whose `help` has what a user calls, and none of the methods that Python calls."""
-
-    def __dir__(cls) -> list[str]:
-        return [name for name in super().__dir__() if not name.startswith("__")]
-
-
-class Shown(metaclass=Readable):
+class Shown(ABC):
     """Base of what shows itself: gives `_parts`, and has `repr` and a notebook's HTML from them."""
 
     @abstractmethod

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from grpo_nb.checks.groups import Estimate, estimate, in_groups
 from grpo_nb.core.files import staged_folder, write_json
 from grpo_nb.core.tables import Html, Table, as_written, bold, escaped, html_of, text_of
-from grpo_nb.core.text import displayable
+from grpo_nb.core.words import displayable
 from grpo_nb.evaluation.statistics import FEWEST_QUESTIONS, PairedResult, pass_at_k, share_interval
 from grpo_nb.tasks.answers import answers_of, is_same_answer
 from grpo_nb.tasks.questions import Contamination

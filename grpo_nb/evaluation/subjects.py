@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.arguments import did_you_mean, require_kind, require_path
-from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.randomness import kept_modes, kept_random_state
+from grpo_nb.core.words import did_you_mean
 from grpo_nb.generation.llama_cpp import answer as generate_with_llama_cpp
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.identity import base_identity, require_trained_on, template_of, tokenizer_for
@@ -91,11 +90,10 @@ def located(subjects: Sequence[Any], run: Run | None = None) -> tuple[list[Locat
     Raises:
         TypeError, ValueError: One is none of these, or `"base"` without a run.
         FileNotFoundError: A path that does not exist.
-        EnvironmentProblem: A name that is neither here nor on the Hub.
+        OSError: A name that is neither here nor on the Hub, in the words of the Hub's library.
     """
     if run is not None and not isinstance(run, Run):
         run = _located(run) if isinstance(run, (str, Path)) and str(run) != BASE else run
-        require_kind("run", run, Run, "a run: run=gn.open_run('runs/<name>')")
     found = [None if isinstance(what, (str, Path)) and str(what) == BASE else _located(what) for what in subjects]
     run = run or next((what for what in found if isinstance(what, Run)), None)
     if run is None and any(what is None for what in found):
@@ -113,7 +111,7 @@ def _located(what: Any) -> Located:
         raise TypeError(f"({kinds}) is no model with its tokenizer: give (model, tokenizer), in this order.")
     if isinstance(what, str) and what == "gsm8k":
         raise ValueError(f"{what!r} is a set of questions, not a model: gn.evaluate(run, {what!r}).")
-    path = require_path("what is asked", what, "a run, 'base', a model folder, a .gguf file, or (model, tokenizer)")
+    path = Path(what).expanduser()
     if path.suffix == ".gguf" and not path.is_file():
         raise _missing(what, path, "file")
     is_adapter = (path / "adapter_config.json").is_file()
@@ -136,7 +134,7 @@ def _located(what: Any) -> Located:
     if what != EMBEDDED_MODEL:
         try:
             resolve_model(what)  # a name that is none is told now, and not after the first model has answered
-        except EnvironmentProblem as error:
+        except (OSError, ValueError) as error:
             if path.parent != Path() and path.parent.is_dir():  # `exports/my-modle`
                 raise _missing(what, path, "folder") from error
             raise

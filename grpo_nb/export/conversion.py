@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.files import made_once
 from grpo_nb.core.processes import ChildError, run_command
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.export.result import ExportError, Report
 from grpo_nb.export.tensors import TensorFolder
 from grpo_nb.generation.llama_cpp import thread_count

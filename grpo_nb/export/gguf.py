@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.arguments import require_kind
 from grpo_nb.core.files import staged_folder, target_of
 from grpo_nb.export.conversion import QUANTIZATIONS, convert, find_converter, require_quantizer
 from grpo_nb.export.merged import add_score, make_export, make_merged, run_check, verified_texts, weights_folder
@@ -55,7 +54,6 @@ def export_gguf(
     """
     if quantization not in QUANTIZATIONS:
         raise ValueError(f"quantization = {quantization!r} is not one of {', '.join(map(repr, QUANTIZATIONS))}.")
-    require_kind("converter", converter, (str, Path, None), "the path of a program")
     target, report = target_of(path), told(report)
     if target.suffix == ".gguf":
         raise ValueError(

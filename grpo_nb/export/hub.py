@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grpo_nb.core.arguments import require_kind
 from grpo_nb.core.files import shown_path
 from grpo_nb.export.result import Export, ExportError, files_of, not_as_verified, read_json
 from grpo_nb.runs.card import published_name
@@ -48,7 +47,6 @@ def push_problems(export: Export | str | Path) -> list[str]:
 
 
 def _folder(export: Export | str | Path) -> Path:
-    require_kind("export", export, (Export, str, Path), "an export or its folder: gn.export.open('exports/<name>')")
     folder = Path(getattr(export, "path", export)).expanduser()
     if not folder.is_dir():
         raise FileNotFoundError(
@@ -128,7 +126,8 @@ def push_to_hub(
     files = files_of(folder)
     if found := holds_secret(files, get_token()):
         raise NotPushable(f"nothing was sent: {', '.join(found)} holds your token. Take it out, then push again.")
-    require_kind("private", private, bool, "True or False")
+    if not isinstance(private, bool):  # who writes "yes" or 0 may mean either
+        raise TypeError(f"private = {private!r} must be True or False.")
     api = HfApi()
     # Asked first: who may only read gets another answer from the Hub than that it is there.
     if not api.repo_exists(repo_id):

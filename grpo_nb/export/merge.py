@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.progress import progress_bar
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.export.result import ExportError, Report
 from grpo_nb.export.tensors import TensorFolder, write_tensors
 from grpo_nb.machine.host import free_memory_bytes, require_disk

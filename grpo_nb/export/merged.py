@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.files import check_target, put_in_place, staged_folder, target_of, write_json
 from grpo_nb.core.processes import ChildError, run_script
 from grpo_nb.core.progress import progress_bar
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.evaluation.ask import evaluate
 from grpo_nb.evaluation.comparison import open_comparison
 from grpo_nb.evaluation.heldout import read_answers

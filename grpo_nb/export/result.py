@@ -11,7 +11,6 @@ from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.arguments import require_kind
 from grpo_nb.core.files import inside, sha256_of, target_of
 from grpo_nb.core.tables import Part, Shown, Table, bold, verdict
 from grpo_nb.models.identity import require_trained_on, weight_files, weights_here
@@ -194,14 +193,13 @@ def _is_said(sentence: str, verification: Mapping[str, Any]) -> bool:
 
 
 def export_of(export: Export | str | Path) -> Export:
-    """Return the export that is meant, opened if it is a folder. Raises TypeError for anything else."""
-    require_kind("export", export, (Export, str, Path), "an export or its folder: gn.export.open('exports/<name>')")
+    """Return the export that is meant, opened if it is a folder."""
     return export if isinstance(export, Export) else open_export(export)
 
 
 def told(report: Report | None) -> Report:
-    """Return what is told of each stage. Raises TypeError for what cannot be called."""
-    return require_kind("report", report, (Callable, None), "a function of a line: report=print") or (lambda line: None)
+    """Return what is told of each stage."""
+    return report or (lambda line: None)
 
 
 def require_readable(file: Path, whose: str) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_nb.core.arguments import require_kind
 from grpo_nb.core.tables import Html, Part, Shown, bold, escaped
 from grpo_nb.export.result import Export, base_of, export_of
 
@@ -73,8 +72,6 @@ def inference_commands(export: Export | str | Path, messages: Sequence[Mapping[s
     'transformers serve exports/my-model --host 127.0.0.1 --port 8000'
     """
     export = export_of(export)
-    for message in require_kind("messages", messages, (list, tuple, None), f"a chat, as {_CHAT}") or ():
-        require_kind("messages", message, Mapping, f"a chat, as {_CHAT}")
     limit = export.run.settings.max_completion_length if export.run is not None else 256
     if messages is None:
         messages = export.run.holdout[0]["prompt"] if export.run is not None else [{"role": "user", "content": "Hello"}]

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_script
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.generation.samples import Completion
-from grpo_nb.machine.cores import usable_cores
+from grpo_nb.machine.host import usable_cores
 
 # Seconds without a sign of life after which the child is ended: loading the file, or one answer, takes this long at most.
 _PATIENCE = 900.0
-_SAMPLING = ("top_p", "top_k", "min_p", "seed")
 
 
 class LlamaCppError(RuntimeError):
@@ -30,10 +29,8 @@ class LlamaCppError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(Completion):
-    """A completion, with what llama.cpp read, and its log-probabilities."""
+    """A completion, with the tokens that llama.cpp read, and its log-probabilities."""
 
-    prompt: str = field(repr=False)
-    """As llama.cpp rendered it."""
     prompt_ids: tuple[int, ...] = field(repr=False)
     log_probs: tuple[float | None, ...] = field(repr=False)
     """Of each token, in nats, before temperature and the other processors. Of several that write one character, such as an
@@ -58,7 +55,7 @@ def answer(
 
     Args:
         gguf: The file.
-        prompts: Chat messages.
+        prompts: Chat messages, one chat at least.
         max_completion_length: Tokens.
         temperature: Above 0, tokens are drawn from the whole vocabulary.
         sampling: With a temperature above 0: `top_p`, `top_k`, `min_p`, and the `seed` of the first, which is one more for each
@@ -74,8 +71,6 @@ def answer(
     >>> answer("model.gguf", [[{"role": "user", "content": "2 + 2?"}]], max_completion_length=8)  # doctest: +SKIP
     [Answer(text='4', tokens=2, is_cut=False)]
     """
-    if not prompts:
-        return []
     file = Path(gguf)
     request = {
         "gguf": str(file.absolute()),
@@ -93,9 +88,8 @@ def answer(
         if progress is not None and line.strip().isdigit():
             progress(int(line))
 
-    child = Path(__file__).with_name("llama_cpp_child.py")
     try:
-        rows = run_script(child, request, on_line=count, patience=_PATIENCE)
+        rows = run_script(Path(__file__).with_name("llama_cpp_child.py"), request, on_line=count, patience=_PATIENCE)
     except ChildError as error:
         raise LlamaCppError(f"llama.cpp on {file.name} {error}") from error
     lists = ("ids", "prompt_ids", "log_probs")
@@ -117,9 +111,8 @@ def require_llama_cpp() -> Path:
 def _sampling(temperature: float, further: Mapping[str, Any] | None) -> dict[str, Any]:
     if temperature <= 0:
         return {"temperature": 0.0}
-    unknown = sorted(set(further or {}) - set(_SAMPLING))
-    if unknown:
-        raise ValueError(f"sampling = {unknown[0]!r} is not one of {', '.join(map(repr, _SAMPLING))} for a GGUF file.")
+    if unknown := sorted({*(further or {})} - {"top_p", "top_k", "min_p", "seed"}):
+        raise ValueError(f"sampling = {unknown[0]!r} is not one of top_p, top_k, min_p, seed for a GGUF file.")
     # transformers' order of the processors, and the whole vocabulary where nothing else is asked for.
     whole = {"samplers": ["temperature", "top_k", "top_p", "min_p"], "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0}
     return {**whole, **(further or {}), "temperature": temperature}

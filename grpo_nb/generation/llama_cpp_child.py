@@ -18,7 +18,6 @@ import httpx
 # Tokens that a template may add to the messages: a date, a default system prompt, the role tags.
 _TEMPLATE_TOKENS = 1024
 _TIMEOUT = 3600.0
-_ERRORS = 1  # llama.cpp's level of log lines
 
 
 def start(request: dict[str, Any]) -> Callable[[str, dict[str, Any]], dict[str, Any]]:
@@ -37,7 +36,7 @@ def start(request: dict[str, Any]) -> Callable[[str, dict[str, Any]], dict[str, 
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = request["threads"]
     params.hostnames, params.port, params.api_keys = ["127.0.0.1"], 0, [key]
     params.use_jinja, params.warmup, params.offline, params.ui = True, False, True, False
-    params.verbosity = _ERRORS
+    params.verbosity = 1  # errors alone
     try:
         server = xllamacpp.Server(params)
     except RuntimeError as error:
@@ -60,34 +59,27 @@ def complete(post: Callable[..., dict[str, Any]], request: dict[str, Any], numbe
     prompt = post("/apply-template", asked)["prompt"]
     # As the server's chat address does: it adds what the vocabulary wants in front, and reads special tokens as such.
     ids = post("/tokenize", {"content": prompt, "add_special": True, "parse_special": True})["tokens"]
-    how = {
-        "n_predict": request["limit"],
-        "cache_prompt": False,
-        "return_tokens": True,
-        "n_probs": 1,
-        **request["sampling"],
-    }
-    if (
-        "seed" in how
-    ):  # its own for each: with one for all, questions would share their draws, and be right or wrong together
+    how = {"cache_prompt": False, "return_tokens": True, "n_probs": 1, "n_predict": request["limit"]}
+    how |= request["sampling"]
+    # A seed of its own for each: with one for all, questions would share their draws, and be right or wrong together.
+    if "seed" in how:
         how["seed"] += number
     done = post("/completion", {"prompt": prompt, **how})
-    steps = placed(done["tokens"], done.get("completion_probabilities", []))
     return {
-        "prompt": prompt, "prompt_ids": ids, "text": done["content"], "ids": done["tokens"],
-        "is_cut": done["stop_type"] == "limit", "log_probs": [step and step["logprob"] for step in steps],
+        "prompt_ids": ids, "text": done["content"], "ids": done["tokens"], "is_cut": done["stop_type"] == "limit",
+        "log_probs": log_probs_of(done["tokens"], done.get("completion_probabilities", [])),
     }  # fmt: skip
 
 
-def placed(ids: list[int], steps: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
-    """For each token what llama.cpp tells of it, or None.
+def log_probs_of(ids: list[int], steps: list[dict[str, Any]]) -> list[float | None]:
+    """For each token its log-probability as llama.cpp tells it, or None.
 
     Of the tokens that write one character together, as an emoji, it tells the last one's alone (llama.cpp, process_token of its
     server: nothing is told while the text ends within a character). So they are matched from the end.
     """
     left, found = list(steps), []
     for token in reversed(ids):
-        found.append(left.pop() if left and left[-1]["id"] == token else None)
+        found.append(left.pop()["logprob"] if left and left[-1]["id"] == token else None)
     return found[::-1]
 
 

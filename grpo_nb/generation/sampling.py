@@ -30,9 +30,6 @@ from grpo_nb.generation.vllm import engine_as_before, sample_with_vllm, vllm_rol
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-# Prompts that are handed to vLLM at a time: it makes its own batches out of them, this is only how often progress is told.
-_ENGINE_BATCH = 256
-
 
 class _GrowingLayer(DynamicLayer):
     """A key/value layer that writes into room reserved beforehand; `DynamicLayer` copies everything at each token."""
@@ -218,7 +215,8 @@ def generate(
     longest = max(map(len, ids)) + max_completion_length
     run, engine = _stock_sample, contextlib.nullcontext()
     if vllm_rollout_obstacle(model, longest) is None:
-        run, engine, batch_size = sample_with_vllm, engine_as_before(model), max(batch_size, _ENGINE_BATCH)
+        # vLLM makes its own batches out of these, which are only how often progress is told.
+        run, engine, batch_size = sample_with_vllm, engine_as_before(model), max(batch_size, 256)
     elif shared_prompt_obstacle(model, longest) is None:
         run = functools.partial(sample, folded=FoldedLora.of(model))
     completions: dict[int, Completion] = {}

@@ -60,8 +60,7 @@ def shared_prompt_obstacle(model: PreTrainedModel, longest: int | None = None) -
     window = getattr(config, "sliding_window", None)
     slides = "sliding_attention" in layer_types or (window and getattr(config, "use_sliding_window", True))
     if slides and (window is None or longest is None or longest > window):
-        what = "prompt and completion" if longest is None else f"prompt and completion of {longest} tokens"
-        return f"{name} uses a sliding window of {window} tokens, which {what} may exceed"
+        return f"{name} uses a sliding window of {window} tokens, which prompt and completion may exceed"
     if getattr(config, "rope_parameters", None) is None:
         return f"{name} has no rotary positions"
     if getattr(model, "is_gradient_checkpointing", False):

@@ -19,7 +19,7 @@ from grpo_nb.checks.report import RewardReport
 from grpo_nb.checks.rows import rows_of
 from grpo_nb.core.deadlines import run_with_deadline
 from grpo_nb.core.panels import Panel, above, button, in_panel, label, line, section, view
-from grpo_nb.core.text import as_score, displayable
+from grpo_nb.core.words import as_score, displayable
 from grpo_nb.lab import views
 from grpo_nb.lab.numbers import example_completions, prompt_text, sample_group
 from grpo_nb.rewards.answers import gold_answers

@@ -3,7 +3,7 @@
 Standard library only, so that it works before anything is installed. What is asked of the machine stands in `settings`.
 """
 
-from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.checks import check_environment
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import run_folder

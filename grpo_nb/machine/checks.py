@@ -5,7 +5,6 @@ Reads package metadata and the driver; imports neither torch nor unsloth.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import sys
@@ -13,15 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_nb.core.arguments import require_path
 from grpo_nb.core.tables import Html, Shown, Table, bold
 from grpo_nb.machine import packages
-from grpo_nb.machine.cores import usable_cores
 from grpo_nb.machine.gpu import GpuState, NoGpu, read_gpu
-from grpo_nb.machine.host import find_host, free_disk_bytes, how_to_restart, usable_memory_gib
+from grpo_nb.machine.host import find_host, free_disk_bytes, how_to_restart, usable_cores
 
-# Model, run and export of the smallest preset: on a CPU, and on a GPU (docs/evidence/install.md).
-_DISK_GB = {False: 2, True: 5}
 # Status, what was found, and what to do about it.
 Finding = tuple[str, str] | tuple[str, str, str]
 _MARKS = {"ok": "\u2713 ok", "warning": bold("! warning"), "problem": bold("\u2717 problem")}
@@ -55,9 +50,8 @@ class EnvironmentReport(Shown):
     def verdict(self) -> str:
         """The table in one sentence: `Ready.`, also with warnings, or what has to be mended."""
         problems, warnings = (sum(check.status == status for check in self.checks) for status in ("problem", "warning"))
-        if problems:
-            return f"Not ready, {problems} to mend first."
-        return f"Ready, with {warnings} to read." if warnings else "Ready."
+        warned = f"Ready, with {warnings} to read." if warnings else "Ready."
+        return f"Not ready, {problems} to mend first." if problems else warned
 
     def _parts(self) -> Iterator[Table | Html]:
         rows = [(_MARKS[c.status], c.what, c.found, c.fix) for c in self.checks]
@@ -78,30 +72,24 @@ def check_environment(run_root: str | Path = ".") -> EnvironmentReport:
     >>> gn.check_environment().is_ready
     True
     """
-    folder = require_path("run_root", run_root).absolute()
     try:
         state, reason = read_gpu(), ""
     except NoGpu as error:
         state, reason = None, str(error)
     # In the order in which they are mended: a wrong package below a wrong Python is not worth looking at.
-    findings: dict[str, Finding | None] = {
-        "Python": python_row(),
-        "packages": packages_row(),
-        "this kernel": kernel_row(),
-        "device": cpu_row(reason) if state is None else gpu_row(state),
-        "GPU memory": None if state is None else memory_row(state),
-        "vLLM": None if state is None else vllm_row(),
-        "disk": disk_row(folder, has_gpu=state is not None),
-        "Hub token": token_row(),
-    }
-    return EnvironmentReport([Check(what, *finding) for what, finding in findings.items() if finding is not None])
+    rows = {"Python": python_row(), "packages": packages_row(), "this kernel": kernel_row()}
+    rows |= {"device": cpu_row(reason)} if state is None else gpu_rows(state)
+    # Model, run and export of the smallest preset: on a CPU, and on a GPU (docs/evidence/install.md).
+    rows["disk"] = disk_row(Path(run_root).expanduser().absolute(), needed=2 if state is None else 5)
+    if token := os.environ.get("HF_TOKEN", "").strip():
+        rows["Hub token"] = token_row(token)
+    return EnvironmentReport([Check(what, *finding) for what, finding in rows.items()])
 
 
 def python_row() -> Finding:
     """Whether the kit supports this Python."""
     found = ".".join(map(str, sys.version_info[:3]))
-    is_supported = packages.PYTHONS[0] <= sys.version_info[:2] < packages.PYTHONS[1]
-    return ("ok", found) if is_supported else ("problem", found, "Use Python 3.11 to 3.14.")
+    return ("ok", found) if packages.is_python_supported() else ("problem", found, "Use Python 3.11 to 3.14.")
 
 
 def packages_row() -> Finding:
@@ -110,9 +98,8 @@ def packages_row() -> Finding:
     Unsloth rewrites the source of the others while it is imported, so that these versions are one unit. torch is looked at with
     the device.
     """
-    versions = {name: packages.installed_version(name) for name in (*packages.NEEDED, "psutil", "nvidia-ml-py")}
-    missing = [name for name, version in versions.items() if version is None]
-    if missing:
+    versions = packages.package_versions()
+    if missing := [name for name in packages.NEEDED if name not in versions]:
         return "problem", f"missing: {', '.join(missing)}", _INSTALL
     if misfits := packages.misfits():
         found = "; ".join(f"{name} {why}" for name, why in misfits.items())
@@ -129,7 +116,7 @@ def kernel_row() -> Finding:
     """What is in memory must be what is on disk, which it often is not after an installation, and unsloth comes first."""
     restart = f"{how_to_restart()}, then run from the top."
     if problem := packages.import_order_problem():
-        return "problem", f"{problem}, which patches them", f"Import grpo_nb first. {restart}"
+        return "problem", problem, f"Import grpo_nb first. {restart}"
     if stale := packages.stale_versions():
         found = "; ".join(f"{name} {old} is loaded, {new} installed" for name, (old, new) in stale.items())
         return "problem", found, restart
@@ -137,16 +124,27 @@ def kernel_row() -> Finding:
 
 
 def cpu_row(reason: str) -> Finding:
-    """The CPU and its memory, and why no GPU is used where a driver is there."""
+    """The CPU, and why no GPU is used where a driver is there."""
     found = f"CPU, {usable_cores()} cores"
-    if importlib.util.find_spec("psutil") is not None:  # else it is told as a missing package
-        found += f", {usable_memory_gib():.0f} GiB memory"
     if reason:
         fix = "Unset CUDA_VISIBLE_DEVICES, or see what `nvidia-smi` says, and restart the kernel; until then the CPU is used."
         return "warning", f"{found}; {reason}", fix
     choices = {"colab": "Runtime > Change runtime type > T4 GPU", "kaggle": "Settings > Accelerator > GPU T4 x2"}
     choice = choices.get(find_host())
     return "ok", found, f"For a GPU: {choice}, then run the Install cell." if choice else ""
+
+
+def gpu_rows(state: GpuState) -> dict[str, Finding]:
+    """The GPU, what is free of its memory, and whether vLLM loads."""
+    free, memory = state.free_gib, state.gpu.memory_gib
+    held = "" if free >= 0.85 * memory else "; this kernel or another program holds the rest"
+    fix = f"A model loaded here: {how_to_restart()}. Else end the kernel or program that holds it (`nvidia-smi` lists them)."
+    found = f"{free:.1f} of {memory:.1f} GiB free{held}"
+    return {
+        "device": gpu_row(state),
+        "GPU memory": ("warning", found, fix) if held else ("ok", found),
+        "vLLM": vllm_row(),
+    }
 
 
 def gpu_row(state: GpuState) -> Finding:
@@ -172,15 +170,6 @@ def gpu_row(state: GpuState) -> Finding:
     return "ok", found
 
 
-def memory_row(state: GpuState) -> Finding:
-    """The GPU memory that is free."""
-    found = f"{state.free_gib:.1f} of {state.gpu.memory_gib:.1f} GiB free"
-    if state.free_gib >= 0.85 * state.gpu.memory_gib:
-        return "ok", found
-    fix = f"A model loaded here: {how_to_restart()}. Else end the kernel or program that holds it (`nvidia-smi` lists them)."
-    return "warning", f"{found}; this kernel or another program holds the rest", fix
-
-
 def vllm_row() -> Finding:
     """Whether generation can go through vLLM; without it training works, with slower generation."""
     version = packages.installed_version("vllm")
@@ -193,9 +182,9 @@ def vllm_row() -> Finding:
     return "ok", f"{version} loads"
 
 
-def disk_row(folder: Path, *, has_gpu: bool) -> Finding:
-    """Room for model, run and export, and whether it will be there tomorrow."""
-    free, needed = free_disk_bytes(folder) / 1e9, _DISK_GB[has_gpu]
+def disk_row(folder: Path, *, needed: int) -> Finding:
+    """Room for model, run and export, in GB, and whether it will be there tomorrow."""
+    free = free_disk_bytes(folder) / 1e9
     if free < needed:
         return "problem", f"{free:.1f} GB free", f"Free at least {needed} GB: model, run and export need it."
     # No warning: the notebooks ask here, before the cell with DRIVE, and a short run needs no Drive.
@@ -204,13 +193,12 @@ def disk_row(folder: Path, *, has_gpu: bool) -> Finding:
     return "ok", f"{free:.0f} GB free", keep if is_lost else ""
 
 
-def token_row() -> Finding | None:
-    """A Hugging Face token in `HF_TOKEN`, which gated models and pushing need, and nothing else; no row where none is set.
+def token_row(token: str) -> Finding:
+    """A Hugging Face token in `HF_TOKEN`, which gated models and pushing need, and nothing else.
 
     Colab's secrets are not asked for: Colab would ask the user.
     """
-    token = os.environ.get("HF_TOKEN", "").strip()
-    if token and not re.fullmatch(r"hf_\w{20,}", token):
-        fix = "Tokens begin with hf_ and have no spaces; make one on the Hub under Settings > Access Tokens."
-        return "warning", "in HF_TOKEN, but it does not look like a token", fix
-    return ("ok", "in HF_TOKEN") if token else None
+    if re.fullmatch(r"hf_\w{20,}", token):
+        return "ok", "in HF_TOKEN"
+    fix = "Tokens begin with hf_ and have no spaces; make one on the Hub under Settings > Access Tokens."
+    return "warning", "in HF_TOKEN, but it does not look like a token", fix

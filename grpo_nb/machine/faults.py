@@ -8,10 +8,9 @@ The texts that each is recognised by are collected, with the thread each was fou
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Iterator
 
-from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.words import EnvironmentProblem
 
 # Words by which a kind of failure is known, and why and what to do. The first that fits is taken.
 _FIXES = {
@@ -45,13 +44,6 @@ _MEMORY_SIGNS = (
     "unable to allocate", "no available memory for the cache blocks", "failed to allocate", "not enough memory",
     "larger than the available kv cache memory", "tokens that can be stored in kv cache",
 )  # fmt: skip
-
-# Functions by which a traceback says what was going on (unsloth and unsloth_zoo 2026.10.9, trl 1.15, vllm 0.31).
-_PLACES = {
-    "loading": {"from_pretrained", "load_vllm", "load_model", "determine_available_memory", "initialize_from_config"},
-    "generation": {"generate", "_generate", "_generate_single_turn", "wake_up", "unsloth_fast_generate", "sample_with_vllm"},
-    "the loss": {"compute_loss", "grpo_accumulated_loss", "backward", "training_step", "_get_per_token_logps_and_entropies"},
-}  # fmt: skip
 
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:
@@ -92,13 +84,6 @@ def find_fix(error: BaseException) -> str | None:
     said = [_said_of(cause) for cause in error_chain(error)]
     known = (fix for words, fix in _FIXES.items() if any(re.search(words, text, re.DOTALL) for text in said))
     return next(known, None)
-
-
-def place_of(error: BaseException) -> str | None:
-    """What was going on when it was raised: `loading`, `generation`, `the loss`, or None, by the functions it went through."""
-    # Innermost first: generating inside a training step is generation.
-    frames = (frame for cause in error_chain(error) for frame in reversed(traceback.extract_tb(cause.__traceback__)))
-    return next((place for frame in frames for place, names in _PLACES.items() if frame.name in names), None)
 
 
 def gpu_problem(error: BaseException) -> EnvironmentProblem | None:

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from dataclasses import dataclass
 
 from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.machine.packages import read_torch_build
-
-# Where the driver's tool lies when it is not on the path: in WSL, in Google's containers and machines, in other containers.
-_PLACES = ("/usr/lib/wsl/lib", "/usr/local/nvidia/bin", "/opt/bin", "/usr/bin")
 
 
 @dataclass(frozen=True)
@@ -61,9 +57,8 @@ def read_gpu() -> GpuState:
         if visible in ("", "-1"):
             raise NoGpu(f"CUDA_VISIBLE_DEVICES={visible!r} hides the GPU")
         card = nv.nvmlDeviceGetHandleByIndex(int(first)) if first.isdecimal() else nv.nvmlDeviceGetHandleByUUID(first)
-        memory = nv.nvmlDeviceGetMemoryInfo(
-            card, version=nv.nvmlMemory_v2
-        )  # the older one counts what the driver keeps
+        # The older version of this call counts what the driver keeps as used.
+        memory = nv.nvmlDeviceGetMemoryInfo(card, version=nv.nvmlMemory_v2)
         usable, capability = (memory.total - memory.reserved) / 2**30, nv.nvmlDeviceGetCudaComputeCapability(card)
         gpu, cuda = Gpu(nv.nvmlDeviceGetName(card), usable, capability), nv.nvmlSystemGetCudaDriverVersion_v2()
         return GpuState(gpu, memory.free / 2**30, nv.nvmlSystemGetDriverVersion(), (cuda // 1000, cuda % 1000 // 10))
@@ -92,9 +87,8 @@ def driver_cuda() -> tuple[int, int] | None:
 
     From the header of `nvidia-smi`, which it leaves out where no card answers.
     """
-    tool = shutil.which("nvidia-smi") or shutil.which("nvidia-smi", path=os.pathsep.join(_PLACES))
     try:
-        header = "\n".join(run_command([tool or "nvidia-smi"], seconds=20))
+        header = "\n".join(run_command(["nvidia-smi"], seconds=20))
     except (OSError, ChildError):  # there is none, it fails, or hangs, as it does while a GPU falls off the bus
         return None
     # Drivers from 590 on write "CUDA UMD Version".

@@ -1,4 +1,4 @@
-"""Where this code runs: the host and what it offers, its memory, its disks, and where runs outlive it."""
+"""Where this code runs: the host and what it offers, its cores, memory and disks, and where runs outlive it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.words import EnvironmentProblem
 
 _DRIVE = Path("/content/drive")
 
@@ -26,6 +26,19 @@ def how_to_restart() -> str:
     """What to click for a fresh kernel on this host."""
     clicks = {"colab": "Runtime > Restart session", "kaggle": "Run > Restart kernel"}
     return clicks.get(find_host(), "Restart the kernel")
+
+
+def usable_cores() -> int:
+    """How many cores this process may use: those it is bound to, or what a container's limit leaves of them.
+
+    From Linux, Documentation/admin-guide/cgroup-v2.rst, `cpu.max`.
+    """
+    bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(bound, round(int(quota) / int(period))))
+    except (OSError, ValueError):  # no such limit
+        return bound
 
 
 def usable_memory_gib() -> float:

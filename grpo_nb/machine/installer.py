@@ -7,21 +7,18 @@ do. Imports the standard library alone, so that nothing is loaded that is about 
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
-import importlib.util
 import os
 import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_nb.core.arguments import require_path
-from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.processes import ChildError, run_command
 from grpo_nb.core.tables import Html, Shown, bold
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine import packages
 from grpo_nb.machine.gpu import driver_cuda
 from grpo_nb.machine.host import how_to_restart, require_disk
@@ -55,15 +52,19 @@ _ADVICE = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Installation(Shown):
     """How it ended. Shows itself as one line: ready, or restart needed and why; on a GPU with one more about vLLM."""
 
-    is_ready: bool
-    loaded: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    loaded: Mapping[str, tuple[str, str]]
     """What this kernel has in memory in another version than is installed now: name to (loaded, installed)."""
-    generation: str = ""
+    generation: str
     """With vLLM or without, why, and what it costs; empty without a GPU."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next cell can be run."""
+        return not self.loaded
 
     @property
     def verdict(self) -> str:
@@ -81,42 +82,39 @@ class Installation(Shown):
         yield self.generation
 
 
-def install(*, vllm: bool = True, report: Say | None = None, root: str | Path | None = None) -> Installation:
+def install(*, vllm: bool = True, report: Say | None = None) -> Installation:
     """Install what is missing, and end with `Ready` or `Restart needed`. A second call finds nothing to do.
 
     Args:
         vllm: Whether to install vLLM on a Linux machine with a GPU. It makes sampling several times faster and the
             installation several GB larger; in Colab it also means another torch.
         report: Called with one line per step, for example `print`.
-        root: The folder with the requirements files; by default the repository that this package lies in.
 
     Raises:
         EnvironmentProblem: Something has to be done first, or pip failed: what, why, and what to type.
     """
     say = report or (lambda line: None)
-    folder = require_path("root", root) if root is not None else _ROOT
-    if not packages.PYTHONS[0] <= sys.version_info[:2] < packages.PYTHONS[1]:
+    if not packages.is_python_supported():
         raise EnvironmentProblem(f"Python {sys.version.split()[0]} is not supported: use a kernel with 3.11 to 3.14.")
-    wanted, generation = choose(folder, vllm=vllm)
+    wanted, generation = choose(_ROOT, vllm=vllm)
     there = _versions()
     # A bound such as `pillow>=13` says what the repository's own environment is made of. Where another version is there
     # already, it stays, unless a pinned package asks for more.
     lines = [line if _pin(line) or _name(line) not in there else _name(line) for line in wanted]
-    if not all(is_met(line, there) for line in (*lines, *_read(folder / "requirements-no-deps.txt"))):
+    if not all(is_met(line, there) for line in (*lines, *_read(_ROOT / "requirements-no-deps.txt"))):
         asked = {_name(line) for line in lines}
         require_disk(Path(sys.prefix), (15 if "vllm" in asked else 4) * 10**9, "The installation")
         held = [*_HELD, *(() if "torch" in asked else _TORCH_FAMILY)]
         stays = [f"{name}=={there[name]}" for name in held if name in there]
         say("Installing, which takes some minutes:")
         run_pip(["install", *lines, *stays], "torch, transformers and trl", say)
-        install_alone(folder, say)
+        install_alone(_ROOT, say)
     remove_misfits(say)
     # No other place is linked: bootstrap.py does it for a repository, and a kit on PYTHONPATH needs no help.
-    if folder.name == CLONE and folder == _ROOT:
-        link(folder)
+    if _ROOT.name == CLONE:
+        link(_ROOT)
     importlib.invalidate_caches()
-    stale = packages.stale_versions()
-    return Installation(is_ready=not stale, loaded=stale, generation=generation)
+    return Installation(packages.stale_versions(), generation)
 
 
 def choose(folder: Path, *, vllm: bool = True) -> tuple[list[str], str]:
@@ -136,9 +134,7 @@ def choose(folder: Path, *, vllm: bool = True) -> tuple[list[str], str]:
     is_fixed = "torch" in sys.modules and not packages.is_same_release(pin, there)
     if vllm and cuda is not None and cuda[0] >= _CUDA and sys.platform == "linux" and not is_fixed:
         wanted += _read(folder / "requirements-gpu.txt")
-        version = next(_pin(line) for line in wanted if _name(line) == "vllm")
-        told = f"With vLLM {version}, which generates fast; it costs some 10 GB of disk, and time at each start."
-        return wanted, told
+        return wanted, "With vLLM, which generates fast; it costs some 10 GB of disk, and time at each start."
     # The sum is in docs/reference/settings.md.
     told = ""
     if cuda is not None:
@@ -170,12 +166,8 @@ def is_met(line: str, installed: Mapping[str, str]) -> bool:
 
 
 def run_pip(arguments: Sequence[str], what: str, say: Say, log: Say | None = None) -> None:
-    """Run pip, or uv where there is no pip, in this kernel's environment."""
-    if importlib.util.find_spec("pip") is not None:
-        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments]
-    else:  # uv asks nothing, and knows no --yes
-        command = ["uv", "pip", *(a for a in arguments if a != "--yes"), "--python", sys.executable]
-    run_step(command, what, say, log)
+    """Run pip in this kernel's environment."""
+    run_step([sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", *arguments], what, say, log)
 
 
 def run_step(command: Sequence[str], what: str, say: Say, log: Say | None = None) -> None:
@@ -191,8 +183,6 @@ def run_step(command: Sequence[str], what: str, say: Say, log: Say | None = None
         # A download of less than 100 MB is over before anyone wonders.
         if found := re.match(r"\s*Downloading (?:\S*/)?(\S+?)-\d\S*\.whl \((\d{3}[\d.]* MB|[\d.]+ GB)\)", line):
             say(f"  downloading {found[1]}, {found[2]}")
-        if line.startswith("Installing collected packages: "):
-            say("  writing files")
 
     say(f"  {what}")
     hear(f"$ {' '.join(command)}")

@@ -10,31 +10,23 @@ import importlib.metadata
 import importlib.util
 import re
 import sys
-from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from grpo_nb.core.processes import ChildError, run_command
-
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
 
 BY_HAND = "pip install -r requirements.txt && pip install --no-deps -r requirements-no-deps.txt"
 # The oldest Python that the kit supports, and the one where unsloth 2026.10.9 stops.
 PYTHONS = ((3, 11), (3, 15))
 # Packages that unsloth patches while they load, so that it must come before them.
 _PATCHED_BY_UNSLOTH = ("trl", "transformers", "peft")
-NEEDED = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes", "unsloth", "unsloth_zoo")
+NEEDED = ("torch", "transformers", "trl", "peft", "accelerate", "datasets", "bitsandbytes", "unsloth", "unsloth_zoo",
+          "psutil", "nvidia-ml-py")  # fmt: skip
 # Looked at besides: a kernel that has an older one of these in memory than is installed breaks.
 _WATCHED = (
     *NEEDED, "vllm", "torchvision", "torchaudio", "torchao", "triton", "numpy", "pandas", "pyarrow", "huggingface_hub",
     "tokenizers",
 )  # fmt: skip
-# torchvision minor release that was built for a torch minor release: 0.(n + 15) for 2.n (pytorch/vision README).
-_TORCHVISION_OFFSET = 15
-# peft 0.21 raises ImportError on an older one whenever it puts a LoRA on a model; Colab has 0.10.
-_OLDEST_TORCHAO = (0, 16)
 # The import alone takes 5 to 20 seconds on a machine that has just started.
 _VLLM_SECONDS = 90
 
@@ -45,6 +37,11 @@ def installed_version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def is_python_supported() -> bool:
+    """Whether the kit runs on this Python."""
+    return PYTHONS[0] <= sys.version_info[:2] < PYTHONS[1]
 
 
 def package_versions() -> dict[str, str]:
@@ -66,11 +63,10 @@ def stale_versions() -> dict[str, tuple[str, str]]:
     return found
 
 
-def import_order_problem(loaded: Collection[str] | None = None) -> str | None:
+def import_order_problem() -> str | None:
     """Say which packages were imported before unsloth, which patches them, or None if the order is right."""
-    loaded = sys.modules if loaded is None else loaded
-    early = [name for name in _PATCHED_BY_UNSLOTH if name in loaded and "unsloth" not in loaded]
-    return f"{' and '.join(early)} {'was' if len(early) == 1 else 'were'} imported before unsloth" if early else None
+    early = [name for name in _PATCHED_BY_UNSLOTH if name in sys.modules and "unsloth" not in sys.modules]
+    return f"{' and '.join(early)} was imported before unsloth" if early else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +110,8 @@ def misfits() -> dict[str, str]:
     if torch and vision and not _is_torchvision_for(torch, vision):
         why = f"{vision} was not built for torch {torch}, and transformers fails on it (operator torchvision::nms)"
         found["torchvision"] = why
-    if torchao and minor_release(torchao) < _OLDEST_TORCHAO:
+    # peft 0.21 raises ImportError on an older one whenever it puts a LoRA on a model; Colab has 0.10.
+    if torchao and minor_release(torchao) < (0, 16):
         found["torchao"] = f"{torchao}, and peft refuses any before 0.16 (incompatible version of torchao)"
     return found
 
@@ -123,7 +120,7 @@ def _is_torchvision_for(torch: str, vision: str) -> bool:
     """Whether its release is that of torch, and, where both say it, its CUDA; the registry's own builds say none."""
     builds = [version.partition("+")[2] for version in (torch, vision)]
     known = {build for build in builds if re.fullmatch(r"cpu|cu\d+", build)}
-    is_release = minor_release(vision)[1] == minor_release(torch)[1] + _TORCHVISION_OFFSET
+    is_release = minor_release(vision)[1] == minor_release(torch)[1] + 15  # 0.28 for 2.13 (pytorch/vision README)
     return is_release and (builds[0] == builds[1] or (len(known) < 2 and "cpu" not in known))
 
 
@@ -132,20 +129,6 @@ def pinned() -> dict[str, str]:
     files = (Path(__file__).resolve().parents[2] / name for name in ("requirements.txt", "requirements-no-deps.txt"))
     text = "".join(file.read_text("utf-8") for file in files if file.is_file())
     return dict(re.findall(r"^([\w.-]+)==([\w.]+)$", text, re.MULTILINE))
-
-
-def asked_of(package: str, names: Sequence[str], extra: str = "") -> Iterator[Requirement]:
-    """What a package asks of others, here and now, from its metadata; with an extra, only what that adds.
-
-    Nothing where it is not installed.
-    """
-    from packaging.requirements import Requirement
-
-    for text in (installed_version(package) and importlib.metadata.requires(package)) or ():
-        asked = Requirement(text)
-        holds = not extra if asked.marker is None else asked.marker.evaluate({"extra": extra})
-        if asked.name in names and holds:
-            yield asked
 
 
 def vllm_problem() -> str | None:

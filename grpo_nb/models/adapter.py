@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from pathlib import Path
 
-from grpo_nb.core.arguments import require_path
-from grpo_nb.models.identity import TEMPLATE_FILE, hub_file
+from grpo_nb.models.identity import TEMPLATE_FILE
 from grpo_nb.settings.settings import Settings
 
 SHAPE = ("lora_rank", "lora_alpha", "lora_target_modules")
@@ -25,14 +23,13 @@ def adapter_folder(adapter: str | Path) -> Path:
 
     Raises:
         FileNotFoundError: It lacks one of PEFT's two files, of which the tensors must be safetensors.
-        EnvironmentProblem: It cannot be had from the Hub.
+        RepositoryNotFoundError, ...: The Hub's own words for what cannot be had from it.
     """
-    folder = require_path("adapter", adapter, "the folder of a LoRA, or its name on the Hub")
+    folder = Path(adapter).expanduser()
     if not folder.exists() and str(adapter).count("/") == 1:
-        folder = hub_file(str(adapter), _CONFIG).parent
-        for name in (_TENSORS, TEMPLATE_FILE):
-            with contextlib.suppress(FileNotFoundError):  # without a template it was trained with that of its base
-                hub_file(str(adapter), name)
+        from huggingface_hub import snapshot_download
+
+        folder = Path(snapshot_download(str(adapter), allow_patterns=[_CONFIG, _TENSORS, TEMPLATE_FILE]))
     for name in (_CONFIG, _TENSORS):
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{str(adapter)!r} is no folder of a LoRA: it has no {name}.")

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.files import made_once, sha256_of
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.host import require_disk
 from grpo_nb.models.unsloth import import_unsloth, without_loading_bars
 from grpo_nb.settings.settings import EMBEDDED_MODEL

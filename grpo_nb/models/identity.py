@@ -12,34 +12,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.errors import EnvironmentProblem
-from grpo_nb.settings.settings import EMBEDDED_MODEL
-
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TEMPLATE_FILE = "chat_template.jinja"
-
-
-def hub_file(name: str, file: str) -> Path:
-    """Return a file of a repository on the Hub, fetched where it is not here.
-
-    Raises:
-        FileNotFoundError: The repository has no such file.
-        EnvironmentProblem: It is not cached and cannot be reached.
-    """
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import RemoteEntryNotFoundError
-
-    try:
-        return Path(hf_hub_download(name, file))
-    except RemoteEntryNotFoundError as error:
-        raise FileNotFoundError(f"{name!r} on the Hub has no {file}.") from error
-    except (OSError, ValueError) as error:  # all of the Hub's errors are of these kinds
-        raise EnvironmentProblem(
-            f"{name!r} is neither cached here nor reachable on the Hub ({type(error).__name__}). Check its name and the "
-            f'network (and HF_TOKEN for what is gated), or start with the embedded one: preset(model="{EMBEDDED_MODEL}").'
-        ) from error
 
 
 def weights_identity(folder: Path) -> str | None:

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.faults import find_fix, gpu_problem, is_out_of_memory, summary
 from grpo_nb.machine.gpu import Gpu, find_gpu
 from grpo_nb.models.adapter import SHAPE, adapter_folder, with_adapter
 from grpo_nb.models.embedded import embedded_model_folder
-from grpo_nb.models.identity import hub_file, require_trained_on, template_of, weights_here
+from grpo_nb.models.identity import require_trained_on, template_of, weights_here
 from grpo_nb.models.match import note_settings
 from grpo_nb.models.unsloth import import_unsloth, said_last, silently, tell_unsloth, without_loading_bars
 from grpo_nb.settings.number_types import number_type
 from grpo_nb.settings.out_of_memory import memory_advice
-from grpo_nb.settings.settings import ALL_LINEAR, EMBEDDED_MODEL, Settings, require_settings
+from grpo_nb.settings.settings import ALL_LINEAR, EMBEDDED_MODEL, Settings
 from grpo_nb.settings.vllm import VllmObstacle, vllm_obstacle
 
 if TYPE_CHECKING:
@@ -120,23 +120,22 @@ def resolve_model(name: str, report: Callable[[str], None] | None = None) -> str
     """Return what `from_pretrained` takes for a model name: the embedded model's folder, a local folder or a Hub id.
 
     Raises:
-        EnvironmentProblem: A Hub id that is not cached and cannot be reached.
-        FileNotFoundError: A path or a repository that is no model.
+        FileNotFoundError: A folder that holds no model.
+        EntryNotFoundError, RepositoryNotFoundError, ...: The Hub's own words for an id that is no model, or cannot be had.
     """
+    from huggingface_hub import hf_hub_download
+
     if name == EMBEDDED_MODEL:
         return str(embedded_model_folder(report))
     path = Path(name).expanduser()
     is_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or path.exists()
     if not is_path:
-        hub_file(name, "config.json")
+        hf_hub_download(name, "config.json")
     elif not (path / "config.json").is_file():
         raise FileNotFoundError(
             f"{name!r} is no model folder: it has no config.json. Where it is a LoRA, name its base model in the settings, and "
             f"model, tokenizer = gn.load_model(settings, adapter={name!r})."
         )
-    elif not [*path.glob("tokenizer*"), *path.glob("vocab*")]:  # transformers' error is of a package to install
-        what = "no tokenizer: copy tokenizer.json and tokenizer_config.json into it from the model that it was made of"
-        raise FileNotFoundError(f"the model folder {name!r} has {what}, or tokenizer.save_pretrained(folder).")
     return str(path) if is_path else name
 
 
@@ -171,14 +170,18 @@ def load_model(
     >>> sum(weight.requires_grad for weight in model.parameters()) > 0  # the LoRA
     True
     """
-    require_settings(settings)
     for name in _OWNED.keys() & (loader or {}).keys():
         raise ValueError(f"loader has {name!r}, which the kit sets: settings = settings.replace({_OWNED[name]}=...).")
     say, report = report or warnings.warn, report or (lambda line: None)
     import_unsloth()
+    import torch
+
     source, gpu = resolve_model(settings.model, report), find_gpu()
-    if gpu is None:
-        _refuse_unseen_gpu()
+    if gpu is None and torch.cuda.is_available():  # half of the settings would be a CPU's
+        raise EnvironmentProblem(
+            f"torch computes on {torch.cuda.get_device_name(0)}, of which no NVIDIA driver tells. For the CPU, before the "
+            "kernel starts: CUDA_VISIBLE_DEVICES=-1 (AMD: HIP_VISIBLE_DEVICES=-1)."
+        )
     folder = None if adapter is None else adapter_folder(adapter)
     if folder is not None:
         settings, base = with_adapter(settings, folder, source)
@@ -194,16 +197,14 @@ def load_model(
         except Exception as error:
             if is_out_of_memory(error):  # a second try would meet the memory that this one holds
                 raise
-            fix = find_fix(error) or _SKIP_VLLM
-            obstacle = VllmObstacle(f"vLLM did not start ({summary(error)})", fix, said_last())
+            said = f"vLLM did not start ({summary(error)})"
+            obstacle = VllmObstacle(said, find_fix(error) or _SKIP_VLLM, said_last())
         else:
             if not has_engine(loaded[0]):  # Unsloth printed its reason, and went on without
                 obstacle = VllmObstacle("Unsloth does not run this model in vLLM", _SKIP_VLLM, said_last())
     if obstacle is not None and gpu is not None and settings.fast_inference:
         _say_once(obstacle)
     if loaded is None:
-        import torch
-
         gc.collect()  # after the except block: the error's frames hold the engine that failed
         torch.cuda.empty_cache()
         report(stage)
@@ -222,7 +223,7 @@ def load_model(
         generation = Generation("unsloth" if gpu else "kit", str(obstacle) if settings.fast_inference else "")
     setattr(model, _KEPT_ON, generation)
     setattr(model, LOADED_WITH, dict(loader or {}))
-    note_settings(model, settings, None if folder is None else str(folder))
+    note_settings(model, settings, is_shaped_by_adapter=folder is not None)
     return model, tokenizer
 
 
@@ -362,22 +363,6 @@ def engine_obstacle() -> VllmObstacle | None:
         "a model with vLLM is loaded in this kernel already, and in standby there is one at a time",
         "go on with that model, or restart the kernel before another one is loaded",
     )
-
-
-def _refuse_unseen_gpu() -> None:
-    """Raise where Unsloth has taken an accelerator that the kit does not see: half of the settings would be a CPU's.
-
-    Raises:
-        EnvironmentProblem: It has.
-    """
-    import torch
-
-    if torch.cuda.is_available():
-        raise EnvironmentProblem(
-            f"torch computes on {torch.cuda.get_device_name(0)}, of which nvidia-smi does not tell, so the kit would treat it "
-            "as a CPU. gn.check_environment() says what is missing. For the CPU, before the kernel starts: "
-            "CUDA_VISIBLE_DEVICES=-1 (AMD: HIP_VISIBLE_DEVICES=-1)."
-        )
 
 
 def save_adapter(model: PreTrainedModel, folder: str | Path) -> None:

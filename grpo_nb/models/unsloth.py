@@ -11,9 +11,9 @@ import sys
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from grpo_nb.core.errors import EnvironmentProblem
-from grpo_nb.machine.cores import usable_cores
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.gpu import Gpu, find_gpu
+from grpo_nb.machine.host import usable_cores
 from grpo_nb.machine.packages import import_order_problem, misfits
 from grpo_nb.settings.effective import SHARED_SCORING
 from grpo_nb.settings.number_types import VARIABLE, cpu_number_type
@@ -87,7 +87,7 @@ def import_unsloth() -> Any:
             installed, or does not load.
     """
     if problem := import_order_problem():
-        raise EnvironmentProblem(f"{problem}, which it patches. Restart the kernel and import grpo_nb first.")
+        raise EnvironmentProblem(f"{problem}. Restart the kernel and import grpo_nb first.")
     for name, why in misfits().items():
         raise EnvironmentProblem(f"{name} {why}. pip uninstall -y {name}, then restart the kernel.")
     gpu = find_gpu()

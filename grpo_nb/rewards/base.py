@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from grpo_nb.core.tables import code, html_of
-from grpo_nb.core.text import shorten
+from grpo_nb.core.words import shorten
 from grpo_nb.tasks.formats import AnswerFormat, xml
 
 Completion = str | Sequence[Mapping[str, Any]]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from grpo_nb.core.deadlines import run_in_thread
-from grpo_nb.core.text import shorten
+from grpo_nb.core.words import shorten
 from grpo_nb.rewards.base import Completion, Reward, RewardFunction, completion_text, unwrapped
 
 # What TRL does not hand on as a data column, because it passes its own.
@@ -137,7 +137,7 @@ def call_reward(reward: RewardFunction, batch: Batch) -> list[Any]:
         trainer_state=state, log_extra=_log_nothing, log_metric=_log_nothing,
     )  # fmt: skip
     if is_async(reward):
-        output = run_in_thread(lambda: asyncio.run(output), None)
+        output = run_in_thread(lambda: asyncio.run(output))
     if not isinstance(output, Iterable):
         raise TypeError(
             f"it returned {shorten(repr(output), 60)}, a {type(output).__name__}; it must be a list of one float for each "

@@ -24,7 +24,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.rewards.answers import SlotReward, is_copied
 from grpo_nb.rewards.lines import LineProcess
 from grpo_nb.rewards.shapes import UNION, Shape, bare, boxed_answers, spelled, split_name

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from grpo_nb.core.tables import Html, Part, Shown, Table, escaped
-from grpo_nb.core.text import as_score, displayable, excerpt, shorten
+from grpo_nb.core.words import as_score, displayable, excerpt, shorten
 from grpo_nb.rewards.base import (
     Completion,
     RewardFunction,

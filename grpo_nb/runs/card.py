@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.files import write_text
 from grpo_nb.core.pages import render
-from grpo_nb.core.text import displayable
+from grpo_nb.core.words import displayable
 from grpo_nb.runs.records import RecordedComparison
 from grpo_nb.runs.rise import describe
 from grpo_nb.runs.run import Run

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.files import inside, put_in_place, sha256_of
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.machine.faults import error_chain
 from grpo_nb.machine.host import free_disk_bytes
 

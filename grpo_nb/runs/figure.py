@@ -20,7 +20,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from grpo_nb.core.tables import Html, escaped
-from grpo_nb.core.text import displayable
+from grpo_nb.core.words import displayable
 from grpo_nb.runs.alert import Alert, worst_first
 from grpo_nb.runs.best import ACCURACY, HIGH, LOW
 from grpo_nb.runs.curves import LENGTH, SPREAD_HIGH, SPREAD_LOW, Curve, Curves

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.pages import render, style
-from grpo_nb.core.text import as_score, shorten
+from grpo_nb.core.words import as_score, shorten
 from grpo_nb.lab.numbers import prompt_text
 from grpo_nb.lab.views import push
 from grpo_nb.rewards.scores import Scores

@@ -30,10 +30,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.arguments import in_line, require_path
-from grpo_nb.core.files import free_path, inside, shown_path, write_json
+from grpo_nb.core.files import free_path, inside, liveness, shown_path, write_json
 from grpo_nb.core.tables import Html, Part, Shown, bold, escaped
-from grpo_nb.core.writers import liveness
+from grpo_nb.core.words import in_line
 from grpo_nb.runs.alert import Alert, alerts_of
 from grpo_nb.runs.best import BestStep, best_step
 from grpo_nb.runs.checkpoints import checkpoint_folders
@@ -349,7 +348,7 @@ def open_run(path: str | Path | Run) -> Run:
     """
     if isinstance(path, Run):
         return path
-    path = require_path("run", path, "the folder of a run: gn.open_run('runs/<name>')")
+    path = Path(path).expanduser()
     for folder in (path, Path(Settings().run_root) / path):
         with contextlib.suppress(OSError):  # a name too long for a disk
             if (folder / "run.json").is_file():

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.arguments import require_path
 from grpo_nb.core.files import shown_path
 from grpo_nb.core.tables import Part, Shown, Table, bold
 from grpo_nb.runs.rows import mean, series
@@ -117,9 +116,7 @@ def list_runs(root: str | Path | None = None) -> RunList:
     >>> "tiny" in [run.name for run in gn.runs.list(run.path.parent)]
     True
     """
-    root = require_path(
-        "root", Settings().run_root if root is None else root, "the folder of runs: gn.runs.list('runs')"
-    )
+    root = Path(root or Settings().run_root).expanduser()
     runs, unreadable = [], {}
     for file in sorted(root.glob("*/run.json")):
         try:

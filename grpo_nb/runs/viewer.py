@@ -19,7 +19,7 @@ from grpo_nb.core.pages import code_line, style, title
 from grpo_nb.core.panels import Panel, above, button, in_panel, label, line, section
 from grpo_nb.core.panels import view as empty_view
 from grpo_nb.core.tables import escaped
-from grpo_nb.core.text import shorten
+from grpo_nb.core.words import shorten
 from grpo_nb.runs.alert import Alert
 from grpo_nb.runs.curves import Curves
 from grpo_nb.runs.figure import TrainingFigure

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from grpo_nb.core.own_code import globals_used, is_own_module
-from grpo_nb.core.text import shorten
+from grpo_nb.core.words import shorten
 from grpo_nb.rewards.base import Reward, kinds, reward_name
 from grpo_nb.tasks.formats import AnswerFormat
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.arguments import require_path
 from grpo_nb.core.files import inside, put_in_place, shown_path, staged_folder, write_json
 from grpo_nb.core.tables import Part, Shown, bold
 from grpo_nb.health.course import sameness
@@ -86,7 +85,7 @@ def open_project(folder: str | Path) -> Project:
 
     >>> gn.scaleout.open("anywhere").run.plot()  # doctest: +SKIP
     """
-    place = require_path("folder", folder, "a folder that gn.scaleout.write made")
+    place = Path(folder).expanduser()
     if not place.is_dir():
         raise FileNotFoundError(f"there is no folder {str(place)!r}: write one with gn.scaleout.write(run, folder).")
     for name in _READ:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from grpo_nb import __version__
-from grpo_nb.core.arguments import require_kind, require_number
 from grpo_nb.core.files import check_target, put_in_place, staged_folder, target_of, write_json
 from grpo_nb.core.pages import render
 from grpo_nb.core.processes import ChildError, run_script
+from grpo_nb.core.words import require_number
 from grpo_nb.export.hub import holds_secret
 from grpo_nb.export.merged import needed_by
 from grpo_nb.machine.host import require_disk
@@ -119,7 +119,6 @@ def write(
     >>> project = gn.scaleout.write(run, "anywhere")  # doctest: +SKIP
     """
     run, target = open_run(run), target_of(folder)
-    require_kind("task", task, (Task, None), "the task of the run")
     if processes is not None:
         require_number("processes", processes, 1)
     check_target(target, overwrite, needed_by(run))

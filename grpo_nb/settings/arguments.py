@@ -18,7 +18,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from grpo_nb.core.arguments import did_you_mean
+from grpo_nb.core.words import did_you_mean
 
 # Of the pinned trl; a test compares them with its source. docs/reference/losses.md says what each changes, with its paper.
 LOSS_TYPES = ("bnpo", "cispo", "dapo", "dr_grpo", "grpo", "luspo", "sapo", "vespo")

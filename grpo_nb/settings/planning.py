@@ -15,9 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.tables import Shown, Table
-from grpo_nb.core.text import prompt_lengths
+from grpo_nb.core.words import EnvironmentProblem, prompt_lengths
 from grpo_nb.machine.gpu import Gpu, find_gpu, read_gpu
 from grpo_nb.machine.host import free_memory_bytes, usable_memory_gib
 from grpo_nb.settings.arguments import check_value

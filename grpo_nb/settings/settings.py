@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.arguments import require_kind
 from grpo_nb.core.files import write_text
 from grpo_nb.core.tables import Shown, Table
 from grpo_nb.settings import arguments
@@ -193,7 +192,7 @@ class Settings(Shown):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Settings:
         """The inverse of `to_dict`, checked as if it were written in a cell."""
-        return cls(**require_kind("values", values, Mapping, "what settings.to_dict() gave"))
+        return cls(**values)
 
     def save(self, path: str | Path) -> Path:
         """Write the settings to a JSON file that `Settings.load` gives back exactly.
@@ -264,4 +263,5 @@ def require_settings(settings: Any) -> None:
 
     >>> require_settings(Settings())
     """
-    require_kind("settings", settings, Settings, "settings: write settings = gn.preset()")
+    if not isinstance(settings, Settings):
+        raise TypeError(f"settings = {settings!r:.60} must be settings: write settings = gn.preset().")

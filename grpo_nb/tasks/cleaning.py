@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from grpo_nb.core.text import displayable, shorten
+from grpo_nb.core.words import displayable, shorten
 from grpo_nb.settings.arguments import check_choice
 from grpo_nb.tasks.answers import is_same_answer
 from grpo_nb.tasks.rows import Rows

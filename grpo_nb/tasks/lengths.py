@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.text import prompt_lengths
+from grpo_nb.core.words import prompt_lengths
 from grpo_nb.tasks.formats import AnswerFormat
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from grpo_nb.core.arguments import did_you_mean, require_kind
-from grpo_nb.core.text import shorten
+from grpo_nb.core.words import did_you_mean, shorten
 from grpo_nb.settings.arguments import check_choice, check_value
 from grpo_nb.tasks.answers import Answers, Kind, answers_of
 from grpo_nb.tasks.cleaning import INSTRUCTS, Cleaned, Columns, Contradictory, Keep, clean
@@ -111,8 +110,7 @@ def load_task(
         seed = settings.seed if settings is not None else 0
     asked = settings.extra.get("chat_template_kwargs") if settings is not None else None
     chat = chat_template_kwargs if chat_template_kwargs is not None else asked or {}
-    must = 'a dict by the names in the template: {"enable_thinking": False}'
-    chat = dict(require_kind("chat_template_kwargs", chat, Mapping, must))
+    chat = dict(chat)
     check_choice("kind", kind, (None, *get_args(Kind)))
     is_generated = isinstance(source, str) and source == "arithmetic"
     known = [*inspect.signature(load_task).parameters, *(_ARITHMETIC if is_generated else ())]
@@ -176,7 +174,6 @@ def fitting_format(
 ) -> AnswerFormat:
     """Return the format with a system prompt that fits the answers, or the one given, and with the tags of the template."""
     format = format if format is not None else xml()
-    require_kind("format", format, AnswerFormat, "an answer format: gn.tasks.xml(), boxed(), hashes(), ...")
     if system is not None:
         format = dataclasses.replace(format, instruction=system)
     elif not format.answer_hint:

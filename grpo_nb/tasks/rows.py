@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.arguments import in_line
+from grpo_nb.core.words import in_line
 
 Source = str | Path | Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] | Any
 FILES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")

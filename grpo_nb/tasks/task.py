@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.core.tables import Html, Shown, Table, as_written, bold, escaped
-from grpo_nb.core.text import prompt_lengths
+from grpo_nb.core.words import prompt_lengths
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.answers import Answers
 from grpo_nb.tasks.curriculum import completion_counts, pass_rates

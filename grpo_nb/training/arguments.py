@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-from grpo_nb.core.arguments import in_line, require_kind, require_path
+from grpo_nb.core.words import in_line
 from grpo_nb.models.match import require_same_settings
 from grpo_nb.runs.run import check_run_name
 from grpo_nb.settings.settings import Settings
 from grpo_nb.tasks.task import Task
-from grpo_nb.training.observers import Observer
 
 Reference = Literal["start", "base"]
 
@@ -22,11 +21,6 @@ def check_arguments(name: str | None, resume: Any, observers: Any = (), referenc
     """
     if name is not None:
         check_run_name(name)
-    if resume is not None:
-        require_path("resume", resume, 'None, "auto", or the path or name of a run')
-    require_kind("observers", observers, (list, tuple), "a list of gn.training.Observer objects: [MyObserver()]")
-    for observer in observers:
-        require_kind("an observer", observer, Observer, "a gn.training.Observer: observers=[MyObserver()]")
     if not isinstance(reference, str) or reference not in get_args(Reference):
         raise ValueError(f"reference = {in_line(reference)} must be 'start' or 'base'.")
 
@@ -38,7 +32,6 @@ def require_parts(model: Any, tokenizer: Any, task: Any, settings: Any) -> None:
         TypeError, ValueError: The argument, what it is, and the line that makes one.
     """
     require_same_settings(model, tokenizer, settings)
-    require_kind("task", task, Task, "a task: task = gn.load_task(<your file>, settings)")
     task.rendered_by(settings)
 
 

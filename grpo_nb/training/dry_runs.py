@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_nb.core.arguments import require_number
 from grpo_nb.core.randomness import kept_modes, kept_random_state
 from grpo_nb.core.tables import Part, Shown, Table, bold
-from grpo_nb.core.text import shorten
+from grpo_nb.core.words import require_number, shorten
 from grpo_nb.models.unsloth import import_unsloth
 from grpo_nb.rewards.base import reward_list, weights_by_name
 from grpo_nb.runs.rows import tidy_row

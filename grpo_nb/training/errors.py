@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.errors import EnvironmentProblem
 from grpo_nb.core.files import free_path
-from grpo_nb.core.text import shorten
+from grpo_nb.core.words import EnvironmentProblem, shorten
 from grpo_nb.machine.faults import gpu_problem, is_out_of_memory
 from grpo_nb.rewards.base import RewardFunction, completion_text, reward_name
 from grpo_nb.rewards.calls import RewardError, is_async, to_floats

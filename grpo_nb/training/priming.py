@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from grpo_nb.checks.layouts import completion
-from grpo_nb.core.arguments import in_line, require_kind, require_number
 from grpo_nb.core.randomness import kept_modes, kept_random_state
 from grpo_nb.core.tables import Part, Shown, Table, as_written, bold
+from grpo_nb.core.words import in_line, require_number
 from grpo_nb.evaluation.subjects import Decoding, answers_of_model
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.load import rest_engine
@@ -143,8 +143,6 @@ def prime(
     for name, value in {"steps": steps, "examples": examples, "batch_size": batch_size, "held_out": held_out}.items():
         require_number(name, value, 1)
     require_number("learning_rate", learning_rate, 1e-12, 1.0, is_whole=False)
-    if not callable(reasoning):
-        require_kind("reasoning", reasoning, (None, str), "the name of a column, or a function of the row")
     if not len(task.holdout):
         raise ValueError("the task has no held-out questions to measure on: gn.load_task(..., holdout=0.2).")
     drawn = random.Random(settings.seed)
@@ -223,7 +221,9 @@ def _writer(task: Task, reasoning: Reasoning | None) -> Callable[[Row], str]:
 
         def written(row: Row) -> str:
             try:
-                return require_kind("what reasoning returned", reasoning(row), str, "a text")
+                if isinstance(text := reasoning(row), str):
+                    return text
+                raise TypeError(f"it returned {in_line(text)}, which is no text")
             except Exception as error:
                 raise ValueError(
                     f"reasoning failed on the row of {in_line(row['question'])} ({type(error).__name__}: {error}): it must be "

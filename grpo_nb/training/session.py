@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from grpo_nb.core.files import put_in_place, staged_folder, write_json
+from grpo_nb.core.files import put_in_place, staged_folder, write_json, writing_here
 from grpo_nb.core.progress import is_notebook
-from grpo_nb.core.writers import writing_here
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.machine.host import require_disk

@@ -14,9 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from grpo_nb.core.arguments import in_line
-from grpo_nb.core.errors import EnvironmentProblem
-from grpo_nb.core.text import shorten
+from grpo_nb.core.words import EnvironmentProblem, in_line, shorten
 from grpo_nb.generation.vllm import drop_leftovers
 from grpo_nb.machine.gpu import find_gpu
 from grpo_nb.models.load import hand_copies, has_engine

@@ -13,7 +13,9 @@ import pytest
 from grpo_nb.core.files import (
     check_target,
     free_path,
+    liveness,
     made_once,
+    process_identity,
     put_in_place,
     shown_path,
     staged_file,
@@ -21,8 +23,8 @@ from grpo_nb.core.files import (
     target_of,
     write_json,
     write_text,
+    writing_here,
 )
-from grpo_nb.core.writers import liveness, process_identity, writing_here
 
 # Makes a folder of three files at `out`, and stands still at the moment that its argument names.
 # Makes a folder at `out`, and is killed at the moment that its argument names.
@@ -197,7 +199,7 @@ def test_a_cache_is_filled_once(tmp_path: Path) -> None:
 
 
 def test_a_writer_is_told_from_a_dead_one_another_one_and_one_elsewhere(tmp_path: Path) -> None:
-    code = "from grpo_nb.core.writers import *; import json; print(json.dumps(process_identity()), flush=True); input()"
+    code = "from grpo_nb.core.files import *; import json; print(json.dumps(process_identity()), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as writer:

@@ -1,11 +1,5 @@
 """One list of parts, shown as text and as HTML, whatever stands in it."""
 
-import inspect
-import pydoc
-
-import pytest
-
-import grpo_nb as gn
 from grpo_nb.core.tables import Html, Shown, Table, bold, code
 
 HOSTILE = "<script>alert(1)</script>\x00\ud800 & 'quoted'"
@@ -35,10 +29,3 @@ def test_html_escapes_everything_that_was_written_by_others() -> None:
     assert "<b>Two rows</b></div>" in page and "<code>x = 1</code>" in page and "<svg></svg>" in page
     assert "<i>seen alone</i>" in page and page.count("<div") == 5 and page.count("<tr>") == 3
     assert "text-align:right" in page
-
-
-@pytest.mark.parametrize("kind", [gn.tasks.Task, gn.Settings])
-def test_help_has_what_a_user_calls_and_not_what_python_calls(kind: type) -> None:
-    told = pydoc.render_doc(kind, renderer=pydoc.plaintext)
-    mine = [name for name, member in vars(kind).items() if name[0] != "_" and inspect.isfunction(member)]
-    assert mine and all(f" |  {name}(self" in told for name in mine) and "\n |  __" not in told

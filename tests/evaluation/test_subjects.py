@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
 
 import grpo_nb as gn
 from grpo_nb.evaluation.comparison import Evaluation
@@ -86,7 +87,6 @@ def test_what_cannot_be_asked(tiny_run: gn.runs.Run, task: gn.tasks.Task, tmp_pa
         (tmp_path, ValueError, "is no run \\(run.json\\), model"),
         ("./nowhere", FileNotFoundError, "there is no folder './nowhere'"),
         ("nowhere.gguf", FileNotFoundError, "there is no file 'nowhere.gguf'"),
-        (7, TypeError, "what is asked = 7 must be a run"),
     ):
         with pytest.raises(problem, match=said):
             gn.evaluate(subject, task)
@@ -95,7 +95,7 @@ def test_what_cannot_be_asked(tiny_run: gn.runs.Run, task: gn.tasks.Task, tmp_pa
     monkeypatch.setattr("grpo_nb.evaluation.ask.open_subject", lambda *args, **more: pytest.fail("a model was loaded"))
     with pytest.raises(FileNotFoundError, match=r"no folder 'exports/my-modle'.*did you mean 'my-model'"):
         gn.compare(tiny_run, "exports/my-modle")
-    with pytest.raises(gn.machine.EnvironmentProblem, match="'my-modle' is neither cached here nor"):
+    with pytest.raises(LocalEntryNotFoundError):
         gn.compare(tiny_run, "my-modle")
     with pytest.raises(ValueError, match=r"'gsm8k' is a set of questions, not a model: gn.evaluate\(run, 'gsm8k'\)"):
         gn.evaluate("gsm8k", task)

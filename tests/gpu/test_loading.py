@@ -304,12 +304,11 @@ def test_an_engine_with_less_room_than_asked_for_is_noticed(on_a_gpu) -> None:
 
 
 def test_a_gpu_that_only_torch_sees_is_refused(on_a_gpu, monkeypatch) -> None:
-
     monkeypatch.setattr(models, "find_gpu", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "AMD Instinct MI300X")
     loader = FakeLoader()
-    with pytest.raises(gn.machine.EnvironmentProblem, match="MI300X, of which nvidia-smi does not tell"):
+    with pytest.raises(gn.machine.EnvironmentProblem, match="MI300X, of which no NVIDIA driver tells"):
         on_a_gpu(loader)
     assert loader.calls == []
 
@@ -363,6 +362,8 @@ def test_out_of_memory_while_loading_names_the_setting(on_a_gpu) -> None:
     with pytest.raises(gn.machine.EnvironmentProblem, match=r"while loading.*gpu_memory_utilization=0.66"):
         on_a_gpu(loader)
     assert len(loader.calls) == 1, "a second try would meet the memory that the first one holds"
+    with pytest.raises(gn.machine.EnvironmentProblem, match=r"while loading.*load_in_4bit=True"):
+        on_a_gpu(FakeLoader(error=error, always=True), load_in_4bit=False, fast_inference=False)
 
 
 def test_not_asked_for_it_is_not_missed(on_a_gpu) -> None:

@@ -146,24 +146,8 @@ def test_runs_are_in_the_order_of_their_time_and_not_of_its_text(run: gn.runs.Ru
     assert _newest_run(tmp_path, None).name == "made"
 
 
-@pytest.mark.parametrize("bad", [None, 5, [], {"a": 1}, b"runs", object()])
-@pytest.mark.parametrize("call", [gn.open_run, lambda bad: gn.RunViewer(bad), lambda bad: gn.runs.compare(bad, bad)])
-def test_what_is_no_path_is_refused_in_one_line(call: Callable[[Any], Any], bad: Any) -> None:
-    with pytest.raises(TypeError, match=r"run = .* must be the folder of a run: gn\.open_run\('runs/<name>'\)"):
-        call(bad)
-
-
-@pytest.mark.parametrize(
-    "path, kind, told",
-    [("", ValueError, "must be the folder of a run")]
-    + [(path, FileNotFoundError, "is no run") for path in ("/dev/null", "no/such/run", "x" * 400, "a\0b")],
-)
-def test_a_path_without_a_run_is_refused_in_one_line(path: str, kind: type[Exception], told: str) -> None:
-    with pytest.raises(kind, match=told) as caught:
+@pytest.mark.parametrize("path", ["/dev/null", "no/such/run", "x" * 400, "a\0b"])
+def test_a_path_without_a_run_is_refused_in_one_line(path: str) -> None:
+    with pytest.raises(FileNotFoundError, match="is no run") as caught:
         gn.open_run(path)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
-
-
-def test_a_list_of_runs_wants_a_folder() -> None:
-    with pytest.raises(TypeError, match=r"root = 5 must be the folder of runs: gn\.runs\.list"):
-        gn.runs.list(5)

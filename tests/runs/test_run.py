@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.core.writers import writing_here
+from grpo_nb.core.files import writing_here
 from grpo_nb.runs import live, rise, run
 from grpo_nb.runs import rows as run_rows
 from grpo_nb.runs.records import RecordedExport

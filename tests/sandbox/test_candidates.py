@@ -27,7 +27,7 @@ from typing import Any
 
 import pytest
 
-from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.rewards.code import code_tests
 from grpo_nb.sandbox import candidates
 from grpo_nb.sandbox.candidates import holes, run_untrusted, run_untrusted_batch

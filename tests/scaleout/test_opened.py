@@ -134,8 +134,6 @@ def test_what_is_no_such_folder(folder: Path, tmp_path: Path) -> None:
     for path, told in ((tmp_path / "nothing", "there is no folder"), (tmp_path, "no folder of gn.scaleout.write")):
         with pytest.raises((FileNotFoundError, ValueError), match=told):
             gn.scaleout.open(path)
-    with pytest.raises(TypeError, match=r"folder = None must be a folder that gn\.scaleout"):
-        gn.scaleout.open(None)
     record = json.loads((folder / "origin.json").read_text())
     for text, told in (
         (json.dumps({**record, "form": 7}), "has the form 7"),

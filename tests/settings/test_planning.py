@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 import grpo_nb as gn
-from grpo_nb.core.text import prompt_lengths
+from grpo_nb.core.words import prompt_lengths
 from grpo_nb.settings import planning
 from grpo_nb.settings.memory import _FOUR_BIT, PUBLISHED, sizes_of
 from grpo_nb.settings.out_of_memory import memory_advice

@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 import grpo_nb as gn
-from grpo_nb.core.text import prompt_lengths
+from grpo_nb.core.words import prompt_lengths
 from grpo_nb.tasks.questions import normalized_question
 
 ROWS = [{"question": f"What is {i} + 1?", "answer": str(i + 1), "level": i % 3} for i in range(20)]

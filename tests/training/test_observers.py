@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.core.errors import EnvironmentProblem
+from grpo_nb.core.words import EnvironmentProblem
 from grpo_nb.health.monitor import HealthMonitor
 from grpo_nb.runs.alert import alerts_of
 from grpo_nb.runs.best import best_step

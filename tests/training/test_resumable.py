@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 import grpo_nb as gn
-from grpo_nb.core import writers as liveness
+from grpo_nb.core import files as liveness
 from grpo_nb.rewards.calls import RewardError
 from grpo_nb.runs import checkpoints
 from grpo_nb.training import session

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import grpo_nb as gn
-from grpo_nb.core import writers
+from grpo_nb.core.files import process_identity
 from grpo_nb.runs import checkpoints
 from grpo_nb.training.resume import Resumption, continued_info, go_back
 from grpo_nb.training.resume import find_run as find
@@ -22,7 +22,7 @@ SETTINGS = gn.preset("cpu", max_steps=9)
 def make_info(**changes: object) -> dict:
     reward = {"name": "short", "weight": 1.0, "kind": "", "parameters": {}, "source": "a", "uses": {}, "hash": "b"}
     return {
-        "status": "running", "pid": GONE, "process_start": 1.0, "host": writers.process_identity()["host"],
+        "status": "running", "pid": GONE, "process_start": 1.0, "host": process_identity()["host"],
         "started": "2026-01-01", "settings": SETTINGS.to_dict(),
         "task": {"name": "sums", "format": {"name": "xml"}, "train": 4, "holdout": 2, "fingerprint": "f"},
         "rewards": [reward], "versions": {"trl": "1.15.0"}, "number_type": "float32", "rollout": "shared prompts",

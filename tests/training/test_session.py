@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import grpo_nb as gn
-from grpo_nb.core.text import prompt_lengths
+from grpo_nb.core.words import prompt_lengths
 from grpo_nb.training import session, trainer
 from grpo_nb.training.run_info import checked_rewards
 from tests.conftest import brevity

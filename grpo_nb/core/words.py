@@ -1,14 +1,20 @@
-"""Texts shortened, and made such that a notebook can be saved with them: HTML is escaped in `tables` and `pages`."""
+"""What is said to a user: texts shortened and made fit for a notebook, arguments refused in one line that names the value."""
 
 from __future__ import annotations
 
+import difflib
 import math
+import numbers
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 # Control characters but for tabs and the ends of lines; a return alone writes over what stands in its line.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
+
+
+class EnvironmentProblem(RuntimeError):
+    """This machine or its installation is in the way: what, why, and what to type next."""
 
 
 def excerpt(text: str, limit: int = 160) -> str:
@@ -36,14 +42,11 @@ def displayable(text: str) -> str:
 
 
 def require_tokenizer(tokenizer: Any, chat_template_kwargs: Mapping[str, Any] | None = None) -> None:
-    """Refuse what stands in the place of a tokenizer, and one that cannot put a question to its model.
+    """Refuse a tokenizer that cannot put a question to its model.
 
     Raises:
-        TypeError: It is no tokenizer.
         ValueError: It has no chat template, or one that does not read these arguments: it would pass them over in silence.
     """
-    if not hasattr(tokenizer, "apply_chat_template"):
-        raise TypeError(f"tokenizer = {tokenizer!r:.60} is no tokenizer: model, tokenizer = gn.load_model(settings).")
     if getattr(tokenizer, "chat_template", "") is None:
         raise ValueError(
             "the tokenizer has no chat template, so nothing says how questions are put to this model: take its instruct "
@@ -69,3 +72,47 @@ def prompt_lengths(
         tokenizer_kwargs={"verbose": False},  # no warning of a prompt that is too long: that is what is counted here
     )  # fmt: skip
     return [len(row) for row in ids["input_ids"]]
+
+
+def in_line(value: Any, limit: int = 60) -> str:
+    """Return a value as one short line, whatever it is.
+
+    >>> in_line("two\\nlines"), in_line([1] * 100, 10)
+    ("'two\\\\nlines'", '[1, 1, 1, ...')
+    """
+    text = " ".join(repr(value).split())
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def require_number(
+    name: str, value: Any, least: float, most: float = math.inf, *, is_whole: bool = True, why: str = ""
+) -> None:
+    """Refuse what is no finite number between two bounds, both included.
+
+    Args:
+        name: Of the argument.
+        value: What was given for it.
+        least, most: The bounds.
+        is_whole: Whether only whole numbers will do.
+        why: Said behind it, such as what another value would mean.
+
+    Raises:
+        TypeError: No number, or none that is whole.
+        ValueError: Not finite, or outside of the bounds.
+
+    >>> require_number("steps", 0, 1)
+    Traceback (most recent call last):
+    ValueError: steps = 0 must be at least 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral if is_whole else numbers.Real):
+        raise TypeError(f"{name} = {in_line(value)} must be a {'whole ' if is_whole else ''}number{why}.")
+    if not (least <= value <= most and value < math.inf):
+        bounds = f"at least {least}" if most == math.inf else f"between {least} and {most}"
+        raise ValueError(f"{name} = {in_line(value)} must be {bounds}{why}.")
+
+
+def did_you_mean(name: object, known: Iterable[object]) -> str:
+    """Return `"; did you mean 'x'?"` for the nearest known name, or as many of them as can be read."""
+    known = sorted(map(str, known))
+    nearest = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    return f"; did you mean {nearest[0]!r}?" if nearest else f"; known: {shorten(', '.join(known), 600)}"
