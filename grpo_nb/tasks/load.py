@@ -142,8 +142,9 @@ def load_task(
         raise ValueError(f"{error} Rows left out: {cleaned.sentence or 'none'}.") from error
     notes += [*_doubts(format, rows), *_check_example(example, held, answers)]
     if tokenizer is not None and settings is not None:
-        shown = [format.render(*map(str, example[1:]))] if example is not None else []
-        notes += too_long_to_end(golds, shown, format, tokenizer, settings.max_completion_length)
+        right = [("", gold) for gold in golds] + ([example[1:]] if example is not None else [])
+        rendered = [format.render(*map(str, said)) for said in right]
+        notes += too_long_to_end(rendered, tokenizer, settings.max_completion_length)
     task = Task(
         read.name, format, train, held, cleaned.left_out, examples=cleaned.examples, notes=tuple(notes), answers=answers,
         chat_template_kwargs=chat, tokenizer=tokenizer,

@@ -190,7 +190,7 @@ def test_questions_that_were_trained_on_are_refused(tiny_run: gn.runs.Run, task:
     with pytest.raises(ValueError, match=r"2 held-out questions.*training questions of the run tiny"):
         gn.evaluate(opened, gn.evaluation.load_holdout(asked + fresh(10)))
     told = gn.evaluate(tiny_run, gn.evaluation.load_holdout(asked + fresh(10)), allow_contaminated=True)
-    assert told.contamination.similar == 2 and "2 of 12 held-out questions are also in the training part" in repr(told)
+    assert told.contamination.count == 2 and "2 of 12 held-out questions are also in the training part" in repr(told)
 
 
 def fresh(count: int = 12) -> list[dict[str, str]]:
