@@ -321,7 +321,7 @@ def test_what_the_run_was_paid_for_is_what_is_right(run: gn.runs.Run, tmp_path: 
     for days in (4, 1):
         rows = [row | {"answer": "May" if n < days else '{"a": 1}'} for n, row in enumerate(task.holdout)]
         dated = replace(task, holdout=Dataset.from_list(rows))
-        words = f"no opinion ({days} of 4 questions) what correctness(column='answer') does"
+        words = f"no opinion ({days} of 4 questions) what correctness() does"
         assert words in repr(gn.evaluate(opened, dated, rewards=values, max_completion_length=4))
     exact = gn.rewards.exact_text()
     assert _Asked(None, opened, _how(rewards=exact)).judge == exact
