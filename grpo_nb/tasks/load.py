@@ -24,7 +24,6 @@ from grpo_nb.tasks.task import Task
 if TYPE_CHECKING:
     from grpo_nb.settings.settings import Settings
 
-Messages = list[dict[str, str]]
 Example = tuple[str, str, str]
 TaskRows = list[dict[str, Any]]
 _HELD_OUT, _LISTED = 0.2, 101
@@ -130,8 +129,9 @@ def load_task(
     if answers.odd:
         odd = f"{len(answers.odd)} of {len(golds)} answers are no {answers.kind}, such as {shorten(repr(answers.odd[0]), 60)}"
         notes.append(f"{odd}: they are asked for and paid as written; keep= leaves such rows out")
-    format = fitting_format(format, answers, system, tokenizer, chat)
-    rows = with_prompts(cleaned.rows, format, example, is_told=system is not None)
+    format = fitting_format(format, answers, system)
+    format = format.for_template(tokenizer, chat) if tokenizer is not None else format
+    rows = with_prompts(cleaned.rows, format, example, system is not None)
     train, held = map(Dataset.from_list, _split(rows, holdout, seed, cleaned.sentence))
     if example is not None and normalized_question(example[0]) in map(normalized_question, held["question"]):
         why = "is one of the held-out ones, and its answer would stand in every prompt: write one of your own"
@@ -154,26 +154,16 @@ def load_task(
     return task
 
 
-def fitting_format(
-    format: AnswerFormat | None,
-    answers: Answers,
-    system: str | None = None,
-    tokenizer: Any = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-) -> AnswerFormat:
-    """Return the format with a system prompt that fits the answers, or the one given, and with the tags of the template."""
+def fitting_format(format: AnswerFormat | None, answers: Answers, system: str | None = None) -> AnswerFormat:
+    """Return the format, `xml()` if none is given, with a system prompt that fits the answers, or with the one given."""
     format = format if format is not None else xml()
     require_kind("format", format, AnswerFormat, "an answer format: gn.tasks.xml(), boxed(), hashes(), ...")
     if system is not None:
-        format = dataclasses.replace(format, instruction=system)
-    elif not format.answer_hint:
-        format = dataclasses.replace(format, answer_hint=answers.hint)
-    return format.for_template(tokenizer, chat_template_kwargs) if tokenizer is not None else format
+        return dataclasses.replace(format, instruction=system)
+    return format if format.answer_hint else dataclasses.replace(format, answer_hint=answers.hint)
 
 
-def with_prompts(
-    rows: TaskRows, format: AnswerFormat, example: Example | None = None, *, is_told: bool = False
-) -> TaskRows:
+def with_prompts(rows: TaskRows, format: AnswerFormat, example: Example | None, is_told: bool = False) -> TaskRows:
     """Return the rows with the chat messages that ask their question.
 
     Messages of a row's own stay as they are, but for what was asked for: an example turn comes before what they say, and with
@@ -190,7 +180,7 @@ def with_prompts(
             raise ValueError(f"the example's answer cannot be read back in the format {format.name!r}: {reply!r:.160}")
         shown = [{"role": "user", "content": asked}, {"role": "assistant", "content": reply}]
 
-    def prompt(row: dict[str, Any]) -> Messages:
+    def prompt(row: dict[str, Any]) -> list[dict[str, str]]:
         own = row.get("prompt")
         if own is None:
             return [*system, *shown, {"role": "user", "content": row["question"]}]
@@ -201,14 +191,9 @@ def with_prompts(
 
 
 def _arithmetic(
-    seed: int,
-    train_size: int = 224,
-    holdout_size: int = 96,
-    low: int = 1,
-    high: int = 20,
-    operators: str = "+",
+    seed: int, train_size: int = 224, holdout_size: int = 96, low: int = 1, high: int = 20, operators: str = "+",
     terms: int = 2,
-) -> tuple[TaskRows, int]:
+) -> tuple[TaskRows, int]:  # fmt: skip
     """Distinct questions of `terms` numbers from low to high, and how many to hold out; no difference is negative."""
     count, draw, span = train_size + holdout_size, random.Random(seed), range(low, high + 1)
     every: dict[str, int] = {}

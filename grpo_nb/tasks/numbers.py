@@ -98,14 +98,8 @@ _NUMBER = re.compile(
     re.ASCII,
 )
 _SCALES = {
-    "dozen": 12,
-    "hundred": 100,
-    "thousand": 10**3,
-    "k": 10**3,
-    "million": 10**6,
-    "billion": 10**9,
-    "trillion": 10**12,
-}
+    "dozen": 12, "hundred": 100, "thousand": 10**3, "k": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12,
+}  # fmt: skip
 # Letters behind a number are factors, but for these; without a vowel they are no word.
 _SHORT = re.compile(
     "[dghlmstACFJKLNVW$\u20ac\u00a3\u00a5\u20b9%\u03a9]|[cmnudk]m|[km]?g|in|ft|lb|mi|min|mph|m[lLsAWV]|[cd]l|k[WJBNV]|kWh|kHz|kPa"
@@ -140,8 +134,7 @@ def read_number(text: str) -> Number | None:
     >>> read_number("41 or 42"), read_number("6 * 7"), read_number("007"), read_number("2.5 million").value == 2_500_000
     (None, None, None, True)
     """
-    text = text if len(text) > _LONGEST_NUMBER else plain(text)
-    if len(text) > _LONGEST_NUMBER:
+    if len(text) > _LONGEST_NUMBER or len(text := plain(text)) > _LONGEST_NUMBER:
         return None
     if text[-1:].isdigit() and _PLAIN.fullmatch(text):
         return Number(Fraction(text))
@@ -203,11 +196,7 @@ _ONES = [
     "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
 ]  # fmt: skip
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-_SPELLED = {word: value for value, word in enumerate(_ONES)} | {
-    f"{ten} {one}".removesuffix(" zero"): 20 + 10 * i + j
-    for i, ten in enumerate(_TENS)
-    for j, one in enumerate(_ONES[:10])
-}
+_SPELLED = dict(zip([*_ONES, *_TENS], [*range(20), *range(20, 100, 10)], strict=True))
 
 
 def _spelled(words: str) -> int | None:
@@ -218,4 +207,5 @@ def _spelled(words: str) -> int | None:
             whole = 1 if many == "a" else _spelled(many)
             more = _spelled(rest.strip().removeprefix("and ")) if rest else 0
             return None if None in (whole, more) or more >= _SCALES[name] else whole * _SCALES[name] + more
-    return _SPELLED.get(words)
+    ten, _, one = words.partition(" ")
+    return _SPELLED[ten] + _SPELLED[one] if ten in _TENS and one in _ONES[1:10] else _SPELLED.get(words)

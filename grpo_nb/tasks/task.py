@@ -58,11 +58,9 @@ class Task(Shown):
     def fingerprint(self) -> str:
         """A hash over every row of both parts, in order, and of what else their template is given; a run records it."""
         digest = hashlib.sha256()
-        for part in (self.train, self.holdout):
-            for row in part:
-                digest.update(json.dumps(row, sort_keys=True, default=str).encode())
-        if self.chat_template_kwargs:
-            digest.update(json.dumps(dict(self.chat_template_kwargs), sort_keys=True, default=str).encode())
+        more = [dict(self.chat_template_kwargs)] if self.chat_template_kwargs else []
+        for row in (*self.train, *self.holdout, *more):
+            digest.update(json.dumps(row, sort_keys=True, default=str).encode())
         return digest.hexdigest()[:16]
 
     def rendered_by(self, settings: Settings) -> Settings:
@@ -194,9 +192,8 @@ class Task(Shown):
             "answer format": self.format.name,
         }
         if "pass_rate" in self.train.column_names:
-            known = [rate for rate in self.train["pass_rate"] if rate is not None]
-            mean = f", mean {sum(known) / len(known):.2f}" if known else ""
-            shown["pass rate"] = f"measured for {len(known)} of {len(self.train)} questions{mean}"
+            known = sum(rate is not None for rate in self.train["pass_rate"])
+            shown["pass rate"] = f"measured for {known} of {len(self.train)} questions"
         if self.chat_template_kwargs:
             shown["chat template"] = f"given {dict(self.chat_template_kwargs)}"
         if self.is_ordered:
@@ -213,7 +210,6 @@ class Task(Shown):
         if self.tokenizer is None:
             yield Table([(turn["role"], as_written(turn["content"])) for turn in first["prompt"]])
             return
-        rendered = self.tokenizer.apply_chat_template(
-            first["prompt"], tokenize=False, add_generation_prompt=True, **self.chat_template_kwargs
-        )
+        how = {"tokenize": False, "add_generation_prompt": True, **self.chat_template_kwargs}
+        rendered = self.tokenizer.apply_chat_template(first["prompt"], **how)
         yield Html(rendered, f"<pre style='white-space:pre-wrap'>{escaped(rendered)}</pre>")
