@@ -101,8 +101,6 @@ def clean(
             cleaned.leave_out(str(reason), number, row)
     if not items:
         raise ValueError(f"no row of {read.place} is left of {len(read.rows)}: {cleaned.sentence}.")
-    if any(_options(item.row, used) for item in items):
-        cleaned.notes.append(f"answers are written as the letters of {used['question'][-1]!r}")
     if all(solved := [_SOLVED.fullmatch(item.parts["answer"]) for item in items]):
         cleaned.notes.append("answers were read after ####; what stands before them is the column solution")
         for item, found_in in zip(items, solved, strict=True):
@@ -127,14 +125,6 @@ def _columns_of_parts(place: str, found: Sequence[str], columns: Columns | None)
         ValueError: An unknown part, or one without its column, with a map to copy.
     """
     named = {part: [names] if isinstance(names, str) else [*names] for part, names in (columns or {}).items()}
-    if unknown := [part for part in named if part not in PARTS]:
-        raise ValueError(
-            f"columns maps {unknown}; the parts of a row are question, answer and prompt: {_proposed(found)}"
-        )
-    if any(len(named.get(part, [part])) != 1 for part in ("answer", "prompt")):
-        raise ValueError(
-            f"answer and prompt are one column each; a column of dicts is taken as JSON: columns={columns}"
-        )
     named |= {part: [part] for part in PARTS if part not in named and part in found}
     chats = [name for name in _CHATS if name in found]
     if chats and not {"question", "prompt"} & named.keys():
@@ -144,9 +134,10 @@ def _columns_of_parts(place: str, found: Sequence[str], columns: Columns | None)
         needed["answer"] = ["answer"]
     for part, names in {**needed, **named}.items():
         missing = [name for name in names if name not in found and name.partition(".")[0] not in found]
-        if missing:
+        if missing or part not in PARTS or (len(names) != 1 and part != "question"):
             raise ValueError(
-                f"{place} has no column {missing[0]!r} for the {part}; it has {found}. Map it: {_proposed(found)}"
+                f"{place} has no column {(missing or names)[0]!r} for the {part}; it has {found}. A question may be of several "
+                f"columns, answer and prompt are one each. Map it: {_proposed(found)}"
             )
     return named
 
@@ -155,12 +146,11 @@ def _proposed(found: Sequence[str]) -> str:
     """A map to copy: the usual names, else of two columns the first as the question."""
     proposed: dict[str, str] = {}
     for part, usual in _USUAL.items():
-        called = [name for word in usual for name in found if word in name.casefold()]
-        proposed[part] = next((name for name in called if name not in proposed.values()), "")
-    rest = [name for name in found if name not in proposed.values()]
-    for part, name in proposed.items():
-        if not name:
-            proposed[part] = rest.pop(0) if rest and len(found) == 2 else "<column>"
+        called = [name for word in usual for name in found if word in name.casefold() and name not in proposed.values()]
+        proposed[part] = called[0] if called else "<column>"
+    if len(found) == 2 and "<column>" in proposed.values():
+        rest = [name for name in found if name not in proposed.values()]
+        proposed = {part: rest.pop(0) if name == "<column>" else name for part, name in proposed.items()}
     return f"columns={json.dumps(proposed, ensure_ascii=False)}"
 
 
@@ -181,10 +171,10 @@ def _parts(row: Mapping[str, Any], used: Mapping[str, Sequence[str]]) -> dict[st
         if options := _options(row, used):
             values = [*values[:-1], *zip(string.ascii_uppercase, options["text"], strict=False)]
             gold = _letter(gold, options)
-        asked = values[0][1]
-        if len(values) > 1:  # columns A, B, C are options behind their letter
-            there = [(f"{name}) " * (len(name) == 1), value) for name, value in values[1:] if _is_there(value)]
-            asked = "\n".join([str(asked)] * _is_there(asked) + [f"{letter}{value}" for letter, value in there])
+        (_, asked), *more = values
+        there = [f"{name}) {value}" if len(name) == 1 else str(value) for name, value in more if _is_there(value)]
+        if more:  # columns A, B, C are options behind their letter
+            asked = "\n".join([str(asked)] * _is_there(asked) + there)
     return {**parts, "question": _text(asked, "question"), "answer": _text(gold, "answer").strip()}
 
 

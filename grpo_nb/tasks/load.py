@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
-from grpo_nb.core.arguments import did_you_mean, require_kind
-from grpo_nb.core.text import shorten
+from grpo_nb.core.arguments import require_kind
 from grpo_nb.settings.arguments import check_choice
 from grpo_nb.tasks.answers import Answers, Kind, answers_of
 from grpo_nb.tasks.cleaning import INSTRUCTS, Columns, Contradictory, Keep, clean
@@ -120,22 +119,24 @@ def load_task(
     given = {"split": split, "config": config, "encoding": encoding}
     unread = [*options, *(name for name, value in given.items() if value is not None and name not in read.takes)]
     if unread:
-        near = did_you_mean(unread[0], load_task.__kwdefaults__.keys() - given)
-        raise TypeError(f"{unread[0]}= means nothing for {read.place}{near}")
+        raise TypeError(
+            f"{unread[0]}= means nothing for {read.place}: split and config are of data sets, encoding of files"
+        )
     cleaned = clean(read, columns, contradictory, keep)
     golds = [row["answer"] for row in cleaned.rows]
     answers = answers_of(golds, kind)
     notes = cleaned.notes
     if answers.odd:
-        odd = f"{len(answers.odd)} of {len(golds)} answers are no {answers.kind}, such as {shorten(repr(answers.odd[0]), 60)}"
+        odd = f"{len(answers.odd)} of {len(golds)} answers are no {answers.kind}, such as {answers.odd[0]!r:.60}"
         notes.append(f"{odd}: they are asked for and paid as written; keep= leaves such rows out")
     format = fitting_format(format, answers, system)
     format = format.for_template(tokenizer, chat) if tokenizer is not None else format
     rows = with_prompts(cleaned.rows, format, example, system is not None)
     train, held = map(Dataset.from_list, _split(rows, holdout, seed, cleaned.sentence))
     if example is not None and normalized_question(example[0]) in map(normalized_question, held["question"]):
-        why = "is one of the held-out ones, and its answer would stand in every prompt: write one of your own"
-        raise ValueError(f"the example's question {example[0]!r:.80} {why}.")
+        raise ValueError(
+            f"the example's question {example[0]!r:.80} is held out, and would be told to all: write another."
+        )
     told = "\n".join(turn["content"] for turn in rows[0]["prompt"][:-1])
     unsaid = [tag for tag in (format.answer_open.strip(), format.reasoning_open) if tag and tag not in told]
     if unsaid:
