@@ -93,7 +93,8 @@ class Reward:
         listed = {key: held.tolist() if hasattr(held, "tolist") else held for key, held in columns.items()}
         count = len(completions)
         is_per_row = lambda held: isinstance(held, Sequence) and not isinstance(held, str) and len(held) == count  # noqa: E731
-        rows = [{key: held[i] for key, held in listed.items() if is_per_row(held)} for i in range(count)]
+        per_row = {key: held for key, held in listed.items() if is_per_row(held)}
+        rows = [{key: held[i] for key, held in per_row.items()} for i in range(count)]
         return self.score_batch([completion_text(completion) for completion in completions], rows)
 
     def column_of(self, row: Mapping[str, Any], column: str) -> Any:

@@ -40,7 +40,7 @@ def judge_in_words(judge: Reward, rows: Sequence[Mapping[str, Any]]) -> str:
 
     >>> from grpo_nb.rewards import multiple_choice
     >>> judge_in_words(multiple_choice(), [{"answer": "B"}, {"answer": ""}])
-    "what multiple_choice() pays in full, and where it has no opinion (1 of 2 questions) what correctness() does"
+    'what multiple_choice() pays in full, and where it has no opinion (1 of 2 questions) what correctness() does'
     """
     scores = score(judge, [""] * len(rows), list(rows)).values[judge.__name__] if rows else []
     said = f"what {_opinion(judge)!r} pays in full"

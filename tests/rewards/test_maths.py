@@ -185,6 +185,7 @@ def test_a_batch_that_runs_out_of_time_says_so(monkeypatch: pytest.MonkeyPatch) 
 def test_limits_hold_off_the_main_thread_and_threads_do_not_mix_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(algebra, "PAIR_SECONDS", 0.3)
     monkeypatch.setattr(module, "BATCH_SECONDS", 30.0)  # the others' time counts, too
+
     def work(number: int) -> list[float | None]:
         texts = [f"<answer>{a}</answer>" for a in (f"{number}+x", f"{HARD[0]}+{number + 50}", f"x+{number + 1}")]
         return maths()(completions=texts, answer=[f"x+{number}"] * 3)
