@@ -63,6 +63,7 @@ def plain(text: str) -> str:
         for mark, signs in (("^", _RAISED), ("_", _LOWERED)):
             text = signs.sub(lambda found, mark=mark: f"{mark}{{{unicodedata.normalize('NFKC', found[0])}}}", text)
         text = unicodedata.normalize("NFKC", text).translate(_SIGNS)
+        text = "".join(str(unicodedata.decimal(letter)) if letter.isdecimal() else letter for letter in text)
     text = _unwrapped(text)
     for pattern, spelling in _SPELLINGS.items():
         text = re.sub(pattern, spelling, text)

@@ -95,24 +95,15 @@ def test_an_empty_cell_of_a_frame_is_none_and_whole_numbers_stay_whole() -> None
 BROKEN = {
     "empty.csv": (b"", "empty.csv cannot be read: No columns"),
     "wide.csv": (b"question,answer\na,1\nb,c,2\n", "wide.csv cannot be read.*2 fields in line 3, saw 3"),
-    "all_wide.csv": (
-        b"question,answer\na, b,1\nc, d,2\n",
-        r"more cells than the first line has names.*',' needs quotation",
-    ),
+    "all_wide.csv": (b"question,answer\na, b,1\nc, d,2\n", "more cells than the first line has names.*',' needs quotation"),
     "open.csv": (b'question,answer\n"a,1\nb,2\n', "open.csv cannot be read.*EOF inside string"),
-    "cut.jsonl": (
-        b'{"question": "a?", "answer": "1"}\n{"question": "b',
-        "cut.jsonl cannot be read: line 2 is not JSON",
-    ),
+    "cut.jsonl": (b'{"question": "a?", "answer": "1"}\n{"question": "b', "cut.jsonl cannot be read: line 2 is not JSON"),
     "bad.json": (b"[\n{]\n", "bad.json cannot be read.*line 2"),
-    "one.json": (
-        b'{"question": "a?", "answer": "1"}',
-        "one.json cannot be read.*scalar values",
-    ),
+    "one.json": (b'{"question": "a?", "answer": "1"}', "one.json cannot be read.*scalar values"),
     "true.json": (b"true", "true.json: row 0 is True, not a dict"),
     "bad.parquet": (b"question,answer\n", "bad.parquet cannot be read"),
     "bytes.csv": (b"question,answer\n\x81\x8d,1\n", "bytes.csv cannot be read.*decode"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -164,14 +155,10 @@ def test_a_data_set_of_the_hub_is_named_with_its_configuration(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("source", "given"),
     [
-        ("arithmetic", {"split": "train"}),
-        (ROWS, {"encoding": "utf-8"}),
-        (DatasetDict({"train": Dataset.from_list(ROWS)}), {"config": "main"}),
-        ("gsm8k", {"encoding": "utf-8"}),
-        (ROWS, {"high": 3}),
-        (ROWS, {"colunms": {}}),
+        ("arithmetic", {"split": "train"}), (ROWS, {"encoding": "utf-8"}), ("gsm8k", {"encoding": "utf-8"}),
+        (DatasetDict({"train": Dataset.from_list(ROWS)}), {"config": "main"}), (ROWS, {"high": 3}), (ROWS, {"colunms": {}}),
     ],
-)
+)  # fmt: skip
 def test_an_argument_that_means_nothing_for_a_source_is_told(
     source: Any, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
