@@ -75,6 +75,9 @@ class Scores(Shown):
         rows = zip(map(displayable, self.completions), *self.values.values(), self.totals, strict=True)
         return pandas.DataFrame(list(rows), columns=["completion", *self.values, "total"])
 
+    def __iter__(self) -> Iterator[dict[str, float]]:
+        return iter([dict(zip(self.values, row, strict=True)) for row in zip(*self.values.values(), strict=True)])
+
     def _parts(self) -> Iterator[Part]:
         heads = [f"{name} x {self.weights[name]:g}" for name in self.values]
         rows = [
