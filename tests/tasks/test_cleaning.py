@@ -65,7 +65,7 @@ def test_a_missing_column_is_told_with_a_map(found: list[str], columns: dict, pr
     ("rows", "options", "told"),
     [
         ([], {}, "the data has no rows: a task needs at least two"),
-        (REVIEWS, {"columns": {"Review text": "question"}}, r"no column 'question' for the question.*columns=.\"question\": \"R"),
+        (REVIEWS, {"columns": {"Review text": "question"}}, r"no column 'question' for.*columns=.\"question\": \"R"),
         (REVIEWS, {"columns": {**MAPPED, "answer": ["label", "x"]}}, "answer and prompt are one each"),
         (REVIEWS, {"columns": MAPPED, "keep": lambda row: False}, "left of 24: 24 that keep= leaves out .row 0: Review text="),
         (REVIEWS, {"columns": MAPPED, "contradictory": "last"}, "contradictory = 'last' is not known here"),
